@@ -273,7 +273,7 @@ class Job:
 
     def _environment(self, rank: int, local: int, node: int) -> dict[str, str]:
         """The job's values, and each name that launchers are known to set."""
-        spec, given = self._spec, os.environ
+        spec, given, asked = self._spec, os.environ, self._spec.get("secret_env", ())
         derived = 20000 + int(hashlib.sha256(spec["run_id"].encode()).hexdigest(), 16) % 20000
         master, port = self._master(), given.get("MASTER_PORT") or str(derived)
         size, procs = str(int(spec["nodes"]) * int(spec["procs_per_node"])), str(spec["procs_per_node"])
@@ -283,7 +283,7 @@ class Job:
             # Of our own steps; the user's share what they hold only where they ask for it.
             **{name: value for name, value in given.items() if name != "SLURM_OVERLAP"},
             **spec["env"],
-            **self._boot.secrets.get("env", {}),
+            **{name: text for name, text in self._boot.secrets.get("env", {}).items() if name in asked},
         }
         env.update(RANK=str(rank), LOCAL_RANK=str(local), WORLD_SIZE=size, LOCAL_WORLD_SIZE=procs, NODE_RANK=str(node))
         env.update(OMPI_COMM_WORLD_RANK=str(rank), OMPI_COMM_WORLD_SIZE=size)

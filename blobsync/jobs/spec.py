@@ -311,6 +311,10 @@ class Secrets:
     sas: Mapping[str, str] = field(default_factory=dict, repr=False)
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
 
+    def asked_for(self, spec: JobSpec) -> Secrets:
+        """Without variables that the job does not ask for: ``BASH_ENV`` would be a command."""
+        return Secrets(self.sas, {name: self.env[name] for name in spec.secret_env if name in self.env})
+
     def to_json(self) -> str:
         """The content of a file that only its owner may read."""
         return json.dumps({"sas": dict(self.sas), "env": dict(self.env)}, sort_keys=True)

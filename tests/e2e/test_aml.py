@@ -335,6 +335,26 @@ def test_jobs_that_blobsync_did_not_submit_are_listed_shown_stopped_and_submitte
     assert SECRET.encode() not in (lab.project.state / "jobs.sqlite").read_bytes()
 
 
+def test_secrets_that_somebody_else_put_there_reach_no_program(lab: Lab, tmp_path: Path) -> None:
+    """Whoever may write beside the code replaces the blob, while the job waits: bash would run what BASH_ENV says."""
+    lab.cluster(env={"MY_TOKEN": SECRET}, setup="true")
+    lab.stub.held = True
+    job_id = lab.submit("--single", "true")
+    blob, taken = f"path/to/code.zip.d/secrets/{job_id}.json", tmp_path / "taken"
+    ours = json.loads(lab.container.get(blob))
+    assert ours["env"] == {"MY_TOKEN": SECRET} and len(ours["nonce"]) == 64
+    ours["env"]["BASH_ENV"] = f"$(touch {taken})"
+    lab.container.put(blob, json.dumps(ours).encode())
+    lab.stub.release(lab.stub.jobs[job_id])
+    done = lab.until(job_id)
+    assert (done["status"], done["exit_code"], taken.exists()) == ("Failed", 72, False), done
+    assert "its secrets are not those that the job was submitted with" in lab.run("logs", job_id).out
+    # Its own are as good as ever, and no two blobs of one content have one digest.
+    lab.stub.held = False
+    again = lab.ask("resubmit", job_id)["job_id"]
+    assert lab.until(again)["status"] == "Completed"
+
+
 def test_no_secret_is_where_others_can_read_it(lab: Lab) -> None:
     lab.cluster(env={"MY_TOKEN": SECRET, "PLAIN": "1"})
     program = "import os,sys; sys.exit(os.environ['MY_TOKEN'] != sys.argv[1].replace('_', '-'))"

@@ -244,7 +244,7 @@ def test_a_folder_in_tmp_that_somebody_else_made_first_is_not_used(node: BootedN
 def test_no_part_of_a_sas_is_printed_or_passed_on(node: BootedNode) -> None:
     node.sas = "sv=2021-12-02&sp=rl&sig=ab%2Bcd/SENTINEL%3D"
     node.secret_env = {"MY_TOKEN": "hush hush"}
-    spec = job(node)
+    spec = job(node, secret_env=("MY_TOKEN",))
     wrong = replace(spec, node_archive=replace(node.archive(), container="http://127.0.0.1:1/hush hush/SENTINEL"))
     boot = bootstrap.Boot(node.command("exec", spec)[3:])
     said = boot.hide(f"{node.sas} ab+cd/SENTINEL= ab%2Bcd%2FSENTINEL%3D hush hush hush%20hush")
@@ -357,7 +357,7 @@ def test_a_simple_job_runs_from_its_preparation_to_its_end(old: BootedNode, tmp_
     program = f'cat a.txt data/b.txt; printenv {names}; echo "$@"; exit 7'
     spec = job(
         old, "sh", "-c", program, "sh", *awkward, folders=(folder,), setup=("echo set > data/b.txt",), procs_per_node=2,
-        env={"GREETING": "a,b c"},
+        env={"GREETING": "a,b c"}, secret_env=("MY_TOKEN",),
     )  # fmt: skip
     old.secret_env = {"MY_TOKEN": "hush"}
     old.env.update(SLURM_PROCID="1", SLURM_LOCALID="1", SLURM_NODEID="0")
@@ -369,6 +369,14 @@ def test_a_simple_job_runs_from_its_preparation_to_its_end(old: BootedNode, tmp_
     assert "logs are not copied" in (old.run / "system_logs" / "node.txt").read_text()
     assert old.do("finish", spec, "--code", "7").returncode == 0
     assert list(old.scratch.iterdir()) == [] and (data / "b.txt").read_text() == "set\n"
+
+
+def test_an_old_python_takes_no_variable_that_the_job_does_not_ask_for(old: BootedNode, tmp_path: Path) -> None:
+    spec = job(old, "printenv MY_TOKEN BASH_ENV; true", setup=("true",), secret_env=("MY_TOKEN",))
+    old.secret_env = {"MY_TOKEN": "hush", "BASH_ENV": f"$(touch {tmp_path}/taken)"}
+    done = old.do("exec", spec)
+    assert (done.returncode, done.stdout) == (0, "hush\n"), done.stderr
+    assert not (tmp_path / "taken").exists()
 
 
 def test_an_old_python_sets_up_in_the_folder_of_the_command_which_has_to_be_there(old: BootedNode) -> None:

@@ -176,6 +176,7 @@ def test_a_node_runs_setup_and_each_process_in_the_image(node: Node, apptainer: 
         'echo "$RANK ${PYTHONPATH_OF_NODE-unset} $LIST $MY_TOKEN"; cat made; exit 5',
         code=node.code({"a": ""}), procs_per_node=2, env={"LIST": "a, b"}, setup=("echo set > made",),
         image="team/image:7", options={"container": {"runtime": "apptainer", "file": "uni.yaml"}},
+        secret_env=("MY_TOKEN",),
     )  # fmt: skip
     assert node.do("node", spec, secret_env={"MY_TOKEN": "hush"}).returncode == 5, node.node_log
     assert [node.log(rank) for rank in (0, 1)] == [f"{rank} unset a, b hush\nset\n" for rank in (0, 1)]

@@ -131,7 +131,7 @@ def test_each_step_on_a_node_refuses_what_no_system_can_start(node: Node, verb: 
 
 
 def test_a_secret_variable_that_no_system_takes_is_not_told(node: Node) -> None:
-    done = node.do("node", make_spec("true"), secret_env={"TOKEN": "sentinel\0"})
+    done = node.do("node", make_spec("true", secret_env=("TOKEN",)), secret_env={"TOKEN": "sentinel\0"})
     assert done.returncode == 72 and "the value of env.TOKEN" in done.stderr and "sentinel" not in done.stderr
 
 
@@ -163,6 +163,7 @@ def test_each_process_knows_who_it_is(node: Node) -> None:
         *(sys.executable, "-c", SHOW),
         procs_per_node=2,
         env={"LIST": "a,b c"},
+        secret_env=("MY_TOKEN",),
         code=node.code({"a.py": ""}),
     )
     assert node.do("node", spec, secret_env={"MY_TOKEN": "hush"}).returncode == 0
@@ -619,6 +620,20 @@ def test_logs_are_mirrored_and_continued(node: Node, service: BlobService) -> No
     assert service.blobs["mine/output.logs/me/user_logs/std_log.txt"] == b"line\nline\n"
 
 
+def test_a_file_of_secrets_sets_no_variable_that_the_job_does_not_ask_for(node: Node, tmp_path: Path) -> None:
+    spec = make_spec(
+        "echo $MY_TOKEN ${BASH_ENV-none}; true",
+        code=node.code({"a": ""}),
+        setup=("echo ${BASH_ENV-none}",),
+        secret_env=("MY_TOKEN",),
+    )
+    given = {"MY_TOKEN": "asked for", "BASH_ENV": f"$(touch {tmp_path}/taken)", "PATH": "/nowhere"}
+    done = node.do("node", spec, secret_env=given)
+    assert done.returncode == 0, done.stderr
+    assert node.log() == "asked for none\n"
+    assert not (tmp_path / "taken").exists()
+
+
 def test_no_secret_reaches_a_log(node: Node, service: BlobService) -> None:
     spec = make_spec(
         "hush-hush-program",
@@ -626,6 +641,7 @@ def test_no_secret_reaches_a_log(node: Node, service: BlobService) -> None:
         setup=("echo hush-hush",),
         folders=(node.folder_link("data", "download"),),
         logs=node.mirror,
+        secret_env=("MY_TOKEN",),
     )
     service.refuse = 3
     done = node.do("node", spec, secret_env={"MY_TOKEN": "hush-hush"})

@@ -47,7 +47,7 @@ def _carry_out(arguments: NodeArguments, held: HeldSignals, environ: Mapping[str
         spec = JobSpec.from_json(read_text(arguments.job))
         text = read_text(arguments.secrets) if arguments.secrets else ""
         # At the end of a job they may be removed already.
-        secrets = Secrets.from_json(text) if text else Secrets()
+        secrets = Secrets.from_json(text).asked_for(spec) if text else Secrets()
     except (ValueError, KeyError, TypeError) as error:
         raise NotReadyError(f"the job's files cannot be read: {error}") from error
     demand_startable(spec, secrets)

@@ -39,6 +39,7 @@ from blobsync.jobs.backends.aml.request import (
     AmlRequest,
     build_request,
     node_secrets,
+    secrets_body,
     secrets_path,
     without_bundle,
 )
@@ -124,7 +125,9 @@ class AmlBackend:
         request: AmlRequest = plan.request
         spec = plan.spec
         try:
-            self._prepare(request, spec, secrets)
+            if request.secrets_blob:
+                request = self._put_secrets(request.secrets_blob, spec, secrets)
+            self._prepare(request, secrets)
         except BlobsyncError as error:
             self.forget(spec)
             return Refused(error)
@@ -145,7 +148,7 @@ class AmlBackend:
         if self._cluster.code and (blob := secrets_path(self._cluster, spec)):
             self._drop_secrets(blob)
 
-    def _prepare(self, request: AmlRequest, spec: JobSpec, secrets: Secrets) -> None:
+    def _prepare(self, request: AmlRequest, secrets: Secrets) -> None:
         for store in request.datastores:
             path = f"datastores/{store.name}"
             there = self._client.try_call(path)
@@ -157,8 +160,6 @@ class AmlBackend:
             path, body = request.environment
             if self._client.try_call(path) is None:
                 self._client.call("PUT", path, body, doing="submit")
-        if request.secrets_blob:
-            self._put_secrets(request.secrets_blob, node_secrets(spec, secrets))
 
     def _unanswered(self, spec: JobSpec, error: BlobsyncError) -> Outcome:
         """A lost response is not a refusal: check whether the service has the job."""
@@ -372,10 +373,13 @@ class AmlBackend:
     def _studio_url(self, run_id: str) -> str:
         return f"https://ml.azure.com/runs/{run_id}?wsid={self._client.path}"
 
-    def _put_secrets(self, blob: str, secrets: Secrets) -> None:
-        body = secrets.to_json().encode()
+    def _put_secrets(self, blob: str, spec: JobSpec, secrets: Secrets) -> AmlRequest:
+        """Returns the request of a job that takes this blob and no other one, whoever may write beside the code."""
+        body = secrets_body(node_secrets(spec, secrets))
         with self._code_store() as store:
             store.put(blob, body, md5=hashlib.md5(body).digest())
+        digest = hashlib.sha256(body).hexdigest()
+        return build_request(self._cluster, self._workspace, spec, secrets_digest=digest)
 
     def _forget_secrets(self, run_id: str, body: AmlReply) -> None:
         uri = aml_replies.secrets_uri(body)

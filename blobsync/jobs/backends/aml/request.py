@@ -9,6 +9,7 @@ import base64
 import hashlib
 import json
 import re
+import secrets as random_source
 import shlex
 import zlib
 from collections.abc import Mapping
@@ -80,8 +81,12 @@ def workspace_path(workspace: WorkspaceConfig) -> str:
     )
 
 
-def build_request(cluster: Cluster, workspace: WorkspaceConfig, spec: JobSpec, key_file: str = "") -> AmlRequest:
-    """Raises ``ConfigError`` for what Azure ML cannot do; ``key_file`` is the user's public key, for the hint."""
+def build_request(
+    cluster: Cluster, workspace: WorkspaceConfig, spec: JobSpec, key_file: str = "", *, secrets_digest: str = ""
+) -> AmlRequest:
+    """``secrets_digest`` is the SHA-256 of the blob with the job's secrets: its nodes take no other one. It is there
+    only when the job is submitted. Raises ``ConfigError`` for what Azure ML cannot do; ``key_file`` is the user's
+    public key, for the hint."""
     check_request(cluster, spec, key_file)
     base = workspace_path(workspace)
     code = aml_storage.for_code(cluster, spec.code.container, spec.run_id) if spec.code else None
@@ -106,7 +111,7 @@ def build_request(cluster: Cluster, workspace: WorkspaceConfig, spec: JobSpec, k
         "jobType": "Command",
         "displayName": (spec.name or shlex.join(spec.argv))[:_NAME_CHARS],
         "experimentName": cluster.experiment_name or spec.run_id.rsplit("_", 2)[0],
-        "command": command_line(cluster, spec, inputs, outputs),
+        "command": command_line(cluster, spec, inputs, outputs, secrets_digest),
         "environmentId": environment_id,
         "computeId": _compute_id(cluster, workspace, base),
         "inputs": inputs,
@@ -165,7 +170,18 @@ def node_secrets(spec: JobSpec, secrets: Secrets) -> Secrets:
     return Secrets({container: secrets.sas[container] for container in moved}, secrets.env)
 
 
-def command_line(cluster: Cluster, spec: JobSpec, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> str:
+def secrets_body(secrets: Secrets) -> bytes:
+    """That blob. Its SHA-256 is where others can read it, and a nonce keeps them from guessing a secret by it."""
+    return json.dumps({**json.loads(secrets.to_json()), "nonce": random_source.token_hex(32)}).encode()
+
+
+def command_line(
+    cluster: Cluster,
+    spec: JobSpec,
+    inputs: Mapping[str, Any],
+    outputs: Mapping[str, Any],
+    secrets_digest: str,
+) -> str:
     """Python with the bootstrap and the specification as one literal; Azure ML puts the paths in."""
     from blobsync.jobs.backends.aml import start as aml_start
 
@@ -179,6 +195,7 @@ def command_line(cluster: Cluster, spec: JobSpec, inputs: Mapping[str, Any], out
         "start": Path(aml_start.__file__).read_text(encoding="utf-8"),
         "job": json.loads(spec.to_json()),
         "options": options,
+        "secrets": secrets_digest,
     }
     packed = base64.b64encode(zlib.compress(json.dumps(bundle, sort_keys=True).encode(), 9)).decode()
     program = (

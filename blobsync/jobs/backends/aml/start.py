@@ -3,11 +3,14 @@
 ``bundle`` holds the job's specification and the files of the bootstrap. The arguments say where Azure ML put the job's
 inputs and outputs: ``code=PATH``, ``node=PATH`` (the node archive), ``secrets=PATH``, ``folder.0=PATH`` and so on, in
 the specification's order. Here they become the places in the specification; the bootstrap does the rest, as on any
-other node.
+other node. The secrets came through a container that others may write to: ``bundle["secrets"]`` is the SHA-256 of the
+file that the job was submitted with.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import os
 import sys
@@ -16,6 +19,7 @@ from typing import Any
 
 MOUNTED = "mounted:"
 READ_ONLY_MODES = ("download", "ro_mount")
+SETUP_FAILED = 72
 
 
 def main(bundle: dict[str, Any], argv: list[str]) -> None:
@@ -30,9 +34,20 @@ def main(bundle: dict[str, Any], argv: list[str]) -> None:
     run_dir = os.path.join(os.getcwd(), "logs", "blobsync")
     words = ["exec", "--job", os.path.join(private, "job.json"), "--run-dir", run_dir, *bundle["options"]]
     if places.get("secrets"):
+        demand_own(places["secrets"], bundle["secrets"])
         words += ["--secrets", places["secrets"]]
     python, start = sys.executable, os.path.join(private, "bootstrap.py")
     os.execv(python, [python, "-I", start, *words])  # noqa: S606 - the program becomes another one
+
+
+def demand_own(secrets: str, digest: str) -> None:
+    """End the process unless the file is the one that the job was submitted with."""
+    with open(secrets, "rb") as source:
+        found = hashlib.sha256(source.read()).hexdigest()
+    if not hmac.compare_digest(found, digest):
+        told = "its secrets are not those that the job was submitted with: their SHA-256 differs"
+        sys.stderr.write(f"blobsync: this node could not be made ready: {told}\n")
+        sys.exit(SETUP_FAILED)
 
 
 def placed(job: dict[str, Any], places: dict[str, str]) -> dict[str, Any]:
