@@ -12,3 +12,8 @@ from collections.abc import Mapping
 def environment(given: Mapping[str, str] | None) -> Mapping[str, str]:
     """``given``, also an empty one; the process's own for None."""
     return os.environ if given is None else given
+
+
+def listed_in(environ: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """A variable that holds several words, with commas or blanks between them."""
+    return tuple(environ.get(name, "").replace(",", " ").split())

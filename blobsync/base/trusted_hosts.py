@@ -5,6 +5,10 @@ in a file of the user opens far more than one container, so it is sent only to A
 listed outside every project, and to this machine. A credential in the same file as its address may be sent there:
 the same person wrote both.
 
+This machine has other users: over plain http they read what is sent to a port that they opened first. So nothing is
+sent to a program that is known to be another user's, and a credential from outside the project only to one that is
+known to be this user's or root's (``listeners``). https to this machine is safe by its certificate.
+
 Only Azure operates hosts below these suffixes. Azure's other domains are left out on purpose, because
 customers' own programs run there (``cloudapp.azure.com``, ``instances.azureml.ms``, ``inference.ml.azure.com``).
 """
@@ -16,6 +20,8 @@ import re
 from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from urllib.parse import urlsplit
+
+from blobsync.base.listeners import Listener, listener_at
 
 
 class Service(enum.Enum):
@@ -61,9 +67,14 @@ _AZURE: dict[Service, tuple[str, ...]] = {
 # All URL parsers agree on these hosts; others may mean different hosts to different parsers.
 _AUTHORITY = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9.])?|\[[0-9A-Fa-f:.]{2,45}\])(?::(\d{1,5}))?")
 _LAST_PORT = 65535
+_HTTP_PORT = 80
 
 # The user's own list; read only if Azure's does not decide.
 Trusted = Callable[[], Sequence[str]]
+# Whose program listens at the host and the port.
+WhoListens = Callable[[str, int], Listener]
+
+TRUSTED_HOSTS_VARIABLE = "BLOBSYNC_TRUSTED_HOSTS"
 
 
 def host_of(url: str) -> str | None:
@@ -94,18 +105,62 @@ def is_safe_from_listeners(url: str) -> bool:
     return host_of(url) is not None and (url.lower().startswith("https:") or is_loopback(url))
 
 
-def may_get_login(url: str, service: Service, trusted: Trusted) -> bool:
-    """Whether a credential from outside the project may be sent to ``url``."""
+def is_plain_loopback(url: str) -> bool:
+    """Whether what is sent there is read by whoever listens at that port of this machine."""
+    return is_loopback(url) and url.lower().startswith("http:")
+
+
+def listener_of(url: str, who: WhoListens = listener_at) -> Listener:
+    """Whose program listens now where ``url`` leads on this machine."""
+    return who(host_of(url) or "", urlsplit(url).port or _HTTP_PORT)
+
+
+def may_listen(url: str, found: Listener, trusted: Trusted, *, outside: bool) -> bool:
+    """Whether a program that was ``found`` to be whose may have what is sent to ``url``; ``outside``: with a credential
+    that is not from the file that names it."""
+    if found is Listener.OWN or (found is not Listener.FOREIGN and not outside):
+        return True
+    return _listed(host_of(url) or "", trusted())
+
+
+def may_get_login(
+    url: str, service: Service, trusted: Trusted, *, guarded: bool = False, who: WhoListens = listener_at
+) -> bool:
+    """Whether a credential from outside the project may be sent to ``url`` now.
+
+    ``guarded``: whoever sends it looks at each connection to this machine, so that it does not matter yet that nobody
+    listens there.
+    """
     host = host_of(url)
     if host is None or not is_safe_from_listeners(url):
         return False
+    if is_plain_loopback(url):
+        found = listener_of(url, who)
+        return (guarded and found is Listener.NOBODY) or may_listen(url, found, trusted, outside=True)
     return is_loopback(url) or _listed(host, _AZURE[service]) or _listed(host, trusted())
+
+
+def why_not(url: str, service: Service, who: WhoListens = listener_at) -> str:
+    """Why :func:`may_get_login` says no: a clause that follows the host's name."""
+    return (
+        f"but {stranger_text(url, listener_of(url, who))}"
+        if is_plain_loopback(url)
+        else f"which is not {service.value}"
+    )
+
+
+def stranger_text(url: str, found: Listener) -> str:
+    """What is wrong with the program that listens where ``url`` leads on this machine."""
+    place = urlsplit(url).netloc
+    if found is Listener.FOREIGN:
+        return f"a program of another user of this machine listens at {place}"
+    return f"nothing says whose program listens at {place}, on this machine"
 
 
 def how_to_trust(url: str, file: str) -> str:
     """What the user can do for a host that is right although nobody knows it; ``file`` is the user's own."""
     host = host_of(url) or "HOST"
-    return f"if you trust that host, list it under trusted_hosts in {file}, or export BLOBSYNC_TRUSTED_HOSTS={host}"
+    return f"if you trust that host, list it under trusted_hosts in {file}, or export {TRUSTED_HOSTS_VARIABLE}={host}"
 
 
 def _listed(host: str, names: Sequence[str]) -> bool:

@@ -54,6 +54,11 @@ def _home(environ: Mapping[str, str]) -> Path:
     return Path(home) if home else Path.home()
 
 
+def is_own(owner: int, user: int, environ: Mapping[str, str]) -> bool:
+    """Whether what ``owner`` owns is the own of ``user`` (numbers). Root through sudo is whoever called sudo, too."""
+    return owner == user or (user == 0 and environ.get("SUDO_UID") == str(owner))
+
+
 def read_own(file: Path) -> str | None:
     """The text of a file that only the user can have written; None where there is none. Raises ``ConfigError``."""
     try:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from blobsync.base.environment import environment
 from blobsync.base.errors import ConfigNotFoundError, ForeignProjectError
+from blobsync.base.user_data import is_own
 
 PROJECT_MARK = "aux_data"
 CLUSTER_FOLDER = f"{PROJECT_MARK}/aml"
@@ -70,11 +71,6 @@ def _of_variable(environ: Mapping[str, str]) -> Path | None:
         return None
     folder = Path(os.path.abspath(given)).parent
     return folder.parent.parent if folder.parts[-2:] == (PROJECT_MARK, "aml") else None
-
-
-def is_own(owner: int, user: int, environ: Mapping[str, str]) -> bool:
-    """Whether what ``owner`` owns is the own of ``user`` (numbers). Root through sudo is whoever called sudo, too."""
-    return owner == user or (user == 0 and environ.get("SUDO_UID") == str(owner))
 
 
 def is_safe_project(folder: Path, safe: tuple[str, ...]) -> bool:

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from blobsync.base.environment import listed_in
+from blobsync.base.trusted_hosts import TRUSTED_HOSTS_VARIABLE
 from blobsync.base.user_data import config_home, read_own
 from blobsync.config.known_keys import USER
 from blobsync.config.typed import ALLOWED_VARIABLES_VARIABLE, Checker
 from blobsync.config.yaml_lines import parse_document
 
-TRUSTED_HOSTS_VARIABLE = "BLOBSYNC_TRUSTED_HOSTS"
 SAFE_PROJECTS_VARIABLE = "BLOBSYNC_SAFE_PROJECTS"
 
 
@@ -44,8 +45,8 @@ def load_user_config(environ: Mapping[str, str]) -> UserConfig:
     Raises ``ConfigError`` for a file that others can write, or that is invalid: ignoring it silently would
     not do what the user configured.
     """
-    hosts = _listed(environ, TRUSTED_HOSTS_VARIABLE)
-    names = _listed(environ, ALLOWED_VARIABLES_VARIABLE)
+    hosts = listed_in(environ, TRUSTED_HOSTS_VARIABLE)
+    names = listed_in(environ, ALLOWED_VARIABLES_VARIABLE)
     # Paths may hold commas and blanks.
     projects = tuple(filter(None, environ.get(SAFE_PROJECTS_VARIABLE, "").split(os.pathsep)))
     file = user_config_file(environ)
@@ -62,8 +63,3 @@ def load_user_config(environ: Mapping[str, str]) -> UserConfig:
         safe_projects=(*projects, *values.get("safe_projects", ())),
         warnings=tuple(checker.warnings),
     )
-
-
-def _listed(environ: Mapping[str, str], name: str) -> tuple[str, ...]:
-    """A variable that holds several words, with commas or blanks between them."""
-    return tuple(environ.get(name, "").replace(",", " ").split())

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, cast, get_args
 
 from blobsync.base.errors import UsageError
 from blobsync.base.locations import BlobUrl, ContainerUrl, SasToken
+from blobsync.base.trusted_hosts import TRUSTED_HOSTS_VARIABLE
 from blobsync.config.model import Cluster
+from blobsync.config.user_config import load_user_config
 from blobsync.local.part_files import left_over
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.engine_model import EngineWish, Work
@@ -77,9 +79,10 @@ def engine_set(context: ProjectContext, state: StateDir, plan: TransferPlan, env
     ]
 
     def mint(end: RemoteEnd, rights: str) -> SasToken | None:
-        from blobsync.store.connect import check_copy, mint_sas
+        from blobsync.store.connect import check_copy, check_listener, mint_sas
 
         account = context.connections.account(end.store.container)
+        check_listener(account, environ)
         for source, destination in copies:
             if source == end.store.container:
                 check_copy(account, context.connections.account(destination), environ)
@@ -142,7 +145,9 @@ def _many_processes(
         account, cli_login = context.connections.account(container), context.cluster.flag("use_cli_auth")
         return signer_for(account, environ=environ, use_cli_auth=cli_login)
 
-    credentials = Credentials(signer, source_sas, environ)
+    # Workers read no configuration.
+    trusted = {TRUSTED_HOSTS_VARIABLE: " ".join(load_user_config(environ).trusted_hosts)}
+    credentials = Credentials(signer, source_sas, {**environ, **trusted})
     return ProcessEngine(alone, lambda files, size: _processes_for(plan, files, size), credentials, state=state)
 
 

@@ -16,13 +16,18 @@ from blobsync.base.errors import CredentialError, LoginRequiredError, SasExpired
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.locations import ContainerUrl, SasToken, Secret
 from blobsync.base.plain_json import parse_object
+from blobsync.base.trusted_hosts import TRUSTED_HOSTS_VARIABLE
 from blobsync.local.state_dir import StateDir
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
 
 VERSION = 1
 
 # What the transports read of an environment; a proxy's URL may hold a password.
-_FOR_TRANSPORT = ("ssl_cert_file", "requests_ca_bundle", "blobsync_transport", "blobsync_outage_seconds", "no_proxy")
+_FOR_TRANSPORT = (
+    *("ssl_cert_file", "requests_ca_bundle", "blobsync_transport", "blobsync_outage_seconds", "no_proxy"),
+    # Whose programs of this machine may be connected to.
+    *(TRUSTED_HOSTS_VARIABLE.lower(), "sudo_uid"),
+)
 
 
 @dataclass(frozen=True, slots=True)

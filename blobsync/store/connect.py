@@ -17,7 +17,18 @@ from blobsync.base.environment import environment
 from blobsync.base.errors import CredentialError
 from blobsync.base.events import Event
 from blobsync.base.locations import BlobUrl, ContainerUrl, SasToken, Secret
-from blobsync.base.trusted_hosts import Service, host_of, how_to_trust, is_safe_from_listeners, may_get_login
+from blobsync.base.trusted_hosts import (
+    Service,
+    host_of,
+    how_to_trust,
+    is_plain_loopback,
+    is_safe_from_listeners,
+    listener_of,
+    may_get_login,
+    may_listen,
+    stranger_text,
+    why_not,
+)
 from blobsync.config.model import EMULATOR_ACCOUNT, StorageAccount
 from blobsync.config.user_config import load_user_config, user_config_file
 from blobsync.store import sas
@@ -46,7 +57,16 @@ def connect(
     environ = environment(environ)
     demand_usable(account, environ)
     signer = signer_for(account, environ=environ, use_cli_auth=use_cli_auth)
-    http = BlobHttp(account.container, signer, environ=environ, retry=retry, timeouts=timeouts, emit=emit)
+    http = BlobHttp(
+        account.container,
+        signer,
+        environ=environ,
+        retry=retry,
+        timeouts=timeouts,
+        emit=emit,
+        outside=_is_from_outside(account, account.credential),
+        trusted=lambda: load_user_config(environ).trusted_hosts,
+    )
     return RestBlobStore(account.container, http)
 
 
@@ -104,15 +124,34 @@ def check_host(account: StorageAccount, credential: str, environ: Mapping[str, s
             f"{account.file}: blob_endpoint is plain http, which would expose the credential on the network to {host}",
             hint="use https://; plain http is allowed for this machine (127.0.0.1) only",
         )
-    if credential != "identity" and credential not in account.from_outside:
+    if not _is_from_outside(account, credential):
         return
-    if not may_get_login(endpoint, Service.STORAGE, lambda: load_user_config(environ).trusted_hosts):
+    if not may_get_login(endpoint, Service.STORAGE, lambda: load_user_config(environ).trusted_hosts, guarded=True):
         what = "your login" if credential == "identity" else "a secret from outside the project"
+        why = why_not(endpoint, Service.STORAGE)
         raise CredentialError(
-            f"{account.file}: blob_endpoint names {host}, which is not {Service.STORAGE.value}: "
-            f"{what} is not sent there",
+            f"{account.file}: blob_endpoint names {host}, {why}: {what} is not sent there",
             hint=how_to_trust(endpoint, str(user_config_file(environ))),
         )
+
+
+def check_listener(account: StorageAccount, environ: Mapping[str, str]) -> None:
+    """Raise ``CredentialError`` where what another program is to send to ``account`` would reach one of this machine
+    that may not have it: that program looks at no connection, so this is asked right before it gets a SAS."""
+    endpoint = account.blob_endpoint
+    if not is_plain_loopback(endpoint):
+        return
+    found = listener_of(endpoint)
+    outside = _is_from_outside(account, account.granting_credential)
+    if not may_listen(endpoint, found, lambda: load_user_config(environ).trusted_hosts, outside=outside):
+        raise CredentialError(
+            f"{account.file}: {stranger_text(endpoint, found)}: no SAS is sent there",
+            hint=how_to_trust(endpoint, str(user_config_file(environ))),
+        )
+
+
+def _is_from_outside(account: StorageAccount, credential: str) -> bool:
+    return credential == "identity" or credential in account.from_outside
 
 
 def check_copy(source: StorageAccount, destination: StorageAccount, environ: Mapping[str, str]) -> None:
@@ -120,14 +159,14 @@ def check_copy(source: StorageAccount, destination: StorageAccount, environ: Map
 
     In a copy the destination's service reads the source with a SAS.
     """
-    granting = source.granting_credential
-    if granting != "identity" and granting not in source.from_outside:
+    if not _is_from_outside(source, source.granting_credential):
         return
     if not may_get_login(destination.blob_endpoint, Service.STORAGE, lambda: load_user_config(environ).trusted_hosts):
         host = host_of(destination.blob_endpoint) or "that host"
         trust = how_to_trust(destination.blob_endpoint, str(user_config_file(environ)))
+        why = why_not(destination.blob_endpoint, Service.STORAGE)
         raise CredentialError(
-            f"{destination.file}: blob_endpoint names {host}, which is not {Service.STORAGE.value}: it gets no "
+            f"{destination.file}: blob_endpoint names {host}, {why}: it gets no "
             f"SAS for {source.container} made with a credential from outside the project",
             hint=f"--engine relay sends it none; or, {trust}",
         )

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,6 +19,7 @@ from blobsync.base.errors import (
     BackendUnavailableError,
     BlobsyncError,
     ConfigError,
+    CredentialError,
     JobNotFoundError,
     LoginRequiredError,
     LostContactError,
@@ -27,6 +29,7 @@ from blobsync.config.model import WorkspaceConfig
 from blobsync.jobs.backends.aml.client import AmlClient
 from tests.fakes.aml_configs import ask
 from tests.servers.aml_stub import SOON, AmlStub, Fault, Login, serve
+from tests.servers.stranger import stranger
 
 
 @pytest.fixture
@@ -138,6 +141,17 @@ def test_tokens_travel_over_https_or_stay_on_this_machine(stub: AmlStub, endpoin
     with pytest.raises(ConfigError, match="management_endpoint"):
         client(stub, management_endpoint=endpoint)
     client(stub, management_endpoint="https://management.chinacloudapi.cn")
+
+
+def test_no_token_goes_to_another_user_who_took_the_port(tmp_path: Path) -> None:
+    with serve(tmp_path / "service") as stub:
+        arm = client(stub)
+    with stranger(tmp_path, port=urlsplit(stub.url).port or 0) as other:
+        with pytest.raises(CredentialError, match="a program of another user of this machine listens"):
+            arm.call("GET", "")
+        with pytest.raises(ConfigError, match="your login is not sent there"):
+            client(stub)
+        assert other.received == b""
 
 
 @pytest.mark.parametrize(

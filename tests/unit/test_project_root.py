@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.config.project_root import is_own, is_safe_project
+from blobsync.base.user_data import is_own
+from blobsync.config.project_root import is_safe_project
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from blobsync.base.trusted_hosts import Service, host_of, is_safe_from_listeners, may_get_login
+from blobsync.base.listeners import Listener
+from blobsync.base.trusted_hosts import Service, host_of, is_safe_from_listeners, may_get_login, may_listen, why_not
 
 
 def nothing() -> tuple[str, ...]:
@@ -22,8 +23,6 @@ def nothing() -> tuple[str, ...]:
         "https://acct.blob.core.chinacloudapi.cn",
         "https://acct.blob.core.windows.net.",
         "https://127.0.0.1:10000/acct",
-        "http://127.0.0.1:10000/acct",
-        "http://[::1]:10000/acct",
     ],
 )
 def test_storage_hosts_of_azure_and_this_machine_get_it(url: str) -> None:
@@ -111,6 +110,36 @@ def test_the_users_list_is_not_read_where_azures_decides() -> None:
 
     assert may_get_login("https://acct.blob.core.windows.net", Service.STORAGE, never)
     assert not may_get_login("http://evil.example", Service.STORAGE, never)
+
+
+@pytest.mark.parametrize(
+    ("whose", "login", "guarded", "own_file"),
+    [
+        (Listener.OWN, True, True, True),
+        (Listener.FOREIGN, False, False, False),
+        (Listener.NOBODY, False, True, True),
+        (Listener.UNKNOWN, False, False, True),
+    ],
+)
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127.9.9.9"])
+def test_over_plain_http_it_depends_on_who_listens(
+    host: str, whose: Listener, *, login: bool, guarded: bool, own_file: bool
+) -> None:
+    url, asked = f"http://{host}:10000/acct", []
+
+    def who(host: str, port: int) -> Listener:
+        asked.append((host, port))
+        return whose
+
+    assert may_get_login(url, Service.STORAGE, nothing, who=who) is login
+    assert may_get_login(url, Service.STORAGE, nothing, guarded=True, who=who) is guarded
+    assert set(asked) == {(host.strip("[]"), 10000)}
+    assert may_listen(url, whose, nothing, outside=False) is own_file
+    assert may_listen(url, whose, nothing, outside=True) is login
+    # The user's own list, and the certificate of https, settle it.
+    assert may_get_login(url, Service.STORAGE, lambda: [host.strip("[]")], who=who)
+    assert may_get_login(url.replace("http:", "https:"), Service.STORAGE, nothing, who=who)
+    assert f"listens at {host}:10000" in why_not(url, Service.STORAGE, who)
 
 
 def test_plain_http_is_for_this_machine() -> None:

@@ -111,7 +111,9 @@ class JobPlaces:
         if container not in self._connections or by_identity != (container in self._by_identity):
             signer: Signer = self._identity_of_node() if by_identity else SasSigner(self.sas(container))
             url = container_url(container)
-            self._connections[container] = BlobHttp(url, signer, environ=self._environ, pace=self._pace)
+            self._connections[container] = BlobHttp(
+                url, signer, environ=self._environ, pace=self._pace, outside=by_identity
+            )
             (self._by_identity.add if by_identity else self._by_identity.discard)(container)
         return self._connections[container]
 

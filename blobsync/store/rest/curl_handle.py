@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import socket
 import sys
 import termios
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from collections.abc import Mapping
 import pycurl
 
 from blobsync.base.errors import StorageError
-from blobsync.store.rest.transport import Headers, ServerOrigin, Timeouts, TransportError, Trouble
+from blobsync.store.rest.transport import Guard, Headers, ServerOrigin, Timeouts, TransportError, Trouble
 
 # Bytes that one call may read or write.
 _BUFFER = 64 * 1024
@@ -46,7 +47,7 @@ _TROUBLES = {
 class CurlHandle:
     """An easy handle, and what arrived of the exchange that it is on; one exchange at a time."""
 
-    __slots__ = ("_origin", "_used", "easy", "lines", "pieces", "sent")
+    __slots__ = ("_origin", "_refusals", "_used", "easy", "lines", "pieces", "sent")
 
     def __init__(self, origin: ServerOrigin, timeouts: Timeouts) -> None:
         self._origin = origin
@@ -54,12 +55,16 @@ class CurlHandle:
         self.lines: list[bytes] = []
         self.pieces: list[bytes] = []
         self.sent = 0
+        self._refusals: list[BaseException] = []
         self.easy = _handle(origin, timeouts, self.lines, self.pieces)
+        if origin.guard is not None:
+            _guard(self.easy, origin.guard, timeouts, self._refusals)
 
     def load(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> None:
         """Put one request in. Raises ``StorageError`` for a header that cannot be sent."""
         self.lines.clear()
         self.pieces.clear()
+        self._refusals.clear()
         easy = self.easy
         # PUT without a body says so; and nothing may be added to what was signed.
         content = b"" if body is None and method in ("PUT", "POST") else body
@@ -136,6 +141,10 @@ class CurlHandle:
 
     def failure(self, code: int, text: str) -> TransportError:
         """What an error of libcurl means."""
+        for refusal in self._refusals:
+            if isinstance(refusal, TransportError):
+                return refusal
+            raise refusal
         trouble = _TROUBLES.get(code, Trouble.BROKEN)
         if self._origin.proxy and (trouble in (Trouble.REFUSED, Trouble.NO_HOST) or "CONNECT tunnel" in text):
             return TransportError(Trouble.PROXY)
@@ -164,6 +173,46 @@ def _handle(origin: ServerOrigin, timeouts: Timeouts, lines: list[bytes], pieces
     if origin.scheme == "https" or (origin.proxy or "").startswith("https:"):
         _trust(easy, origin.bundle)
     return easy
+
+
+class _Lent:
+    """A socket of which libcurl is given a copy; this one is closed with the object."""
+
+    __slots__ = ("_socket",)
+
+    def __init__(self, opened: socket.socket) -> None:
+        self._socket = opened
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def __del__(self) -> None:
+        self._socket.close()
+
+
+def _guard(easy: pycurl.Curl, guard: Guard, timeouts: Timeouts, refusals: list[BaseException]) -> None:
+    """Connect in the place of libcurl, which does so when it needs a new connection, and only then.
+
+    On this machine that takes no time. https://curl.se/libcurl/c/CURLOPT_OPENSOCKETFUNCTION.html
+    """
+
+    def connected(purpose: int, address: tuple[int, int, int, tuple[str, int]]) -> _Lent | int:
+        family, kind, protocol, place = address
+        made = socket.socket(family, kind, protocol)
+        try:
+            made.settimeout(timeouts.connect)
+            made.connect(place)
+            guard(made)
+            made.setblocking(False)
+        except BaseException as error:  # noqa: BLE001 - libcurl would drop it: it is raised where the exchange ends
+            made.close()
+            if not isinstance(error, OSError):
+                refusals.append(error)
+            return int(pycurl.SOCKET_BAD)
+        return _Lent(made)
+
+    easy.setopt(pycurl.OPENSOCKETFUNCTION, connected)
+    easy.setopt(pycurl.SOCKOPTFUNCTION, lambda opened, purpose: pycurl.SOCKOPT_ALREADY_CONNECTED)
 
 
 def _trust(easy: pycurl.Curl, bundle: str | None) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import logging
 import random
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -20,10 +21,26 @@ from typing import NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 
 from blobsync.base.amounts import duration_text
-from blobsync.base.errors import BlobsyncError, StorageError, StorageUnreachableError, UnsafeNameError, UsageError
+from blobsync.base.environment import listed_in
+from blobsync.base.errors import (
+    BlobsyncError,
+    CredentialError,
+    StorageError,
+    StorageUnreachableError,
+    UnsafeNameError,
+    UsageError,
+)
 from blobsync.base.events import NO_ANSWER, NO_CONNECTION, SERVICE_BUSY, Event
+from blobsync.base.listeners import listener_behind
 from blobsync.base.locations import ContainerUrl, quote_blob_name, reaches_another
 from blobsync.base.redaction import redact
+from blobsync.base.trusted_hosts import (
+    TRUSTED_HOSTS_VARIABLE,
+    Trusted,
+    is_plain_loopback,
+    may_listen,
+    stranger_text,
+)
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.store.protocol import Sent
 from blobsync.store.rest.auth import SignedAlready, Signer
@@ -35,6 +52,7 @@ from blobsync.store.rest.steps import Pause, Steps
 from blobsync.store.rest.transport import (
     NOT_CONNECTED,
     Answered,
+    Guard,
     Response,
     Timeouts,
     TransportError,
@@ -123,8 +141,9 @@ class Reply:
 class BlobHttp:
     """Sends signed requests to one container's endpoint; safe to use from several threads.
 
-    ``environ`` is read for proxies, CA bundles and ``BLOBSYNC_OUTAGE_SECONDS`` only. ``pace`` is shared with others
-    that ask the same account. ``emit`` hears of outages.
+    ``environ`` is read for proxies, CA bundles, trusted hosts and ``BLOBSYNC_OUTAGE_SECONDS`` only. ``pace`` is shared
+    with others that ask the same account. ``emit`` hears of outages. ``outside``: the credential is not from the file
+    that names the endpoint; ``trusted`` are the user's own hosts, by default those of the environment.
     """
 
     def __init__(
@@ -138,6 +157,8 @@ class BlobHttp:
         clock: Callable[[], float] = time.time,
         pace: Pace | None = None,
         emit: Callable[[Event], None] | None = None,
+        outside: bool = False,
+        trusted: Trusted | None = None,
     ) -> None:
         parts = urlsplit(container.endpoint)
         self._host = parts.hostname or ""
@@ -152,7 +173,8 @@ class BlobHttp:
         self._account = container.account
         self.clock = clock
         self.root = f"{parts.path.rstrip('/')}/{container.container}"
-        self._transport = transport_to(container.endpoint, environ, timeouts or Timeouts())
+        guard = _guard_of(container.endpoint, environ, trusted, outside=outside)
+        self._transport = transport_to(container.endpoint, environ, timeouts or Timeouts(), guard)
 
     def path_of(self, name: str) -> str:
         """The blob's, percent-encoded. Raises ``UnsafeNameError`` where another blob would get the request."""
@@ -228,8 +250,8 @@ class BlobHttp:
             try:
                 response, body_read = yield attempt
             except TransportError as error:
-                if error.trouble is Trouble.TOO_LARGE:
-                    raise _too_large(most) from error
+                if error.trouble in (Trouble.TOO_LARGE, Trouble.STRANGER):
+                    raise _too_large(most) if error.trouble is Trouble.TOO_LARGE else self._stranger(error) from error
                 waited = time.monotonic() - began if error.trouble in _WAITED_FOR else 0.0
                 if failures.is_last(_WHY.get(error.trouble, NO_CONNECTION), self._most(error.trouble), waited):
                     raise self._unreachable(error.trouble, failures.tries) from error
@@ -312,6 +334,12 @@ class BlobHttp:
         self._closing.set()
         self._transport.close()
 
+    def _stranger(self, error: TransportError) -> CredentialError:
+        return CredentialError(
+            f"{error}: nothing was sent there",
+            hint=f"check blob_endpoint; if you trust that program: export {TRUSTED_HOSTS_VARIABLE}={self._host}",
+        )
+
     def _most(self, trouble: Trouble) -> int:
         """How often a request is tried that fails so."""
         if trouble is Trouble.CERTIFICATE:
@@ -372,6 +400,20 @@ class _Failures:
         """Seconds until the next try; ``asked``: see ``RetryPolicy.wait``."""
         seconds = self._policy.wait(max(self.tries, 1), asked)
         return min(seconds, self._policy.offline) if self._offline and asked is None else seconds
+
+
+def _guard_of(endpoint: str, environ: Mapping[str, str], trusted: Trusted | None, *, outside: bool) -> Guard | None:
+    """What looks at a connection to this machine over plain http; None for all others."""
+    if not is_plain_loopback(endpoint):
+        return None
+
+    def demand_trusted(connection: socket.socket) -> None:
+        found = listener_behind(connection, environ)
+        hosts = trusted or (lambda: listed_in(environ, TRUSTED_HOSTS_VARIABLE))
+        if not may_listen(endpoint, found, hosts, outside=outside):
+            raise TransportError(Trouble.STRANGER, stranger_text(endpoint, found))
+
+    return demand_trusted
 
 
 def _outage_patience(environ: Mapping[str, str]) -> float:

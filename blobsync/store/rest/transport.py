@@ -6,7 +6,8 @@ No transport follows redirects, retries, decodes bodies, or looks for a proxy or
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -35,11 +36,15 @@ class Trouble(enum.Enum):
     PROXY = enum.auto()
     BROKEN = enum.auto()
     TOO_LARGE = enum.auto()
+    STRANGER = enum.auto()
 
 
 # The request was not sent in these cases.
 NOT_CONNECTED = frozenset(
-    {Trouble.NO_HOST, Trouble.REFUSED, Trouble.CONNECT_TIMEOUT, Trouble.TLS, Trouble.CERTIFICATE, Trouble.PROXY}
+    {
+        *(Trouble.NO_HOST, Trouble.REFUSED, Trouble.CONNECT_TIMEOUT, Trouble.TLS, Trouble.CERTIFICATE, Trouble.PROXY),
+        Trouble.STRANGER,
+    }
 )
 
 
@@ -75,6 +80,10 @@ class Headers(Mapping[str, str]):
 
     def __len__(self) -> int:
         return len(self._found)
+
+
+# See ``ServerOrigin``.
+Guard = Callable[[socket.socket], None]
 
 
 class Response(Protocol):
@@ -168,9 +177,14 @@ class Transport(Protocol):
 
 
 class ServerOrigin(NamedTuple):
-    """Where requests go, and by which way. ``netloc`` as in the endpoint's URL; ``bundle``: a PEM file to trust."""
+    """Where requests go, and by which way. ``netloc`` as in the endpoint's URL; ``bundle``: a PEM file to trust.
+
+    ``guard`` looks at each connection that was opened, before anything is sent: it raises :class:`TransportError` for
+    one that must not be used.
+    """
 
     scheme: str
     netloc: str
     proxy: str | None
     bundle: str | None
+    guard: Guard | None = None

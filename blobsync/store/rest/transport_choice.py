@@ -14,14 +14,17 @@ from urllib.parse import urlsplit
 
 from blobsync.base.errors import StorageUnreachableError, UsageError
 from blobsync.base.trusted_hosts import is_loopback
-from blobsync.store.rest.transport import ServerOrigin, Timeouts, Transport
+from blobsync.store.rest.transport import Guard, ServerOrigin, Timeouts, Transport
 
 _PROXY_SCHEMES = frozenset({"http", "https"})
 
 
-def transport_to(endpoint: str, environ: Mapping[str, str], timeouts: Timeouts) -> Transport:
-    """The transport for an endpoint's host. Raises ``StorageUnreachableError`` for an unusable endpoint or proxy."""
-    origin = _origin(endpoint, environ)
+def transport_to(
+    endpoint: str, environ: Mapping[str, str], timeouts: Timeouts, guard: Guard | None = None
+) -> Transport:
+    """The transport for an endpoint's host; ``guard``: see ``ServerOrigin``, for this machine, before which stands no
+    proxy. Raises ``StorageUnreachableError`` for an unusable endpoint or proxy."""
+    origin = _origin(endpoint, environ)._replace(guard=guard)
     wanted = environ.get("BLOBSYNC_TRANSPORT") or "curl"
     if wanted not in ("curl", "urllib3"):
         raise UsageError(f"BLOBSYNC_TRANSPORT must be curl or urllib3, not {wanted!r}")

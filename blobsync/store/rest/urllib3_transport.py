@@ -22,7 +22,7 @@ from urllib3.response import BaseHTTPResponse
 
 from blobsync.base.errors import StorageUnreachableError
 from blobsync.store.protocol import Sent
-from blobsync.store.rest.transport import POOL_SIZE, ServerOrigin, Timeouts, TransportError, Trouble
+from blobsync.store.rest.transport import POOL_SIZE, Guard, ServerOrigin, Timeouts, TransportError, Trouble
 
 if TYPE_CHECKING:
     from urllib3.response import HTTPResponse
@@ -56,6 +56,21 @@ class _WarmConnection(HTTPConnection):
 
 class _WarmSecureConnection(_WarmConnection, HTTPSConnection):
     pass
+
+
+def _guarded(guard: Guard) -> type[_WarmConnection]:
+    """Connections that ``guard`` looks at, each time that one is opened."""
+
+    class Guarded(_WarmConnection):
+        def connect(self) -> None:
+            super().connect()
+            try:
+                guard(self.sock)
+            except BaseException:
+                self.close()
+                raise
+
+    return Guarded
 
 
 @final
@@ -154,6 +169,8 @@ def _pool(origin: ServerOrigin, timeouts: Timeouts) -> urllib3.HTTPConnectionPoo
             hint="check blob_endpoint, HTTPS_PROXY and HTTP_PROXY",
         ) from error
     pool.ConnectionCls = _WarmSecureConnection if origin.scheme == "https" else _WarmConnection
+    if origin.guard is not None:
+        pool.ConnectionCls = _guarded(origin.guard)
     return pool
 
 

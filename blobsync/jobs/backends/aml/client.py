@@ -31,8 +31,10 @@ from blobsync.base.trusted_hosts import (
     host_of,
     how_to_trust,
     is_loopback,
+    is_plain_loopback,
     is_safe_from_listeners,
     may_get_login,
+    why_not,
 )
 from blobsync.config.model import WorkspaceConfig
 from blobsync.jobs.backends.aml.errors import Refusal, as_error, read_refusal, wrong_place
@@ -217,7 +219,11 @@ class AmlClient:
         ]
         if scope:
             chain.append(policies.BearerTokenCredentialPolicy(self._credential, scope))
-        return PipelineClient(self.base, policies=chain)
+        if not is_plain_loopback(self.base):
+            return PipelineClient(self.base, policies=chain)
+        from blobsync.jobs.backends.aml.loopback import guarded_transport
+
+        return PipelineClient(self.base, policies=chain, transport=guarded_transport(self.base, self._trusted))
 
     def _manage(self, method: str, url: str, body: Any, doing: str, params: Mapping[str, str]) -> Any:
         sent = {"api-version": self.api_version, **{name.replace("_", "-"): value for name, value in params.items()}}
@@ -287,9 +293,9 @@ class AmlClient:
             raise BackendUnavailableError(f"Azure returned an address that is not https: {host}")
         if is_loopback(url) and not is_loopback(self.base):
             raise BackendUnavailableError(f"Azure returned an address on this machine: {host}")
-        if not may_get_login(url, service, self._trusted):
+        if not may_get_login(url, service, self._trusted, guarded=True):
             raise BackendUnavailableError(
-                f"Azure refers to {host}, which is not {service.value}: no request was sent",
+                f"Azure refers to {host}, {why_not(url, service)}: no request was sent",
                 hint=how_to_trust(url, "your own configuration file"),
             )
 
@@ -302,8 +308,9 @@ def check_endpoint(endpoint: str, workspace: WorkspaceConfig, trusted: Trusted =
         problem = "is not a URL such as https://management.azure.com"
     elif not is_safe_from_listeners(endpoint):
         problem = "must be https; http is allowed for this machine only"
-    elif not may_get_login(endpoint, Service.MANAGEMENT, trusted):
-        problem = f"names {host_of(endpoint)}, which is not {Service.MANAGEMENT.value}: your login is not sent there"
+    elif not may_get_login(endpoint, Service.MANAGEMENT, trusted, guarded=True):
+        why = why_not(endpoint, Service.MANAGEMENT)
+        problem = f"names {host_of(endpoint)}, {why}: your login is not sent there"
         hint = how_to_trust(endpoint, "your own configuration file")
     else:
         return

@@ -1,0 +1,180 @@
+"""What is sent over plain http to this machine goes to no program of another user."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from blobsync.base.errors import BlobsyncError, CredentialError
+from blobsync.base.locations import ContainerUrl, SasToken
+from blobsync.config.model import StorageAccount
+from blobsync.jobs.node.places import JobPlaces
+from blobsync.store.connect import check_copy, check_host, check_listener, connect
+from blobsync.store.protocol import BlobProperties, Precondition, PutOrder
+from blobsync.store.rest.auth import SasSigner
+from blobsync.store.rest.http import BlobHttp, RetryPolicy
+from blobsync.store.rest.store import RestBlobStore
+from tests.servers.stranger import Stranger, stranger
+
+SAS = SasToken.parse("sv=2023-11-03&sp=rwl&sr=c&se=2099-01-01T00:00:00Z&sig=SENTINEL%3D")
+QUICK = RetryPolicy(tries=2, base=0.001, longest=0.002, patience=5.0)
+NOWHERE = {"HOME": "/nonexistent"}
+
+
+@pytest.fixture(params=["curl", "urllib3"])
+def transport(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+class _Own(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.send_response(404)
+        self.send_header("Content-Length", "0")
+        # So that the next request needs another connection.
+        self.send_header("Connection", "close")
+        self.end_headers()
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def own_server() -> ThreadingHTTPServer:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Own)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+def close(server: ThreadingHTTPServer) -> None:
+    server.shutdown()
+    server.server_close()
+
+
+def box(port: int, host: str = "127.0.0.1") -> ContainerUrl:
+    return ContainerUrl("acct", "box", f"http://{host}:{port}/acct")
+
+
+def account(port: int, *, outside: bool) -> StorageAccount:
+    return StorageAccount(
+        file="aux_data/configs/a.yaml",
+        account_name="acct",
+        container_name="box",
+        blob_endpoint=f"http://127.0.0.1:{port}/acct",
+        sas_token=SAS,
+        from_outside=frozenset({"sas"} if outside else ()),
+    )
+
+
+def ask(port: int, transport: str, host: str = "127.0.0.1", **environ: str) -> int:
+    http = BlobHttp(box(port, host), SasSigner(SAS), environ={"BLOBSYNC_TRANSPORT": transport, **environ}, retry=QUICK)
+    with closing(http):
+        return http.send("GET", "/acct/box/a", {}, {}).status
+
+
+def demand_refused(error: BlobsyncError, other: Stranger, host: str = "127.0.0.1") -> None:
+    assert f"a program of another user of this machine listens at {host}:{other.port}" in error.message
+    assert "BLOBSYNC_TRUSTED_HOSTS=" in (error.hint or "")
+    assert other.received == b""
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_stranger_gets_no_byte_unless_the_user_trusts_it(tmp_path: Path, transport: str, host: str) -> None:
+    with stranger(tmp_path) as other:
+        with pytest.raises(CredentialError) as refused:
+            ask(other.port, transport, host)
+        demand_refused(refused.value, other, host)
+        assert ask(other.port, transport, host, BLOBSYNC_TRUSTED_HOSTS=host) == 404
+        assert b"sig=SENTINEL" in other.received
+
+
+def test_of_many_requests_at_a_time_none_gets_there(tmp_path: Path) -> None:
+    with stranger(tmp_path) as other:
+        http = BlobHttp(box(other.port), SasSigner(SAS), environ={"BLOBSYNC_TRANSPORT": "curl"}, retry=QUICK)
+        store = RestBlobStore(box(other.port), http)
+        orders = store.orders()
+        if orders is None:
+            pytest.skip("pycurl is not installed")
+        with closing(http), closing(orders):
+            for number in range(5):
+                orders.begin(number, PutOrder(f"f{number}", b"private", b"0" * 16, BlobProperties(), Precondition()))
+            ended: list[object] = []
+            while orders.under_way:
+                ended += [end for _, end in orders.ended(1)]
+        assert [type(end) for end in ended] == [CredentialError] * 5
+        assert other.received == b""
+
+
+def test_each_new_connection_is_looked_at(tmp_path: Path, transport: str) -> None:
+    """The user's own program ends, and somebody else takes its port."""
+    server = own_server()
+    port = server.server_address[1]
+    http = BlobHttp(box(port), SasSigner(SAS), environ={"BLOBSYNC_TRANSPORT": transport}, retry=QUICK)
+    with closing(http):
+        try:
+            assert http.send("GET", "/acct/box/a", {}, {}).status == 404
+        finally:
+            close(server)
+        with stranger(tmp_path, port=port) as other:
+            with pytest.raises(CredentialError) as refused:
+                http.send("GET", "/acct/box/a", {}, {})
+            demand_refused(refused.value, other)
+
+
+@pytest.mark.parametrize("outside", [True, False])
+def test_a_store_of_a_project_refuses_a_stranger(tmp_path: Path, transport: str, *, outside: bool) -> None:
+    environ = {**NOWHERE, "BLOBSYNC_TRANSPORT": transport}
+    with stranger(tmp_path) as other:
+        with (
+            pytest.raises(CredentialError) as refused,
+            connect(account(other.port, outside=outside), environ=environ) as store,
+        ):
+            store.head("a")
+        demand_refused(refused.value, other)
+
+
+def test_a_credential_from_outside_needs_a_listener_that_is_known(transport: str) -> None:
+    """As where the system does not tell, or forwards the port by a rule: nobody is seen to listen."""
+    server = own_server()
+    port = server.server_address[1]
+    try:
+        for outside in (True, False):
+            with connect(account(port, outside=outside), environ={**NOWHERE, "BLOBSYNC_TRANSPORT": transport}) as store:
+                assert store.head("a") is None
+    finally:
+        close(server)
+    # Nobody listens: that is said by whoever connects, and no other program gets a SAS meanwhile.
+    check_host(account(port, outside=True), "sas", NOWHERE)
+    check_listener(account(port, outside=False), NOWHERE)
+    with pytest.raises(CredentialError, match="nothing says whose program listens"):
+        check_listener(account(port, outside=True), NOWHERE)
+    check_listener(account(port, outside=True), {**NOWHERE, "BLOBSYNC_TRUSTED_HOSTS": "127.0.0.1"})
+
+
+def test_no_other_program_gets_a_sas_for_a_stranger(tmp_path: Path) -> None:
+    with stranger(tmp_path) as other:
+        for outside in (True, False):
+            with pytest.raises(CredentialError) as refused:
+                check_listener(account(other.port, outside=outside), NOWHERE)
+            demand_refused(refused.value, other)
+        with pytest.raises(CredentialError, match="a secret from outside the project is not sent there"):
+            check_host(account(other.port, outside=True), "sas", NOWHERE)
+        source = StorageAccount("b.yaml", "acct", "box", "https://acct.blob.core.windows.net")
+        with pytest.raises(CredentialError, match="another user"):
+            check_copy(source, account(other.port, outside=False), NOWHERE)
+
+
+def test_a_job_sends_no_sas_to_a_stranger(tmp_path: Path) -> None:
+    with stranger(tmp_path) as other:
+        url = str(box(other.port))
+        places = JobPlaces({url: SAS.reveal()}, {})
+        with pytest.raises(CredentialError) as refused:
+            places.container(url).head("a")
+        demand_refused(refused.value, other)
