@@ -26,6 +26,7 @@ from blobsync.base.errors import AccessDeniedError, ArchiveError, PreconditionFa
 from blobsync.base.user_data import state_home
 from blobsync.jobs.holding import HOLDER
 from blobsync.jobs.spec import CodeRef, JobSpec, NodeArchiveRef
+from blobsync.local.state_dir import user_key
 from blobsync.store.protocol import ANYTHING, BlobProperties, BlobStore, Precondition
 
 ENTRY = "blobsync.jobs.node.__main__"
@@ -43,6 +44,8 @@ sys.exit(main(sys.argv[1:]))
 
 # What starts on a node, and what helps it where Python is too old.
 TRAVELLING = ("bootstrap.py", "old_python.py")
+# The kind of the seal on what is kept.
+_SEALED = "node archive"
 # The earliest date of a zip, so that no date of this machine gets in.
 _DATE = (1980, 1, 1, 0, 0, 0)
 _MODE = 0o100644 << 16
@@ -71,17 +74,17 @@ def node_archive(environ: Mapping[str, str]) -> NodeArchive:
     Raises ``ArchiveError`` where the installed urllib3 is not pure Python.
     """
     package, outside = Path(blobsync.__file__).parent, _outside_folder()
-    kept = state_home(environ) / "node" / f"{_key(package, outside)}.zip"
-    with suppress(OSError, ValueError):
-        digest, _, body = kept.read_bytes().partition(b"\n")
-        if hashlib.sha256(body).hexdigest().encode() == digest:
-            return NodeArchive(body, digest.decode())
-    body = pack({**blobsync_sources(package), **outside_sources(outside)})
-    made = NodeArchive(body, hashlib.sha256(body).hexdigest())
-    # Where nothing can be kept it is made again.
+    version = _key(package, outside)
+    kept = state_home(environ) / "node" / f"{version}.zip"
+    # Nodes run it: what somebody else put there does not count. Where nothing can be kept it is made again.
     with suppress(OSError):
-        _keep(kept, made)
-    return made
+        body = user_key(environ).opened(_SEALED, "", version, kept.read_bytes())
+        if body is not None:
+            return NodeArchive(body, hashlib.sha256(body).hexdigest())
+    body = pack({**blobsync_sources(package), **outside_sources(outside)})
+    with suppress(OSError):
+        _keep(kept, user_key(environ).seal(_SEALED, "", version, body))
+    return NodeArchive(body, hashlib.sha256(body).hexdigest())
 
 
 def travelling_sources(spec: JobSpec) -> dict[str, str]:
@@ -236,11 +239,11 @@ def _key(*folders: Path) -> str:
     return hashlib.sha256("".join(facts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _keep(kept: Path, made: NodeArchive) -> None:
+def _keep(kept: Path, sealed: bytes) -> None:
     kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     handle, fresh = tempfile.mkstemp(dir=kept.parent)
     with os.fdopen(handle, "wb") as target:
-        target.write(made.digest.encode() + b"\n" + made.body)
+        target.write(sealed)
     os.replace(fresh, kept)
     # One version is enough: a job that runs has its own.
     for path in kept.parent.glob("*.zip"):

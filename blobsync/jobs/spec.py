@@ -52,6 +52,9 @@ OWN_OUTPUT, OUTPUT_VARIABLE = "own_output", "BLOBSYNC_OUTPUT"
 # The option of a job that was not submitted from here: its service told of it.
 RECALLED = "recalled"
 
+# The secret variable with which the workers of a transfer know what is theirs, in hexadecimal digits.
+SPREAD_KEY = "BLOBSYNC_SPREAD_KEY"
+
 # Platforms that reach containers, and keep logs, by themselves.
 SERVICES = AML_PLATFORMS
 
@@ -313,7 +316,8 @@ class Secrets:
 
     def asked_for(self, spec: JobSpec) -> Secrets:
         """Without variables that the job does not ask for: ``BASH_ENV`` would be a command."""
-        return Secrets(self.sas, {name: self.env[name] for name in spec.secret_env if name in self.env})
+        names = (*spec.secret_env, *((SPREAD_KEY,) if spec.spread is not None else ()))
+        return Secrets(self.sas, {name: self.env[name] for name in names if name in self.env})
 
     def to_json(self) -> str:
         """The content of a file that only its owner may read."""

@@ -19,7 +19,7 @@ import pytest
 from blobsync.base.errors import ArchiveError
 from blobsync.code.unpack import unpack_archive
 from blobsync.jobs.node_use import node_use
-from blobsync.jobs.spec import CodeRef, FolderLink
+from blobsync.jobs.spec import CodeRef, FolderLink, Secrets
 from tests.fakes.blob_service import BlobService, serve
 from tests.fakes.bootstrap import python_of
 from tests.fakes.jobs import CODE, Node, make_spec, zip_of
@@ -618,6 +618,13 @@ def test_logs_are_mirrored_and_continued(node: Node, service: BlobService) -> No
     assert service.blobs["mine/output.logs/me/user_logs/std_log.txt"] == b"line\n"
     assert node.do("node", spec).returncode == 0
     assert service.blobs["mine/output.logs/me/user_logs/std_log.txt"] == b"line\nline\n"
+
+
+def test_only_a_transfers_job_asks_for_a_transfers_key() -> None:
+    given = Secrets({}, {"BLOBSYNC_SPREAD_KEY": "ab", "MY_TOKEN": "c", "BASH_ENV": "d"})
+    spec = make_spec("true", secret_env=("MY_TOKEN",))
+    assert given.asked_for(spec).env == {"MY_TOKEN": "c"}
+    assert given.asked_for(replace(spec, secret_env=(), options={"spread": {}})).env == {"BLOBSYNC_SPREAD_KEY": "ab"}
 
 
 def test_a_file_of_secrets_sets_no_variable_that_the_job_does_not_ask_for(node: Node, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from blobsync.jobs.node_archive import (
     travelling_sources,
 )
 from blobsync.jobs.spec import CodeRef
+from blobsync.local.state_dir import user_key
 from tests.fakes.bootstrap import python_of
 from tests.fakes.jobs import make_spec
 from tests.fakes.store import MemoryStore, Request
@@ -128,17 +129,32 @@ def test_what_travels_with_a_job_is_small() -> None:
 
 
 def test_it_is_made_once_and_again_when_what_is_kept_is_damaged(tmp_path: Path) -> None:
-    environ = {"XDG_STATE_HOME": str(tmp_path)}
+    environ = {"XDG_STATE_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config")}
     first = node_archive(environ)
     (kept,) = (tmp_path / "blobsync" / "node").iterdir()
     assert kept.stat().st_mode & 0o777 == 0o600 and kept.parent.stat().st_mode & 0o777 == 0o700
-    # As if another version of blobsync had made it.
+    # It is taken as it is kept, and not made each time.
     other = b"another"
-    kept.write_bytes(hashlib.sha256(other).hexdigest().encode() + b"\n" + other)
+    kept.write_bytes(user_key(environ).seal("node archive", "", kept.stem, other))
     assert node_archive(environ).body == other
     kept.write_bytes(kept.read_bytes() + b"!")
     assert node_archive(environ) == first
     assert first.digest == hashlib.sha256(first.body).hexdigest()
+
+
+def test_an_archive_that_somebody_else_kept_for_us_runs_on_no_node(tmp_path: Path) -> None:
+    environ = {"XDG_STATE_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config")}
+    first = node_archive(environ)
+    (kept,) = (tmp_path / "blobsync" / "node").iterdir()
+    theirs = {"XDG_CONFIG_HOME": str(tmp_path / "their-config")}
+    evil = b"evil"
+    for forged in (
+        hashlib.sha256(evil).hexdigest().encode() + b"\n" + evil,
+        user_key(theirs).seal("node archive", "", kept.stem, evil),
+        user_key(environ).seal("node archive", "", "of another version", evil),
+    ):
+        kept.write_bytes(forged)
+        assert node_archive(environ) == first
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root writes everywhere")
