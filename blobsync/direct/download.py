@@ -67,7 +67,7 @@ class DownloadJob(FileJob):
     def landed(self, end: BlobInfo | bytes) -> None:
         assert isinstance(end, bytes)
         if len(end) != self._version.size:
-            raise wrong_length(self._name, self._version.size - len(end))
+            raise wrong_length(self._name, len(end), self._version.size)
         self._opened.write_at(0, end)
         self._md5.update(end)
         self.count(len(end))
@@ -84,9 +84,9 @@ class DownloadJob(FileJob):
         return Moved(self.action, source=source, destination=state)
 
     def release(self) -> None:
-        if self._part is not None:
-            self._part.discard()
-            self._part = None
+        part, self._part = self._part, None
+        if part is not None:
+            part.discard()
 
     def abandon(self) -> None:
         part = self._part
@@ -95,6 +95,5 @@ class DownloadJob(FileJob):
 
     @property
     def _opened(self) -> PartFile:
-        if self._part is None:
-            raise ValueError("not open")
+        assert self._part is not None, "not open"
         return self._part

@@ -107,9 +107,9 @@ class UploadBlocksJob(_BlocksJob):
         return Moved(self.action, source=self._opened.state)
 
     def release(self) -> None:
-        if self._source is not None:
-            self._source.close()
-            self._source = None
+        source, self._source = self._source, None
+        if source is not None:
+            source.close()
 
     def _take(self, data: bytes) -> None:
         """The next block of the order, by one thread at a time."""
@@ -122,8 +122,7 @@ class UploadBlocksJob(_BlocksJob):
 
     @property
     def _opened(self) -> SourceFile:
-        if self._source is None:
-            raise ValueError("not open")
+        assert self._source is not None, "not open"
         return self._source
 
 
@@ -207,7 +206,7 @@ def commit_blocks(part: LivePart, action: FileAction, ids: Sequence[str], md5: b
     other blocks, else the store's errors.
     """
     source, to = part.source, part.destination
-    assert isinstance(to, RemoteEnd) and action.source is not None
+    assert isinstance(to, RemoteEnd)
     name = to.at(action.target or action.path)
     state: LocalState | RemoteState
     if isinstance(source, LocalEnd):

@@ -51,24 +51,25 @@ class OrderedHash:
             self._landed.add(index)
             if self._at_work:
                 return
-            self._at_work = True
-        while self._take_next():
-            piece = self._pieces[self._next - 1]
+            piece = self._take()
+        while piece is not None:
             # From the page cache: these bytes were written a moment ago.
             for data in self._part.chunks(piece.start, piece.length, CHUNK):
                 self._md5.update(data)
+            with self._lock:
+                piece = self._take()
 
     def digest(self) -> bytes:
         """Once every piece has landed."""
         return self._md5.digest()
 
-    def _take_next(self) -> bool:
-        with self._lock:
-            self._at_work = self._next in self._landed
-            if self._at_work:
-                self._landed.discard(self._next)
-                self._next += 1
-            return self._at_work
+    def _take(self) -> Piece | None:
+        """The next piece in the file's order, if it has landed."""
+        self._at_work = self._next in self._landed
+        if not self._at_work:
+            return None
+        self._next += 1
+        return self._pieces[self._next - 1]
 
 
 class LargeDownloadJob(FileJob):
@@ -104,8 +105,8 @@ class LargeDownloadJob(FileJob):
         left = self._left(relative)
         self._part, record = left or (self._folder.create(relative, self._version.size), None)
         # Once the MD5 was wrong, the ids of the blocks are believed no more.
-        usable = self.attempt == 1 and self.action.target is None
-        self._before = self._folder.version_before(relative, self.action.destination) if usable else None
+        expected = self.action.destination if self.attempt == 1 else None
+        self._before = self._folder.version_before(relative, expected)
         blocks = known_blocks(self._store, self._name, self._version) if self._before is not None else ()
         self._pieces = pieces_of(self._version.size, self._piece, record.ranges if record else (), blocks)
         after = self._records.worth_seconds if self._records else math.inf
@@ -164,8 +165,7 @@ class LargeDownloadJob(FileJob):
 
     @property
     def _opened(self) -> PartFile:
-        if self._part is None:
-            raise ValueError("not open")
+        assert self._part is not None, "not open"
         return self._part
 
     @property
@@ -188,9 +188,10 @@ class LargeDownloadJob(FileJob):
 
         That version may change between the two looks at it: the MD5 of the whole tells.
         """
-        before = self._before
-        if before is None or piece.sha256 is None or piece.start + piece.length > before.state.size:
+        if piece.sha256 is None:
             return False
+        before = self._before
+        assert before is not None, "blocks are asked for only where there is a version before"
         digest = hashlib.sha256()
         try:
             for at in range(piece.start, piece.start + piece.length, CHUNK):
@@ -202,8 +203,7 @@ class LargeDownloadJob(FileJob):
         same = digest.digest() == piece.sha256
         if not same or not self._opened.copy_from(before.fd, piece.start, piece.length):
             return False
-        if self._recording.is_on():
-            self._recording.add(piece.start, piece.length, piece.sha256)
+        self._recording.add(piece.start, piece.length, piece.sha256)
         self.count_reused(piece.length)
         return True
 
@@ -224,20 +224,28 @@ class LargeDownloadJob(FileJob):
         record = self._records.take(self._folder.path_of(relative), make=False) if self._records else None
         if record is None:
             return None
-        of, version = record.of, self._version
         try:
-            if of is not None and record.ranges and of.is_of(self._blob, version.etag, version.size):
-                part = self._folder.reopen(relative, version.size, KeptName(of.part, of.inode))
-                if part is not None and _holds(part, record.ranges[0]):
+            part = self._reopened(relative, record)
+            if part is not None:
+                if _holds(part, record.ranges[0]):
                     return part, record
-                if part is not None:
-                    # Whatever it is, nothing of it was written by us: it is not the file to write to.
-                    part.discard()
+                # Whatever it is, nothing of it was written by us: it is not the file to write to.
+                part.discard()
         except BaseException:
             record.close()
             raise
         record.remove_with_part()
         return None
+
+    def _reopened(self, relative: RelativeName, record: RangeRecord) -> PartFile | None:
+        """The part file of a record that has ranges of this version, if it is there as it was left."""
+        of, version = record.of, self._version
+        if not record.ranges:
+            return None
+        assert of is not None, "ranges are of something"
+        if not of.is_of(self._blob, version.etag, version.size):
+            return None
+        return self._folder.reopen(relative, version.size, KeptName(of.part, of.inode))
 
     def _start_record(self) -> RangeRecord | None:
         assert self._records is not None

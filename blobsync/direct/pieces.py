@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -43,16 +43,19 @@ def pieces_of(
 
 def _cut(start: int, end: int, piece: int, blocks: Sequence[KnownBlock]) -> Iterator[Piece]:
     if not blocks:
-        yield from (Piece(at, min(piece, end - at)) for at in range(start, end, piece))
-        return
-    for number in range(bisect_right(blocks, start, key=lambda each: each.start) - 1, len(blocks)):
-        block = blocks[number]
-        if block.start >= end:
-            return
-        if start <= block.start and block.start + block.length <= end:
-            yield Piece(block.start, block.length, sha256=block.sha256)
-        else:
-            yield from _cut(max(start, block.start), min(end, block.start + block.length), piece, ())
+        yield from _even(start, end, piece)
+    else:
+        first = bisect_right(blocks, start, key=lambda each: each.start) - 1
+        behind = bisect_left(blocks, end, key=lambda each: each.start)
+        for block in blocks[first:behind]:
+            if start <= block.start and block.start + block.length <= end:
+                yield Piece(block.start, block.length, sha256=block.sha256)
+            else:
+                yield from _even(max(start, block.start), min(end, block.start + block.length), piece)
+
+
+def _even(start: int, end: int, piece: int) -> Iterator[Piece]:
+    return (Piece(at, min(piece, end - at)) for at in range(start, end, piece))
 
 
 def _groups(recorded: Iterable[RecordedRange], piece: int) -> Iterator[tuple[RecordedRange, ...]]:

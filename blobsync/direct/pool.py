@@ -8,6 +8,7 @@ memory is bounded by the pieces in flight (:class:`ByteBudget`).
 from __future__ import annotations
 
 import abc
+import math
 import threading
 import time
 from collections import deque
@@ -46,14 +47,14 @@ class TokenBucket:
 
     def __init__(self, mbps: float | None, clock: Callable[[], float] = time.monotonic) -> None:
         """``mbps`` is in megabits (10^6 bits) per second; None is no cap."""
-        self._rate = mbps * 1e6 / 8 if mbps else 0.0
+        self._rate = mbps * 1e6 / 8 if mbps else None
         self._clock = clock
         self._lock = threading.Lock()
-        self._free_at = 0.0
+        self._free_at = -math.inf
 
     def delay(self, count: int) -> float:
         """Book ``count`` bytes; returns how many seconds to wait before they may go."""
-        if not self._rate:
+        if self._rate is None:
             return 0.0
         with self._lock:
             now = self._clock()

@@ -64,23 +64,22 @@ def read_range(
 
     Raises ``ChangedWhileReadError`` when the blob is not ``version`` any more, else the store's errors.
     """
-    whole = start == 0 and length == version.size
+    whole = length == version.size
     try:
         with store.open(name, start=start, length=None if whole else length, etag=version.etag) as reader:
             if opened is not None:
                 opened(reader)
-            while data := reader.read(min(CHUNK, length)):
-                length -= len(data)
+            left = length
+            while left:
+                data = reader.read(min(CHUNK, left))
+                if not data:
+                    raise wrong_length(name, length - left, length)
+                left -= len(data)
                 yield data
-                if not length:
-                    return
     except ANOTHER_VERSION as error:
         raise changed_while_read(name) from error
-    if length:
-        raise wrong_length(name, length)
 
 
-def wrong_length(name: str, missing: int) -> ChecksumError:
+def wrong_length(name: str, length: int, wanted: int) -> ChecksumError:
     """A proxy sent a false Content-Length: retry, as for a body with a wrong MD5."""
-    said = f"ended {missing:,} bytes early" if missing > 0 else f"has {-missing:,} bytes too many"
-    return ChecksumError(f"{name}: the body {said}", path=name)
+    return ChecksumError(f"{name}: a body of {length:,} bytes arrived instead of {wanted:,}", path=name)

@@ -61,20 +61,13 @@ class Recording:
 
     def is_on(self) -> bool:
         """Whether ranges are put on record now; begins with it when it is time."""
-        if self.record is not None:
-            return True
-        if self._clock() < self._due:
-            return False
-        with self._lock:
-            if self._due != _NEVER:
-                self._due = _NEVER
-                self.record = self._start()
-        return self.record is not None
+        return self._on() is not None
 
     def add(self, start: int, length: int, sha256: bytes) -> None:
-        """These bytes have been written, or were there."""
-        if self.record is not None:
-            self.record.add(RecordedRange(start, length, sha256))
+        """These bytes have been written, or were there; without a record nothing says so."""
+        record = self._on()
+        if record is not None:
+            record.add(RecordedRange(start, length, sha256))
 
     def lost(self, found: RecordedRange) -> None:
         """A range on record is not there any more."""
@@ -98,6 +91,14 @@ class Recording:
             for data in self._part.chunks(start, length, CHUNK):
                 digest.update(data)
             self.add(start, length, digest.digest())
+
+    def _on(self) -> RangeRecord | None:
+        if self.record is None and self._clock() >= self._due:
+            with self._lock:
+                if self._due != _NEVER:
+                    self._due = _NEVER
+                    self.record = self._start()
+        return self.record
 
 
 class LandingRange:

@@ -73,7 +73,7 @@ class RelayJob(FileJob):
         self._ids = BlockIds()
         size = self._version.size
         self._block = size if size <= _BLOCKS.single else _BLOCKS.block_for(size)
-        return max(1, -(-size // self._block)) if size else 1
+        return -(-size // self._block) if size else 1
 
     def piece(self) -> None:
         with ExitStack() as held:
@@ -125,8 +125,7 @@ class RelayJob(FileJob):
 
     @property
     def _carried(self) -> BlobProperties:
-        if self._properties is None:
-            raise ValueError("nothing is read yet")
+        assert self._properties is not None, "nothing is read yet"
         return self._properties
 
     def _hash_in_turn(self, index: int, data: bytes) -> None:

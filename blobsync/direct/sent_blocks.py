@@ -31,6 +31,13 @@ class BlockMemory:
         self._note = note
         self._noted = threading.Lock()
 
+    def put(self, blob: str, block: Block) -> None:
+        """The service has this block of the blob (its URL)."""
+        digest = block.sha256
+        assert digest is not None, "blocks of files are named by their content"
+        if self.journal is not None:
+            self.journal.put(blob, digest, block.size)
+
     def unlisted(self, error: StorageError) -> None:
         """Say once why whole files are sent although blocks of theirs are there."""
         if self._noted.acquire(blocking=False):
@@ -90,12 +97,11 @@ class SentBlocks:
             self._reused = True
             if is_committed:
                 self._kept.add(block.id)
-            elif digest in self._put:
+                return Fate.THERE
+            if digest in self._put:
                 return Fate.SENT
-            else:
-                self._staged_bytes += block.size
-        if not is_committed and self._memory.journal is not None and digest is not None:
-            self._memory.journal.put(self._blob, digest, block.size)
+            self._staged_bytes += block.size
+        self._memory.put(self._blob, block)
         return Fate.THERE
 
     def acknowledged(self, block: Block) -> None:
@@ -104,8 +110,7 @@ class SentBlocks:
         assert digest is not None
         with self._lock:
             self._put[digest] = block.size
-        if self._memory.journal is not None:
-            self._memory.journal.put(self._blob, digest, block.size)
+        self._memory.put(self._blob, block)
 
     @property
     def from_present_version(self) -> AbstractSet[str]:

@@ -169,9 +169,9 @@ class UploadJob(FileJob):
     def release(self) -> None:
         if self.run.stop.is_set():
             self.abandon()
-        if self._source is not None:
-            self._source.close()
-            self._source = None
+        source, self._source = self._source, None
+        if source is not None:
+            source.close()
 
     def abandon(self) -> None:
         """Nothing to remove: what was sent stays with the service, and the next run goes on from there."""
@@ -187,8 +187,7 @@ class UploadJob(FileJob):
 
     @property
     def _opened(self) -> SourceFile:
-        if self._source is None:
-            raise ValueError("not open")
+        assert self._source is not None, "not open"
         return self._source
 
     def _whole_order(self, data: bytes) -> PutOrder:

@@ -217,6 +217,7 @@ class MemoryStore:
         condition: Precondition = ANYTHING,
         committed: AbstractSet[str] = frozenset(),
     ) -> BlobInfo:
+        assert isinstance(md5, bytes), "as the header wants it"
         self._ask("put_block_list", name, 0, size)
         with self._lock:
             self._demand(name, condition)

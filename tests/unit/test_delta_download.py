@@ -195,6 +195,12 @@ def test_a_list_of_blocks_that_fits_nothing_counts_for_nothing(said: BlockList |
     assert [each.start for each in known_blocks(store, "a", RemoteState(100, "e", b"m" * 16))] == [0, 60]
 
 
+def test_as_many_blocks_as_a_blob_can_have_are_believed_each_of_one_byte() -> None:
+    store = Listing()
+    store.said = BlockList((Block(ID, 1),) * MAX_BLOCKS, (), "e")
+    assert len(known_blocks(store, "a", RemoteState(MAX_BLOCKS, "e", b"m" * 16))) == MAX_BLOCKS
+
+
 @pytest.mark.parametrize("way", ["cut", "written", "gone", "link"])
 def test_the_version_before_may_change_while_it_is_read(tmp_path: Path, way: str) -> None:
     world = with_version(tmp_path, BODY)

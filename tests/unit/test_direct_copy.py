@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from blobsync.base.errors import PreconditionFailedError
 from blobsync.base.file_states import RemoteState
 from blobsync.base.locations import SasToken
-from blobsync.direct.copy import SERVER_SIDE, CopyJob
+from blobsync.direct.copy import CopyJob
 from blobsync.direct.pool import MIB, WorkerPool
 from blobsync.direct.upload import BlockSizes
 from blobsync.store.ends import RemoteEnd
@@ -55,7 +56,7 @@ def test_a_large_blob_arrives_in_blocks_with_its_bytes_in_their_places(
     source = here.add("x/a", body, properties=PNG)
     report, told = run(here, there, IN_BLOCKS, threads=threads)
     assert there.body("y/a") == body
-    assert there.blobs["y/a"].properties == PNG
+    assert there.blobs["y/a"].properties == PNG and there.blobs["y/a"].info.md5 == source.md5
     assert sorted((each.start, each.size) for each in there.asked("put_block_from_url")) == [
         (start, min(MIB, size - start)) for start in range(0, size, MIB)
     ]
@@ -115,6 +116,7 @@ def test_what_is_replaced_before_it_is_looked_at_is_not_told_as_the_copy(here: M
 
 
 def test_a_small_blob_is_one_request(here: MemoryStore, there: MemoryStore) -> None:
+    # As large as one may be.
     here.add("x/a", b"a" * MIB, properties=PNG)
     report, told = run(here, there, IN_BLOCKS)
     assert [each.operation for each in there.requests if each.operation.startswith("put")] == ["put_from_url"]
@@ -122,8 +124,34 @@ def test_a_small_blob_is_one_request(here: MemoryStore, there: MemoryStore) -> N
     assert (len(report.moved), told) == (1, MIB)
 
 
-def test_blocks_begin_above_256_mib() -> None:
-    assert SERVER_SIDE == (256 * MIB, 64 * MIB)
+@pytest.mark.parametrize(("size", "pieces"), [(256 * MIB, 1), (256 * MIB + 1, 5)])
+def test_blocks_of_64_mib_begin_above_256_mib(here: MemoryStore, there: MemoryStore, size: int, pieces: int) -> None:
+    here.add("x/a", b"a")
+    blob = here.blobs["x/a"]
+    blob.info = blob.info._replace(size=size)
+    task = copy(here, "x", there, "y", ["a"])
+    state = Paced(task, RecordingListener(), 0)
+    job = CopyJob(state, task.actions[0], RemoteEnd(here, "x"), RemoteEnd(there, "y"), None)
+    assert job.open() == pieces
+    for _ in range(pieces):
+        job.piece()
+    asked = [(each.start, each.size) for each in there.asked("put_block_from_url")]
+    lengths = [64 * MIB] * 4 + [1]
+    assert asked == ([(64 * MIB * number, length) for number, length in enumerate(lengths)] if pieces > 1 else [])
+    # No byte passes here.
+    assert state.paced == [0] * pieces
+
+
+class Paced(RecordedRun):
+    """Remembers what was waited for."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.paced: list[int] = []
+
+    def pace(self, count: int) -> None:
+        super().pace(count)
+        self.paced.append(count)
 
 
 def changing(

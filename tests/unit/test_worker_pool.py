@@ -18,7 +18,7 @@ from blobsync.base.errors import (
     StorageUnreachableError,
 )
 from blobsync.base.failure_codes import FailureCode
-from blobsync.direct.pool import ATTEMPTS, ByteBudget, FileJob, RunState, Stopped, TokenBucket, WorkerPool
+from blobsync.direct.pool import ATTEMPTS, MIB, ByteBudget, FileJob, RunState, Stopped, TokenBucket, WorkerPool
 from blobsync.plan.transfer_plan import Route
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.transfer.engines import Moved, MoveTask
@@ -105,6 +105,8 @@ def test_every_file_is_opened_committed_and_released_once() -> None:
         assert mine == [f"open {path}", f"commit {path}", f"release {path}"]
     assert len(run.report.moved) == 50
     assert run.report.failed == []
+    # The sizes of all that moves are given in it.
+    assert MIB == 1_048_576
 
 
 def test_one_large_file_uses_all_threads() -> None:
@@ -138,7 +140,7 @@ def test_damage_that_does_not_end_is_a_failure() -> None:
     run = run_state("a")
     script = Script(fail={"a": [ChecksumError("bad") for _ in range(10)]})
     run_jobs(run, script)
-    assert script.events.count("open a") == ATTEMPTS
+    assert script.events.count("open a") == ATTEMPTS == 4
     assert run.report.failed[0][1].code == "checksum_mismatch"
 
 
@@ -230,8 +232,35 @@ def test_the_cap_spreads_bytes_over_time() -> None:
     assert bucket.delay(1) == 0.0
 
 
-def test_no_cap_is_no_delay() -> None:
-    assert TokenBucket(None).delay(10**12) == 0.0
+@pytest.mark.parametrize("mbps", [None, 0])
+def test_no_cap_is_no_delay(mbps: float | None) -> None:
+    bucket = TokenBucket(mbps, clock=lambda: 0.0)
+    assert [bucket.delay(10**12), bucket.delay(10**12)] == [0.0, 0.0]
+
+
+def test_the_first_bytes_go_at_once_whatever_the_clock_says() -> None:
+    for now in (0.0, 0.1, -5.0):
+        bucket = TokenBucket(8.0, clock=lambda now=now: now)  # type: ignore[misc]
+        assert [bucket.delay(250_000), bucket.delay(1)] == pytest.approx([0.0, 0.0])
+        assert bucket.delay(1) > 0
+
+
+def test_buffers_are_given_out_up_to_the_last_byte_of_the_budget() -> None:
+    budget, stop = ByteBudget(100), threading.Event()
+
+    def take() -> None:
+        budget.acquire(40, stop)
+        budget.acquire(60, stop)
+
+    taking = threading.Thread(target=take, daemon=True)
+    taking.start()
+    taking.join(20)
+    assert not taking.is_alive()
+    stop.set()
+    with pytest.raises(Stopped):
+        budget.acquire(1, stop)
+    budget.release(1)
+    budget.acquire(1, stop)
 
 
 def test_buffers_stay_within_the_budget_and_a_larger_one_goes_alone() -> None:
