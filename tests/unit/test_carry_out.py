@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import CopySourceRefusedError, LocalFileError, StorageError, TransferCancelledError
+from blobsync.base.events import Event, FilesCounted, Moving
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState
 from blobsync.base.locations import BlobUrl
@@ -60,6 +61,7 @@ class Heard(SilentListener):
     expected: list[tuple[int, int]] = field(default_factory=list)
     done: list[tuple[str, str | None]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
 
     def phase(self, name: str) -> None:
         self.phases.append(name)
@@ -74,6 +76,9 @@ class Heard(SilentListener):
 
     def note(self, text: str) -> None:
         self.notes.append(text)
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
 
 
 def carry(
@@ -106,6 +111,8 @@ def test_the_listener_hears_what_comes_and_how_each_file_ends(world: World) -> N
     )
     assert heard.expected == [(3, 5)]
     assert heard.phases == ["moving", "verifying"]
+    # Each counts once it has moved, until it is told by its name after the look.
+    assert heard.events == [Moving("uploading", 0), *[FilesCounted(1)] * 3, *[FilesCounted(-1)] * 3]
     every = [("data/x/a", None), ("data/x/b", None), ("data/x/sub/c", None)]
     assert sorted(heard.done) == every
     world.store("eu").blobs.clear()
@@ -113,7 +120,7 @@ def test_the_listener_hears_what_comes_and_how_each_file_ends(world: World) -> N
     direct = replace(AZCOPY, engine="direct")
     carry(world, world.plan("u", "data/x", options=direct), {"direct": DirectEngine}, heard=heard)
     # What the service confirms at once needs no look.
-    assert heard.phases == ["moving"]
+    assert heard.phases == ["moving"] and heard.events == [Moving("uploading", 0)]
     assert sorted(heard.done) == every
 
 

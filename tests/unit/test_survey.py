@@ -20,12 +20,13 @@ from blobsync.base.reasons import Reason
 from blobsync.local.index import Index, Record
 from blobsync.local.sorted_runs import Spill
 from blobsync.local.tree import LinkPolicy
+from blobsync.plan.contents import complete
 from blobsync.plan.pairs import Pair
 from blobsync.plan.survey import Request, Survey, survey
 from blobsync.plan.transfer_plan import IndexKey, Route, Shape
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 from tests.fakes.store import MemoryStore
-from tests.fakes.tasks import live_part
+from tests.fakes.tasks import live_part, remote_state
 
 UNFINISHED = ".blobsync-0badcafe.part"
 
@@ -592,6 +593,24 @@ def test_files_that_are_read_for_their_md5_are_told_before_and_after(place: Plac
         place.store.add(f"v/{name}", there)
     list(survey(place.request(Route.UPLOAD), place.steps.append, heard.append).pairs)
     assert heard == [Hashing(2, 5), Hashing(-2, -5)]
+
+
+def test_where_no_file_is_read_nothing_is_told(place: Place) -> None:
+    heard: list[Event] = []
+    place.write("a")
+    place.write("longer")
+    place.store.add("v/longer", b"?")
+    assert len(list(survey(place.request(Route.UPLOAD), place.steps.append, heard.append).pairs)) == 2
+    assert heard == []
+
+
+def test_a_file_whose_md5_is_known_is_not_read_for_it_again(place: Place) -> None:
+    here = replace(place.write("a", b"body"), md5=b"as it is known..")
+    place.store.add("v/a", b"body", with_md5=False)
+    there = remote_state(place.store, "v/a")
+    request = place.request(Route.UPLOAD)
+    (pair,) = complete(iter([Pair("a", here, there)]), request.part, place.records, compare_content=True)
+    assert pair.source == here and pair.destination is not None and pair.destination.md5 == md5(b"body")
 
 
 def compare(place: Place, route: Route = Route.DOWNLOAD) -> Pair:
