@@ -20,6 +20,7 @@ from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.direct.file_blocks import BlockOrder, CopyBlocksJob, ReadBlocksJob, UploadBlocksJob, commit_blocks
 from blobsync.direct.pool import MIB
 from blobsync.local.errors import ChangedWhileReadError
+from blobsync.local.source_folder import SourceFolder
 from blobsync.plan.block_edges import BlockRange, block_size
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.block_ids import block_id_of
@@ -103,7 +104,9 @@ class Upload:
     def job(self, order: BlockOrder, kind: type[UploadBlocksJob] = UploadBlocksJob, **changes: Any) -> UploadBlocksJob:
         action = replace(self.action, **changes)
         to = RemoteEnd(self.store, "p")
-        return kind(self.run, action, self.file, to, order, lambda index, name: self.named.append((index, name)))
+        return kind(
+            self.run, action, SourceFolder(self.root), to, order, lambda index, name: self.named.append((index, name))
+        )
 
     def put_all(self) -> None:
         work(self.job(BlockOrder(ALL)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from blobsync.base.failure_codes import FailureCode
-from blobsync.direct.giving_up import GivingUp, not_tried
+from blobsync.direct.giving_up import GivingUp, not_tried, was_tried
 
 # Of these, so many in a row.
 ROW = 16
@@ -21,6 +21,7 @@ AT_ONCE = [
     FailureCode.SAS_PERMISSION,
     FailureCode.LOGIN_REQUIRED,
     FailureCode.CONTAINER_NOT_FOUND,
+    FailureCode.DISK_FULL,
 ]
 
 
@@ -54,3 +55,4 @@ def test_different_failures_make_one_row() -> None:
 def test_what_is_said_of_the_others_makes_up_no_tries() -> None:
     assert not_tried("it broke (1,035 tries in 5 min)") == "not tried, since others failed: it broke"
     assert not_tried("it broke (for good)") == "not tried, since others failed: it broke (for good)"
+    assert not was_tried(not_tried("it broke")) and was_tried("it broke")

@@ -27,6 +27,7 @@ from blobsync.direct.sent_blocks import BlockMemory
 from blobsync.direct.upload import BLOCKS_DROPPED, BlockIds, BlockSizes, UploadJob, precondition_of
 from blobsync.local.block_journal import BlockJournal
 from blobsync.local.errors import ChangedWhileReadError
+from blobsync.local.source_folder import SourceFolder
 from blobsync.plan.block_edges import block_size
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.block_ids import block_id_of
@@ -87,7 +88,7 @@ class Place:
         self.listener = self.run.listener_of_it
         memory = BlockMemory(self.journal if journal else None, lambda text: None)
         self.store.requests.clear()
-        return UploadJob(self.run, action or self.action(), self.file, self.store, NAME, SINGLE, memory)
+        return UploadJob(self.run, action or self.action(), SourceFolder(self.root), self.store, NAME, SINGLE, memory)
 
     def asked(self, *operations: str) -> list[int]:
         return [each.size for each in self.store.requests if each.operation in operations]
