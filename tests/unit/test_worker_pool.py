@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -298,3 +299,163 @@ def test_a_body_on_its_way_is_counted_once_whatever_its_tries_sent() -> None:
     with pytest.raises(StorageUnreachableError):
         break_off()
     assert sum(counts) == 100
+
+
+# -- what becomes of one file --------------------------------------------------------------------------------------
+
+
+class OneFile(ScriptedJob):
+    """Of five bytes, all of them counted, two more that are there already; its commit may fail."""
+
+    def __init__(self, run: RunState, path: str, fails: BaseException | None = None) -> None:
+        super().__init__(run, path, Script())
+        self.action = replace(self.action, size=5)
+        self._fails = fails
+        self.count(5)
+        self.count_reused(2)
+
+    def commit(self) -> Moved:
+        if self._fails is not None:
+            raise self._fails
+        return super().commit()
+
+
+def heard(run: RecordedRun) -> RecordingListener:
+    assert isinstance(run.listener, RecordingListener)
+    return run.listener
+
+
+def test_a_file_whose_pieces_are_there_is_committed_reported_and_released() -> None:
+    run = run_state("a", "b")
+    job = OneFile(run, "a")
+    assert not run.finish(job, None)
+    assert job.script.events == ["commit a", "release a"] and job.reused == 2
+    assert [each.action.path for each in run.report.moved] == ["a"] and not run.report.failed
+    assert (run.reported, run.files_moved, run.bytes_moved) == ({"a"}, 1, 5)
+    assert (heard(run).bytes, heard(run).reused) == (5, 2)
+    run.finish(OneFile(run, "b"), None)
+    assert (run.reported, run.files_moved, run.bytes_moved) == ({"a", "b"}, 2, 10)
+
+
+@pytest.mark.parametrize("where", ["a piece", "the commit"])
+def test_a_file_that_fails_is_no_success_and_counts_for_nothing(where: str) -> None:
+    run = run_state("a")
+    error = StorageUnreachableError("gone", hint="look")
+    job = OneFile(run, "a", error if where == "the commit" else None)
+    assert not run.finish(job, error if where == "a piece" else None)
+    assert job.script.events == ["release a"] and not run.report.moved
+    ((_, failure),) = run.report.failed
+    assert (failure.path, failure.code, failure.message) == ("data/x/a", FailureCode.STORAGE_UNREACHABLE, "gone")
+    assert failure.hint == "look"
+    assert (run.reported, run.files_moved, run.bytes_moved) == ({"a"}, 0, 0)
+    assert (heard(run).bytes, heard(run).reused, job.reused) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("where", ["a piece", "the commit"])
+def test_a_file_that_is_given_up_after_an_interrupt_is_released_and_not_told(where: str) -> None:
+    run = run_state("a")
+    job = OneFile(run, "a", Stopped() if where == "the commit" else None)
+    assert not run.finish(job, Stopped() if where == "a piece" else None)
+    assert job.script.events == ["release a"]
+    assert not run.report.moved and not run.report.failed and not run.reported
+
+
+def test_a_file_that_arrived_damaged_begins_anew_unless_the_run_ends() -> None:
+    run = run_state("a")
+    job = OneFile(run, "a")
+    assert run.finish(job, ChecksumError("bad"))
+    assert (job.attempt, job.script.events, run.reported) == (2, ["release a"], set())
+    assert (heard(run).bytes, heard(run).reused, job.reused) == (0, 0, 0) and not run.report.failed
+    run.stop.set()
+    assert not run.finish(job, ChecksumError("bad"))
+    assert [failure.code for _, failure in run.report.failed] == [FailureCode.CHECKSUM_MISMATCH]
+
+
+def test_what_was_not_counted_is_not_taken_back() -> None:
+    counts: list[int] = []
+    run = run_state("a", listener=RecordingListener(counts.append))
+    ScriptedJob(run, "a", Script()).take_back()
+    assert counts == []
+
+
+def test_the_listener_hears_how_many_files_are_under_way() -> None:
+    run = run_state("a", "b", "c")
+    one, two, three = (OneFile(run, path) for path in ("a", "b", "c"))
+    run.begins(one)
+    run.begins(two)
+    run.finish(one, None)
+    run.begins(three)
+    run.finish(two, BlobNotFoundError("gone"))
+    run.finish(three, Stopped())
+    run.begins(one)
+    assert heard(run).begun == [(1, "data/x/a"), (2, "data/x/b"), (2, "data/x/c"), (1, "data/x/a")]
+
+
+def test_the_first_failure_that_concerns_all_files_is_the_reason_of_those_not_tried() -> None:
+    run = run_state("a", "b", "c")
+    run.failed(run.task.actions[0], BlobNotFoundError("its own"))
+    assert run.hopeless is None
+    run.failed(run.task.actions[1], SasExpiredError("the first", hint="a new one"))
+    run.failed(run.task.actions[2], SasExpiredError("the second"))
+    assert run.hopeless is not None
+    assert (run.hopeless.message, run.hopeless.hint) == ("not tried, since others failed: the first", "a new one")
+    assert run.hopeless.code == FailureCode.SAS_EXPIRED
+
+
+def test_a_file_that_moved_ends_a_row_of_failures() -> None:
+    run = run_state("a")
+    for _ in range(15):
+        run.failed(run.task.actions[0], StorageUnreachableError("gone"))
+    run.moved(Moved(run.task.actions[0]), 0)
+    run.failed(run.task.actions[0], StorageUnreachableError("gone"))
+    assert run.hopeless is None
+
+
+def test_where_nothing_could_be_begun_every_file_failed() -> None:
+    run = run_state("a", "b")
+    run.all_failed(StorageUnreachableError("gone"))
+    assert [(action.path, failure.message) for action, failure in run.report.failed] == [("a", "gone"), ("b", "gone")]
+
+
+def test_pace_waits_for_the_cap_and_ends_with_the_run() -> None:
+    run = run_state("a")
+    run.pace(10**12)
+    run.stop.set()
+    with pytest.raises(Stopped):
+        run.pace(0)
+    capped = RecordedRun(run.task._replace(cap_mbps=8.0), RecordingListener(), 100)
+    capped.pace(250_000)
+    began = time.monotonic()
+    capped.pace(100_000)
+    capped.pace(1)
+    assert time.monotonic() - began > 0.09
+    capped.stop.set()
+    with pytest.raises(Stopped):
+        capped.pace(10**9)
+
+
+def test_a_buffer_is_given_back_whatever_happens() -> None:
+    run = run_state("a")
+
+    def fail() -> None:
+        with run.buffer(100):
+            raise StorageUnreachableError("gone")
+
+    for _ in range(3):
+        with pytest.raises(StorageUnreachableError):
+            fail()
+    with run.buffer(100):
+        run.stop.set()
+        with pytest.raises(Stopped), run.buffer(1):
+            pass
+
+
+def test_what_only_some_files_need_does_nothing_for_the_others() -> None:
+    job = ScriptedJob(run_state("a"), "a", Script())
+    error = BlobNotFoundError("gone")
+    assert job.refused(error) is error
+    FileJob.abandon(job)
+    with pytest.raises(NotImplementedError):
+        job.order()
+    with pytest.raises(NotImplementedError):
+        job.landed(b"")
