@@ -393,13 +393,19 @@ def test_the_listener_hears_how_many_files_are_under_way() -> None:
 
 def test_the_first_failure_that_concerns_all_files_is_the_reason_of_those_not_tried() -> None:
     run = run_state("a", "b", "c")
-    run.failed(run.task.actions[0], BlobNotFoundError("its own"))
-    assert run.hopeless is None
-    run.failed(run.task.actions[1], SasExpiredError("the first", hint="a new one"))
-    run.failed(run.task.actions[2], SasExpiredError("the second"))
-    assert run.hopeless is not None
-    assert (run.hopeless.message, run.hopeless.hint) == ("not tried, since others failed: the first", "a new one")
-    assert run.hopeless.code == FailureCode.SAS_EXPIRED
+    errors = [
+        BlobNotFoundError("its own"),
+        SasExpiredError("the first", hint="a new one"),
+        SasExpiredError("the second"),
+    ]
+    reasons = []
+    for each, error in zip(run.task.actions, errors, strict=True):
+        run.failed(each, error)
+        reasons.append(run.hopeless)
+    none, reason, same = reasons
+    assert none is None and reason is not None and same is reason
+    assert (reason.message, reason.hint) == ("not tried, since others failed: the first", "a new one")
+    assert reason.code == FailureCode.SAS_EXPIRED
 
 
 def test_a_file_that_moved_ends_a_row_of_failures() -> None:
