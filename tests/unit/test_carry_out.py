@@ -12,7 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.errors import CopySourceRefusedError, LocalFileError, StorageError, TransferCancelledError
+from blobsync.base.errors import (
+    CopySourceRefusedError,
+    LocalFileError,
+    StorageError,
+    StorageUnreachableError,
+    TransferCancelledError,
+)
 from blobsync.base.events import Event, FilesCounted, Moving
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState
@@ -138,6 +144,58 @@ def test_a_file_that_an_engine_reports_twice_is_told_once(world: World) -> None:
     engine = LyingEngine(liars.everything_twice)
     carry(world, world.plan("u", "data/x", options=AZCOPY), {"azcopy": lambda: engine}, heard=heard)
     assert heard.done == [("data/x/a", None)]
+    assert heard.events == [Moving("uploading", 0), FilesCounted(1), FilesCounted(-1)]
+
+
+class FailsFirst:
+    """The first file fails with ``code`` in each of so many tries, and then the direct engine moves the others."""
+
+    name = "direct"
+
+    def __init__(self, code: FailureCode, tries: int, *also: str) -> None:
+        self.code = code
+        self.left = {"a": tries} | dict.fromkeys(also, 1)
+
+    def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
+        for action in task.actions:
+            self.left[action.path] = self.left.get(action.path, 0) - 1
+            if self.left[action.path] >= 0:
+                report.file_failed(action, FileFailure(task.part.shown(action), self.code, "no"))
+            else:
+                DirectEngine().move(task._replace(actions=[action]), report, listener)
+
+
+@pytest.mark.parametrize(
+    ("code", "tries", "also"),
+    [
+        pytest.param(FailureCode.ACCESS_DENIED, 1, (), id="no other try would help"),
+        pytest.param(FailureCode.COPY_SOURCE_REFUSED, 1, (), id="no other engine is allowed"),
+        pytest.param(FailureCode.STORAGE_UNREACHABLE, 9, ("b",), id="this was the last try"),
+    ],
+)
+def test_a_failure_that_stays_is_told_at_once(world: World, code: FailureCode, tries: int, also: tuple[str]) -> None:
+    write(world, {"a": b"aaa", "b": b"bb"})
+    heard = Heard()
+    engine = FailsFirst(code, tries, *also)
+    plan = world.plan("u", "data/x", options=replace(AZCOPY, engine="direct"))
+    carry(world, plan, {"direct": lambda: engine}, heard=heard)
+    assert heard.done == [("data/x/a", code), ("data/x/b", None)]
+
+
+def test_a_version_that_could_not_be_set_aside_at_first_has_another_try_at_the_end(world: World) -> None:
+    write(world, {"a": b"mine"})
+    add(world, "eu", {"a": b"theirs"})
+    outage = iter([True])
+
+    def break_once(request: Request) -> None:
+        if request.operation == "get" and next(outage, False):
+            raise StorageUnreachableError("gone for a moment")
+
+    plan = world.plan("u", "data/x", options=TransferOptions(engine="direct", keep="both"))
+    world.store("eu").before = break_once
+    result = carry(world, plan, {"direct": DirectEngine, "relay": RelayEngine})
+    assert result.ok and next(outage, None) is None
+    assert sorted(blob.body for blob in world.store("eu").blobs.values()) == [b"mine", b"theirs"]
 
 
 def test_nothing_to_move_needs_no_engine(world: World) -> None:
