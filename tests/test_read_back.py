@@ -1,0 +1,46 @@
+"""Everything that is read back has a row in docs/security.md that says why it is believed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.source import ROOT
+from tools import read_back
+
+ROWS = read_back.ROWS
+FOUND = set(read_back.readers_of(ROOT / "blobsync"))
+
+
+def test_every_function_that_reads_something_has_a_row() -> None:
+    covered = {reader for row in ROWS for reader in row.readers}
+    assert FOUND - covered == set(), "say in tools/read_back.py who could have changed what it reads, and why it counts"
+    assert covered - FOUND == set(), "they read nothing any more: remove them from tools/read_back.py"
+
+
+def test_the_page_has_the_table() -> None:
+    text = read_back.PAGE.read_text(encoding="utf-8")
+    assert read_back.page(text) == text, "run: python -m tools.read_back"
+
+
+def test_readers_are_found_by_their_calls(tmp_path: Path) -> None:
+    calls = {
+        "path.read_bytes()": True,
+        "path.read_text(encoding='utf-8')": True,
+        "open(path)": True,
+        "open(path, 'rb')": True,
+        "path.open('rb')": True,
+        "self._store.open(name)": True,
+        "place.store.properties(name).metadata": True,
+        "sqlite3.connect(file)": True,
+        "json.loads(text)": True,
+        "open(path, 'wb')": False,
+        "path.open('a')": False,
+        "os.open(path, os.O_RDONLY)": False,
+        "job.open()": False,
+        "path.write_bytes(b'')": False,
+    }
+    lines = ["class Some:", *(f"    def f{number}(self): {call}" for number, call in enumerate(calls))]
+    (tmp_path / "room").mkdir()
+    (tmp_path / "room" / "some.py").write_text("\n".join(lines))
+    expected = [f"room.some:Some.f{number}" for number, reads in enumerate(calls.values()) if reads]
+    assert list(read_back.readers_of(tmp_path)) == expected

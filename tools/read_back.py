@@ -1,0 +1,448 @@
+"""``python -m tools.read_back`` writes the table in docs/security.md: everything that is read back, and why it counts.
+
+Each function of the package that reads a file or a blob belongs to one row. ``readers_of`` finds them by their calls; a
+function without a row fails ``tests/test_read_back.py``. A row says who could have changed what is read, and what keeps
+that from being believed. Looks at a store that read no content (listings, sizes, ETags) are a server's answers.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[1]
+PAGE = _ROOT / "docs" / "security.md"
+_BEGIN, _END = (
+    "<!-- Made by `python -m tools.read_back`. -->\n",
+    "<!-- End of what `python -m tools.read_back` makes. -->\n",
+)
+
+# What reads a file, a blob, a database or a document, by the last name of the call; and whole names.
+_CALLS = frozenset({"read_bytes", "read_text", "read_own", "parse_json", "parse_object", "loads", "properties"})
+_WHOLE = frozenset({"sqlite3.connect", "json.load"})
+# These are the calls themselves.
+_HOMES = frozenset({"base.plain_json", "base.user_data"})
+_MODE = re.compile(r"[rwaxbt+]{1,3}")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBack:
+    """One row: what is read, where it lies, what makes it count, the tests that attack it, and the functions that read
+    it, as ``module:name`` below ``blobsync``."""
+
+    what: str
+    where: str
+    because: str
+    tests: tuple[str, ...]
+    readers: tuple[str, ...]
+
+
+def readers_of(package: Path) -> Iterator[str]:
+    """Every function that reads something, as ``module:name``."""
+    for file in sorted(package.rglob("*.py")):
+        module = ".".join(file.relative_to(package).with_suffix("").parts)
+        if module not in _HOMES:
+            found = _reading(ast.parse(file.read_text(encoding="utf-8")), "")
+            yield from (f"{module}:{name}" for name in dict.fromkeys(found))
+
+
+def _reading(node: ast.AST, name: str) -> Iterator[str]:
+    for child in ast.iter_child_nodes(node):
+        inner = name
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            inner = f"{name}.{child.name}".lstrip(".")
+        if isinstance(child, ast.Call) and _reads(child):
+            yield inner
+        yield from _reading(child, inner)
+
+
+def _reads(call: ast.Call) -> bool:
+    whole = ast.unparse(call.func)
+    owner, _, last = whole.rpartition(".")
+    if last in _CALLS or whole in _WHOLE:
+        return True
+    if last != "open" or whole == "os.open":
+        return False
+    texts = [arg.value for arg in call.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
+    modes = [text for text in texts if _MODE.fullmatch(text)]
+    plain = whole == "open" and len(call.args) == 1
+    return owner.endswith("store") or plain or bool(modes and modes[-1].startswith("r"))
+
+
+def table() -> str:
+    """The table of the page."""
+    head = "| read back | where it lies | why it counts | attacked by |\n|---|---|---|---|\n"
+    rows = (
+        f"| {row.what} | {row.where} | {row.because} | {', '.join(f'`tests/{test}`' for test in row.tests) or '-'} |\n"
+        for row in ROWS
+    )
+    return head + "".join(rows)
+
+
+def page(text: str) -> str:
+    """The page with the table as it should be."""
+    before, begin, rest = text.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not begin or not end:
+        raise ValueError(f"{PAGE} has no place for the table")
+    return f"{before}{begin}\n{table()}\n{end}{after}"
+
+
+def main() -> int:
+    """Write it."""
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    return 0
+
+
+_HOSTILE_CODE = "e2e/test_hostile_code.py::test_"
+
+ROWS: tuple[ReadBack, ...] = (
+    ReadBack(
+        "the code of jobs, its digest and its list of files",
+        "the container of `code_path`",
+        "the digest is on record with you, or you named it; the node compares each file with it",
+        (
+            f"{_HOSTILE_CODE}code_that_somebody_else_published_runs_only_if_it_is_named_or_trusted",
+            f"{_HOSTILE_CODE}a_digest_that_is_written_beside_the_code_is_not_believed",
+            f"{_HOSTILE_CODE}a_folder_of_code_is_held_to_its_list",
+        ),
+        (
+            "code.digest:read_listed",
+            "code.project_code:Code.read_digest",
+            "code.publish:published_digest",
+            "code.published_files:_list_in",
+            "code.published_files:_manifest",
+            "code.unpack:_sha256_of",
+            "code.unpack:keep_listed",
+        ),
+    ),
+    ReadBack(
+        "the part of blobsync for nodes, also that of transfers over nodes and of jobs that wait for you",
+        "the container of `code_path`, the place of a transfer, a node's scratch folder",
+        "its SHA-256 is in the job's specification and compared before anything is unpacked, also by later processes",
+        ("unit/test_bootstrap.py::test_another_archive_than_the_jobs_is_refused_before_anything_is_unpacked",),
+        ("jobs.bootstrap:Boot.fetch", "jobs.bootstrap:is_whole", "jobs.bootstrap:sha256"),
+    ),
+    ReadBack(
+        "the same part, as it is kept here",
+        "your state folder",
+        "sealed with your key",
+        ("unit/test_node_archive.py::test_an_archive_that_somebody_else_kept_for_us_runs_on_no_node",),
+        ("jobs.node_archive:node_archive",),
+    ),
+    ReadBack(
+        "the secrets of a job",
+        "beside the code, on Azure ML; else a job's private folder, or a Secret of Kubernetes",
+        "on Azure ML their SHA-256 is in the job's command; everywhere only variables that the job asks for are taken",
+        (
+            "e2e/test_aml.py::test_secrets_that_somebody_else_put_there_reach_no_program",
+            "unit/test_node.py::test_a_file_of_secrets_sets_no_variable_that_the_job_does_not_ask_for",
+        ),
+        (
+            "jobs.backends.aml.start:demand_own",
+            "jobs.bootstrap:Boot.__init__",
+            "jobs.node.__main__:_carry_out",
+            "jobs.node.places:JobPlaces._look_again",
+            "jobs.spec:Secrets.from_json",
+        ),
+    ),
+    ReadBack(
+        "shards, records, results and signs of life of a transfer over nodes",
+        "the container of the transfer, or the folder that its nodes share",
+        "sealed for the run; claims and owners only make somebody wait",
+        (
+            "unit/test_shards.py::test_a_record_of_another_version_than_the_plans_is_not_believed",
+            "unit/test_worker_orders.py::test_a_shard_between_other_ends_is_refused",
+        ),
+        (
+            "jobs.node.spread_parent:_earlier_result",
+            "spread.file_json:object_of",
+            "spread.place:ContainerPlace.read",
+            "spread.place:FolderPlace.claim",
+            "spread.place:FolderPlace.read",
+            "spread.place:FolderPlace.release",
+            "spread.probe:OwnProbe._left_behind",
+            "spread.probe:_own_problem",
+        ),
+    ),
+    ReadBack(
+        "logs of jobs",
+        "the container, a job's folder, a service; then `assets/ID`",
+        "they are shown, and nothing more: as text, below names that pass the gate. `watch --retry` looks for causes "
+        "in them, and submits again at most as often as you said, only a job that its cluster calls failed",
+        (
+            "e2e/test_jobs.py::test_logs_that_somebody_else_put_into_the_container_stay_out_of_other_folders",
+            "cli/test_display.py::test_a_hostile_name_cannot_drive_the_terminal",
+        ),
+        (
+            "jobs.backends.local.backend:LocalBackend.read_log",
+            "jobs.log_text:log_piece",
+            "jobs.logs:FetchedLogs.tail",
+            "jobs.logs:MirroredLogs.read",
+            "jobs.logs:_new_lines",
+            "jobs.node.echo:Echo._new_lines",
+            "jobs.node.log_mirror:_bring_up",
+        ),
+    ),
+    ReadBack(
+        "data, with MD5s and block ids",
+        "the container",
+        "it is what a container may choose; sizes, MD5s and ETags of what arrived are compared; block ids are hints",
+        (
+            "unit/test_delta_download.py::test_ids_that_lie_end_in_a_whole_fetch",
+            "e2e/test_changed_blocks.py::test_foreign_blocks_under_our_tag_are_never_kept",
+            "e2e/test_web_pages.py::test_names_and_contents_of_blobs_are_inert_and_no_page_has_a_key",
+        ),
+        (
+            "azcopy.readback:_look",
+            "direct.copy:CopyJob._copy_whole",
+            "direct.copy:CopyJob.open",
+            "direct.file_blocks:commit_blocks",
+            "direct.reads:read_range",
+            "direct.relay:RelayJob.open",
+            "project.browse:blob_beginning",
+            "project.content:_pieces",
+            "project.doctor:_reading",
+            "project.doctor:_removing",
+            "store.blob_hash:blob_md5",
+            "web.previews:_json_rows",
+        ),
+    ),
+    ReadBack(
+        "receipts",
+        "your state folder; with `--receipt` a copy beside the data",
+        "the copy is never read; the other is sealed with the project's path, as the state folder is",
+        ("e2e/test_hostile_state.py::test_a_shipped_state_folder_deletes_and_kills_nothing",),
+        ("transfer.receipts:read_receipt", "transfer.receipts:upload_receipt"),
+    ),
+    ReadBack(
+        "what was verified, blocks that were sent, part files, jobs, history, runs on this machine, hashes of the "
+        "code, leftovers of azcopy",
+        "the project's state folder",
+        "sealed with the project's path: a folder that your own blobsync did not make there is not used",
+        (
+            "e2e/test_hostile_state.py::test_a_shipped_folder_under_the_right_name_counts_only_after_the_users_word",
+            "unit/test_state_dir.py::test_no_seal_but_the_users_own_for_this_folder_counts",
+            "unit/test_range_records.py::test_a_link_in_the_place_of_a_record_is_not_followed",
+        ),
+        (
+            "azcopy.verdict:LogFollower.read",
+            "azcopy.workspace:_owner",
+            "code.snapshot:_Cache.load",
+            "jobs.backends.local.run_files:RunFiles.read_changes",
+            "jobs.backends.local.run_files:RunFiles.read_status",
+            "jobs.backends.local.run_files:RunFiles.read_wanted",
+            "jobs.backends.local.run_files:RunFiles.supervisor_is_gone",
+            "jobs.backends.local.supervisor:Supervisor.__init__",
+            "jobs.batchai.recorded_job:recorded_job",
+            "jobs.history:History._open",
+            "jobs.home:Home.from_json",
+            "local.range_records:_parsed",
+            "local.running_records:RunningRecords.each",
+            "local.running_records:_text",
+            "local.state_database:StateDatabase._open",
+            "local.state_seal:read_seal",
+            "local.transfer_log:TransferLog._open",
+            "local.transfer_log:TransferLog._rows",
+        ),
+    ),
+    ReadBack(
+        "the specification of a job that was not submitted from here",
+        "the tags of a job on Azure ML",
+        "it is read in its own form only, its name passes the gate, and it is submitted again only when you ask, with "
+        "code that you published or trust",
+        (
+            "unit/test_submit.py::test_a_job_that_a_service_told_of_brings_no_code_that_is_not_trusted",
+            "unit/test_aml_replies.py::test_an_answer_of_another_shape_names_the_host_and_the_place",
+        ),
+        ("jobs.spec:JobSpec.from_json",),
+    ),
+    ReadBack(
+        "logins, trusted links and code, the list of hosts, tunnels, projects, and the key of all seals",
+        "your configuration folder",
+        "owner and mode of the file and of its folder are checked; the key is for you alone to read",
+        (
+            "unit/test_user_config.py::test_a_file_that_others_can_write_or_replace_is_refused",
+            "unit/test_state_dir.py::test_a_key_that_others_may_know_is_not_used",
+            f"{_HOSTILE_CODE}what_is_known_is_the_users_own_and_of_this_project",
+        ),
+        (
+            "config.logins:_read_logins",
+            "config.trusted_code:load_known_code",
+            "config.trusted_links:_read",
+            "config.user_config:load_user_config",
+            "jobs.tunnels.named:Tunnels.all",
+            "local.state_dir:_key",
+            "project.offered_names:_read_names",
+        ),
+    ),
+    ReadBack(
+        "the queue of this machine, open tunnels, the emulator's account and process",
+        "your state and data folders, outside of projects",
+        "made for you alone; a ticket only makes jobs wait, and no process is ended that is not the one on record",
+        (
+            "e2e/test_emulator.py::test_others_on_the_machine_do_not_know_its_key",
+            "unit/test_running.py::test_stop_ends_no_process_that_is_not_that_command",
+        ),
+        (
+            "emulator.account:kept_account",
+            "emulator.server:Emulator._await_port",
+            "emulator.server:Emulator.status",
+            "jobs.backends.local.queue:LocalQueue.claimed",
+            "jobs.backends.local.queue:_live",
+            "jobs.backends.local.queue:_update",
+            "jobs.tunnels.background:keep_tunnel",
+            "jobs.tunnels.background:main",
+            "jobs.tunnels.named:TunnelFolder.end_stray_line",
+            "jobs.tunnels.named:TunnelFolder.is_held",
+            "jobs.tunnels.named:TunnelFolder.read",
+        ),
+    ),
+    ReadBack(
+        "a job's own files: specification, exit code, what is ready, images, shells",
+        "its folder on a login node or a shared file system, and the node's scratch folder",
+        "each is made for you alone, and a folder of somebody else is refused; who may replace entries of "
+        "`shared_root` itself can still exchange it ([out of scope](#what-is-out-of-scope))",
+        (
+            "unit/test_login.py::test_everything_on_a_login_node_is_made_for_its_owner_only",
+            "unit/test_login.py::test_a_folder_of_another_user_gets_no_secret",
+            "unit/test_node.py::test_a_scratch_folder_that_somebody_else_made_first_is_not_used",
+            "unit/test_interactive.py::test_a_record_of_another_process_with_the_same_number_is_nobody",
+        ),
+        (
+            "jobs.interactive:Place.read_hold",
+            "jobs.interactive:enter",
+            "jobs.interactive:read_shell",
+            "jobs.login_side:_code",
+            "jobs.login_side:find_folder",
+            "jobs.login_side:read",
+            "jobs.node.container:JobImage.of",
+            "jobs.node.job:read_text",
+            "jobs.node.setup:make_ready",
+        ),
+    ),
+    ReadBack(
+        "configuration, templates of jobs, ignore files, code, saved plans",
+        "the project, or a file that you name",
+        "a project's part is limited above, and what a job would run is shown before; a saved plan is "
+        "carried out only if a fresh look comes to the same",
+        (
+            "e2e/test_links.py::test_a_saved_plan_needs_the_word_of_who_applies_it",
+            "unit/test_job_form.py::test_a_template_from_a_clone_reads_no_other_file_and_writes_none",
+            "unit/test_hostile_input.py::test_a_configuration_of_megabytes_is_refused_unread",
+        ),
+        (
+            "cli.completion:complete_plan",
+            "code.files:_beginning",
+            "code.files:_marked",
+            "code.snapshot:holds_secret",
+            "config.check:_not_ignored",
+            "config.scaffold:_add_ignore_lines",
+            "config.scaffold:follow_emulator",
+            "config.yaml_lines:read_document",
+            "jobs.backends.aml.ssh_service:_is_public_key",
+            "local.hashing:hash_file",
+            "local.ignore:_read",
+            "plan.saved_plan:load",
+            "project.browse:file_beginning",
+            "project.content:_read_file",
+            "project.content:_size",
+        ),
+    ),
+    ReadBack(
+        "answers of services, of programs, and of processes that blobsync started",
+        "a connection, a pipe",
+        "read in the shape that they have to have, within limits; a worker's answers are compared with its orders",
+        (
+            "contract/test_aml_client.py::test_whatever_is_answered_ends_in_an_error_of_ours",
+            "unit/test_login.py::test_an_answer_of_another_form_is_one_sentence",
+            "unit/test_hostile_input.py::test_an_answer_without_end_is_not_kept_in_memory",
+        ),
+        (
+            "azcopy.messages:_object",
+            "cli.demonstration:_Show.ask",
+            "jobs.backends.aml.client:AmlClient._json",
+            "jobs.backends.aml.errors:read_refusal",
+            "jobs.backends.kubernetes.kubectl:Kubectl._object",
+            "jobs.login:LoginNode._ask",
+            "jobs.login_side:main",
+            "jobs.tunnels.beside:BesideProgram._first_answer.read",
+            "jobs.tunnels.beside_side:main",
+            "spread.orders:read_orders",
+            "spread.worker:Incoming.read",
+            "web.carrier:main",
+            "web.works:_hear",
+        ),
+    ),
+    ReadBack(
+        "azcopy, when it is installed",
+        "a download, or a file that you name",
+        "its SHA-256 is in blobsync, or you gave it",
+        ("unit/test_azcopy_install.py",),
+        ("azcopy.install:_digest", "azcopy.install:_unpack"),
+    ),
+    ReadBack(
+        "which processes run, and their variables",
+        "`/proc`",
+        "the kernel says it; of other users' processes nothing is taken",
+        (
+            "unit/test_running.py::test_a_process_of_another_user_is_not_ended",
+            "unit/test_interactive.py::test_a_shell_has_nothing_of_another_users_process",
+        ),
+        (
+            "azcopy.workspace:_works_in",
+            "base.listeners:_knows_some_users_only",
+            "base.listeners:socket_table",
+            "base.process_mark:_facts",
+            "emulator.server:Emulator._is_ours",
+            "jobs.interactive:environment_of",
+            "jobs.interactive:fields_of",
+            "jobs.interactive:is_own",
+            "jobs.node.processes:_variables",
+            "jobs.node.processes:listeners",
+            "jobs.tunnels.beside_side:read",
+            "jobs.tunnels.named:TunnelFolder._has_mark",
+        ),
+    ),
+    ReadBack(
+        "blobsync itself",
+        "where it is installed",
+        "whoever can change it is blobsync",
+        (),
+        (
+            "emulator.azurite:pinned_version",
+            "jobs.backends.aml.request:command_line",
+            "jobs.login:LoginNode._ask",
+            "jobs.node_archive:_Modules.tree",
+            "jobs.node_archive:_licence",
+            "jobs.node_archive:_sources",
+            "jobs.node_archive:blobsync_sources",
+            "jobs.node_archive:outside_sources",
+            "jobs.tunnels.beside:BesideProgram.open",
+        ),
+    ),
+    ReadBack(
+        "what the same process has just made: rows of a large plan, files of the demonstration, texts",
+        "memory, and files without a name",
+        "nobody else can open them",
+        (),
+        (
+            "cli.demo_data:change_some",
+            "cli.demo_data:checksums",
+            "cli.demonstration:_a_link_to_one_file",
+            "jobs.backends.aml.request:secrets_body",
+            "jobs.backends.kubernetes.request:build_kubernetes",
+            "jobs.foreground:_without_folders",
+            "local.sorted_runs:_RowFile.read",
+            "plan.saved_plan:_demand_readable",
+        ),
+    ),
+)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
