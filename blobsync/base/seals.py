@@ -48,6 +48,12 @@ class SealKey:
         return hmac.new(self.secret, _joined("seal", kind, place, name) + body, hashlib.sha256).hexdigest()
 
 
+def within(document: bytes) -> bytes | None:
+    """What a document has behind a seal whose key is not at hand, and which is **not** checked: for what came in a
+    sealed document already. None where there is no seal."""
+    return document[_HEAD_BYTES:] if document.startswith(_FIRST) and len(document) >= _HEAD_BYTES else None
+
+
 def _joined(*parts: str) -> bytes:
     """Each part with its length before it, so that no two lists of parts are the same bytes."""
     encoded = [part.encode("utf-8", "surrogateescape") for part in parts]

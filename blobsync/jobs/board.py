@@ -61,6 +61,7 @@ from blobsync.jobs.spec import (
     submission_time,
 )
 from blobsync.jobs.standing import News
+from blobsync.jobs.transfer_key import with_run_key
 from blobsync.local.state_dir import open_state_dir
 from blobsync.store.connect import connect, impatient
 from blobsync.store.protocol import BlobStore
@@ -284,7 +285,7 @@ class Board:
         try:
             cluster = self.cluster_of(record)
             _, secrets, _ = grant(record.spec, [cluster], sas_minter(cluster, self.environ))
-            backend.renew(record.ref, secrets)
+            backend.renew(record.ref, with_run_key(record.spec, secrets, self.environ))
         except BlobsyncError as error:
             return f"the SAS of {record.run_id} expires before long, and could not be renewed: {error.message}"
         return ""

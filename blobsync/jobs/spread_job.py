@@ -12,30 +12,36 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from blobsync.base.errors import BlobsyncError, ConfigError, JobNotFoundError, UsageError
+from blobsync.base.errors import BlobsyncError, ConfigError, UsageError
 from blobsync.config.model import Cluster
 from blobsync.jobs.board import Board
 from blobsync.jobs.describe import SubmitRequest, describe, read_seconds
-from blobsync.jobs.history import JobRecord
+from blobsync.jobs.history import JobFilter, JobRecord
 from blobsync.jobs.node_archive import node_archive
 from blobsync.jobs.spec import MOUNTED, SERVICES, CodeRef, JobSpec, NodeArchiveRef, State
 from blobsync.jobs.standing import News, standing_of
 from blobsync.jobs.submit import hand_over, new_run_id
+from blobsync.jobs.transfer_key import run_key
 from blobsync.plan.spreading import SpreadPlan
 from blobsync.spread.place import SharedPlace
+from blobsync.spread.sealed_orders import orders_seal
 from blobsync.store.grants import JOB_SECONDS
 
 # Seconds: how long workers have to end, and how long to wait between two looks at their job.
 _END_SECONDS, _LOOK_SECONDS = 60.0, 0.5
 # Its name at the place.
 _ARCHIVE = "node/archive"
+# How many jobs that have not ended are looked through.
+_MOST_JOBS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class SpreadRequest:
     """What the job is for. ``words`` are the command as people see it. ``container`` is the URL of the container that
-    has the place (empty: it is a folder), ``path`` the prefix there, or the folder. ``ends`` are those between which
-    workers may move, ``rights`` the letters by container URL, ``owner`` the UUID of the parent's claim."""
+    has the place (empty: it is a folder), ``path`` the prefix there, or the folder; ``claims`` is where the parent has
+    its claim. ``ends`` are those between which workers may move, ``rights`` the letters by container URL, ``owner`` the
+    UUID of the parent's claim, ``planned`` in how many files the plan of a detached transfer is. ``run`` names the
+    transfer, and with it the key that its workers get."""
 
     words: tuple[str, ...]
     plan: SpreadPlan
@@ -45,6 +51,9 @@ class SpreadRequest:
     rights: Mapping[str, str]
     owner: str
     cap_mbps: float | None = None
+    claims: str = ""
+    run: str = ""
+    planned: int = 0
 
 
 def spread_spec(board: Board, cluster: Cluster, request: SpreadRequest, place: SharedPlace) -> JobSpec:
@@ -68,7 +77,11 @@ def spread_spec(board: Board, cluster: Cluster, request: SpreadRequest, place: S
         "ends": list(request.ends),
         "rights": dict(request.rights),
         "owner": request.owner,
+        "claims": request.claims,
+        "run": request.run,
+        "planned": request.planned,
     }
+    orders["seal"] = orders_seal(run_key(board.environ, request.run), orders)
     return replace(
         spec,
         env={},
@@ -138,21 +151,22 @@ class JobCrew:
         spec = spread_spec(self._board, self._cluster, self._request, self._place)
         submitted = hand_over(self._board, self._cluster, spec, origin=self._other)
         self.record = submitted.record
-        self._place.write("job", self.record.run_id.encode())
         for warning in submitted.warnings:
             self._board.note(warning)
         self._board.note(f"job {self.record.run_id} on {self._cluster.name}: {self._request.plan.nodes} nodes")
         return self.record
 
     def find(self) -> JobRecord | None:
-        """The job that was submitted for this place and has not ended, as far as this project knows."""
-        body = self._place.read("job")
-        with suppress(JobNotFoundError, UnicodeDecodeError):
-            known = self._board.history.find(body.decode()) if body else None
-            # Whoever may write to the place may name any job.
-            if known is not None and (known.spec.spread or {}).get("path") == self._request.path:
-                known = self._board.refresh([known])[0]
-                return None if known.info.state.is_final else known
+        """The job that was submitted for this place and has not ended, as far as this project knows. Nothing that
+        stands at the place is asked: others may write there."""
+        alive = JobFilter(states=tuple(state for state in State if not state.is_final))
+        here = (self._request.path, self._request.claims)
+        for known in self._board.history.page(alive, limit=_MOST_JOBS):
+            orders = known.spec.spread or {}
+            if orders.get("container") == self._request.container and orders.get("path") in here:
+                fresh = self._board.refresh([known])[0]
+                if not fresh.info.state.is_final:
+                    return fresh
         return None
 
     def _known(self) -> JobRecord | None:

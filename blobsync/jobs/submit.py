@@ -23,6 +23,7 @@ from blobsync.jobs.linked_folders import empty_links
 from blobsync.jobs.node_archive import node_archive, publish
 from blobsync.jobs.shape import job_size_text
 from blobsync.jobs.spec import MOUNTED, RECALLED, CodeRef, JobRef, JobSpec, own_inputs, owner_name
+from blobsync.jobs.transfer_key import with_run_key
 
 
 class Submitted(NamedTuple):
@@ -208,6 +209,7 @@ def hand_over(
     backend, home = board.backend(cluster), home_of(cluster, board.environ)
     clusters = [cluster, *([origin] if origin else [])]
     spec, secrets, warnings = grant(spec, clusters, sas_minter(cluster, board.environ))
+    secrets = with_run_key(spec, secrets, board.environ)
     with cluster.naming_lines():
         plan = backend.plan(spec)
     if spec.node_archive is not None and not spec.node_archive.container.startswith(MOUNTED):

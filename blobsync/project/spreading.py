@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shlex
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from blobsync.base.errors import SpreadBusyError, UsageError
 from blobsync.base.locations import BlobUrl
+from blobsync.base.plain_json import parse_object
+from blobsync.base.user_data import config_home
 from blobsync.jobs.board import Board
 from blobsync.jobs.history import JobRecord
 from blobsync.jobs.spread_job import JobCrew, SpreadRequest, demand_shared
-from blobsync.local.state_dir import StateDir
+from blobsync.jobs.transfer_key import own_key
+from blobsync.local.state_dir import KEY_FILE, StateDir
 from blobsync.plan.project_context import LivePart, ProjectContext
 from blobsync.plan.transfer_plan import Action, Route, Shape, TransferPlan
-from blobsync.spread.earlier_records import EarlierBlocks, leave_blocks, merge_records, recall, record_files
+from blobsync.spread.earlier_records import EarlierBlocks, leave_told, merge_records, recall, record_files
 from blobsync.spread.place import ContainerPlace, FolderPlace, SharedPlace
 from blobsync.spread.presence import OwnerLock, Presence
 from blobsync.spread.probe import OwnProbe, source_probe
+from blobsync.spread.sealed_place import SealedPlace, new_session, parent_keys
 from blobsync.spread.shard import cut, end_text, shard_lines
 from blobsync.spread.spread_engine import SpreadEngine
 from blobsync.store.connect import connect
@@ -33,6 +39,9 @@ from blobsync.transfer.carry_out import Engines
 
 # Where the places of all transfers into a container are.
 _PREFIX = ".blobsync/spread"
+# Says for the next command which key opens what is at the place; sealed with the user's own.
+_RUN = "run"
+_MARK_CHARS = 16
 
 
 class Spreading:
@@ -66,13 +75,18 @@ class Spreading:
         self._first = 0
         self._blocks = EarlierBlocks()
         self._owner = ""
+        # The transfer whose key the workers have, and what its parent reads and writes.
+        self._run = ""
+        self._sealed: SealedPlace | None = None
 
     def __enter__(self) -> Spreading:
         if self._plan.route in (Route.UPLOAD, Route.DOWNLOAD):
             demand_shared(self._context.cluster)
         with ExitStack() as entering:
             self._owner = entering.enter_context(OwnerLock(self._state.folder("spread") / f"{self._id}.lock"))
-            self._presence = entering.enter_context(Presence(self._place, self._owner))
+            self._own_key = own_key(self._environ)
+            self._presence = entering.enter_context(Presence(self._claims, self._owner))
+            entering.callback(self._remove_claim)
             self._job_lives = self._demand_no_other_job()
             entering.callback(self._remove_probes)
             self._leaving = entering.pop_all()
@@ -87,24 +101,36 @@ class Spreading:
             if self._crew is not None:
                 self._presence.end()
                 self._crew.wait()
-            if error is not None:
-                record_files(self._place, self._parts, self._context.records)
-                leave_blocks(self._place)
-            else:
+            if error is None:
                 self._place.remove_all()
+            elif self._sealed is not None:
+                self._leave(self._sealed)
+
+    def _leave(self, place: SealedPlace) -> None:
+        """What the next command takes over. What would have to be read first, on this disk, is left for it, too."""
+        is_copy = self._plan.route not in (Route.UPLOAD, Route.DOWNLOAD)
+        if is_copy:
+            record_files(place, self._parts, self._context.records)
+        if leave_told(place, files=not is_copy):
+            self._say_whose(place)
 
     def merge(self) -> bool:
         """Bring what workers of an earlier run have told to the index; whether there was anything.
 
         Also where nothing is left to move: what that run left at the place goes.
         """
-        if self._job_lives:
-            recall(self._place, self._owner)
-        found = merge_records(self._place, self._parts, self._context.records)
-        if found.files:
-            self._note(f"{found.files:,} files were moved by an earlier run that was stopped")
-        self._first, self._blocks = found.next_number, found.blocks
-        return found.files > 0
+        earlier = self._earlier()
+        if earlier is not None:
+            if self._job_lives:
+                recall(earlier, self._owner)
+            found = merge_records(earlier, self._parts, self._context.records)
+            if found.files:
+                self._note(f"{found.files:,} files were moved by an earlier run that was stopped")
+            self._first, self._blocks = found.next_number, found.blocks
+        self._tell_others()
+        if not self._job_lives:
+            self._place.remove_all()
+        return earlier is not None and found.anything
 
     def engines(self, plan: TransferPlan, engines: Engines) -> Engines:
         """The engines of the plan, with the nodes' in the place of the direct one."""
@@ -112,14 +138,15 @@ class Spreading:
         assert spread is not None
         if not plan.files_to_transfer:
             return engines
+        place = self._sealed or self._begin(self._run or new_session(), new_session())
         request = self._request(plan)
         self._crew = JobCrew(self._board, (self._context.cluster, self._context.from_cluster), request, self._place)
-        self._presence.show()
-        self._place.remove("stop")
+        self._presence.show(place)
+        place.remove("stop")
         alone = engines.make["direct"]()
         engine = SpreadEngine(
             alone,
-            self._place,
+            place,
             self._crew,
             spread.workers,
             first=self._first,
@@ -140,6 +167,8 @@ class Spreading:
                     hint="name its folder, with --include for the file, or omit --detach",
                 )
         self._place.remove_all()
+        run = new_session()
+        place = self._begin(run, run)
         spread = self._plan.spread
         assert spread is not None
         count = 0
@@ -147,13 +176,12 @@ class Spreading:
             moving = [action for action in part.actions if action.action is Action.TRANSFER]
             for shard in cut(part, moving, spread.workers) if moving else ():
                 body = ("\n".join(shard_lines(replace(shard, number=count))) + "\n").encode()
-                self._place.write(f"plan/{count:07}", body)
+                place.write(f"plan/{count:07}", body)
                 count += 1
-        crew = JobCrew(
-            self._board, (self._context.cluster, self._context.from_cluster), self._request(plan), self._place
-        )
+        request = replace(self._request(plan), planned=count)
+        crew = JobCrew(self._board, (self._context.cluster, self._context.from_cluster), request, self._place)
         # Workers that are there before their parent wait for it.
-        self._place.write("alive", b"submitted")
+        place.write("alive", b"submitted")
         record = crew.submit()
         self._detached = True
         return record
@@ -174,37 +202,120 @@ class Spreading:
         found = JobCrew(
             self._board, (self._context.cluster, None), self._request(self._plan, probes=False), self._place
         ).find()
-        if found is not None and (found.spec.spread or {}).get("detach"):
+        orders = (found.spec.spread or {}) if found is not None else {}
+        if found is not None and (orders.get("detach") or not orders.get("run")):
+            older = "" if orders.get("run") else "; an older blobsync submitted it, which seals nothing"
             raise SpreadBusyError(
-                f"the job {found.run_id} moves files to this folder",
+                f"the job {found.run_id} moves files to this folder{older}",
                 hint=f"blobsync q {found.run_id} shows it, blobsync abort {found.run_id} stops it",
             )
+        self._run = str(orders.get("run") or "")
         return found is not None
+
+    def _begin(self, run: str, session: str) -> SealedPlace:
+        """From here on this process is the parent of the transfer ``run``."""
+        self._run = run
+        self._sealed = self._opened(run, session)
+        self._say_whose(self._sealed)
+        return self._sealed
+
+    def _opened(self, run: str, session: str) -> SealedPlace:
+        keys = parent_keys(self._own_key.derive("run", run))
+        return SealedPlace(self._place, keys, run, self._note, session=session)
+
+    def _say_whose(self, place: SealedPlace) -> None:
+        """For the next command: which key it needs for what is there."""
+        body = json.dumps({"run": self._run, "session": place.session}).encode()
+        self._place.write(_RUN, self._own_key.seal("run", self._place_name, _RUN, body))
+
+    def _earlier(self) -> SealedPlace | None:
+        """What an earlier command of this user left at the place."""
+        document = self._place.read(_RUN)
+        body = self._own_key.opened("run", self._place_name, _RUN, document) if document is not None else None
+        if body is None:
+            return None
+        said = parse_object(body.decode())
+        if self._run not in ("", said["run"]):
+            return None
+        return self._opened(said["run"], said["session"])
+
+    def _tell_others(self) -> None:
+        """Say what is there of which this user's key knows nothing."""
+        known = self._place.read(_RUN)
+        strange = known is not None and self._own_key.opened("run", self._place_name, _RUN, known) is None
+        unsealed = known is None and any(self._place.names(folder) for folder in ("shards", "records", "plan"))
+        if strange or unsealed or self._others():
+            where = self._place.shown if strange or unsealed else self._claims.shown
+            self._note(
+                f"{where} has what is not sealed with your key, {config_home(self._environ) / KEY_FILE}: it counts as "
+                "absent. If you began a transfer there on another machine, copy the key from there; what nobody needs "
+                "can be removed"
+            )
+
+    def _others(self) -> bool:
+        """Whether somebody else, or this user with another key, has left something for the same destination."""
+        claims = self._claims
+        return isinstance(claims, ContainerPlace) and claims.has_more_than((self._mark, "owner"))
+
+    def _remove_claim(self) -> None:
+        """Whose claim has run out meanwhile has none to remove."""
+        if not self._detached and self._claims is not self._place and self._claims.claim("owner", self._owner):
+            self._claims.remove("owner")
 
     @cached_property
     def _board(self) -> Board:
         return Board(self._context.root, self._environ, self._context.cluster, note=self._note)
 
+    @property
+    def _place_name(self) -> str:
+        """What tells it from all others, wherever this user has any."""
+        request = self._paths
+        return f"{request.container} {request.path}"
+
     @cached_property
-    def _place(self) -> SharedPlace:
+    def _mark(self) -> str:
+        """Each key has a place of its own: nobody removes what belongs to somebody else."""
+        return self._own_key.derive("place").secret.hex()[:_MARK_CHARS]
+
+    @cached_property
+    def _paths(self) -> _Paths:
         destination = self._plan.parts[0].destination
         if not isinstance(destination, BlobUrl):
-            return FolderPlace(self._state.folder("spread") / self._id)
+            # The state folder is this user's own.
+            folder = str(self._state.folder("spread") / self._id)
+            return _Paths("", folder, folder)
+        claims = f"{_PREFIX}/{self._id}"
+        return _Paths(str(destination.container), f"{claims}/{self._mark}", claims)
+
+    @cached_property
+    def _place(self) -> SharedPlace:
+        return self._at(self._paths.path)
+
+    @cached_property
+    def _claims(self) -> SharedPlace:
+        return self._place if self._paths.claims == self._paths.path else self._at(self._paths.claims)
+
+    def _at(self, path: str) -> SharedPlace:
+        destination = self._plan.parts[0].destination
+        if not isinstance(destination, BlobUrl):
+            return FolderPlace(Path(path))
         if not all(isinstance(part.destination, BlobUrl) and part.destination.name for part in self._plan.parts):
             raise UsageError(
                 "--nodes: the destination is a whole container, and the workers need a place beside it",
                 hint="give the folder entry a path in the container, or omit --nodes",
             )
-        store = self._connected(destination)
-        return ContainerPlace(store, store.leases(), f"{_PREFIX}/{self._id}")
+        return ContainerPlace(self._store, self._store.leases(), path)
 
-    def _connected(self, destination: BlobUrl) -> RestBlobStore:
+    @cached_property
+    def _store(self) -> RestBlobStore:
+        destination = self._plan.parts[0].destination
+        assert isinstance(destination, BlobUrl)
         account = self._context.connections.account(destination.container)
         cli_login = self._context.cluster.flag("use_cli_auth")
         return self._leaving.enter_context(connect(account, environ=self._environ, use_cli_auth=cli_login))
 
     def _request(self, plan: TransferPlan, *, probes: bool = True) -> SpreadRequest:
-        spread, destination = self._plan.spread, self._plan.parts[0].destination
+        spread, paths = self._plan.spread, self._paths
         assert spread is not None
         rights: dict[str, str] = {}
         for part in self._parts:
@@ -212,18 +323,18 @@ class Spreading:
                 if not isinstance(end, LocalEnd):
                     container = str(end.store.container)
                     rights[container] = WRITE_FOLDER if rights.get(container) == WRITE_FOLDER else letters
-        in_container = isinstance(destination, BlobUrl)
-        folder = f"{_PREFIX}/{self._id}" if in_container else str(self._state.folder("spread") / self._id)
         words = (*shlex.split(plan.command), "--nodes", str(spread.nodes))
         return SpreadRequest(
             words=words,
             plan=spread,
-            container=str(destination.container) if isinstance(destination, BlobUrl) else "",
-            path=folder,
+            container=paths.container,
+            path=paths.path,
             ends=[self._ends(part, probes=probes) for part in map(self._context.opened, plan.parts)],
             rights=rights,
             owner=self._owner,
             cap_mbps=plan.options.cap_mbps,
+            claims=paths.claims,
+            run=self._run,
         )
 
     def _ends(self, part: LivePart, *, probes: bool) -> Mapping[str, Any]:
@@ -234,6 +345,14 @@ class Spreading:
         elif probes and isinstance(part.destination, LocalEnd) and part.shape is Shape.FOLDER:
             probe = self._probe(part, part.destination).write()
         return {"source": _values(part.source), "destination": _values(part.destination), "probe": probe}
+
+
+class _Paths(NamedTuple):
+    """The container (empty: there is none), the place in it and the place of the claim; or their folders."""
+
+    container: str
+    path: str
+    claims: str
 
 
 def _values(end: LiveEnd) -> Mapping[str, Any]:

@@ -60,11 +60,13 @@ def _key(source: str, destination: str, action: FileAction) -> tuple[str, ...]:
 
 
 class Merged(NamedTuple):
-    """How many files the records tell of, the first number that no shard has had, and blocks of unfinished files."""
+    """How many files the records tell of, the first number that no shard has had, and blocks of unfinished files.
+    ``anything``: workers may have moved files, so that a plan that was made before is out of date."""
 
     files: int
     next_number: int
     blocks: EarlierBlocks
+    anything: bool = False
 
 
 def recall(
@@ -96,7 +98,7 @@ def merge_records(place: SharedPlace, parts: Sequence[LivePart], records: Callab
     count = record_files(place, parts, records)
     by_ends = _by_ends(parts)
     pieces = place.names("records")
-    following, blocks = 0, EarlierBlocks()
+    following, blocks, anything = 0, EarlierBlocks(), bool(pieces)
     for name in place.names("shards"):
         following = max(following, int(name) + 1) if name.isdigit() else following
         with suppress(FormatError):
@@ -109,7 +111,7 @@ def merge_records(place: SharedPlace, parts: Sequence[LivePart], records: Callab
     for folder in ("records", "done", "refused"):
         for name in place.names(folder):
             place.remove(f"{folder}/{name}")
-    return Merged(count, following, blocks)
+    return Merged(count, following, blocks, anything)
 
 
 def record_files(place: SharedPlace, parts: Sequence[LivePart], records: Callable[[IndexKey], PairIndex]) -> int:
@@ -143,9 +145,9 @@ def record_files(place: SharedPlace, parts: Sequence[LivePart], records: Callabl
     return count
 
 
-def leave_blocks(place: SharedPlace) -> None:
-    """Remove all of the place but what tells the next run which blocks of unfinished files are there. Only when no
-    worker is there any more."""
+def leave_told(place: SharedPlace, *, files: bool) -> bool:
+    """Remove all of the place but what tells the next run which blocks of unfinished files are there, and with
+    ``files`` which files have moved. Whether there is anything. Only when no worker is there any more."""
     left = {}
     pieces = place.names("records")
     for name in place.names("shards"):
@@ -153,12 +155,14 @@ def leave_blocks(place: SharedPlace) -> None:
         mine = _of_shard(pieces, name)
         with suppress(FormatError):
             shard = read_shard(body)
-            if shard.order is not None and not shard.order.only_read and _named(place, mine, shard):
+            is_range = shard.order is not None and not shard.order.only_read
+            if _named(place, mine, shard) if is_range else files and mine and shard.order is None:
                 left[f"shards/{name}"] = body
                 left |= {f"records/{piece}": place.read(f"records/{piece}") or b"" for piece in mine}
     place.remove_all()
     for name, body in left.items():
         place.write(name, body)
+    return bool(left)
 
 
 def _by_ends(parts: Sequence[LivePart]) -> Mapping[tuple[str, str], LivePart]:

@@ -9,6 +9,9 @@
     slow              how long the storage account has asked one of them to wait (``shared_pace``)
     stop              the parent gives up
 
+Others may write there as well: what has no seal of the transfer counts as absent (``sealed_place``). A claim needs no
+seal, and makes a worker wait for so long as its holder says something that has one, and twice as long as claims last.
+
 A write done twice is idempotent: a file that somebody else has put there meanwhile fails under its condition, and the
 parent compares it. So a claim need not be perfect.
 """
@@ -40,6 +43,8 @@ from blobsync.transfer.engines import Engine, MoveReport, MoveTask
 
 # Seconds. A parent from which nothing was heard for so long is gone.
 PARENT_SECONDS = 180.0
+# So many new records of a shard are looked at, to see whether one of ours has it.
+_LOOKED_AT = 3
 # A claim is renewed so often while it lasts, and one that somebody else has is asked for again as often.
 _PARTS = 4
 # Records that the parent leaves have this in the place of a worker's name; they are no try of anybody.
@@ -102,6 +107,10 @@ class Hauler:
         self._interrupt = interrupt
         self._told = told
         self._busy: dict[str, float] = {}
+        # Shards that somebody else has: since when nothing was heard of them, and what is there of them.
+        self._held: dict[str, tuple[float, frozenset[str]]] = {}
+        self._unclaimed: set[str] = set()
+        self._unread: set[str] = set()
         self._beat: tuple[bytes | None, float] = (None, time.monotonic())
         self._pace = SharedPace(place, settings.name, pace or Pace(), told)
 
@@ -117,7 +126,10 @@ class Hauler:
             try:
                 self._carry(number)
             finally:
-                self._place.release(f"claims/{number}", self._settings.holder)
+                if number in self._unclaimed:
+                    self._unclaimed.discard(number)
+                else:
+                    self._place.release(f"claims/{number}", self._settings.holder)
 
     def _give_back(self) -> None:
         """What this worker had before it was killed and started again: nobody has to wait for its claims to run out."""
@@ -151,22 +163,45 @@ class Hauler:
                 continue
             if not self._place.claim(f"claims/{name}", self._settings.holder):
                 self._busy[name] = now + self._settings.claim / _PARTS
+                if self._is_held_for_nothing(name):
+                    self._told(f"shard {name} is claimed, and nobody moves it: moving it all the same")
+                    self._unclaimed.add(name)
+                    return name
             elif self._place.read(f"done/{name}") is not None:
                 self._place.release(f"claims/{name}", self._settings.holder)
             else:
                 return name
         return None
 
+    def _is_held_for_nothing(self, number: str) -> bool:
+        """Whether whoever has the claim has said nothing for longer than claims last without being renewed: it is none
+        of ours, or hangs, and a shard may be moved twice."""
+        now = time.monotonic()
+        pieces = frozenset(name for name in self._place.names("records") if name.startswith(f"{number}~"))
+        since, known = self._held.get(number, (now, frozenset()))
+        news = sorted(pieces - known)[-_LOOKED_AT:]
+        if any(self._place.read(f"records/{name}") is not None for name in news):
+            since = now
+        self._held[number] = since, pieces
+        return now - since > 2 * self._settings.claim
+
     def _carry(self, number: str) -> None:
         shard = self._read(number)
         if shard is None:
+            # The parent has taken it back meanwhile, its session has just begun, or it is somebody else's.
+            again = number in self._unread
+            self._unread.add(number)
+            self._busy[number] = time.monotonic() + (self._settings.claim / _PARTS if again else self._settings.poll)
             return
+        self._unread.discard(number)
+        self._held.pop(number, None)
         earlier = self._earlier(number, shard)
         writer = _Records(self._place, f"records/{number}~{self._settings.name}-{secrets.token_hex(4)}")
         out = _Answers(writer.write, is_last=earlier.attempts >= TRIES - 1)
         out.say(Ready())
         out.flush()
         keeping = _Keeping(self._place, number, self._settings, self._pace, out, self._interrupt)
+        keeping.has_claim = number not in self._unclaimed
         if earlier.attempts < TRIES:
             left = tuple(action for action in shard.actions if action.path not in earlier.told)
             try:
@@ -212,7 +247,7 @@ class Hauler:
             self._engine.move_blocks(task, shard.order._replace(there=there), out.block_named, out, out)
 
     def _read(self, number: str) -> Shard | None:
-        """None where the parent has taken it back meanwhile. Raises ``FormatError`` for what is no shard."""
+        """None where it is not there. Raises ``FormatError`` for what is no shard."""
         body = self._place.read(f"shards/{number}")
         if body is None:
             return None
@@ -222,11 +257,11 @@ class Hauler:
         """What those who had the shard before have said of it."""
         told, attempts, blocks = set(), set(), set()
         for name in self._place.names("records"):
-            if name.startswith(f"{number}~"):
+            body = self._place.read(f"records/{name}") if name.startswith(f"{number}~") else None
+            if body is not None:
                 attempt = name.split("~")[1]
                 if not attempt.startswith(FROM_PARENT):
                     attempts.add(attempt)
-                body = self._place.read(f"records/{name}") or b""
                 for line in body.decode("utf-8", "replace").splitlines():
                     answer = read_answer(line, shard.route)
                     if isinstance(answer, FileRecord):
@@ -308,6 +343,7 @@ class _Keeping:
         self._over = threading.Event()
         # Why the shard is not ours any more.
         self.lost = ""
+        self.has_claim = True
         self._renewed = time.monotonic()
         self._thread = threading.Thread(target=self._keep, daemon=True)
 
@@ -326,7 +362,7 @@ class _Keeping:
 
     def _renew(self) -> None:
         began = time.monotonic()
-        if self._place.claim(self._name, self._settings.holder):
+        if not self.has_claim or self._place.claim(self._name, self._settings.holder):
             self._renewed = began
         else:
             self.lost = "another worker has taken it over, because nothing was heard of this one"

@@ -7,6 +7,7 @@ stays the same for a minute has ended.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -14,13 +15,14 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from blobsync.base.errors import BlobNotFoundError, LocalFileError, PreconditionFailedError, StorageError
 from blobsync.base.plain_json import parse_object
+from blobsync.base.regular_files import regular_only
 from blobsync.local.errors import naming
 from blobsync.store.protocol import BlobProperties, BlobStore, Precondition
 from blobsync.store.rest.leases import BlobLeases
@@ -49,7 +51,7 @@ class SharedPlace(Protocol):
         ...
 
     def read(self, name: str) -> bytes | None:
-        """The whole file; None where there is none."""
+        """The whole file; None where there is none, and nothing of one that is too large to be ours."""
         ...
 
     def names(self, folder: str) -> list[str]:
@@ -98,7 +100,7 @@ class ContainerPlace:
                     pieces.append(piece)
                     size += len(piece)
                     if size > LARGEST:
-                        raise StorageError(f"{self.shown}{name} is too large to be ours")
+                        return b""
         except BlobNotFoundError:
             return None
         return b"".join(pieces)
@@ -114,6 +116,11 @@ class ContainerPlace:
     def remove_all(self) -> None:
         for blob in list(self._store.list_blobs(self._prefix)):
             self._remove(blob.name)
+
+    def has_more_than(self, known: Collection[str]) -> bool:
+        """Whether there is anything below other words than these."""
+        above = len(self._prefix)
+        return any(blob.name[above:].partition("/")[0] not in known for blob in self._store.list_blobs(self._prefix))
 
     def claim(self, name: str, holder: str) -> bool:
         at = self._at(name)
@@ -171,15 +178,15 @@ class FolderPlace:
     def read(self, name: str) -> bytes | None:
         path = self._at(name)
         try:
-            with naming(path), path.open("rb") as file:
+            with naming(path), open(path, "rb", opener=regular_only) as file:
                 body = file.read(LARGEST + 1)
         except LocalFileError as error:
-            if isinstance(error.__cause__, FileNotFoundError):
+            # Neither a folder nor a pipe is ours.
+            cause = error.__cause__
+            if isinstance(cause, FileNotFoundError) or getattr(cause, "errno", None) in (errno.EISDIR, errno.EINVAL):
                 return None
             raise
-        if len(body) > LARGEST:
-            raise LocalFileError(f"{path} is too large to be ours", path=str(path))
-        return body
+        return body if len(body) <= LARGEST else b""
 
     def names(self, folder: str) -> list[str]:
         with suppress(FileNotFoundError):

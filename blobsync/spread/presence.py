@@ -23,7 +23,9 @@ class Presence:
     started again."""
 
     def __init__(self, place: SharedPlace, holder: str) -> None:
+        """The claim is on ``place``."""
         self._place = place
+        self._signs = place
         self._holder = holder
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
@@ -37,8 +39,9 @@ class Presence:
             )
         return self
 
-    def show(self) -> None:
-        """From now on workers see that the parent lives."""
+    def show(self, signs: SharedPlace) -> None:
+        """From now on workers see that the parent lives, by its signs at the place of their shards."""
+        self._signs = signs
         self._say()
         self._thread.start()
 
@@ -56,7 +59,7 @@ class Presence:
         self._over.set()
         self._thread.join()
         # A detached parent's SAS does not let it remove anything.
-        self._place.write("alive", b"")
+        self._signs.write("alive", b"")
 
     def _beat(self) -> None:
         while not self._over.wait(_BEAT_SECONDS):
@@ -68,7 +71,7 @@ class Presence:
                 continue
 
     def _say(self) -> None:
-        self._place.write("alive", secrets.token_hex(8).encode())
+        self._signs.write("alive", secrets.token_hex(8).encode())
 
 
 class OwnerLock:

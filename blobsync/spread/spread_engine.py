@@ -45,6 +45,8 @@ from blobsync.transfer.fresh_look import written_before
 _RECORD = re.compile(r"(?P<shard>[0-9]{7})~(?P<worker>[A-Za-z0-9.-]{1,60})-[0-9a-f]{8}~[0-9]{6}")
 # Seconds between two looks at the workers' job.
 _CREW_SECONDS = 5.0
+# Seconds without a word from any worker, after which the parent looks at what it has left for them.
+_QUIET_SECONDS = 60.0
 # Seconds for which the records of a finished shard stay: until then the index has them.
 _KEPT_SECONDS = 30.0
 # How often workers are asked for again, when their job has ended too early.
@@ -186,20 +188,26 @@ class SpreadEngine:
                 self._heard.add(record)
                 for block in there:
                     account.name(block)
-            self._place.write(f"shards/{name}", ("\n".join(shard_lines(numbered)) + "\n").encode())
+            self._place.write(f"shards/{name}", _body(numbered))
             run.open[name] = account
 
     def _wait(self, run: _Task) -> None:
         looked, crews = self._watch.now(), 1
+        heard = looked
         while run.open or run.reading.open:
             if not run.open:
                 run.reading.settle(self._poll)
                 self._hand_out(run, run.large.again())
                 continue
-            if self._listen(run) and self._watch.now() - looked < _CREW_SECONDS:
-                self._watch.sleep(self._poll)
-                continue
+            if self._listen(run):
+                heard = self._watch.now()
+                if heard - looked < _CREW_SECONDS:
+                    self._watch.sleep(self._poll)
+                    continue
             self._demand_willing()
+            if self._watch.now() - heard >= _QUIET_SECONDS:
+                heard = self._watch.now()
+                self._mend(run)
             if self._watch.now() - looked >= _CREW_SECONDS:
                 looked = self._watch.now()
                 self._tidy()
@@ -213,6 +221,18 @@ class SpreadEngine:
                     run.listener.note(f"the workers' job ended early, {how}; starting it again")
                     self._crew.start()
             self._watch.sleep(self._poll)
+
+    def _mend(self, run: _Task) -> None:
+        """Nothing was heard for a while: what somebody else has taken away or written over is put there again. A shard
+        that its worker has finished, and whose records are gone, is at its end."""
+        done = set(self._place.names("done"))
+        for name, account in tuple(run.open.items()):
+            if name in done:
+                self._close(run, account, "its worker has finished it, and what it said of it is not there")
+            elif self._place.read(f"shards/{name}") is None:
+                shown = f"{self._place.shown}shards/{name}"
+                run.listener.note(f"somebody else has removed or replaced {shown}: it is put back")
+                self._place.write(f"shards/{name}", _body(account.shard))
 
     def _tidy(self) -> None:
         """Remove what is told and written to the index: each look at the place lists all of it."""
@@ -229,7 +249,9 @@ class SpreadEngine:
 
     def _demand_willing(self) -> None:
         for worker in self._place.names("refused"):
-            body = self._place.read(f"refused/{worker}") or b""
+            body = self._place.read(f"refused/{worker}")
+            if body is None:
+                continue
             said = message_of({"text": body.decode("utf-8", "replace")[:LONGEST_TEXT].replace("\0", "")}, "text")
             raise SpreadRefusedError(f"{worker} cannot take part: {said}", hint=_NOT_SHARED)
 
@@ -396,6 +418,10 @@ class SpreadEngine:
             self._listen(run)
         except BlobsyncError as error:
             run.listener.note(f"the workers may still run: {error.message}")
+
+
+def _body(shard: Shard) -> bytes:
+    return ("\n".join(shard_lines(shard)) + "\n").encode()
 
 
 _NOT_SHARED = (

@@ -84,7 +84,7 @@ def test_of_two_who_claim_one_has_it_until_it_gives_it_up(opener: Opener) -> Non
 
 def test_a_second_parent_is_told_and_the_same_one_comes_back(opener: Opener, tmp_path: Path) -> None:
     with OwnerLock(tmp_path / "lock") as holder, Presence(opener(), holder) as presence:
-        presence.show()
+        presence.show(opener())
         assert opener().read("alive")
         with pytest.raises(SpreadBusyError), Presence(opener(), _OTHER):
             pass

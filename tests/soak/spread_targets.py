@@ -1,12 +1,17 @@
-"""Shards and records, which may come from another machine."""
+"""Shards and records, which may come from another machine, and the seals that stand around them."""
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
+from pathlib import Path
 
+from blobsync.base.seals import SealKey
 from blobsync.plan.transfer_plan import Route
 from blobsync.spread.file_json import FormatError
+from blobsync.spread.place import FolderPlace
 from blobsync.spread.record import read_answer
+from blobsync.spread.sealed_place import SealedPlace, parent_keys, worker_keys
 from blobsync.spread.shard import ShardReader
 from tests.soak.target import Target, ignoring, text
 
@@ -49,7 +54,71 @@ def _records(data: bytes) -> None:
         read_answer(line, Route.UPLOAD)
 
 
+class _OneDocument(FolderPlace):
+    """A place with one document, whatever it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("/nowhere"))
+        self.document = b""
+
+    def write(self, name: str, body: bytes) -> None:
+        self.document = body
+
+    def read(self, name: str) -> bytes | None:
+        return self.document
+
+    def names(self, folder: str) -> list[str]:
+        text = self.document.decode("utf-8", "replace")
+        return [text] if re.fullmatch("[A-Za-z0-9][A-Za-z0-9~.-]{0,199}", text) else []
+
+
+def _ignored(text: str) -> None:
+    """What is said of strangers' documents."""
+
+
+_RUN = SealKey(bytes(range(32)))
+_WORKER = "node1.0"
+_SEALED = {
+    "alive": b"1",
+    "stop": b"",
+    "slow": b'{"seconds":5,"by":"node1.0","mark":"00"}',
+    "shards/0000001": _SHARD.encode(),
+    "plan/0000000": _DOWN.encode(),
+    "records/0000001~node1.0-0badcafe~000000": _RECORDS.encode(),
+    "refused/node1.0": b"n1: f0 is another file here",
+    "result": b'{"job":"me_1_x","exit_code":0,"transferred":1,"verified":1,"failures":[]}',
+}
+
+
+def _place(*, parent: bool) -> tuple[_OneDocument, SealedPlace]:
+    raw = _OneDocument()
+    keys = parent_keys(_RUN) if parent else worker_keys(_RUN, _WORKER)
+    return raw, SealedPlace(raw, keys, "run", _ignored, session="one")
+
+
+def _document(name: str, body: bytes) -> bytes:
+    raw, place = _place(parent=True)
+    place.write(name, body)
+    return raw.document
+
+
+_DOCUMENTS = {name: _document(name, body) for name, body in _SEALED.items()}
+_USERS = _RUN.seal("run", "place", "run", b'{"run":"a","session":"b"}')
+
+
+def _sealed(data: bytes) -> None:
+    """Nothing but the documents themselves is believed, and each under its own name only."""
+    for parent in (True, False):
+        raw, place = _place(parent=parent)
+        raw.document = data
+        for name, document in _DOCUMENTS.items():
+            assert place.read(name) is None or data == document, name
+        assert not place.names("done")
+    assert _RUN.opened("run", "place", "run", data) is None or data == _USERS
+
+
 TARGETS = (
+    Target("sealed", ignoring(_sealed), (*_DOCUMENTS.values(), _USERS), (b"blobsync-seal 1 ", b"\n")),
     Target(
         "shard",
         ignoring(_shard),

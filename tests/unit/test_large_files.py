@@ -21,7 +21,7 @@ from blobsync.direct.file_blocks import BlockOrder, commit_blocks
 from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.index import Index
 from blobsync.plan.block_edges import BlockRange
-from blobsync.spread.earlier_records import Merged, leave_blocks, merge_records
+from blobsync.spread.earlier_records import Merged, leave_told, merge_records
 from blobsync.spread.place import FolderPlace
 from blobsync.spread.record import Answer, FileRecord, NamedBlock, Ready, answer_line
 from blobsync.spread.spread_engine import SpreadEngine
@@ -219,7 +219,7 @@ def test_what_the_parent_says_of_blocks_from_before_is_no_try_of_a_worker(killed
 
 def test_who_is_stopped_leaves_what_tells_of_blocks_and_nothing_else(killed: _Killed, store: MemoryStore) -> None:
     killed.place.write("stop", b"")
-    leave_blocks(killed.place)
+    assert leave_told(killed.place, files=False)
     assert len(killed.place.names("shards")) == len(killed.place.names("records")) == 1
     assert killed.place.read("stop") is None
     report = killed.next_run()

@@ -75,7 +75,14 @@ def task(tmp_path: Path, store: MemoryStore) -> MoveTask:
 @pytest.fixture
 def job(tmp_path: Path, task: MoveTask) -> NodeJob:
     probe = OwnProbe(tmp_path / "data", "0123456789abcdef").write()
-    orders = {"owner": _OWNER, "workers": 1, "nodes": 2, "range_bytes": 0, "ends": [{"probe": probe}]}
+    orders = {
+        "owner": _OWNER,
+        "workers": 1,
+        "nodes": 2,
+        "range_bytes": 0,
+        "ends": [{"probe": probe}],
+        "planned": len(cut(task.part, task.actions, 2)),
+    }
     words = parse_arguments(["exec", "--job", "/j", "--run-dir", str(tmp_path / "run"), "--root", str(tmp_path / "r")])
     return NodeJob(make_spec(options={"spread": orders}), {}, words, {}, 0)
 

@@ -15,6 +15,7 @@ import pytest
 from blobsync.base.errors import UsageError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState, RemoteState
+from blobsync.base.seals import SealKey
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.giving_up import was_tried
 from blobsync.local.index import Index
@@ -26,10 +27,11 @@ from blobsync.plan.transfer_plan import Action, FileFailure
 from blobsync.spread.arrivals_here import as_seen_here
 from blobsync.spread.earlier_records import merge_records
 from blobsync.spread.hauler import Ends, Hauler, HaulerSettings
-from blobsync.spread.place import FolderPlace, SharedPlace
+from blobsync.spread.place import CLAIM_SECONDS, FolderPlace, SharedPlace
 from blobsync.spread.probe import OwnProbe, files_probe, probe_problem, remove_probe, source_probe
 from blobsync.spread.record import FileRecord, Ready, answer_line
-from blobsync.spread.shard import end_text
+from blobsync.spread.sealed_place import SealedPlace, parent_keys, worker_keys
+from blobsync.spread.shard import cut, end_text, shard_lines
 from blobsync.spread.spread_engine import SpreadClock, SpreadEngine, SpreadRefusedError
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
@@ -52,9 +54,14 @@ class Threads:
         self.starts += 1
         if self._lost is None and not self.running:
             self.place.write("alive", b"1")
-            self.running = [threading.Thread(target=hauler(self.place, self._task, each).work) for each in range(2)]
+            haulers = [hauler(self.place_of(each), self._task, each) for each in range(2)]
+            self.running = [threading.Thread(target=each.work) for each in haulers]
             for thread in self.running:
                 thread.start()
+
+    def place_of(self, number: int) -> SharedPlace:
+        """As one worker reaches it."""
+        return self.place
 
     def ended(self) -> str | None:
         return self._lost
@@ -68,11 +75,19 @@ class Threads:
             thread.join()
 
 
-def hauler(place: SharedPlace, task: MoveTask, number: int = 0, engine: DirectEngine | None = None) -> Hauler:
+def hauler(
+    place: SharedPlace,
+    task: MoveTask,
+    number: int = 0,
+    engine: DirectEngine | None = None,
+    *,
+    claim: float = CLAIM_SECONDS,
+    told: Callable[[str], None] = lambda text: None,
+) -> Hauler:
     ends = Ends(task.part.source, task.part.destination)
-    settings = HaulerSettings(f"node{number}.0", number, str(uuid.UUID(int=number)), poll=0.01, flush=0.01)
+    settings = HaulerSettings(f"node{number}.0", number, str(uuid.UUID(int=number)), poll=0.01, flush=0.01, claim=claim)
     key = end_text(ends.source), end_text(ends.destination)
-    return Hauler(place, {key: ends}, engine or DirectEngine(), settings, lambda: None, lambda text: None)
+    return Hauler(place, {key: ends}, engine or DirectEngine(), settings, lambda: None, told)
 
 
 def clock() -> SpreadClock:
@@ -281,6 +296,91 @@ def test_of_a_blob_the_plan_s_md5_counts_and_not_a_worker_s(place: FolderPlace) 
     report = moved_by(SpreadEngine(DirectEngine(), place, Threads(place, task, "lost"), 1, watch=clock()), task)
     md5s = {moved.action.path: moved.source.md5 for moved in report.moved if moved.source}
     assert md5s == {"a": hashlib.md5(b"planned").digest(), "b": _MD5}
+
+
+def test_a_claim_of_somebody_who_moves_nothing_is_passed_over(task: MoveTask, place: FolderPlace) -> None:
+    moved_by(SpreadEngine(DirectEngine(), place, Threads(place, task, "lost"), 1, watch=clock()), task)
+    for name in place.names("records"):
+        place.remove(f"records/{name}")
+    (shard,) = place.names("shards")
+    assert place.claim(f"claims/{shard}", str(uuid.UUID(int=99)))
+    place.write("alive", b"1")
+    told: list[str] = []
+    work = threading.Thread(target=hauler(place, task, claim=0.05, told=told.append).work)
+    work.start()
+    while not place.names("done"):
+        pass
+    place.write("alive", b"")
+    work.join()
+    assert isinstance(task.part.destination, RemoteEnd)
+    assert len(list(task.part.destination.store.list_blobs("sets/"))) == 30
+    assert any("is claimed, and nobody moves it" in text for text in told)
+    # Whoever has the claim keeps it.
+    assert not place.claim(f"claims/{shard}", str(uuid.UUID(int=0)))
+
+
+class _Vandal(FolderPlace):
+    """Somebody takes each shard away as soon as it is there, but not for ever."""
+
+    taken = 0
+
+    def write(self, name: str, body: bytes) -> None:
+        super().write(name, body)
+        if name.startswith("shards/") and self.taken < 2:
+            self.taken += 1
+            self.remove(name)
+
+
+def test_a_shard_that_somebody_has_removed_is_put_back_when_nothing_is_heard(task: MoveTask, tmp_path: Path) -> None:
+    place = _Vandal(tmp_path / "place")
+    crew, listener = Threads(place, task), RecordingListener()
+    report = moved_by(SpreadEngine(DirectEngine(), place, crew, 1, poll=0.01, watch=clock()), task, listener)
+    crew.join()
+    assert len(report.moved) == 30 and place.taken == 2
+
+
+class _Finished(Threads):
+    """A worker that has finished a shard, and of whose records nothing is there."""
+
+    def start(self) -> None:
+        for name in self.place.names("shards"):
+            self.place.write(f"done/{name}", b"")
+
+
+def test_a_shard_whose_records_are_gone_ends_in_failures_by_name(task: MoveTask, place: FolderPlace) -> None:
+    report = moved_by(SpreadEngine(DirectEngine(), place, _Finished(place, task), 1, watch=clock()), task)
+    assert not report.moved and len(report.failed) == 30
+    assert {failure.code for _, failure in report.failed} == {FailureCode.NOT_REPORTED}
+
+
+def test_workers_of_a_sealed_place_move_all_of_it_beside_what_others_left_there(task: MoveTask, tmp_path: Path) -> None:
+    run, told = SealKey(bytes(range(32))), list[str]()
+    raw = FolderPlace(tmp_path / "place")
+    parent = SealedPlace(FolderPlace(tmp_path / "place"), parent_keys(run), "run", told.append, session="one")
+    (shard,) = cut(task.part, task.actions[:3], 1)
+    raw.write("shards/0000000", b"replaced at once")
+    raw.write("shards/9999999", "\n".join(shard_lines(shard)).encode())
+    for number in range(3):
+        raw.write(f"records/0000000~node7.0-{number:08x}~000000", answer_line(_moved(task, 0)).encode())
+    for name in ("done/0000000", "stop", "refused/node7.0"):
+        raw.write(name, b"")
+    crew = _SealedThreads(parent, task, tmp_path / "place", run)
+    report = moved_by(SpreadEngine(DirectEngine(), parent, crew, 2, poll=0.01), task)
+    crew.join()
+    assert len(report.moved) == 30 and not report.failed
+    assert any("records/0000000~node7.0-00000000~000000 has no seal" in text for text in told)
+
+
+class _SealedThreads(Threads):
+    """Each worker with its own keys."""
+
+    def __init__(self, place: SealedPlace, task: MoveTask, root: Path, run: SealKey) -> None:
+        super().__init__(place, task)
+        self._root, self._run = root, run
+
+    def place_of(self, number: int) -> SharedPlace:
+        keys = worker_keys(self._run, f"node{number}.0")
+        return SealedPlace(FolderPlace(self._root), keys, "run", lambda text: None)
 
 
 def test_a_node_that_cannot_take_part_stops_it_with_its_sentence(task: MoveTask, place: FolderPlace) -> None:

@@ -138,6 +138,11 @@ class NodeJob:
         name = f"std_log_process_{rank}.txt" if self.spec.has_numbered_logs else "std_log.txt"
         return self.run_dir / "user_logs" / name
 
+    def secret(self, name: str) -> str:
+        """A secret variable of the job, from the file that came with it, or from where its cluster put it."""
+        found = self._secret_env.get(name)
+        return found.reveal() if found is not None else self.environ.get(name, "")
+
     def user_environment(self, ranks: Ranks) -> dict[str, str]:
         """The environment of the user's program: the launcher's, the job's values, and who the process is."""
         secrets = {name: secret.reveal() for name, secret in self._secret_env.items()}

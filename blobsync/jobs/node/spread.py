@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import os
 import signal
 import sys
@@ -15,14 +16,18 @@ from typing import Any
 from blobsync.base.errors import BlobsyncError, StorageError, TransferCancelledError
 from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner
 from blobsync.base.redaction import redact
+from blobsync.base.seals import SealKey
 from blobsync.direct.engine import DirectEngine
 from blobsync.jobs.node.job import NodeJob
 from blobsync.jobs.node.places import JobPlaces
 from blobsync.jobs.node.ranks import NotReadyError
 from blobsync.jobs.node.spread_parent import run_parent
+from blobsync.jobs.spec import SPREAD_KEY
 from blobsync.spread.hauler import Ends, Hauler, HaulerSettings
 from blobsync.spread.place import ContainerPlace, FolderPlace, SharedPlace
 from blobsync.spread.probe import probe_problem
+from blobsync.spread.sealed_orders import orders_seal
+from blobsync.spread.sealed_place import SealedPlace, parent_keys, worker_keys
 from blobsync.spread.shard import end_text
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.store.rest.pace import Pace
@@ -40,14 +45,17 @@ def run_spread(job: NodeJob, places: JobPlaces, worker: int | None) -> int:
     orders = job.spec.spread
     if orders is None:
         raise NotReadyError("the job is no transfer")
+    run = _run_key(job, orders)
     if worker is None:
         return _Workers(job, SubprocessRunner()).run(_numbers(job, orders))
     _listen_for_the_end()
     try:
         if worker == PARENT:
             alone = DirectEngine(source_sas=lambda end: places.sas(str(end.store.container)))
-            return run_parent(job, open_place(orders, places), _all_ends(orders, places), alone, _tell)
-        return _haul(job, orders, places, worker)
+            raw, claims = open_place(orders, places), open_place(orders, places, "claims")
+            place = SealedPlace(raw, parent_keys(run), orders["run"], _tell, session=orders["run"])
+            return run_parent(job, place, _all_ends(orders, places), alone, _tell, claims=claims)
+        return _haul(job, orders, places, run, worker)
     except TransferCancelledError as stop:
         _tell(stop.message)
         return 128 + signal.SIGTERM
@@ -104,10 +112,30 @@ class _Workers:
                 return
 
 
-def _haul(job: NodeJob, orders: Mapping[str, Any], places: JobPlaces, worker: int) -> int:
-    place = open_place(orders, places)
+def _run_key(job: NodeJob, orders: Mapping[str, Any]) -> SealKey:
+    """The transfer's key. Orders that do not have its seal were not given by who submitted the job."""
+    secret = job.secret(SPREAD_KEY)
+    if not orders.get("run") or not secret:
+        raise NotReadyError(
+            "the job has no key for its transfer: another version of blobsync submitted it",
+            hint="abort it and run the command again",
+        )
+    try:
+        key = SealKey(bytes.fromhex(secret))
+    except ValueError as error:
+        raise NotReadyError("the key of the transfer is none") from error
+    if not hmac.compare_digest(str(orders.get("seal")), orders_seal(key, orders)):
+        raise NotReadyError(
+            "the orders of the job are not those that it was submitted with",
+            hint="see who can write to its folder, then abort it and run the command again",
+        )
+    return key
+
+
+def _haul(job: NodeJob, orders: Mapping[str, Any], places: JobPlaces, run: SealKey, worker: int) -> int:
     number = job.node_rank * int(orders["workers"]) + worker
     name = f"node{job.node_rank}.{worker}"
+    place = SealedPlace(open_place(orders, places), worker_keys(run, name), orders["run"], _tell)
     # Workers that were started again take back at once what they had.
     holder = str(uuid.uuid5(uuid.UUID(orders["owner"]), name))
     settings = HaulerSettings(name, number, holder, orders["cap_mbps"])
@@ -134,12 +162,12 @@ def _haul(job: NodeJob, orders: Mapping[str, Any], places: JobPlaces, worker: in
     return 0
 
 
-def open_place(orders: Mapping[str, Any], places: JobPlaces) -> SharedPlace:
-    """Where the job's parent has put the shards."""
+def open_place(orders: Mapping[str, Any], places: JobPlaces, which: str = "path") -> SharedPlace:
+    """Where the job's parent has put the shards (``path``), or has its claim (``claims``)."""
     if not orders["container"]:
-        return FolderPlace(Path(orders["path"]))
+        return FolderPlace(Path(orders[which]))
     store = places.container(orders["container"])
-    return ContainerPlace(store, store.leases(), orders["path"])
+    return ContainerPlace(store, store.leases(), orders[which])
 
 
 def _all_ends(orders: Mapping[str, Any], places: JobPlaces) -> list[Ends]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from blobsync.base.errors import StorageError
 from blobsync.base.failure_codes import ExitCode
 from blobsync.base.plain_json import parse_object
 from blobsync.jobs.node.job import NodeJob
@@ -38,9 +39,11 @@ def run_parent(
     told: Callable[[str], None],
     *,
     poll: float = 1.0,
+    claims: SharedPlace | None = None,
 ) -> int:
     """Move all of it, look at the destination, and leave the result at the place; the code that ``u`` would end with.
-    ``alone`` is the engine of this process. ``poll`` is how long records are waited for, in seconds.
+    ``alone`` is the engine of this process. ``poll`` is how long records are waited for, in seconds. ``claims`` is
+    where the parent's claim is, if that is another place.
 
     Started again, it cuts the same shards, and hears of those that are done. What an earlier one has left as the result
     of this job is the result: nothing is tried again.
@@ -50,7 +53,7 @@ def run_parent(
         # It was killed before it could end: the workers may still wait for it.
         place.write("alive", b"")
     else:
-        result = _carry_out(job, place, ends, alone, told, poll)
+        result = _carry_out(job, place, ends, alone, told, poll, claims or place)
     # Not after an interrupt: where the job goes on on another node, its workers look for them.
     for each in _orders(job)["ends"]:
         remove_probe(each.get("probe"))
@@ -91,13 +94,19 @@ def _earlier_result(job: NodeJob, place: SharedPlace) -> _Result | None:
 
 
 def _carry_out(
-    job: NodeJob, place: SharedPlace, ends: Sequence[Ends], alone: Engine, told: Callable[[str], None], poll: float
+    job: NodeJob,
+    place: SharedPlace,
+    ends: Sequence[Ends],
+    alone: Engine,
+    told: Callable[[str], None],
+    poll: float,
+    claims: SharedPlace,
 ) -> _Result:
     orders = _orders(job)
     index = Index(job.beside("index.sqlite"), told)
-    with Presence(place, orders["owner"]) as presence:
-        presence.show()
-        parts = _parts(place, ends)
+    with Presence(claims, orders["owner"]) as presence:
+        presence.show(place)
+        parts = _parts(place, ends, int(orders["planned"]))
         workers = int(orders["workers"]) * int(orders["nodes"])
         about = int(orders["range_bytes"])
         engine = SpreadEngine(alone, place, _OwnJob(), workers, poll=poll, keep_records=True, range_bytes=about)
@@ -118,8 +127,14 @@ def _carry_out(
     return result
 
 
-def _parts(place: SharedPlace, ends: Sequence[Ends]) -> list[LivePart]:
-    shards = [read_shard(place.read(f"plan/{name}") or b"") for name in place.names("plan")]
+def _parts(place: SharedPlace, ends: Sequence[Ends], planned: int) -> list[LivePart]:
+    bodies = [place.read(f"plan/{number:07}") for number in range(planned)]
+    if None in bodies:
+        raise StorageError(
+            f"{place.shown}plan/{bodies.index(None):07} is not there as it was left: the plan is not carried out",
+            hint="run the same command again",
+        )
+    shards = [read_shard(body) for body in bodies if body is not None]
     known = {(end_text(each.source), end_text(each.destination)): each for each in ends}
     actions: dict[tuple[str, str], list[FileAction]] = {}
     first: dict[tuple[str, str], Shard] = {}

@@ -41,6 +41,7 @@ from blobsync.jobs.backends.aml.request import (
     node_secrets,
     secrets_body,
     secrets_path,
+    with_transfer_key,
     without_bundle,
 )
 from blobsync.jobs.backends.aml.ssh_service import find_az, find_public_key, read_address, ssh_proxy, tagged_machine
@@ -132,7 +133,8 @@ class AmlBackend:
             self.forget(spec)
             return Refused(error)
         try:
-            answer = self._client.call("PUT", f"jobs/{run_name(spec.run_id)}", request.job, doing="submit")
+            body = with_transfer_key(request.job, secrets)
+            answer = self._client.call("PUT", f"jobs/{run_name(spec.run_id)}", body, doing="submit")
         except (BackendFailingError, LostContactError) as error:
             return self._unanswered(spec, error)
         except BlobsyncError as error:

@@ -25,7 +25,7 @@ from blobsync.jobs.backends.aml import storage as aml_storage
 from blobsync.jobs.backends.aml.replies import spec_tags
 from blobsync.jobs.backends.aml.storage import Datastore
 from blobsync.jobs.node_archive import travelling_sources
-from blobsync.jobs.spec import FolderLink, JobSpec, Secrets
+from blobsync.jobs.spec import SPREAD_KEY, FolderLink, JobSpec, Secrets
 
 ENVIRONMENT = "blobsync"
 # In effect the machine's memory, as in ACT; PyTorch's data loaders need it.
@@ -167,7 +167,18 @@ def secrets_path(cluster: Cluster, spec: JobSpec) -> str:
 def node_secrets(spec: JobSpec, secrets: Secrets) -> Secrets:
     """What that blob holds. A transfer's nodes open its containers themselves; data of other jobs is in datastores."""
     moved = (spec.spread or {}).get("rights", {})
-    return Secrets({container: secrets.sas[container] for container in moved}, secrets.env)
+    # Others may be able to read that container. The key of a transfer is in the job's own definition.
+    env = {name: value for name, value in secrets.env.items() if name != SPREAD_KEY}
+    return Secrets({container: secrets.sas[container] for container in moved}, env)
+
+
+def with_transfer_key(job: Mapping[str, Any], secrets: Secrets) -> Mapping[str, Any]:
+    """The body of a job, with the key of its transfer: **holds a secret**."""
+    if SPREAD_KEY not in secrets.env:
+        return job
+    properties = job["properties"]
+    variables = {**properties.get("environmentVariables", {}), SPREAD_KEY: secrets.env[SPREAD_KEY]}
+    return {**job, "properties": {**properties, "environmentVariables": variables}}
 
 
 def secrets_body(secrets: Secrets) -> bytes:
