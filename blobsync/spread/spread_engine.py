@@ -226,6 +226,8 @@ class SpreadEngine:
         """Nothing was heard for a while: what somebody else has taken away or written over is put there again. A shard
         that its worker has finished, and whose records are gone, is at its end."""
         done = set(self._place.names("done"))
+        # Their records were there before.
+        self._listen(run)
         for name, account in tuple(run.open.items()):
             if name in done:
                 self._close(run, account, "its worker has finished it, and what it said of it is not there")
@@ -256,30 +258,31 @@ class SpreadEngine:
             raise SpreadRefusedError(f"{worker} cannot take part: {said}", hint=_NOT_SHARED)
 
     def _listen(self, run: _Task) -> bool:
-        """Read what is new; False where nothing is."""
+        """Read what is new; False where nothing of it is a worker's word."""
         new = [name for name in self._place.names("records") if name not in self._heard]
+        heard = False
         for name in new:
             self._heard.add(name)
             match = _RECORD.fullmatch(name)
             if match and (account := run.open.get(match["shard"])):
-                self._read(run, name, match, account)
+                heard = self._read(run, name, match, account) or heard
         # Who finished a shard left out what others had told before, and their records may come later in this list.
         while run.done:
             self._close(run, *run.done.pop())
         run.reading.settle()
         self._hand_out(run, run.large.again())
-        return bool(new)
+        return heard
 
-    def _read(self, run: _Task, name: str, match: re.Match[str], account: ShardAccount) -> None:
+    def _read(self, run: _Task, name: str, match: re.Match[str], account: ShardAccount) -> bool:
         attempt = name.rpartition("~")[0]
-        if attempt in run.lying:
-            return
+        body = self._place.read(f"records/{name}") if attempt not in run.lying else None
+        if body is None:
+            return False
         shard = match["shard"]
         if run.attempts.get(shard) != attempt:
             # Where somebody else has taken it over, what was under way moves again.
             run.attempts[shard] = attempt
             account.begin_again(match["worker"], run.listener)
-        body = self._place.read(f"records/{name}") or b""
         try:
             for line in body.decode("utf-8", "replace").splitlines():
                 self._hear(run, account, line)
@@ -287,6 +290,7 @@ class SpreadEngine:
             run.lying.add(attempt)
             run.listener.note(f"what {match['worker']} says of a shard is not believed: {error}")
             run.done.append((account, "its worker said what cannot be, and is not believed"))
+        return True
 
     def _hear(self, run: _Task, account: ShardAccount, line: str) -> None:
         answer = read_answer(line, run.task.part.route)
