@@ -7,9 +7,10 @@ import hashlib
 import json
 import os
 import random
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -316,3 +317,27 @@ def test_without_the_key_of_the_first_machine_records_count_as_absent_and_it_is_
     done = project.json("u", "data", *_TWO)
     assert (done.code, done.data["transferred"]) == (0, 0), str(done)
     assert read_tree(project.data) == _HASHES
+
+
+def test_a_job_of_a_version_that_sealed_nothing_is_waited_for(
+    project: Project, container: Container, forger: Forger
+) -> None:
+    started = project.json("u", "data", *_TWO, *_SLOWLY, "--detach")
+    assert started.code == 0 and forger.places(), str(started)
+    job = started.data["job_id"]
+    # As it stands on record of such a version, whose command was killed.
+    with closing(sqlite3.connect(project.state / "jobs.sqlite")) as database, database:
+        (text,) = database.execute("select spec from jobs where run_id=?", (job,)).fetchone()
+        spec = json.loads(text)
+        orders = spec["options"]["spread"]
+        older = {name: value for name, value in orders.items() if name not in ("run", "seal", "claims", "planned")}
+        spec["options"]["spread"] = {**older, "path": orders["claims"], "detach": False}
+        database.execute("update jobs set spec=? where run_id=?", (json.dumps(spec), job))
+    done = project.json("u", "data", *_TWO)
+    assert (done.code, done.codes) == (3, {"spread_busy"}) and "an older blobsync" in str(done.errors), str(done)
+    assert f"blobsync abort {job}" in str(done.errors)
+    assert project.run("abort", job).code == 0
+    assert wait_until(lambda: project.json("q", job).data["jobs"][0]["status"] == "Canceled", seconds=60, pause=0.5)
+    # The claim of its node 0 runs out by itself.
+    assert wait_until(lambda: project.json("u", "data", *_TWO).code == 0, seconds=120, pause=2)
+    assert container.contents("data/") == _HASHES
