@@ -337,6 +337,16 @@ def test_a_template_from_a_clone_reads_no_other_file_and_writes_none(root: Path,
     assert load_template(root, "odd").notes == ("aux_data/jobs/odd.yaml: mine: unknown field, ignored",)
 
 
+def test_a_template_does_not_say_whose_code_runs(root: Path) -> None:
+    digest = "ab" * 32
+    save_template(root, "x", JobForm("here", {"command": "true", "code": digest}))
+    assert digest not in (root / "aux_data/jobs/x.yaml").read_text()
+    (root / "aux_data/jobs/y.yaml").write_text(f"cluster: here\ncommand: 'true'\ncode: {digest}\n")
+    filled = load_template(root, "y")
+    assert filled.form.text("code") == "" and filled.form.text("command") == "true"
+    assert "does not say whose code runs" in filled.notes[0]
+
+
 def test_a_template_folder_that_leads_out_is_not_used(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     outside = tmp_path_factory.mktemp("outside")
     (outside / "x.yaml").write_text("command: stolen\n")

@@ -29,6 +29,8 @@ TEMPLATE_FOLDER = "aux_data/jobs"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _SUFFIX = ".yaml"
 _COMMENT = "A filled form of New job in blobsync web. It holds no credentials, so it can be committed."
+# The field with the digest of code that the user trusts for one job: nobody else can say that.
+_CODE = "code"
 # What names a variable of the environment holds nothing.
 _REFERENCE = re.compile(r"\$(?:\{[A-Za-z_][A-Za-z0-9_]*\}|[A-Za-z_][A-Za-z0-9_]*)")
 _REFERRING = re.compile(rf"[A-Za-z0-9_]*\s*[=:]?\s*[\"']?{_REFERENCE.pattern}")
@@ -60,7 +62,9 @@ def load_template(root: Path, name: str) -> FilledForm:
     for key, value in _fields(document.values):
         if not isinstance(value, (str, int)) or isinstance(value, bool) or len(str(value)) > MOST_CHARS:
             raise document.error((key,), "must be a text")
-        if key in BY_NAME or key.startswith((MODE, INCLUDE)):
+        if key == _CODE:
+            notes.append(f"{shown}: {key}: a template does not say whose code runs; type the digest if you trust it")
+        elif key in BY_NAME or key.startswith((MODE, INCLUDE)):
             values[key] = str(value)
         elif key != "cluster":
             notes.append(f"{shown}: {key}: unknown field, ignored")
@@ -84,7 +88,7 @@ def save_template(root: Path, name: str, form: JobForm, *, replace: bool = False
     folders: dict[str, dict[str, str]] = {}
     for key in form.values:
         text = form.text(key)
-        if not text or not (key in BY_NAME or key.startswith((MODE, INCLUDE))):
+        if not text or key == _CODE or not (key in BY_NAME or key.startswith((MODE, INCLUDE))):
             continue
         kind, _, folder = key.partition(":")
         if folder:
