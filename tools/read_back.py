@@ -153,13 +153,16 @@ ROWS: tuple[ReadBack, ...] = (
     ReadBack(
         "shards, records, results and signs of life of a transfer over nodes",
         "the container of the transfer, or the folder that its nodes share",
-        "sealed for the run; claims and owners only make somebody wait",
+        "sealed for the run; claims, owners and probes only make somebody stop or wait",
         (
+            "e2e/test_spread_forgers.py::test_a_forger_beside_the_run_has_nothing_believed_or_uploaded",
+            "unit/test_sealed_place.py::test_what_a_stranger_writes_counts_as_absent_and_is_named_once",
             "unit/test_shards.py::test_a_record_of_another_version_than_the_plans_is_not_believed",
             "unit/test_worker_orders.py::test_a_shard_between_other_ends_is_refused",
         ),
         (
             "jobs.node.spread_parent:_earlier_result",
+            "project.spreading:Spreading._earlier",
             "spread.file_json:object_of",
             "spread.place:ContainerPlace.read",
             "spread.place:FolderPlace.claim",
@@ -167,6 +170,7 @@ ROWS: tuple[ReadBack, ...] = (
             "spread.place:FolderPlace.release",
             "spread.probe:OwnProbe._left_behind",
             "spread.probe:_own_problem",
+            "spread.sealed_place:SealedPlace._life",
         ),
     ),
     ReadBack(
