@@ -750,10 +750,10 @@ def test_a_download_that_was_killed_goes_on_where_it_was(node: Node, service: Bl
 
 @pytest.fixture
 def small_node(tmp_path: Path, service: BlobService) -> Iterator[Node]:
-    """A node whose disk has 1 MiB."""
+    """A node whose disk has 400 KiB."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    words = ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(disk)]
     mounted = subprocess.run(words, capture_output=True, check=False)
     if mounted.returncode != 0:
         pytest.skip(f"may not mount a tmpfs here: {mounted.stderr.decode().strip()}")
@@ -769,7 +769,7 @@ def test_a_download_that_cannot_fit_on_the_node_is_refused_with_both_figures(
     folders = (small_node.folder_link("data", "download"),)
     done = small_node.do("node", make_spec("true", code=small_node.code({"a": ""}), folders=folders))
     assert done.returncode == 72 and "(disk_too_small)" in done.stderr, done.stderr
-    assert re.search(r"data: 3 MB would be written to \S+/data, and [\d.]+ [kM]B are free", done.stderr)
+    assert re.search(r"data: 3 MB would be written to \S+/data, and [\d.]+ KB are free", done.stderr)
     assert not [path for path in service.requests if path.startswith("GET /acct/box/mine/data/")]
 
 
@@ -777,12 +777,12 @@ def test_the_first_file_without_room_on_the_node_ends_the_job_with_its_sentence(
     small_node: Node, service: BlobService
 ) -> None:
     """Small files take a block each, so that they look as if they would fit."""
-    for number in range(350):
+    for number in range(150):
         service.put(f"mine/data/{number:04}", bytes(10))
     folders = (small_node.folder_link("data", "download"),)
     done = small_node.do("node", make_spec("true", code=small_node.code({"a": ""}), folders=folders))
     assert done.returncode == 72, done.stderr
-    said = r"data: [\d,]+ of 350 files did not arrive; the first: \S+/data/\d{4}: No space left on device"
+    said = r"data: [\d,]+ of 150 files did not arrive; the first: \S+/data/\d{4}: No space left on device"
     assert re.search(rf"could not be made ready: {said} \(disk_full\); free some space", done.stderr), done.stderr
     assert "Traceback" not in done.stderr and not small_node.root.exists()
     assert "not tried, since others failed: " in done.stderr
