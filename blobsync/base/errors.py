@@ -45,6 +45,7 @@ for the user, and an optional ``hint``: the next command to run, or what to chan
         IgnorePatternError
         SecretsFoundError
         UntrustedCodeError               code for a job that was neither published from here nor trusted
+      UntrustedDockerError               docker.args that reach beyond the project, on this machine
       JobError
         BackendUnavailableError
           BackendFailingError            no answer, 429 or 5xx after all retries
@@ -395,6 +396,16 @@ class UntrustedCodeError(ArchiveError):
     def __init__(self, message: str, *, digest: str, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.digest = digest
+
+
+class UntrustedDockerError(BlobsyncError):
+    """``options`` are those for docker that the user has to agree to."""
+
+    code = FailureCode.DOCKER_UNTRUSTED
+
+    def __init__(self, message: str, *, options: tuple[str, ...], hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.options = options
 
 
 class JobError(BlobsyncError):

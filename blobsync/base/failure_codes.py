@@ -166,6 +166,11 @@ class FailureCode(str, Enum):
     IGNORE_PATTERN = "ignore_pattern", "a pattern of an ignore file is invalid", ExitCode.USAGE
     SECRETS_FOUND = "secrets_found", "the code seems to contain a credential", ExitCode.USAGE
     CODE_UNTRUSTED = "code_untrusted", "the code of a job was neither published from here nor trusted", ExitCode.USAGE
+    DOCKER_UNTRUSTED = (
+        "docker_untrusted",
+        "options for docker reach beyond the project and are not trusted",
+        ExitCode.USAGE,
+    )
     # Jobs
     JOB_FAILED = "job_failed", "a job operation failed"
     BACKEND_UNAVAILABLE = (

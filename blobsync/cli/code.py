@@ -9,6 +9,7 @@ import typer
 
 from blobsync.base.amounts import count_text, size_text, took_text
 from blobsync.base.errors import UsageError
+from blobsync.cli.consent import with_consent
 from blobsync.cli.options import command as register_command
 from blobsync.cli.output import Result
 from blobsync.cli.reports import result_data, result_lines
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from blobsync.code.files import Decision
     from blobsync.code.project_code import Code, CodeResult, CodeState
     from blobsync.plan.transfer_plan import TransferResult
+    from blobsync.project.api import Project
 
 # Files whose presence is explained by --list, and uncommitted files that are named.
 _EXPLAINED = 10
@@ -65,7 +67,7 @@ def init(
     """
     if sum((list_files, why is not None, folder)) > 1:
         raise UsageError("--list, --why and --folder cannot be combined")
-    code = _code(session, allow_secrets=allow_secrets, max_file_size=max_file_size)
+    code = _code(session.project(), allow_secrets=allow_secrets, max_file_size=max_file_size)
     if why is not None:
         return _why(code.why(why))
     if list_files:
@@ -84,23 +86,26 @@ def initc(
     """Compile in the cluster's docker image, then run init.
 
     Runs compile.aml.sh of the project with the cluster's compile_args, in a copy of the code; its output
-    is packed as well.
+    is packed as well. Options of docker.args that reach beyond the project need your word: 'blobsync config
+    trust-docker'.
 
     \b
       blobsync initc
     """
-    code = _code(session, allow_secrets=allow_secrets, max_file_size=max_file_size)
-    return _published(session, code.publish_compiled(dry_run=dry_run))
+    project = session.project()
+    code = _code(project, allow_secrets=allow_secrets, max_file_size=max_file_size)
+    result = with_consent(session, project, lambda: code.publish_compiled(dry_run=dry_run))
+    return _published(session, result)
 
 
-def _code(session: Session, *, allow_secrets: bool, max_file_size: str | None) -> Code:
+def _code(project: Project, *, allow_secrets: bool, max_file_size: str | None) -> Code:
     from blobsync.code.project_code import Code, CodeOptions
     from blobsync.config.typed import parse_size
 
     limit = parse_size(max_file_size) if max_file_size else None
     if max_file_size and limit is None:
         raise UsageError(f"--max-file-size {max_file_size}: not a size", hint="for example 200MB or 1GiB")
-    return Code(session.project(), CodeOptions(max_file_size=limit, allow_secrets=allow_secrets))
+    return Code(project, CodeOptions(max_file_size=limit, allow_secrets=allow_secrets))
 
 
 def _published(session: Session, result: CodeResult) -> Result:

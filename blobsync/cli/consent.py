@@ -1,13 +1,14 @@
-"""Asking once about a symlink that leaves the project, and about a state folder that may be somebody else's."""
+"""Asking once about a symlink or an option for docker that leaves the project, and a state folder of somebody else."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from blobsync.base.errors import UntrustedLinkError, UntrustedStateError, UsageError
+from blobsync.base.errors import UntrustedDockerError, UntrustedLinkError, UntrustedStateError, UsageError
 from blobsync.cli.confirm import confirm
 from blobsync.local.state_dir import trust_state
 
@@ -19,9 +20,10 @@ T = TypeVar("T")
 
 
 def with_consent(session: Session, project: Project, act: Callable[[], T]) -> T:
-    """What ``act`` returns, after the user agreed to each link that it may not follow without.
+    """What ``act`` returns, after the user agreed to each link and each option that it may not use without.
 
-    Without a terminal, raises ``UntrustedLinkError``, whose hint is the command to trust the link.
+    Without a terminal, raises ``UntrustedLinkError`` or ``UntrustedDockerError``, whose hint is the command to trust
+    it. ``act`` is begun anew then, and raises them before anything is changed.
     """
     while True:
         try:
@@ -32,6 +34,12 @@ def with_consent(session: Session, project: Project, act: Callable[[], T]) -> T:
             for link, target in error.links:
                 confirm(session, f"{link} points outside the project, to {target}: read and write there from now on?")
             project.trust_links(error.links)
+        except UntrustedDockerError as error:
+            if not sys.stdin.isatty():
+                raise
+            words = shlex.join(error.options)
+            confirm(session, f"docker.args reaches beyond the project: use all of {words} here from now on?")
+            project.trust_docker(error.options)
 
 
 def agree_to_state(session: Session, error: UntrustedStateError) -> None:

@@ -17,6 +17,7 @@ from blobsync.base.failure_codes import ExitCode
 from blobsync.cli import job_views
 from blobsync.cli.cluster_choice import choose, with_choice
 from blobsync.cli.confirm import CommandInterruptedError
+from blobsync.cli.consent import with_consent
 from blobsync.cli.job_views import find_jobs, followed, note_all
 from blobsync.cli.job_words import cause_data, cause_lines, job_data, nodes_text, ssh_line, state_text
 from blobsync.cli.options import NO_CLUSTER, SETTINGS, command
@@ -155,7 +156,8 @@ def _of_file(
 def local(session: Session, cmd: CommandArgument) -> Result:
     """Run a command here, in the foreground, with the environment that it would have as a job.
 
-    In the cluster's docker image where the cluster file says use_custom_docker and docker is there.
+    In the cluster's docker image where the cluster file says use_custom_docker and docker is there. Options of
+    docker.args that reach beyond the project need your word: 'blobsync config trust-docker'.
 
     \b
       blobsync local python train.py --data voc20
@@ -164,7 +166,8 @@ def local(session: Session, cmd: CommandArgument) -> Result:
     """
     if session.json:
         raise UsageError("local runs in the terminal, so it has no --json")
-    return Result(exit_code=session.project().jobs.run_here(cmd))
+    project = session.project()
+    return Result(exit_code=with_consent(session, project, lambda: project.jobs.run_here(cmd)))
 
 
 def resubmit(

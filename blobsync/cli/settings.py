@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -29,6 +30,7 @@ def register(app: typer.Typer) -> None:
     command(config, "trust-link", takes=NO_CLUSTER)(config_trust_link)
     command(config, "trust-state", takes=NO_CLUSTER)(config_trust_state)
     command(config, "trust-code", takes=NO_CLUSTER)(config_trust_code)
+    command(config, "trust-docker", takes=ITS_NAME)(config_trust_docker)
     app.add_typer(config, name="config")
     emulator = typer.Typer(**SETTINGS, help="Run a local blob server (Azurite) to try things out.")
     command(emulator, "start", takes=NO_CLUSTER)(emulator_start)
@@ -201,6 +203,37 @@ def config_trust_code(
         lines += [f"published from here: {one.digest} at {one.place}" for one in last]
     data = {"trusted": list(known.trusted), "published": published}
     return Result(data, lines or ["no code is trusted, and none was published from here"])
+
+
+def config_trust_docker(
+    session: Session,
+    forget: Annotated[bool, typer.Option("--forget", help="Trust no options in this project any more.")] = False,
+) -> Result:
+    """Trust the docker.args of the cluster file, though they reach beyond the project: 'local' and 'initc' use them.
+
+    Such as --privileged, or -v with a folder elsewhere: they may give the programs in the image what root has on this
+    machine. Exactly these words are trusted; if the file changes, they must be trusted again.
+    The list is kept in your own configuration, never in the project.
+
+    \b
+      blobsync config trust-docker
+      blobsync config trust-docker --forget
+    """
+    from blobsync.config.loader import load_cluster
+    from blobsync.config.project_root import current_folder, find_project
+    from blobsync.config.trusted_docker import DockerArgs, load_trusted_docker, save_trusted_docker
+
+    root = find_project(current_folder(session.environ), session.environ)
+    known = load_trusted_docker(root, session.environ)
+    if forget:
+        save_trusted_docker(root, (), session.environ)
+        lines = [f"no longer trusted: {shlex.join(words)}" for words in sorted(known)] or ["no options are trusted"]
+        return Result({"trusted": []}, lines)
+    args = DockerArgs.of(load_cluster(root, session.cluster, environ=session.environ))
+    trusted = known | ({args.words} if args.reaching is not None else set())
+    save_trusted_docker(root, trusted, session.environ)
+    lines = [f"trusted: {shlex.join(words)}" for words in sorted(trusted)]
+    return Result({"trusted": [list(words) for words in sorted(trusted)]}, lines or ["none of them needs your word"])
 
 
 def _moment(seconds: float) -> str:

@@ -41,6 +41,7 @@ from blobsync.code.unpack import digest_of_archive
 from blobsync.config.mapping import project_relative
 from blobsync.config.model import Cluster, CodeEntry, FolderEntry
 from blobsync.config.trusted_code import is_digest, record_published
+from blobsync.config.trusted_docker import DockerArgs, demand_docker
 from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.ignore import IgnoreRules
 from blobsync.local.state_dir import StateDir
@@ -211,10 +212,14 @@ class Code:
         return self._publish(place, self.current_state, started, dry_run=dry_run)
 
     def publish_compiled(self, *, dry_run: bool = False) -> CodeResult:
-        """Compile in the cluster's docker image, then publish what came of it. See ``code.compile``."""
+        """Compile in the cluster's docker image, then publish what came of it. See ``code.compile``.
+
+        Raises ``UntrustedDockerError`` for ``docker.args`` that reach beyond the project.
+        """
         started = time.monotonic()
         place = self._place()
         state = self.current_state()
+        demand_docker(DockerArgs.of(self._project.cluster), self._project.environ)
         with self._scratch() as scratch:
             code_compile.compile_code(self._project.cluster, state.snapshot, scratch, self._runner)
             compiled = replace(

@@ -20,9 +20,12 @@ from pathlib import Path
 from blobsync.base.errors import BlobsyncError, ConfigError, ProcessError
 from blobsync.base.process import ProcessRunner, python_module
 from blobsync.config.model import Cluster
+from blobsync.config.trusted_docker import DockerArgs, demand_docker
+from blobsync.config.trusted_links import load_trusted_links
 from blobsync.jobs.describe import SubmitRequest, describe
 from blobsync.jobs.node_archive import node_archive
 from blobsync.jobs.spec import JobSpec
+from blobsync.local.tree import demand_trust
 
 _DOCKER_SECONDS = 30.0
 _DEFAULT_SHM = "8g"
@@ -42,12 +45,19 @@ class Foreground:
 def run_here(
     cluster: Cluster, request: SubmitRequest, process: ProcessRunner, environ: Mapping[str, str]
 ) -> tuple[int, str]:
-    """Run to the end with this terminal; returns the exit code and a note. Raises ``ProcessError``."""
+    """Run to the end with this terminal; returns the exit code and a note.
+
+    Raises ``ProcessError``, and where it would run in docker, ``UntrustedDockerError`` and ``UntrustedLinkError``.
+    """
     spec = describe(cluster, request, "local", None)
+    problem = docker_problem(cluster, process)
+    if problem is None:
+        demand_docker(DockerArgs.of(cluster), environ)
+        demand_trust(cluster.root, cluster.prefixes, load_trusted_links(cluster.root, environ))
     for entry in spec.folders:
         (cluster.root / entry.name).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="blobsync-") as scratch:
-        started = arrange(cluster, spec, Path(scratch), environ, docker_problem(cluster, process))
+        started = arrange(cluster, spec, Path(scratch), environ, problem)
         return process.attach(started.argv, env=started.env, cwd=cluster.root), started.note
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from blobsync.base.errors import LocalFileError
+from blobsync.base.errors import LocalFileError, UntrustedLinkError
 from blobsync.base.file_states import LocalState
 from blobsync.base.reasons import Reason
 from blobsync.config.mapping import is_below
 from blobsync.config.project_root import PROJECT_MARK
-from blobsync.config.trusted_links import OutsideLink
+from blobsync.config.trusted_links import OutsideLink, trust_command
 from blobsync.local.names import is_temporary
 from blobsync.local.state_dir import NAME as STATE_DIR_NAME
 
@@ -99,6 +99,18 @@ def way_to(root: Path, path: str, trusted: frozenset[OutsideLink]) -> Way:
             untrusted.append(OutsideLink(link, real))
         opened.append(real)
     return Way(tuple(entered), tuple(untrusted))
+
+
+def demand_trust(root: Path, paths: Iterable[str], trusted: frozenset[OutsideLink]) -> None:
+    """Raise ``UntrustedLinkError`` where a link on the way to ``paths``, from the project's root, is not trusted."""
+    links = dict.fromkeys(link for path in paths for link in way_to(root, path, trusted).untrusted)
+    if links:
+        where = "; ".join(f"{link.link} points to {link.target}" for link in links)
+        raise UntrustedLinkError(
+            f"a symlink points outside the project, and blobsync does not follow it until you trust it: {where}",
+            links=tuple(links),
+            hint=f"to trust it: {' && '.join(trust_command(link.link) for link in links)}",
+        )
 
 
 def is_protected(real: str, project: str) -> bool:

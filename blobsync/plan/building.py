@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from blobsync.base.errors import NothingMatchedError, UntrustedLinkError, UsageError
+from blobsync.base.errors import NothingMatchedError, UsageError
 from blobsync.base.locations import BlobUrl
-from blobsync.config.trusted_links import trust_command
 from blobsync.local import names
 from blobsync.local.sorted_runs import Spill
-from blobsync.local.tree import LinkPolicy, ignores_case, way_to
+from blobsync.local.tree import LinkPolicy, demand_trust, ignores_case, way_to
 from blobsync.plan.decisions import check_names, guard_mirror, leave_out
 from blobsync.plan.engine_model import EngineRules, Work, choose_engine
 from blobsync.plan.gathering import Gathered, gather
@@ -89,14 +88,7 @@ def check_links(context: ProjectContext, chosen: Sequence[Leg]) -> None:
 
 def demand_consent(context: ProjectContext, paths: Iterable[str]) -> None:
     """The same for ``paths`` of the project, each from its root."""
-    links = dict.fromkeys(link for path in paths for link in way_to(context.root, path, context.trusted).untrusted)
-    if links:
-        where = "; ".join(f"{link.link} points to {link.target}" for link in links)
-        raise UntrustedLinkError(
-            f"a symlink points outside the project, and blobsync does not follow it until you trust it: {where}",
-            links=tuple(links),
-            hint=f"to trust it: {' && '.join(trust_command(link.link) for link in links)}",
-        )
+    demand_trust(context.root, paths, context.trusted)
 
 
 @dataclass(slots=True)

@@ -168,6 +168,17 @@ class OpenProject:
         self._demand_open()
         trust_code(self.root, [demand_digest(digest, "trust_code") for digest in digests], self.environ)
 
+    def trust_docker(self, options: Iterable[str]) -> None:
+        """Use these options for docker on this machine: exactly these, though they reach beyond the project.
+
+        ``UntrustedDockerError`` has the ``options``.
+        """
+        from blobsync.config.trusted_docker import load_trusted_docker, save_trusted_docker
+
+        self._demand_open()
+        known = load_trusted_docker(self.root, self.environ)
+        save_trusted_docker(self.root, known | {tuple(options)}, self.environ)
+
     @property
     def connections(self) -> Connections:
         """The stores behind the folder entries of both clusters."""

@@ -118,6 +118,7 @@ def test_the_shapes_of_commands_that_need_no_service(cli: Cli) -> None:
         ("config", "check"),
         ("config", "trust-link"),
         ("config", "trust-state"),
+        ("config", "trust-docker"),
         ("login", "--list"),
         ("doctor",),
         ("init", "--list"),

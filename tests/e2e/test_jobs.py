@@ -769,6 +769,61 @@ def test_local_starts_every_process_in_the_image_too(lab: Lab, tmp_path: Path, g
     assert lines == told(processes) if processes > 1 else len(lines) == 1
 
 
+def with_docker(lab: Lab, folder: Path) -> Path:
+    """Docker's stand-in, first on PATH; returns the file to which it writes each command line that it runs."""
+    folder.mkdir()
+    calls, docker = folder / "calls", folder / "docker"
+    docker.write_text(DOCKER.replace("while", f'echo "$@" >> {calls}\nwhile', 1))
+    docker.chmod(0o755)
+    lab.project.environ["PATH"] = f"{folder}:{os.environ['PATH']}"
+    return calls
+
+
+HOSTILE = ("--privileged", "-v", "/:/host")
+
+
+def test_no_project_reaches_beyond_its_folders_through_docker_without_the_users_word(lab: Lab, tmp_path: Path) -> None:
+    calls = with_docker(lab, tmp_path / "programs")
+    write_tree(lab.project.root, {"compile.aml.sh": b"true\n"})
+    image = {"image": "img", "args": list(HOSTILE)}
+    lab.configure("aml", **{**ACT, "docker": image}, use_custom_docker=True)
+    lab.configure("here", "local", gpu_per_node=1, docker={**image, "runtime": "docker"})
+    lab.run("-c", "here", "init")
+    for words in (("local", "true"), ("initc", "--dry-run"), ("-c", "here", "submit", "true")):
+        done = lab.run(*words, code=2)
+        assert "reaches beyond the project" in done.err and "--privileged" in done.err, done
+        assert ("config trust-docker" in done.err and "blobsync -c here" in done.err) or "here" not in words, done
+    assert not calls.exists()
+    trusted = lab.ask("config", "trust-docker")
+    assert trusted == {"trusted": [list(HOSTILE)]}
+    lab.run("local", "true")
+    assert f" {' '.join(HOSTILE)} img " in calls.read_text()
+    # Another option needs another word, and what stays inside needs none.
+    calls.unlink()
+    lab.configure("aml", **{**ACT, "docker": {**image, "args": [*HOSTILE, "--pid=host"]}}, use_custom_docker=True)
+    assert "--pid=host" in lab.run("local", "true", code=2).err
+    assert not calls.exists()
+    lab.configure("aml", **{**ACT, "docker": {**image, "args": ["--gpus", "all", "-e", "A=1"]}}, use_custom_docker=True)
+    lab.run("local", "true")
+    assert " --gpus all -e A=1 img " in calls.read_text()
+    assert lab.ask("config", "trust-docker", "--forget") == {"trusted": []}
+
+
+def test_a_link_out_of_the_project_is_not_in_the_image_without_the_users_word(lab: Lab, tmp_path: Path) -> None:
+    calls = with_docker(lab, tmp_path / "programs")
+    lab.configure("aml", **ACT, use_custom_docker=True)
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    shutil.rmtree(lab.project.root / "data", ignore_errors=True)
+    (lab.project.root / "data").symlink_to(victim)
+    done = lab.run("local", "true", code=2)
+    assert f"data points to {victim}" in done.err and "config trust-link data" in done.err, done
+    assert not calls.exists()
+    lab.run("config", "trust-link", "data")
+    lab.run("local", "true")
+    assert f"-v {victim}:{victim}" in calls.read_text()
+
+
 def test_a_time_limit_ends_a_job_of_this_machine(lab: Lab) -> None:
     lab.configure("here", **NEW, local={"slots": 4, "gpus": 0}, timeout="3s")
     job_id = lab.submit("here", "echo begun; sleep 300", gpus=0)

@@ -153,6 +153,7 @@ OTHERS: Mapping[str, str] = {
     "job_keys": "submit refuses it, and config check tells it beforehand; tests/unit/test_preflight.py",
     "model": "gives an error of submit its line in the file; tests/unit/test_preflight.py",
     "trusted_code": "submit and config trust-code read it; tests/unit/test_trusted_code.py",
+    "trusted_docker": "local, initc and config trust-docker read it; tests/unit/test_trusted_docker.py",
     "philly": "only convert reads files of Philly",
 }
 # Raised on purpose in those modules, and never shown: others take their place.

@@ -96,6 +96,7 @@ def setup_answers() -> Mapping[str, Sequence[Schema]]:
             ),
         ),
         "config trust-code": (record({"trusted": list_of(TEXT), "published": list_of(_PUBLISHED)}),),
+        "config trust-docker": (record({"trusted": list_of(list_of(TEXT))}),),
         "login": (
             record({**place, "auth": _AUTH, "stored": FLAG, "checks": _CHECKS}),
             record({**place, "forgotten": noted(FLAG, "false: nothing was stored")}),

@@ -16,6 +16,7 @@ from blobsync.base.amounts import count_text
 from blobsync.base.errors import BlobsyncError, ConfigError, JobError, JobNotFoundError, ProcessError, SubmissionError
 from blobsync.base.process import python_module
 from blobsync.base.user_data import state_home
+from blobsync.config.trusted_docker import DockerArgs, demand_docker
 from blobsync.config.yaml_lines import read_document
 from blobsync.jobs.backends.base import Accepted, ClusterSummary, Holder, Outcome, Plan, Refused, Surroundings
 from blobsync.jobs.backends.local.fleet import address_of
@@ -89,6 +90,7 @@ class LocalBackend:
         if known:
             return Accepted(known)
         try:
+            self._demand_docker(plan.spec)
             return Accepted(self._start(plan, secrets))
         except BlobsyncError as error:
             refusal = error
@@ -96,6 +98,13 @@ class LocalBackend:
             refusal = local_error(error, error.filename or plan.request.files.folder)
         self.forget(plan.spec)
         return Refused(refusal)
+
+    def _demand_docker(self, spec: JobSpec) -> None:
+        wanted = wanted_image(spec)
+        if wanted:
+            known = {*spec.env, *spec.secret_env}
+            args = DockerArgs(wanted.args, self._around.project, self._around.cluster, wanted.file, known)
+            demand_docker(args, self._around.environ)
 
     def locate(self, spec: JobSpec) -> JobRef | None:
         files = self._files(spec.run_id)

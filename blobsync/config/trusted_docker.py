@@ -1,0 +1,130 @@
+"""Which options for docker the user has agreed to: ``$XDG_CONFIG_HOME/blobsync/trusted-docker.json``.
+
+``docker.args`` of a cluster file may come with a project from a stranger. On this machine ``--privileged`` or
+``-v /:/host`` would give the image's programs all that root has here. So options that reach beyond the project's
+folders count only with the user's word, for exactly these words; it is kept outside the project.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from blobsync.base.errors import ConfigError, UntrustedDockerError
+from blobsync.base.user_data import config_home, read_own, write_own
+from blobsync.config.mapping import is_below
+from blobsync.config.model import DEFAULT_CLUSTER, Cluster
+
+Words = tuple[str, ...]
+
+# https://docs.docker.com/reference/cli/docker/container/run/: what gives a container no more than devices for
+# computing, memory and limits. With a value, or without one.
+_VALUES = {
+    *("--gpus", "--ipc", "--shm-size", "--ulimit", "--env", "-e", "--volume", "-v"),
+    *("--memory", "-m", "--memory-swap", "--cpus", "--cpuset-cpus", "--pids-limit", "--workdir", "-w"),
+}
+_FLAGS = {"--init", "--rm"}
+# A space of another container, which is named after it, is not the job's.
+_IPC = {"", "none", "private", "shareable", "host"}
+
+
+def trust_docker_command(cluster: str) -> str:
+    """What the user types to agree to the options of a cluster's file."""
+    chosen = "" if cluster == DEFAULT_CLUSTER else f"-c {shlex.quote(cluster)} "
+    return f"blobsync {chosen}config trust-docker"
+
+
+class DockerArgs(NamedTuple):
+    """``docker.args``: the words, the project at ``root``, the cluster and its file, the job's own variables."""
+
+    words: Words
+    root: Path
+    cluster: str
+    file: str
+    variables: Collection[str]
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> DockerArgs:
+        """Those of a cluster file."""
+        return cls(cluster.docker.args, cluster.root, cluster.name, cluster.file, cluster.env)
+
+    @property
+    def reaching(self) -> str | None:
+        """The first that reaches beyond the project; None: none does. Whatever is not known to stay inside does."""
+        words = iter(self.words)
+        for word in words:
+            name, value = _option(word, words)
+            if name in _FLAGS and value is None:
+                continue
+            if name not in _VALUES or value is None or not self._stays(name, value):
+                return word if value is None or value in word else f"{word} {value}"
+        return None
+
+    def _stays(self, name: str, value: str) -> bool:
+        if name in ("--env", "-e"):
+            # Without a value it would pass the user's own on.
+            return "=" in value or value in self.variables
+        if name == "--ipc":
+            return value in _IPC
+        if name not in ("--volume", "-v"):
+            return True
+        source, colon, _ = value.partition(":")
+        # Without a source it is a folder of the container's own; a name is a volume, which others may use.
+        return not colon or (source.startswith("/") and is_below(os.path.realpath(source), os.path.realpath(self.root)))
+
+
+def demand_docker(args: DockerArgs, environ: Mapping[str, str]) -> None:
+    """Raise ``UntrustedDockerError`` for options that reach beyond the project, unless the user agreed to all."""
+    found = args.reaching
+    if found is not None and args.words not in load_trusted_docker(args.root, environ):
+        raise UntrustedDockerError(
+            f"docker.args of {args.file} reaches beyond the project, and is not used here until you trust it: {found}",
+            options=args.words,
+            hint=f"to trust all of {shlex.join(args.words)}: {trust_docker_command(args.cluster)}",
+        )
+
+
+def trusted_docker_file(environ: Mapping[str, str]) -> Path:
+    """Where they are kept."""
+    return config_home(environ) / "trusted-docker.json"
+
+
+def load_trusted_docker(project: Path, environ: Mapping[str, str]) -> frozenset[Words]:
+    """What the user agreed to for the project at ``project``. Raises ``ConfigError``."""
+    return frozenset(_read(environ).get(os.path.realpath(project), ()))
+
+
+def save_trusted_docker(project: Path, options: Collection[Words], environ: Mapping[str, str]) -> None:
+    """These are trusted for the project from now on, and no others. Raises ``ConfigError``."""
+    known = {**_read(environ), os.path.realpath(project): tuple(sorted(options))}
+    projects = {name: [list(words) for words in each] for name, each in known.items() if each}
+    write_own(trusted_docker_file(environ), json.dumps({"blobsync_trusted_docker": 1, "projects": projects}, indent=1))
+
+
+def _option(word: str, words: Iterator[str]) -> tuple[str, str | None]:
+    """The name of an option and its value, which may be the next word; None where there is none."""
+    if word.startswith("--"):
+        name, equals, value = word.partition("=")
+    else:
+        name, equals, value = word[:2], word[2:], word[2:].removeprefix("=")
+    return name, value if equals else next(words, None) if name in _VALUES else None
+
+
+def _read(environ: Mapping[str, str]) -> dict[str, tuple[Words, ...]]:
+    file = trusted_docker_file(environ)
+    text = read_own(file)
+    if text is None:
+        return {}
+    try:
+        projects = json.loads(text)["projects"]
+        return {str(name): tuple(tuple(map(str, words)) for words in each) for name, each in projects.items()}
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise ConfigError(
+            "is damaged, or was not written by blobsync",
+            file=str(file),
+            hint=f"remove {file}, then trust your options again: blobsync config trust-docker",
+        ) from error
