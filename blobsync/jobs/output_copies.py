@@ -35,6 +35,9 @@ class CopiedOutputs:
     present: tuple[OutputFile, ...] = ()
     failures: tuple[FileFailure, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<CopiedOutputs: {len(self.copied)} copied, {len(self.present)} present, {len(self.failures)} failed>"
+
     @property
     def exit_code(self) -> ExitCode:
         """0: all are in the project; 3: some failed or conflict; 1: none is there."""

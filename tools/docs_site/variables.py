@@ -58,6 +58,7 @@ IN_JOBS = frozenset(
             "BLOBSYNC_REGISTRY_PASSWORD",
             "BLOBSYNC_ROOT",
             "BLOBSYNC_RUN_ID",
+            "BLOBSYNC_SPREAD_KEY",
             "BLOBSYNC_TASK_SUFFIX",
             "BLOBSYNC_TASK_TYPE",
         ),
