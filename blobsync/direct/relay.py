@@ -116,12 +116,13 @@ class RelayJob(FileJob):
         """There is nothing on this machine to close or remove."""
 
     def _read(self, index: int, length: int) -> bytes:
-        opened = self._note_properties if index == 0 and self._properties is None else None
+        opened = self._note_properties if self._properties is None else None
         start = index * self._block
         return b"".join(read_range(self._from, self._source, self._version, start, length, opened=opened))
 
     def _note_properties(self, reader: BlobReader) -> None:
-        self._properties = replace(reader.properties, tier=self._version.tier or "")
+        assert self._version.tier is not None, "else they were asked for"
+        self._properties = replace(reader.properties, tier=self._version.tier)
 
     @property
     def _carried(self) -> BlobProperties:

@@ -93,7 +93,7 @@ def told_right(place: Place, moved: Moved, body: bytes, version: RemoteState | N
 
 
 @pytest.mark.parametrize("with_md5", [True, False])
-@pytest.mark.parametrize("size", [0, 7, BLOCK])
+@pytest.mark.parametrize("size", [0, 7, BLOCK - 1, BLOCK])
 def test_a_small_blob_is_one_request_at_each_end(place: Place, size: int, *, with_md5: bool) -> None:
     place.add(BODY[:size], with_md5=with_md5)
     version = remote_state(place.here, "x/a")
@@ -116,6 +116,13 @@ def test_a_larger_blob_goes_in_blocks_of_4_mib(place: Place, *, with_md5: bool) 
         ("put_block_list", 0, SIZE),
     ]
     assert place.run.paced == place.run.buffers == lengths and place.run.heard.bytes == SIZE
+
+
+def test_one_byte_more_than_a_request_takes_goes_in_blocks(place: Place) -> None:
+    place.add(BODY[: BLOCK + 1])
+    relay(place.job())
+    assert [each.size for each in place.there.asked("put_block")] == [BLOCK, 1]
+    assert place.there.body("y/a") == BODY[: BLOCK + 1]
 
 
 @pytest.mark.parametrize("size", [7, SIZE])
@@ -260,6 +267,35 @@ def test_whoever_waits_for_its_turn_gives_up_with_the_others(place: Place, why: 
         ["Stopped", "Stopped", "StorageError"] if why != "an interrupt" else ["Stopped"] * 3
     )
     assert not place.there.blocks and not place.there.blobs
+
+
+def test_whoever_waits_for_its_turn_notices_an_interrupt_while_another_hangs(place: Place) -> None:
+    place.add(BODY)
+    job = place.job()
+    given_up = threading.Semaphore(0)
+
+    class Ending(threading.Thread):
+        def run(self) -> None:
+            with pytest.raises(Stopped):
+                job.piece()
+            given_up.release()
+
+    def hang(request: Request) -> None:
+        if request.operation == "get" and request.start == 0:
+            place.run.stop.set()
+            # The two others, without any word of this one.
+            assert given_up.acquire(timeout=20) and given_up.acquire(timeout=20)
+
+    place.here.before = hang
+    job.open()
+    threads = [Ending() for _ in range(3)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(60)
+        assert not each.is_alive()
+    assert given_up.acquire(timeout=20)
+    assert not place.there.blocks
 
 
 def test_no_byte_is_sent_after_an_interrupt(place: Place) -> None:
