@@ -82,7 +82,7 @@ def _are(count: int) -> str:
 def _arrived(ledgers: Sequence[Ledger]) -> int:
     """The bytes of files that are whole where they belong, and do not move a second time."""
     there = [moved for ledger in ledgers for moved in (*ledger.verified.values(), *ledger.pending.values())]
-    return sum((moved.source or moved.action.source or moved.action).size for moved in there)
+    return sum((moved.source or moved.action).size for moved in there)
 
 
 def kept_words(size: int) -> str:
