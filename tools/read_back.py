@@ -266,7 +266,7 @@ ROWS: tuple[ReadBack, ...] = (
         ("jobs.spec:JobSpec.from_json",),
     ),
     ReadBack(
-        "logins, trusted links and code, the list of hosts, tunnels, projects, and the key of all seals",
+        "logins, trusted links, code and options for docker, hosts, tunnels, projects, and the key of all seals",
         "your configuration folder",
         "owner and mode of the file and of its folder are checked; the key is for you alone to read",
         (
@@ -277,6 +277,7 @@ ROWS: tuple[ReadBack, ...] = (
         (
             "config.logins:_read_logins",
             "config.trusted_code:load_known_code",
+            "config.trusted_docker:_read",
             "config.trusted_links:_read",
             "config.user_config:load_user_config",
             "jobs.tunnels.named:Tunnels.all",
