@@ -953,3 +953,66 @@ def test_what_is_found_equal_is_on_record_from_then_on(world: World) -> None:
     assert {action.reason for _, action in plan.each()} == {Reason.SAME_MD5}
     carry(world, plan, {"direct": none_is_needed})
     assert {action.reason for _, action in world.plan("u", "data/x").each()} == {Reason.SAME_RECORD}
+
+
+class Careless:
+    """Uploads other bytes of the same size, without an MD5."""
+
+    name = "azcopy"
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
+        for action in task.actions:
+            self._store.add(f"store/data/x/{action.path}", b"?" * action.size, with_md5=False)
+            assert action.source is not None
+            report.file_moved(Moved(action, source=replace(action.source, md5=hashlib.md5(b"aaa").digest())))
+
+
+@pytest.mark.parametrize("compare", [True, False])
+def test_what_is_compared_by_content_is_checked_by_content(world: World, *, compare: bool) -> None:
+    write(world, {"a": b"aaa"})
+    store = world.store("eu")
+    plan = world.plan("u", "data/x", options=replace(AZCOPY, compare_content=compare))
+    result = carry(world, plan, {"azcopy": lambda: Careless(store)})
+    assert codes(result) == {"data/x/a": "md5_mismatch" if compare else "md5_missing"}
+    assert bool(store.asked("get")) is compare
+
+
+def test_a_download_that_is_compared_by_content_is_looked_at_here(world: World) -> None:
+    add(world, "eu", {"a": b"aaa"})
+    plan = world.plan("d", "data/x", options=replace(AZCOPY, compare_content=True))
+    assert carry(world, plan, {"azcopy": lambda: LyingEngine(liars.the_truth)}).ok
+    assert (world.root / "data/x/a").read_bytes() == b"aaa"
+
+
+class ChangesOnce:
+    """The direct engine, whose first file changes while it is read, and that leaves the look to others."""
+
+    name = "direct"
+
+    def __init__(self) -> None:
+        self.tries = 0
+
+    def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
+        self.tries += 1
+        if self.tries == 1:
+            for action in task.actions:
+                failure = FileFailure(task.part.shown(action), FailureCode.CHANGED_WHILE_READ, "it changed")
+                report.file_failed(action, failure)
+            return
+        done = CollectedReport()
+        DirectEngine().move(task, done, listener)
+        for moved in done.moved:
+            report.file_moved(moved._replace(destination=None))
+
+
+def test_what_comes_back_at_its_second_try_is_told_once(world: World) -> None:
+    write(world, {"a": b"mine"})
+    add(world, "eu", {"a": b"theirs"})
+    heard, engine = Heard(), ChangesOnce()
+    plan = world.plan("u", "data/x", options=TransferOptions(engine="direct", keep="remote"))
+    assert carry(world, plan, {"direct": lambda: engine, "relay": RelayEngine}, heard=heard).ok
+    assert engine.tries == 2 and heard.done == [("data/x/a", None)]
+    assert (world.root / "data/x/a").read_bytes() == b"theirs"
