@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
+from blobsync.config.mapping import is_below
 from blobsync.config.model import Cluster
+from blobsync.config.project_root import STATE_FOLDER
 from blobsync.config.trusted_links import OutsideLink
 from blobsync.local.block_journal import BlockJournal
 from blobsync.local.free_space import LocalDisks
@@ -72,4 +74,12 @@ class ProjectContext:
             # A link that was named is followed, a file's too, whose folder then is the one to write in.
             end = Path(os.path.realpath(end)) if end.is_symlink() else end
             entered = [place.parent if place == end else place for place in entered]
-        return LocalEnd(end, (Path(os.path.realpath(self.root)), *entered, *below))
+        root = Path(os.path.realpath(self.root))
+        # No entry of a cluster file leads into blobsync's own folder: init --folder uploads what it has put there.
+        inside = root / os.path.relpath(end, self.root)
+        own = (
+            [inside]
+            if is_below(str(inside), str(root / STATE_FOLDER)) and inside == Path(os.path.realpath(end))
+            else []
+        )
+        return LocalEnd(end, (root, *own, *entered, *below))
