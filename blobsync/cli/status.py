@@ -137,7 +137,7 @@ def _standing(entry: EntryStatus) -> Iterator[str]:
         yield f"never verified: {_amount(entry.never_verified)}"
     rest = [f"{entry.ignored:,} ignored"] if entry.ignored else []
     rest += [f"{entry.left_out:,} left out (symlinks)"] if entry.left_out else []
-    rest += [f"{entry.not_files:,} neither files nor folders"] if entry.not_files else []
+    rest += [f"{entry.not_files:,} left out (neither file nor folder)"] if entry.not_files else []
     rest += [f"{len(entry.unreadable):,} unreadable"] if entry.unreadable else []
     if rest:
         yield ", ".join(rest)

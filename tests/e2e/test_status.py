@@ -131,4 +131,4 @@ def test_a_pipe_and_a_conflict_are_one_thing_each(project: Project, container: C
         "conflicts": 1,
         "exit": 3,
     }
-    assert "  1 left out (symlinks), 1 neither files nor folders" in project.run("status").out.splitlines()
+    assert "  1 left out (symlinks), 1 left out (neither file nor folder)" in project.run("status").out.splitlines()
