@@ -20,6 +20,8 @@ _BY = "job-controller"
 
 # Seconds for which changes of pods gather before the Job is looked at; a change of the Job itself is seen at once.
 _GATHERED_FOR = 1.0
+# Seconds before pods of a Job are made again after one was refused; a real one waits longer and longer.
+_AFTER_A_REFUSAL = 0.5
 
 
 class JobController:
@@ -29,6 +31,7 @@ class JobController:
         self._store, self._scale = store, scale
         self._seen: dict[str, tuple[int, frozenset[str]]] = {}
         self._changed: dict[str, float] = {}
+        self._refused: dict[str, float] = {}
 
     def sync(self) -> None:
         with self._store.lock:
@@ -87,6 +90,9 @@ class JobController:
             tell(self._store, job, "Resumed", "Job resumed", by=_BY)
 
     def _start_pods(self, picture: Picture) -> None:
+        uid = picture.job["metadata"]["uid"]
+        if time.monotonic() - self._refused.get(uid, -_AFTER_A_REFUSAL) < _AFTER_A_REFUSAL:
+            return
         for index in picture.missing():
             pod = _new_pod(picture, index)
             try:
@@ -97,6 +103,7 @@ class JobController:
                 made = self._store.create(pod)
             except Refused as refused:
                 tell(self._store, picture.job, "FailedCreate", f"Error creating: {refused}", by=_BY, warning=True)
+                self._refused[uid] = time.monotonic()
                 return
             text = f"Created pod: {made['metadata']['name']}"
             tell(self._store, picture.job, "SuccessfulCreate", text, by=_BY)
