@@ -9,10 +9,15 @@ from __future__ import annotations
 import os
 import signal
 import stat
+import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 _pressed = 0
+# Whether one was dropped by Python, and has not come again.
+_is_owed = False
 
 
 def hold_ctrl_c() -> None:
@@ -26,8 +31,15 @@ def hear_ctrl_c() -> None:
     """From now on Ctrl-C is a ``KeyboardInterrupt``, which this raises where one was held. Only in the main thread."""
     if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _hold):
         signal.signal(signal.SIGINT, _interrupt)
+        sys.unraisablehook = _again_where_it_was_lost
         if _pressed:
             raise KeyboardInterrupt
+
+
+def raise_what_was_lost() -> None:
+    """Raise the ``KeyboardInterrupt`` that Python dropped in a callback of its own, if it has not come again."""
+    if _is_owed:
+        raise KeyboardInterrupt
 
 
 def is_interrupt(error: BaseException | None) -> bool:
@@ -80,9 +92,29 @@ def _hold(signum: int, frame: object) -> None:
 
 
 def _interrupt(signum: int, frame: object) -> None:
-    global _pressed
+    global _pressed, _is_owed
     _pressed += 1
+    _is_owed = False
     raise KeyboardInterrupt
+
+
+# Seconds, for the callback to end.
+_SOON = 0.001
+
+
+def _again_where_it_was_lost(lost: sys.UnraisableHookArgs) -> None:
+    """Python drops what is raised in a callback of its own, such as that of a lock of a module that is loaded."""
+    if not isinstance(lost.exc_value, KeyboardInterrupt):
+        sys.__unraisablehook__(lost)
+        return
+    global _is_owed
+    _is_owed = True
+
+    def press() -> None:
+        time.sleep(_SOON)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press, daemon=True).start()
 
 
 def ignore_ctrl_c_alone() -> None:

@@ -27,7 +27,7 @@ class SealKey:
 
     def __post_init__(self) -> None:
         if len(self.secret) != KEY_BYTES:
-            raise ValueError(f"a key for seals has {KEY_BYTES} bytes")
+            raise ValueError(f"a key for seals is {KEY_BYTES} long, in bytes")
 
     def derive(self, *purpose: str) -> SealKey:
         """The key for one purpose, such as ``"run", run_id``. Whoever has it learns neither this one nor those of other

@@ -15,6 +15,7 @@ from blobsync.base.ctrl_c import (
     hear_ctrl_c,
     ignore_ctrl_c_alone,
     is_interrupt,
+    raise_what_was_lost,
     stop_on_other_signals,
     was_interrupted,
 )
@@ -119,6 +120,7 @@ def _call(words: Sequence[str], session: Session) -> Any:
     if answer == ExitCode.INTERRUPTED and was_interrupted():
         # Typer makes an exit code of Ctrl-C, without a word.
         raise KeyboardInterrupt
+    raise_what_was_lost()
     return answer
 
 

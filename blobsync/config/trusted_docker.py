@@ -25,7 +25,7 @@ Words = tuple[str, ...]
 # computing, memory and limits. With a value, or without one.
 _VALUES = {
     *("--gpus", "--ipc", "--shm-size", "--ulimit", "--env", "-e", "--volume", "-v"),
-    *("--memory", "-m", "--memory-swap", "--cpus", "--cpuset-cpus", "--pids-limit", "--workdir", "-w"),
+    *("--memory", "-m", "--memory-swap", "--cpus", "--cpuset-cpus", "--pids-limit", "--workdir", "-w", "--network"),
 }
 _FLAGS = {"--init", "--rm"}
 # A space of another container, which is named after it, is not the job's.
@@ -70,6 +70,8 @@ class DockerArgs(NamedTuple):
             return "=" in value or value in self.variables
         if name == "--ipc":
             return value in _IPC
+        if name == "--network":
+            return value == "none"
         if name not in ("--volume", "-v"):
             return True
         source, colon, _ = value.partition(":")

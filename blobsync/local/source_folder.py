@@ -30,6 +30,7 @@ class SourceFolder:
         """Links are followed inside ``boundary``: the project first, then what the user's trusted links lead to. Of the
         project only folders that hold data count. Empty: whoever gave the root gave what its links lead to as well."""
         self._root = root
+        self._project = boundary[0] if boundary else root
         self._boundary = tuple(os.path.realpath(place) for place in boundary)
         # Files come folder by folder: the last one is kept open for the next file.
         self._last: tuple[str, FolderDescriptor] | None = None
@@ -74,13 +75,25 @@ class SourceFolder:
         """The real path, and the part of the boundary that it is in."""
         real = os.path.realpath(path)
         for place in self._boundary:
-            if is_below(real, place) and not (place == self._boundary[0] and is_protected(real, place)):
+            if is_below(real, place) and not (place == self._boundary[0] and self._protects(real, path)):
                 return real, place
         raise LocalFileError(
             f"{path} leads to {real}, which the plan did not allow",
             hint="blobsync reads only through links that you trust: blobsync config trust-link PATH",
             path=path,
         )
+
+    def _protects(self, real: str, path: str) -> bool:
+        """Whether a link led to where no data are. What lies in such a folder by its own name, as ``data/.git`` does,
+        is what the plan has read there."""
+        project = self._boundary[0]
+        if not is_protected(real, project):
+            return False
+        root = os.path.realpath(self._root)
+        if real != os.path.normpath(f"{root}{path.removeprefix(str(self._root))}"):
+            return True
+        by_name = os.path.join(project, os.path.relpath(self._root, self._project))
+        return root != os.path.normpath(by_name) and is_below(root, project) and is_protected(root, project)
 
 
 def _opened(real: str, place: str) -> FolderDescriptor:

@@ -63,6 +63,7 @@ REFUSED: Mapping[str, StorageAccount] = {
     "an account SAS without containers": with_token("sp=rl&ss=b&srt=o&se=2099-01-01"),
 }
 ELSEWHERE: Mapping[str, str] = {
+    "no SAS is sent there": "whose program listens on this machine: tests/e2e/test_hostile_project.py",
     "it gets no": "a copy from another cluster, which doctor is not told of",
     "has only an account SAS": "url hands out links",
     "has only a SAS of the container": "url hands out links",

@@ -307,6 +307,7 @@ TYPED: Mapping[str, str] = {
     "work_dir": "src",
     "other": "command_prefix: nice",
     "ignore": "*.ckpt",
+    "code": "ab" * 32,
     "init": "yes",
     "folder_mode:data": "download",
     "folder_parts:data": "voc; coco",
@@ -326,7 +327,7 @@ BARE: Mapping[str, Mapping[str, Any]] = {
     },
 }
 # What the form alone does: the code that the job gets.
-OF_THE_CODE = {"ignore", "init"}
+OF_THE_CODE = {"code", "ignore", "init"}
 
 
 @pytest.mark.parametrize("platform", BARE)
@@ -347,7 +348,7 @@ def test_every_field_of_the_form_is_honoured_or_refused(tmp_path: Path, platform
         ):
             lost.append(name)
         elif name in OF_THE_CODE:
-            assert found.changes or found.asked.keywords.get("init")
+            assert found.changes or found.asked.keywords.get("init") or found.asked.keywords.get("code")
     assert lost == [], "neither honoured nor refused"
 
 

@@ -189,6 +189,7 @@ ELSEWHERE: Mapping[str, str] = {
     "backends.kubernetes.submission": "the cluster is asked",
 }
 NOT_THE_FILES_FAULT: Mapping[str, str] = {
+    "your login was not sent there": "whose program listens on this machine",
     "no command given": "the command is missing",
     "--{option} is for Slurm": "an option of the command line",
     "--elastic {": "an option of the command line",

@@ -81,6 +81,19 @@ def test_links_that_the_user_trusts_lead_to_what_is_in_the_boundary(project: Pat
     assert _read(SourceFolder(data), "trusted/file") == "outside"
 
 
+def test_a_repository_among_the_data_is_data_and_no_link_makes_the_projects_own_one(project: Path) -> None:
+    (project / "data/.git").mkdir()
+    (project / "data/.git/config").write_text("[core]")
+    folder = SourceFolder(project / "data", (project,))
+    assert _read(folder, ".git/config") == "[core]"
+    (project / "clone").symlink_to(project / ".git")
+    with pytest.raises(LocalFileError, match="the plan did not allow"):
+        SourceFolder(project / "clone", (project,)).open("file")
+    (project / "data/inner").symlink_to(project / "data/.git")
+    with pytest.raises(LocalFileError, match="the plan did not allow"):
+        folder.open("inner/config")
+
+
 def test_what_cannot_be_opened_is_named_and_another_version_is_not_read(project: Path) -> None:
     data = project / "data"
     folder = SourceFolder(data, (project,))

@@ -305,6 +305,8 @@ class BlobHttp:
         return Try(method, f"{path}?{text}" if text else path, signed, body, most)
 
     def _exchange(self, attempt: Try, sent: Sent | None) -> Answered:
+        if self._closing.is_set():
+            raise self._closed()
         response = self._transport.exchange(attempt.method, attempt.target, attempt.headers, attempt.body, sent)
         return Answered(response, _whole_body(response, attempt.most) if attempt.most else None)
 
