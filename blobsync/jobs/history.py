@@ -346,20 +346,29 @@ class History:
             ) from error
 
     def _prepare(self, database: sqlite3.Connection) -> None:
-        version = database.execute("pragma user_version").fetchone()[0]
+        if _version_of(database) == _VERSION:
+            return
+        # Of commands that are first at the same time, the others wait here, and find what one of them has made.
+        database.execute("begin immediate")
+        version = _version_of(database)
         if version == 0:
             self._file.chmod(0o600)
-            database.executescript(f"{_SCHEMA}{job_changes.NODE_CHANGES};{job_changes.STATE_CHANGES};{_SECRETS};")
+            for statement in f"{_SCHEMA}{job_changes.NODE_CHANGES};{job_changes.STATE_CHANGES};{_SECRETS}".split(";"):
+                database.execute(statement)
             database.execute(job_changes.SEEN_SIZE)
-            database.execute(f"pragma user_version={_VERSION}")
-            return
+            version = _VERSION
         while version in _STEPS:
             for statement in _STEPS[version]:
                 database.execute(statement)
             version += 1
-            database.execute(f"pragma user_version={version}")
         if version != _VERSION:
             raise JobError(f"{self._file} was written by a newer blobsync", path=str(self._file))
+        database.execute(f"pragma user_version={_VERSION}")
+        database.commit()
+
+
+def _version_of(database: sqlite3.Connection) -> int:
+    return int(database.execute("pragma user_version").fetchone()[0])
 
 
 def _settle(record: JobRecord, info: RunInfo) -> RunInfo:

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import sqlite3
 import stat
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -153,6 +155,20 @@ def test_several_processes_can_write_at_a_time(history: History, tmp_path: Path)
     add(history, "me_1_a")
     add(other, "me_2_b")
     assert len(history.recent()) == 2
+
+
+def test_commands_that_are_first_at_once_make_one_history(tmp_path: Path) -> None:
+    """A hundred times: what comes between two steps of another one is rare."""
+    for number in range(100):
+        place = tmp_path / f"{number}.sqlite"
+        begin = threading.Barrier(4)
+
+        def look(place: Path = place, begin: threading.Barrier = begin) -> int:
+            begin.wait()
+            return len(History(place).with_secrets(["local"], 0.0))
+
+        with ThreadPoolExecutor(4) as threads:
+            assert [each.result() for each in [threads.submit(look) for _ in range(4)]] == [0] * 4
 
 
 def test_a_file_that_is_no_history_is_told_with_its_name(tmp_path: Path) -> None:
