@@ -52,5 +52,5 @@ def test_each_purpose_has_a_key_of_its_own_that_opens_nothing_of_another() -> No
 
 def test_a_key_is_shown_nowhere() -> None:
     assert KEY.secret.hex() not in repr(KEY) and repr(KEY.secret) not in repr(KEY)
-    with pytest.raises(ValueError, match="32 bytes"):
+    with pytest.raises(ValueError, match="32 long, in bytes"):
         SealKey(b"short")
