@@ -262,7 +262,7 @@ def test_dev_docs_installs_only_what_builds_the_documentation(tmp_path: Path) ->
         program.write_text(f'#!/bin/sh\necho "$@" >> {told}\n')
         program.chmod(0o755)
     for _ in range(2):
-        environ = {**os.environ, "BLOBSYNC_VENV": str(tmp_path)}
+        environ = {**os.environ, "BLOBSYNC_VENV": str(tmp_path), "CI": "true"}
         done = subprocess.run([sys.executable, "tools/dev.py", "docs"], cwd=ROOT, env=environ, capture_output=True)
         assert done.returncode == 0, done
     lines = [line for line in told.read_text().splitlines() if line != "-m pip --version"]
