@@ -18,8 +18,8 @@ from pathlib import Path
 from benchmarks.emulator import ACCOUNT, KEY, Emulator
 from benchmarks.fast_server import fast_server
 from benchmarks.trees import Tree
+from blobsync.base.azure_urls import ContainerUrl, Secret
 from blobsync.base.file_states import LocalState
-from blobsync.base.locations import ContainerUrl, Secret
 from blobsync.base.reasons import Reason
 from blobsync.base.seals import SealKey
 from blobsync.direct.engine import DirectEngine

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from blobsync.azcopy.errors import AzcopyError, AzcopyInstallError, AzcopyNotFoundError, AzcopyVersionError
+    from blobsync.base.azure_urls import BlobUrl, ContainerUrl
     from blobsync.base.errors import (
         AccessDeniedError,
         AmbiguousJobError,
@@ -78,7 +79,6 @@ if TYPE_CHECKING:
     from blobsync.base.events import Connected, Disconnected, Event, FilesCounted, Hashing, Moving
     from blobsync.base.failure_codes import ExitCode, FailureCode, Retry
     from blobsync.base.file_states import FileState, LocalState, RemoteState
-    from blobsync.base.locations import BlobUrl, ContainerUrl
     from blobsync.base.reasons import Reason
     from blobsync.code.files import CodeFile
     from blobsync.code.files import Decision as CodeDecision
@@ -90,9 +90,9 @@ if TYPE_CHECKING:
     from blobsync.config.model import Cluster, CodeEntry, Docker, FolderEntry, StorageAccount
     from blobsync.jobs.backends.aml.computes import Compute, ComputeRequest, Computes, NodeBounds
     from blobsync.jobs.backends.base import ClusterSummary, Holder
-    from blobsync.jobs.board import JobList
     from blobsync.jobs.history import JobRecord
     from blobsync.jobs.job_answers import Cancellation, Diagnosis, JobLog, JobReport, LogLine
+    from blobsync.jobs.job_service import JobList
     from blobsync.jobs.logs import FetchedLogs
     from blobsync.jobs.output_copies import CopiedOutputs
     from blobsync.jobs.outputs import JobOutputs, OutputFile
@@ -111,9 +111,9 @@ if TYPE_CHECKING:
     )
     from blobsync.jobs.spec import State as JobState
     from blobsync.jobs.submit import Submitted
-    from blobsync.jobs.tunnels.beside import TunnelRequest
     from blobsync.jobs.tunnels.job_tunnel import JobTunnel
     from blobsync.jobs.tunnels.named import NamedTunnel, Tunnels, TunnelState
+    from blobsync.jobs.tunnels.node_apps import TunnelRequest
     from blobsync.jobs.watch import Attempt
     from blobsync.local.transfer_log import TransferEntry
     from blobsync.plan.listener import Listener
@@ -137,16 +137,16 @@ if TYPE_CHECKING:
     )
     from blobsync.project.api import Project
     from blobsync.project.browse import Beginning, ListingEntry, PathStatus, Usage
-    from blobsync.project.callback import OnProgress
     from blobsync.project.content import FileDifference
     from blobsync.project.folders import FolderName, FolderStatus
     from blobsync.project.jobs import open_jobs
     from blobsync.project.options import TransferKeywords
-    from blobsync.project.overview import EntryStatus, FileTally, ProjectStatus
     from blobsync.project.paths import PathName, Paths
+    from blobsync.project.progress_listeners import OnProgress
     from blobsync.project.removal import Deletion, Removal
     from blobsync.project.running import RunningTransfer
     from blobsync.project.sharing import Link
+    from blobsync.project.status import EntryStatus, FileTally, ProjectStatus
     from blobsync.project.verify import ComparedFile, VerifyReport
     from blobsync.store.protocol import BlobInfo
 
@@ -341,7 +341,7 @@ _HOMES = {
     "blobsync.base.errors": ("Failure",),
     "blobsync.base.failure_codes": ("ExitCode", "FailureCode", "Retry"),
     "blobsync.base.file_states": ("FileState", "LocalState", "RemoteState"),
-    "blobsync.base.locations": ("BlobUrl", "ContainerUrl"),
+    "blobsync.base.azure_urls": ("BlobUrl", "ContainerUrl"),
     "blobsync.base.reasons": ("Reason",),
     "blobsync.base.version": ("__version__",),
     "blobsync.code.files": ("CodeDecision", "CodeFile"),
@@ -353,7 +353,7 @@ _HOMES = {
     "blobsync.config.model": ("Cluster", "CodeEntry", "Docker", "FolderEntry", "StorageAccount"),
     "blobsync.jobs.backends.aml.computes": ("Compute", "ComputeRequest", "Computes", "NodeBounds"),
     "blobsync.jobs.backends.base": ("ClusterSummary", "Holder"),
-    "blobsync.jobs.board": ("JobList",),
+    "blobsync.jobs.job_service": ("JobList",),
     "blobsync.jobs.history": ("JobRecord",),
     "blobsync.jobs.logs": ("FetchedLogs",),
     "blobsync.jobs.output_copies": ("CopiedOutputs",),
@@ -366,7 +366,7 @@ _HOMES = {
         *("RunInfo", "StateChange"),
     ),
     "blobsync.jobs.submit": ("Submitted",),
-    "blobsync.jobs.tunnels.beside": ("TunnelRequest",),
+    "blobsync.jobs.tunnels.node_apps": ("TunnelRequest",),
     "blobsync.jobs.tunnels.job_tunnel": ("JobTunnel",),
     "blobsync.jobs.tunnels.named": ("NamedTunnel", "TunnelState", "Tunnels"),
     "blobsync.jobs.watch": ("Attempt",),
@@ -393,7 +393,7 @@ _HOMES = {
     ),
     "blobsync.project.api": ("Project",),
     "blobsync.project.browse": ("Beginning", "ListingEntry", "PathStatus", "Usage"),
-    "blobsync.project.callback": ("OnProgress",),
+    "blobsync.project.progress_listeners": ("OnProgress",),
     "blobsync.project.content": ("FileDifference",),
     "blobsync.project.folders": ("FolderName", "FolderStatus"),
     "blobsync.project.jobs": ("open_jobs",),
@@ -402,7 +402,7 @@ _HOMES = {
     "blobsync.project.removal": ("Deletion", "Removal"),
     "blobsync.project.running": ("RunningTransfer",),
     "blobsync.project.sharing": ("Link",),
-    "blobsync.project.overview": ("EntryStatus", "FileTally", "ProjectStatus"),
+    "blobsync.project.status": ("EntryStatus", "FileTally", "ProjectStatus"),
     "blobsync.project.verify": ("ComparedFile", "VerifyReport"),
     "blobsync.store.protocol": ("BlobInfo",),
 }

@@ -207,7 +207,7 @@ WRITERS: dict[str, str] = {
     "local.range_records": "which ranges of a download are there",
     "local.running_records": "how far transfers under way are",
     **dict.fromkeys(("local.sorted_runs", "plan.plan_records"), "plans that memory does not hold"),
-    **dict.fromkeys(("plan.saved_plan", "base.told"), "the same"),
+    **dict.fromkeys(("plan.saved_plan", "base.daily_warnings"), "the same"),
     **dict.fromkeys(
         ("code", "config.scaffold", "cli.demonstration", "cli.demo_data", "jobs.form.templates"),
         "what the user asked to be made",

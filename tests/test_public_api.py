@@ -134,7 +134,7 @@ _INSIDE = {
         "BlobStore",
         "Home",
         "folders",
-        "overview",
+        "status",
         "IndexKey",
         "ProcessRunner",
         "ProjectOpener",

@@ -375,12 +375,12 @@ ROWS: tuple[ReadBack, ...] = (
             "jobs.backends.kubernetes.kubectl:Kubectl._object",
             "jobs.login:LoginNode._ask",
             "jobs.login_side:main",
-            "jobs.tunnels.beside:BesideProgram._first_answer.read",
+            "jobs.tunnels.node_apps:BesideProgram._first_answer.read",
             "jobs.tunnels.beside_side:main",
             "spread.orders:read_orders",
             "spread.worker:Incoming.read",
             "web.carrier:main",
-            "web.works:_hear",
+            "web.transfer_tasks:_hear",
         ),
     ),
     ReadBack(
@@ -427,7 +427,7 @@ ROWS: tuple[ReadBack, ...] = (
             "jobs.node_archive:_sources",
             "jobs.node_archive:blobsync_sources",
             "jobs.node_archive:outside_sources",
-            "jobs.tunnels.beside:BesideProgram.open",
+            "jobs.tunnels.node_apps:BesideProgram.open",
         ),
     ),
     ReadBack(

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from blobsync.base.locations import BlobUrl, SasToken
+from blobsync.base.azure_urls import BlobUrl, SasToken
 from blobsync.base.redaction import redact_word
 
 # azcopy's own figures: 32 connections for up to 4 processors, else 16 each, at most 300.

@@ -26,6 +26,7 @@ from blobsync.azcopy.reasons import AzcopyTransferError, LogReader, blob_or_path
 from blobsync.azcopy.sources import SourceHashes, build_links
 from blobsync.azcopy.verdict import LogFollower, Verdict
 from blobsync.azcopy.workspace import Workspace, workspace
+from blobsync.base.azure_urls import SasToken
 from blobsync.base.errors import (
     BlobsyncError,
     CredentialError,
@@ -37,7 +38,6 @@ from blobsync.base.errors import (
 from blobsync.base.events import FilesCounted
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState, RemoteState
-from blobsync.base.locations import SasToken
 from blobsync.base.process import ProcessRunner, SubprocessRunner
 from blobsync.direct.pool import RunState
 from blobsync.local.errors import local_error

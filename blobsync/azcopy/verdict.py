@@ -15,10 +15,10 @@ from blobsync.azcopy.reasons import (
     explain,
     reason_in,
 )
+from blobsync.base.azure_urls import SasToken
 from blobsync.base.errors import BlobsyncError, CredentialError, StorageError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, RemoteState
-from blobsync.base.locations import SasToken
 from blobsync.direct.pool import NotTriedError
 from blobsync.plan.pairs import equal_content
 from blobsync.plan.transfer_plan import Route

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from blobsync.base.locations import ContainerUrl, Secret
+from blobsync.base.azure_urls import ContainerUrl, Secret
 
 MAX_FILES = 2400
 MAX_BYTES = 60_000_000

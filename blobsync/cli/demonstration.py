@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from blobsync.base.azure_urls import Secret
 from blobsync.base.errors import BlobsyncError, UsageError
-from blobsync.base.locations import Secret
 from blobsync.base.process import ProcessRunner, SubprocessRunner, python_module
 from blobsync.cli.demo_data import MAX_FILES, change_some, checksums, copy_data_set, write_project
 from blobsync.emulator import Emulator, EmulatorState, make_container, new_key

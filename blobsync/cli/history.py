@@ -21,7 +21,7 @@ from blobsync.cli.output import Result
 from blobsync.cli.reports import files_shown, more_line
 from blobsync.cli.running_words import progress_data, so_far, utc_text
 from blobsync.cli.session import Session
-from blobsync.jobs.lasting import lasted
+from blobsync.jobs.timeline import lasted
 from blobsync.local.transfer_log import RUNNING
 
 if TYPE_CHECKING:

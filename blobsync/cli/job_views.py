@@ -24,8 +24,8 @@ from blobsync.cli.session import Session
 from blobsync.jobs.standing import standing_line
 
 if TYPE_CHECKING:
-    from blobsync.jobs.board import JobList
     from blobsync.jobs.history import JobRecord
+    from blobsync.jobs.job_service import JobList
     from blobsync.jobs.logs import FetchedLogs
     from blobsync.jobs.project_jobs import Jobs
 

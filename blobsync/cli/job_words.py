@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from blobsync.base.amounts import count_text
 from blobsync.cli.columns import cells, columns_of, cut
 from blobsync.jobs.holding import entering_command, hold_text
-from blobsync.jobs.lasting import age, lasted, lasting_text, moments_of, nodes_after, seconds_of, spans_of
 from blobsync.jobs.shape import job_size_text
+from blobsync.jobs.timeline import age, lasted, lasting_text, moments_of, nodes_after, seconds_of, spans_of
 
 if TYPE_CHECKING:
     from blobsync.jobs.backends.base import ClusterSummary, Holder

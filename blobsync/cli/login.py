@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from blobsync.base.azure_urls import ContainerUrl
     from blobsync.base.check_results import CheckResult
-    from blobsync.base.locations import ContainerUrl
     from blobsync.config.logins import StoredLogin
     from blobsync.config.model import StorageAccount
 

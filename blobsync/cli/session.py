@@ -109,7 +109,7 @@ class Session:
 
     def warn(self, *clusters: Cluster | None) -> None:
         """Show the warnings of the configuration files: each once per command, some only once a day."""
-        from blobsync.base.told import DailyWarning, told_today
+        from blobsync.base.daily_warnings import DailyWarning, told_today
 
         seen: set[str] = set()
         for cluster in clusters:

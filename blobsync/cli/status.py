@@ -18,8 +18,8 @@ from blobsync.cli.session import Session
 
 if TYPE_CHECKING:
     from blobsync.plan.transfer_plan import FileFailure
-    from blobsync.project.overview import EntryStatus, FileTally, ProjectStatus
     from blobsync.project.running import RunningTransfer
+    from blobsync.project.status import EntryStatus, FileTally, ProjectStatus
 
 
 def register(app: typer.Typer) -> None:

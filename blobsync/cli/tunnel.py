@@ -76,7 +76,7 @@ def tunnel_job(
       blobsync tunnel 3f2a --tensorboard output/logs
       blobsync tunnel 3f2a --jupyter --node 1
     """
-    from blobsync.jobs.tunnels.beside import TunnelRequest
+    from blobsync.jobs.tunnels.node_apps import TunnelRequest
 
     signal.signal(signal.SIGHUP, _stop)
     jobs = find_jobs(session)

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
+from blobsync.base.azure_urls import BlobUrl, SasToken
 from blobsync.base.errors import ArchiveError, BlobNotFoundError, ConfigError, StorageError
-from blobsync.base.locations import BlobUrl, SasToken
 from blobsync.base.process import ProcessRunner, SubprocessRunner
 from blobsync.code import compile as code_compile
 from blobsync.code.archive import manifest, write_archive

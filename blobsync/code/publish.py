@@ -18,6 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from blobsync.base.azure_urls import SasToken
 from blobsync.base.errors import (
     AccessDeniedError,
     BlobNotFoundError,
@@ -25,7 +26,6 @@ from blobsync.base.errors import (
     CredentialError,
     PreconditionFailedError,
 )
-from blobsync.base.locations import SasToken
 from blobsync.plan.listener import Listener
 from blobsync.store.protocol import ANYTHING, BlobInfo, BlobProperties, BlobStore, Precondition
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from blobsync.base.azure_urls import SasToken, Secret
+from blobsync.base.daily_warnings import DailyWarning
 from blobsync.base.errors import ConfigError
-from blobsync.base.locations import SasToken, Secret
-from blobsync.base.told import DailyWarning
 from blobsync.base.trusted_hosts import host_of
 from blobsync.config.known_keys import ACCOUNT, WORKSPACE
 from blobsync.config.logins import StoredLogin, load_login

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
+from blobsync.base.azure_urls import MAX_NAME_CHARS, reaches_another
 from blobsync.base.errors import ConfigError, ConfigNotFoundError
-from blobsync.base.locations import MAX_NAME_CHARS, reaches_another
 from blobsync.config.known_keys import PHILLY_MARKS
 from blobsync.config.model import CodeEntry, FolderEntry, StorageAccount
 from blobsync.config.nearest import did_you_mean

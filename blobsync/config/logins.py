@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from blobsync.base.azure_urls import ContainerUrl, SasToken, Secret
 from blobsync.base.errors import ConfigError, UsageError
-from blobsync.base.locations import ContainerUrl, SasToken, Secret
 from blobsync.base.trusted_hosts import host_of
 from blobsync.base.user_data import config_home, read_own, write_own
 

@@ -10,8 +10,8 @@ import posixpath
 from dataclasses import dataclass
 from pathlib import Path
 
+from blobsync.base.azure_urls import MAX_NAME_CHARS, BlobUrl, reaches_another
 from blobsync.base.errors import MappingError, OutsideProjectError, UnmappedPathError
-from blobsync.base.locations import MAX_NAME_CHARS, BlobUrl, reaches_another
 from blobsync.config.file_shares import share_error
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.config.nearest import did_you_mean, nearest

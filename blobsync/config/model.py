@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from blobsync.base.azure_urls import BlobUrl, ContainerUrl, SasToken, Secret
 from blobsync.base.errors import ConfigError
-from blobsync.base.locations import BlobUrl, ContainerUrl, SasToken, Secret
 
 if TYPE_CHECKING:
     # Nodes read these values, and have no YAML.

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from blobsync.base.azure_urls import Secret
 from blobsync.base.environment import environment
 from blobsync.base.errors import LocalFileError, UsageError
-from blobsync.base.locations import Secret
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.config.new_cluster import NewFile
 from blobsync.config.project_root import PROJECT_MARK, demand_own

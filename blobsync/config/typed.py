@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from blobsync.base.amounts import count_text
+from blobsync.base.azure_urls import Secret
 from blobsync.base.errors import ConfigError
-from blobsync.base.locations import Secret
 from blobsync.config.known_keys import GONE_PLATFORMS, PROGRAM_FORM, Key, Kind
 from blobsync.config.nearest import nearest
 from blobsync.config.yaml_lines import Document, KeyPath

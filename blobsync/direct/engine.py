@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from blobsync.base.azure_urls import SasToken
 from blobsync.base.errors import CredentialError, LocalFileError, StorageError
-from blobsync.base.locations import SasToken
 from blobsync.direct.crew import Crew, Trade
 from blobsync.direct.pool import MIB, FileJob, RunState, WorkerPool
 from blobsync.direct.sent_blocks import BlockMemory

@@ -14,8 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from blobsync.base.azure_urls import Secret
 from blobsync.base.errors import EmulatorError
-from blobsync.base.locations import Secret
 from blobsync.base.plain_json import parse_object
 
 DEFAULT_PORT = 10000

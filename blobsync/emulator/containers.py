@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from blobsync.base.locations import ContainerUrl, Secret
+from blobsync.base.azure_urls import ContainerUrl, Secret
 from blobsync.store.rest.auth import SharedKeySigner
 from blobsync.store.rest.http import BlobHttp
 

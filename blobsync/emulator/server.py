@@ -17,9 +17,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from blobsync.base.azure_urls import ContainerUrl, Secret
 from blobsync.base.environment import environment
 from blobsync.base.errors import EmulatorError
-from blobsync.base.locations import ContainerUrl, Secret
 from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner
 from blobsync.base.process_mark import ProcessMark

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from blobsync.base.azure_urls import SasToken
 from blobsync.base.errors import ConfigError, CredentialError
-from blobsync.base.locations import SasToken
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.jobs.spec import SERVICES, JobSpec, Secrets
 from blobsync.store.connect import mint_sas

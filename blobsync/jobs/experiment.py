@@ -10,9 +10,9 @@ from blobsync.base.errors import BlobsyncError, ConfigError
 from blobsync.config.loader import load_cluster
 from blobsync.config.model import Cluster
 from blobsync.jobs.backends.base import Grouping, SeenJob
-from blobsync.jobs.board import Board, JobList
 from blobsync.jobs.history import JobRecord
 from blobsync.jobs.home import home_of
+from blobsync.jobs.job_service import Board, JobList
 from blobsync.jobs.spec import SERVICES, State, submission_time
 
 

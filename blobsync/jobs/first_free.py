@@ -12,8 +12,8 @@ from blobsync.base.amounts import count_text
 from blobsync.base.errors import BackendUnavailableError, BlobsyncError
 from blobsync.config.model import Cluster
 from blobsync.jobs.backends.base import ClusterSummary
-from blobsync.jobs.board import Board
 from blobsync.jobs.describe import SubmitRequest, demand_platform, shape_of
+from blobsync.jobs.job_service import Board
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from blobsync.jobs.lasting import is_news, merged_states, told_states
 from blobsync.jobs.spec import NodeChange, RunInfo, State, StateChange
+from blobsync.jobs.timeline import is_news, merged_states, told_states
 
 NODE_CHANGES = """
 create table if not exists node_changes (

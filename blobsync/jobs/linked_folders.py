@@ -11,8 +11,8 @@ from pathlib import Path
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.config.model import Cluster, FolderEntry
-from blobsync.jobs.board import Board, settings_of
 from blobsync.jobs.describe import is_output
+from blobsync.jobs.job_service import Board, settings_of
 from blobsync.jobs.login import LoginNode
 from blobsync.jobs.spec import FolderLink, JobSpec
 

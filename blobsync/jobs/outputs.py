@@ -18,15 +18,15 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
+from blobsync.base.azure_urls import BlobUrl
 from blobsync.base.errors import ConfigError, JobError, NothingMatchedError, UsageError
-from blobsync.base.locations import BlobUrl
 from blobsync.config.account_files import ACCOUNT_FOLDER
 from blobsync.config.accounts import AccountFile
 from blobsync.config.mapping import Resolution, resolve
 from blobsync.config.model import DEFAULT_CLUSTER, Cluster, StorageAccount
 from blobsync.jobs.access import known_accounts
-from blobsync.jobs.board import Board
 from blobsync.jobs.history import JobRecord
+from blobsync.jobs.job_service import Board
 from blobsync.jobs.node.batchai import settings
 from blobsync.jobs.node.places import container_url
 from blobsync.jobs.spec import OWN_OUTPUT, FolderLink, JobSpec

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, TypedDict
 
 from blobsync.base.errors import BlobsyncError, UsageError
 from blobsync.jobs.backends.base import KEEP_SECRETS
-from blobsync.jobs.board import Board, JobList
 from blobsync.jobs.experiment import with_others
 from blobsync.jobs.history import JobRecord
 from blobsync.jobs.job_answers import Cancellation, Diagnosis, JobLog, JobReport, LogLine
+from blobsync.jobs.job_service import Board, JobList
 from blobsync.jobs.logs import FetchedLogs, rank_of
 from blobsync.jobs.spec import JobSpec, State
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from blobsync.jobs.output_copies import CopiedOutputs
     from blobsync.jobs.outputs import JobOutputs
     from blobsync.jobs.submit import Submitted
-    from blobsync.jobs.tunnels.beside import TunnelRequest
     from blobsync.jobs.tunnels.job_tunnel import JobTunnel
+    from blobsync.jobs.tunnels.node_apps import TunnelRequest
     from blobsync.jobs.watch import Attempt
 
 # A command: words, never split again; one text alone is a line for the shell.

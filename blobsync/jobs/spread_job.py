@@ -14,9 +14,9 @@ from typing import Any
 
 from blobsync.base.errors import BlobsyncError, ConfigError, UsageError
 from blobsync.config.model import Cluster
-from blobsync.jobs.board import Board
 from blobsync.jobs.describe import SubmitRequest, describe, read_seconds
 from blobsync.jobs.history import JobFilter, JobRecord
+from blobsync.jobs.job_service import Board
 from blobsync.jobs.node_archive import node_archive
 from blobsync.jobs.spec import MOUNTED, SERVICES, CodeRef, JobSpec, NodeArchiveRef, State
 from blobsync.jobs.standing import News, standing_of

@@ -13,12 +13,12 @@ from blobsync.config.model import Cluster
 from blobsync.jobs.access import grant, known_accounts, sas_minter
 from blobsync.jobs.backends.base import Plan, Refused, Unknown
 from blobsync.jobs.batchai.files import MovedJob, translate_again
-from blobsync.jobs.board import Board
 from blobsync.jobs.code_choice import ChooseCode, CodeChoice, demand_known
 from blobsync.jobs.describe import SubmitRequest, demand_platform, describe, find_mirror, shape_of
 from blobsync.jobs.history import JobRecord
 from blobsync.jobs.holding import entering_command, hold_text
 from blobsync.jobs.home import home_of
+from blobsync.jobs.job_service import Board
 from blobsync.jobs.linked_folders import empty_links
 from blobsync.jobs.node_archive import node_archive, publish
 from blobsync.jobs.shape import job_size_text

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from blobsync.base.ahead import side_by_side
+from blobsync.base.background_calls import side_by_side
 from blobsync.base.events import Event, Hashing, unheard
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.local.hashing import hash_file, reading_threads

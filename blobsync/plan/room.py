@@ -11,7 +11,7 @@ from blobsync.base.amounts import size_text
 from blobsync.base.failure_codes import FailureCode
 from blobsync.config.mapping import is_below
 from blobsync.local.free_space import LocalDisks
-from blobsync.plan.one_file import Names
+from blobsync.plan.symlink_aliases import Names
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure
 
 

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterable
 from contextlib import suppress
 
-from blobsync.base.ahead import side_by_side
+from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import AccessDeniedError, ShapeConflictError
 from blobsync.plan.transfer_plan import Shape
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd

@@ -8,10 +8,10 @@ from itertools import groupby
 from operator import itemgetter
 
 from blobsync.local.sorted_runs import Row, SortedRuns, Spill
-from blobsync.plan.one_file import Names, names_may_meet, settle_one
 from blobsync.plan.packed import pack_action, unpack_action
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.stored_actions import StoredActions
+from blobsync.plan.symlink_aliases import Names, names_may_meet, settle_one
 from blobsync.plan.transfer_plan import Action, PlanPart, Route
 from blobsync.plan.unfinished import with_on_record
 

@@ -16,12 +16,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from blobsync.base.ahead import Ahead
+from blobsync.base.azure_urls import reaches_another
+from blobsync.base.background_calls import Ahead
 from blobsync.base.errors import LocalFileError, NothingMatchedError, ShapeConflictError
 from blobsync.base.events import Event, unheard
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, LocalState, RemoteState
-from blobsync.base.locations import reaches_another
 from blobsync.base.reasons import Reason
 from blobsync.local.errors import where_to_look
 from blobsync.local.index import PairIndex
@@ -31,9 +31,9 @@ from blobsync.local.tree import LinkPolicy, walk
 from blobsync.plan.contents import complete
 from blobsync.plan.left_out import IN_THE_WAY, LeftOut, NoPart, Staying, source_said
 from blobsync.plan.merged_pairs import Entry, HeldFiles, matches
-from blobsync.plan.nearby import look_nearby
 from blobsync.plan.packed import pack_state
 from blobsync.plan.pairs import Pair, source_is_near
+from blobsync.plan.path_suggestions import look_nearby
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.shapes import HiddenClashes, blob_hint, both_hint
 from blobsync.plan.transfer_plan import FileFailure, Shape

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
+from blobsync.base.azure_urls import BlobUrl
 from blobsync.base.errors import DiskTooSmallError, IncompleteTransferError, MirrorRefusedError
 from blobsync.base.failure_codes import ExitCode, FailureCode
 from blobsync.base.file_states import FileState, RemoteState
-from blobsync.base.locations import BlobUrl
 from blobsync.base.reasons import Reason
 from blobsync.plan.spreading import SpreadPlan
 from blobsync.plan.transfer_options import TransferOptions

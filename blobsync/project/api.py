@@ -17,11 +17,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blobsync.base.locations import BlobUrl, ContainerUrl
-from blobsync.plan.building import both_ends, make_plan
+from blobsync.base.azure_urls import BlobUrl, ContainerUrl
 from blobsync.plan.engine_model import EngineRules
 from blobsync.plan.large_plan import LargePlan
-from blobsync.plan.legs import chosen_paths
+from blobsync.plan.path_mapping import chosen_paths
+from blobsync.plan.planner import both_ends, make_plan
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, Direction, Route, TransferPlan, TransferResult
 from blobsync.project.logbook import entry_of, is_worth_logging, logged, transfer_begun, upload_receipts
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from blobsync.jobs.history import JobRecord
     from blobsync.jobs.project_jobs import Jobs
     from blobsync.plan.saved_plan import SavedPlan
-    from blobsync.project import browse, content, folders, overview, removal, sharing
-    from blobsync.project.callback import OnProgress
+    from blobsync.project import browse, content, folders, removal, sharing, status
     from blobsync.project.options import TransferKeywords
     from blobsync.project.paths import PathName, Paths
+    from blobsync.project.progress_listeners import OnProgress
     from blobsync.project.spreading import Spreading
     from blobsync.project.verify import VerifyReport
     from blobsync.store.protocol import BlobStore
@@ -216,7 +216,7 @@ class Project(LoggedProject):
         """The jobs of this project; what it submits goes to its cluster."""
         self._demand_open()
         if self._jobs is None:
-            from blobsync.jobs.board import Board
+            from blobsync.jobs.job_service import Board
             from blobsync.jobs.project_jobs import Jobs
 
             board = Board(self.root, self.environ, self.cluster, note=lambda text: self.listener.note(text))
@@ -251,7 +251,7 @@ class Project(LoggedProject):
 
         Raises ``UntrustedLinkError`` if it would be read through an untrusted link.
         """
-        from blobsync.plan.building import demand_consent
+        from blobsync.plan.planner import demand_consent
         from blobsync.project import browse
 
         place = self.resolve(path)
@@ -263,7 +263,7 @@ class Project(LoggedProject):
 
         Raises ``NothingMatchedError``, ``LocalFileError``, and ``UntrustedLinkError`` as :meth:`stat` does.
         """
-        from blobsync.plan.building import demand_consent
+        from blobsync.plan.planner import demand_consent
         from blobsync.project import browse
 
         place = self.resolve(path)
@@ -288,7 +288,7 @@ class Project(LoggedProject):
         Raises ``NothingMatchedError``, ``ShapeConflictError`` for a folder, ``LocalFileError``, and
         ``UntrustedLinkError`` as :meth:`stat` does.
         """
-        from blobsync.plan.building import demand_consent
+        from blobsync.plan.planner import demand_consent
         from blobsync.project import content
 
         place = self.resolve(path)
@@ -297,17 +297,17 @@ class Project(LoggedProject):
 
     def status(
         self, paths: Paths = (), *, fresh: bool = False, on_progress: OnProgress | None = None
-    ) -> overview.ProjectStatus:
+    ) -> status.ProjectStatus:
         """How the folder entries (or these paths) stand, here and in their containers.
 
         The containers are not listed, unless ``fresh``: what each held when it was last listed counts.
         """
-        from blobsync.project import overview
+        from blobsync.project import status
 
         chosen = self.chosen_paths(paths, all_entries=not paths)
         with self._telling(on_progress):
             self.listener.phase("surveying")
-            return overview.project_status(
+            return status.project_status(
                 self._open_context, chosen, self.listener.seen, fresh=fresh, connect=self._impatient
             )
 

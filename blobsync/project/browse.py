@@ -13,8 +13,8 @@ from blobsync.base.regular_files import regular_only
 from blobsync.config.mapping import Resolution
 from blobsync.local.hashing import hash_file
 from blobsync.local.index import Index
-from blobsync.plan.nearby import look_nearby
 from blobsync.plan.pairs import known_equal
+from blobsync.plan.path_suggestions import look_nearby
 from blobsync.plan.remembering import Listing
 from blobsync.store.connections import Connections
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd

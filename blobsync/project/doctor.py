@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from blobsync.azcopy.binary import Found, find_azcopy
 from blobsync.azcopy.confine import Landlock
 from blobsync.azcopy.errors import AzcopyError, AzcopyNotFoundError
+from blobsync.base.azure_urls import ContainerUrl
 from blobsync.base.check_results import CheckResult, CheckStatus, failed_check
 from blobsync.base.environment import environment
 from blobsync.base.errors import (
@@ -24,7 +25,6 @@ from blobsync.base.errors import (
     StorageError,
 )
 from blobsync.base.failure_codes import FailureCode
-from blobsync.base.locations import ContainerUrl
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.jobs.examine import examine_jobs
 from blobsync.local.names import new_temporary_name

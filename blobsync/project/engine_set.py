@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
+from blobsync.base.azure_urls import BlobUrl, ContainerUrl, SasToken
 from blobsync.base.errors import UsageError
-from blobsync.base.locations import BlobUrl, ContainerUrl, SasToken
 from blobsync.base.trusted_hosts import TRUSTED_HOSTS_VARIABLE
 from blobsync.config.model import Cluster
 from blobsync.config.user_config import load_user_config
@@ -64,7 +64,7 @@ def engine_wish(
         raise UsageError(f"{ENGINE_VARIABLE}={found}: not one of {known}", hint=f"unset {ENGINE_VARIABLE}")
     for name, said in wishes:
         if name:
-            return EngineWish() if name == "relay" and not copying else EngineWish(cast(EngineName, name), said)
+            return EngineWish() if name == "relay" and not copying else EngineWish(cast("EngineName", name), said)
     return EngineWish()
 
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 from blobsync.base.errors import NothingMatchedError
 from blobsync.base.file_states import LocalState
-from blobsync.plan.building import both_ends
 from blobsync.plan.pairs import Pair
+from blobsync.plan.planner import both_ends
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.survey import Request
-from blobsync.project.overview import FileTally, as_remembered
+from blobsync.project.status import FileTally, as_remembered
 from blobsync.project.verify import both_sides, classify
 
 # More names of one folder are counted, and not kept.

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from blobsync.base.environment import environment
 from blobsync.config.model import Cluster
 from blobsync.config.project_root import current_folder, find_project
-from blobsync.jobs.board import Board
+from blobsync.jobs.job_service import Board
 from blobsync.jobs.project_jobs import Jobs
-from blobsync.jobs.reading import JobReading
+from blobsync.jobs.queries import JobReading
 from blobsync.project.paths import PathName, path_text
 
 if TYPE_CHECKING:
@@ -74,6 +74,6 @@ def first_free(
 
 
 def _log_listener() -> Listener:
-    from blobsync.project.callback import LoggingListener
+    from blobsync.project.progress_listeners import LoggingListener
 
     return LoggingListener()

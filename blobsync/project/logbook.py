@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from blobsync.base.azure_urls import BlobUrl
 from blobsync.base.errors import BlobsyncError, TransferCancelledError
 from blobsync.base.failure_codes import ExitCode
-from blobsync.base.locations import BlobUrl
 from blobsync.config.mapping import project_relative
 from blobsync.config.project_root import current_folder, find_project
 from blobsync.local.state_dir import StateDir, open_state_dir

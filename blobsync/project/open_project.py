@@ -20,13 +20,13 @@ from blobsync.local.free_space import LocalDisks
 from blobsync.local.index import Index
 from blobsync.local.range_records import RangeRecords
 from blobsync.local.state_dir import StateDir, open_state_dir, trust_state
-from blobsync.plan.legs import nested
 from blobsync.plan.listener import Listener
+from blobsync.plan.path_mapping import nested
 from blobsync.plan.project_context import ProjectContext
-from blobsync.project.callback import CallbackListener, LoggingListener, OnProgress
 from blobsync.project.notebook import NotebookBar, in_notebook
 from blobsync.project.paths import PathName, path_text
 from blobsync.project.plan_memory import spill_of
+from blobsync.project.progress_listeners import CallbackListener, LoggingListener, OnProgress
 from blobsync.store.connections import Connections
 
 if TYPE_CHECKING:

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from blobsync.base.ahead import side_by_side
+from blobsync.base.azure_urls import reaches_another
+from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import NothingMatchedError, ShapeConflictError, UsageError
 from blobsync.base.failure_codes import FailureCode
-from blobsync.base.locations import reaches_another
 from blobsync.config.mapping import Resolution
 from blobsync.local.index import Index
 from blobsync.local.transfer_log import TransferEntry
 from blobsync.plan.listener import Listener
-from blobsync.plan.nearby import look_nearby
+from blobsync.plan.path_suggestions import look_nearby
 from blobsync.plan.shapes import both_hint
 from blobsync.plan.transfer_plan import FileFailure
 from blobsync.project.browse import nothing_at

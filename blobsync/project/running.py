@@ -25,7 +25,7 @@ from blobsync.local.state_dir import StateDir
 from blobsync.local.transfer_log import TransferEntry
 from blobsync.plan.listener import Listener
 from blobsync.plan.progress import WORKING, Progress, RatePoint, add_point, read_progress
-from blobsync.project.callback import PassingCounter
+from blobsync.project.progress_listeners import PassingCounter
 
 # Seconds between two records.
 _EVERY = 0.5

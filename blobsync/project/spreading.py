@@ -13,12 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from blobsync.base.azure_urls import BlobUrl
 from blobsync.base.errors import SpreadBusyError, UsageError
-from blobsync.base.locations import BlobUrl
 from blobsync.base.plain_json import parse_object
 from blobsync.base.user_data import config_home
-from blobsync.jobs.board import Board
 from blobsync.jobs.history import JobRecord
+from blobsync.jobs.job_service import Board
 from blobsync.jobs.spread_job import JobCrew, SpreadRequest, demand_shared
 from blobsync.jobs.transfer_key import own_key
 from blobsync.local.state_dir import KEY_FILE, StateDir

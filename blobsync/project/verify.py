@@ -10,13 +10,13 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from blobsync.base.ahead import side_by_side
+from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import BlobsyncError, NothingMatchedError
 from blobsync.base.failure_codes import ExitCode
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.local.hashing import hash_file
-from blobsync.plan.nearby import look_nearby
 from blobsync.plan.pairs import Pair, changes_since_verified, known_equal
+from blobsync.plan.path_suggestions import look_nearby
 from blobsync.plan.remembering import remember, remember_nothing
 from blobsync.plan.survey import Request, Survey, survey
 from blobsync.plan.transfer_plan import FileFailure

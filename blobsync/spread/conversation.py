@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
+from blobsync.base.azure_urls import ContainerUrl, SasToken, Secret
 from blobsync.base.environment import environment
 from blobsync.base.errors import CredentialError, ProcessError
-from blobsync.base.locations import ContainerUrl, SasToken, Secret
 from blobsync.base.process import ProcessRunner, RunningProcess, python_module
 from blobsync.base.redaction import redact
 from blobsync.local.state_dir import StateDir

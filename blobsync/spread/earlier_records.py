@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from blobsync.base.ahead import side_by_side
+from blobsync.base.background_calls import side_by_side
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.local.hashing import hash_file, reading_threads
 from blobsync.local.index import PairIndex

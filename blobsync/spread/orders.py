@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from blobsync.base.azure_urls import ContainerUrl, SasToken, Secret
 from blobsync.base.errors import CredentialError, LoginRequiredError, SasExpiredError, SasPermissionError
 from blobsync.base.failure_codes import FailureCode
-from blobsync.base.locations import ContainerUrl, SasToken, Secret
 from blobsync.base.plain_json import parse_object
 from blobsync.base.trusted_hosts import TRUSTED_HOSTS_VARIABLE
 from blobsync.local.state_dir import StateDir

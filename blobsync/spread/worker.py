@@ -16,9 +16,9 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
+from blobsync.base.azure_urls import SasToken, Secret
 from blobsync.base.events import Connected, Disconnected, Event
 from blobsync.base.failure_codes import ExitCode
-from blobsync.base.locations import SasToken, Secret
 from blobsync.base.plain_json import parse_object
 from blobsync.direct.engine import DirectEngine
 from blobsync.local.block_journal import BlockJournal

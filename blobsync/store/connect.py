@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 
+from blobsync.base.azure_urls import BlobUrl, ContainerUrl, SasToken, Secret
 from blobsync.base.environment import environment
 from blobsync.base.errors import CredentialError
 from blobsync.base.events import Event
-from blobsync.base.locations import BlobUrl, ContainerUrl, SasToken, Secret
 from blobsync.base.trusted_hosts import (
     Service,
     host_of,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from blobsync.base.azure_urls import BlobUrl, ContainerUrl
 from blobsync.base.errors import PlanFileError
-from blobsync.base.locations import BlobUrl, ContainerUrl
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.store.ends import RemoteEnd
 from blobsync.store.protocol import BlobStore

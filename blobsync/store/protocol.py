@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
+from blobsync.base.azure_urls import ContainerUrl, SasToken
 from blobsync.base.errors import BlobsyncError
-from blobsync.base.locations import ContainerUrl, SasToken
 from blobsync.store.block_ids import sha256_of_block
 
 # https://learn.microsoft.com/rest/api/storageservices/understanding-block-blobs--append-blobs--and-page-blobs

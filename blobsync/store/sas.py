@@ -17,8 +17,8 @@ from datetime import datetime, timedelta, timezone
 from typing import TypeAlias
 from urllib.parse import quote
 
+from blobsync.base.azure_urls import BlobUrl, ContainerUrl, SasToken, Secret
 from blobsync.base.errors import CredentialError, SasExpiredError, SasPermissionError
-from blobsync.base.locations import BlobUrl, ContainerUrl, SasToken, Secret
 from blobsync.store.grants import WARN_BEFORE, known_rights, ordered_rights, rights_in_words
 
 # The version that a SAS is made for also decides by which rules the service reads it. User delegation

@@ -27,8 +27,8 @@ from azure.core.pipeline.transport import HttpRequest, HttpResponse, HttpTranspo
 from azure.core.utils import case_insensitive_dict
 from azure.storage.blob import BlobServiceClient
 
+from blobsync.base.azure_urls import ContainerUrl, Secret
 from blobsync.base.errors import StorageError
-from blobsync.base.locations import ContainerUrl, Secret
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
 from blobsync.store.rest.errors import Answer, translate
 from blobsync.store.rest.http import API_VERSION, BlobHttp, Reply
@@ -212,7 +212,7 @@ def _credential(signer: Signer) -> Credential:
     if isinstance(signer, SasSigner):
         return AzureSasCredential(signer.token.reveal())
     assert isinstance(signer, BearerSigner), "the SDK has no credential for this signer"
-    return cast(TokenCredential, _Login(signer))
+    return cast("TokenCredential", _Login(signer))
 
 
 def _kept_days(days: object) -> int:

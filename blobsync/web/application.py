@@ -15,7 +15,7 @@ from starlette.staticfiles import StaticFiles
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.failure_codes import ExitCode
 from blobsync.base.redaction import redact
-from blobsync.web.desk import Desk, desk_of, form_of, visit_of
+from blobsync.web.app_state import Desk, desk_of, form_of, visit_of
 from blobsync.web.events import live_parts
 from blobsync.web.gate import Gate, cookie_name
 from blobsync.web.pages import all_routes

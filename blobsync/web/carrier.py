@@ -27,7 +27,7 @@ from blobsync.plan.progress import Progress
 from blobsync.plan.saved_plan import SavedPlan
 from blobsync.plan.transfer_plan import FileFailure, TransferResult
 from blobsync.project.api import Project
-from blobsync.project.callback import CallbackListener, LoggingListener
+from blobsync.project.progress_listeners import CallbackListener, LoggingListener
 
 # How many failures are told one by one; the receipt and the history have all.
 _TOLD = 200

@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
-from blobsync.web.desk import desk_of
+from blobsync.web.app_state import desk_of
 
 # Seconds between two looks, and after which a line is sent although nothing changed.
 _EVERY = 0.4

@@ -9,8 +9,8 @@ from datetime import datetime
 from markupsafe import Markup
 
 from blobsync.jobs.history import JobRecord
-from blobsync.jobs.lasting import lasting_text, moments_of, spans_of
 from blobsync.jobs.node_use import NodeUse
+from blobsync.jobs.timeline import lasting_text, moments_of, spans_of
 from blobsync.web.render import fragment
 
 _WIDTH, _HEIGHT = 600, 110

@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse
 
 from blobsync.base.amounts import count_text, duration_text, size_text, took_text
 from blobsync.base.redaction import redact_answer
-from blobsync.web.desk import desk_of
+from blobsync.web.app_state import desk_of
 from blobsync.web.gate import TOKEN_FIELD
 from blobsync.web.login import Visit
 from blobsync.web.places import PLACES, place_of

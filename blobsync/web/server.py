@@ -13,12 +13,12 @@ from pathlib import Path
 import uvicorn
 
 from blobsync.base.errors import UsageError
+from blobsync.web.app_state import Desk
 from blobsync.web.application import web_application
-from blobsync.web.desk import Desk
 from blobsync.web.login import LoginFile, Logins
 from blobsync.web.source import Source
-from blobsync.web.standing import Boards
-from blobsync.web.works import Works
+from blobsync.web.status_cache import Boards
+from blobsync.web.transfer_tasks import Works
 
 USUAL_PORT = 8737
 _LOOPBACK = "127.0.0.1"

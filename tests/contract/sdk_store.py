@@ -17,6 +17,7 @@ from azure.core import MatchConditions
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 from azure.storage.blob import BlobBlock, BlobPrefix, BlobType, ContainerClient, ContentSettings, StandardBlobTier
 
+from blobsync.base.azure_urls import ContainerUrl, SasToken
 from blobsync.base.errors import (
     BlobNotFoundError,
     ChecksumError,
@@ -25,7 +26,6 @@ from blobsync.base.errors import (
     PreconditionFailedError,
     StorageError,
 )
-from blobsync.base.locations import ContainerUrl, SasToken
 from blobsync.store.block_ids import sha256_of_block
 from blobsync.store.protocol import (
     ANYTHING,

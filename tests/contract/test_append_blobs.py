@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from azure.storage.blob import BlobClient
 
+from blobsync.base.azure_urls import ContainerUrl, SasToken
 from blobsync.base.errors import PreconditionFailedError
-from blobsync.base.locations import ContainerUrl, SasToken
 from blobsync.config.model import StorageAccount
 from blobsync.store.connect import signer_for
 from blobsync.store.rest.append import RestAppendBlobs

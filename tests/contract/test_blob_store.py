@@ -16,6 +16,7 @@ from dataclasses import replace
 import pytest
 from azure.storage.blob import ContainerClient
 
+from blobsync.base.azure_urls import SasToken, Secret
 from blobsync.base.errors import (
     AccessDeniedError,
     BlobNotFoundError,
@@ -26,7 +27,6 @@ from blobsync.base.errors import (
     SourceChangedError,
     StorageError,
 )
-from blobsync.base.locations import SasToken, Secret
 from blobsync.config.model import StorageAccount
 from blobsync.store.block_ids import block_id_of
 from blobsync.store.connect import connect, mint_sas, signer_for

@@ -13,8 +13,8 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from blobsync.base.azure_urls import ContainerUrl, SasToken, Secret
 from blobsync.base.errors import AccessDeniedError, StorageUnreachableError
-from blobsync.base.locations import ContainerUrl, SasToken, Secret
 from blobsync.emulator import new_key
 from blobsync.store import sas
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer

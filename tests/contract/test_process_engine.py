@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.base.azure_urls import ContainerUrl, Secret
 from blobsync.base.errors import LoginRequiredError
-from blobsync.base.locations import ContainerUrl, Secret
 from blobsync.base.process import RunningProcess, SubprocessRunner
 from blobsync.config.model import StorageAccount
 from blobsync.direct.engine import DirectEngine

@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks.emulator import ACCOUNT, KEY
 from benchmarks.fast_server import fast_server
+from blobsync.base.azure_urls import Secret
 from blobsync.base.errors import SpreadBusyError
-from blobsync.base.locations import Secret
 from blobsync.config.model import StorageAccount
 from blobsync.spread.place import ContainerPlace, FolderPlace, SharedPlace
 from blobsync.spread.presence import OwnerLock, Presence

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from azure.storage.blob._generated.models import BlobHTTPHeaders, BlockLookupList
 
+from blobsync.base.azure_urls import Secret
 from blobsync.base.file_states import LocalState
-from blobsync.base.locations import Secret
 from blobsync.config.model import StorageAccount
 from blobsync.direct.engine import DirectEngine
 from blobsync.local.block_journal import BlockJournal

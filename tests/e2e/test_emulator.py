@@ -19,8 +19,8 @@ import pytest
 from azure.core.exceptions import HttpResponseError
 from azure.storage.blob import BlobServiceClient
 
+from blobsync.base.azure_urls import Secret
 from blobsync.base.errors import EmulatorError
-from blobsync.base.locations import Secret
 from blobsync.base.process import SubprocessRunner
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.config.scaffold import EMULATOR_CONTAINER

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from blobsync.jobs.board import Board
+from blobsync.jobs.job_service import Board
 from tests.e2e.world import Container, Done, Project, blobsync_command, hashes, read_tree, wait_until, write_tree
 from tests.fakes.bootstrap import python_of
 from tests.servers.slurm_cluster import SlurmCluster

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
-from blobsync.jobs.board import Board
 from blobsync.jobs.home import home_of
+from blobsync.jobs.job_service import Board
 from blobsync.jobs.spec import JobRef
 from tests.e2e.test_jobs import SHOW, Lab
 from tests.e2e.world import Container, Project, wait_until, write_tree

@@ -48,12 +48,12 @@ http.server.ThreadingHTTPServer((words["--ip"], int(words["--port"])), Answer).s
 def fetch(url: str) -> str:
     """What is behind the URL; empty while nobody answers."""
     with suppress(OSError), urllib.request.urlopen(url, timeout=10) as reply:
-        return cast(str, reply.read().decode())
+        return cast("str", reply.read().decode())
     return ""
 
 
 def first_line(started: subprocess.Popen[str]) -> str:
-    return cast(IO[str], started.stdout).readline().strip()
+    return cast("IO[str]", started.stdout).readline().strip()
 
 
 def port_of(url: str) -> int:

@@ -157,11 +157,11 @@ class Done:
 
     @property
     def data(self) -> dict[str, Any]:
-        return cast(dict[str, Any], self.document["data"])
+        return cast("dict[str, Any]", self.document["data"])
 
     @property
     def errors(self) -> list[dict[str, Any]]:
-        return cast(list[dict[str, Any]], self.document["errors"])
+        return cast("list[dict[str, Any]]", self.document["errors"])
 
     @property
     def codes(self) -> set[str]:
@@ -251,7 +251,7 @@ class Project:
         if process.returncode >= 0:
             # What a signal killed may have written half a document.
             check_output(out)
-        words = cast(Sequence[str], process.args)
+        words = cast("Sequence[str]", process.args)
         return Done(tuple(words), process.returncode, out, err, time.monotonic() - started)
 
     def run(self, *words: str, seconds: float = _RUN_SECONDS) -> Done:

@@ -11,8 +11,8 @@ import yaml
 
 from blobsync.jobs.backends import create_backend
 from blobsync.jobs.backends.base import Plan, Surroundings
-from blobsync.jobs.board import settings_of
 from blobsync.jobs.describe import SubmitRequest, describe
+from blobsync.jobs.job_service import settings_of
 from blobsync.jobs.spec import CodeRef
 from tests.fakes.aml_configs import CONTAINER, RUN_ID, load
 from tests.fakes.runner import ScriptedRunner

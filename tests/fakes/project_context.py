@@ -14,10 +14,10 @@ from blobsync.local.free_space import LocalDisks
 from blobsync.local.index import Index
 from blobsync.local.range_records import RangeRecords
 from blobsync.local.sorted_runs import Spill
-from blobsync.plan.building import make_plan
 from blobsync.plan.engine_model import EngineRules, EngineWish
 from blobsync.plan.large_plan import LargePlan
 from blobsync.plan.listener import Listener, SilentListener
+from blobsync.plan.planner import make_plan
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Direction, TransferPlan, TransferResult

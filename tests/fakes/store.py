@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
+from blobsync.base.azure_urls import ContainerUrl, SasToken
 from blobsync.base.errors import (
     BlobNotFoundError,
     BlobsyncError,
@@ -19,7 +20,6 @@ from blobsync.base.errors import (
     SourceChangedError,
     StorageError,
 )
-from blobsync.base.locations import ContainerUrl, SasToken
 from blobsync.store.protocol import (
     ANYTHING,
     BlobInfo,

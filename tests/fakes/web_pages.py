@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from blobsync.base.process import ProcessRunner
+from blobsync.web.app_state import Desk
 from blobsync.web.application import web_application
-from blobsync.web.desk import Desk
 from blobsync.web.gate import cookie_name
 from blobsync.web.login import LoginFile, Logins
 from blobsync.web.source import Source
-from blobsync.web.standing import Boards
-from blobsync.web.works import Works
+from blobsync.web.status_cache import Boards
+from blobsync.web.transfer_tasks import Works
 
 _HOST = "127.0.0.1:8737"
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from blobsync.azcopy.messages import FatalError, Info, parse_line
 from blobsync.azcopy.reasons import LogReader, explain, reason_in
+from blobsync.base.azure_urls import ContainerUrl, SasToken
 from blobsync.base.errors import BlobsyncError
-from blobsync.base.locations import ContainerUrl, SasToken
 from blobsync.base.redaction import redact, redact_answer
 from blobsync.plan.transfer_plan import Route
 from blobsync.store.protocol import BlobProperties

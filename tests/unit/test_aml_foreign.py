@@ -15,8 +15,8 @@ from blobsync.jobs.backends.aml.backend import AmlBackend
 from blobsync.jobs.backends.aml.foreign import read_foreign, tagged_ssh
 from blobsync.jobs.backends.aml.replies import AmlReply
 from blobsync.jobs.backends.base import SeenJob, Surroundings
-from blobsync.jobs.board import Board
 from blobsync.jobs.experiment import with_others
+from blobsync.jobs.job_service import Board
 from blobsync.jobs.spec import JobRef, JobSpec, RunInfo, State, own_inputs
 from tests.fakes.aml_configs import load
 from tests.fakes.backend import FakeBackend

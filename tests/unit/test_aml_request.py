@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from blobsync.base.azure_urls import SasToken
 from blobsync.base.errors import ConfigError
-from blobsync.base.locations import SasToken
 from blobsync.jobs.access import grant, service_rights
 from blobsync.jobs.backends.aml.replies import AmlReply, read_spec
 from blobsync.jobs.backends.aml.request import build_request, node_secrets

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.azcopy.argv import AzcopyTuning, child_environment, copy_command, download_command, tuning, upload_command
-from blobsync.base.locations import BlobUrl, ContainerUrl, SasToken
+from blobsync.base.azure_urls import BlobUrl, ContainerUrl, SasToken
 
 SAS = SasToken.parse("sv=2024-11-04&sp=w&sig=SENTINEL")
 OTHER = SasToken.parse("sp=rw&sig=OTHERSENTINEL")

@@ -12,9 +12,9 @@ import pytest
 
 from blobsync.azcopy.driver import AzcopyEngine
 from blobsync.azcopy.errors import AzcopyNotFoundError
+from blobsync.base.azure_urls import SasToken
 from blobsync.base.errors import ProcessError
 from blobsync.base.file_states import LocalState, RemoteState
-from blobsync.base.locations import SasToken
 from blobsync.base.process import RunningProcess
 from blobsync.plan.transfer_plan import Route
 from blobsync.store.ends import LocalEnd, RemoteEnd

@@ -4,6 +4,7 @@ from email.utils import formatdate
 
 import pytest
 
+from blobsync.base.azure_urls import ContainerUrl
 from blobsync.base.errors import (
     AccessDeniedError,
     BlobNotFoundError,
@@ -16,7 +17,6 @@ from blobsync.base.errors import (
     StorageError,
     ThrottledError,
 )
-from blobsync.base.locations import ContainerUrl
 from blobsync.store.rest.errors import Answer, describe_skew, skew_seconds, translate
 
 BOX = ContainerUrl("acct", "box", "https://acct.blob.core.windows.net")

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from blobsync.base.azure_urls import ContainerUrl, SasToken, Secret
 from blobsync.base.errors import (
     AccessDeniedError,
     BlobNotFoundError,
@@ -29,7 +30,6 @@ from blobsync.base.errors import (
 )
 from blobsync.base.events import WHYS, Connected, Disconnected, Event
 from blobsync.base.failure_codes import FailureCode
-from blobsync.base.locations import ContainerUrl, SasToken, Secret
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.store.protocol import BlobInfo, BlobProperties, GetOrder, Orders, Precondition, PutOrder
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner

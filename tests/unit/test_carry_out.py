@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.base.azure_urls import BlobUrl
 from blobsync.base.errors import (
     CopySourceRefusedError,
     LocalFileError,
@@ -22,12 +23,11 @@ from blobsync.base.errors import (
 from blobsync.base.events import Event, FilesCounted, Moving
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState
-from blobsync.base.locations import BlobUrl
 from blobsync.base.reasons import Reason
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.relay import RelayEngine
-from blobsync.plan.legs import route_of
 from blobsync.plan.listener import Listener, SilentListener
+from blobsync.plan.path_mapping import route_of
 from blobsync.plan.transfer_options import EngineName, TransferOptions
 from blobsync.plan.transfer_plan import Action, FileFailure, Route, TransferPlan, TransferResult
 from blobsync.store.ends import RemoteEnd

@@ -8,8 +8,8 @@ from typing import BinaryIO
 
 import pytest
 
+from blobsync.base.azure_urls import SasToken
 from blobsync.base.errors import AccessDeniedError, CopySourceRefusedError, StorageUnreachableError
-from blobsync.base.locations import SasToken
 from blobsync.code.publish import (
     KEPT_ARCHIVES,
     KEPT_SECONDS,

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from blobsync.base.azure_urls import SasToken, Secret
 from blobsync.base.errors import CredentialError, SasExpiredError, SasPermissionError
-from blobsync.base.locations import SasToken, Secret
 from blobsync.config.model import StorageAccount
 from blobsync.store.connect import check_copy, check_sas, connect, mint_sas, sas_url, signer_for
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner

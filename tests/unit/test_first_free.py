@@ -10,9 +10,9 @@ import pytest
 from blobsync.base.errors import BackendUnavailableError, ConfigError
 from blobsync.config.model import Cluster
 from blobsync.jobs.backends.base import ClusterSummary
-from blobsync.jobs.board import Board
 from blobsync.jobs.describe import SubmitRequest
 from blobsync.jobs.first_free import choose_cluster, verdict
+from blobsync.jobs.job_service import Board
 from tests.fakes.backend import FakeBackend
 
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from blobsync.project.folders import FolderStatus
-from tests.unit.test_overview import Place, place, synced
+from tests.unit.test_status import Place, place, synced
 
 __all__ = ["place", "synced"]
 

@@ -22,10 +22,10 @@ from blobsync.base.errors import (
 from blobsync.cli.job_words import state_text
 from blobsync.config.model import Cluster
 from blobsync.jobs.backends.base import Outcome
-from blobsync.jobs.board import SETTLE_SECONDS, Board
 from blobsync.jobs.code_choice import CodeChoice
 from blobsync.jobs.describe import SubmitRequest
 from blobsync.jobs.history import JobRecord
+from blobsync.jobs.job_service import SETTLE_SECONDS, Board
 from blobsync.jobs.spec import CodeRef, JobRef, JobSpec, RunInfo, State
 from blobsync.jobs.standing import News, standing_line
 from blobsync.jobs.submit import plan_job, resubmit, submit

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from blobsync.base.azure_urls import SasToken, Secret
 from blobsync.base.errors import ConfigError, CredentialError, SasPermissionError, UsageError
-from blobsync.base.locations import SasToken, Secret
 from blobsync.config.model import Cluster, CodeEntry, Docker, FolderEntry, StorageAccount
 from blobsync.jobs.access import grant, rights_needed
 from blobsync.jobs.describe import SubmitRequest, demand_platform, describe, find_mirror, setup_lines

@@ -16,7 +16,6 @@ from blobsync.config.known_keys import PLATFORMS
 from blobsync.config.loader import load_cluster
 from blobsync.config.overrides import parse_overrides
 from blobsync.jobs.backends import create_backend
-from blobsync.jobs.board import Board
 from blobsync.jobs.describe import SubmitRequest, describe
 from blobsync.jobs.form.checked import CheckedForm, check_form
 from blobsync.jobs.form.fields import BY_NAME, FIELDS, choices_of, fields_of, known_key
@@ -24,6 +23,7 @@ from blobsync.jobs.form.filled import AskedJob, JobForm, param_text, text_of_com
 from blobsync.jobs.form.filling import form_of_job
 from blobsync.jobs.form.templates import load_template, remove_template, save_template, template_names
 from blobsync.jobs.history import JobRecord
+from blobsync.jobs.job_service import Board
 from blobsync.jobs.preflight import around
 from blobsync.jobs.spec import CodeRef, JobSpec
 from tests.fakes.backend import FakeBackend

@@ -14,7 +14,6 @@ import pytest
 
 from blobsync.base.errors import AmbiguousJobError, JobError, JobNotFoundError
 from blobsync.jobs.history import History, JobRecord
-from blobsync.jobs.lasting import moments_of, spans_of
 from blobsync.jobs.spec import (
     CodeRef,
     FolderLink,
@@ -27,6 +26,7 @@ from blobsync.jobs.spec import (
     State,
     StateChange,
 )
+from blobsync.jobs.timeline import moments_of, spans_of
 from tests.fakes.jobs import make_spec
 
 FULL = JobSpec(

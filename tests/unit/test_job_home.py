@@ -14,9 +14,9 @@ import yaml
 
 from blobsync.base.errors import BackendUnavailableError, JobError
 from blobsync.config.loader import load_cluster
-from blobsync.jobs.board import Board
 from blobsync.jobs.history import History, JobRecord
 from blobsync.jobs.home import Home, home_of, without_secrets
+from blobsync.jobs.job_service import Board
 from blobsync.jobs.spec import JobRef
 from blobsync.local.state_dir import open_state_dir
 from tests.fakes.jobs import make_spec

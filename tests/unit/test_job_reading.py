@@ -15,16 +15,16 @@ from blobsync.code.files import code_rules
 from blobsync.code.published_files import published_files
 from blobsync.code.snapshot import take_snapshot
 from blobsync.config.loader import load_cluster
-from blobsync.jobs.board import Board
 from blobsync.jobs.compare import ComparedFiles, compare_files, compare_records
 from blobsync.jobs.history import History, JobFilter, JobRecord
 from blobsync.jobs.home import Home
-from blobsync.jobs.lasting import spans_of
+from blobsync.jobs.job_service import Board
 from blobsync.jobs.log_text import LINE_CHARS, PIECE_BYTES, inert_line, log_piece
 from blobsync.jobs.logs import FetchedLogs
 from blobsync.jobs.node_use import node_of_log, node_use
-from blobsync.jobs.reading import JobReading
+from blobsync.jobs.queries import JobReading
 from blobsync.jobs.spec import CodeRef, FolderLink, JobRef, RunInfo, State
+from blobsync.jobs.timeline import spans_of
 from blobsync.web.job_charts import use_charts
 from tests.fakes.backend import FakeBackend
 from tests.fakes.jobs import make_spec

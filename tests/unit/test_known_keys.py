@@ -45,8 +45,8 @@ from blobsync.jobs.access import rights_needed
 from blobsync.jobs.backends import create_backend
 from blobsync.jobs.backends.aml.request import build_request
 from blobsync.jobs.backends.base import Surroundings
-from blobsync.jobs.board import settings_of
 from blobsync.jobs.describe import SubmitRequest, describe
+from blobsync.jobs.job_service import settings_of
 from blobsync.jobs.spec import SERVICES, CodeRef
 from blobsync.store.grants import READ_FOLDER
 from tests.fakes.aml_configs import CONTAINER, ENTRY, RUN_ID, load
@@ -186,7 +186,7 @@ READ_IN: Mapping[str, str] = {
     "batchai.job_file": "jobs/batchai/recorded_job.py",
     "local.slots": "jobs/backends/local/backend.py",
     "local.gpus": "jobs/backends/local/backend.py",
-    "runtime": "jobs/board.py",
+    "runtime": "jobs/job_service.py",
     "queue_settings": "jobs/backends/aml/platforms.py",
     "aks_compute_global_dispatch_arg": "jobs/backends/aml/platforms.py",
     **dict.fromkeys(ACCOUNT, "config/accounts.py"),

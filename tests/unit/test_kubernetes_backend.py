@@ -16,7 +16,7 @@ from blobsync.jobs.backends.kubernetes.kubectl import Kubectl, find_kubectl
 from blobsync.jobs.backends.kubernetes.naming import INDEX_LABEL, JOB_LABEL
 from blobsync.jobs.backends.kubernetes.place import Place
 from blobsync.jobs.backends.kubernetes.pod import CONTAINER
-from blobsync.jobs.board import settings_of
+from blobsync.jobs.job_service import settings_of
 from blobsync.jobs.spec import JobRef, Secrets
 from tests.fakes.aml_configs import CONTAINER as CONTAINER_URL
 from tests.fakes.aml_configs import ENTRY, load

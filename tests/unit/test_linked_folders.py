@@ -10,14 +10,14 @@ from typing import Any, cast
 
 import pytest
 
+from blobsync.base.azure_urls import Secret
 from blobsync.base.errors import StorageError
-from blobsync.base.locations import Secret
 from blobsync.base.process import Completed
 from blobsync.code.project_code import CodeProject
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
-from blobsync.jobs.board import Board
 from blobsync.jobs.code_choice import CodeChoice
 from blobsync.jobs.describe import SubmitRequest, describe
+from blobsync.jobs.job_service import Board
 from blobsync.jobs.linked_folders import empty_links
 from blobsync.jobs.project_jobs import Jobs
 from blobsync.jobs.spec import CodeRef
@@ -127,5 +127,5 @@ def test_it_is_told_before_the_job_is_handed_over_and_by_a_dry_run(tmp_path: Pat
     handed.append(submit(board, cluster, SubmitRequest(("true",)), lambda _: CodeChoice(None)).record.run_id)
     assert said[0] == "eu (local): 1 node, 1 process, 1 GPU" and said[1].startswith("data_folder is linked to")
     context = SimpleNamespace(cluster=cluster, close=lambda: None)
-    planned = Jobs(board, lambda _: cast(CodeProject, context)).plan("true")
+    planned = Jobs(board, lambda _: cast("CodeProject", context)).plan("true")
     assert planned.asked == said[0] and planned.warnings == (said[1],)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from blobsync.base.azure_urls import ContainerUrl
 from blobsync.base.errors import ConfigError, CredentialError, UsageError
-from blobsync.base.locations import ContainerUrl
 from blobsync.config.account_files import files_for_login, folder_in_use
 from blobsync.config.check import check_project
 from blobsync.config.first_files import StorageAnswers, first_files, folder_names, split_account

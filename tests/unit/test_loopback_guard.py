@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.base.azure_urls import ContainerUrl, SasToken
 from blobsync.base.errors import BlobsyncError, CredentialError
-from blobsync.base.locations import ContainerUrl, SasToken
 from blobsync.config.model import StorageAccount
 from blobsync.jobs.node.places import JobPlaces
 from blobsync.store.connect import check_copy, check_host, check_listener, connect

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from blobsync.jobs.node.meeting import Contact, MeetingPlace, News, meeting_port
+from blobsync.jobs.node.rendezvous import Contact, MeetingPlace, News, meeting_port
 from blobsync.jobs.spec import JobSpec
 from tests.fakes.blob_service import serve
 from tests.fakes.jobs import Node, make_spec

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.base.azure_urls import BlobUrl
 from blobsync.base.errors import BlobsyncError
-from blobsync.base.locations import BlobUrl
 from blobsync.config.mapping import resolve
 from blobsync.config.model import Cluster, FolderEntry
-from blobsync.plan.legs import legs
+from blobsync.plan.path_mapping import legs
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, Direction, TransferPlan
 from tests.fakes.project_context import World, account, cluster

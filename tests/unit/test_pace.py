@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from blobsync.base.locations import ContainerUrl, SasToken
+from blobsync.base.azure_urls import ContainerUrl, SasToken
 from blobsync.store.rest.auth import SasSigner
 from blobsync.store.rest.http import BlobHttp, Reply, RetryPolicy
 from blobsync.store.rest.pace import Pace

@@ -16,9 +16,9 @@ import yaml
 from blobsync.base.errors import BlobsyncError
 from blobsync.config.loader import load_cluster
 from blobsync.config.model import Cluster
-from blobsync.jobs.board import Board
 from blobsync.jobs.code_choice import CodeChoice, code_entry
 from blobsync.jobs.describe import SubmitRequest
+from blobsync.jobs.job_service import Board
 from blobsync.jobs.preflight import refusals
 from blobsync.jobs.spec import CodeRef
 from blobsync.jobs.submit import submit

@@ -13,17 +13,17 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
+from blobsync.base.azure_urls import Secret
 from blobsync.base.errors import BlobsyncError, IncompleteTransferError, PlanFileError, UsageError
 from blobsync.base.failure_codes import ExitCode, FailureCode
-from blobsync.base.locations import Secret
 from blobsync.config.model import StorageAccount
 from blobsync.plan.progress import Progress
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import FileFailure
 from blobsync.project.api import Project
-from blobsync.project.callback import CallbackListener, LoggingListener
 from blobsync.project.options import TransferKeywords, chosen_options
 from blobsync.project.paths import one_or_many
+from blobsync.project.progress_listeners import CallbackListener, LoggingListener
 from blobsync.project.running import RunningTransfer
 from tests.fakes.project_context import cluster
 from tests.fakes.store import MemoryStore, Request

@@ -19,7 +19,7 @@ from blobsync.base.errors import (
 from blobsync.base.process import Completed
 from blobsync.code.project_code import CodeProject
 from blobsync.config.model import Cluster
-from blobsync.jobs.board import Board
+from blobsync.jobs.job_service import Board
 from blobsync.jobs.project_jobs import Jobs, SubmitKeywords
 from blobsync.jobs.spec import JobRef, RunInfo, State
 from blobsync.project.api import Project

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.base.azure_urls import Secret
 from blobsync.base.errors import BackendUnavailableError, CredentialError
-from blobsync.base.locations import Secret
 from blobsync.base.process import Completed
 from blobsync.config.model import Cluster
 from blobsync.jobs.backends.base import Surroundings
 from blobsync.jobs.backends.kubernetes.backend import KubernetesBackend
-from blobsync.jobs.board import Board
+from blobsync.jobs.job_service import Board
 from blobsync.jobs.node.places import JobPlaces
 from blobsync.jobs.spec import FolderLink, JobRef, RunInfo, Secrets, State
 from blobsync.store.grants import JOB_SECONDS

@@ -13,8 +13,8 @@ from azure.storage.blob._shared_access_signature import BlobSharedAccessSignatur
 from hypothesis import given
 from hypothesis import strategies as st
 
+from blobsync.base.azure_urls import BlobUrl, ContainerUrl, SasToken, Secret
 from blobsync.base.errors import CredentialError, SasExpiredError, SasPermissionError
-from blobsync.base.locations import BlobUrl, ContainerUrl, SasToken, Secret
 from blobsync.store import sas
 from blobsync.store.grants import ordered_rights
 
@@ -75,7 +75,7 @@ def sdk_delegation_key() -> UserDelegationKey:
     key = make_key()
     key.signed_oid, key.signed_tid, key.signed_service, key.signed_version = "oid", "tid", "b", "2023-11-03"
     key.signed_start, key.signed_expiry, key.value = DELEGATED.starts, DELEGATED.expires, KEY
-    return cast(UserDelegationKey, key)
+    return cast("UserDelegationKey", key)
 
 
 def made_by_the_sdk(

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from blobsync.base.azure_urls import ContainerUrl, SasToken, Secret
 from blobsync.base.errors import (
     AccessDeniedError,
     BlobsyncError,
@@ -16,7 +17,6 @@ from blobsync.base.errors import (
     StorageUnreachableError,
     ThrottledError,
 )
-from blobsync.base.locations import ContainerUrl, SasToken, Secret
 from blobsync.store.rest.auth import SasSigner, SharedKeySigner, Signer
 from blobsync.store.rest.http import API_VERSION, BlobHttp, RetryPolicy
 from blobsync.store.rest.store import RestBlobStore

@@ -26,8 +26,8 @@ from blobsync.jobs.backends.base import Accepted, PortForward, Refused, Surround
 from blobsync.jobs.backends.slurm import replies as slurm_replies
 from blobsync.jobs.backends.slurm.backend import SlurmBackend
 from blobsync.jobs.backends.slurm.script import build_script
-from blobsync.jobs.lasting import merged_states
 from blobsync.jobs.spec import JobRef, RunInfo, Secrets, State
+from blobsync.jobs.timeline import merged_states
 from tests.fakes.jobs import make_spec
 
 TWO_NODES = """\

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.base.azure_urls import BlobUrl, ContainerUrl
 from blobsync.base.errors import UsageError
-from blobsync.base.locations import BlobUrl, ContainerUrl
 from blobsync.base.reasons import Reason
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, EngineChoice, FileAction, IndexKey, Part, PlanPart, Route, TransferPlan

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from blobsync.base.azure_urls import Secret
 from blobsync.base.errors import LocalFileError
-from blobsync.base.locations import Secret
 from blobsync.base.seals import SealKey
 from blobsync.jobs.backends.aml.request import node_secrets, with_transfer_key
 from blobsync.jobs.node.arguments import parse_arguments

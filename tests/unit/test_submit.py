@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from blobsync.base.azure_urls import SasToken, Secret
 from blobsync.base.errors import (
     AccessDeniedError,
     ConfigError,
@@ -22,14 +23,13 @@ from blobsync.base.errors import (
     UntrustedCodeError,
     UsageError,
 )
-from blobsync.base.locations import SasToken, Secret
 from blobsync.config.model import Cluster, CodeEntry, FolderEntry, StorageAccount
 from blobsync.config.trusted_code import trust_code
 from blobsync.jobs.backends.base import Outcome, Plan, Refused
-from blobsync.jobs.board import Board
 from blobsync.jobs.code_choice import CodeChoice
 from blobsync.jobs.describe import SubmitRequest
 from blobsync.jobs.history import JobRecord
+from blobsync.jobs.job_service import Board
 from blobsync.jobs.spec import CodeRef, JobRef, NodeArchiveRef, Secrets
 from blobsync.jobs.submit import new_run_id, plan_job, resubmit, submit
 from tests.fakes.backend import FakeBackend

@@ -17,7 +17,7 @@ from blobsync.base.errors import NothingMatchedError
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Direction, EngineChoice, Route, TransferPlan
 from blobsync.web.source import Source
-from blobsync.web.works import Wish, WorkItem, Works
+from blobsync.web.transfer_tasks import Wish, WorkItem, Works
 
 _ENDED = {
     "ended": {"transferred": 2, "verified": 2, "deleted": 0, "bytes": 10, "reused": 0, "seconds": 1.0, "failed": 0,

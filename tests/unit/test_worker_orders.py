@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.base.azure_urls import ContainerUrl, SasToken, Secret
 from blobsync.base.errors import LoginRequiredError, SasExpiredError
-from blobsync.base.locations import ContainerUrl, SasToken, Secret
 from blobsync.base.plain_json import parse_object
 from blobsync.base.reasons import Reason
 from blobsync.local.state_dir import StateDir

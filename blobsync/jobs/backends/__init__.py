@@ -31,4 +31,4 @@ def create_backend(platform: str, around: Surroundings) -> Backend:
             f"cluster {around.cluster}: unknown platform {platform!r}",
             hint=f"choose one of {', '.join(sorted(MODULES))}",
         ) from None
-    return cast(_Module, import_module(module)).create(around)
+    return cast("_Module", import_module(module)).create(around)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from blobsync.base.locations import Secret
+from blobsync.base.azure_urls import Secret
 from blobsync.config.job_keys import read_only_words
 from blobsync.jobs.batchai.reader import JsonPart, inner_properties, open_json
 from blobsync.jobs.batchai.toolkits import Toolkit, read_toolkit

@@ -10,8 +10,8 @@ import traceback
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
+from blobsync.base.azure_urls import Secret
 from blobsync.base.errors import BlobsyncError
-from blobsync.base.locations import Secret
 from blobsync.base.redaction import redact
 from blobsync.jobs.node import verbs
 from blobsync.jobs.node.arguments import NodeArguments, parse_arguments

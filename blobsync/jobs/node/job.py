@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import blobsync
-from blobsync.base.locations import Secret
+from blobsync.base.azure_urls import Secret
 from blobsync.base.process import python_module
 from blobsync.base.redaction import redact
 from blobsync.jobs.containers import wanted_image

@@ -15,9 +15,9 @@ from enum import Enum, auto
 from pathlib import Path
 
 from blobsync.jobs.node.job import NodeJob
-from blobsync.jobs.node.meeting import SILENCE_SECONDS, Contact, MeetingPlace, News, meeting_port
 from blobsync.jobs.node.processes import end_strays
 from blobsync.jobs.node.ranks import Ranks, master_address, master_port
+from blobsync.jobs.node.rendezvous import SILENCE_SECONDS, Contact, MeetingPlace, News, meeting_port
 from blobsync.jobs.node.stopping import HeldSignals, run_once, stay
 
 # How long a node waits for node 0 to come back: another machine may have to start, and images to be pulled.

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, final
 
+from blobsync.base.azure_urls import ContainerUrl, SasToken
 from blobsync.base.errors import AccessDeniedError, BlobNotFoundError, PreconditionFailedError, StorageError
-from blobsync.base.locations import ContainerUrl, SasToken
 from blobsync.store.protocol import (
     ANYTHING,
     BlobInfo,

@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from blobsync.base.azure_urls import ContainerUrl, SasToken, Secret
 from blobsync.base.errors import CredentialError
-from blobsync.base.locations import ContainerUrl, SasToken, Secret
 from blobsync.base.redaction import register_secret
 from blobsync.base.trusted_hosts import Service, host_of, may_get_login
 from blobsync.jobs.node.mounted import MountedStore

@@ -30,12 +30,12 @@ from blobsync.local.names import blob_problem, local_problem
 from blobsync.local.tree import LinkPolicy, ignores_case
 from blobsync.plan.decisions import check_names, decide_all
 from blobsync.plan.listener import SilentListener
-from blobsync.plan.one_file import Names
 from blobsync.plan.pairs import Pair, is_as_recorded, needs_local_md5
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.room import WrittenHere, lacking_room
 from blobsync.plan.selection import ignored_by
 from blobsync.plan.survey import Request, survey
+from blobsync.plan.symlink_aliases import Names
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import (
     Action,

@@ -65,7 +65,7 @@ def job_watcher(project: str, job_id: str, environ: Mapping[str, str]) -> Callab
     """Whether the job has ended; a cluster that cannot be asked has not said so."""
     if not job_id:
         return lambda: False
-    from blobsync.jobs.board import Board
+    from blobsync.jobs.job_service import Board
 
     board = Board(Path(project), environ)
 

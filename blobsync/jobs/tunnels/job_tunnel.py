@@ -8,13 +8,13 @@ from contextlib import suppress
 
 from blobsync.base.errors import BlobsyncError, JobError, UsageError
 from blobsync.jobs.backends.base import PortForward, Tunnelling
-from blobsync.jobs.board import Board
 from blobsync.jobs.history import JobRecord
+from blobsync.jobs.job_service import Board
 from blobsync.jobs.spec import State
 from blobsync.jobs.tunnels.addresses import free_local_port
-from blobsync.jobs.tunnels.beside import BesideProgram, TunnelRequest, demand_tunnel
 from blobsync.jobs.tunnels.keeper import TunnelKeeper
 from blobsync.jobs.tunnels.lines import LOOPBACK
+from blobsync.jobs.tunnels.node_apps import BesideProgram, TunnelRequest, demand_tunnel
 
 # Where these programs listen unless they are told otherwise.
 _USUAL_PORTS = {"tensorboard": 6006, "jupyter": 8888}

@@ -6,8 +6,8 @@ import hashlib
 from base64 import b64encode
 from typing import final
 
+from blobsync.base.azure_urls import ContainerUrl
 from blobsync.base.errors import BlobsyncError, PreconditionFailedError, StorageError
-from blobsync.base.locations import ContainerUrl
 from blobsync.store.protocol import BlobInfo
 from blobsync.store.rest.errors import translate
 from blobsync.store.rest.headers import whole_info

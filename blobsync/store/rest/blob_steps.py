@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import final
 
+from blobsync.base.azure_urls import ContainerUrl
 from blobsync.base.errors import BlobNotFoundError, BlobsyncError, PreconditionFailedError
-from blobsync.base.locations import ContainerUrl
 from blobsync.store.protocol import BlobInfo, BlobProperties, GetOrder, Order, Precondition, PutOrder
 from blobsync.store.rest.errors import translate
 from blobsync.store.rest.headers import add_condition, add_properties, info, read_asked, whole_info

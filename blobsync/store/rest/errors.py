@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from blobsync.base.azure_urls import ContainerUrl
 from blobsync.base.errors import (
     AccessDeniedError,
     BlobNotFoundError,
@@ -22,7 +23,6 @@ from blobsync.base.errors import (
     StorageError,
     ThrottledError,
 )
-from blobsync.base.locations import ContainerUrl
 from blobsync.base.redaction import redact
 from blobsync.base.trusted_hosts import is_loopback
 from blobsync.store.rest.http_date import parse_http_date

@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 
 from blobsync.base.amounts import duration_text
+from blobsync.base.azure_urls import ContainerUrl, quote_blob_name, reaches_another
 from blobsync.base.environment import listed_in
 from blobsync.base.errors import (
     BlobsyncError,
@@ -32,7 +33,6 @@ from blobsync.base.errors import (
 )
 from blobsync.base.events import NO_ANSWER, NO_CONNECTION, SERVICE_BUSY, Event
 from blobsync.base.listeners import listener_behind
-from blobsync.base.locations import ContainerUrl, quote_blob_name, reaches_another
 from blobsync.base.redaction import redact
 from blobsync.base.trusted_hosts import (
     TRUSTED_HOSTS_VARIABLE,
@@ -214,7 +214,7 @@ class BlobHttp:
             try:
                 step = steps.send(back) if error is None else steps.throw(error)
             except StopIteration as end:
-                return cast(_T, end.value)
+                return cast("_T", end.value)
             back = error = None
             try:
                 if isinstance(step, Pause):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import final
 
+from blobsync.base.azure_urls import ContainerUrl
 from blobsync.base.errors import BlobsyncError
-from blobsync.base.locations import ContainerUrl
 from blobsync.store.rest.errors import translate
 from blobsync.store.rest.http import BlobHttp, Reply
 

@@ -13,14 +13,14 @@ from datetime import datetime
 from types import TracebackType
 from typing import NamedTuple, TypeVar, final
 
-from blobsync.base.ahead import Ahead, side_by_side
+from blobsync.base.azure_urls import ContainerUrl, SasToken, reaches_another
+from blobsync.base.background_calls import Ahead, side_by_side
 from blobsync.base.errors import (
     BlobNotFoundError,
     BlobsyncError,
     PreconditionFailedError,
     StorageError,
 )
-from blobsync.base.locations import ContainerUrl, SasToken, reaches_another
 from blobsync.store.protocol import (
     ANYTHING,
     BlobInfo,

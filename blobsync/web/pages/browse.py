@@ -13,13 +13,13 @@ from starlette.routing import Route
 
 from blobsync.base.errors import LocalFileError, NothingMatchedError, UsageError
 from blobsync.project.folders import FolderStatus
-from blobsync.web.desk import desk_of, form_of
+from blobsync.web.app_state import desk_of, form_of
 from blobsync.web.events import live_parts
 from blobsync.web.folder_rows import COLUMNS, SHOWN, folder_view
 from blobsync.web.previews import PICTURE_BYTES, TEXT_BYTES, picture_type, preview_of
 from blobsync.web.render import age_text, fragment, page, through_of
 from blobsync.web.source import Source, source_of
-from blobsync.web.standing import Standing
+from blobsync.web.status_cache import Standing
 
 # Names on a page, and seconds that it waits for a quick look.
 PAGE_NAMES = 200

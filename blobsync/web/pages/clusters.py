@@ -14,7 +14,7 @@ from blobsync.config.check import check_project
 from blobsync.config.loader import cluster_names
 from blobsync.jobs.preflight import refusals
 from blobsync.project.doctor import diagnose
-from blobsync.web.desk import desk_of
+from blobsync.web.app_state import desk_of
 from blobsync.web.render import fragment, page
 
 _BADGES = {CheckStatus.OK: "good", CheckStatus.UNTRIED: "", CheckStatus.WARN: "warn", CheckStatus.FAIL: "bad"}

@@ -12,10 +12,10 @@ from starlette.routing import Route
 
 from blobsync.base.errors import UsageError
 from blobsync.jobs.history import JobFilter
-from blobsync.jobs.lasting import lasted
 from blobsync.jobs.spec import State
+from blobsync.jobs.timeline import lasted
 from blobsync.project.jobs import open_job_reading, open_jobs
-from blobsync.web.desk import desk_of
+from blobsync.web.app_state import desk_of
 from blobsync.web.events import live_parts
 from blobsync.web.pages import job_outputs, one_job
 from blobsync.web.render import fragment, page

@@ -27,7 +27,7 @@ from blobsync.jobs.form.filled import JobForm
 from blobsync.jobs.history import JobFilter
 from blobsync.project.job_forms import JobForms
 from blobsync.project.jobs import open_job_forms, open_job_reading, open_jobs
-from blobsync.web.desk import desk_of, form_of
+from blobsync.web.app_state import desk_of, form_of
 from blobsync.web.pages.one_job import after_submission
 from blobsync.web.render import fragment, page
 from blobsync.web.source import Source

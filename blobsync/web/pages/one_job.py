@@ -23,7 +23,7 @@ from blobsync.jobs.node_use import node_of_log
 from blobsync.jobs.spec import SERVICES, State
 from blobsync.jobs.submit import Submitted
 from blobsync.project.jobs import open_job_reading, open_jobs
-from blobsync.web.desk import desk_of, form_of
+from blobsync.web.app_state import desk_of, form_of
 from blobsync.web.events import live_parts
 from blobsync.web.job_charts import timeline, use_charts
 from blobsync.web.render import fragment, page

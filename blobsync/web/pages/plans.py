@@ -16,11 +16,11 @@ from blobsync.base.errors import UsageError
 from blobsync.plan.transfer_options import Keep, TransferOptions
 from blobsync.plan.transfer_plan import Action, Direction, FileAction, PlanPart, TransferPlan
 from blobsync.plan.verbs import verb
-from blobsync.web.desk import desk_of, form_of
+from blobsync.web.app_state import desk_of, form_of
 from blobsync.web.events import live_parts
 from blobsync.web.render import fragment, page
 from blobsync.web.source import Source, look_through, source_of
-from blobsync.web.works import Wish, WorkItem
+from blobsync.web.transfer_tasks import Wish, WorkItem
 
 # Files of one reason that the page lists at once, and on a page of their own.
 _SHOWN = 8
@@ -119,7 +119,7 @@ def _keep(form: Mapping[str, str]) -> Keep | None:
     keep = form.get("keep") or None
     if keep not in (None, "local", "remote", "both"):
         raise UsageError("keep is local, remote or both")
-    return cast(Keep | None, keep)
+    return cast("Keep | None", keep)
 
 
 def _options(form: Mapping[str, str]) -> TransferOptions:

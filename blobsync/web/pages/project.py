@@ -13,12 +13,12 @@ from starlette.routing import Route
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.redaction import redact
 from blobsync.local.transfer_log import TransferEntry
-from blobsync.project.overview import EntryStatus, ProjectStatus
-from blobsync.web.desk import desk_of
+from blobsync.project.status import EntryStatus, ProjectStatus
+from blobsync.web.app_state import desk_of
 from blobsync.web.events import live_parts
 from blobsync.web.render import fragment, page, through_of
 from blobsync.web.source import Source, source_of
-from blobsync.web.standing import Standing
+from blobsync.web.status_cache import Standing
 
 # Seconds that the first page waits for a quick look.
 _PATIENCE = 0.25

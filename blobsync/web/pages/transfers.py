@@ -14,13 +14,13 @@ from starlette.routing import Route
 from blobsync.base.errors import BlobsyncError, NothingMatchedError
 from blobsync.local.transfer_log import RUNNING, TransferEntry
 from blobsync.project.logbook import LogBook
+from blobsync.web.app_state import Desk, desk_of
 from blobsync.web.charts import CHART_SECONDS, HEIGHT, WIDTH, bytes_chart, rate_curve
-from blobsync.web.desk import Desk, desk_of
 from blobsync.web.events import live_parts
-from blobsync.web.others import OtherTransfer, other_transfers
+from blobsync.web.external_transfers import OtherTransfer, other_transfers
 from blobsync.web.render import fragment, page
 from blobsync.web.source import look_through
-from blobsync.web.works import WorkItem
+from blobsync.web.transfer_tasks import WorkItem
 
 _PAGE = 50
 # Files of a receipt that are listed.

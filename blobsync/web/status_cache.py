@@ -15,7 +15,7 @@ from blobsync.base.errors import BlobsyncError
 from blobsync.base.redaction import redact
 from blobsync.plan.progress import Progress
 from blobsync.project.folders import FolderStatus
-from blobsync.project.overview import ProjectStatus
+from blobsync.project.status import ProjectStatus
 from blobsync.web.source import Source
 
 # Seconds after which a page looks again by itself.

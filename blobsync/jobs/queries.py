@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from blobsync.base.errors import BlobsyncError, ConfigError
-from blobsync.jobs.board import Board
 from blobsync.jobs.history import JobFilter, JobRecord
+from blobsync.jobs.job_service import Board
 from blobsync.jobs.logs import fetch_logs, rank_of
 from blobsync.jobs.parse import FoundCause, read_causes, summarise
 from blobsync.jobs.spec import State

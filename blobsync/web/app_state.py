@@ -9,8 +9,8 @@ from starlette.requests import Request
 
 from blobsync.web.login import Logins, Visit
 from blobsync.web.source import Source
-from blobsync.web.standing import Boards
-from blobsync.web.works import Works
+from blobsync.web.status_cache import Boards
+from blobsync.web.transfer_tasks import Works
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from blobsync.base.plain_json import parse_object
 from blobsync.base.process import RunningProcess
 from blobsync.base.redaction import register_secret
 from blobsync.jobs.backends.base import PortForward, Tunnelling
-from blobsync.jobs.board import Board
 from blobsync.jobs.history import JobRecord
+from blobsync.jobs.job_service import Board
 from blobsync.jobs.tunnels.addresses import read_port
 from blobsync.jobs.tunnels.lines import LOOPBACK
 

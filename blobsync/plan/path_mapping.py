@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
+from blobsync.base.azure_urls import BlobUrl
 from blobsync.base.errors import LocalFileError, UsageError
-from blobsync.base.locations import BlobUrl
 from blobsync.config.mapping import Resolution, project_relative, resolve
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.plan.project_context import ProjectContext

@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from blobsync.base.told import DAY_SECONDS, told_today
+from blobsync.base.daily_warnings import DAY_SECONDS, told_today
 
 NOW = 1_800_000_000.0
 

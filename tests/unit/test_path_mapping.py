@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blobsync.base.azure_urls import BlobUrl
 from blobsync.base.errors import NothingMatchedError
-from blobsync.base.locations import BlobUrl
 from blobsync.config.mapping import resolve
 from blobsync.config.model import Cluster, FolderEntry
-from blobsync.plan.building import request_for
-from blobsync.plan.legs import Leg, legs
+from blobsync.plan.path_mapping import Leg, legs
+from blobsync.plan.planner import request_for
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Direction, End, Route
 from tests.fakes.project_context import World, account

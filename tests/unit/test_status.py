@@ -15,7 +15,7 @@ from blobsync.base.errors import AccessDeniedError, NothingMatchedError, Storage
 from blobsync.base.failure_codes import ExitCode
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.project.api import Project
-from blobsync.project.overview import AccountCheck, EntryStatus
+from blobsync.project.status import AccountCheck, EntryStatus
 from tests.fakes.project_context import account, cluster
 from tests.fakes.store import MemoryStore
 

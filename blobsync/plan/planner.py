@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from blobsync.base.azure_urls import BlobUrl
 from blobsync.base.errors import NothingMatchedError, UsageError
-from blobsync.base.locations import BlobUrl
 from blobsync.local import names
 from blobsync.local.sorted_runs import Spill
 from blobsync.local.tree import LinkPolicy, demand_trust, ignores_case, way_to
@@ -17,11 +17,10 @@ from blobsync.plan.decisions import check_names, guard_mirror, leave_out
 from blobsync.plan.engine_model import EngineRules, Work, choose_engine
 from blobsync.plan.gathering import Gathered, gather
 from blobsync.plan.large_plan import large_plan, total_volume
-from blobsync.plan.legs import Leg, chosen_paths, legs, rooted
 from blobsync.plan.listener import Listener
 from blobsync.plan.many_names import ManyNames
-from blobsync.plan.one_file import Names, settle, spare_links
 from blobsync.plan.partial_uploads import bytes_spared, for_engine, partial_uploads
+from blobsync.plan.path_mapping import Leg, chosen_paths, legs, rooted
 from blobsync.plan.processes import NOT_DIRECT, choose_processes
 from blobsync.plan.project_context import LivePart, ProjectContext
 from blobsync.plan.remembering import remember, remember_nothing
@@ -31,6 +30,7 @@ from blobsync.plan.shapes import refuse_blob_above
 from blobsync.plan.stored_actions import StoredActions
 from blobsync.plan.stored_parts import settle_stored, stored_on_record, stored_parts
 from blobsync.plan.survey import Request, Survey, survey
+from blobsync.plan.symlink_aliases import Names, settle, spare_links
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import (
     Action,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from blobsync.base.ahead import side_by_side
+from blobsync.base.background_calls import side_by_side
 
 
 def test_results_come_in_the_order_of_the_items() -> None:
@@ -66,7 +66,7 @@ def test_a_long_stream_is_not_taken_into_memory() -> None:
 def test_a_caller_that_goes_away_does_not_wait_nor_does_the_interpreter() -> None:
     program = """
 import time
-from blobsync.base.ahead import Ahead, side_by_side
+from blobsync.base.background_calls import Ahead, side_by_side
 Ahead(time.sleep, 60)
 for done in side_by_side(lambda seconds: time.sleep(seconds) or seconds, [0, 60, 60, 60], 2):
     raise KeyboardInterrupt

@@ -20,9 +20,9 @@ from blobsync.plan.progress import Progress, RatePoint, add_point, read_progress
 from blobsync.plan.saved_plan import plan_document
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Direction, TransferPlan
-from blobsync.project.callback import LoggingListener
 from blobsync.project.logbook import transfer_kind
 from blobsync.project.paths import from_root
+from blobsync.project.progress_listeners import LoggingListener
 from blobsync.web.source import Source
 
 # Plans and ended transfers that stay; a plan of a million files is large.

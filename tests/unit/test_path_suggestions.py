@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import NothingMatchedError, StorageError
-from blobsync.plan.nearby import look_nearby
+from blobsync.plan.path_suggestions import look_nearby
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from tests.fakes.store import MemoryStore
 

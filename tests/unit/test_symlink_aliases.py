@@ -15,7 +15,7 @@ from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.reasons import Reason
 from blobsync.config.trusted_links import OutsideLink
 from blobsync.local.tree import way_to
-from blobsync.plan.one_file import Names, settle, spare_links
+from blobsync.plan.symlink_aliases import Names, settle, spare_links
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, FileAction, IndexKey, Part, PlanPart, Route
 from tests.fakes.project_context import World, account, cluster

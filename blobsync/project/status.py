@@ -10,17 +10,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from blobsync.base.ahead import Ahead
+from blobsync.base.azure_urls import ContainerUrl
+from blobsync.base.background_calls import Ahead
 from blobsync.base.errors import AccessDeniedError, BlobsyncError, NothingMatchedError
 from blobsync.base.failure_codes import ExitCode
-from blobsync.base.locations import ContainerUrl
 from blobsync.base.reasons import Reason
 from blobsync.config.model import StorageAccount
 from blobsync.local.index import PairIndex
 from blobsync.local.last_seen import Listed
-from blobsync.plan.building import both_ends
 from blobsync.plan.left_out import FAULTS
 from blobsync.plan.pairs import Pair
+from blobsync.plan.planner import both_ends
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.survey import Request
 from blobsync.plan.transfer_plan import FileFailure, Shape
