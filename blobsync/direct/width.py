@@ -28,8 +28,8 @@ class Width:
         self._clock = clock
         self._throttled = 0
         self._shrunk = float("-inf")
-        self._growing = True
-        self._settled = 0.0
+        # When it was last found to be enough; None after a step up, until that is judged.
+        self._settled: float | None = None
         # The width before the last step up, and how many requests a second finished with it.
         self._before, self._rate = start, 0.0
         self._measure_from(clock())
@@ -45,19 +45,18 @@ class Width:
             self._measure_from(now)
 
     def _judge(self, rate: float, now: float) -> None:
-        if self._growing and rate < self._rate * _GAIN:
+        if self._settled is None and rate < self._rate * _GAIN:
             # The last step brought nothing.
-            self.now, self._growing, self._settled = self._before, False, now
-        elif self._growing or now - self._settled > _TRY_AGAIN:
+            self.now, self._settled = self._before, now
+        elif self._settled is None or now - self._settled > _TRY_AGAIN:
             self._before, self._rate = self.now, rate
-            self.now = min(self._most, self.now * 2)
-            self._growing, self._settled = self.now > self._before, now
+            self.now, self._settled = min(self._most, self.now * 2), None
 
     def _shrink(self, now: float) -> None:
         if now - self._shrunk > _SAME:
             self._shrunk = now
             self.now = max(1, self.now // 2)
-        self._growing, self._settled = False, now
+        self._settled = now
         self._measure_from(now)
 
     def _measure_from(self, now: float) -> None:

@@ -1,0 +1,146 @@
+"""Threads that work while the calling one waits: it has them all back, or what they hold is cleaned up."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from blobsync.direct.crew import Crew
+from tests.fakes.tasks import ctrl_c_after
+
+
+class Scripted:
+    """A trade whose threads do ``what``; keeps what is asked of it, in order."""
+
+    def __init__(self, what: Callable[[], None] = lambda: None) -> None:
+        self._what = what
+        self._lock = threading.Lock()
+        self.said: list[str] = []
+        self.woken = threading.Event()
+
+    def say(self, text: str) -> None:
+        with self._lock:
+            self.said.append(text)
+
+    def labour(self) -> None:
+        self.say("daemon" if threading.current_thread().daemon else "thread")
+        self._what()
+        self.say("ended")
+
+    def wake(self) -> None:
+        self.say("wake")
+        self.woken.set()
+
+    def abandon(self) -> None:
+        self.say("abandon")
+
+
+def test_each_trade_has_its_threads_and_all_have_ended_at_the_end() -> None:
+    # Each waits for the other two: all three are there at the same time.
+    together = threading.Barrier(3)
+    one, two, none = Scripted(lambda: _meet(together)), Scripted(lambda: _meet(together)), Scripted()
+    stop = threading.Event()
+    Crew(stop).work((one, 2), (two, 1), (none, 0))
+    assert sorted(one.said) == ["daemon", "daemon", "ended", "ended"]
+    assert two.said == ["daemon", "ended"] and none.said == []
+    assert not stop.is_set()
+
+
+def _meet(barrier: threading.Barrier) -> None:
+    barrier.wait(5)
+
+
+def test_no_thread_is_left_at_work_when_the_crew_is_done() -> None:
+    slow = Scripted(lambda: time.sleep(0.1))
+    Crew(threading.Event()).work((slow, 1), (Scripted(), 3))
+    assert slow.said == ["daemon", "ended"]
+
+
+def test_nothing_to_do_ends_at_once() -> None:
+    Crew(threading.Event()).work()
+
+
+def test_a_bug_in_one_thread_stops_the_others_and_is_raised_after_the_cleaning() -> None:
+    stop = threading.Event()
+
+    def fail() -> None:
+        raise ZeroDivisionError("ours")
+
+    faulty, other = Scripted(fail), Scripted(lambda: _end_of(stop))
+    with pytest.raises(ZeroDivisionError, match="ours"):
+        Crew(stop).work((other, 2), (faulty, 1))
+    assert stop.is_set()
+    assert faulty.said == ["daemon", "wake", "abandon"]
+    assert other.said[:2] == ["daemon", "daemon"] and other.said[-2:] == ["wake", "abandon"]
+    assert other.said.count("ended") == 2
+
+
+def _end_of(stop: threading.Event) -> None:
+    assert stop.wait(10), "it was never stopped"
+
+
+@pytest.mark.parametrize("hanging", [True, False], ids=["one thread hangs", "all end when they are woken"])
+def test_ctrl_c_wakes_all_waits_a_moment_and_cleans_up(hanging: bool) -> None:
+    stop, released = threading.Event(), threading.Event()
+    # When all threads are at work.
+    interrupt = threading.Barrier(3, _interrupt_soon)
+
+    def end_a_little_after_the_call() -> None:
+        interrupt.wait(5)
+        waiting.woken.wait(10)
+        time.sleep(0.05)
+
+    def hang_or_end() -> None:
+        interrupt.wait(5)
+        # A thread that waits for a socket sees neither the signal nor that it is woken.
+        (released if hanging else stop).wait(60)
+
+    waiting, stuck = Scripted(end_a_little_after_the_call), Scripted(hang_or_end)
+    try:
+        with ctrl_c_after(30), pytest.raises(KeyboardInterrupt):
+            Crew(stop).work((stuck, 1), (waiting, 2))
+        told = list(stuck.said)
+    finally:
+        released.set()
+    assert stop.is_set()
+    assert waiting.said == ["daemon", "daemon", "wake", "ended", "ended", "abandon"]
+    assert [each for each in told if each != "ended"] == ["daemon", "wake", "abandon"]
+    assert ("ended" in told) is not hanging
+
+
+def _interrupt_soon() -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+
+
+def test_threads_that_never_end_hold_an_interrupted_run_for_less_than_a_second() -> None:
+    # The quickest of a few, on a machine that does other things too.
+    assert min(_seconds_to_end(ends=False) for _ in range(3)) < 1.2
+
+
+def test_threads_that_end_when_they_are_told_hold_an_interrupted_run_no_longer() -> None:
+    assert min(_seconds_to_end(ends=True) for _ in range(3)) < 0.5
+
+
+def _seconds_to_end(*, ends: bool) -> float:
+    """From Ctrl-C on, with one thread that sees the end or hangs."""
+    stop, released = threading.Event(), threading.Event()
+    interrupted = []
+
+    def work() -> None:
+        _interrupt_soon()
+        interrupted.append(time.monotonic() + 0.05)
+        (stop if ends else released).wait(60)
+        if ends:
+            # The calling thread is waiting by now.
+            time.sleep(0.05)
+
+    try:
+        with ctrl_c_after(30), pytest.raises(KeyboardInterrupt):
+            Crew(stop).work((Scripted(work), 1))
+        return time.monotonic() - interrupted[0]
+    finally:
+        released.set()
