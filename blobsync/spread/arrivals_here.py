@@ -64,8 +64,9 @@ class OwnReading:
     """Reads files of this machine in threads while workers move others. What follows from each runs in the thread that
     calls :meth:`settle`. Nothing waits for a file that is still being read when nobody asks any more."""
 
-    def __init__(self, threads: int | None = None) -> None:
+    def __init__(self, threads: int | None = None, read: Callable[[Path], LocalState | None] = hash_file) -> None:
         self._most = threads or reading_threads()
+        self._hashed = read
         self._todo: SimpleQueue[tuple[Path, Callable[[LocalState | None], None]] | None] = SimpleQueue()
         self._read: SimpleQueue[tuple[LocalState | None, Callable[[LocalState | None], None]]] = SimpleQueue()
         self._gone = threading.Event()
@@ -80,17 +81,14 @@ class OwnReading:
             self._threads += 1
             threading.Thread(target=self._work, daemon=True).start()
 
-    def settle(self, seconds: float = 0.0) -> bool:
-        """Do what follows from the files that are read, after waiting at most so long for the first; whether there was
-        any."""
-        found = False
+    def settle(self, seconds: float = 0.0) -> None:
+        """Do what follows from the files that are read, after waiting at most so long for the first."""
         with suppress(Empty):
-            while self.open:
-                state, then = self._read.get(timeout=seconds) if seconds and not found else self._read.get_nowait()
+            state, then = self._read.get(timeout=seconds)
+            while True:
                 self.open -= 1
-                found = True
                 then(state)
-        return found
+                state, then = self._read.get_nowait()
 
     def close(self) -> None:
         """No other file is begun."""
@@ -101,4 +99,4 @@ class OwnReading:
     def _work(self) -> None:
         while (one := self._todo.get()) is not None and not self._gone.is_set():
             file, then = one
-            self._read.put((hash_file(file), then))
+            self._read.put((self._hashed(file), then))

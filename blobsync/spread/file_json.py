@@ -20,6 +20,7 @@ from blobsync.store.rest.xml import BadAnswerError, checked_etag
 # Characters. Names, ETags and messages are far shorter, also if each character is escaped.
 LONGEST_LINE = 64 << 10
 LONGEST_TEXT = 2000
+_LONGEST_SHOWN = 200
 
 _MD5 = re.compile("[0-9a-f]{32}")
 # It goes into a header: Hot, Cool, Cold, Archive, P10, ...
@@ -64,6 +65,11 @@ def size_of(values: Mapping[str, Any], key: str, most: int = MAX_BLOB_BYTES) -> 
     return found
 
 
+def shown_name(name: str) -> str:
+    """A name of any length and characters, for messages."""
+    return f"{name[:_LONGEST_SHOWN]!a}"
+
+
 def name_of(values: Mapping[str, Any], key: str, *, local: bool) -> str:
     """A name that stays below the folder that it is joined to, at a ``local`` end or in a container."""
     found = text_of(values, key)
@@ -71,7 +77,7 @@ def name_of(values: Mapping[str, Any], key: str, *, local: bool) -> str:
     if problem is None and found.startswith("/"):
         problem = "begins with '/'"
     if problem:
-        raise FormatError(f"the name {found[:200]!a} {problem}")
+        raise FormatError(f"the name {shown_name(found)} {problem}")
     return found
 
 

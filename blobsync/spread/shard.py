@@ -27,7 +27,16 @@ from blobsync.plan.block_edges import BlockRange, block_bytes, block_count, bloc
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.spreading import shard_count
 from blobsync.plan.transfer_plan import Action, FileAction, Route
-from blobsync.spread.file_json import FormatError, name_of, object_of, size_of, state_json, state_of, text_of
+from blobsync.spread.file_json import (
+    FormatError,
+    name_of,
+    object_of,
+    shown_name,
+    size_of,
+    state_json,
+    state_of,
+    text_of,
+)
 from blobsync.store.ends import LiveEnd, LocalEnd
 
 VERSION = 1
@@ -58,7 +67,8 @@ class Shard:
     def weight(self) -> int:
         """How much work it is; see :func:`weight`."""
         if self.order is not None and self.order.only_read:
-            return range_bytes(size_of_file(self.actions[0]), self.order.blocks)
+            (action,) = self.actions
+            return range_bytes(size_of_file(action), self.order.blocks)
         return sum(map(weight, self.actions))
 
 
@@ -102,15 +112,15 @@ def size_of_file(action: FileAction) -> int:
 
 
 def _edges(weights: Sequence[int], wanted: int) -> list[int]:
-    """Where each of ``wanted`` runs begins, and the end of the last.
+    """Where each of ``wanted`` runs begins, and the end of the last; as many as there are weights at most, which are
+    above 0.
 
     Each takes an equal share of what the runs before it left, so that a large file makes the runs after it smaller.
     """
     edges, left, taken = [0], sum(weights), 0
     for index, each in enumerate(weights):
         runs_left = wanted - len(edges) + 1
-        full = taken * runs_left >= left or len(weights) - index < runs_left
-        if index > edges[-1] and runs_left > 1 and full:
+        if taken * runs_left >= left or len(weights) - index < runs_left:
             edges.append(index)
             left -= taken
             taken = 0
@@ -158,7 +168,7 @@ class ShardReader:
 
     def __init__(self) -> None:
         self._head: dict[str, Any] | None = None
-        self._route = Route.UPLOAD
+        self._route: Route
         self._actions: list[FileAction] = []
         self._seen: set[str] = set()
 
@@ -190,7 +200,7 @@ class ShardReader:
         if len(self._actions) >= _MOST_FILES:
             raise FormatError(f"a shard has more than {_MOST_FILES:,} files")
         if action.path in self._seen:
-            raise FormatError(f"{action.path[:200]!a} is there twice")
+            raise FormatError(f"{shown_name(action.path)} is there twice")
         self._seen.add(action.path)
         self._actions.append(action)
 
@@ -215,7 +225,7 @@ def is_local(route: Route) -> tuple[bool, bool]:
 def can_be_in_shard(action: FileAction, route: Route) -> bool:
     """Whether the gate would let it through: a part that is one file has no name, and stays out, as does a file of
     which nobody knows what it is."""
-    if not action.path or action.source is None:
+    if action.source is None:
         return False
     try:
         for key in ("path", *(["target"] if action.target is not None else [])):
@@ -229,9 +239,10 @@ def _order(head: dict[str, Any], route: Route, actions: tuple[FileAction, ...]) 
     blocks = head["blocks"]
     if route is Route.DOWNLOAD or len(actions) != 1 or not isinstance(blocks, list) or len(blocks) != 2:
         raise FormatError("blocks are of one file, which goes into a container")
-    size = size_of_file(actions[0])
+    (action,) = actions
+    size = size_of_file(action)
     first, stop = (size_of({"blocks": each}, "blocks") for each in blocks)
-    if not size or not first < stop <= block_count(size):
+    if not first < stop <= block_count(size):
         raise FormatError("the file does not have such blocks")
     return BlockOrder(BlockRange(first, stop), only_read=head.get("only_read") is True)
 

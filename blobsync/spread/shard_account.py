@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_plan import FileAction, Route
-from blobsync.spread.file_json import FormatError
+from blobsync.spread.file_json import FormatError, shown_name
 from blobsync.spread.record import FileRecord, NamedBlock
 from blobsync.spread.shard import Shard
 from blobsync.transfer.engines import Moved
@@ -62,9 +62,9 @@ class ShardAccount:
         action, order = self._waiting(record), self.shard.order
         source = record.source
         if order is None or source is None or not is_same_version(action.source, source):
-            raise FormatError(f"{record.path[:200]!a} is reported in another version than the plan's")
+            raise FormatError(f"{shown_name(record.path)} is reported in another version than the plan's")
         if len(self.named) != order.blocks.stop - order.blocks.first or (order.only_read and source.md5 is None):
-            raise FormatError(f"{record.path[:200]!a} is reported without all of its blocks")
+            raise FormatError(f"{shown_name(record.path)} is reported without all of its blocks")
         del self.left[action.path]
         self.moving -= action.size
         return source
@@ -72,7 +72,7 @@ class ShardAccount:
     def _waiting(self, record: FileRecord) -> FileAction:
         action = self.left.get(record.path)
         if action is None:
-            raise FormatError(f"{record.path[:200]!a} is not in this shard, or was reported before")
+            raise FormatError(f"{shown_name(record.path)} is not in this shard, or was reported before")
         return action
 
     def planned(self, path: str) -> FileAction:
@@ -80,7 +80,7 @@ class ShardAccount:
         for action in self.shard.actions:
             if action.path == path:
                 return action
-        raise FormatError(f"{path[:200]!a} is not in this shard")
+        raise FormatError(f"{shown_name(path)} is not in this shard")
 
     def found(self, action: FileAction) -> None:
         """A file whose worker was lost is at the destination, although another worker failed at it."""
@@ -88,9 +88,8 @@ class ShardAccount:
 
     def close(self, listener: Listener) -> None:
         """The shard is at its end: bytes that nobody told of, of files that were there already, are told now."""
-        if self.moving < 0:
-            self._count(-self.moving, listener)
-            self.moving = 0
+        self._count(max(0, -self.moving), listener)
+        self.moving = max(0, self.moving)
 
     def tell(self, moved: int, reused: int, listener: Listener) -> None:
         """The worker tells of bytes on their way."""
@@ -125,7 +124,7 @@ class ShardAccount:
         """What another worker is given: the files that are left, in halves, so that a file which ends its worker takes
         fewer others along. Empty after the last attempt."""
         actions = tuple(self.left.values())
-        middle = -(-len(actions) // 2)
+        middle = (len(actions) + 1) // 2
         halves = [half for half in (actions[:middle], actions[middle:]) if half]
         if self.attempt >= TRIES:
             return []
@@ -135,11 +134,11 @@ class ShardAccount:
 def _believed(action: FileAction, record: FileRecord, route: Route) -> Moved:
     source, destination = record.source, record.destination
     if source is None or not is_same_version(action.source, source):
-        raise FormatError(f"{record.path[:200]!a} is reported in another version than the plan's")
+        raise FormatError(f"{shown_name(record.path)} is reported in another version than the plan's")
     if route is Route.UPLOAD and (destination is None or source.md5 is None):
-        raise FormatError(f"{record.path[:200]!a} is reported without what the service answered")
+        raise FormatError(f"{shown_name(record.path)} is reported without what the service answered")
     if record.reused > source.size:
-        raise FormatError(f"{record.path[:200]!a} is reported with more bytes than it has")
+        raise FormatError(f"{shown_name(record.path)} is reported with more bytes than it has")
     return Moved(action, source, destination, record.reused)
 
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Hashable
 
 from blobsync.plan.listener import Listener
-from blobsync.spread.file_json import FormatError
+from blobsync.spread.file_json import FormatError, shown_name
 from blobsync.spread.record import UnderWay
 
 
@@ -22,7 +22,7 @@ class WorkersBusy:
     def hear(self, worker: Hashable, told: UnderWay) -> None:
         """Raises ``FormatError`` for a file that is not of this transfer."""
         if self._path and told.path != self._path and not told.path.startswith(f"{self._path}/"):
-            raise FormatError(f"{told.path[:200]!a} is not of this transfer")
+            raise FormatError(f"{shown_name(told.path)} is not of this transfer")
         with self._lock:
             self._counts[worker] = told.files
             count = sum(self._counts.values())

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from blobsync.base.events import NO_ANSWER, NO_CONNECTION, SERVICE_BUSY, Connected, Disconnected
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.reasons import Reason
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route
-from blobsync.spread.file_json import LONGEST_LINE, FormatError
+from blobsync.spread.file_json import LONGEST_LINE, FormatError, state_json
 from blobsync.spread.record import (
     Answer,
     Ask,
@@ -31,7 +32,7 @@ from blobsync.spread.record import (
     answer_line,
     read_answer,
 )
-from blobsync.spread.shard import Shard, ShardReader, can_be_in_shard, cut, cut_file, shard_lines, weight
+from blobsync.spread.shard import Shard, ShardReader, can_be_in_shard, cut, cut_file, shard_lines, size_of_file, weight
 from blobsync.spread.shard_account import TRIES, ShardAccount
 from blobsync.spread.under_way import WorkersBusy
 from blobsync.store.block_ids import block_id_of
@@ -112,6 +113,41 @@ def test_many_empty_files_do_not_fill_one_shard() -> None:
     assert max(len(shard.actions) for shard in shards) <= 5_000
 
 
+_REQUEST = 256 << 10
+
+
+@pytest.mark.parametrize(
+    ("weights", "workers", "counts"),
+    [
+        ([1, 1, 1, 1], 2, [2, 2]),
+        ([2, 1, 1], 2, [1, 2]),
+        ([4, 2, 1, 1], 3, [1, 1, 2]),
+        # A large file at the end leaves a share for itself alone, one at the beginning equal shares after it.
+        ([1, 1, 1, 4], 2, [3, 1]),
+        ([4, 1, 1, 1, 1], 3, [1, 2, 2]),
+    ],
+)
+def test_each_shard_has_an_equal_share_of_what_those_before_it_left(
+    weights: list[int], workers: int, counts: list[int]
+) -> None:
+    shards = cut(_part(), _actions([(each - 1) * _REQUEST for each in weights]), workers)
+    assert [len(shard.actions) for shard in shards] == counts
+
+
+def test_a_shard_that_lacks_one_byte_of_its_share_gets_another_file() -> None:
+    for count, before in ((2, [2]), (3, [4, 2])):
+        weights = [*(each * _REQUEST for each in before), _REQUEST, _REQUEST + 1]
+        shards = cut(_part(), _actions([each - _REQUEST for each in weights]), count)
+        assert [len(shard.actions) for shard in shards] == [*[1] * (count - 2), 2, 1]
+
+
+def test_the_work_of_a_file_is_its_bytes_and_its_requests() -> None:
+    assert weight(_action("a", 0)) == _REQUEST
+    assert weight(_action("a", 8 * _MIB - 1)) == 8 * _MIB - 1 + _REQUEST
+    assert weight(_action("a", 8 * _MIB)) == 8 * _MIB + 2 * _REQUEST
+    assert weight(_action("a", 40 * _MIB)) == 40 * _MIB + 6 * _REQUEST
+
+
 # -- the file of a shard ----------------------------------------------------------------------------------
 
 
@@ -146,7 +182,7 @@ def shards(draw: st.DrawFn) -> Shard:
 @given(shards())
 def test_a_shard_is_the_same_after_its_file(shard: Shard) -> None:
     read = _read(shard_lines(shard))
-    assert read == shard
+    assert read == shard and not hasattr(read, "__dict__")
     # Comparing two states leaves the tier out.
     assert [str(action.source) for action in read.actions] == [str(action.source) for action in shard.actions]
 
@@ -170,10 +206,19 @@ def test_a_large_file_is_cut_into_ranges_and_one_reader_that_are_the_same_after_
     assert reader.order and reader.order.only_read and reader.order.blocks == (0, 20)
     assert [each.order.blocks for each in ranges if each.order] == [(0, 6), (6, 13), (13, 20)]
     assert [each.actions[0].size for each in (reader, *ranges)] == [0, 12 * _MIB, 14 * _MIB, 14 * _MIB]
-    assert reader.weight == 40 * _MIB > ranges[0].weight
+    assert (reader.weight, ranges[0].weight) == (40 * _MIB, 12 * _MIB + 2 * _REQUEST)
+    # Numbers are given to whoever is handed out.
+    assert {each.number for each in (reader, *ranges)} == {0}
     assert [_read(shard_lines(each)) for each in (reader, *ranges)] == [reader, *ranges]
     copies = cut_file(dataclasses.replace(_part(), route=Route.CROSS_ACCOUNT), _large(), 16 * _MIB)
     assert not [each for each in copies if each.order is None or each.order.only_read]
+
+
+def test_blocks_that_are_there_are_no_work() -> None:
+    _, first, second, third = cut_file(_part(), _large(), 16 * _MIB, {0, 5, 6, 12})
+    assert [each.actions[0].size for each in (first, second, third)] == [8 * _MIB, 10 * _MIB, 14 * _MIB]
+    assert size_of_file(first.actions[0]) == 40 * _MIB
+    assert size_of_file(dataclasses.replace(first.actions[0], source=None)) == 8 * _MIB
 
 
 @pytest.mark.parametrize("blocks", [[], [0], [0, 0], [3, 2], [0, 21], [-1, 2], [0, True], [0.0, 2], "02", None])
@@ -191,7 +236,17 @@ def test_a_range_is_of_one_file_that_goes_into_a_container() -> None:
     old = json.dumps({**json.loads(head), "blobsync_shard": 1})
     alone = json.dumps({**json.loads(file), "path": ""})
     plain, *_ = shard_lines(Shard(0, Route.UPLOAD, "d", "/p", "https://a/b", ()))
-    for lines in ([head, file, other, '{"end":2}'], [old, file, end], [plain, alone, file, '{"end":2}']):
+    empty = json.dumps({**json.loads(file), "size": 0, "source": {**json.loads(file)["source"], "size": 0}})
+    down = json.dumps({**json.loads(head), "route": "download"})
+    blob = json.dumps({**json.loads(file), "source": {**_THERE, "size": 40 * _MIB}})
+    assert _read([down.replace("download", "same-account"), blob, end]) is not None
+    for lines in (
+        [head, file, other, '{"end":2}'],
+        [old, file, end],
+        [plain, alone, file, '{"end":2}'],
+        [head, empty, end],
+        [down, blob, end],
+    ):
         with pytest.raises(FormatError):
             _read(lines)
 
@@ -233,6 +288,10 @@ def test_an_account_of_a_range_wants_every_block_and_the_planned_version() -> No
         ShardAccount(cut(_part(), [_action("big", source=_FILE)], 1)[0]).ranged(FileRecord("big", _FILE))
     with pytest.raises(FormatError, match="is not in this shard"):
         ShardAccount(cut(_part(), _actions([1]), 1)[0]).name(NamedBlock(0, _ID))
+    # Of a file without a known source nothing can be told.
+    unknown = dataclasses.replace(last.shard, actions=(dataclasses.replace(_large(), source=None),))
+    with pytest.raises(FormatError, match="another version"):
+        ShardAccount(unknown, named=dict(last.named)).ranged(FileRecord("big", None))
 
 
 def test_two_shards_follow_each_other() -> None:
@@ -315,12 +374,47 @@ def test_what_is_no_whole_shard_is_refused(lines: list[str]) -> None:
         _read(lines)
 
 
+@pytest.mark.parametrize("key", ["number", "route", "path", "source", "destination"])
+@pytest.mark.parametrize("value", [None, -1, ["d"]])
+def test_a_shard_whose_first_line_lacks_something_is_refused(key: str, value: object) -> None:
+    head = {**json.loads(_HEAD), key: value}
+    with pytest.raises(FormatError):
+        _read([json.dumps(head), '{"end":0}'])
+
+
+def test_a_shard_has_as_many_files_as_a_worker_can_hold_and_no_more() -> None:
+    line = {"reason": "NEW", "size": 1, "source": _THERE, "destination": None}
+    lines = [json.dumps({"path": f"f{number}", **line}) for number in range(5001)]
+    whole = _read([_HEAD, *lines[:5000], '{"end":5000}'])
+    assert whole is not None and len(whole.actions) == 5000
+    with pytest.raises(FormatError, match="more than 5,000 files"):
+        _read([_HEAD, *lines, '{"end":5001}'])
+
+
+def test_the_line_of_a_file_has_what_it_needs_and_no_more() -> None:
+    plain, full = _action("a"), dataclasses.replace(_action("b"), target="c", on_record=3, delta=True)
+    _, one, two, _ = shard_lines(Shard(0, Route.UPLOAD, "d", "/p", "https://a/b", (plain, full)))
+    assert json.loads(one).keys() == {"path", "reason", "size", "source", "destination"}
+    assert json.loads(two).keys() - json.loads(one).keys() == {"target", "on_record", "delta"}
+
+
+def test_a_name_that_this_disk_cannot_have_is_refused_at_the_source_of_an_upload_too() -> None:
+    head = _HEAD.replace("download", "upload")
+    line = {"path": "a//b", "reason": "NEW", "size": 5, "source": state_json(_FILE), "destination": None}
+    assert _read([head, json.dumps({**line, "path": "a/b"}), '{"end":1}']) is not None
+    for change in ({}, {"path": "a", "target": "a//b"}):
+        with pytest.raises(FormatError, match="the name"):
+            _read([head, json.dumps({**line, **change}), '{"end":1}'])
+
+
 def test_a_part_that_is_one_file_and_odd_names_stay_in_this_process() -> None:
     assert can_be_in_shard(_action("a/b"), Route.UPLOAD)
     assert not can_be_in_shard(_action(""), Route.UPLOAD)
     assert not can_be_in_shard(_action("a/../b"), Route.CROSS_ACCOUNT)
     assert can_be_in_shard(_action("a//b"), Route.CROSS_ACCOUNT)
     assert not can_be_in_shard(_action("a//b"), Route.DOWNLOAD)
+    for target, fits in (("b", True), ("../b", False), ("a//b", False)):
+        assert can_be_in_shard(dataclasses.replace(_action("a"), target=target), Route.DOWNLOAD) is fits
     assert not can_be_in_shard(dataclasses.replace(_action("a"), source=None), Route.UPLOAD)
 
 
@@ -339,12 +433,67 @@ ANSWERS: tuple[Answer, ...] = (
     Ask("token", "source"),
     Ready(),
     ShardDone(3),
+    Disconnected("acct.blob.core.windows.net", NO_CONNECTION, 0.0),
+    Connected("acct.blob.core.windows.net"),
 )
 
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: type(answer).__name__)
 def test_an_answer_is_the_same_after_its_line(answer: Answer) -> None:
     assert read_answer(answer_line(answer), Route.UPLOAD) == answer
+
+
+def test_answers_are_values_that_nobody_changes_and_that_take_no_more_memory_than_their_fields() -> None:
+    read = [read_answer(answer_line(each), Route.UPLOAD) for each in ANSWERS]
+    assert set(read) == set(ANSWERS) and len(set(ANSWERS)) == len(ANSWERS)
+    assert not [each for each in read if hasattr(each, "__dict__")]
+
+
+def test_a_file_that_is_not_said_to_have_been_there_has_moved_as_a_whole() -> None:
+    for answer in (FileRecord("a", _FILE, _BLOB), MovedBytes(5)):
+        assert json.loads(answer_line(answer))["reused"] == answer.reused == 0
+
+
+def test_what_a_worker_of_another_version_left_is_read_or_refused_by_its_number() -> None:
+    assert answer_line(Ready()) == '{"blobsync_records":1}'
+    assert next(shard_lines(cut(_part(), _actions([1]), 1)[0])).startswith('{"blobsync_shard":1,')
+    assert next(shard_lines(cut_file(_part(), _large(), 16 * _MIB)[0])).startswith('{"blobsync_shard":2,')
+
+
+_MOST = (1 << 62) - 1
+
+
+@pytest.mark.parametrize("count", [_MOST, -_MOST])
+def test_bytes_are_whole_numbers_of_64_bits_that_can_be_added_up(count: int) -> None:
+    assert read_answer(answer_line(MovedBytes(count, -count)), Route.UPLOAD) == MovedBytes(count, -count)
+    over = count + (1 if count > 0 else -1)
+    for bytes_, reused in ((over, 0), (0, over)):
+        with pytest.raises(FormatError, match="is not a number"):
+            read_answer(json.dumps({"bytes": bytes_, "reused": reused}), Route.UPLOAD)
+
+
+@pytest.mark.parametrize("change", [{"seconds": 999_999.5}, {"why": NO_ANSWER}, {"why": SERVICE_BUSY}])
+def test_an_outage_that_can_be_is_told(change: dict[str, object]) -> None:
+    values = {"lost": "host", "why": NO_CONNECTION, "seconds": 0.5, **change}
+    assert read_answer(json.dumps(values), Route.UPLOAD) == Disconnected(*values.values())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seconds": 1e6},
+        {"seconds": -0.5},
+        {"seconds": 5},
+        {"seconds": None},
+        {"why": "because"},
+        {"why": None},
+        {"lost": 1},
+    ],
+)
+def test_an_outage_that_cannot_be_is_refused(change: dict[str, object]) -> None:
+    values = {"lost": "host", "why": NO_CONNECTION, "seconds": 0.5, **change}
+    with pytest.raises(FormatError):
+        read_answer(json.dumps(values), Route.UPLOAD)
 
 
 @patient
@@ -413,6 +562,7 @@ def test_what_a_lost_worker_had_not_reported_goes_to_others_in_halves_and_in_the
     one, two = account.again()
     assert [list(each.left) for each in (one, two)] == [["f00000", "f00002"], ["f00003"]]
     assert (one.attempt, two.attempt) == (2, 2)
+    assert [list(each.left) for each in one.again()] == [["f00000"], ["f00002"]]
     (last,) = two.again()
     assert last.attempt == TRIES
     assert last.again() == []
@@ -469,7 +619,7 @@ _OTHER = dataclasses.replace(_FILE, inode=43)
 def test_a_record_of_another_version_than_the_plans_is_not_believed(
     route: Route, planned: FileState | None, record: FileRecord
 ) -> None:
-    account = ShardAccount(Shard(0, route, "d", "s", "t", (_action("a", source=planned),)))
+    account = ShardAccount(Shard(0, route, "d", "s", "t", (dataclasses.replace(_action("a"), source=planned),)))
     with pytest.raises(FormatError):
         account.moved(record)
     # It still has to be moved, or to fail.
@@ -483,6 +633,9 @@ def test_a_record_of_the_planned_version_is_believed() -> None:
     assert account.moved(FileRecord("a", _FILE, _BLOB, 2)) == (action, _FILE, _BLOB, 2)
     # Also once it has a record.
     assert not account.left and account.planned("a") is action
+    # All of it may have been there.
+    whole = ShardAccount(Shard(0, Route.UPLOAD, "d", "s", "t", (action,)))
+    assert whole.moved(FileRecord("a", _FILE, _BLOB, 5)).reused == 5
 
 
 def test_a_record_of_a_copy_needs_no_look_at_the_destination_nor_an_md5() -> None:
@@ -509,3 +662,67 @@ def test_bytes_are_told_once_whatever_becomes_of_the_worker() -> None:
     account.close(listener)
     account.close(listener)
     assert (listener.bytes, account.moving) == (10, 0)
+
+
+class _Calls(RecordingListener):
+    """Remembers each call that tells of bytes."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda count: self.calls.append(("moved", count)))
+        self.calls: list[tuple[str, int]] = []
+
+    def bytes_reused(self, count: int) -> None:
+        self.calls.append(("reused", count))
+        super().bytes_reused(count)
+
+
+def test_where_nothing_moves_nobody_hears_of_bytes() -> None:
+    """Whoever shows the transfer takes each call for a sign that it goes on."""
+    account, listener = _account(1), _Calls()
+    account.tell(0, 0, listener)
+    account.take_back(listener)
+    account.close(listener)
+    assert not listener.calls and not listener.workers
+    account.tell(3, 0, listener)
+    account.tell(0, 2, listener)
+    assert listener.calls == [("moved", 3), ("reused", 2)]
+    account.begin_again("n2", listener)
+    assert listener.calls[2:] == [("moved", -3), ("reused", -2)]
+
+
+def test_files_and_bytes_are_those_of_the_worker_that_has_the_shard() -> None:
+    account, listener = _account(3), RecordingListener()
+    account.begin_again("n1", listener)
+    account.tell(5, 0, listener)
+    account.moved(FileRecord("f00000", _FILE, _BLOB))
+    account.arrived(listener)
+    account.tell(4, 0, listener)
+    account.begin_again("n2", listener)
+    account.tell(5, 0, listener)
+    account.moved(FileRecord("f00001", _FILE, _BLOB))
+    account.arrived(listener)
+    assert listener.workers == {"n1": [1, 5], "n2": [1, 5]}
+
+
+def test_bytes_of_a_file_that_failed_half_way_stay_told_at_the_end() -> None:
+    account, listener = _account(1), RecordingListener()
+    account.tell(3, 0, listener)
+    account.failed(FileRecord("f00000", failure=FileFailure("f00000", FailureCode.ERROR, "m")))
+    account.close(listener)
+    assert (listener.bytes, account.moving) == (3, 3)
+
+
+def test_the_end_of_a_shard_tells_of_the_last_missing_byte() -> None:
+    listener = RecordingListener()
+    account = ShardAccount(
+        Shard(0, Route.UPLOAD, "d", "s", "t", (_action("a", 1, dataclasses.replace(_FILE, size=1)),))
+    )
+    account.found(account.planned("a"))
+    account.close(listener)
+    assert (listener.bytes, account.moving) == (1, 0)
+
+
+def test_a_long_name_with_control_characters_is_shown_in_part() -> None:
+    with pytest.raises(FormatError) as error:
+        _account().planned("\x1b" + "n" * 300)
+    assert str(error.value) == "'\\x1b" + "n" * 199 + "' is not in this shard"
