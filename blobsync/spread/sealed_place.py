@@ -76,7 +76,7 @@ class SealedPlace:
         self._doubtful: set[str] = set()
         self._strange: set[str] = set()
         # The number and the body of the last sign of life.
-        self._alive: tuple[int, bytes] = (-1, b"")
+        self._alive: tuple[int, bytes] = (0, b"")
 
     @property
     def shown(self) -> str:
@@ -111,8 +111,8 @@ class SealedPlace:
         found = self._place.names(folder)
         if folder != "done":
             return found
-        plain = [name.partition("~")[0] for name in found]
-        return [name for name, marked in zip(plain, found, strict=True) if self._marked(f"done/{name}")[5:] == marked]
+        plain = ((name, name.partition("~")[0]) for name in found)
+        return [name for marked, name in plain if self._marked(f"done/{name}") == f"done/{marked}"]
 
     def remove(self, name: str) -> None:
         self._place.remove(self._marked(name) if _word(name) == "done" else name)
@@ -168,7 +168,7 @@ class SealedPlace:
         return f"{name}~{mark[:_MARK_CHARS]}"
 
     def _dated(self, body: bytes) -> bytes:
-        if self._alive[0] < 0:
+        if not self._alive[0]:
             # Clocks differ: who carries on with what another machine began goes on from its number.
             self._life(quietly=True)
         self._alive = max(time.time_ns(), self._alive[0] + 1), body

@@ -58,6 +58,8 @@ def test_a_file_is_looked_at_and_read_under_the_name_that_it_was_written_to(here
 def test_what_no_worker_saw_here_is_not_read_here(here: LocalEnd) -> None:
     assert file_to_read(_THERE, here, Moved(action("a", _BLOB, None), _BLOB)) is None
     # Between two containers this machine sees nothing.
+    elsewhere = Moved(action("a", _BLOB, None), _BLOB, _state(here))
+    assert as_seen_here(_THERE, elsewhere) == elsewhere
     assert file_to_read(_THERE, _THERE, Moved(action("a", _BLOB, None), _BLOB, _BLOB)) is None
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from blobsync.base.seals import SealKey
 from blobsync.spread.place import LARGEST, FolderPlace
 from blobsync.spread.sealed_orders import orders_seal
-from blobsync.spread.sealed_place import Keys, SealedPlace, parent_keys, worker_keys
+from blobsync.spread.sealed_place import Keys, SealedPlace, new_session, parent_keys, worker_keys
 
 _RUN = SealKey(bytes(range(32)))
 _RECORD = "records/0000001~node1.0-0badcafe~000000"
@@ -59,6 +59,9 @@ def test_parent_and_workers_read_what_the_others_say(world: World) -> None:
     assert world.worker.read("slow") == world.parent.read("slow") == b"wait"
     world.parent.write("records/0000001~parent-00000001~000000", b"blocks")
     assert world.worker.read("records/0000001~parent-00000001~000000") == b"blocks"
+    assert world.other.names("shards") == ["0000001"]
+    world.parent.remove("shards/0000001")
+    assert world.other.names("shards") == [] and world.worker.read("shards/0000001") is None
     # What needs no seal has none.
     world.parent.write("node/archive", b"PK")
     assert world.raw.read("node/archive") == world.worker.read("node/archive") == b"PK"
@@ -142,6 +145,38 @@ def test_documents_of_another_run_or_of_another_users_are_absent(world: World) -
         assert world.parent.names("done") == []
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"no JSON",
+        b"\xff",
+        b"{}",
+        b'{"session": "two", "number": "one", "body": ""}',
+        b'{"session": "two", "number": null, "body": ""}',
+    ],
+)
+def test_a_sign_of_life_that_a_worker_made_up_is_none(world: World, said: bytes) -> None:
+    """All workers have the key for it."""
+    world.raw.write("alive", world.other._keys.shared.seal("spread", "run", "alive", said))
+    assert world.worker.read("alive") is None and world.worker.session == "one"
+    world.parent.write("alive", b"2")
+    assert world.worker.read("alive") == b"2"
+
+
+def test_sessions_differ() -> None:
+    sessions = {new_session() for _ in range(100)}
+    assert len(sessions) == 100 and {len(each) for each in sessions} == {16}
+
+
+def test_who_gives_a_claim_up_leaves_it_to_others_and_the_end_leaves_nothing(world: World) -> None:
+    one, other = "6f0c2f5e-6d3c-4a43-9d1c-1f6d1f1f1f1f", "6f0c2f5e-6d3c-4a43-9d1c-1f6d1f1f1f2f"
+    assert world.worker.claim("claims/0000001", one) and not world.other.claim("claims/0000001", other)
+    world.worker.release("claims/0000001", one)
+    assert world.other.claim("claims/0000001", other)
+    world.parent.remove_all()
+    assert not list(world.root.glob("*")) and world.parent.read("alive") is None
+
+
 def test_an_older_sign_of_life_is_none(world: World) -> None:
     older = world.raw.read("alive") or b""
     world.parent.write("alive", b"2")
@@ -152,15 +187,43 @@ def test_an_older_sign_of_life_is_none(world: World) -> None:
     ahead = world.as_parent("one")
     ahead._alive = 1 << 62, b""
     ahead.write("alive", b"3")
+    assert world.worker.read("alive") == b"3"
     behind = world.as_parent("two")
-    behind.write("alive", b"4")
-    assert world.worker.read("alive") == b"4" and world.worker.session == "two"
+    for body in (b"4", b"5"):
+        behind.write("alive", body)
+        assert world.worker.read("alive") == body and world.worker.session == "two"
+
+
+class _Counting(FolderPlace):
+    """Knows what was read."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.asked: list[str] = []
+
+    def read(self, name: str) -> bytes | None:
+        self.asked.append(name)
+        return super().read(name)
+
+
+def test_a_parent_looks_once_at_what_another_left_as_its_sign_of_life_and_replaces_it_without_a_word(
+    world: World, tmp_path: Path
+) -> None:
+    world.raw.write("alive", b"of another transfer")
+    place = _Counting(tmp_path)
+    parent = SealedPlace(place, parent_keys(_RUN), "run", world.told.append, session="two")
+    for _ in range(3):
+        parent.write("alive", b"2")
+    assert place.asked == ["alive"] and not world.told
+    assert world.worker.read("alive") == b"2"
 
 
 def test_that_a_shard_is_done_stands_in_a_name_that_nobody_else_can_make(world: World) -> None:
     world.raw.write("done/0000001", b"")
     world.worker.write("done/0000002", b"")
     (marked,) = [name for name in world.raw.names("done") if name.startswith("0000002")]
+    # 128 bits that nobody guesses.
+    assert len(marked.partition("~")[2]) == 32
     # The mark of one shard is none of another.
     world.raw.write(f"done/0000003~{marked.partition('~')[2]}", b"")
     world.raw.write("done/0000004~" + "0" * 32, b"")
@@ -185,7 +248,38 @@ def test_a_flood_of_strangers_documents_is_named_in_part(world: World) -> None:
     for number in range(50):
         world.raw.write(f"shards/{number:07}", b"junk")
         assert world.parent.read(f"shards/{number:07}") is None
-    assert len(world.told) == 10 and world.told[-1].endswith("others are not named any more")
+    assert len(world.told) == 10
+    assert [text.endswith("others are not named any more") for text in world.told] == [False] * 9 + [True]
+
+
+def test_a_worker_names_a_strangers_document_when_it_is_still_there_at_the_second_look(world: World) -> None:
+    """At the first, the session may be one that the worker does not know yet."""
+    world.raw.write("shards/0000001", b"forged")
+    counts = []
+    for _ in range(4):
+        assert world.worker.read("shards/0000001") is None
+        counts.append(len(world.told))
+    assert counts == [0, 1, 1, 1]
+    # The parent knows its session.
+    assert world.parent.read("shards/0000001") is None and len(world.told) == 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "records/0000001",
+        "records/0000001~node1.0-0badcafe",
+        "records/0000001~node1.0~000000",
+        "records/0000001~node1.0-0badcafe~000000~0",
+    ],
+)
+def test_a_record_under_a_name_that_tells_no_worker_is_nobodys_but_the_parents(world: World, name: str) -> None:
+    with pytest.raises(ValueError, match="not this worker's to write"):
+        world.worker.write(name, b"said")
+    world.raw.write(name, b"forged")
+    assert world.parent.read(name) is None and world.worker.read(name) is None
+    world.parent.write(name, b"said")
+    assert world.worker.read(name) == b"said"
 
 
 @given(at=st.integers(0, 400), change=st.integers(1, 255), name=st.sampled_from(_NAMES[:-1]))
@@ -209,3 +303,5 @@ def test_orders_are_those_that_were_sealed() -> None:
     for change in changes:
         assert orders_seal(_RUN, {**orders, **change}) != orders["seal"]
     assert orders_seal(SealKey(bytes(32)), orders) != orders["seal"]
+    # Whatever wrote the file in between may have put them into another order.
+    assert orders_seal(_RUN, dict(reversed(orders.items()))) == orders["seal"]

@@ -580,6 +580,13 @@ def test_what_all_workers_have_under_way_is_one_number() -> None:
         busy.hear(2, UnderWay(1, "database/c"))
 
 
+def test_a_part_that_is_one_file_and_one_that_is_all_of_the_project_have_files_under_way() -> None:
+    listener = RecordingListener()
+    WorkersBusy(listener, "data/a").hear(1, UnderWay(1, "data/a"))
+    WorkersBusy(listener, "").hear(1, UnderWay(2, "data/b"))
+    assert listener.begun == [(1, "data/a"), (2, "data/b")]
+
+
 def test_bytes_that_a_lost_worker_had_under_way_are_taken_back() -> None:
     account, listener = _account(), RecordingListener()
     account.tell(12, 0, listener)

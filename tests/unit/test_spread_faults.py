@@ -232,6 +232,24 @@ def test_what_the_account_asks_of_one_worker_holds_all_back(tmp_path: Path) -> N
     assert paces[0].left == 90
 
 
+def test_who_is_asked_to_wait_as_long_once_more_holds_the_others_back_once_more(tmp_path: Path) -> None:
+    now, place = [100.0], FolderPlace(tmp_path)
+    paces = [Pace(lambda: now[0]) for _ in range(2)]
+    one, two = (SharedPace(place, f"node{at}.0", pace, lambda text: None) for at, pace in enumerate(paces))
+    one.begin()
+    two.begin()
+    for _ in range(2):
+        paces[0].asked(5.0)
+        one.look()
+        two.look()
+        assert paces[1].left == 5
+        now[0] += 5.0
+    # A place that is cleared says nothing.
+    place.remove("slow")
+    two.look()
+    assert paces[1].left == 0
+
+
 @pytest.mark.parametrize(
     "note",
     [
