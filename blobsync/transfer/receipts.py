@@ -84,9 +84,9 @@ class CollectedReceipts:
     def write(self, folder: Path, result: TransferResult, *, interrupted: bool) -> Path:
         """As :func:`write_transfer`. Raises ``OSError``."""
         lists = {
-            "files": (row[0] for row in self._files),
-            "deleted_files": (row[0] for row in self._gone),
-            "deletions_not_known": (row[0] for row in self._unsure),
+            "files": (entry for (entry,) in self._files),
+            "deleted_files": (entry for (entry,) in self._gone),
+            "deletions_not_known": (entry for (entry,) in self._unsure),
         }
         return _write(folder, {**_head(result), "interrupted": interrupted}, lists)
 
@@ -158,7 +158,7 @@ def upload_receipt(file: Path, end: RemoteEnd) -> str:
     Returns the blob's URL. Raises what the store raises.
     """
     body = file.read_bytes()
-    name = f"{end.name}.receipts/{file.name}" if end.name else f".receipts/{file.name}"
+    name = f"{end.name}.receipts/{file.name}"
     properties = BlobProperties(content_type="application/json")
     end.store.put(name, body, md5=hashlib.md5(body).digest(), properties=properties)
     return str(end.store.container.blob(name))
