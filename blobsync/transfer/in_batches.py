@@ -103,7 +103,7 @@ def carry_out_in_batches(
             kept = count_text(deletions, "extra file")
             listener.note(f"{kept} kept: nothing is deleted after a transfer with failures")
             deletions = 0
-        elif deletions:
+        else:
             do(plan.to_carry_out(Action.DELETE))
     except (TransferCancelledError, KeyboardInterrupt) as stop:
         raise _cancelled(run, stop, receipt_folder, listener.note) from stop

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from blobsync.base.errors import AccessDeniedError, TransferCancelledError
+from blobsync.base.errors import AccessDeniedError, StorageError, TransferCancelledError
 from blobsync.base.failure_codes import FailureCode
+from blobsync.base.reasons import Reason
+from blobsync.direct.relay import RelayEngine
 from blobsync.plan.listener import Listener
+from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_options import Keep, TransferOptions
-from blobsync.plan.transfer_plan import Action, FileFailure, TransferResult
-from blobsync.store.ends import RemoteEnd
+from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, TransferPlan, TransferResult
+from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.transfer import settle
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 from tests.fakes.project_context import World, account, cluster
 from tests.fakes.store import Request
@@ -202,9 +210,10 @@ class Relay:
 
     name = "relay"
 
-    def __init__(self, body: bytes | None, *, fails: bool = False) -> None:
+    def __init__(self, body: bytes | None, *, fails: bool = False, hint: str | None = "wait") -> None:
         self._body = body
         self._fails = fails
+        self._hint = hint
 
     def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
         assert isinstance(task.part.destination, RemoteEnd)
@@ -213,7 +222,7 @@ class Relay:
                 name = task.part.destination.at(action.target or "")
                 task.part.destination.store.put(name, self._body, md5=hashlib.md5(self._body).digest())
             if self._fails:
-                failure = FileFailure(action.path, FailureCode.SERVICE_BUSY, "the service is busy", "wait")
+                failure = FileFailure(action.path, FailureCode.SERVICE_BUSY, "the service is busy", self._hint)
                 report.file_failed(action, failure)
             else:
                 report.file_moved(Moved(action))
@@ -238,13 +247,14 @@ def test_a_copy_of_a_blob_without_md5_is_compared_by_its_bytes(fails: bool, worl
     assert there(world)["v/a.txt"] == b"them"
 
 
+@pytest.mark.parametrize("fails", [True, False])
 @pytest.mark.parametrize("make", [edit_both, never_verified])
-def test_a_copy_that_is_there_counts_whatever_was_said_of_it(make: object, world: World) -> None:
+def test_a_copy_that_is_there_counts_whatever_was_said_of_it(make: object, fails: bool, world: World) -> None:
     assert callable(make)
     make(world)
     theirs = there(world)["v/a.txt"]
     plan = world.plan("u", "data", options=TransferOptions(keep="both"))
-    result = world.carry_out(plan, relay=lambda: Relay(theirs, fails=True))
+    result = world.carry_out(plan, relay=lambda: Relay(theirs, fails=fails))
     assert result.exit_code == 0, result.failures
     assert here(world) == there(world)
     assert {b"mine", theirs} <= set(here(world).values())
@@ -256,6 +266,153 @@ def test_a_failed_copy_says_why_and_what_to_do(world: World) -> None:
     (failure,) = world.carry_out(plan, relay=lambda: Relay(None, fails=True)).failures
     assert (failure.code, failure.hint) == ("service_busy", "wait")
     assert "the service is busy" in failure.message
+
+
+@pytest.mark.parametrize("fails", [True, False])
+@pytest.mark.parametrize("path", ["data", "data/v/a.txt"])
+def test_a_failed_copy_names_the_file_and_a_next_step_whatever_is_known_of_it(
+    path: str, fails: bool, world: World
+) -> None:
+    edit_both(world)
+    plan = world.plan("u", path, options=TransferOptions(keep="both"))
+    (failure,) = world.carry_out(plan, relay=lambda: Relay(None, fails=fails, hint=None)).failures
+    assert (failure.path, failure.hint) == ("data/v/a.txt", "run the same command again")
+    assert failure.message.startswith("data/v/a.txt: left alone, because the other version could not be saved")
+
+
+@pytest.mark.parametrize("command", ["u", "d"])
+def test_a_version_that_is_not_safe_at_both_ends_is_not_replaced(command: str, world: World) -> None:
+    edit_both(world)
+    plan = world.plan(command, "data", options=TransferOptions(keep="both"))
+    ((_, action),) = [each for each in plan.each() if each[1].aside]
+
+    def break_the_way_back(request: Request) -> None:
+        way = request.operation == ("get" if command == "u" else "put")
+        if way and request.name.endswith(f"/{action.aside}"):
+            raise StorageError("the service said no", status=400)
+
+    # The copy itself needs no request to the service.
+    world.store("eu").before = break_the_way_back
+    result = world.carry_out(plan, relay=lambda: Relay(b"theirs"))
+    assert (result.exit_code, {failure.path for failure in result.failures}) == (
+        3,
+        {"data/v/a.txt", f"data/v/{action.aside}"},
+    )
+    left = [failure.message for failure in result.failures if failure.path == "data/v/a.txt"]
+    assert len(left) == 1 and "left alone" in left[0] and "the service said no" in left[0]
+    assert (here(world)["v/a.txt"], there(world)["v/a.txt"]) == (b"mine", b"theirs")
+    world.store("eu").before = lambda request: None
+    assert world.run(command, "data", options=TransferOptions(keep="both")).ok
+    assert here(world) == there(world) and {b"mine", b"theirs"} <= set(here(world).values())
+
+
+@pytest.mark.parametrize("path", ["data", "data/v/a.txt"])
+def test_the_copy_beside_the_file_is_on_record_at_both_ends(path: str, world: World) -> None:
+    """So that it is not read again, and is known where the service keeps no MD5 of it."""
+    edit_both(world)
+    plan = world.plan("u", path, options=TransferOptions(keep="both"))
+    ((_, action),) = [each for each in plan.each() if each[1].aside]
+    assert world.carry_out(plan).ok
+    reasons = {each.path: each.reason for _, each in world.plan("u", "data").each()}
+    assert reasons[f"v/{action.aside}"] is Reason.SAME_RECORD
+
+
+def test_what_the_relay_read_and_wrote_is_not_read_again(world: World) -> None:
+    never_verified(world)
+    plan = world.plan("u", "data", options=TransferOptions(keep="both"))
+    part, actions = opened(world, plan)
+    world.store("eu").requests.clear()
+    kept, failed = settle.set_aside(part, actions, [RelayEngine])
+    assert (len(kept), failed) == (1, [])
+    asked = [(request.operation, request.name) for request in world.store("eu").requests]
+    (name,) = {each.target or each.aside for each in actions}
+    assert asked.count(("get", "store/data/v/a.txt")) == 1
+    assert ("get", f"store/data/v/{name}") not in asked and ("head", f"store/data/v/{name}") not in asked
+
+
+def opened(world: World, plan: TransferPlan) -> tuple[LivePart, list[FileAction]]:
+    """The only part of a plan, and its files that are kept in both versions."""
+    part = world.context().opened(plan.parts[0])
+    return part, [action for action in part.actions if action.aside]
+
+
+class Busy(LocalEnd):
+    """A folder in which somebody else works: ``meanwhile`` comes with each name that is asked for."""
+
+    meanwhile: Callable[[str, Path], Path | None]
+
+    def at(self, relative: str) -> Path:
+        there = super().at(relative)
+        return self.meanwhile(relative, there) or there
+
+
+def set_aside_here(world: World, meanwhile: Callable[[str, Path, str], Path | None]) -> tuple[settle.Aside, str]:
+    """As ``d --keep both`` does it; ``meanwhile`` is told a name, its file, and the name aside. With the latter.
+
+    No file that it opened stays open.
+    """
+    plan = world.plan("d", "data", options=TransferOptions(keep="both"))
+    part, actions = opened(world, plan)
+    assert isinstance(part.destination, LocalEnd)
+    aside = f"v/{actions[0].aside}"
+    end = Busy(*part.destination)
+    end.meanwhile = lambda name, file: meanwhile(name, file, aside)
+    before = open_files()
+    found = settle.set_aside(replace(part, destination=end), actions, [])
+    assert open_files() <= before
+    return found, aside
+
+
+def open_files() -> set[tuple[int, int]]:
+    """Which files this process has open."""
+    found = set()
+    for name in os.listdir("/dev/fd"):
+        with suppress(OSError):
+            state = os.fstat(int(name))
+            found.add((state.st_dev, state.st_ino))
+    return found
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_file_that_is_edited_while_it_is_copied_is_left_alone(is_there: bool, world: World) -> None:
+    edit_both(world)
+
+    def edit(name: str, file: Path, aside: str) -> None:
+        if name == aside:
+            if is_there:
+                file.write_bytes(b"mine")
+            write(world, "v/a.txt", b"mine, and more")
+
+    (kept, failed), aside = set_aside_here(world, edit)
+    assert kept == []
+    assert [failure.code for _, failure in failed] == [FailureCode.CHANGED_WHILE_READ]
+    assert sorted(here(world)) == sorted(["v/a.txt", "v/b.txt", *([aside] if is_there else [])])
+
+
+def test_a_file_that_is_gone_while_it_is_copied_is_left_alone(world: World) -> None:
+    edit_both(world)
+    names: list[str] = []
+
+    def remove(name: str, file: Path, aside: str) -> None:
+        names.append(name)
+        if names == ["v/a.txt"] * 2:
+            file.unlink()
+            write(world, aside, b"mine")
+
+    (kept, failed), _ = set_aside_here(world, remove)
+    assert kept == [] and [action.path for action, _ in failed] == ["v/a.txt"]
+
+
+def test_a_file_that_cannot_be_hashed_at_first_is_copied_all_the_same(world: World) -> None:
+    edit_both(world)
+    names: list[str] = []
+
+    def hide(name: str, file: Path, aside: str) -> Path | None:
+        names.append(name)
+        return file.with_name("nowhere") if names == ["v/a.txt"] * 2 else None
+
+    (kept, failed), aside = set_aside_here(world, hide)
+    assert len(kept) == 1 and failed == [] and here(world)[aside] == b"mine"
 
 
 @pytest.mark.parametrize("end", ["here", "there", "both"])

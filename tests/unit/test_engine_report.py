@@ -1,0 +1,45 @@
+"""What an engine is given and what it tells: where nothing is said, nothing is assumed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from blobsync.base.failure_codes import FailureCode
+from blobsync.base.reasons import Reason
+from blobsync.direct.engine import DirectEngine
+from blobsync.plan.listener import SilentListener
+from blobsync.plan.transfer_plan import Action, FileAction, FileFailure
+from blobsync.transfer.engines import CollectedReport, Moved, MoveTask
+from tests.fakes.project_context import World, account, cluster
+
+ACTION = FileAction("a", Action.TRANSFER, Reason.NEW, 3)
+
+
+def test_a_report_keeps_all_that_it_hears() -> None:
+    failure = FileFailure("data/a", FailureCode.AZCOPY_FAILED, "it gave up")
+    report = CollectedReport()
+    report.file_moved(Moved(ACTION))
+    report.file_failed(ACTION, failure)
+    report.file_kept(ACTION, 2)
+    report.stray("odd")
+    report.azcopy_job("job-1")
+    assert report == CollectedReport([Moved(ACTION)], [(ACTION, failure)], [(ACTION, 2)], ["odd"], ["job-1"])
+
+
+def test_a_file_of_which_an_engine_says_nothing_more_moved_whole_and_was_not_seen() -> None:
+    report = CollectedReport()
+    report.file_moved(Moved(ACTION))
+    assert report.moved == [Moved(ACTION, source=None, destination=None, reused=0)]
+
+
+def test_a_task_is_a_part_of_the_folder_and_a_first_try_unless_it_says_otherwise(tmp_path: Path) -> None:
+    """azcopy moves a whole folder by its name, with whatever else is in it."""
+    world = World(tmp_path / "project", cluster("eu", data=account("eu")))
+    (world.root / "data").mkdir()
+    (world.root / "data/a").write_bytes(b"aaa")
+    (part,) = world.plan("u", "data").parts
+    task = MoveTask(world.context().opened(part), part.actions)
+    report = CollectedReport()
+    DirectEngine().move(task, report, SilentListener())
+    assert [moved.action for moved in report.moved] == list(part.actions)
+    assert (task.whole_folder, task.cap_mbps, task.again) == (False, None, False)
