@@ -83,7 +83,7 @@ def _callables() -> Iterator[tuple[str, Callable[..., Any]]]:
 def test_no_default_of_any_signature_is_the_environment() -> None:
     found = dict(_callables())
     assert {
-        "blobsync.project.open_project.OpenProject.open",
+        "blobsync.project.api.Project.open",
         "blobsync.store.connect.connect",
         "blobsync.azcopy.binary.find_azcopy",
     } <= set(found)

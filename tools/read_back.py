@@ -282,7 +282,7 @@ ROWS: tuple[ReadBack, ...] = (
             "config.user_config:load_user_config",
             "jobs.tunnels.named:Tunnels.all",
             "local.state_dir:_key",
-            "project.offered_names:_read_names",
+            "project.completion_names:_read_names",
         ),
     ),
     ReadBack(

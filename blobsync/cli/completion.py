@@ -94,7 +94,7 @@ def _local_names(folder: Path, start: str) -> Iterator[str]:
 def _names_of_the_cluster(ctx: typer.Context, folder: str, start: str) -> Iterable[str]:
     from blobsync.config.loader import load_cluster
     from blobsync.config.project_root import current_folder, find_project
-    from blobsync.project.offered_names import names_below
+    from blobsync.project.completion_names import names_below
 
     try:
         cwd = current_folder()

@@ -70,7 +70,7 @@ def _until_damaged(blob: Iterator[bytes], damaged: list[BlobsyncError]) -> Itera
 
 def _as_text(path: str, blob: Iterator[bytes]) -> Iterator[bytes]:
     """For a terminal: what would change it is shown as its escape."""
-    from blobsync.project.changed_lines import text_of
+    from blobsync.project.content import text_of
 
     first = next(blob, b"")
     if text_of(first, cut=True) is None:

@@ -65,7 +65,7 @@ def _findings(session: Session) -> Iterator[tuple[str, CheckResult]]:
     from blobsync.config.loader import cluster_names, load_cluster
     from blobsync.config.project_root import CLUSTER_VARIABLE, current_folder, find_project
     from blobsync.project.doctor import diagnose
-    from blobsync.project.unfinished_downloads import examine_downloads
+    from blobsync.project.leftovers import examine_downloads
 
     root = find_project(current_folder(session.environ), session.environ)
     names: tuple[str | None, ...] = cluster_names(root)

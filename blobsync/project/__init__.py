@@ -1,6 +1,6 @@
-"""The public face: a project, and what can be asked of it and done with its data.
+"""The Python API: ``api.Project``, and the calls behind it.
 
-Decides nothing; connects the rooms (``api.Project``, ``engine_set``, ``jobs``), and holds what reads
-both sides without a transfer: ``browse``, ``verify``, ``doctor``, ``sharing``, ``removal``. In: paths and
-options. Out: plans, results and reports. Calls every room but ``cli``.
+``api`` connects the rooms (with ``engine_set``, ``spreading`` and ``jobs``) and decides nothing itself. What reads both
+sides without a transfer has a module each: ``browse``, ``verify``, ``doctor``, ``sharing``, ``removal``. In: paths and
+options. Out: plans, results and reports. Imports every room but ``web`` and ``cli``.
 """

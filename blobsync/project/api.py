@@ -11,37 +11,64 @@ A plan is a value that is made first and carried out in a second step; ``upload`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 from blobsync.base.azure_urls import BlobUrl, ContainerUrl
+from blobsync.base.environment import environment
+from blobsync.base.errors import BlobsyncError, UsageError
+from blobsync.config.loader import load_cluster
+from blobsync.config.mapping import Resolution, project_relative, resolve
+from blobsync.config.model import Cluster, FolderEntry, StorageAccount
+from blobsync.config.project_root import current_folder, find_project
+from blobsync.config.trusted_links import load_trusted_links
+from blobsync.local.block_journal import BlockJournal
+from blobsync.local.free_space import LocalDisks
+from blobsync.local.index import Index
+from blobsync.local.range_records import RangeRecords
+from blobsync.local.sorted_runs import MOST_IN_MEMORY, Spill
+from blobsync.local.state_dir import StateDir, open_state_dir, trust_state
+from blobsync.local.transfer_log import TransferEntry
 from blobsync.plan.engine_model import EngineRules
 from blobsync.plan.large_plan import LargePlan
-from blobsync.plan.path_mapping import chosen_paths
+from blobsync.plan.listener import Listener
+from blobsync.plan.path_mapping import chosen_paths, nested
 from blobsync.plan.planner import both_ends, make_plan
+from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, Direction, Route, TransferPlan, TransferResult
-from blobsync.project.logbook import entry_of, is_worth_logging, logged, transfer_begun, upload_receipts
-from blobsync.project.logged_project import LoggedProject
+from blobsync.project.logbook import (
+    LogBook,
+    entry_of,
+    is_worth_logging,
+    logged,
+    transfer_begun,
+    transfer_kind,
+    upload_receipts,
+)
+from blobsync.project.notebook import NotebookBar, in_notebook
 from blobsync.project.options import check_options, chosen_options
 from blobsync.project.paths import from_root, one_or_many, path_text
-from blobsync.project.spread_choice import demand_spreadable, with_spread
+from blobsync.project.progress_listeners import CallbackListener, LoggingListener
+from blobsync.project.running import RunningTransfer, told_meanwhile
+from blobsync.store.connections import Connections
 from blobsync.store.grants import LINK_LIFETIME, READ_BLOB, REMOVE
 from blobsync.transfer.carry_out import Engines, carry_out
 
 if TYPE_CHECKING:
     # Imports are local: our own modules take a third of a short command's time.
-    from typing_extensions import Unpack
+    from typing_extensions import Self, Unpack
 
-    from blobsync.config.mapping import Resolution
-    from blobsync.config.model import StorageAccount
     from blobsync.jobs.history import JobRecord
     from blobsync.jobs.project_jobs import Jobs
     from blobsync.plan.saved_plan import SavedPlan
-    from blobsync.project import browse, content, folders, removal, sharing, status
+    from blobsync.project import browse, content, removal, sharing, status
+    from blobsync.project.folders import FolderStatus
     from blobsync.project.options import TransferKeywords
     from blobsync.project.paths import PathName, Paths
     from blobsync.project.progress_listeners import OnProgress
@@ -49,15 +76,162 @@ if TYPE_CHECKING:
     from blobsync.project.verify import VerifyReport
     from blobsync.store.protocol import BlobStore
 
+LARGE_PLAN_VARIABLE = "BLOBSYNC_LARGE_PLAN"
 
-class Project(LoggedProject):
+
+class Project:
     """A folder with ``aux_data/``, seen through one cluster file. Use :meth:`open`, best in a ``with`` statement.
 
     A path is a ``str`` or a ``pathlib.Path``: relative to where the project was opened, or absolute. ``on_progress`` is
     called with a ``Progress`` a few times a second, from one thread at a time; it should be quick.
     """
 
-    _jobs: Jobs | None = None
+    def __init__(
+        self,
+        root: Path,
+        cwd: Path,
+        cluster: Cluster,
+        from_cluster: Cluster | None = None,
+        *,
+        environ: Mapping[str, str] | None = None,
+        connect: Callable[[StorageAccount], BlobStore] | None = None,
+    ) -> None:
+        """``connect`` opens containers in place of the REST client."""
+        self.root = root
+        self.cwd = cwd
+        self.cluster = cluster
+        self.from_cluster = from_cluster
+        self.environ = environment(environ)
+        self.listener: Listener = LoggingListener()
+        # What the log of transfers calls the command; empty: made from the plan.
+        self.command_line = ""
+        self._connect = connect
+        self._state: StateDir | None = None
+        self._context: ProjectContext | None = None
+        self._jobs: Jobs | None = None
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        start: PathName = ".",
+        *,
+        cluster: str | None = None,
+        from_cluster: str | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> Self:
+        """The project that holds ``start``, with ``aux_data/aml/<cluster>.yaml`` (default ``aml``).
+
+        ``from_cluster`` is the other cluster of a copy (``-f``), ``overrides`` replace keys of the cluster
+        file (``-p``), ``environ`` replaces ``os.environ``. Raises ``ConfigError``; uses no network.
+        """
+        environ = environment(environ)
+        start = path_text(start)
+        cwd = current_folder(environ) if start == "." else Path(start).absolute()
+        root = find_project(cwd, environ)
+        return cls(
+            root,
+            cwd,
+            load_cluster(root, cluster, overrides=overrides, environ=environ),
+            load_cluster(root, from_cluster, environ=environ) if from_cluster is not None else None,
+            environ=environ,
+        )
+
+    def with_cluster(self, cluster: Cluster) -> Self:
+        """The same project through another cluster, from its root; it is closed for itself."""
+        self._demand_open()
+        other = type(self)(self.root, self.root, cluster, environ=self.environ, connect=self._connect)
+        other.listener = self.listener
+        return other
+
+    def close(self) -> None:
+        """Let go of connections and files. Safe to repeat; any other use after it raises ``UsageError``."""
+        self._closed = True
+        context, self._context = self._context, None
+        if context is not None:
+            context.connections.close()
+            context.index.close()
+            context.journal.close()
+
+    def __enter__(self) -> Self:
+        self._demand_open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        other = f", from_cluster={self.from_cluster.name!r}" if self.from_cluster else ""
+        return f"<Project {str(self.root)!r}, cluster={self.cluster.name!r}{other}{', closed' if self._closed else ''}>"
+
+    # -- where things live ----------------------------------------------------------------------------------
+
+    @property
+    def folders(self) -> tuple[FolderEntry, ...]:
+        """The cluster's folder entries."""
+        return self.cluster.folders
+
+    def resolve(self, path: PathName) -> Resolution:
+        """Where ``path`` lives, here and in the container. Raises ``MappingError``."""
+        self._demand_open()
+        return resolve(path_text(path), cwd=self.cwd, root=self.root, cluster=self.cluster)
+
+    @property
+    def state(self) -> StateDir:
+        """What blobsync remembers about this project; made on first use. Raises ``UntrustedStateError``."""
+        self._demand_open()
+        if self._state is None:
+            self._state = open_state_dir(self.root, self.environ)
+        return self._state
+
+    def trust_links(self, links: Iterable[tuple[str, str]]) -> None:
+        """Follow these links out of the project from now on: where each is, from the root, and where it leads.
+
+        Such links come with ``UntrustedLinkError``. A link whose target changes must be trusted again.
+        """
+        from blobsync.project.outside_links import trust
+
+        self._demand_open()
+        trust(self.root, links, self.environ)
+        self._context = None
+
+    def trust_state(self, *, both: bool = False) -> None:
+        """Accept the state folder in the project, which may have come from somebody else (``UntrustedStateError``).
+
+        ``both``: it is one project, seen under this path and under those that the folder was kept for; otherwise it
+        counts as moved or copied. Raises ``LocalFileError``.
+        """
+        self._demand_open()
+        trust_state(self.root, self.environ, both=both)
+
+    def trust_code(self, digests: Iterable[str]) -> None:
+        """Let jobs of the project run the code of these digests, though it was not published from here.
+
+        ``UntrustedCodeError`` has the ``digest``. Raises ``UsageError`` for what is none.
+        """
+        from blobsync.config.trusted_code import demand_digest, trust_code
+
+        self._demand_open()
+        trust_code(self.root, [demand_digest(digest, "trust_code") for digest in digests], self.environ)
+
+    def trust_docker(self, options: Iterable[str]) -> None:
+        """Use these options for docker on this machine: exactly these, though they reach beyond the project.
+
+        ``UntrustedDockerError`` has the ``options``.
+        """
+        from blobsync.config.trusted_docker import load_trusted_docker, save_trusted_docker
+
+        self._demand_open()
+        known = load_trusted_docker(self.root, self.environ)
+        save_trusted_docker(self.root, known | {tuple(options)}, self.environ)
+
+    @property
+    def connections(self) -> Connections:
+        """The stores behind the folder entries of both clusters."""
+        return self._open_context.connections
 
     # -- transfers ------------------------------------------------------------------------------------------
 
@@ -197,12 +371,19 @@ class Project(LoggedProject):
     def _plan(self, direction: Direction, paths: Paths, options: TransferOptions) -> TransferPlan:
         check_options(options, self.from_cluster, direction)
         copies = self.from_cluster is not None and direction is Direction.UP
-        demand_spreadable(options, self.cluster, copies=copies)
+        if options.nodes is not None:
+            from blobsync.project.spreading import demand_spreadable
+
+            demand_spreadable(options, self.cluster, copies=copies)
         given = one_or_many(paths, or_none=options.all_entries)
         plan = make_plan(self._open_context, direction, given, options, self._engine_rules(options), self.listener)
         ends = [part.destination for part in plan.parts_with(Action.DELETE)]
         emptied = {end.container for end in ends if isinstance(end, BlobUrl)}
         plan = replace(plan, warnings=(*plan.warnings, *map(self.recovery, sorted(emptied))))
+        if options.nodes is None:
+            return plan
+        from blobsync.project.spreading import with_spread
+
         return with_spread(plan, self.cluster, self.environ, copies=copies)
 
     def recovery(self, container: ContainerUrl) -> str:
@@ -313,7 +494,7 @@ class Project(LoggedProject):
 
     def folder(
         self, path: PathName, *, fresh: bool = False, on_progress: OnProgress | None = None
-    ) -> Iterator[folders.FolderStatus]:
+    ) -> Iterator[FolderStatus]:
         """One folder, name by name, here and in its container: as it is known so far, the last time as a whole.
 
         The container is listed where it never was, and with ``fresh``; else what it held at the last listing counts.
@@ -408,6 +589,47 @@ class Project(LoggedProject):
             return self._connect(account)
         return impatient(account, environ=self.environ, use_cli_auth=self.cluster.flag("use_cli_auth"))
 
+    # -- the log of transfers ------------------------------------------------------------------------------
+
+    def history(
+        self, *, since: float | None = None, path: PathName | None = None, limit: int | None = None
+    ) -> tuple[TransferEntry, ...]:
+        """Transfers, copies and removals, newest first, that began ``since`` then (seconds since 1970) and that
+        concern ``path``. Raises ``LocalFileError`` if the log cannot be read.
+        """
+        return self._logbook.recent(since=since, path=path, limit=limit)
+
+    def find_transfer(self, suffix: str) -> TransferEntry:
+        """The one whose id ends so. Raises ``NothingMatchedError``, or ``UsageError`` if several do."""
+        return self._logbook.log.find(suffix)
+
+    def receipt(self, entry: TransferEntry) -> Mapping[str, Any] | None:
+        """What became of each file, as in the receipt's file; None where it was removed (the newest 1,000 stay)."""
+        return self._logbook.receipt(entry)
+
+    def running(self) -> Mapping[str, RunningTransfer]:
+        """How far the transfers and removals are that move or delete at this moment, whichever process runs them, by
+        the ids of the history; and of those that plan first. They tell it twice a second, the first time after half a
+        second.
+        """
+        return self._logbook.running.all()
+
+    def stop(self, id: str) -> None:
+        """End the command that runs a transfer, as Ctrl-C does; returns at once.
+
+        Raises ``NothingMatchedError`` if it does not run any more, ``UsageError`` where it runs elsewhere or is no
+        blobsync command.
+        """
+        self._logbook.running.stop(id)
+
+    @contextmanager
+    def planning(self, direction: Direction, paths: Paths) -> Iterator[None]:
+        """While it lasts others can see that this transfer is being planned; for a plan that is then carried out."""
+        kind = transfer_kind(direction, copies=self.from_cluster is not None)
+        given = tuple(map(self._from_root, one_or_many(paths, or_none=True)))
+        with self._told_of(TransferEntry(kind, given, self.command_line, self.cluster.name), planning=True):
+            yield
+
     # -- inside ---------------------------------------------------------------------------------------------
 
     def _engine_rules(self, options: TransferOptions) -> EngineRules:
@@ -430,3 +652,108 @@ class Project(LoggedProject):
         from blobsync.project.engine_set import engine_set
 
         return engine_set(self._open_context, self.state, plan, self.environ)
+
+    @property
+    def _logbook(self) -> LogBook:
+        return LogBook(self.root, self.cwd, self.state, lambda text: self.listener.note(text))
+
+    def _from_root(self, path: str) -> str:
+        """As typed where it is no path of the project: the plan will say so."""
+        try:
+            return project_relative(path, cwd=self.cwd, root=self.root)
+        except BlobsyncError:
+            return path
+
+    @contextmanager
+    def _told_of(self, entry: TransferEntry, *, planning: bool = False) -> Iterator[None]:
+        """While it lasts others can see how far this transfer is."""
+        before = self.listener
+        # A program that uses blobsync does not end because somebody stops its transfer.
+        stoppable = bool(self.command_line)
+        with told_meanwhile(self.state, entry, before, stoppable=stoppable, planning=planning) as self.listener:
+            try:
+                yield
+            finally:
+                self.listener = before
+
+    @contextmanager
+    def _telling(self, on_progress: OnProgress | None) -> Iterator[None]:
+        """While it lasts ``on_progress`` is told how it goes, as is the listener; a notebook has a bar by default."""
+        before, bar = self.listener, None
+        if on_progress is None and isinstance(before, LoggingListener) and in_notebook():
+            bar = on_progress = NotebookBar()
+        if on_progress is None:
+            yield
+            return
+        teller = CallbackListener(on_progress, before)
+        self.listener = teller
+        try:
+            yield
+        finally:
+            self.listener = before
+            teller.close()
+            if bar is not None:
+                bar.close()
+
+    def _demand_open(self) -> None:
+        if self._closed:
+            raise UsageError(f"the project {self.root} was closed", hint="Project.open() opens it again")
+
+    @property
+    def _open_context(self) -> ProjectContext:
+        self._demand_open()
+        if self._context is None:
+            clusters = [self.cluster, *([self.from_cluster] if self.from_cluster else [])]
+            self._context = ProjectContext(
+                root=self.root,
+                cwd=self.cwd,
+                cluster=self.cluster,
+                from_cluster=self.from_cluster,
+                connections=self._open_connections(clusters),
+                index=Index(self.state.index_file, lambda text: self.listener.note(text)),
+                journal=BlockJournal(self.state.blocks_file, lambda text: self.listener.note(text)),
+                trusted=load_trusted_links(self.root, self.environ),
+                unfinished=RangeRecords(self.state) if self.state.lasting else None,
+                spill=_spill_of(self.state, self.environ),
+                disks=LocalDisks(left_over=self._left_over),
+            )
+        return self._context
+
+    def _left_over(self, place: Path) -> int:
+        from blobsync.project.engine_set import left_over_by
+
+        return left_over_by(self.state, place)
+
+    def _open_connections(self, clusters: Sequence[Cluster]) -> Connections:
+        from blobsync.store.connect import check_sas, connect
+
+        cli_login = self.cluster.flag("use_cli_auth")
+
+        def told(account: StorageAccount) -> BlobStore:
+            # The listener of the call that is under way then.
+            return connect(
+                account, environ=self.environ, use_cli_auth=cli_login, emit=lambda event: self.listener.emit(event)
+            )
+
+        return Connections(
+            clusters,
+            self._connect or told,
+            lambda account, needs: check_sas(account, needs),
+        )
+
+    def _inner(self, place: Resolution) -> tuple[Resolution, ...]:
+        return tuple(self.resolve(f"{self.root}/{prefix}/") for prefix in nested(place.path, self.cluster))
+
+
+def _spill_of(state: StateDir, environ: Mapping[str, str]) -> Spill:
+    """From how many files on a plan is made on the disk: in the project's own folder, since the system's temporary one
+    is often in memory itself.
+
+    Raises ``UsageError`` for a variable that is no number.
+    """
+    said = environ.get(LARGE_PLAN_VARIABLE) or str(MOST_IN_MEMORY)
+    if not (said.isascii() and said.isdigit() and 0 < int(said) <= 10**9):
+        raise UsageError(
+            f"{LARGE_PLAN_VARIABLE}={said[:40]!a} is not a number of files", hint=f"unset {LARGE_PLAN_VARIABLE}"
+        )
+    return Spill(lambda: state.folder("plans"), int(said))

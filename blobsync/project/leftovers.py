@@ -1,16 +1,29 @@
-"""Uploads that began and never ended: uncommitted blocks, which take space and are in no ordinary listing."""
+"""What interrupted transfers left behind, for ``doctor``: uncommitted blocks of uploads, which take space and are in no
+ordinary listing, and unfinished downloads in the project."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from blobsync.store.rest.store import RestBlobStore
+from blobsync.base.check_results import CheckResult, CheckStatus, failed_check
+from blobsync.base.errors import LocalFileError, UntrustedStateError
+from blobsync.local.range_records import RangeRecords, UnfinishedDownload
+from blobsync.local.state_dir import open_state_dir
+
+if TYPE_CHECKING:
+    from blobsync.store.rest.store import RestBlobStore
 
 # Doctor is quick: it looks at the first 10,000 names below each folder, and closer at so many of them.
 _PAGES = 2
 _CLOSER = 50
+_ABOUT = "this project"
+# Unfinished downloads that are shown one by one.
+_NAMED = 20
 
 
 class Leftovers(NamedTuple):
@@ -30,3 +43,38 @@ def leftover_blocks(store: RestBlobStore, folders: Iterable[str]) -> Leftovers:
             if blocks is not None and blocks.uncommitted and not blocks.committed and store.head(name) is None:
                 found[name] = sum(block.size for block in blocks.uncommitted)
     return Leftovers(tuple(found), sum(found.values()))
+
+
+def examine_downloads(root: Path, environ: Mapping[str, str]) -> Iterator[CheckResult]:
+    """Each unfinished download of the project at ``root``, with what lies on the disk of it. Changes nothing."""
+    try:
+        found = sorted(RangeRecords(open_state_dir(root, environ)).all(), key=lambda each: each[0].destination)
+    except (LocalFileError, UntrustedStateError) as error:
+        yield failed_check(_ABOUT, "state", error)
+        return
+    for of, size in found[:_NAMED]:
+        shown = _shown(root, of.destination)
+        detail = (
+            f"{shown} is not finished: {size:,} of {of.size:,} bytes are here, in"
+            f" {_shown(root, of.part_path)} ({_on_disk(of):,} bytes on disk)"
+        )
+        hint = f"'blobsync d {shlex.quote(shown)}' goes on from there; after a week the next transfer removes it"
+        yield CheckResult(_ABOUT, "downloads", CheckStatus.WARN, detail, hint)
+    if len(found) > _NAMED:
+        size = sum(size for _, size in found[_NAMED:])
+        detail = f"{len(found) - _NAMED:,} more are not finished, with {size:,} bytes"
+        yield CheckResult(_ABOUT, "downloads", CheckStatus.WARN, detail)
+
+
+def _shown(root: Path, path: str) -> str:
+    """As a user types it: from the project's root, if it is below."""
+    relative = os.path.relpath(path, root)
+    return path if relative.startswith("..") else relative
+
+
+def _on_disk(of: UnfinishedDownload) -> int:
+    try:
+        # Blocks of 512 bytes, whatever the file system's own are: stat(2).
+        return os.lstat(of.part_path).st_blocks * 512
+    except OSError:
+        return 0

@@ -1,4 +1,4 @@
-"""Joins a plan, the place of its shards, and the job that works there."""
+"""Transfers over the nodes of a cluster (``--nodes``): how a plan is spread, where its shards are, and their job."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from blobsync.base.azure_urls import BlobUrl
 from blobsync.base.errors import SpreadBusyError, UsageError
 from blobsync.base.plain_json import parse_object
 from blobsync.base.user_data import config_home
+from blobsync.config.model import Cluster
 from blobsync.jobs.history import JobRecord
 from blobsync.jobs.job_service import Board
 from blobsync.jobs.spread_job import JobCrew, SpreadRequest, demand_shared
 from blobsync.jobs.transfer_key import own_key
 from blobsync.local.state_dir import KEY_FILE, StateDir
 from blobsync.plan.project_context import LivePart, ProjectContext
-from blobsync.plan.transfer_plan import Action, Route, Shape, TransferPlan
+from blobsync.plan.spreading import LEAST_RANGE, Load, choose_spread
+from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_plan import Action, ProcessChoice, Route, Shape, TransferPlan
 from blobsync.spread.earlier_records import EarlierBlocks, leave_told, merge_records, recall, record_files
 from blobsync.spread.place import ContainerPlace, FolderPlace, SharedPlace
 from blobsync.spread.presence import OwnerLock, Presence
@@ -359,3 +362,39 @@ def _values(end: LiveEnd) -> Mapping[str, Any]:
     if isinstance(end, LocalEnd):
         return {"root": str(end.root), "boundary": [str(place) for place in end.boundary]}
     return {"container": str(end.store.container), "name": end.name}
+
+
+RANGE_VARIABLE = "BLOBSYNC_SPREAD_RANGE"
+
+
+def demand_spreadable(options: TransferOptions, cluster: Cluster, *, copies: bool) -> None:
+    """Raise ``UsageError`` where the cluster's nodes cannot do it: before anything is looked at."""
+    if options.nodes is not None:
+        choose_spread(options, cluster.platform, cluster.name, copies=copies)
+
+
+def with_spread(plan: TransferPlan, cluster: Cluster, environ: Mapping[str, str], *, copies: bool) -> TransferPlan:
+    """The plan, with how it is spread where ``--nodes`` asks for that. Raises ``UsageError``."""
+    if plan.options.nodes is None:
+        return plan
+    from blobsync.spread.shard import weight
+
+    # What lands on a disk is written by one worker.
+    least = 0 if plan.route is Route.DOWNLOAD else _least_range(environ)
+    files, work, large = 0, 0, []
+    for _, action in plan.each():
+        if action.action is Action.TRANSFER:
+            files += 1
+            work += weight(action)
+            if 0 < 2 * least <= action.size:
+                large.append(action.size)
+    load = Load(files, work, large)
+    spread = choose_spread(plan.options, cluster.platform, cluster.name, load, copies=copies, least=least)
+    return replace(plan, spread=spread, processes=ProcessChoice(1, "each node has workers of its own"))
+
+
+def _least_range(environ: Mapping[str, str]) -> int:
+    said = environ.get(RANGE_VARIABLE) or str(LEAST_RANGE)
+    if not (said.isascii() and said.isdigit() and 0 < int(said) <= 1 << 50):
+        raise UsageError(f"{RANGE_VARIABLE}={said[:40]!a} is not a number of bytes", hint=f"unset {RANGE_VARIABLE}")
+    return int(said)

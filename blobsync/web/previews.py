@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 from blobsync.base.plain_json import parse_object
-from blobsync.project import changed_lines as text_lines
+from blobsync.project import content
 from blobsync.project.browse import Beginning
 
 # Bytes of a text that are shown, and the largest picture.
@@ -62,7 +62,7 @@ def preview_of(beginning: Beginning, name: str = "") -> Preview:
     if picture_type(data) and beginning.size <= PICTURE_BYTES:
         return Preview("picture")
     cut = beginning.size > len(data)
-    text = text_lines.text_of(data, cut=cut)
+    text = content.text_of(data, cut=cut)
     if text is None:
         return Preview("bytes", "\n".join(_hex(data[:_HEX_BYTES])), cut)
     return _table(text, name, cut=cut) or Preview("text", text, cut)
@@ -121,6 +121,6 @@ def changed_lines(before: Preview, after: Preview) -> list[tuple[str, str]]:
         return []
     # The last line of a text that was cut may end in the middle.
     old, new = (each.text[: each.text.rfind("\n") + 1] if each.cut else each.text for each in (before, after))
-    found = text_lines.changed_lines(old, new, context=2) or []
+    found = content.changed_lines(old, new, context=2) or []
     classes = {"-": "gone", "+": "new", "@": "place"}
     return [(classes.get(line[:1], "same"), line) for line in found]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blobsync.project.changed_lines import MOST_LINES, changed_lines, text_of
+from blobsync.project.content import MOST_LINES, changed_lines, text_of
 
 _TEXTS = st.lists(st.sampled_from(["a", "b", "", "c\r", "- d", "\u2028x"]), max_size=30).flatmap(
     lambda lines: st.sampled_from(["\n".join(lines), "\n".join([*lines, ""])])

@@ -16,7 +16,7 @@ from blobsync.base.check_results import CheckStatus
 from blobsync.base.errors import LocalFileError, UntrustedStateError
 from blobsync.local.state_dir import KEY_FILE, StateDir, TrustedState, open_state_dir, own_folder, trust_state
 from blobsync.local.state_seal import SEAL_FILE
-from blobsync.project.unfinished_downloads import examine_downloads
+from blobsync.project.leftovers import examine_downloads
 
 
 @pytest.fixture

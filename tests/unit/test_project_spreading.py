@@ -12,7 +12,7 @@ from blobsync.base.errors import UsageError
 from blobsync.base.reasons import Reason
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, EngineChoice, FileAction, IndexKey, Part, PlanPart, Route, TransferPlan
-from blobsync.project.spread_choice import with_spread
+from blobsync.project.spreading import with_spread
 from blobsync.store.protocol import MAX_BLOB_BYTES
 from tests.fakes.aml_configs import load
 

@@ -12,7 +12,7 @@ from blobsync.base.errors import StorageUnreachableError
 from blobsync.cli.completion import complete_plan, completes
 from blobsync.cli.transfer_options import TRANSFER_OPTIONS
 from blobsync.config.loader import load_cluster
-from blobsync.project.offered_names import names_below
+from blobsync.project.completion_names import names_below
 from tests.e2e.world import wait_until
 from tests.fakes.store import MemoryStore
 from tests.unit.project_files import NO_ENVIRON, ProjectFiles
