@@ -123,8 +123,7 @@ class RunState:
 
     def pace(self, count: int) -> None:
         """Wait as the cap asks before ``count`` bytes; raises ``Stopped`` after an interrupt."""
-        delay = self._bucket.delay(count)
-        if (delay and self.stop.wait(delay)) or self.stop.is_set():
+        if self.stop.wait(self._bucket.delay(count)):
             raise Stopped
 
     def moved(self, moved: Moved, size: int) -> None:
@@ -328,7 +327,6 @@ class WorkerPool:
                         self._open.add(job)
                         break
                     if not self._busy:
-                        self._changed.notify_all()
                         return None
                     self._changed.wait(0.5)
             if (begun := self._open_job(job)) is not None:
@@ -348,13 +346,13 @@ class WorkerPool:
 
     def _open_job(self, job: FileJob) -> _Begun | None:
         if self._run.hopeless is not None:
-            self._close(_Begun(job, 0), self._run.hopeless)
+            self._close(job, self._run.hopeless)
             return None
         self._run.begins(job)
         try:
             pieces = job.open()
         except (BlobsyncError, Stopped) as error:
-            self._close(_Begun(job, 0), error)
+            self._close(job, error)
             return None
         begun = _Begun(job, pieces)
         begun.left_to_take -= 1
@@ -384,10 +382,9 @@ class WorkerPool:
                     self._begun.remove(begun)
             if begun.left_to_end:
                 return
-        self._close(begun, begun.error)
+        self._close(begun.job, begun.error)
 
-    def _close(self, begun: _Begun, error: BaseException | None) -> None:
-        job = begun.job
+    def _close(self, job: FileJob, error: BaseException | None) -> None:
         again = self._run.finish(job, error)
         with self._changed:
             self._open.discard(job)

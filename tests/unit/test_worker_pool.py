@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -371,11 +374,24 @@ def test_a_file_that_arrived_damaged_begins_anew_unless_the_run_ends() -> None:
     assert [failure.code for _, failure in run.report.failed] == [FailureCode.CHECKSUM_MISMATCH]
 
 
+class Corrections(RecordingListener):
+    """Keeps each number that it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int]] = []
+        super().__init__(lambda count: self.told.append(("moved", count)))
+
+    def bytes_reused(self, count: int) -> None:
+        self.told.append(("reused", count))
+
+
 def test_what_was_not_counted_is_not_taken_back() -> None:
-    counts: list[int] = []
-    run = run_state("a", listener=RecordingListener(counts.append))
+    listener = Corrections()
+    run = run_state("a", listener=listener)
     ScriptedJob(run, "a", Script()).take_back()
-    assert counts == []
+    assert listener.told == []
+    OneFile(run, "a").take_back()
+    assert listener.told == [("moved", 5), ("reused", 2), ("moved", -5), ("reused", -2)]
 
 
 def test_the_listener_hears_how_many_files_are_under_way() -> None:
@@ -465,3 +481,281 @@ def test_what_only_some_files_need_does_nothing_for_the_others() -> None:
         job.order()
     with pytest.raises(NotImplementedError):
         job.landed(b"")
+
+
+# -- which thread does what ----------------------------------------------------------------------------------------
+
+
+def nothing(path: str) -> None: ...
+
+
+class Guided(ScriptedJob):
+    """Whose pieces and openings do what a test says."""
+
+    def __init__(
+        self, run: RunState, path: str, pieces: int, opening: Callable[[str], None], moving: Callable[[str], None]
+    ) -> None:
+        super().__init__(run, path, Script(pieces))
+        self.opening, self.moving = opening, moving
+
+    def open(self) -> int:
+        self.opening(self.action.path)
+        return super().open()
+
+    def piece(self) -> None:
+        self.script.say(f"piece {self.action.path}")
+        self.moving(self.action.path)
+
+
+def guided(
+    run: RunState,
+    pieces: int = 1,
+    opening: Callable[[str], None] = nothing,
+    moving: Callable[[str], None] = nothing,
+    *,
+    paths: str = "",
+) -> list[Guided]:
+    return [Guided(run, path, pieces, opening, moving) for path in paths or [each.path for each in run.task.actions]]
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    """The quickest of three, on a machine that does other things too."""
+    took = []
+    for _ in range(3):
+        began = time.monotonic()
+        work()
+        took.append(time.monotonic() - began)
+    return min(took)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_file_is_committed_after_each_of_its_pieces(threads: int) -> None:
+    run = run_state("a", "b", "c")
+    jobs = guided(run, 3)
+    WorkerPool(run, jobs, threads).work()
+    for job in jobs:
+        path = job.action.path
+        assert job.script.events == [f"open {path}", *[f"piece {path}"] * 3, f"commit {path}", f"release {path}"]
+    assert sorted(path for _, path in heard(run).begun) == ["data/x/a", "data/x/b", "data/x/c"]
+
+
+def test_after_a_piece_failed_no_other_of_its_file_is_begun() -> None:
+    run = run_state("a", "b")
+
+    def fail(path: str) -> None:
+        if path == "a":
+            raise BlobNotFoundError("gone")
+
+    one, two = guided(run, 4, moving=fail)
+    WorkerPool(run, [one, two], 1).work()
+    assert one.script.events == ["open a", "piece a", "release a"]
+    assert two.script.events.count("piece b") == 4 and [each.action.path for each in run.report.moved] == ["b"]
+
+
+def test_pieces_that_fail_at_the_same_time_fail_their_file_once() -> None:
+    run, both = run_state("a"), threading.Barrier(2)
+
+    def fail(path: str) -> None:
+        both.wait(10)
+        raise BlobNotFoundError("gone")
+
+    (job,) = guided(run, 4, moving=fail)
+    WorkerPool(run, [job], 2).work()
+    assert job.script.events == ["open a", "piece a", "piece a", "release a"]
+    assert [failure.message for _, failure in run.report.failed] == ["gone"]
+
+
+@pytest.mark.parametrize("first", ["the failure", "the giving up"])
+def test_a_failure_is_told_although_another_piece_was_given_up_because_of_it(first: str) -> None:
+    run, both, over = run_state("a"), threading.Barrier(2), threading.Event()
+    numbers = iter((1, 2))
+
+    def move(path: str) -> None:
+        number = next(numbers)
+        both.wait(10)
+        if number == 1:
+            threading.Timer(0.1, over.set).start()
+        else:
+            # Long after the other has ended.
+            over.wait(10)
+        raise BlobNotFoundError("gone") if (number == 1) is (first == "the failure") else Stopped()
+
+    WorkerPool(run, guided(run, 2, moving=move), 2).work()
+    assert [(each.path, failure.message) for each, failure in run.report.failed] == [("a", "gone")]
+    assert not run.report.moved
+
+
+def test_a_file_that_cannot_be_opened_fails_alone() -> None:
+    run = run_state("a", "b", "c")
+
+    def refuse(path: str) -> None:
+        if path == "b":
+            raise BlobNotFoundError("gone")
+
+    jobs = guided(run, 2, opening=refuse)
+    WorkerPool(run, jobs, 2).work()
+    assert jobs[1].script.events == ["release b"]
+    assert [(each.path, failure.message) for each, failure in run.report.failed] == [("b", "gone")]
+    assert sorted(each.action.path for each in run.report.moved) == ["a", "c"]
+
+
+def test_a_file_that_is_given_up_while_it_is_opened_is_released_and_not_told() -> None:
+    run = run_state("a")
+
+    def give_up(path: str) -> None:
+        raise Stopped
+
+    (job,) = guided(run, opening=give_up)
+    WorkerPool(run, [job], 2).work()
+    assert job.script.events == ["release a"] and not run.reported
+
+
+def test_two_large_files_that_were_begun_at_once_both_arrive() -> None:
+    run, both = run_state("a", "b"), threading.Barrier(2)
+    moved: set[str] = set()
+
+    def first_pieces_wait_for_each_other(path: str) -> None:
+        if path not in moved:
+            moved.add(path)
+            both.wait(10)
+
+    jobs = guided(run, 5, opening=lambda path: none_of(both.wait(10)), moving=first_pieces_wait_for_each_other)
+    WorkerPool(run, jobs, 2).work()
+    assert [job.script.events.count(f"piece {job.action.path}") for job in jobs] == [5, 5]
+    assert sorted(each.action.path for each in run.report.moved) == ["a", "b"]
+
+
+def none_of(_: object) -> None: ...
+
+
+def test_threads_without_a_file_of_their_own_help_as_soon_as_a_large_one_is_open() -> None:
+    waited: list[float] = []
+
+    def move_one() -> None:
+        run, all_four, opened = run_state("large"), threading.Barrier(4), []
+
+        def opening(path: str) -> None:
+            # The others find nothing to do meanwhile.
+            time.sleep(0.1)
+            opened.append(time.monotonic())
+
+        WorkerPool(run, guided(run, 4, opening, lambda path: none_of(all_four.wait(10))), 4).work()
+        assert len(run.report.moved) == 1
+        waited.append(time.monotonic() - opened[0])
+
+    seconds_of(move_one)
+    assert min(waited) < 0.3
+
+
+def test_the_last_file_ends_the_run_at_once() -> None:
+    """A thread that had nothing to do hears of it."""
+
+    def move_one() -> None:
+        run = run_state("a")
+        WorkerPool(run, guided(run, moving=lambda path: time.sleep(0.1)), 2).work()
+
+    assert seconds_of(move_one) < 0.4
+
+
+def test_a_bug_ends_the_run_although_a_thread_waits_for_work() -> None:
+    def fail(path: str) -> None:
+        # The other thread finds nothing to do meanwhile.
+        time.sleep(0.1)
+        raise ZeroDivisionError("ours")
+
+    def move_one() -> None:
+        run = run_state("a")
+        with pytest.raises(ZeroDivisionError):
+            WorkerPool(run, guided(run, moving=fail), 2).work()
+
+    assert seconds_of(move_one) < 1.2
+
+
+def test_a_thread_that_waits_for_work_takes_no_processor_and_ends_when_it_is_woken() -> None:
+    def stop_one() -> None:
+        run, released, working = run_state("a"), threading.Event(), threading.Event()
+
+        def hang(path: str) -> None:
+            working.set()
+            released.wait(60)
+
+        pool = WorkerPool(run, guided(run, moving=hang), 2)
+        busy = threading.Thread(target=pool.labour, daemon=True)
+        busy.start()
+        assert working.wait(10)
+
+        def find_nothing() -> None:
+            pool.labour()
+            spent.append(time.thread_time())
+
+        idle = threading.Thread(target=find_nothing, daemon=True)
+        idle.start()
+        idle.join(0.3)
+        assert idle.is_alive()
+        run.stop.set()
+        began = time.monotonic()
+        pool.wake()
+        idle.join(10)
+        took.append(time.monotonic() - began)
+        released.set()
+        busy.join(10)
+
+    took: list[float] = []
+    spent: list[float] = []
+    seconds_of(stop_one)
+    assert min(took) < 0.1 and len(spent) == 3 and min(spent) < 0.03
+
+
+def test_what_hangs_when_the_run_is_interrupted_is_removed_from_the_disk() -> None:
+    run, released = run_state("a", "b", "c"), threading.Event()
+
+    def hang(path: str) -> None:
+        if path == "c":
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            released.wait(60)
+
+    jobs = guided(run, moving=hang)
+    try:
+        with ctrl_c_after(30), pytest.raises(KeyboardInterrupt):
+            WorkerPool(run, jobs, 1).work()
+        assert [job.script.events[1:] for job in jobs] == [
+            ["piece a", "commit a", "release a"],
+            ["piece b", "commit b", "release b"],
+            ["piece c", "abandon c"],
+        ]
+    finally:
+        released.set()
+    assert sorted(each.action.path for each in run.report.moved) == ["a", "b"]
+
+
+def test_who_waits_for_a_buffer_gets_it_at_once_sees_the_end_soon_and_takes_no_processor() -> None:
+    gets, sees, spent = [], [], []
+
+    def hand_over(*, end: bool) -> float:
+        budget, stop = ByteBudget(100), threading.Event()
+        budget.acquire(100, stop)
+        came: list[tuple[float, float]] = []
+
+        def take() -> None:
+            with suppress(Stopped):
+                budget.acquire(1, stop)
+            came.append((time.monotonic(), time.thread_time()))
+
+        taker = threading.Thread(target=take, daemon=True)
+        taker.start()
+        taker.join(0.25)
+        assert taker.is_alive()
+        began = time.monotonic()
+        if end:
+            stop.set()
+        else:
+            budget.release(100)
+        taker.join(10)
+        ((arrived, cpu),) = came
+        spent.append(cpu)
+        return arrived - began
+
+    for _ in range(3):
+        gets.append(hand_over(end=False))
+        sees.append(hand_over(end=True))
+    assert min(gets) < 0.05 and min(sees) < 0.5 and min(spent) < 0.03
