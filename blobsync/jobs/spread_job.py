@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -197,10 +196,14 @@ class JobCrew:
             time.sleep(_LOOK_SECONDS)
 
     def stop(self) -> None:
-        """Cancel the job."""
-        if self.record is not None:
-            with suppress(BlobsyncError):
-                self._board.cancel(self.record)
+        """Cancel the job. What keeps it from being cancelled is noted."""
+        if self.record is None:
+            return
+        try:
+            self._board.cancel(self.record)
+        except BlobsyncError as error:
+            job = self.record.run_id
+            self._board.note(f"the job {job} was not stopped: {error.message}; stop it with blobsync abort {job}")
 
 
 def demand_shared(cluster: Cluster) -> None:

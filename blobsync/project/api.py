@@ -329,7 +329,7 @@ class Project:
     def _spreading(self, plan: TransferPlan) -> Spreading:
         from blobsync.project.spreading import Spreading
 
-        return Spreading(self._open_context, self.state, plan, self.environ, self.listener.note)
+        return Spreading(self._open_context, self.state, plan, self.environ, self.listener)
 
     def _move_with(self, plan: TransferPlan, engines: Engines) -> TransferResult:
         context, folder = self._open_context, self.state.folder("receipts")

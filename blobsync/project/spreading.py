@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from blobsync.base.azure_urls import BlobUrl
-from blobsync.base.errors import SpreadBusyError, UsageError
+from blobsync.base.errors import BlobsyncError, SpreadBusyError, UsageError
 from blobsync.base.plain_json import parse_object
 from blobsync.base.user_data import config_home
 from blobsync.config.model import Cluster
@@ -23,6 +23,7 @@ from blobsync.jobs.job_service import Board
 from blobsync.jobs.spread_job import JobCrew, SpreadRequest, demand_shared
 from blobsync.jobs.transfer_key import own_key
 from blobsync.local.state_dir import KEY_FILE, StateDir
+from blobsync.plan.listener import Listener
 from blobsync.plan.project_context import LivePart, ProjectContext
 from blobsync.plan.spreading import LEAST_RANGE, Load, choose_spread
 from blobsync.plan.transfer_options import TransferOptions
@@ -59,7 +60,7 @@ class Spreading:
         state: StateDir,
         plan: TransferPlan,
         environ: Mapping[str, str],
-        note: Callable[[str], None],
+        listener: Listener,
     ) -> None:
         if plan.spread is None:
             raise ValueError("a plan that is not spread")
@@ -67,8 +68,8 @@ class Spreading:
         self._state = state
         self._plan = plan
         self._environ = environ
-        self._note = note
-        self._leaving = ExitStack()
+        self._listener, self._note = listener, listener.note
+        self._stores, self._leaving = ExitStack(), ExitStack()
         self._parts = [context.opened(part) for part in plan.parts]
         texts = sorted(end_text(part.destination) for part in self._parts)
         self._id = hashlib.sha256("\n".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
@@ -86,28 +87,53 @@ class Spreading:
         if self._plan.route in (Route.UPLOAD, Route.DOWNLOAD):
             demand_shared(self._context.cluster)
         with ExitStack() as entering:
+            entering.enter_context(self._stores)
             self._owner = entering.enter_context(OwnerLock(self._state.folder("spread") / f"{self._id}.lock"))
             self._own_key = own_key(self._environ)
             self._presence = entering.enter_context(Presence(self._claims, self._owner))
-            entering.callback(self._remove_claim)
+            entering.push(self._leave_claim)
             self._job_lives = self._demand_no_other_job()
             entering.callback(self._remove_probes)
+            entering.push(self._end)
             self._leaving = entering.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._leaving:
-            if self._detached:
-                return
+        # Each that leaves sees what has ended the block.
+        self._leaving.__exit__(kind, error, trace)
+
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._detached:
+            return
+        if error is not None:
+            self._end_early()
+            return
+        if self._crew is not None:
+            self._presence.end()
+            self._crew.wait()
+        self._place.remove_all()
+
+    def _end_early(self) -> None:
+        """After Ctrl-C or a failure: of what is down nobody waits for more than seconds."""
+        self._place.hurry()
+        self._context.connections.hurry()
+        try:
             if self._crew is not None:
-                self._presence.end()
+                self._presence.end(hurried=True)
                 self._crew.wait()
-            if error is None:
-                self._place.remove_all()
-            elif self._sealed is not None:
+            if self._sealed is not None:
                 self._leave(self._sealed)
+        except BlobsyncError as error:
+            job = ""
+            if self._crew is not None:
+                self._crew.stop()
+                job = "the workers' job is stopped all the same, and "
+            self._note(
+                f"{self._place.shown} could not be told that this transfer has ended: {error.message}; {job}the same "
+                "command goes on from what is there"
+            )
 
     def _leave(self, place: SealedPlace) -> None:
         """What the next command takes over. What would have to be read first, on this disk, is left for it, too."""
@@ -260,10 +286,16 @@ class Spreading:
         claims = self._claims
         return isinstance(claims, ContainerPlace) and claims.has_more_than((self._mark, "owner"))
 
-    def _remove_claim(self) -> None:
+    def _leave_claim(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Whose claim has run out meanwhile has none to remove."""
-        if not self._detached and self._claims is not self._place and self._claims.claim("owner", self._owner):
-            self._claims.remove("owner")
+        if error is not None:
+            self._claims.hurry()
+        # Nobody has to wait for it: it runs out, and this project's next command takes it at once.
+        with suppress(*(() if error is None else (BlobsyncError,))):
+            if not self._detached and self._claims is not self._place and self._claims.claim("owner", self._owner):
+                self._claims.remove("owner")
 
     @cached_property
     def _board(self) -> Board:
@@ -315,7 +347,8 @@ class Spreading:
         assert isinstance(destination, BlobUrl)
         account = self._context.connections.account(destination.container)
         cli_login = self._context.cluster.flag("use_cli_auth")
-        return self._leaving.enter_context(connect(account, environ=self._environ, use_cli_auth=cli_login))
+        store = connect(account, environ=self._environ, use_cli_auth=cli_login, emit=self._listener.emit)
+        return self._stores.enter_context(store)
 
     def _request(self, plan: TransferPlan, *, probes: bool = True) -> SpreadRequest:
         spread, paths = self._plan.spread, self._paths

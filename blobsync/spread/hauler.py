@@ -22,9 +22,10 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
-from blobsync.base.errors import BlobsyncError
+from blobsync.base.errors import BlobsyncError, StorageUnreachableError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.direct.file_blocks import BlockOrder, Named
 from blobsync.plan.listener import Listener
@@ -47,6 +48,8 @@ PARENT_SECONDS = 180.0
 _LOOKED_AT = 3
 # A claim is renewed so often while it lasts, and one that somebody else has is asked for again as often.
 _PARTS = 4
+# How long a worker that is stopped waits for its own look at the place (seconds).
+_LAST_LOOK_SECONDS = 2.0
 # Records that the parent leaves have this in the place of a worker's name; they are no try of anybody.
 FROM_PARENT = "parent-"
 # Without an answer of the storage the fault may be this worker's line.
@@ -125,11 +128,19 @@ class Hauler:
                 continue
             try:
                 self._carry(number)
+            except KeyboardInterrupt:
+                self._place.hurry()
+                raise
             finally:
-                if number in self._unclaimed:
-                    self._unclaimed.discard(number)
-                else:
-                    self._place.release(f"claims/{number}", self._settings.holder)
+                self._release(number)
+
+    def _release(self, number: str) -> None:
+        if number in self._unclaimed:
+            self._unclaimed.discard(number)
+            return
+        # Where nobody answers, the claim runs out by itself.
+        with suppress(StorageUnreachableError):
+            self._place.release(f"claims/{number}", self._settings.holder)
 
     def _give_back(self) -> None:
         """What this worker had before it was killed and started again: nobody has to wait for its claims to run out."""
@@ -350,9 +361,13 @@ class _Keeping:
     def __enter__(self) -> None:
         self._thread.start()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        stopped = isinstance(error, KeyboardInterrupt) and not self.lost
+        if stopped:
+            # Who stops a worker does not wait for long, and then kills it.
+            self._place.hurry()
         self._over.set()
-        self._thread.join()
+        self._thread.join(_LAST_LOOK_SECONDS if stopped else None)
 
     def is_ours(self) -> bool:
         """Whether nobody has taken the shard over; asked only where the claim may have run out."""

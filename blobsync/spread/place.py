@@ -38,7 +38,8 @@ _PIECE = 4 << 20
 class SharedPlace(Protocol):
     """Files that appear whole. Names are one word, or a word and a name below it; safe for several threads.
 
-    Raises ``StorageError`` or ``LocalFileError`` where the place cannot be reached.
+    Raises ``StorageError`` or ``LocalFileError`` where the place cannot be reached, which takes minutes to show where
+    the service is down: until :meth:`hurry`.
     """
 
     @property
@@ -72,6 +73,10 @@ class SharedPlace(Protocol):
 
     def release(self, name: str, holder: str) -> None:
         """Give the claim up."""
+        ...
+
+    def hurry(self) -> None:
+        """From now on nobody waits for a place that cannot be reached, for longer than seconds."""
         ...
 
 
@@ -136,6 +141,10 @@ class ContainerPlace:
     def release(self, name: str, holder: str) -> None:
         with suppress(BlobNotFoundError):
             self._leases.release(self._at(name), holder)
+
+    def hurry(self) -> None:
+        # The leases are asked for over the same connections.
+        self._store.hurry()
 
     def _remove(self, at: str) -> None:
         with suppress(BlobNotFoundError):
@@ -225,6 +234,9 @@ class FolderPlace:
             with suppress(FileNotFoundError, ValueError, KeyError):
                 if parse_object(path.read_bytes().decode())["holder"] == holder:
                     self._say(path, holder, ended=True)
+
+    def hurry(self) -> None:
+        """A folder is not waited for."""
 
     def _create(self, name: str, number: int, holder: str) -> bool:
         """Of several who take the same number, one gets it: the name is linked to, whole, or not at all."""

@@ -6,6 +6,7 @@ import fcntl
 import secrets
 import threading
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -16,6 +17,8 @@ from blobsync.spread.place import CLAIM_SECONDS, SharedPlace
 
 _OWNER = "owner"
 _BEAT_SECONDS = CLAIM_SECONDS / 4
+# How long a beat that is under way is waited for (seconds) where nobody wants to wait.
+_LAST_BEAT_SECONDS = 2.0
 
 
 class Presence:
@@ -48,16 +51,26 @@ class Presence:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.end()
-        self._place.release(_OWNER, self._holder)
+        if error is None:
+            self.end()
+            self._place.release(_OWNER, self._holder)
+            return
+        # What ended the block is told, and not that the place cannot be reached: the claim runs out by itself.
+        with suppress(BlobsyncError):
+            self.end(hurried=True)
+            self._place.release(_OWNER, self._holder)
 
-    def end(self) -> None:
-        """Workers end: nothing is left to do."""
-        if not self._thread.is_alive():
+    def end(self, *, hurried: bool = False) -> None:
+        """Workers end: nothing is left to do. ``hurried``: a place that cannot be reached is not waited for, now and
+        from now on."""
+        if hurried:
+            self._place.hurry()
+            self._signs.hurry()
+        if self._over.is_set() or not self._thread.is_alive():
             # It was never shown, or has ended: the place may be gone.
             return
         self._over.set()
-        self._thread.join()
+        self._thread.join(_LAST_BEAT_SECONDS if hurried else None)
         # A detached parent's SAS does not let it remove anything.
         self._signs.write("alive", b"")
 

@@ -126,6 +126,9 @@ class SealedPlace:
     def release(self, name: str, holder: str) -> None:
         self._place.release(name, holder)
 
+    def hurry(self) -> None:
+        self._place.hurry()
+
     def _where(self, name: str) -> str:
         return self._run if _word(name) in _OF_THE_RUN else f"{self._run}/{self._session}"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
@@ -415,13 +416,14 @@ class SpreadEngine:
         run.report.file_failed(action, told)
 
     def _stop(self, run: _Task) -> None:
-        """Workers give up what they do; records that they have left count."""
-        try:
+        """Workers give up what they do; records that they have left count. Of a place that cannot be reached tells
+        whoever has claimed it."""
+        self._place.hurry()
+        with suppress(BlobsyncError):
             self._place.write("stop", b"")
-            self._crew.stop()
+        self._crew.stop()
+        with suppress(BlobsyncError):
             self._listen(run)
-        except BlobsyncError as error:
-            run.listener.note(f"the workers may still run: {error.message}")
 
 
 def _body(shard: Shard) -> bytes:

@@ -59,6 +59,11 @@ class Connections:
         """A blob or folder with its store."""
         return RemoteEnd(self.store(url.container), url.name)
 
+    def hurry(self) -> None:
+        """Whoever has a store does not wait for it any more; who asks for one from now on gets a new one."""
+        while self._stores:
+            self._stores.popitem()[1].hurry()
+
     def close(self) -> None:
         """Let go of every store; the next use of one makes it anew."""
         while self._stores:

@@ -199,6 +199,10 @@ class BlobStore(BlobSource, Protocol):
         """Let go of idle connections; what waits for a retry fails."""
         ...
 
+    def hurry(self) -> None:
+        """From now on nobody waits for a service that does not answer: what waits for it fails within seconds."""
+        ...
+
     def orders(self) -> Orders | None:
         """Connections for many small requests at a time; None where only the other methods move bytes."""
         ...

@@ -59,6 +59,9 @@ class SdkBlobStore:
     def close(self) -> None:
         self._client.close()
 
+    def hurry(self) -> None:
+        pass
+
     def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:
         with translated(""):
             for blob in self._client.list_blobs(name_starts_with=prefix or None, include=["metadata"]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -12,7 +13,7 @@ import pytest
 from benchmarks.emulator import ACCOUNT, KEY
 from benchmarks.fast_server import fast_server
 from blobsync.base.azure_urls import Secret
-from blobsync.base.errors import SpreadBusyError
+from blobsync.base.errors import SpreadBusyError, StorageUnreachableError
 from blobsync.config.model import StorageAccount
 from blobsync.spread.place import ContainerPlace, FolderPlace, SharedPlace
 from blobsync.spread.presence import OwnerLock, Presence
@@ -93,6 +94,61 @@ def test_a_second_parent_is_told_and_the_same_one_comes_back(opener: Opener, tmp
     assert not opener().read("alive")
     with OwnerLock(tmp_path / "lock") as again:
         assert again == holder
+
+
+def test_a_place_that_nobody_waits_for_is_the_same_while_it_is_there(opener: Opener) -> None:
+    here, there = opener(), opener()
+    here.hurry()
+    here.write("alive", b"1")
+    assert there.read("alive") == b"1"
+    assert here.claim("owner", _ONE) and not there.claim("owner", _OTHER)
+    here.release("owner", _ONE)
+    assert there.claim("owner", _OTHER)
+
+
+class _Down(FolderPlace):
+    """A place that answers nobody from when ``down`` is set: whoever asks waits until nobody wants to wait any more."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.down, self.hurried = threading.Event(), threading.Event()
+
+    def write(self, name: str, body: bytes) -> None:
+        self._wait()
+        super().write(name, body)
+
+    def claim(self, name: str, holder: str) -> bool:
+        self._wait()
+        return super().claim(name, holder)
+
+    def release(self, name: str, holder: str) -> None:
+        self._wait()
+        super().release(name, holder)
+
+    def hurry(self) -> None:
+        self.hurried.set()
+
+    def _wait(self) -> None:
+        if self.down.is_set():
+            assert self.hurried.wait(60)
+            raise StorageUnreachableError("the service does not answer")
+
+
+def test_ctrl_c_is_what_a_parent_hears_whose_place_is_down(tmp_path: Path) -> None:
+    place = _Down(tmp_path / "place")
+
+    def stopped() -> None:
+        with Presence(place, _ONE) as presence:
+            presence.show(place)
+            place.down.set()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
+    # Nobody could be told; the claim runs out by itself, and the same parent has it again at once.
+    again = FolderPlace(tmp_path / "place")
+    assert again.read("alive")
+    assert not again.claim("owner", _OTHER) and again.claim("owner", _ONE)
 
 
 def test_a_claim_whose_file_stays_the_same_for_a_minute_has_ended(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pty
 import re
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -251,3 +252,58 @@ class Shell:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+
+
+@pytest.mark.parametrize("word", ["u", "d", "copy"])
+def test_ctrl_c_in_an_outage_ends_within_seconds_and_the_same_command_goes_on(
+    word: str, project: Project, new_container: Callable[[str], Container], line: FaultHandle
+) -> None:
+    """Of the command, and of the workers, which wait for the same service."""
+    source, destination = new_container("one"), new_container("two")
+    if word == "u":
+        write_tree(project.data, _FILES)
+    else:
+        fill(source, _FILES)
+    project.configure(source, cluster="from", url=line.url)
+    project.configure(source if word == "d" else destination, url=line.url)
+    words = ("d" if word == "d" else "u", "data", *(("-f", "from") if word == "copy" else ()), *_TWO)
+    process = project.start(*words, "--cap-mbps", "12")
+    workers = _two_workers(project, process)
+    _until(process.poll, lambda: any(records_told(project, None if word == "d" else destination).values()))
+    line.go_away()
+    # Each worker, and the command where it waits for the service itself, has been refused once.
+    _until(process.poll, lambda: all(_has_no_connection(pid, line) for pid in (*workers, process.pid)))
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    stopped = project.finish(process)
+    took = time.monotonic() - began
+    assert wait_until(lambda: not workers_of(project.root), seconds=10)
+    gone = time.monotonic() - began
+    print(took, gone, stopped)
+    assert stopped.code == 130 and "stopped: " in stopped.err, str(stopped)
+    assert took < 12, str(stopped)
+    assert ("could not be told that this transfer has ended" in stopped.err) == (word != "d"), str(stopped)
+    line.come_back()
+    done = project.json(*words)
+    assert (done.code, done.data["verified"]) == (0, len(_FILES)), str(done)
+    if word == "d":
+        assert read_tree(project.data) == _HASHES
+        return
+    assert destination.contents("data/") == _HASHES
+    assert set(destination.names(uncommitted=True)) == {f"data/{name}" for name in _FILES}
+
+
+def _has_no_connection(pid: int, line: FaultHandle) -> bool:
+    """Whether none of a process's sockets is connected to the line."""
+    there = f"{line.port:04X}"
+    sockets = set()
+    with suppress(OSError):
+        for entry in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                sockets.add(os.readlink(f"/proc/{pid}/fd/{entry}"))
+    with open("/proc/net/tcp") as file:
+        for row in file:
+            fields = row.split()
+            if fields[2].endswith(f":{there}") and fields[3] == "01" and f"socket:[{fields[9]}]" in sockets:
+                return False
+    return True

@@ -113,6 +113,7 @@ class MemoryStore:
         self._lock = threading.Lock()
         self._version = 0
         self.closed = 0
+        self.hurried = 0
         self.tells_md5_of_copies = True
         self.heeds_source_etag = True
         self.takes_orders = True
@@ -143,6 +144,9 @@ class MemoryStore:
 
     def close(self) -> None:
         self.closed += 1
+
+    def hurry(self) -> None:
+        self.hurried += 1
 
     def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:
         self._ask("list", prefix)

@@ -288,6 +288,111 @@ def test_a_request_that_fails_while_others_are_answered_is_given_up_as_ever() ->
             http.run(_with_others(failing, lambda: http.run(asked.head("c"))))
 
 
+def test_who_hurries_waits_no_more_for_a_host_that_is_down() -> None:
+    down, over = threading.Event(), threading.Event()
+    errors: list[StorageUnreachableError] = []
+    slowly = RetryPolicy(tries=4, base=60.0, longest=60.0, offline=60.0, outage=600.0)
+    with scripted([blob(b"0123456789"), *[Step(reset=True)] * 99]) as script:
+        container = ContainerUrl("acct", "box", script.url)
+
+        def hear(event: Event) -> None:
+            if isinstance(event, Disconnected):
+                down.set()
+
+        # The thread of the test stands for the one that is interrupted, the other for all that wait.
+        http = BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=slowly, emit=hear)
+        asked = RestBlobStore(container, http)
+        asked.head("a")
+
+        def wait() -> None:
+            try:
+                asked.head("b")
+            except StorageUnreachableError as error:
+                errors.append(error)
+            over.set()
+
+        threading.Thread(target=wait, daemon=True).start()
+        assert down.wait(20)
+        assert not over.wait(0.2)
+        asked.hurry()
+        assert over.wait(20)
+        sent = len(script.seen)
+        with pytest.raises(StorageUnreachableError) as caught:
+            asked.put("c", b"hi", md5=md5(b"hi"))
+        # Once it is known to be down, nothing is sent any more.
+        assert len(script.seen) == sent
+    assert str(caught.value).startswith("127.0.0.1 does not answer")
+    assert [error.hint for error in (*errors, caught.value)] == [
+        "it answered before; run the same command again when the network is back"
+    ] * 2
+
+
+def test_who_hurries_is_answered_as_ever_by_a_host_that_answers() -> None:
+    steps = [blob(b"0123456789"), error(503, "ServerBusy"), Step(reset=True), blob(b"0123456789"), WRITTEN]
+    with scripted(steps) as script:
+        asked = patient(script, [])
+        asked.head("a")
+        asked.hurry()
+        asked.hurry()
+        assert asked.head("a")
+        assert asked.put("b", b"hi", md5=md5(b"hi"))
+        assert len(script.seen) == len(steps)
+        asked.close()
+
+
+def test_who_hurries_does_not_wait_as_long_as_a_busy_service_asks_for() -> None:
+    busy = error(503, "ServerBusy", **{"Retry-After": "60"})
+    with scripted([blob(b"0123456789"), *[busy] * 9]) as script:
+        container = ContainerUrl("acct", "box", script.url)
+        asked = RestBlobStore(container, BlobHttp(container, SasSigner(SAS), environ=CHOSEN))
+        asked.head("a")
+        asked.hurry()
+        began = time.monotonic()
+        with pytest.raises(StorageUnreachableError, match="does not answer"):
+            asked.head("b")
+        assert time.monotonic() - began < 30
+
+
+def test_who_hurries_asks_a_host_that_never_answered_once() -> None:
+    with scripted([Step(reset=True)] * 9) as script:
+        asked = patient(script, [])
+        asked.hurry()
+        with pytest.raises(StorageUnreachableError, match=r"broke$"):
+            asked.head("a")
+        assert len(script.seen) == 1
+
+
+def test_who_hurries_does_not_wait_for_a_host_that_has_fallen_silent() -> None:
+    """It takes what is sent, and answers no more: only the timeout of a request shows that."""
+    answer = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nx-ms-error-code: BlobNotFound\r\n\r\n"
+    with closing(socket.socket()) as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(9)
+        container = ContainerUrl("acct", "box", f"http://127.0.0.1:{server.getsockname()[1]}/acct")
+        asked = RestBlobStore(container, BlobHttp(container, SasSigner(SAS), environ=CHOSEN))
+
+        def answer_once() -> None:
+            connection, _ = server.accept()
+            kept.append(connection)
+            connection.recv(1 << 16)
+            connection.sendall(answer)
+
+        kept: list[socket.socket] = []
+        thread = threading.Thread(target=answer_once)
+        thread.start()
+        assert asked.head("a") is None
+        thread.join()
+        asked.hurry()
+        began = time.monotonic()
+        with pytest.raises(StorageUnreachableError):
+            asked.head("b")
+        assert time.monotonic() - began < 30
+        with pytest.raises(StorageUnreachableError, match="does not answer"):
+            asked.head("c")
+        asked.close()
+        kept[0].close()
+
+
 def _with_others(steps: Steps[T], between: Callable[[], object]) -> Steps[T]:
     """The same, with another request in each of its pauses."""
     back, failed = None, None

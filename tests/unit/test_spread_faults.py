@@ -14,14 +14,15 @@ import pytest
 from blobsync.base.errors import AccessDeniedError, BlobsyncError, StorageUnreachableError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.direct.engine import DirectEngine
+from blobsync.plan.listener import Listener
 from blobsync.spread.hauler import Ends, Hauler, HaulerSettings
 from blobsync.spread.place import FolderPlace, SharedPlace
-from blobsync.spread.shard import end_text
+from blobsync.spread.shard import cut, end_text, shard_lines
 from blobsync.spread.shared_pace import SharedPace
 from blobsync.spread.spread_engine import SpreadEngine
 from blobsync.store.ends import RemoteEnd
 from blobsync.store.rest.pace import Pace
-from blobsync.transfer.engines import CollectedReport, MoveTask
+from blobsync.transfer.engines import CollectedReport, MoveReport, MoveTask
 from tests.fakes.store import MemoryStore, Request
 from tests.fakes.tasks import moved_by, upload
 
@@ -161,6 +162,57 @@ def test_what_a_worker_says_after_it_hung_and_its_shard_went_to_another_does_no_
     assert {name: len(blob.body) for name, blob in store.blobs.items()} == {
         f"sets/f{number:02}": number for number in range(_FILES)
     }
+
+
+class Down(Hanging):
+    """The place behind a service that answers nobody from when ``hung`` is set: whoever asks waits until nobody wants
+    to wait any more."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.is_waited_for = threading.Event()
+
+    def release(self, name: str, holder: str) -> None:
+        self.wait()
+        super().release(name, holder)
+
+    def hurry(self) -> None:
+        self.awake.set()
+
+    def wait(self) -> None:
+        if self.hung.is_set():
+            self.is_waited_for.set()
+            super().wait()
+            raise StorageUnreachableError("the service does not answer")
+
+
+class Stopped(DirectEngine):
+    """Is interrupted once the worker waits for its place."""
+
+    def __init__(self, place: Down) -> None:
+        super().__init__()
+        self._place = place
+
+    def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
+        self._place.hung.set()
+        assert self._place.is_waited_for.wait(_PATIENCE)
+        raise KeyboardInterrupt
+
+
+def test_a_worker_that_is_stopped_does_not_wait_for_a_service_that_is_down(task: MoveTask, tmp_path: Path) -> None:
+    place = Down(tmp_path / "place")
+    end = task.part.destination
+    key = end_text(task.part.source), end_text(end)
+    settings = HaulerSettings("node1.0", 1, str(uuid.UUID(int=1)), poll=0.01, flush=0.01, claim=_SECONDS)
+    worker = Hauler(
+        place, {key: Ends(task.part.source, end)}, Stopped(place), settings, lambda: None, lambda text: None
+    )
+    place.write("alive", b"1")
+    (shard,) = cut(task.part, task.actions, 1)
+    place.write("shards/0000000", ("\n".join(shard_lines(shard)) + "\n").encode())
+    with pytest.raises(KeyboardInterrupt):
+        worker.work()
+    assert place.awake.is_set()
 
 
 def _with_one_worker(task: MoveTask, tmp_path: Path, before: Callable[[Request], None]) -> CollectedReport:

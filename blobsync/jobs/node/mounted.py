@@ -92,6 +92,9 @@ class MountedStore:
     def close(self) -> None:
         """Nothing stays open."""
 
+    def hurry(self) -> None:
+        """No service is waited for."""
+
     # -- what a mount does not do here ------------------------------------------------------------------------
 
     def put(

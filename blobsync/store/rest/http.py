@@ -55,6 +55,7 @@ from blobsync.store.rest.transport import (
     Guard,
     Response,
     Timeouts,
+    Transport,
     TransportError,
     Trouble,
     Try,
@@ -76,6 +77,10 @@ MAX_BODY = 64 << 20
 # and for a laptop that changes networks; a job of the night ends, and says so.
 OUTAGE_PATIENCE = 300.0
 OUTAGE_VARIABLE = "BLOBSYNC_OUTAGE_SECONDS"
+
+# Seconds for the same once nobody wants to wait any more, and for one request then.
+_HURRIED_OUTAGE = 1.0
+_HURRIED = Timeouts(connect=3.0, read=3.0)
 
 _LOG = logging.getLogger("blobsync.http")
 _FIRST_CONTACT_TRIES = 3
@@ -167,6 +172,9 @@ class BlobHttp:
         self._retry = retry or RetryPolicy(outage=_outage_patience(environ))
         self._pace = pace
         self._closing = threading.Event()
+        # Ends a wait for the next try.
+        self._woken = threading.Event()
+        self._hurried = threading.Event()
         self._line = Line(self._host, emit)
         # Answers so far that asked for fewer requests.
         self.throttled = 0
@@ -174,7 +182,12 @@ class BlobHttp:
         self.clock = clock
         self.root = f"{parts.path.rstrip('/')}/{container.container}"
         guard = _guard_of(container.endpoint, environ, trusted, outside=outside)
-        self._transport = transport_to(container.endpoint, environ, timeouts or Timeouts(), guard)
+        self._transport_with: Callable[[Timeouts], Transport] = lambda timeouts: transport_to(
+            container.endpoint, environ, timeouts, guard
+        )
+        self._transport = self._transport_with(timeouts or Timeouts())
+        # Those that it replaced, and that may still be in use.
+        self._older: list[Transport] = []
 
     def path_of(self, name: str) -> str:
         """The blob's, percent-encoded. Raises ``UnsafeNameError`` where another blob would get the request."""
@@ -243,7 +256,7 @@ class BlobHttp:
         """See :meth:`send`; ``most`` bytes of the answer's body are read, with 0 it is left unread."""
         failures = _Failures(self._retry, self._line)
         while True:
-            while held := self._held_back():
+            while held := self._held_back(failures):
                 yield Pause(held)
             asked, busy, began = None, False, time.monotonic()
             attempt = self._attempt(method, path, query, headers, body, most)
@@ -253,6 +266,7 @@ class BlobHttp:
                 if error.trouble in (Trouble.TOO_LARGE, Trouble.STRANGER):
                     raise _too_large(most) if error.trouble is Trouble.TOO_LARGE else self._stranger(error) from error
                 waited = time.monotonic() - began if error.trouble in _WAITED_FOR else 0.0
+                failures.trouble = error.trouble
                 if failures.is_last(_WHY.get(error.trouble, NO_CONNECTION), self._most(error.trouble), waited):
                     raise self._unreachable(error.trouble, failures.tries) from error
             else:
@@ -265,6 +279,7 @@ class BlobHttp:
                     return Reply(status, response, failures.tries + (not again) + response.resent, body_read)
                 failures.tries += refused
                 busy = status in _BUSY
+                failures.trouble = None
                 self.throttled += busy
                 asked = response.headers.get("Retry-After")
                 _drain(response)
@@ -280,9 +295,13 @@ class BlobHttp:
         self._line.answered()
         return False
 
-    def _held_back(self) -> float:
+    def _held_back(self, failures: _Failures) -> float:
         """For how long (seconds) a request may not begin, because others are to wait: one that is, counts as one that
-        was asked to."""
+        was asked to. Raises ``StorageUnreachableError`` where nobody wants to wait for a host that is down."""
+        if self._hurried.is_set():
+            if self._line.down >= _HURRIED_OUTAGE:
+                raise self._unreachable(failures.trouble, failures.tries)
+            return 0.0
         held = self._pace.left if self._pace is not None else 0.0
         self.throttled += held > 0
         return held
@@ -311,7 +330,11 @@ class BlobHttp:
         return Answered(response, _whole_body(response, attempt.most) if attempt.most else None)
 
     def _sleep(self, seconds: float) -> None:
-        if self._closing.wait(seconds):
+        if self._hurried.is_set():
+            self._closing.wait(min(seconds, _HURRIED_OUTAGE))
+        else:
+            self._woken.wait(seconds)
+        if self._closing.is_set():
             raise self._closed()
 
     def _closed(self) -> StorageUnreachableError:
@@ -331,10 +354,22 @@ class BlobHttp:
         http.signer = SignedAlready()
         return http
 
+    def hurry(self) -> None:
+        """Nobody wants to wait any more: from now on requests to a host that is down, also those that wait for their
+        next try, fail within seconds. What is under way at this moment is not cut."""
+        if self._hurried.is_set():
+            return
+        self._hurried.set()
+        self._older.append(self._transport)
+        self._transport = self._transport_with(_HURRIED)
+        self._woken.set()
+
     def close(self) -> None:
         """End waiting retries and idle connections."""
         self._closing.set()
-        self._transport.close()
+        self._woken.set()
+        for transport in (self._transport, *self._older):
+            transport.close()
 
     def _stranger(self, error: TransportError) -> CredentialError:
         return CredentialError(
@@ -344,7 +379,7 @@ class BlobHttp:
 
     def _most(self, trouble: Trouble) -> int:
         """How often a request is tried that fails so."""
-        if trouble is Trouble.CERTIFICATE:
+        if trouble is Trouble.CERTIFICATE or (self._hurried.is_set() and not self._line.answers):
             return 1
         # A wrong host name or port should fail in less than half a minute; a network that worked a
         # moment ago gets more retries.
@@ -352,8 +387,8 @@ class BlobHttp:
             return min(_FIRST_CONTACT_TRIES, self._retry.tries)
         return self._retry.tries
 
-    def _unreachable(self, trouble: Trouble, tries: int) -> StorageUnreachableError:
-        sentence, hint = _SENTENCES[trouble]
+    def _unreachable(self, trouble: Trouble | None, tries: int) -> StorageUnreachableError:
+        sentence, hint = ("{host} does not answer", "") if trouble is None else _SENTENCES[trouble]
         at_port = self._port is not None and trouble in (Trouble.REFUSED, Trouble.CONNECT_TIMEOUT)
         host = f"{self._host}:{self._port}" if at_port else self._host
         if self._line.answers:
@@ -382,6 +417,8 @@ class _Failures:
         self._own = 0
         self._offline = False
         self.tries = 0
+        # The last one's; None where there was no try, or an answer.
+        self.trouble: Trouble | None = None
 
     def is_last(self, why: str, most: int, waited: float = 0.0) -> bool:
         """One more try failed, of ``most``; whether there is to be none after it. ``waited``: see ``Line.failed``."""

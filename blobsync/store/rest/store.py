@@ -92,6 +92,10 @@ class RestBlobStore:
         """Drop idle connections; requests that wait for a retry fail at once."""
         self._http.close()
 
+    def hurry(self) -> None:
+        """See the protocol."""
+        self._http.hurry()
+
     # -- reading ------------------------------------------------------------------------------------------
 
     def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:
