@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from blobsync.base.amounts import count_text, size_text
-from blobsync.base.errors import BlobsyncError, NothingMatchedError, UsageError
+from blobsync.base.errors import BlobsyncError, DiskTooSmallError, NothingMatchedError, UsageError
 from blobsync.base.failure_codes import ExitCode
 from blobsync.cli.job_views import IdArgument, find_jobs, note_all
 from blobsync.cli.look import duration
@@ -20,7 +21,7 @@ from blobsync.store.grants import LINK_LIFETIME
 
 if TYPE_CHECKING:
     from blobsync.jobs.outputs import JobOutputs, OutputFile
-    from blobsync.plan.transfer_plan import FileFailure
+    from blobsync.plan.transfer_plan import FileFailure, TransferPlan
 
 
 def register(app: typer.Typer) -> None:
@@ -107,15 +108,25 @@ def _downloaded(session: Session, found: JobOutputs) -> Result:
     project = session.project(cluster=found.record.cluster)
     demand_mapped(found, project.cluster)
     copied = _copied(session, found) if any(one.on_disk for one in found.files) else None
-    result = project.download([f"{project.root}/{path}" for path in found.paths])
+    plan = project.plan_download([f"{project.root}/{path}" for path in found.paths])
+    try:
+        result = project.carry_out(plan)
+    except DiskTooSmallError as error:
+        raise DiskTooSmallError(error.message, hint=_of_d(error.hint, plan), path=error.path) from error
     data = {**_heading(found), **result_data(result, session.seconds)}
     lines, code = [*result_lines(result, session.seconds)], result.exit_code
-    failures: Sequence[FileFailure | BlobsyncError] = (*result.failures, *result.plan.conflicts)
+    told = (*result.failures, *result.plan.conflicts)
+    failures: Sequence[FileFailure | BlobsyncError] = [replace(each, hint=_of_d(each.hint, plan)) for each in told]
     if copied:
         data["copied"] = copied.data["copied"]
         lines, failures = [*copied.lines, *lines], (*copied.failures, *failures)
         code = code if copied.exit_code == code else ExitCode.PARTIAL
     return Result(data, lines, failures, code, wraps=True)
+
+
+def _of_d(hint: str | None, plan: TransferPlan) -> str | None:
+    """This command has none of the options that settle what is left; ``d`` of the same paths has them."""
+    return f"{hint}: options of '{plan.command}'" if hint and "--" in hint else hint
 
 
 def _copied(session: Session, found: JobOutputs) -> Result:

