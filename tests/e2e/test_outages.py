@@ -255,7 +255,10 @@ def _cut(line: DelayHandle, seconds: float) -> None:
         pass
 
 
-@pytest.mark.parametrize("words", [(), ("--processes", "2")], ids=["one process", "processes"])
+@pytest.mark.parametrize(
+    "words",
+    [pytest.param((), id="one process"), pytest.param(("--processes", "2"), id="processes", marks=[pytest.mark.soak])],
+)
 def test_ctrl_c_in_an_outage_ends_at_once(
     project: Project, container: Container, line: DelayHandle, words: tuple[str, ...]
 ) -> None:
