@@ -200,7 +200,7 @@ def _keep_both(run: _Run, ledger: Ledger, actions: Sequence[FileAction], *, agai
     names = dict.fromkeys([first, *(["relay"] if run.engines.relay_allowed else [])])
     aside = settle.set_aside(ledger.part, actions, [run.engines.make[name] for name in names])
     kept, failed = aside.kept, aside.failed
-    if run.plan.settles_both_ends and kept:
+    if run.plan.settles_both_ends:
         copies = settle.brought(ledger.part, kept)
         run.brought += len(copies.actions)
         account = _move_back(run, ledger, copies)
@@ -209,8 +209,7 @@ def _keep_both(run: _Run, ledger: Ledger, actions: Sequence[FileAction], *, agai
     report = _Report(run, ledger, first, _LAST if again else _SECOND)
     for action, failure in failed:
         report.file_failed(action, failure)
-    if not again:
-        run.given.append(_Given(ledger, [action for action, _ in failed], None))
+    run.given.append(_Given(ledger, [action for action, _ in failed], None))
     _move_and_retry(run, ledger, [each.action for each in kept], first if is_copy else "direct")
 
 
@@ -219,8 +218,7 @@ def _adopt(run: _Run, ledger: Ledger) -> None:
     what is there; after any other failure it stays a conflict, so that the same command finishes it."""
     account = _move_back(run, ledger, settle.adopted(ledger.part))
     refused = account.failures.keys() - _stopped(account).keys()
-    adopted = (action for action in ledger.part.actions if action.action is Action.ADOPT)
-    ledger.record_settled(action for action in adopted if action.path in refused)
+    ledger.record_settled(action for action in ledger.part.actions if action.path in refused)
 
 
 def _stopped(account: Ledger) -> dict[str, FileFailure]:
@@ -303,11 +301,11 @@ def _try_again_at_the_end(run: _Run) -> None:
     for ledger, actions, first in tuple(run.given):
         failed = [(action, ledger.failures.get(action.path)) for action in actions]
         again = [action for action, failure in failed if failure and failure.code.retry is Retry.AT_THE_END]
-        if again and first is None:
+        if first is None:
             for action in again:
                 ledger.failures.pop(action.path)
             _keep_both(run, ledger, again, again=True)
-        elif again and first is not None:
+        else:
             _move_at_the_end(run, ledger, again, first)
     _tell_rest(run)
 
@@ -349,7 +347,9 @@ def _move_again(
 
 def _second_engine(run: _Run, code: FailureCode, first: str) -> str | None:
     engine = code.retry.engine_after(first)
-    return None if engine == "relay" and not run.engines.relay_allowed else engine
+    # What went through this machine before may do so again.
+    is_detour = engine == "relay" and first != "relay"
+    return None if is_detour and not run.engines.relay_allowed else engine
 
 
 def _written_before(ledger: Ledger, action: FileAction) -> Moved | None:
@@ -367,8 +367,7 @@ def _source_now(ledger: Ledger, action: FileAction) -> FileState | None:
             return LocalState.of(os.stat(source.at(action.path)))
         except OSError:
             return None
-    failure = ledger.failures.get(action.path)
-    if failure is not None and failure.code is FailureCode.CHANGED_WHILE_READ:
+    if ledger.failures[action.path].code is FailureCode.CHANGED_WHILE_READ:
         with suppress(StorageError):
             blob = source.store.head(source.at(action.path))
             return remote_state(blob) if blob else None

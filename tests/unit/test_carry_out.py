@@ -193,16 +193,201 @@ def test_a_version_that_could_not_be_set_aside_at_first_has_another_try_at_the_e
 
     plan = world.plan("u", "data/x", options=TransferOptions(engine="direct", keep="both"))
     world.store("eu").before = break_once
-    result = carry(world, plan, {"direct": DirectEngine, "relay": RelayEngine})
+    heard = Heard()
+    result = carry(world, plan, {"direct": DirectEngine, "relay": RelayEngine}, heard=heard)
     assert result.ok and next(outage, None) is None
+    # Nobody saw a failure that was none in the end.
+    assert [code for path, code in heard.done if path == "data/x/a"] == [None]
     assert sorted(blob.body for blob in world.store("eu").blobs.values()) == [b"mine", b"theirs"]
+
+
+def test_a_version_that_cannot_be_set_aside_at_last_is_told_at_once(world: World) -> None:
+    write(world, {"a": b"mine"})
+    add(world, "eu", {"a": b"theirs"})
+    (world.root / "data/y").mkdir(parents=True)
+    (world.root / "data/y/b").write_bytes(b"b")
+    outage = iter([True])
+
+    def stay_broken(request: Request) -> None:
+        upload = request.operation == "put" and request.name.endswith("/b")
+        if request.name.endswith("x/a") or (upload and next(outage, False)):
+            raise StorageUnreachableError("gone")
+
+    options = TransferOptions(engine="direct", keep="both")
+    plan = world.plan("u", "data/x", "data/y", options=options)
+    world.store("eu").before = stay_broken
+    heard = Heard()
+    carry(world, plan, {"direct": DirectEngine, "relay": RelayEngine}, heard=heard)
+    assert heard.done == [("data/x/a", "storage_unreachable"), ("data/y/b", None)]
+    assert world.store("eu").body("store/data/x/a") == b"theirs"
+
+
+class SaysBack:
+    """The direct engine, whose downloads are only said to have moved."""
+
+    name = "direct"
+
+    def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
+        if task.part.route is not Route.DOWNLOAD:
+            DirectEngine().move(task, report, listener)
+            return
+        for action in task.actions:
+            report.file_moved(Moved(action, source=action.source))
+
+
+def test_a_version_whose_copy_is_not_seen_at_the_other_end_is_not_replaced(world: World) -> None:
+    write(world, {"a": b"mine"})
+    add(world, "eu", {"a": b"theirs"})
+    heard = Heard()
+    plan = world.plan("u", "data/x", options=TransferOptions(engine="direct", keep="both"))
+    ((_, action),) = plan.each()
+    result = carry(world, plan, {"direct": SaysBack, "relay": RelayEngine}, heard=heard)
+    aside = f"data/x/{action.aside}"
+    assert codes(result) == {aside: "missing_after_transfer", "data/x/a": "missing_after_transfer"}
+    assert world.store("eu").body("store/data/x/a") == b"theirs"
+    # The look comes before the file that it decides about, whose turn is then.
+    assert heard.phases == ["moving", "verifying", "moving"]
+
+
+def test_a_file_that_cannot_come_to_the_source_for_now_stays_a_conflict(world: World) -> None:
+    write(world, {"a": b"mine"})
+    add(world, "eu", {"a": b"theirs"})
+    keep = TransferOptions(engine="direct", keep="remote")
+    plan = world.plan("u", "data/x", options=keep)
+
+    def refuse(request: Request) -> None:
+        if request.operation == "get":
+            raise StorageError("no", status=400)
+
+    world.store("eu").before = refuse
+    assert codes(carry(world, plan, {"direct": DirectEngine})) == {"data/x/a": "storage_error"}
+    world.store("eu").before = lambda request: None
+    assert world.plan("u", "data/x").count(Action.CONFLICT) == 1
+    assert carry(world, world.plan("u", "data/x", options=keep), {"direct": DirectEngine}).ok
+    assert (world.root / "data/x/a").read_bytes() == b"theirs"
+
+
+@pytest.mark.parametrize("tell", [liars.nothing, liars.all_but_the_first])
+def test_silence_of_an_engine_is_no_success(world: World, tell: liars.Tell) -> None:
+    write(world, FILES)
+    result = carry(world, world.plan("u", "data/x", options=AZCOPY), {"azcopy": lambda: LyingEngine(tell)})
+    silent = 3 if tell is liars.nothing else 1
+    assert (result.ok, result.transferred) == (False, 3 - silent)
+    assert [failure.code for failure in result.failures] == ["not_reported"] * silent
+    for failure in result.failures:
+        assert failure.message == f"{failure.path}: the azcopy engine reported no result for it"
+        assert failure.hint == "run the same command again: verified files are skipped"
+
+
+def test_a_plan_that_names_a_file_twice_does_not_look_done(world: World) -> None:
+    write(world, {"a": b"aaa"})
+    plan = world.plan("u", "data/x")
+    (part,) = plan.parts
+    result = carry(world, replace(plan, parts=(replace(part, actions=part.actions * 2),)), {"direct": DirectEngine})
+    *_, failure = result.failures
+    assert (result.ok, failure.path, failure.code) == (False, "data/x", "account_wrong")
+    assert failure.message == "data/x: 2 files were planned, 0 are verified and 1 failed: that does not add up"
+
+
+def test_a_file_that_moved_at_its_second_try_and_was_not_looked_at_is_not_told_as_done(world: World) -> None:
+    write(world, {"a": b"aaa"})
+    tries: list[MoveTask] = []
+
+    class Interrupted:
+        name = "azcopy"
+
+        def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
+            tries.append(task)
+            (action,) = task.actions
+            if len(tries) == 1:
+                report.file_failed(action, FileFailure("data/x/a", FailureCode.SAS_EXPIRED, "no"))
+                return
+            report.file_moved(Moved(action, source=action.source))
+            raise KeyboardInterrupt
+
+    heard = Heard()
+    with pytest.raises(TransferCancelledError, match="1 moved but not yet verified"):
+        carry(world, world.plan("u", "data/x", options=AZCOPY), {"azcopy": Interrupted}, heard=heard)
+    assert len(tries) == 2 and heard.done == []
+
+
+def test_what_moved_for_nothing_is_said_of_a_stopped_transfer(world: World) -> None:
+    write(world, {"a": b"aaa", "b": b"bbbb"})
+
+    class Interrupted:
+        name = "direct"
+
+        def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
+            one = [action for action in task.actions if action.path == "a"]
+            DirectEngine().move(task._replace(actions=one), report, SilentListener())
+            # Two of the three were there before; then one of the other file.
+            listener.bytes_reused(2)
+            listener.bytes_moved(1)
+            listener.bytes_moved(1)
+            raise KeyboardInterrupt
+
+    plan = world.plan("u", "data/x", options=replace(AZCOPY, engine="direct"))
+    with pytest.raises(TransferCancelledError) as stopped:
+        carry(world, plan, {"direct": Interrupted})
+    assert stopped.value.message == (
+        "stopped: 1 of 2 files are done and verified, 1 is left;"
+        " 1 bytes of unfinished files were sent and will be sent again"
+    )
+
+
+def test_what_cannot_be_reached_twice_is_not_asked_for_a_third_time(world: World) -> None:
+    """Each question to a service that is not there takes minutes."""
+    write(world, {"a": b"aaa"})
+    engine = Passing({"a": FailureCode.STORAGE_UNREACHABLE}, arrives=True, tries=2)
+    plan = world.plan("u", "data/x", options=replace(AZCOPY, engine="direct"))
+    world.store("eu").requests.clear()
+    assert codes(carry(world, plan, {"direct": lambda: engine})) == {"data/x/a": "storage_unreachable"}
+    assert world.store("eu").asked("head") == []
+
+
+def test_only_a_blob_that_changed_is_asked_for_anew_before_the_second_try(world: World) -> None:
+    add(world, "eu", {"a": b"aaa"})
+    plan = world.plan("d", "data/x", options=replace(AZCOPY, engine="direct"))
+    world.store("eu").requests.clear()
+    engine = Passing({"a": FailureCode.STORAGE_UNREACHABLE})
+    assert carry(world, plan, {"direct": lambda: engine}).ok
+    assert world.store("eu").asked("head") == []
+
+
+def test_a_file_that_somebody_put_here_during_a_download_is_not_azcopys(world: World) -> None:
+    add(world, "eu", {"a": b"aaa"})
+
+    def put_there(task: MoveTask, report: CollectedReport) -> CollectedReport:
+        write(world, {"a": b"aaa"})
+        failure = FileFailure("data/x/a", FailureCode.AZCOPY_FAILED, "it gave up")
+        return CollectedReport(failed=[(action, failure) for action in task.actions])
+
+    plan = world.plan("d", "data/x", options=AZCOPY)
+    engines: dict[str, Callable[[], Engine]] = {
+        "azcopy": lambda: LyingEngine(put_there, works=False),
+        "direct": DirectEngine,
+    }
+    assert codes(carry(world, plan, engines)) == {"data/x/a": "changed_meanwhile"}
+
+
+@pytest.mark.parametrize("tell", [liars.a_stranger, liars.a_failed_stranger])
+def test_a_mirror_deletes_nothing_after_an_engine_moved_what_was_not_planned(world: World, tell: liars.Tell) -> None:
+    add(world, "eu", {"extra": b"x"})
+    write(world, {"a": b"aaa"})
+    options = replace(AZCOPY, mirror=True, max_delete_percent=100.0)
+    heard = Heard()
+    plan = world.plan("u", "data/x", options=options)
+    result = carry(world, plan, {"azcopy": lambda: LyingEngine(tell)}, heard=heard)
+    assert (result.deleted, codes(result)) == (0, {"data/x/stranger": "not_planned"})
+    assert world.store("eu").body("store/data/x/extra") == b"x"
+    assert heard.notes == ["1 extra file kept: nothing is deleted after a transfer with failures"]
 
 
 def test_nothing_to_move_needs_no_engine(world: World) -> None:
     write(world, FILES)
     world.run("u", "data/x")
     result = carry(world, world.plan("u", "data/x"), {"direct": none_is_needed, "azcopy": none_is_needed})
-    assert (result.exit_code, result.transferred, result.receipt) == (0, 0, None)
+    assert (result.exit_code, result.transferred, result.verified, result.receipt) == (0, 0, 3, None)
 
 
 @pytest.mark.parametrize("case", ["all of them", "one is there", "one is left out"])
@@ -411,6 +596,8 @@ def test_what_failed_for_a_passing_reason_is_tried_again_when_all_else_is_done(w
     assert (result.ok, result.transferred) == (True, 3)
     # Nobody saw a failure that was none in the end.
     assert sorted(heard.done) == [("data/x/a", None), ("data/x/b", None), ("data/x/sub/c", None)]
+    # Nothing more is to come than was announced.
+    assert heard.expected == [(3, 5)]
     (note,) = heard.notes
     assert note.startswith("trying 2 files again. the connection to acct broke (")
     assert note.endswith("tries): data/x/a, data/x/sub/c")
@@ -466,8 +653,10 @@ def test_a_copy_is_tried_again_by_the_engine_that_may_do_it(world: World) -> Non
 
     engine = Relays({})
     plan = world.plan("u", "data/x", options=replace(AZCOPY, engine="relay"), copy=True)
-    assert carry(world, plan, {"relay": lambda: engine, "direct": none_is_needed}).ok
+    heard = Heard()
+    assert carry(world, plan, {"relay": lambda: engine, "direct": none_is_needed}, heard=heard).ok
     assert engine.tasks == [["relay"], ["relay"]]
+    assert heard.done == [("data/x/a", None)]
 
 
 @pytest.mark.parametrize("allowed", [None, False, True])
@@ -502,7 +691,10 @@ def test_a_second_try_takes_the_file_as_it_is_now(world: World) -> None:
     engine = LyingEngine(tell)
     plan = world.plan("u", "data/x", options=AZCOPY)
     world.store("eu").before = refuse_writes_of("a", "gone", times=1)
-    result = carry(world, plan, {"azcopy": lambda: engine, "direct": lambda: spy})
+    heard = Heard()
+    result = carry(world, plan, {"azcopy": lambda: engine, "direct": lambda: spy}, heard=heard)
+    # Its bytes are announced as it grew.
+    assert heard.expected == [(3, 6), (0, 7)]
     assert [[each.path for each in task.actions] for task in spy.tasks] == [["a"]]
     assert world.store("eu").body("store/data/x/a") == b"longer now"
     assert codes(result) == {"gone": "changed_while_read"}
@@ -781,6 +973,7 @@ def test_what_failed_before_an_interrupt_is_in_its_receipt(world: World, tmp_pat
     (receipt,) = receipts.iterdir()
     outcome = stopped.value.result
     assert isinstance(outcome, TransferResult)
+    assert (outcome.interrupted, outcome.exit_code) == (True, 130)
     assert (outcome.azcopy_job_ids, outcome.receipt, codes(outcome)) == (
         ("job-1",),
         receipt,
