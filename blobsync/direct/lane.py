@@ -29,28 +29,36 @@ _SLOW_FILE = 0.001
 _ENOUGH_TO_TELL = 16
 
 
-class _Clocks(NamedTuple):
+class Clocks(NamedTuple):
     """Seconds that passed, and seconds of CPU that this thread took."""
 
     wall: float
     cpu: float
 
     @classmethod
-    def now(cls) -> _Clocks:
+    def now(cls) -> Clocks:
         return cls(time.perf_counter(), time.thread_time())
 
 
 class Lane:
     """Moves jobs of one piece each. The first of its threads works at once, the others if the disk is slow.
 
-    Each drives what ``open_orders`` gives it, and closes that at the end.
+    Each drives what ``open_orders`` gives it, and closes that at the end. ``clocks`` tell how long a disk lets it wait.
     """
 
-    def __init__(self, run: RunState, jobs: Iterable[FileJob], open_orders: Callable[[], Orders], width: Width) -> None:
+    def __init__(
+        self,
+        run: RunState,
+        jobs: Iterable[FileJob],
+        open_orders: Callable[[], Orders],
+        width: Width,
+        clocks: Callable[[], Clocks] = Clocks.now,
+    ) -> None:
         self._run = run
         self._waiting = iter(jobs)
         self._open_orders = open_orders
         self._width = width
+        self._clocks = clocks
         self._again: deque[FileJob] = deque()
         self._open: set[FileJob] = set()
         self._lock = threading.Lock()
@@ -136,7 +144,7 @@ class Lane:
         if error is None:
             try:
                 self._run.begins(job)
-                began = _Clocks.now()
+                began = self._clocks()
                 pieces = job.open()
                 assert pieces == 1, "only what goes in one piece is given to a lane"
                 order = job.order()
@@ -153,18 +161,18 @@ class Lane:
             error = job.refused(end)
         else:
             try:
-                began = _Clocks.now()
+                began = self._clocks()
                 job.landed(end)
                 self._waited_for_disk(began)
             except (BlobsyncError, Stopped) as caught:
                 error = caught
         self._close(job, error)
 
-    def _waited_for_disk(self, began: _Clocks) -> None:
+    def _waited_for_disk(self, began: Clocks) -> None:
         """Whether one thread is enough shows after a few files; more of them are for good."""
         if self._slow:
             return
-        now = _Clocks.now()
+        now = self._clocks()
         self._slow_files += (now.wall - began.wall) - (now.cpu - began.cpu) > _SLOW_FILE
         self._files += 1
         if self._files >= _ENOUGH_TO_TELL:
