@@ -82,24 +82,25 @@ class DirectEngine:
         unfinished: RangeRecords | None = None,
         fewest_for_lane: int = _LITTLE_FILES + 1,
         processes: int = 1,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``source_sas`` gives what the destination's service reads a copy's source with.
 
         ``journal`` remembers the blocks of uploads; without one, whole files are sent. ``unfinished`` are the downloads
         that were killed, on record; without it they start anew. ``fewest_for_lane`` small files are worth connections
-        of their own. ``processes`` do the same at the same time, and share memory and connections.
+        of their own. ``processes`` do the same at the same time, and share memory and connections. ``clock``
+        (seconds) measures how long the line is.
         """
         self._source_sas = source_sas
         self._journal = journal
         self._unfinished = unfinished
         self._fewest_for_lane = fewest_for_lane
         self._processes = processes
+        self._clock = clock
 
     def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
         """See :class:`blobsync.transfer.engines.Engine`."""
         run = RunState(task, report, listener, BUFFERS // self._processes)
-        if not task.actions:
-            return
         try:
             _work_off(run, self._way(run), self._fewest_for_lane, self._processes)
         except (LocalFileError, CredentialError) as error:
@@ -137,9 +138,9 @@ class DirectEngine:
         source, destination = task.part.source, task.part.destination
         if isinstance(source, LocalEnd) and isinstance(destination, RemoteEnd):
             memory = BlockMemory(self._journal, run.listener.note)
-            return _upload(run, source, destination, _tune(task, destination), memory)
+            return _upload(run, source, destination, _tune(task, destination, self._clock), memory)
         if isinstance(source, RemoteEnd) and isinstance(destination, LocalEnd):
-            return self._download(run, source, destination, _tune(task, source))
+            return self._download(run, source, destination, _tune(task, source, self._clock))
         if isinstance(source, RemoteEnd) and isinstance(destination, RemoteEnd):
             from blobsync.direct.copy import CopyJob
 
@@ -237,19 +238,19 @@ def _folder(task: MoveTask, destination: LocalEnd) -> LocalFolder:
     return LocalFolder(destination.root.parent if single else destination.root, destination.boundary)
 
 
-def _tune(task: MoveTask, end: RemoteEnd) -> LineTuning:
+def _tune(task: MoveTask, end: RemoteEnd, clock: Callable[[], float]) -> LineTuning:
     size = sum(action.size for action in task.actions)
     if len(task.actions) <= _LITTLE_FILES and size <= _LITTLE_BYTES:
         return NEAR
     first = task.actions[0]
-    if _answer_time(end.store, end.at(first.path)) < _FAR:
+    if _answer_time(end.store, end.at(first.path), clock) < _FAR:
         return NEAR
     return FAR if len(task.actions) >= FAR.threads else FAR_FEW
 
 
-def _answer_time(store: BlobStore, name: str) -> float:
-    began = time.monotonic()
+def _answer_time(store: BlobStore, name: str, clock: Callable[[], float]) -> float:
+    began = clock()
     # A write-only SAS is refused, which measures the time as well.
     with suppress(StorageError):
         store.head(name)
-    return time.monotonic() - began
+    return clock() - began

@@ -1,0 +1,391 @@
+"""The direct engine: which file goes which way, with how many connections, and what cannot begin."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from blobsync.base.azure_urls import SasToken
+from blobsync.base.errors import LoginRequiredError
+from blobsync.base.failure_codes import FailureCode
+from blobsync.direct.engine import FAR, FAR_FEW, NEAR, DirectEngine
+from blobsync.direct.file_blocks import BlockOrder
+from blobsync.direct.pool import MIB
+from blobsync.local.block_journal import BlockJournal
+from blobsync.plan.block_edges import ONE_REQUEST, BlockRange
+from blobsync.plan.transfer_plan import Route
+from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.store.protocol import ANYTHING, BlobInfo, CopiedBlob, Order, Orders, Precondition
+from blobsync.transfer.engines import CollectedReport, MoveTask
+from tests.fakes.store import MemoryOrders, MemoryStore, Request
+from tests.fakes.tasks import RecordingListener, capped, copy, download, live_part, moved_by, upload
+
+KIB = 1024
+
+
+class Noting(MemoryOrders):
+    def __init__(self, store: Line) -> None:
+        super().__init__(store)
+        self._notes = store.in_lane
+
+    def begin(self, key: object, order: Order) -> None:
+        self._notes.append(order.name.removeprefix("p/"))
+        super().begin(key, order)
+
+
+class Line(MemoryStore):
+    """A container at the end of a line that takes ``answers`` seconds there and back, by a clock of its own."""
+
+    def __init__(self, answers: float = 0.0, container: str = "data") -> None:
+        super().__init__(container)
+        self.answers = answers
+        self.now = 1000.0 if answers > 0.02 else 0.0
+        self.in_lane: list[str] = []
+        self.opened = 0
+        self.given: list[SasToken | None] = []
+
+    def engine(self, *, fewest_for_lane: int = 1_000_000, processes: int = 1) -> DirectEngine:
+        return DirectEngine(fewest_for_lane=fewest_for_lane, processes=processes, clock=lambda: self.now)
+
+    def head(self, name: str) -> BlobInfo | None:
+        self.now += self.answers
+        return super().head(name)
+
+    def orders(self) -> Orders | None:
+        if not self.takes_orders:
+            return None
+        self.opened += 1
+        return Noting(self)
+
+    def put_from_url(
+        self,
+        name: str,
+        source_url: str,
+        source_sas: SasToken | None,
+        *,
+        condition: Precondition = ANYTHING,
+        tier: str = "",
+        source_etag: str = "",
+    ) -> CopiedBlob:
+        self.given.append(source_sas)
+        return super().put_from_url(
+            name, source_url, source_sas, condition=condition, tier=tier, source_etag=source_etag
+        )
+
+    def put_block_from_url(
+        self,
+        name: str,
+        block_id: str,
+        source_url: str,
+        source_sas: SasToken | None,
+        *,
+        start: int,
+        length: int,
+        source_etag: str = "",
+    ) -> None:
+        self.given.append(source_sas)
+        super().put_block_from_url(
+            name, block_id, source_url, source_sas, start=start, length=length, source_etag=source_etag
+        )
+
+
+def files(root: Path, sizes: dict[str, int]) -> Path:
+    for name, size in sizes.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(name[-1:].encode() * size)
+    return root
+
+
+def small(count: int) -> dict[str, int]:
+    return {f"f{number:03}": 3 for number in range(count)}
+
+
+def all_moved(engine: DirectEngine, task: MoveTask) -> CollectedReport:
+    report = moved_by(engine, task)
+    assert not report.failed
+    assert sorted(each.action.path for each in report.moved) == sorted(each.path for each in task.actions)
+    return report
+
+
+# -- which files go many at a time ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [16, 17])
+def test_many_small_files_go_many_at_a_time(tmp_path: Path, count: int) -> None:
+    store = Line()
+    all_moved(DirectEngine(), upload(files(tmp_path, small(count)), store, "p"))
+    assert sorted(store.in_lane) == (sorted(small(count)) if count == 17 else [])
+    assert len(store.blobs) == count
+
+
+def test_of_the_others_each_goes_by_itself(tmp_path: Path) -> None:
+    store = Line()
+    sizes = {"largest": 256 * KIB, "larger": 256 * KIB + 1, "delta": 1, "begun": 1, "plain": 1, "empty": 0}
+    task = upload(files(tmp_path, sizes), store, "p")
+    actions = [
+        replace(each, delta=each.path == "delta", on_record=1 if each.path == "begun" else 0) for each in task.actions
+    ]
+    all_moved(store.engine(fewest_for_lane=2), task._replace(actions=actions))
+    assert sorted(store.in_lane) == ["empty", "largest", "plain"]
+    assert {name.removeprefix("p/"): len(blob.body) for name, blob in store.blobs.items()} == sizes
+
+
+def test_one_small_file_can_be_enough_and_none_is_not(tmp_path: Path) -> None:
+    one, none = Line(), Line()
+    all_moved(one.engine(fewest_for_lane=1), upload(files(tmp_path / "a", {"s": 1}), one, "p"))
+    all_moved(none.engine(fewest_for_lane=0), upload(files(tmp_path / "b", {"l": 300 * KIB}), none, "p"))
+    assert one.in_lane == ["s"] and one.opened == 1
+    assert none.in_lane == [] and none.opened == 0
+
+
+def test_what_has_a_cap_or_no_such_connections_goes_one_by_one(tmp_path: Path) -> None:
+    folder = files(tmp_path, small(3))
+    with_cap, without = Line(), Line()
+    without.takes_orders = False
+    all_moved(with_cap.engine(fewest_for_lane=1), capped(upload(folder, with_cap, "p"), 1000.0))
+    all_moved(without.engine(fewest_for_lane=1), upload(folder, without, "p"))
+    assert with_cap.in_lane == without.in_lane == []
+    assert len(with_cap.blobs) == len(without.blobs) == 3
+
+
+def test_a_file_of_which_the_plan_saw_nothing_is_looked_at_by_itself(tmp_path: Path) -> None:
+    store = Line()
+    task = upload(files(tmp_path, small(2)), store, "p")
+    blind = task._replace(actions=[replace(task.actions[0], source=None), task.actions[1]])
+    report = moved_by(store.engine(fewest_for_lane=1), blind)
+    assert store.in_lane == ["f001"]
+    assert len(report.moved) + len(report.failed) == 2
+
+
+# -- by the length of the line -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "asked"),
+    [(16, 128 * KIB, False), (17, 1, True), (1, 2 * MIB, False), (1, 2 * MIB + 1, True), (2, MIB + KIB, True)],
+)
+def test_the_line_is_measured_only_where_there_is_enough_to_do(
+    tmp_path: Path, count: int, size: int, asked: bool
+) -> None:
+    store = Line()
+    task = upload(files(tmp_path, dict.fromkeys(small(count), size)), store, "p")
+    store.requests.clear()
+    all_moved(store.engine(), task)
+    assert [request.name for request in store.asked("head")] == (["p/f000"] if asked else [])
+
+
+@pytest.mark.parametrize(
+    ("answers", "count", "single", "ranges"),
+    [
+        (0.009, 3, 16 * MIB, 8 * MIB),
+        (0.010, 3, ONE_REQUEST, MIB),
+        (0.5, 3, ONE_REQUEST, MIB),
+        (0.5, 63, ONE_REQUEST, MIB),
+        (0.5, 64, 4 * MIB, 4 * MIB),
+        (0.009, 64, 16 * MIB, 8 * MIB),
+    ],
+)
+def test_a_long_line_gets_smaller_requests(
+    tmp_path: Path, answers: float, count: int, single: int, ranges: int
+) -> None:
+    sizes = small(count - 2)
+    store = Line(answers)
+    up = files(tmp_path / "up", sizes | {"x-one": single, "x-more": single + 1})
+    all_moved(store.engine(), upload(up, store, "p"))
+    assert {request.name for request in store.asked("put_block_list")} == {"p/x-more"}
+    down = Line(answers)
+    for name, size in (sizes | {"x-one": ranges, "x-more": ranges + 1}).items():
+        down.add(f"p/{name}", b"d" * size)
+    names = sorted(name.removeprefix("p/") for name in down.blobs)
+    all_moved(down.engine(), download(down, "p", tmp_path / "down", names))
+    assert len([each for each in down.asked("get") if each.name == "p/x-one"]) == 1
+    assert len([each for each in down.asked("get") if each.name == "p/x-more"]) == 2
+
+
+class Together:
+    """How many requests of a kind are at the service at once: each stays until ``expected`` are there, and a moment."""
+
+    def __init__(self, operation: str, expected: int) -> None:
+        self._operation, self._expected = operation, expected
+        self._lock = threading.Lock()
+        self._there = threading.Event()
+        self._now = self.most = 0
+
+    def __call__(self, request: Request) -> None:
+        if request.operation != self._operation:
+            return
+        with self._lock:
+            self._now += 1
+            self.most = max(self.most, self._now)
+            if self._now >= self._expected:
+                self._there.set()
+        self._there.wait(5)
+        # Whoever else may come has come by then.
+        time.sleep(0.1)
+        with self._lock:
+            self._now -= 1
+
+
+@pytest.mark.parametrize(
+    ("processes", "answers", "threads"),
+    [(1, 0.0, 16), (2, 0.0, 8), (5, 0.0, 8), (1, 0.5, 64), (4, 0.5, 16), (9, 0.5, 8)],
+)
+def test_so_many_files_are_sent_at_a_time(tmp_path: Path, processes: int, answers: float, threads: int) -> None:
+    store = Line(answers)
+    store.before = at_once = Together("put", threads)
+    all_moved(store.engine(processes=processes), upload(files(tmp_path, small(threads + 6)), store, "p"))
+    assert at_once.most == threads
+    assert NEAR.threads == 16 and FAR.threads == FAR_FEW.threads == 64
+
+
+@pytest.mark.parametrize(("size", "threads"), [(30 * MIB, 4), (1, 1)])
+def test_there_are_no_more_threads_than_pieces(tmp_path: Path, size: int, threads: int) -> None:
+    store = Line()
+    store.add("p/a", b"d" * size)
+    before = threading.active_count()
+    seen: list[int] = []
+
+    def note(request: Request) -> None:
+        at_once(request)
+        seen.append(threading.active_count() - before)
+
+    store.before, at_once = note, Together("get", threads)
+    all_moved(store.engine(), download(store, "p", tmp_path, ["a"]))
+    assert at_once.most == threads and max(seen) == threads
+
+
+@pytest.mark.parametrize(("processes", "at_a_time"), [(1, 2), (8, 1)])
+def test_processes_share_the_memory(tmp_path: Path, processes: int, at_a_time: int) -> None:
+    store = Line()
+    store.before = at_once = Together("put", at_a_time)
+    sizes = dict.fromkeys(small(2), 16 * MIB)
+    all_moved(store.engine(processes=processes), upload(files(tmp_path, sizes), store, "p"))
+    assert at_once.most == at_a_time
+
+
+# -- names, ends, keys ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fewest", [1, 1_000_000])
+def test_a_file_gets_its_own_name_or_the_one_that_the_plan_gives_it(tmp_path: Path, fewest: int) -> None:
+    store = Line()
+    task = upload(files(tmp_path / "up", {"a": 1, "b": 2}), store, "p")
+    renamed = task._replace(actions=[replace(task.actions[0], target="sub/c"), task.actions[1]])
+    all_moved(store.engine(fewest_for_lane=fewest), renamed)
+    assert set(store.blobs) == {"p/sub/c", "p/b"}
+    back = download(store, "p", tmp_path / "down", ["sub/c", "b"])
+    back = back._replace(actions=[replace(back.actions[0], target="d"), back.actions[1]])
+    all_moved(store.engine(fewest_for_lane=fewest), back)
+    assert sorted(path.name for path in (tmp_path / "down").rglob("*")) == ["b", "d"]
+
+
+def test_a_single_file_is_put_where_it_was_named(tmp_path: Path) -> None:
+    store = Line()
+    folder = files(tmp_path / "up", {"a": 1})
+    all_moved(store.engine(), upload(folder / "a", store, "p/x", [""]))
+    all_moved(store.engine(), download(store, "p/x", tmp_path / "new" / "y", [""]))
+    assert (tmp_path / "new" / "y").read_bytes() == b"a"
+    # One file of a folder is in it, as any number of them.
+    all_moved(store.engine(), download(store, "p", tmp_path / "one", ["x"]))
+    assert (tmp_path / "one" / "x").read_bytes() == b"a"
+
+
+def test_nothing_to_move_moves_nothing(tmp_path: Path) -> None:
+    store = Line()
+    report = moved_by(store.engine(fewest_for_lane=0), upload(tmp_path, store, "p", []))
+    assert not report.moved and not report.failed and not store.requests and not store.opened
+
+
+def test_from_a_folder_to_a_folder_is_no_move(tmp_path: Path) -> None:
+    task = upload(files(tmp_path, {"a": 1}), MemoryStore(), "p")
+    here = LocalEnd(tmp_path)
+    nowhere = task._replace(part=live_part(Route.UPLOAD, here, here))
+    with pytest.raises(ValueError, match="a move needs a blob at one end"):
+        moved_by(DirectEngine(), nowhere)
+    with pytest.raises(ValueError, match="blocks are put into a container"):
+        blocks_of(DirectEngine(), nowhere)
+
+
+def blocks_of(engine: DirectEngine, task: MoveTask, named: Callable[[int, str], None] | None = None) -> CollectedReport:
+    report = CollectedReport()
+    order = BlockOrder(BlockRange(0, 1))
+    engine.move_blocks(task, order, named or (lambda index, name: None), report, RecordingListener())
+    return report
+
+
+@pytest.mark.parametrize("key", [SasToken("sv=1&sig=x"), None])
+def test_a_copy_reads_its_source_with_the_key_that_is_for_it(key: SasToken | None) -> None:
+    here, there = MemoryStore("here"), Line(container="there")
+    there._others = {"here": here}
+    here.add("p/a", b"body")
+    asked: list[RemoteEnd] = []
+
+    def key_of(end: RemoteEnd) -> SasToken | None:
+        asked.append(end)
+        return key
+
+    engine = DirectEngine(source_sas=key_of if key else None)
+    task = copy(here, "p", there, "q", ["a"])
+    assert not blocks_of(engine, task).failed
+    all_moved(engine, task)
+    assert there.body("q/a") == b"body"
+    assert there.given == [key, key] and asked == ([task.part.source] * 2 if key else [])
+
+
+# -- what cannot begin ---------------------------------------------------------------------------------------------
+
+
+def refuse(*_: object) -> SasToken | None:
+    raise LoginRequiredError("log in", hint="az login")
+
+
+def test_without_a_login_every_file_is_a_failure(tmp_path: Path) -> None:
+    here, there = MemoryStore("here"), MemoryStore("there")
+    for name in "ab":
+        here.add(f"p/{name}", b"body")
+    engine = DirectEngine(source_sas=refuse)
+    report = moved_by(engine, copy(here, "p", there, "q", ["a", "b"]))
+    assert [(each.path, failure.code) for each, failure in report.failed] == [
+        ("a", FailureCode.LOGIN_REQUIRED),
+        ("b", FailureCode.LOGIN_REQUIRED),
+    ]
+    report = blocks_of(engine, copy(here, "p", there, "q", ["a"]))
+    assert [(failure.message, failure.hint) for _, failure in report.failed] == [("log in", "az login")]
+    assert not there.asked("put_from_url") and not there.asked("put_block_from_url") and not there.blobs
+
+
+def test_without_a_folder_to_write_to_every_file_is_a_failure(tmp_path: Path) -> None:
+    store = Line()
+    for name in "ab":
+        store.add(f"p/{name}", b"body")
+    (tmp_path / "file").write_bytes(b"no folder")
+    report = moved_by(store.engine(), download(store, "p", tmp_path / "file" / "x", ["a", "b"]))
+    assert [each.path for each, _ in report.failed] == ["a", "b"] and not report.moved
+    assert (tmp_path / "file").read_bytes() == b"no folder"
+
+
+def test_what_was_put_is_remembered_although_the_run_broke_off(tmp_path: Path) -> None:
+    store, saved = Line(), []
+
+    class Watched(BlockJournal):
+        def save(self) -> None:
+            saved.append(len(store.blobs))
+            super().save()
+
+    def fail(request: Request) -> None:
+        raise ZeroDivisionError("ours")
+
+    engine = DirectEngine(journal=Watched(tmp_path / "blocks.sqlite"))
+    task = upload(files(tmp_path / "up", {"a": 1}), store, "p")
+    moved_by(engine, task)
+    assert saved[-1:] == [1]
+    saved.clear()
+    store.before = fail
+    with pytest.raises(ZeroDivisionError):
+        moved_by(engine, task)
+    assert saved
