@@ -26,7 +26,7 @@ from blobsync.spread.shard_account import ShardAccount, is_same_version
 from blobsync.store.blob_hash import with_md5
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.transfer.engines import Moved
-from blobsync.transfer.fresh_look import check_arrival, states_at_destination
+from blobsync.transfer.fresh_look import states_at_destination
 from blobsync.transfer.ledger import Ledger
 
 # Between two looks whether workers have given their shards up.
@@ -66,7 +66,7 @@ class Merged(NamedTuple):
     files: int
     next_number: int
     blocks: EarlierBlocks
-    anything: bool = False
+    anything: bool
 
 
 def recall(
@@ -96,15 +96,13 @@ def merge_records(place: SharedPlace, parts: Sequence[LivePart], records: Callab
     The index then has them as each side was when it was moved; whether they still are is for the next look.
     """
     count = record_files(place, parts, records)
-    by_ends = _by_ends(parts)
     pieces = place.names("records")
     following, blocks, anything = 0, EarlierBlocks(), bool(pieces)
     for name in place.names("shards"):
         following = max(following, int(name) + 1) if name.isdigit() else following
         with suppress(FormatError):
             shard = read_shard(place.read(f"shards/{name}") or b"")
-            is_range = shard.order is not None and not shard.order.only_read
-            if is_range and (shard.source, shard.destination) in by_ends:
+            if shard.order is not None and not shard.order.only_read:
                 # No file is whole without the parent's commit.
                 blocks.add(shard, _named(place, _of_shard(pieces, name), shard))
         place.remove(f"shards/{name}")
@@ -175,9 +173,9 @@ def _of_shard(pieces: Sequence[str], name: str) -> list[str]:
 
 def _told(place: SharedPlace, pieces: Sequence[str], account: ShardAccount) -> Iterator[Moved]:
     for answer in _answers(place, pieces, account.shard):
-        # One that tells of a file twice says nothing.
+        # One that tells of a file twice, or of a failure, says nothing.
         with suppress(FormatError):
-            if isinstance(answer, FileRecord) and answer.failure is None:
+            if isinstance(answer, FileRecord):
                 yield account.moved(answer)
 
 
@@ -188,22 +186,20 @@ def _look(ledger: Ledger, told: Sequence[Moved]) -> int:
     states: Mapping[str, FileState] = {}
     if isinstance(part.destination, RemoteEnd):
         told = [each for each in told if isinstance(each.destination, RemoteState)]
-        states = states_at_destination(part.destination, told, lambda count: None) if told else {}
-        told = [each for each in told if _is_version(each.destination, states.get(each.action.path))]
+        states = states_at_destination(part.destination, told, lambda count: None)
+        # Nobody else can make a version of a blob with the same ETag.
+        told = [each for each in told if _etag(each.destination) == _etag(states.get(each.action.path))]
     files = [file_to_read(part.source, part.destination, each) for each in told]
     read = side_by_side(lambda file: hash_file(file) if file else None, files, reading_threads())
     for each, own in zip(told, read, strict=True):
         moved = with_own_look(each, own)
-        there = states.get(each.action.path, moved.destination)
-        if there is not None and check_arrival(part.shown(each.action), moved, there) is None:
-            ledger.seen(moved, there)
+        ledger.seen(moved, states.get(each.action.path, moved.destination))
     ledger.save()
     return len(ledger.verified)
 
 
-def _is_version(told: FileState | None, there: FileState | None) -> bool:
-    """Nobody else can make a version of a blob with the same ETag."""
-    return isinstance(told, RemoteState) and isinstance(there, RemoteState) and told.etag == there.etag
+def _etag(state: FileState | None) -> str | None:
+    return state.etag if isinstance(state, RemoteState) else None
 
 
 def _record_unsaid(part: LivePart, records: PairIndex) -> int:
@@ -224,7 +220,7 @@ def _written(part: LivePart, source: RemoteEnd) -> Iterator[tuple[FileAction, Fi
     end = part.destination
     actions = [action for action in part.actions if not isinstance(end, LocalEnd) or _has_changed(end, action)]
     moved = [Moved(action) for action in actions]
-    states = states_at_destination(end, moved, lambda count: None) if moved else {}
+    states = states_at_destination(end, moved, lambda count: None)
     for action in actions:
         there, planned = states.get(action.path), action.source
         if there is None or planned is None or there.size != planned.size or there == action.destination:

@@ -74,7 +74,7 @@ def name_of(values: Mapping[str, Any], key: str, *, local: bool) -> str:
     """A name that stays below the folder that it is joined to, at a ``local`` end or in a container."""
     found = text_of(values, key)
     problem = "is empty" if not found else local_problem(found) if local else blob_problem(found)
-    if problem is None and found.startswith("/"):
+    if found.startswith("/"):
         problem = "begins with '/'"
     if problem:
         raise FormatError(f"the name {shown_name(found)} {problem}")

@@ -45,7 +45,7 @@ class RemoteOrders:
     container: ContainerUrl
     name: str
     credential: str
-    secret: Secret | None = field(default=None, repr=False)
+    secret: Secret | None = None
 
 
 EndOrders = LocalOrders | RemoteOrders

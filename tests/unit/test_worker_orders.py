@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from blobsync.spread.file_json import FormatError
 from blobsync.spread.orders import (
     Handed,
     LocalOrders,
+    RemoteOrders,
     WorkerOrders,
     handed_line,
     orders_line,
@@ -55,6 +58,35 @@ def test_orders_are_the_same_after_their_line_and_sign_the_same_way(signer: Sign
     assert type(signer_of(remote_orders(_BOX, "", signer), _no_token)) is type(signer)
     for secret in (_KEY.reveal(), "c2VudGluZWw", "password"):
         assert secret not in repr(read)
+
+
+def test_orders_without_a_folder_for_state_have_none(tmp_path: Path) -> None:
+    orders = dataclasses.replace(_orders(tmp_path, _SIGNERS[0]), state=None)
+    assert read_orders(orders_line(orders)) == orders
+
+
+def test_orders_of_another_version_are_refused(tmp_path: Path) -> None:
+    values = json.loads(orders_line(_orders(tmp_path, _SIGNERS[0])))
+    assert values["blobsync_orders"] == 1
+    for version in (0, 2, None):
+        with pytest.raises(ValueError, match="not orders of version 1"):
+            read_orders(json.dumps({**values, "blobsync_orders": version}))
+
+
+@pytest.mark.parametrize("credential", ["key", "sas"])
+def test_orders_that_need_a_secret_and_have_none_are_refused(credential: str) -> None:
+    with pytest.raises(ValueError, match="orders without a secret"):
+        signer_of(RemoteOrders(_BOX, "sets", credential), _no_token)
+
+
+def test_nobody_changes_what_was_ordered(tmp_path: Path) -> None:
+    orders = read_orders(orders_line(_orders(tmp_path, _SIGNERS[0])))
+    handed = read_handed(parse_object(handed_line(Handed(Secret("token-1")))))
+    assert handed.ends == 0, "nobody knows when"
+    for value, name in ((orders, "environ"), (orders.source, "root"), (orders.destination, "name"), (handed, "ends")):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(value, name, None)
+        assert not hasattr(value, "__dict__")
 
 
 @pytest.mark.parametrize("line", ["", "[]", "{}", '{"blobsync_orders": 2}', '{"blobsync_orders": 1}'])
