@@ -16,7 +16,8 @@ from blobsync.local.errors import naming
 from blobsync.spread.place import CLAIM_SECONDS, SharedPlace
 
 _OWNER = "owner"
-_BEAT_SECONDS = CLAIM_SECONDS / 4
+# So often a claim is renewed, and a sign of life given.
+BEAT_SECONDS = CLAIM_SECONDS / 4
 # How long a beat that is under way is waited for (seconds) where nobody wants to wait.
 _LAST_BEAT_SECONDS = 2.0
 
@@ -25,11 +26,12 @@ class Presence:
     """From the beginning of a ``with`` block to its end. ``holder`` is a UUID: whoever has the same is the same parent,
     started again."""
 
-    def __init__(self, place: SharedPlace, holder: str) -> None:
-        """The claim is on ``place``."""
+    def __init__(self, place: SharedPlace, holder: str, *, beat: float = BEAT_SECONDS) -> None:
+        """The claim is on ``place``, and is renewed each ``beat``, in seconds."""
         self._place = place
         self._signs = place
         self._holder = holder
+        self._seconds = beat
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
 
@@ -75,7 +77,7 @@ class Presence:
         self._signs.write("alive", b"")
 
     def _beat(self) -> None:
-        while not self._over.wait(_BEAT_SECONDS):
+        while not self._over.wait(self._seconds):
             try:
                 self._place.claim(_OWNER, self._holder)
                 self._say()
