@@ -212,8 +212,8 @@ def test_a_parent_looks_once_at_what_another_left_as_its_sign_of_life_and_replac
     world.raw.write("alive", b"of another transfer")
     place = _Counting(tmp_path)
     parent = SealedPlace(place, parent_keys(_RUN), "run", world.told.append, session="two")
-    for _ in range(3):
-        parent.write("alive", b"2")
+    for body in (b"1", b"", b"2"):
+        parent.write("alive", body)
     assert place.asked == ["alive"] and not world.told
     assert world.worker.read("alive") == b"2"
 
