@@ -13,6 +13,7 @@ from blobsync.spread.file_json import (
     message_of,
     name_of,
     object_of,
+    shown_name,
     size_of,
     state_json,
     state_of,
@@ -50,6 +51,10 @@ def test_a_name_without_a_part_or_from_the_root_is_refused_at_both_ends(local: b
     with pytest.raises(FormatError, match=f"the name {re.escape(repr(name))} .*{problem}"):
         name_of({"a": name}, "a", local=local)
     assert name_of({"a": "b/c"}, "a", local=local) == "b/c"
+
+
+def test_a_name_in_a_message_is_quoted_and_has_200_characters_at_most() -> None:
+    assert shown_name("\x1b" + "n" * 300) == "'\\x1b" + "n" * 199 + "'"
 
 
 @pytest.mark.parametrize("change", [{"etag": "a\r\nb"}, {"etag": ""}, {"md5": 5}, {"tier": 5}, {"size": -1}])

@@ -311,6 +311,7 @@ def test_blocks_that_are_dropped_again_and_again_fail_the_file_by_name(
     report = _moved(place, task)
     assert len(report.moved) == 5
     assert [(action.path, failure.path) for action, failure in report.failed] == [("big", "data/x/big")]
+    assert len(store.asked("put_block_list")) == 2 and len(store.asked("put_block")) == 2 * 6
 
 
 def test_a_range_that_fails_fails_the_file_once_with_its_own_reason(
