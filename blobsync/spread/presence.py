@@ -29,7 +29,7 @@ class Presence:
     def __init__(self, place: SharedPlace, holder: str, *, beat: float = BEAT_SECONDS) -> None:
         """The claim is on ``place``, and is renewed each ``beat``, in seconds."""
         self._place = place
-        self._signs: SharedPlace
+        self._signs = place
         self._holder = holder
         self._seconds = beat
         self._over = threading.Event()

@@ -26,6 +26,10 @@ class Place(FolderPlace):
         self.signs: list[bytes] = []
         self.claims = 0
         self.failures = 0
+        self.hurried = 0
+        # A beat that hangs says so, and goes on when it is let.
+        self.hangs, self.awake = threading.Event(), threading.Event()
+        self.awake.set()
 
     def write(self, name: str, body: bytes) -> None:
         if self.failures:
@@ -36,7 +40,13 @@ class Place(FolderPlace):
 
     def claim(self, name: str, holder: str) -> bool:
         self.claims += 1
+        if not self.awake.is_set():
+            self.hangs.set()
+            assert self.awake.wait(_PATIENCE)
         return super().claim(name, holder)
+
+    def hurry(self) -> None:
+        self.hurried += 1
 
 
 @pytest.fixture
@@ -97,6 +107,70 @@ def test_a_command_that_ends_does_not_wait_for_the_next_beat(place: Place) -> No
         (thread,) = set(threading.enumerate()) - known
         assert thread.daemon
     assert not thread.is_alive() and time.monotonic() - began < _PATIENCE
+
+
+class _Stopped(BaseException):
+    """As Ctrl-C."""
+
+
+def test_an_end_that_nobody_hurries_waits_for_the_beat_under_way_and_has_the_last_word(
+    place: Place, tmp_path: Path
+) -> None:
+    claims = Place(tmp_path / "claims")
+    known = set(threading.enumerate())
+    with Presence(claims, _ONE, beat=0.01) as presence:
+        presence.show(place)
+        (thread,) = set(threading.enumerate()) - known
+        claims.awake.clear()
+        assert claims.hangs.wait(_PATIENCE)
+        threading.Timer(2.5, claims.awake.set).start()
+    assert not thread.is_alive() and place.signs[-1] == b""
+    assert not claims.hurried and not place.hurried
+
+
+def _hang(claims: Place) -> None:
+    """Until a beat of the parent hangs."""
+    claims.awake.clear()
+    assert claims.hangs.wait(_PATIENCE)
+
+
+def _cut_off(place: Place) -> None:
+    """Before the next sign of life."""
+    place.failures = 1
+
+
+def _live(presence: Presence, signs: Place, then: Callable[[], None], error: type[BaseException] | None) -> None:
+    with presence:
+        presence.show(signs)
+        then()
+        if error is not None:
+            raise error
+
+
+def test_who_is_stopped_does_not_wait_for_a_beat_that_hangs_and_says_its_end_once(place: Place, tmp_path: Path) -> None:
+    claims = Place(tmp_path / "claims")
+    presence = Presence(claims, _ONE, beat=0.01)
+    with pytest.raises(_Stopped):
+        _live(presence, place, lambda: _hang(claims), _Stopped)
+    assert (claims.hurried, place.hurried) == (1, 1)
+    presence.end()
+    assert place.signs.count(b"") == 1
+    claims.awake.set()
+
+
+def test_what_ended_the_command_is_told_and_not_that_the_place_is_cut_off(place: Place) -> None:
+    with pytest.raises(_Stopped):
+        _live(Presence(place, _ONE), place, lambda: _cut_off(place), _Stopped)
+    assert place.failures == 0
+    # Where nothing else ended it, it is told.
+    with pytest.raises(StorageUnreachableError):
+        _live(Presence(place, _ONE), place, lambda: _cut_off(place), None)
+
+
+def test_who_is_stopped_before_anything_was_shown_gives_its_claim_up(place: Place) -> None:
+    with pytest.raises(_Stopped), Presence(place, _ONE):
+        raise _Stopped
+    assert place.hurried and not place.signs and place.claim("owner", _OTHER)
 
 
 # -- on machines that share the project's state ---------------------------------------------------------------------

@@ -173,6 +173,9 @@ def test_who_gives_a_claim_up_leaves_it_to_others_and_the_end_leaves_nothing(wor
     assert world.worker.claim("claims/0000001", one) and not world.other.claim("claims/0000001", other)
     world.worker.release("claims/0000001", one)
     assert world.other.claim("claims/0000001", other)
+    hurrying = _Hurrying(world.root)
+    SealedPlace(hurrying, parent_keys(_RUN), "run", world.told.append).hurry()
+    assert hurrying.hurried, "nor does anybody who is told to hurry wait"
     world.parent.remove_all()
     assert not list(world.root.glob("*")) and world.parent.read("alive") is None
 
@@ -192,6 +195,13 @@ def test_an_older_sign_of_life_is_none(world: World) -> None:
     for body in (b"4", b"5"):
         behind.write("alive", body)
         assert world.worker.read("alive") == body and world.worker.session == "two"
+
+
+class _Hurrying(FolderPlace):
+    hurried = False
+
+    def hurry(self) -> None:
+        self.hurried = True
 
 
 class _Counting(FolderPlace):
