@@ -209,7 +209,7 @@ WRITERS: dict[str, str] = {
     **dict.fromkeys(("local.sorted_runs", "plan.plan_records"), "plans that memory does not hold"),
     **dict.fromkeys(("plan.saved_plan", "base.daily_warnings"), "the same"),
     **dict.fromkeys(
-        ("code", "config.scaffold", "cli.demonstration", "cli.demo_data", "jobs.form.templates"),
+        ("code", "config.scaffold", "cli.demo", "cli.demo", "jobs.form.templates"),
         "what the user asked to be made",
     ),
     "web.login": "the file that logs the browser in",

@@ -369,7 +369,7 @@ ROWS: tuple[ReadBack, ...] = (
         ),
         (
             "azcopy.messages:_object",
-            "cli.demonstration:_Show.ask",
+            "cli.demo:_Show.ask",
             "jobs.backends.aml.client:AmlClient._json",
             "jobs.backends.aml.errors:read_refusal",
             "jobs.backends.kubernetes.kubectl:Kubectl._object",
@@ -419,7 +419,7 @@ ROWS: tuple[ReadBack, ...] = (
         "whoever can change it is blobsync",
         (),
         (
-            "emulator.azurite:pinned_version",
+            "emulator.server:pinned_version",
             "jobs.backends.aml.request:command_line",
             "jobs.login:LoginNode._ask",
             "jobs.node_archive:_Modules.tree",
@@ -436,9 +436,9 @@ ROWS: tuple[ReadBack, ...] = (
         "nobody else can open them",
         (),
         (
-            "cli.demo_data:change_some",
-            "cli.demo_data:checksums",
-            "cli.demonstration:_a_link_to_one_file",
+            "cli.demo:change_some",
+            "cli.demo:checksums",
+            "cli.demo:_a_link_to_one_file",
             "jobs.backends.aml.request:secrets_body",
             "jobs.backends.kubernetes.request:build_kubernetes",
             "jobs.foreground:_without_folders",

@@ -9,7 +9,7 @@ import typer
 
 from blobsync.base.amounts import count_text, size_text, took_text
 from blobsync.base.errors import UsageError
-from blobsync.cli.consent import with_consent
+from blobsync.cli.confirm import with_consent
 from blobsync.cli.options import command as register_command
 from blobsync.cli.output import Result
 from blobsync.cli.reports import result_data, result_lines

@@ -1,18 +1,34 @@
-"""Before anything is touched: the question that a person answers, and what Ctrl-C means until then."""
+"""Before anything is touched: the question that a person answers, and what Ctrl-C means until then.
+
+Asking once about a symlink or an option for docker that leaves the project, and a state folder of somebody else.
+
+Questions whose answer is a text: on standard error, and the answer of a secret one is never shown.
+"""
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
-from blobsync.base.errors import BlobsyncError, TransferCancelledError, UsageError
+from blobsync.base.errors import (
+    BlobsyncError,
+    TransferCancelledError,
+    UntrustedDockerError,
+    UntrustedLinkError,
+    UntrustedStateError,
+    UsageError,
+)
 from blobsync.base.failure_codes import FailureCode
 from blobsync.cli.columns import columns_of, wrapped
+from blobsync.local.state_dir import trust_state
 
 if TYPE_CHECKING:
     from blobsync.cli.session import Session
+    from blobsync.project.api import Project
 
 
 class CommandInterruptedError(BlobsyncError):
@@ -70,3 +86,102 @@ def _ask(question: str) -> str:
         if not answer.endswith("\n"):
             sys.stderr.write("\n")
     return answer
+
+
+T = TypeVar("T")
+
+
+def with_consent(session: Session, project: Project, act: Callable[[], T]) -> T:
+    """What ``act`` returns, after the user agreed to each link and each option that it may not use without.
+
+    Without a terminal, raises ``UntrustedLinkError`` or ``UntrustedDockerError``, whose hint is the command to trust
+    it. ``act`` is begun anew then, and raises them before anything is changed.
+    """
+    while True:
+        try:
+            return act()
+        except UntrustedLinkError as error:
+            if not sys.stdin.isatty():
+                raise
+            for link, target in error.links:
+                confirm(session, f"{link} points outside the project, to {target}: read and write there from now on?")
+            project.trust_links(error.links)
+        except UntrustedDockerError as error:
+            if not sys.stdin.isatty():
+                raise
+            words = shlex.join(error.options)
+            confirm(session, f"docker.args reaches beyond the project: use all of {words} here from now on?")
+            project.trust_docker(error.options)
+
+
+def agree_to_state(session: Session, error: UntrustedStateError) -> None:
+    """Return when the user agreed to the state folder; what ``error`` stopped may run anew then, as a state folder is
+    opened before anything is changed. Without a terminal, raises ``error``, whose hint is the command to accept it."""
+    if not sys.stdin.isatty():
+        raise error
+    try:
+        confirm(session, _question(error))
+    except UsageError as refusal:
+        raise UsageError(refusal.message, hint=error.hint) from error
+    trust_state(Path(error.folder).parent.parent, session.environ)
+
+
+def _question(error: UntrustedStateError) -> str:
+    if error.project is None:
+        return (
+            f"{error.folder} is from an earlier version of blobsync, or came with this project from somebody else."
+            " Have you used blobsync here before, and are its records yours?"
+        )
+    return f"{error.folder} was kept for the project at {error.project}. Did you move or copy that project here?"
+
+
+Answer = TypeVar("Answer")
+
+
+def can_ask(session: Session) -> bool:
+    """Whether a person is there to answer."""
+    return sys.stdin.isatty() and sys.stderr.isatty() and not session.json and not session.quiet
+
+
+def ask_text(session: Session, question: str, default: str = "") -> str:
+    """The answer, or ``default`` where it is empty. Raises ``CommandInterruptedError`` on Ctrl-C and Ctrl-D."""
+    with session.listener.aside(), _answering():
+        sys.stderr.write(f"{question} [{default}]: " if default else f"{question}: ")
+        sys.stderr.flush()
+        line = sys.stdin.readline()
+        if not line:
+            sys.stderr.write("\n")
+            raise EOFError
+    return line.strip() or default
+
+
+def ask_secret(session: Session, question: str) -> str:
+    """An answer that the terminal does not show; without a terminal, what standard input holds."""
+    if not sys.stdin.isatty():
+        return sys.stdin.read().strip()
+    from getpass import getpass
+
+    with session.listener.aside(), _answering():
+        return getpass(f"{question}: ", stream=sys.stderr).strip()
+
+
+def ask_until(session: Session, ask: Callable[[], str], read: Callable[[str], Answer]) -> Answer:
+    """Ask again until ``read`` takes the answer."""
+    while True:
+        try:
+            return read(ask())
+        except CommandInterruptedError:
+            raise
+        except BlobsyncError as error:
+            session.listener.note(error.message + (f" ({error.hint})" if error.hint else ""))
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        sys.stderr.write("\n")
+        raise CommandInterruptedError("interrupted at the prompt: nothing was changed") from stop
+    except EOFError:
+        raise UsageError("no answer was given, nothing was changed") from None

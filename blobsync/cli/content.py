@@ -13,7 +13,7 @@ import typer
 from blobsync.base.amounts import size_text
 from blobsync.base.errors import ChecksumError, UsageError
 from blobsync.base.failure_codes import ExitCode
-from blobsync.cli.consent import with_consent
+from blobsync.cli.confirm import with_consent
 from blobsync.cli.options import PathsArgument, command
 from blobsync.cli.output import Result, printable
 from blobsync.cli.session import Session

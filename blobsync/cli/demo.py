@@ -1,17 +1,40 @@
-"""``demo``."""
+"""``demo``.
+
+The demo's data set: files that nobody here made, found on this machine, and the project around them.
+
+``blobsync demo``: a real data set goes through the whole main job, against an embedded blob server.
+
+Every step runs the real command in a separate process, shown as a user would type it; the result is then
+checked from outside, by checksums and by the command's own ``--json``.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import hashlib
+import http.client
+import json
+import os
+import shlex
+import shutil
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
-from blobsync.base.errors import UsageError
+from blobsync.base.azure_urls import ContainerUrl, Secret
+from blobsync.base.errors import BlobsyncError, UsageError
+from blobsync.base.process import ProcessRunner, SubprocessRunner, python_module
 from blobsync.cli.options import NO_CLUSTER, command
 from blobsync.cli.output import Result
 from blobsync.cli.session import Session
+from blobsync.emulator import Emulator, EmulatorState, make_container, new_key
 
 
 def register(app: typer.Typer) -> None:
@@ -36,8 +59,6 @@ def demo(
     """
     if session.json:
         raise UsageError("demo shows its commands as they run, so it has no --json")
-    from blobsync.cli.demonstration import run_demo
-
     report = run_demo(folder, keep=keep, environ=session.environ, say=typer.echo)
     seconds = sum(each for _, each in report.seconds)
     moved = f"{report.files:,} files, {report.size / 1e6:.1f} MB, {len(report.seconds)} commands in {seconds:.1f} s"
@@ -47,3 +68,288 @@ def demo(
     if keep:
         lines.append("The blob server is still running; stop it with: blobsync emulator stop")
     return Result({**asdict(report), "folder": str(report.folder)}, lines)
+
+
+MAX_FILES = 2400
+MAX_BYTES = 60_000_000
+# A few libraries are large enough for a separate demo.
+_MAX_FILE_BYTES = 4_000_000
+_LEFT_OUT = {"__pycache__", "site-packages", "dist-packages"}
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """What was copied: files, bytes, and where they are from."""
+
+    files: int
+    size: int
+    sources: tuple[str, ...]
+
+
+def copy_data_set(target: Path, max_files: int = MAX_FILES) -> DataSet:
+    """Copy Python's standard library and installed packages below ``target``, up to the limits."""
+    files = size = 0
+    sources: list[str] = []
+    for label, folder in _sources():
+        before = files
+        for relative in _files_below(folder):
+            source = folder / relative
+            length = source.stat().st_size
+            if length > _MAX_FILE_BYTES:
+                continue
+            if files >= max_files or size + length > MAX_BYTES:
+                break
+            copy = target / folder.name / relative
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, copy)
+            files, size = files + 1, size + length
+        if files > before:
+            sources.append(label)
+    return DataSet(files, size, tuple(sources))
+
+
+def _sources() -> Iterator[tuple[str, Path]]:
+    paths = sysconfig.get_paths()
+    yield "Python's standard library", Path(paths["stdlib"])
+    for package in sorted(Path(paths["purelib"]).iterdir()):
+        if package.is_dir() and package.name not in _LEFT_OUT and not package.name.endswith("-info"):
+            yield package.name, package
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    for at, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name not in _LEFT_OUT)
+        for name in sorted(names):
+            path = Path(at, name)
+            if path.is_file() and not path.is_symlink() and os.access(path, os.R_OK):
+                yield path.relative_to(folder)
+
+
+def change_some(folder: Path) -> tuple[str, ...]:
+    """Change files in three ways, and touch a fourth; returns what changed, as paths below ``folder``."""
+    small = [path for path in sorted(folder.rglob("*.py")) if 1000 < path.stat().st_size < 100_000]
+    grown, swapped, touched = small[0], small[len(small) // 2], small[-1]
+    with grown.open("ab") as file:
+        file.write(b"\n# one more line\n")
+    old = swapped.stat()
+    content = swapped.read_bytes()
+    swapped.write_bytes(content[::-1])
+    # New content with the same size and an older time: clocks and sizes do not show the change.
+    os.utime(swapped, ns=(old.st_atime_ns, old.st_mtime_ns - 10**15))
+    touched.touch()
+    added = folder / "added in the demo.txt"
+    added.write_text("a new file\n", encoding="utf-8")
+    return tuple(path.relative_to(folder).as_posix() for path in (grown, swapped, added))
+
+
+def checksums(folder: Path) -> dict[str, str]:
+    """Relative path -> SHA-256 of every file below ``folder``."""
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def write_project(root: Path, clusters: Mapping[str, tuple[ContainerUrl, Secret]]) -> None:
+    """``aux_data/`` of a project whose ``data`` lives in one container per cluster."""
+    for cluster, (container, key) in clusters.items():
+        account_file = f"aux_data/configs/{cluster}.yaml"
+        _write(
+            root / account_file,
+            f"account_name: {container.account}\ncontainer_name: {container.container}\n"
+            f"account_key: {key.reveal()}\nblob_endpoint: {container.endpoint}\n",
+        )
+        _write(
+            root / "aux_data" / "aml" / f"{cluster}.yaml",
+            "config_param:\n  data_folder:\n"
+            f"    azure_blob_config_file: {account_file}\n    path: projects/demo/data\n"
+            "platform: local\n",
+        )
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(0o600)
+    path.write_text(text, encoding="utf-8")
+
+
+# The default cluster, and one in another storage account.
+_HOME, _AWAY = "aml", "east"
+_ACCOUNTS = {_HOME: "demowest", _AWAY: "demoeast"}
+_CONTAINER = "research"
+_PATH = "data/library"
+
+
+@dataclass(frozen=True, slots=True)
+class DemoReport:
+    """What the demo did. ``seconds`` by command; ``folder`` is gone unless it was to be kept."""
+
+    folder: Path
+    kept: bool
+    files: int
+    size: int
+    checks: tuple[str, ...]
+    seconds: tuple[tuple[str, float], ...]
+
+
+def run_demo(
+    folder: Path | None,
+    *,
+    keep: bool,
+    environ: Mapping[str, str],
+    say: Callable[[str], None],
+    runner: ProcessRunner | None = None,
+    max_files: int = MAX_FILES,
+) -> DemoReport:
+    """Run all of it; raises ``BlobsyncError`` at the first thing that is not as it should be.
+
+    ``folder`` must be new or empty; None takes a temporary one. ``keep`` leaves it and the server behind.
+    ``max_files`` limits the data set.
+    """
+    if folder and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} already exists and is not empty", hint="choose a new folder")
+    own = Path(tempfile.mkdtemp(prefix="blobsync-demo-")) if folder is None else folder.absolute()
+    kept = keep or folder is not None
+    try:
+        with _server(keep, environ, say) as (state, keys):
+            show = _Show(own, environ, say, runner or SubprocessRunner())
+            files, size = _play(show, state, keys, max_files)
+    finally:
+        if not kept:
+            shutil.rmtree(own, ignore_errors=True)
+    return DemoReport(own, kept, files, size, tuple(show.checks), tuple(show.seconds))
+
+
+@contextmanager
+def _server(
+    keep: bool, environ: Mapping[str, str], say: Callable[[str], None]
+) -> Iterator[tuple[EmulatorState, Mapping[str, Secret]]]:
+    emulator = Emulator(environ=environ, note=say)
+    keys = {cluster: new_key() for cluster in _ACCOUNTS}
+    accounts = {_ACCOUNTS[cluster]: key for cluster, key in keys.items()}
+    if keep:
+        yield emulator.start(accounts, in_memory=True), keys
+    else:
+        with emulator.session(accounts) as state:
+            yield state, keys
+
+
+@dataclass
+class _Show:
+    """Runs commands where everybody sees them, and keeps count."""
+
+    folder: Path
+    environ: Mapping[str, str] = field(repr=False)
+    say: Callable[[str], None]
+    runner: ProcessRunner
+    checks: list[str] = field(default_factory=list)
+    seconds: list[tuple[str, float]] = field(default_factory=list)
+
+    def title(self, text: str) -> None:
+        self.say(f"\n== {text}")
+
+    def run(self, place: str, *words: str) -> None:
+        """One command as a user gives it, in the project ``place``; it must succeed."""
+        shown = shlex.join(["blobsync", *words])
+        self.say(f"\n{place}$ {shown}")
+        started = time.monotonic()
+        code = self.runner.attach(_argv(*words), env=self._child_environ(), cwd=self.folder / place)
+        self.seconds.append((shown, time.monotonic() - started))
+        if code:
+            raise BlobsyncError(f"the demo stopped: {shown} ended with exit code {code}")
+
+    def ask(self, place: str, *words: str) -> dict[str, Any]:
+        """The ``data`` of one command's JSON answer."""
+        shown = shlex.join(["blobsync", *words, "--json"])
+        done = self.runner.run(_argv(*words, "--json"), env=self._child_environ(), cwd=self.folder / place)
+        if done.returncode:
+            raise BlobsyncError(
+                f"the demo stopped: {shown} ended with exit code {done.returncode}: {done.stderr[-500:]}"
+            )
+        data: dict[str, Any] = json.loads(done.stdout)["data"]
+        return data
+
+    def check(self, what: str, true: bool) -> None:
+        if not true:
+            raise BlobsyncError(f"the demo stopped: this check failed: {what}")
+        self.say(f"   checked: {what}")
+        self.checks.append(what)
+
+    def _child_environ(self) -> dict[str, str]:
+        # Of the user's shell, whatever would point at another configuration or put a proxy before 127.0.0.1.
+        kept = {name: value for name, value in self.environ.items() if name != "AML_CONFIG_PATH"}
+        return {**kept, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+
+
+def _argv(*words: str) -> list[str]:
+    return [*python_module("blobsync"), *words]
+
+
+def _play(show: _Show, state: EmulatorState, keys: Mapping[str, Secret], max_files: int) -> tuple[int, int]:
+    clusters = {
+        cluster: (make_container(state.container(account, _CONTAINER), keys[cluster]), keys[cluster])
+        for cluster, account in _ACCOUNTS.items()
+    }
+    here, there = show.folder / "here" / _PATH, show.folder / "there" / _PATH
+    for place in ("here", "there"):
+        write_project(show.folder / place, clusters)
+    show.title("A project with two storage accounts, checked out in two places, and a data set from this machine")
+    data = copy_data_set(here, max_files)
+    show.say(f"{_PATH}: {data.files:,} files, {data.size / 1e6:.1f} MB, from {_listed(data.sources)}")
+    show.run("here", "config", "check")
+    show.run("here", "resolve", _PATH)
+    _first_upload(show, data.files)
+    _only_the_change_moves(show, here)
+    _over_to_the_other_account(show, here, there)
+    _a_link_to_one_file(show, here)
+    return data.files, data.size
+
+
+def _first_upload(show: _Show, files: int) -> None:
+    show.title("Upload it, and list it")
+    show.run("here", "u", _PATH)
+    show.run("here", "ls", _PATH)
+    show.run("here", "du", _PATH)
+    listed = show.ask("here", "ls", "-r", _PATH)
+    show.check(f"the container holds {files:,} blobs", listed["count"] == files)
+
+
+def _only_the_change_moves(show: _Show, here: Path) -> None:
+    show.title("Change two files, add one, touch a fourth; upload again: only differences are transferred")
+    changed = change_some(here)
+    show.run("here", "plan", "u", _PATH)
+    show.run("here", "u", _PATH)
+    again = show.ask("here", "u", _PATH)
+    show.check("a third upload finds nothing to move", again["transferred"] == 0)
+    listed = show.ask("here", "ls", "-r", "-l", f"{_PATH}/{changed[-1]}")
+    show.check("the new file is there", listed["count"] == 1)
+
+
+def _over_to_the_other_account(show: _Show, here: Path, there: Path) -> None:
+    show.title("Copy it to the other account, and download it from there into the other checkout")
+    show.say("(One account fetches from the other; what the emulator cannot fetch goes through this machine.)")
+    show.run("here", "-c", _AWAY, "-f", _HOME, "u", _PATH)
+    show.run("there", "-c", _AWAY, "d", _PATH)
+    mine, theirs = checksums(here), checksums(there)
+    show.check(f"all {len(mine):,} files are equal by SHA-256", mine == theirs)
+
+
+def _a_link_to_one_file(show: _Show, here: Path) -> None:
+    show.title("A link that opens one file for an hour")
+    name = next(name for name in checksums(here) if name.endswith(".py"))
+    show.run("here", "url", f"{_PATH}/{name}", "--expiry", "1h")
+    url = urlsplit(str(show.ask("here", "url", f"{_PATH}/{name}", "--expiry", "1h")["urls"][0]["url"]))
+    connection = http.client.HTTPConnection(url.netloc, timeout=30)
+    try:
+        connection.request("GET", f"{url.path}?{url.query}")
+        body = connection.getresponse().read()
+    finally:
+        connection.close()
+    expected = hashlib.sha256((here / name).read_bytes()).hexdigest()
+    show.check("the link gives out that file", hashlib.sha256(body).hexdigest() == expected)
+
+
+def _listed(sources: tuple[str, ...]) -> str:
+    first = ", ".join(sources[:4])
+    return f"{first} and {len(sources) - 4} more packages" if len(sources) > 4 else first

@@ -1,12 +1,14 @@
 """``submit``, ``local``, ``resubmit``, ``a``/``abort``, ``ssh`` and ``watch``: the commands that start and stop jobs.
 
 Those that look at jobs are in ``job_views``.
+
+``-c a,b,c`` of ``submit``: the first of these clusters with enough free GPUs, and why.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,9 +17,7 @@ import typer
 from blobsync.base.errors import BlobsyncError, UsageError
 from blobsync.base.failure_codes import ExitCode
 from blobsync.cli import job_views
-from blobsync.cli.cluster_choice import choose, with_choice
-from blobsync.cli.confirm import CommandInterruptedError
-from blobsync.cli.consent import with_consent
+from blobsync.cli.confirm import CommandInterruptedError, with_consent
 from blobsync.cli.job_views import find_jobs, followed, note_all
 from blobsync.cli.job_words import cause_data, cause_lines, job_data, nodes_text, ssh_line, state_text
 from blobsync.cli.options import NO_CLUSTER, SETTINGS, command
@@ -26,9 +26,46 @@ from blobsync.cli.session import Session
 from blobsync.jobs.standing import standing_line
 
 if TYPE_CHECKING:
+    from blobsync.jobs.first_free import Candidate
     from blobsync.jobs.history import JobRecord
     from blobsync.jobs.project_jobs import Jobs, SubmitKeywords
     from blobsync.jobs.submit import Submitted
+
+
+def choose(session: Session, asked: SubmitKeywords) -> Sequence[Candidate]:
+    """Make the chosen cluster the session's, and say why; empty where ``-c`` names one cluster or none."""
+    if session.cluster is None or "," not in session.cluster:
+        return ()
+    from blobsync.jobs.describe import SubmitRequest
+    from blobsync.project.jobs import first_free
+
+    names = [name.strip() for name in session.cluster.split(",")]
+    if not all(names) or len(set(names)) < len(names):
+        raise UsageError(f"-c {session.cluster}: an empty name, or one that is given twice")
+    request = SubmitRequest(
+        ("true",),
+        session.num_gpu,
+        asked.get("nodes"),
+        multi_process=asked.get("multi_process"),
+        elastic=asked.get("elastic") or "",
+    )
+    found = first_free(names, request, environ=session.environ, overrides=session.overrides())
+    for one in found:
+        session.listener.note(one.sentence)
+    session.cluster = next(one.cluster for one in found if one.chosen)
+    return found
+
+
+def with_choice(result: Result, choice: Sequence[Candidate]) -> Result:
+    """The answer of ``submit``, with the clusters that were asked."""
+    if choice:
+        result.data = {**result.data, "choice": [_data(one) for one in choice]}
+    return result
+
+
+def _data(one: Candidate) -> Mapping[str, Any]:
+    return {name: getattr(one, name) for name in ("cluster", "chosen", "needed", "free", "why")}
+
 
 # From the first word that is not our option, everything belongs to the command.
 _ENDS_WITH_A_COMMAND = {**SETTINGS["context_settings"], "allow_interspersed_args": False}
@@ -141,8 +178,8 @@ def _of_file(
     if cmd:
         raise UsageError("--file and a command are two jobs", hint="use only one of them")
     from blobsync.config.loader import load_cluster
-    from blobsync.config.new_cluster import flattened
     from blobsync.config.project_root import current_folder, find_project
+    from blobsync.config.scaffold import flattened
     from blobsync.jobs.batchai.files import read_for
 
     root = find_project(current_folder(session.environ), session.environ)

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from blobsync.base.errors import UsageError
-from blobsync.cli.confirm import looking
+from blobsync.cli.confirm import ask_secret, ask_text, ask_until, can_ask, looking
 from blobsync.cli.options import NO_CLUSTER, command
 from blobsync.cli.output import Result
-from blobsync.cli.questions import ask_secret, ask_text, ask_until, can_ask
 from blobsync.cli.session import Session
 
 if TYPE_CHECKING:

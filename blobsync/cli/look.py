@@ -233,7 +233,7 @@ def _time(seconds: float) -> str:
 
 
 def _folders(project: Project, *, jsonl: bool) -> Result:
-    from blobsync.config.file_shares import entry_url
+    from blobsync.config.mapping import entry_url
 
     entries = [
         {

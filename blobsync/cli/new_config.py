@@ -14,10 +14,9 @@ from blobsync.base.errors import (
     StorageError,
     UsageError,
 )
-from blobsync.cli.confirm import CommandInterruptedError
+from blobsync.cli.confirm import CommandInterruptedError, ask_text, ask_until, can_ask
 from blobsync.cli.login import check_data, check_lines, given_login, try_login
 from blobsync.cli.output import Result
-from blobsync.cli.questions import ask_text, ask_until, can_ask
 from blobsync.cli.session import Session
 
 if TYPE_CHECKING:
@@ -25,9 +24,9 @@ if TYPE_CHECKING:
 
     from blobsync.base.check_results import CheckResult
     from blobsync.base.errors import BlobsyncError, ConfigError
-    from blobsync.config.first_files import StorageAnswers
     from blobsync.config.logins import StoredLogin
     from blobsync.config.model import StorageAccount
+    from blobsync.config.scaffold import StorageAnswers
 
 T = TypeVar("T")
 
@@ -119,8 +118,8 @@ def _examples(session: Session, *, emulator: bool) -> Result:
 def _answers(
     session: Session, account: str | None, container: str | None, auth: str, folders: str, base: str | None
 ) -> StorageAnswers:
-    from blobsync.config.first_files import StorageAnswers, base_folder, folder_names, split_account
     from blobsync.config.model import DEFAULT_CLUSTER
+    from blobsync.config.scaffold import StorageAnswers, base_folder, folder_names, split_account
 
     cluster = session.cluster or DEFAULT_CLUSTER
     here = Path.cwd().name
@@ -152,7 +151,7 @@ def _kind(word: str) -> str:
 
 def _dialogue(session: Session, before: StorageAnswers) -> StorageAnswers:
     """Asks for everything; what was answered ``before`` is offered again."""
-    from blobsync.config.first_files import base_folder, folder_names, split_account
+    from blobsync.config.scaffold import base_folder, folder_names, split_account
 
     def account(text: str) -> tuple[StorageAnswers, str | None]:
         name, endpoint, inside = split_account(text)
@@ -186,8 +185,7 @@ def _stored_kind(session: Session, answers: StorageAnswers) -> str:
 
 
 def _demand_new(cluster: str) -> None:
-    from blobsync.config.first_files import account_file, cluster_file
-    from blobsync.config.scaffold import demand_new
+    from blobsync.config.scaffold import account_file, cluster_file, demand_new
 
     hint = "it is kept as it is; blobsync -c NAME config new makes another cluster"
     demand_new(Path.cwd(), (cluster_file(cluster), account_file(cluster)), hint)
@@ -196,7 +194,7 @@ def _demand_new(cluster: str) -> None:
 def _account_of(answers: StorageAnswers, session: Session) -> StorageAccount:
     """The account, by the rules of account files. Raises ``UsageError``: no file is to blame yet."""
     from blobsync.config.accounts import AccountFile
-    from blobsync.config.first_files import account_file, account_values
+    from blobsync.config.scaffold import account_file, account_values
     from blobsync.config.yaml_lines import Document
 
     name = account_file(answers.cluster)
@@ -290,9 +288,8 @@ def _written(
     given: StoredLogin | None,
     checks: Sequence[CheckResult],
 ) -> Result:
-    from blobsync.config.first_files import first_files
     from blobsync.config.logins import logins_file, save_login
-    from blobsync.config.scaffold import ignore_data, write_files
+    from blobsync.config.scaffold import first_files, ignore_data, write_files
 
     files, root = first_files(answers), Path.cwd()
     # A link out of the project is refused here already, before anything is written.

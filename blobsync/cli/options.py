@@ -191,7 +191,7 @@ def _asking(session: Session, act: Callable[[], Result]) -> Result:
     try:
         return act()
     except UntrustedStateError as error:
-        from blobsync.cli.consent import agree_to_state
+        from blobsync.cli.confirm import agree_to_state
 
         agree_to_state(session, error)
         return act()

@@ -1,4 +1,12 @@
-"""Progress on standard error: a bar on a terminal, a line every 15 seconds elsewhere, nothing with ``-q``."""
+"""Progress on standard error: a bar on a terminal, a line every 15 seconds elsewhere, nothing with ``-q``.
+
+The bar: what one line of a terminal says about a command under way, and how it gets there and away again.
+
+What the line says is decided by :func:`bar_text`, which is pure, with tqdm's graph in it; :class:`TerminalLine` draws
+it. tqdm's own lines are not used: they do not shorten on narrow terminals, and leave the cursor where other
+output makes them wrap. Of the terminal's language only "erase the line" is needed, for which rich would make
+every command start later.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +14,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from blobsync.base.amounts import count_text, duration_text, size_text
 from blobsync.base.events import Disconnected
-from blobsync.cli.bar import TerminalLine, bar_text, step_verb, waiting_text
+from blobsync.cli.columns import cells, columns_of, shortened
 from blobsync.cli.output import Console
-from blobsync.plan.progress import WORKING, ProgressCounter, WorkerProgress, by_node
+from blobsync.plan.progress import WORKING, Progress, ProgressCounter, WorkerProgress, by_node
 
 if TYPE_CHECKING:
     from blobsync.base.events import Event
@@ -28,6 +37,198 @@ if TYPE_CHECKING:
             ...
 
         def close(self) -> None: ...
+
+
+# A line that fills the last column may wrap, and a wrapped line cannot be erased.
+_SPARE = 1
+_WIDEST = 120
+_GRAPH_LEAST = 6
+_GRAPH_MOST = 30
+_GRAPH_SHARE = 0.35
+_NAME_LEAST = 12
+# What is shown, as far as there is room: the first ones first.
+_LOOKING_ORDER = ("waiting", "again", "read", "looked", "time", "rate")
+_ORDER = ("waiting", "again", "time", "failures", "rate", "files", "sizes", "name", "graph")
+# The width if the terminal does not report one.
+_USUAL_COLUMNS = 80
+# Columns that these take whatever they say, so that nothing beside them moves: "999 KB/s", "89 min left".
+_SIZE_WIDTH = 7
+_TIME_WIDTH = 11
+_FAILURES_WIDTH = 11
+
+_WORDS = {"surveying": "listing", "verifying": "checking"}
+
+# The parts of a line, by what they tell, in the order in which they stand there.
+_Parts = dict[str, str]
+
+
+def step_verb(phase: str) -> str:
+    """What a phase is called here: ``listing`` for ``surveying``, ``checking`` for ``verifying``."""
+    return _WORDS.get(phase, phase)
+
+
+def waiting_text(progress: Progress) -> str:
+    """``no connection for 8 s, trying again``; empty where it does not wait."""
+    if not progress.waiting:
+        return ""
+    return f"{progress.waiting} for {duration_text(progress.waiting_seconds)}{_again(progress)}"
+
+
+def bar_text(progress: Progress, columns: int, *, plain: bool = False) -> str:
+    """The line for a terminal of ``columns``, always narrower than that.
+
+    Parts that do not fit are dropped in this order: how many files are under way, the graph, the name of the current
+    file, the bytes, how many files are done, the rate, failures, the time. Each has a width of its own that does not
+    change, so that the eye finds it where it was. What the transfer waits for stands in place of the rate and the time.
+    ``plain``: the graph has ASCII characters only.
+    """
+    width = min(columns, _WIDEST) - _SPARE
+    verb = progress.doing or step_verb(progress.phase)
+    if not progress.files_expected:
+        return _joined(verb, _fitting(verb, _looking(progress), _LOOKING_ORDER, width))[:width].rstrip()
+    lead = f"{verb} {int(progress.share * 100):3}%"
+    name = "".join(each if each.isprintable() else "?" for each in progress.current) if progress.under_way else ""
+    parts = {"graph": "", **_moving(progress), "name": shortened(name, _NAME_LEAST)}
+    if parts["waiting"] and cells(lead) + 2 + cells(parts["waiting"]) > width:
+        # Why it waits says more than how far it is.
+        lead = parts["waiting"]
+        parts["waiting"] = ""
+    # By the width alone: neither a failure nor another name moves what stands behind the graph.
+    room = _room(lead, progress, width)
+    graph = min(_GRAPH_LEAST + int(_GRAPH_SHARE * room), _GRAPH_MOST)
+    parts["graph"] = _graph(progress.share, graph, plain=plain) if room >= 0 else ""
+    chosen = _fitting(lead, parts, _ORDER, width)
+    if "name" in chosen:
+        chosen["name"] = shortened(name, cells(chosen["name"]) + max(width - cells(_joined(lead, chosen)), 0))
+    more = {"under way": parts["under way"], **chosen}
+    if chosen.get("name") == name and parts["under way"] and cells(_joined(lead, more)) <= width:
+        # Last: all else stays where it was.
+        chosen = {**chosen, "under way": parts["under way"]}
+    return _joined(lead, chosen)[:width].rstrip()
+
+
+def _room(lead: str, progress: Progress, width: int) -> int:
+    """Columns beyond what all parts take at least, where some files failed."""
+    parts = _moving(replace(progress, failures=1, under_way=0, waiting=""))
+    parts = {"graph": " " * _GRAPH_LEAST, **parts, "name": " " * _NAME_LEAST}
+    return width - cells(_joined(lead, {each: text for each, text in parts.items() if text}))
+
+
+def _graph(share: float, width: int, *, plain: bool) -> str:
+    from tqdm import tqdm  # late: most commands end before a bar appears
+
+    return tqdm.format_meter(share * width, width, 0.0, ncols=width, ascii=plain, bar_format="{bar}")
+
+
+def _looking(progress: Progress) -> _Parts:
+    hashing = progress.doing == "hashing"
+    still = hashing or progress.waiting or progress.seconds <= 0
+    rate = 0.0 if still else progress.looked / progress.seconds
+    read = f"{count_text(progress.under_way, 'file')} of {size_text(progress.bytes_expected)}"
+    return {
+        "read": read if hashing else "",
+        "looked": count_text(progress.looked, "name") if progress.looked else "",
+        "rate": f"{rate:,.0f} a second" if rate >= 1 else "",
+        "time": duration_text(progress.seconds) if not progress.waiting else "",
+        **_waiting(progress),
+    }
+
+
+def _waiting(progress: Progress) -> _Parts:
+    if not progress.waiting:
+        return {"waiting": "", "again": ""}
+    said = f"{progress.waiting} for {duration_text(progress.waiting_seconds)}"
+    return {"waiting": said, "again": _again(progress).removeprefix(", ")}
+
+
+def _again(progress: Progress) -> str:
+    return ", trying again" if progress.retrying else ""
+
+
+def _moving(progress: Progress) -> _Parts:
+    whole = f"{progress.files_expected:,}"
+    done = f"{progress.files:,}"
+    noun = "file" if progress.files_expected == 1 else "files"
+    left = progress.seconds_left
+    rate = f"{size_text(int(progress.rate)):>{_SIZE_WIDTH}}/s" if progress.bytes_expected else ""
+    time = f"{duration_text(left)} left" if left is not None else f"{duration_text(progress.seconds)} so far"
+    return {
+        "files": f"{done:>{len(whole)}}/{whole} {noun}",
+        "sizes": _sizes(progress.bytes, progress.bytes_expected),
+        "rate": "" if progress.waiting else rate,
+        "time": "" if progress.waiting else f"{time:<{_TIME_WIDTH}}",
+        **_waiting(progress),
+        "failures": f"{f'{progress.failures:,} failed':<{_FAILURES_WIDTH}}" if progress.failures else "",
+        "under way": f"{progress.under_way:,} at a time" if progress.under_way else "",
+    }
+
+
+def _sizes(there: int, whole: int) -> str:
+    """``1.20 of 3.46 GB``: both in the unit of the whole, and as many digits whatever is there."""
+    if not whole:
+        return ""
+    number, _, unit = size_text(whole).partition(" ")
+    # Three digits, whatever the whole is: of "12 MB" half a megabyte shows.
+    decimals = 0 if unit == "B" else max(3 - len(number.partition(".")[0]), 0)
+    number = f"{float(number):.{decimals}f}"
+    share = float(number) * min(max(there, 0) / whole, 1.0)
+    return f"{share:>{len(number)}.{decimals}f} of {number} {unit}"
+
+
+def _fitting(lead: str, parts: _Parts, order: Sequence[str], width: int) -> _Parts:
+    """The most important parts that there is room for."""
+    chosen: _Parts = {}
+    for name in (name for name in order if parts[name]):
+        more = {each: text for each, text in parts.items() if each in chosen or each == name}
+        if cells(_joined(lead, more).rstrip()) > width:
+            break
+        chosen = more
+    return chosen
+
+
+def _joined(lead: str, chosen: _Parts) -> str:
+    graph, name = chosen.get("graph"), chosen.get("name")
+    text = f"{lead} |{graph}| " if graph else f"{lead}  "
+    for part in (part for each, part in chosen.items() if each not in ("graph", "name")):
+        # What fills a part's width comes after its comma.
+        said = part.rstrip(" ")
+        text += f"{said}, {' ' * (len(part) - len(said))}"
+    text, filled = text.rstrip(" ,"), len(text) - 2
+    return f"{text:<{filled}}{': ' if 'under way' in chosen else '  '}{name}" if name else text
+
+
+class TerminalLine:
+    """The last line of a terminal, drawn over and over; ``terminal`` is the stream that leads to it."""
+
+    def __init__(self, terminal: TextIO) -> None:
+        self._terminal = terminal
+        self._drawn = False
+        encoding = getattr(terminal, "encoding", None) or "ascii"
+        self.plain = encoding.lower().replace("-", "") != "utf8"
+
+    @property
+    def columns(self) -> int:
+        """How wide the terminal is now; a window can be resized at any time."""
+        return columns_of(self._terminal) or _USUAL_COLUMNS
+
+    def draw(self, text: str) -> None:
+        """Put ``text`` in the place of what was drawn before."""
+        # The cursor stays at the beginning: what others write, and the ^C that the terminal echoes, adds nothing
+        # to the line's width, and the next drawing covers it.
+        self._write(f"\r{text}\x1b[K\r")
+        self._drawn = True
+
+    def clear(self) -> None:
+        """Leave nothing of it, nor of what the terminal echoed beside it."""
+        if self._drawn:
+            self._write("\r\x1b[K")
+            self._drawn = False
+
+    def _write(self, text: str) -> None:
+        # A closed terminal does not stop the work.
+        with suppress(OSError, ValueError):
+            self._terminal.write(text)
+            self._terminal.flush()
 
 
 # Without a terminal: seconds between two lines. With -v there are more.

@@ -72,7 +72,7 @@ class Session:
 
     def overrides(self) -> Mapping[str, Any]:
         """What ``-p`` and ``-n`` change in the cluster file. Raises ``ConfigError``."""
-        from blobsync.config.overrides import parse_overrides
+        from blobsync.config.loader import parse_overrides
 
         merged = dict(parse_overrides(self.param)) if self.param else {}
         return {**merged, "num_gpu": self.num_gpu} if self.num_gpu is not None else merged

@@ -329,7 +329,7 @@ def _state_data(state: EmulatorState) -> dict[str, Any]:
 
 
 def _checked_data(found: _Found, told: Sequence[str]) -> dict[str, Any]:
-    from blobsync.config.file_shares import entry_url
+    from blobsync.config.mapping import entry_url
 
     item = found.item
     return {

@@ -10,7 +10,7 @@ import typer
 
 from blobsync.base.amounts import count_text, duration_text, size_text
 from blobsync.base.errors import BlobsyncError
-from blobsync.cli.consent import with_consent
+from blobsync.cli.confirm import with_consent
 from blobsync.cli.options import OptionalPaths, command
 from blobsync.cli.output import Result
 from blobsync.cli.running_words import running_data, running_line

@@ -20,7 +20,7 @@ from blobsync.base.errors import ArchiveError, NothingMatchedError
 from blobsync.base.file_states import LocalState
 from blobsync.base.regular_files import regular_only
 from blobsync.code.digest import MANIFEST_NAME
-from blobsync.code.secret_files import LOOKED_AT, names_it, why_secret
+from blobsync.code.secrets import LOOKED_AT, names_it, why_secret
 from blobsync.config.log_folder import log_folders_inside
 from blobsync.config.model import Cluster
 from blobsync.local.errors import local_error

@@ -3,20 +3,38 @@
 All problems are collected, not only the first: ``config check`` shows them together.
 
 pydantic could check the types, but adds 85 ms to each command, and its messages name no file or line.
+
+The known word that a mistyped one most likely meant.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from blobsync.base.amounts import count_text
 from blobsync.base.azure_urls import Secret
 from blobsync.base.errors import ConfigError
 from blobsync.config.known_keys import GONE_PLATFORMS, PROGRAM_FORM, Key, Kind
-from blobsync.config.nearest import nearest
 from blobsync.config.yaml_lines import Document, KeyPath
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The most similar of ``known``, or None where nothing is near enough to suggest."""
+    # difflib is needed only for errors; importing it here keeps start-up fast.
+    from difflib import get_close_matches
+
+    candidates = {item.lower(): item for item in known}
+    found = get_close_matches(word.lower(), list(candidates), n=1, cutoff=0.6)
+    return candidates[found[0]] if found else None
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """A hint, or None."""
+    guess = nearest(word, known)
+    return f"did you mean '{guess}'?" if guess else None
+
 
 # $${NAME} stands for a literal ${NAME}.
 _VARIABLE = re.compile(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")

@@ -7,7 +7,6 @@ is ours. In: the user's data folder. Out: an endpoint with accounts. Calls ``bas
 from __future__ import annotations
 
 from blobsync.emulator.account import new_key
-from blobsync.emulator.containers import make_container
-from blobsync.emulator.server import Emulator, EmulatorState
+from blobsync.emulator.server import Emulator, EmulatorState, make_container
 
 __all__ = ["Emulator", "EmulatorState", "make_container", "new_key"]

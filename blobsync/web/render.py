@@ -1,4 +1,7 @@
-"""Values -> pages. Every text is escaped by the templates, and no secret leaves in a page unless it was asked for."""
+"""Values -> pages. Every text is escaped by the templates, and no secret leaves in a page unless it was asked for.
+
+The places of the navigation, in its order.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import time
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -20,8 +23,37 @@ from blobsync.base.redaction import redact_answer
 from blobsync.web.app_state import desk_of
 from blobsync.web.gate import TOKEN_FIELD
 from blobsync.web.login import Visit
-from blobsync.web.places import PLACES, place_of
 from blobsync.web.source import Source
+
+
+class NavigationPlace(NamedTuple):
+    """One of them: its name, its address, the name of its picture in ``icons.svg``, and where else its pages are."""
+
+    name: str
+    path: str
+    icon: str
+    more: tuple[str, ...] = ()
+
+
+PLACES = (
+    NavigationPlace("Project", "/", "folder"),
+    NavigationPlace("Transfers", "/transfers", "arrows", ("/history",)),
+    NavigationPlace("Jobs", "/jobs", "list"),
+    NavigationPlace("New job", "/new-job", "plus"),
+    NavigationPlace("Clusters", "/clusters", "nodes"),
+)
+
+
+def place_of(address: str) -> NavigationPlace:
+    """Where an address belongs: to the place with an address that it begins with; to the first one otherwise."""
+    return next(
+        (each for each in PLACES[1:] if any(_is_below(address, own) for own in (each.path, *each.more))), PLACES[0]
+    )
+
+
+def _is_below(address: str, own: str) -> bool:
+    return f"{address}/".startswith(f"{own}/")
+
 
 FOLDER = Path(__file__).parent
 _NOW, _NOW_SECONDS = "just now", 90.0

@@ -10,8 +10,16 @@ import pytest
 from blobsync.base.azure_urls import ContainerUrl
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.reasons import Reason
-from blobsync.cli.reports import files_shown, plan_data, plan_lines, result_data, result_lines
-from blobsync.cli.verify_report import verify_code, verify_data, verify_lines
+from blobsync.cli.reports import (
+    files_shown,
+    plan_data,
+    plan_lines,
+    result_data,
+    result_lines,
+    verify_code,
+    verify_data,
+    verify_lines,
+)
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import (
     Action,

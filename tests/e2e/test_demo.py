@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import UsageError
-from blobsync.cli.demo_data import change_some, checksums, copy_data_set
-from blobsync.cli.demonstration import run_demo
+from blobsync.cli.demo import change_some, checksums, copy_data_set, run_demo
 from tests.conftest import TOOLS
 
 pytestmark = pytest.mark.e2e

@@ -22,9 +22,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from blobsync.base.process import SubprocessRunner
-from blobsync.emulator.azurite import find_azurite
 from blobsync.emulator.nodejs import ensure_node
-from blobsync.emulator.server import QUICK_LOOKUPS
+from blobsync.emulator.server import QUICK_LOOKUPS, find_azurite
 
 GUARD = Path(__file__).resolve().parents[2] / "blobsync" / "emulator" / "guard.js"
 READY = re.compile(r"successfully listens on (https://127\.0\.0\.1:\d+)")

@@ -16,8 +16,7 @@ from blobsync.base.errors import BlobsyncError
 from blobsync.base.process_mark import ProcessMark
 from blobsync.base.reasons import Reason
 from blobsync.config.accounts import AccountFile, WorkspaceFile, first_of
-from blobsync.config.loader import load_cluster
-from blobsync.config.overrides import parse_overrides
+from blobsync.config.loader import load_cluster, parse_overrides
 from blobsync.config.trusted_links import load_trusted_links, trusted_links_file
 from blobsync.config.user_config import load_user_config, user_config_file
 from blobsync.config.yaml_lines import read_document

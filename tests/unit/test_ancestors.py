@@ -18,7 +18,7 @@ from blobsync.config.job_keys import IDLE, IDLE_HERE
 from blobsync.config.known_keys import CLUSTER, FOLDER
 from blobsync.config.loader import load_cluster
 from blobsync.config.model import Cluster
-from blobsync.config.new_cluster import with_changes
+from blobsync.config.scaffold import with_changes
 from blobsync.config.yaml_lines import KeyPath
 from blobsync.jobs.backends import create_backend
 from blobsync.jobs.describe import SubmitRequest, describe

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from blobsync.cli.bar import TerminalLine, bar_text
+from blobsync.cli.progress import TerminalLine, bar_text
 from blobsync.plan.progress import Progress
 
 _MOVING = Progress(

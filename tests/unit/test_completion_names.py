@@ -10,7 +10,7 @@ import pytest
 
 from blobsync.base.errors import StorageUnreachableError
 from blobsync.cli.completion import complete_plan, completes
-from blobsync.cli.transfer_options import TRANSFER_OPTIONS
+from blobsync.cli.copy import TRANSFER_OPTIONS
 from blobsync.config.loader import load_cluster
 from blobsync.project.completion_names import names_below
 from tests.e2e.world import wait_until

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from blobsync.base.errors import ConfigError, ConfigNotFoundError, UnknownClusterError
-from blobsync.config.loader import cluster_names, load_cluster, load_workspace
+from blobsync.config.loader import cluster_names, load_cluster, load_workspace, parse_overrides
 from blobsync.config.model import Cluster
-from blobsync.config.overrides import parse_overrides
 from blobsync.config.project_root import find_project
 from tests.unit.project_files import NO_ENVIRON, ProjectFiles
 

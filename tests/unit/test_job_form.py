@@ -13,8 +13,7 @@ import pytest
 from blobsync.base.errors import BlobsyncError, ConfigError, NothingMatchedError, UnsafeNameError, UsageError
 from blobsync.config.job_keys import ONLY_ON
 from blobsync.config.known_keys import PLATFORMS
-from blobsync.config.loader import load_cluster
-from blobsync.config.overrides import parse_overrides
+from blobsync.config.loader import load_cluster, parse_overrides
 from blobsync.jobs.backends import create_backend
 from blobsync.jobs.describe import SubmitRequest, describe
 from blobsync.jobs.form.checked import CheckedForm, check_form

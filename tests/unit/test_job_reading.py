@@ -25,7 +25,7 @@ from blobsync.jobs.node_use import node_of_log, node_use
 from blobsync.jobs.queries import JobReading
 from blobsync.jobs.spec import CodeRef, FolderLink, JobRef, RunInfo, State
 from blobsync.jobs.timeline import spans_of
-from blobsync.web.job_charts import use_charts
+from blobsync.web.charts import use_charts
 from tests.fakes.backend import FakeBackend
 from tests.fakes.jobs import make_spec
 from tests.fakes.store import MemoryStore

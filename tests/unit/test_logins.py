@@ -13,10 +13,9 @@ from blobsync.base.azure_urls import ContainerUrl
 from blobsync.base.errors import ConfigError, CredentialError, UsageError
 from blobsync.config.account_files import files_for_login, folder_in_use
 from blobsync.config.check import check_project
-from blobsync.config.first_files import StorageAnswers, first_files, folder_names, split_account
 from blobsync.config.loader import load_cluster
 from blobsync.config.logins import forget_login, load_login, logins_file, parse_login, save_login, stored_logins
-from blobsync.config.scaffold import ignore_data, write_files
+from blobsync.config.scaffold import StorageAnswers, first_files, folder_names, ignore_data, split_account, write_files
 from blobsync.store.connect import signer_for
 from tests.unit.project_files import ProjectFiles
 

@@ -8,8 +8,8 @@ import pytest
 
 from blobsync.base.errors import EmulatorError
 from blobsync.base.process import Completed
-from blobsync.emulator.azurite import azurite_home, find_azurite, install_azurite, pinned_version
 from blobsync.emulator.nodejs import NODE_WHEEL, NodeJs, ensure_node, find_node, last_lines
+from blobsync.emulator.server import azurite_home, find_azurite, install_azurite, pinned_version
 from tests.fakes.runner import Call, ScriptedRunner
 
 NPM_CLI = Path("lib") / "node_modules" / "npm" / "bin" / "npm-cli.js"

@@ -15,12 +15,10 @@ import pytest
 
 from blobsync.base.errors import UsageError
 from blobsync.base.failure_codes import FailureCode
-from blobsync.cli.bar import bar_text
-from blobsync.cli.colors import painted, wants_color
 from blobsync.cli.columns import cells, wrapped
 from blobsync.cli.job_words import table
-from blobsync.cli.output import Console, Result
-from blobsync.cli.progress import LineListener, QuietListener
+from blobsync.cli.output import Console, Result, painted, wants_color
+from blobsync.cli.progress import LineListener, QuietListener, bar_text
 from blobsync.cli.timings import TimedListener
 from blobsync.plan.progress import Progress
 from blobsync.plan.transfer_plan import FileFailure

@@ -13,10 +13,9 @@ from blobsync.local.transfer_log import TransferEntry
 from blobsync.project.browse import Beginning
 from blobsync.project.folders import FolderName, FolderStatus
 from blobsync.web.charts import HEIGHT, bytes_chart, rate_curve
-from blobsync.web.folder_rows import folder_view
-from blobsync.web.places import place_of
+from blobsync.web.pages.browse import folder_view
 from blobsync.web.previews import TEXT_BYTES, changed_lines, picture_type, preview_of
-from blobsync.web.render import breakable_text
+from blobsync.web.render import breakable_text, place_of
 
 _PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
 

@@ -15,9 +15,9 @@ from blobsync.config.job_keys import IDLE, LINKING, NOWHERE, read_only_words
 from blobsync.config.known_keys import PHILLY_MARKS
 from blobsync.config.loader import ClusterFile, reload_cluster
 from blobsync.config.model import Cluster
-from blobsync.config.new_cluster import NewFile, flattened, with_changes
 from blobsync.config.philly import philly_names
 from blobsync.config.project_root import CLUSTER_FOLDER
+from blobsync.config.scaffold import NewFile, flattened, with_changes
 from blobsync.config.typed import CODE_KEY
 from blobsync.config.yaml_lines import Document
 from blobsync.jobs.batchai.job_file import read_job_file

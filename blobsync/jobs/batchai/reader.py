@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from blobsync.base.errors import ConfigError, ConfigNotFoundError
-from blobsync.config.nearest import nearest
-from blobsync.config.typed import is_placeholder
+from blobsync.config.typed import is_placeholder, nearest
 from blobsync.config.yaml_lines import Document, KeyPath, read_document
 
 # In their place `az batchai job create` put the user's account and its key, from the variables of these names.

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from blobsync.base.errors import BlobsyncError, ConfigError
 from blobsync.config.known_keys import Kind
+from blobsync.config.loader import SHOWN, apply_overrides, parse_overrides
 from blobsync.config.model import Cluster
-from blobsync.config.overrides import SHOWN, apply_overrides, parse_overrides
 from blobsync.config.typed import FOLDER_SUFFIX
 from blobsync.config.yaml_lines import Document
 from blobsync.jobs.describe import SLURM_OPTIONS, SubmitRequest

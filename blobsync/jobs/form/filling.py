@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from blobsync.config.loader import SHOWN, apply_overrides
 from blobsync.config.model import Cluster
-from blobsync.config.overrides import SHOWN, apply_overrides
 from blobsync.config.typed import FOLDER_SUFFIX
 from blobsync.config.yaml_lines import Document
 from blobsync.jobs.describe import SLURM_OPTIONS

@@ -15,8 +15,8 @@ from typing import Any
 
 from blobsync.base.errors import BlobsyncError, ConfigError, LocalFileError, NothingMatchedError, UsageError
 from blobsync.base.redaction import redact
-from blobsync.config.new_cluster import NewFile
-from blobsync.config.overrides import parse_overrides
+from blobsync.config.loader import parse_overrides
+from blobsync.config.scaffold import NewFile
 from blobsync.config.yaml_lines import read_document
 from blobsync.jobs.describe import is_secret_name
 from blobsync.jobs.form.fields import BY_NAME, INCLUDE, MODE

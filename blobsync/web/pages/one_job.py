@@ -24,8 +24,8 @@ from blobsync.jobs.spec import SERVICES, State
 from blobsync.jobs.submit import Submitted
 from blobsync.project.jobs import open_job_reading, open_jobs
 from blobsync.web.app_state import desk_of, form_of
+from blobsync.web.charts import timeline, use_charts
 from blobsync.web.events import live_parts
-from blobsync.web.job_charts import timeline, use_charts
 from blobsync.web.render import fragment, page
 from blobsync.web.source import Source
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from blobsync.base.errors import ConfigError
 from blobsync.config.model import Cluster
-from blobsync.config.nearest import nearest
+from blobsync.config.typed import nearest
 from blobsync.jobs.backends.kubernetes.pod_security import FIELDS, RESTRICTED, RESTRICTED_CONTEXT, SecurityContext
 
 # The time for which a Job and its logs stay after its end.
