@@ -1,8 +1,6 @@
-"""Before anything is touched: the question that a person answers, and what Ctrl-C means until then.
+"""Asks the user before anything is changed: yes or no, consent to a risk, or a text.
 
-Asking once about a symlink or an option for docker that leaves the project, and a state folder of somebody else.
-
-Questions whose answer is a text: on standard error, and the answer of a secret one is never shown.
+Questions go to standard error. The answer to a secret one is never shown. Ctrl-C at a question changes nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""``u``, ``d``, ``plan``, ``apply`` and ``verify``.
-
-The options that ``u``, ``d`` and ``plan`` share, and the ``TransferOptions`` that they mean.
-"""
+"""``u``, ``d``, ``plan``, ``apply`` and ``verify``, and the options that they share."""
 
 from __future__ import annotations
 

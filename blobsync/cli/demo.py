@@ -1,11 +1,7 @@
-"""``demo``.
+"""``blobsync demo``: carries a real data set through the main commands, against an embedded blob server.
 
-The demo's data set: files that nobody here made, found on this machine, and the project around them.
-
-``blobsync demo``: a real data set goes through the whole main job, against an embedded blob server.
-
-Every step runs the real command in a separate process, shown as a user would type it; the result is then
-checked from outside, by checksums and by the command's own ``--json``.
+The data set is files found on this machine. Every step runs the real command in a separate process, shown as a user
+would type it; the result is then checked from outside, by checksums and by the command's own ``--json``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """``submit``, ``local``, ``resubmit``, ``a``/``abort``, ``ssh`` and ``watch``: the commands that start and stop jobs.
 
-Those that look at jobs are in ``job_views``.
-
-``-c a,b,c`` of ``submit``: the first of these clusters with enough free GPUs, and why.
+Those that look at jobs are in ``job_views``. With ``-c a,b,c``, ``submit`` uses the first of these clusters that has
+enough free GPUs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The one place that prints.
+"""The only module that prints.
 
 Standard output gets only the answer; errors, hints, notes and progress go to standard error.
 With ``--json`` the answer is one document, even if the command fails:
@@ -6,7 +6,7 @@ With ``--json`` the answer is one document, even if the command fails:
     {"blobsync": 1, "command": [...], "status": "success|partial|error|cancelled", "exit_code": N,
      "data": {...}, "errors": [{"code", "message", "hint", "path"}]}
 
-Colours of lines that are printed: by what a line begins with, so that no command has to know of them. Pure.
+The colour of a line depends on how it begins, so that no command chooses colours.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""Progress on standard error: a bar on a terminal, a line every 15 seconds elsewhere, nothing with ``-q``.
+"""Shows progress on standard error: a bar on a terminal, a line every 15 seconds elsewhere, nothing with ``-q``.
 
-The bar: what one line of a terminal says about a command under way, and how it gets there and away again.
-
-What the line says is decided by :func:`bar_text`, which is pure, with tqdm's graph in it; :class:`TerminalLine` draws
-it. tqdm's own lines are not used: they do not shorten on narrow terminals, and leave the cursor where other
-output makes them wrap. Of the terminal's language only "erase the line" is needed, for which rich would make
-every command start later.
+:func:`bar_text` makes the bar's line, with tqdm's graph in it; :class:`TerminalLine` draws it. tqdm does not draw the
+line itself because its lines do not get shorter on a narrow terminal, and leave the cursor where other output makes
+them wrap. The only control sequence needed is "erase the line"; rich would make every command start later.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Plans and results as JSON data and as lines for people.
-
-What ``verify`` found, over all its PATHs, as JSON data and as lines for people.
-"""
+"""Plans, results and the findings of ``verify``, as JSON data and as lines of text."""
 
 from __future__ import annotations
 

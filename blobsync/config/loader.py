@@ -1,16 +1,14 @@
-"""From a project's files to one checked ``Cluster``.
+"""Reads a project's files into one checked ``Cluster``.
 
-The folder entries of a cluster file, in all the forms that ACT and Philly wrote them.
+A folder entry may have any of the forms that ACT and Philly wrote:
 
-data_folder: {azure_blob_config_file: FILE, path: P}    the entry's own account file
-data_folder: {path: P}                                  the account file at the top of the cluster file
-data_folder: P                                          the same, as a string
-data_folder: /blob/P                                    below a blob_mount_point: that mount's account file
+    data_folder: {azure_blob_config_file: FILE, path: P}    the entry's own account file
+    data_folder: {path: P}                                  the account file at the top of the cluster file
+    data_folder: P                                          the same, as a string
+    data_folder: /blob/P                                    below a blob_mount_point: that mount's account file
 
-``-p``: YAML on the command line that is merged into a cluster file.
-
-Mappings are merged key by key, anything else replaces what the file says. As in ACT, a key may be a path
-with ``$`` between its words: ``-p '{docker$image: other}'``.
+YAML from ``-p`` on the command line is merged into the cluster file: mappings key by key, anything else replaces what
+the file says. As in ACT, a key may be a path with ``$`` between its words: ``-p '{docker$image: other}'``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Which blob a path of the project belongs to. Pure: looks at no file and no network.
+"""Maps a path of the project to its blob. Does no I/O.
 
 The folder entry with the longest prefix wins, and a prefix covers whole names only: ``data`` covers
-``data/voc`` but not ``data2``. Paths are used as written; symlinks are not resolved.
-
-Azure file shares: jobs of Azure ML mount them, no transfer of ours reaches one. A refusal says what does. Pure.
+``data/voc`` but not ``data2``. Paths are used as written; symlinks are not resolved. Azure file shares are mapped to
+nothing: jobs of Azure ML mount them, no transfer reaches one, and the error names the tool that does.
 """
 
 from __future__ import annotations

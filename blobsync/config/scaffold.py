@@ -1,13 +1,8 @@
-"""``config new``: the first files of a project, with every line explained.
+"""``config new``: writes the first files of a project, with every line explained.
 
-The files either work at once (``emulator``: with ``blobsync emulator start``) or contain
-placeholders in angle brackets, which ``config check`` reports. ``convert`` writes its files through here, too.
-
-What ``config new`` writes for somebody's own storage: the answers, and the files that follow from them. Pure.
-
-The account file holds no secret, so it belongs in git: a colleague's clone needs only ``blobsync login``.
-
-Cluster and account files that a conversion writes, as YAML. Pure.
+The files either work at once (``emulator``: with ``blobsync emulator start``; or with the answers about the user's own
+storage) or contain placeholders in angle brackets, which ``config check`` reports. An account file holds no secret, so
+it belongs in git: a colleague's clone needs only ``blobsync login``. ``convert`` writes its files through this module.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""A document against its table of keys: types, ``${ENV}`` values, unknown keys.
+"""Checks a document against a table of keys: types, ``${ENV}`` values, unknown keys and the most similar known one.
 
 All problems are collected, not only the first: ``config check`` shows them together.
 
 pydantic could check the types, but adds 85 ms to each command, and its messages name no file or line.
-
-The known word that a mistyped one most likely meant.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Starts, finds and stops the blob server that takes the place of a storage account: Azurite on loopback.
+"""Installs, starts, finds and stops the blob server that replaces a storage account: Azurite on loopback.
 
-Processes are identified through ``/proc``: psutil would be a compiled package for these few lines.
-
-Containers in the emulator; for real accounts, making them is left to whoever owns the account.
-
-The pinned Azurite: found, or installed by npm into the user's data directory.
+npm installs the pinned Azurite into the user's data directory. Containers are made in the emulator only; in a real
+account its owner makes them. Processes are identified through ``/proc``: psutil would be a compiled package for these
+few lines.
 """
 
 from __future__ import annotations

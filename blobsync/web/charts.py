@@ -1,7 +1,6 @@
-"""Numbers -> points of SVG. Widths and heights are attributes, since the policy of the pages allows no inline style.
+"""Charts as SVG, with a text for screen readers. Does no I/O.
 
-Charts as SVG with a text for those who do not see them. Pure; all positions are attributes, as the policy allows no
-inline style.
+Widths and heights are attributes, since the policy of the pages allows no inline style.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Values -> pages. Every text is escaped by the templates, and no secret leaves in a page unless it was asked for.
+"""Renders pages from templates, which escape every text; the navigation.
 
-The places of the navigation, in its order.
+No secret is in a page unless it was asked for.
 """
 
 from __future__ import annotations

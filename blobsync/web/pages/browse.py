@@ -1,7 +1,4 @@
-"""Folders of the project, here and in their containers, side by side; blobs with previews and links.
-
-The names of a folder as rows of a table: which are shown, in which order, and what is said of each. Pure.
-"""
+"""Folders of the project, here and in their containers, side by side; blobs with previews and links."""
 
 from __future__ import annotations
 
