@@ -138,7 +138,7 @@ def test_nothing_imports_the_sdk_before_it_is_needed() -> None:
 
 def test_a_short_upload_imports_only_what_it_needs() -> None:
     # Three quarters of a short command's time are imports.
-    modules = ("cli.copy", "project.api", "store.connect", "store.rest.curl_transport", "direct.engine")
+    modules = ("cli.copy", "project.api", "store.connect", "store.rest.curl", "direct.engine")
     program = f"import sys, {', '.join(f'blobsync.{name}' for name in modules)}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
@@ -203,7 +203,7 @@ WRITERS: dict[str, str] = {
     **dict.fromkeys(("local.files", "local.part_files"), "what comes from outside: downloads and logs"),
     "base.user_data": "what the user agreed to and logs in with, in the user's own configuration",
     **dict.fromkeys(("azcopy", "transfer.receipts", "local.state_dir"), "our own records and staging folders"),
-    "local.state_seal": "the seal of the state folder",
+    "local.state_dir": "the seal of the state folder",
     "local.range_records": "which ranges of a download are there",
     "local.running_records": "how far transfers under way are",
     **dict.fromkeys(("local.sorted_runs", "plan.plan_records"), "plans that memory does not hold"),

@@ -1,30 +1,30 @@
 """azcopy as an engine: each task is one azcopy job over exactly the task's files, checked by us.
 
 azcopy's own report is not used. Uploads are reported without a destination state, so that the caller checks
-them. A folder that azcopy copied is checked here for unplanned blobs. Downloads are checked here, file
-by file, before they take their final names.
+them. Downloads are checked here, file by file, before they take their final names. When azcopy copies a whole folder it
+lists the source itself, and no kernel confines it to names in a container: it gets such a copy only if it cannot
+replace any other blob, and afterwards the destination is compared with the plan.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from blobsync.azcopy import argv, readback
+from blobsync.azcopy import argv
 from blobsync.azcopy.arrivals import Arrivals
 from blobsync.azcopy.binary import find_azcopy
-from blobsync.azcopy.blobs_around import blobs_below, first_other
 from blobsync.azcopy.carry import action_refusal, is_single_file, needs_list_of_files, refusal
 from blobsync.azcopy.confine import Confinement, Landlock
 from blobsync.azcopy.job import AzcopyJob, AzcopyJobOutcome
 from blobsync.azcopy.messages import JobProgress
 from blobsync.azcopy.reasons import AzcopyTransferError, LogReader, blob_or_path
 from blobsync.azcopy.sources import SourceHashes, build_links
-from blobsync.azcopy.verdict import LogFollower, Verdict
+from blobsync.azcopy.verdict import LogFollower, Verdict, damaged_blobs, needs_reading_back, send_again
 from blobsync.azcopy.workspace import Workspace, workspace
 from blobsync.base.azure_urls import SasToken
 from blobsync.base.errors import (
@@ -48,6 +48,23 @@ from blobsync.plan.transfer_plan import FileAction, Route
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.store.grants import READ_FOLDER, WRITE_BLOBS, WRITE_BLOBS_WITH_TIER
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
+
+
+def blobs_below(end: RemoteEnd) -> Iterator[tuple[str, RemoteState]]:
+    """Every blob of the folder by its name relative to it, those included that a survey takes for no data.
+
+    Left out are stubs of folders (``hdi_isfolder``), which a service with folders makes by itself.
+    """
+    prefix = f"{end.name}/" if end.name else ""
+    for blob in end.store.list_blobs(prefix):
+        if not blob.is_folder_stub:
+            yield blob.name[len(prefix) :], RemoteState(blob.size, blob.etag, blob.md5)
+
+
+def first_other(end: RemoteEnd, planned: Collection[str]) -> str | None:
+    """A blob of the folder that the plan does not have; None where there is none."""
+    return next((name for name, _ in blobs_below(end) if name not in planned), None)
+
 
 # Stop azcopy after this long without traffic (seconds).
 STALL_AFTER = 300.0
@@ -177,19 +194,19 @@ class _Transfer:
         for name, action in names.items():
             state = hashes.states.get(action.path)
             error = hashes.errors.get(action.path) or verdict.failure(name, state or action.source)
-            if not error and state and readback.is_needed(verdict.end.store, state.size, self._tuning.block_mb):
+            if not error and state and needs_reading_back(verdict.end.store, state.size, self._tuning.block_mb):
                 unchecked[verdict.end.at(name)] = action, state
             else:
                 self._settle(action, error, state)
         if not unchecked:
             return
         md5s = {name: state.md5 or b"" for name, (_, state) in unchecked.items()}
-        found = readback.damaged(verdict.end.store, md5s)
+        found = damaged_blobs(verdict.end.store, md5s)
         damaged = [(unchecked.pop(name)[0], there) for name, there in found.items()]
         for action, state in unchecked.values():
             self._settle(action, None, state)
         if damaged:
-            again = readback.send_again(self._task, damaged, self._run.listener)
+            again = send_again(self._task, damaged, self._run.listener)
             # The listener has already counted these bytes.
             self._bytes.skip(sum(moved.action.size for moved in again.moved))
             for moved in again.moved:

@@ -1,9 +1,21 @@
-"""What became of a job's files: from azcopy's log and messages, and by a look of our own where these break off."""
+"""Decides what became of a job's files, from azcopy's log and messages, and from the blobs where these break off.
+
+azcopy sends no checksum with the blocks of a file; the MD5 that it stores with the blob is that of the local file. Over
+TLS no byte changes unnoticed. Over plain http, which emulators speak, one would; the service checks the
+MD5 of a blob that is sent in one piece, so only files in several blocks are read back. A damaged blob carries the
+right MD5 and would be taken for the file from then on, so it is replaced at once, by the engine whose every request
+carries a checksum.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from blobsync.azcopy.job import AzcopyJobOutcome
 from blobsync.azcopy.reasons import (
@@ -19,10 +31,14 @@ from blobsync.base.azure_urls import SasToken
 from blobsync.base.errors import BlobsyncError, CredentialError, StorageError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, RemoteState
+from blobsync.direct.engine import DirectEngine
 from blobsync.direct.pool import NotTriedError
+from blobsync.plan.listener import Listener
 from blobsync.plan.pairs import equal_content
-from blobsync.plan.transfer_plan import Route
+from blobsync.plan.transfer_plan import FileAction, Route
 from blobsync.store.ends import RemoteEnd
+from blobsync.store.protocol import BlobInfo, BlobStore
+from blobsync.transfer.engines import CollectedReport, MoveTask
 
 _SINGLE_QUESTIONS = 20
 
@@ -167,3 +183,67 @@ class Verdict:
             # The same error as azcopy's, whose text is better.
             self._there = {}
         return self._there.get(name)
+
+
+_THREADS = 4
+_PIECE = 1 << 20
+
+
+def needs_reading_back(store: BlobStore, size: int, block_mb: float) -> bool:
+    """Whether a blob of ``size`` bytes went through ``store``'s line in blocks that nobody checked."""
+    return store.container.endpoint.startswith("http://") and size > block_mb * (1 << 20)
+
+
+def damaged_blobs(store: BlobStore, expected: Mapping[str, bytes]) -> dict[str, RemoteState | None]:
+    """The blobs that are said to have the expected MD5 and have not, or are gone (None), each as it is now.
+
+    One with another MD5 is a later version of somebody else's: it is left to the fresh look.
+    """
+    pool = ThreadPoolExecutor(_THREADS)
+    try:
+        looks = pool.map(lambda item: _look(store, *item), expected.items())
+        return {name: look.there for name, look in zip(expected, looks, strict=True) if look.is_damaged}
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def send_again(
+    task: MoveTask, found: Iterable[tuple[FileAction, RemoteState | None]], listener: Listener
+) -> CollectedReport:
+    """Replace what arrived damaged, as it was ``found``, provided that nobody else did meanwhile."""
+    end = task.part.destination
+    if not isinstance(end, RemoteEnd):
+        raise ValueError("only uploads are sent again")
+    fresh = [replace(action, destination=there) for action, there in found]
+    report = CollectedReport()
+    DirectEngine().move(task._replace(actions=fresh), report, listener)
+    for action, _ in report.failed:
+        # No blob is better than a damaged one that looks valid. A SAS may not allow the deletion.
+        with suppress(StorageError):
+            if isinstance(action.destination, RemoteState):
+                end.store.delete(end.at(action.target or action.path), etag=action.destination.etag)
+    return report
+
+
+class _Look(NamedTuple):
+    is_damaged: bool
+    there: RemoteState | None = None
+
+
+def _look(store: BlobStore, name: str, md5: bytes) -> _Look:
+    digest = hashlib.md5(usedforsecurity=False)
+    blob: BlobInfo | None
+    try:
+        with store.open(name) as reader:
+            blob = reader.info
+            while piece := reader.read(_PIECE):
+                digest.update(piece)
+    except StorageError:
+        # It cannot be read, or is gone.
+        blob = store.head(name)
+    else:
+        if digest.digest() == md5:
+            return _Look(is_damaged=False)
+    if blob is None:
+        return _Look(is_damaged=True)
+    return _Look(blob.md5 == md5, RemoteState(blob.size, blob.etag, blob.md5))

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from blobsync.base.listeners import Listener, listener_at
+from blobsync.base.loopback_listeners import Listener, listener_at
 
 
 class Service(enum.Enum):

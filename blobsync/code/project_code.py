@@ -26,8 +26,14 @@ from blobsync.code.archive import manifest, write_archive
 from blobsync.code.digest import MANIFEST_NAME
 from blobsync.code.files import CodeRules, Decision, code_rules, why
 from blobsync.code.git import GitState, ask_git
-from blobsync.code.publish import CodePlace, look_up_code, prune_archives, publish_archive, published_digest
-from blobsync.code.published_files import listed_digest
+from blobsync.code.publish import (
+    CodePlace,
+    listed_digest,
+    look_up_code,
+    prune_archives,
+    publish_archive,
+    published_digest,
+)
 from blobsync.code.snapshot import (
     BIGGEST,
     LARGE,
@@ -48,7 +54,7 @@ from blobsync.local.state_dir import StateDir
 from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import TransferResult
-from blobsync.store.connections import Connections
+from blobsync.store.connect import Connections
 from blobsync.store.grants import CODE_COPY_SECONDS, READ_BLOB
 
 _ATTEMPTS = 3

@@ -1,8 +1,11 @@
-"""Puts a code archive where nodes fetch it, so that no node ever sees half of one.
+"""Puts a code archive where nodes fetch it, so that no node ever sees half of one; lists the files of published code.
 
 ``<code_path>.d/<digest>.zip`` is written first, and only once; then ``code_path`` itself receives the same
 bytes in one request: a copy inside the service, or a second upload where the service refuses that. Either
 write is complete or has not happened, so a kill in between costs only time.
+
+An archive is untrusted input: what is inflated is bounded, and a list of files counts only if it gives the archive's
+own digest.
 """
 
 from __future__ import annotations
@@ -11,9 +14,11 @@ import base64
 import hashlib
 import re
 import secrets
+import struct
 import time
+import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -21,11 +26,13 @@ from typing import BinaryIO
 from blobsync.base.azure_urls import SasToken
 from blobsync.base.errors import (
     AccessDeniedError,
+    ArchiveError,
     BlobNotFoundError,
     CopySourceRefusedError,
     CredentialError,
     PreconditionFailedError,
 )
+from blobsync.code.digest import MANIFEST_NAME, digest_of_records, read_listed
 from blobsync.plan.listener import Listener
 from blobsync.store.protocol import ANYTHING, BlobInfo, BlobProperties, BlobStore, Precondition
 
@@ -169,3 +176,62 @@ def _upload_blocks(store: BlobStore, name: str, stream: BinaryIO, listener: List
 def _blocks(stream: BinaryIO) -> Iterator[bytes]:
     while body := stream.read(_BLOCK):
         yield body
+
+
+# The local header of a member, without its name. PKWARE, APPNOTE.TXT 4.3.7.
+_HEADER = struct.Struct("<4sHHHHHIIIHH")
+_MAGIC = b"PK\x03\x04"
+_DEFLATED = 8
+# A million files (bytes).
+_LARGEST = 200_000_000
+_PIECE = 1 << 16
+
+
+def published_files(store: BlobStore, name: str, digest: str) -> Mapping[str, str]:
+    """Each file's path, with its mode and the SHA-256 of its content, of the archive ``name``.
+
+    Raises ``ArchiveError`` for one that init did not write, or that is not that of ``digest``, and ``StorageError``.
+    """
+    try:
+        in_folder = not name.endswith(".zip")
+        records = [one.record for one in read_listed(_list_in(store, name) if in_folder else _manifest(store, name))]
+    except (ValueError, zlib.error, struct.error, BlobNotFoundError) as error:
+        raise ArchiveError(f"{name} has no list of its files: blobsync init did not make it") from error
+    if digest_of_records(records) != digest:
+        raise ArchiveError(f"the list of files in {name} does not match its digest")
+    return {record.path: f"{record.mode} {record.sha256}" for record in records}
+
+
+def listed_digest(store: BlobStore, folder: str) -> str | None:
+    """The digest of the list that a blob folder of code holds; None where it holds none of ours."""
+    try:
+        return digest_of_records(one.record for one in read_listed(_list_in(store, folder)))
+    except (ValueError, BlobNotFoundError):
+        return None
+
+
+def _list_in(store: BlobStore, folder: str) -> bytes:
+    with store.open(f"{folder.rstrip('/')}/{MANIFEST_NAME}") as reader:
+        found = b""
+        while piece := reader.read(_PIECE):
+            found += piece
+            if len(found) >= _LARGEST:
+                raise ValueError("the list is too large")
+    return found
+
+
+def _manifest(store: BlobStore, name: str) -> bytes:
+    inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+    with store.open(name) as reader:
+        header = reader.read(_HEADER.size)
+        magic, _, _, method, *_, name_length, extra_length = _HEADER.unpack(header)
+        member = reader.read(name_length)
+        reader.read(extra_length)
+        if magic != _MAGIC or method != _DEFLATED or member != MANIFEST_NAME.encode():
+            raise ValueError("the manifest is not the first member")
+        found = b""
+        while not inflate.eof and (piece := reader.read(_PIECE)):
+            found += inflate.decompress(piece, _LARGEST - len(found))
+            if len(found) >= _LARGEST:
+                raise ValueError("the manifest is too large")
+    return found

@@ -26,10 +26,9 @@ from blobsync.plan.block_edges import BlockRange, block_bytes, block_size
 from blobsync.plan.block_reuse import differs
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction
-from blobsync.store.block_ids import block_id_of
 from blobsync.store.content_types import guess_content_type
 from blobsync.store.ends import LocalEnd, RemoteEnd
-from blobsync.store.protocol import BlobProperties, Block
+from blobsync.store.protocol import BlobProperties, Block, block_id_of
 from blobsync.transfer.engines import Moved
 
 # Told the number and the id of a block that is there, or of one that was read.

@@ -18,9 +18,17 @@ from blobsync.local.files import SourceFile
 from blobsync.local.source_folder import SourceFolder
 from blobsync.plan.block_edges import block_size
 from blobsync.plan.transfer_plan import FileAction
-from blobsync.store.block_ids import block_id_of
 from blobsync.store.content_types import guess_content_type
-from blobsync.store.protocol import MAX_BLOCKS, BlobInfo, BlobProperties, BlobStore, Block, Precondition, PutOrder
+from blobsync.store.protocol import (
+    MAX_BLOCKS,
+    BlobInfo,
+    BlobProperties,
+    BlobStore,
+    Block,
+    Precondition,
+    PutOrder,
+    block_id_of,
+)
 from blobsync.transfer.engines import Moved
 
 # https://learn.microsoft.com/rest/api/storageservices/put-block: all block ids of a blob, those that a killed

@@ -19,8 +19,7 @@ from blobsync.config.mapping import is_below
 from blobsync.config.trusted_links import load_trusted_links
 from blobsync.jobs.outputs import JobOutputs, OutputFile, output_places
 from blobsync.jobs.spec import FolderLink
-from blobsync.local.files import LocalFolder, SourceFile
-from blobsync.local.hashing import hash_file
+from blobsync.local.files import LocalFolder, SourceFile, hash_file
 from blobsync.local.names import relative_name
 from blobsync.plan.transfer_plan import FileFailure
 

@@ -30,7 +30,7 @@ from blobsync.jobs.job_service import Board
 from blobsync.jobs.node.batchai import settings
 from blobsync.jobs.node.places import container_url
 from blobsync.jobs.spec import OWN_OUTPUT, FolderLink, JobSpec
-from blobsync.local.hashing import hash_file
+from blobsync.local.files import hash_file
 from blobsync.local.names import local_problem, relative_name
 from blobsync.store.connect import sas_url
 from blobsync.store.grants import LINK_LIFETIME, READ_BLOB

@@ -123,7 +123,7 @@ class JobReading:
 
     def _code_files(self, record: JobRecord) -> Mapping[str, str]:
         """The files of a job's code. Raises ``ArchiveError``, ``ConfigError`` and ``StorageError``."""
-        from blobsync.code.published_files import published_files
+        from blobsync.code.publish import published_files
         from blobsync.jobs.access import known_accounts
 
         code = record.spec.code

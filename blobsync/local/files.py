@@ -1,22 +1,25 @@
-"""Local files, written below one folder that nothing leads out of, and read so that a change is noticed.
+"""Local files: written below one folder that nothing leads out of, read so that a change is noticed, and hashed.
 
 Everything below a destination folder is reached through directory descriptors that follow no symlink: a
-link inside the folder that leads out of it is refused, whatever is swapped while we work.
+link inside the folder that leads out of it is refused, whatever is swapped while we work. An MD5 belongs to one state
+of a file: its size, times and inode.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from blobsync.base.errors import LocalFileError, PreconditionFailedError
 from blobsync.base.file_states import FileState, LocalState
+from blobsync.base.regular_files import regular_only
 from blobsync.config.mapping import is_below
 from blobsync.local.errors import ChangedWhileReadError, NotAFileError, naming
 from blobsync.local.names import RelativeName
@@ -355,3 +358,26 @@ def _open_folder(folder: int, part: str, mode: int) -> int:
         with suppress(FileExistsError):
             os.mkdir(part, mode, dir_fd=folder)
         return os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+
+
+_READ_BYTES = 1 << 20
+_FEWEST_THREADS = 2
+
+
+def hash_file(file: Path, opener: Callable[[str, int], int] = regular_only) -> LocalState | None:
+    """A local file with the MD5 of its bytes; None when it cannot be read, is no file, or changed meanwhile."""
+    try:
+        with open(file, "rb", buffering=0, opener=opener) as stream:
+            before = LocalState.of(os.fstat(stream.fileno()))
+            digest = hashlib.md5(usedforsecurity=False)
+            while chunk := stream.read(_READ_BYTES):
+                digest.update(chunk)
+            after = LocalState.of(os.fstat(stream.fileno()), digest.digest())
+    except OSError:
+        return None
+    return after if after.same_file(before) else None
+
+
+def reading_threads(processors: int | None = os.cpu_count()) -> int:
+    """How many files to read at once: one for each processor, but two at least, as disks make a reader wait."""
+    return max(_FEWEST_THREADS, processors or _FEWEST_THREADS)

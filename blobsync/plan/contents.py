@@ -10,13 +10,13 @@ from pathlib import Path
 from blobsync.base.background_calls import side_by_side
 from blobsync.base.events import Event, Hashing, unheard
 from blobsync.base.file_states import FileState, LocalState
-from blobsync.local.hashing import hash_file, reading_threads
+from blobsync.local.files import hash_file, reading_threads
 from blobsync.local.index import PairIndex
 from blobsync.plan.pairs import Pair, is_as_recorded, needs_local_md5, source_is_near
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Route
-from blobsync.store.blob_hash import with_md5
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.store.protocol import with_md5
 
 _BATCH = 2000
 

@@ -11,12 +11,12 @@ from blobsync.base.errors import LocalFileError, NothingMatchedError
 from blobsync.base.file_states import LocalState
 from blobsync.base.regular_files import regular_only
 from blobsync.config.mapping import Resolution
-from blobsync.local.hashing import hash_file
+from blobsync.local.files import hash_file
 from blobsync.local.index import Index
 from blobsync.plan.pairs import known_equal
 from blobsync.plan.path_suggestions import look_nearby
 from blobsync.plan.remembering import Listing
-from blobsync.store.connections import Connections
+from blobsync.store.connect import Connections
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer.fresh_look import remote_state

@@ -13,14 +13,13 @@ from itertools import takewhile
 from blobsync.base.errors import ChecksumError, LocalFileError, ShapeConflictError
 from blobsync.base.regular_files import regular_only
 from blobsync.config.mapping import Resolution
-from blobsync.local.hashing import hash_file
+from blobsync.local.files import hash_file
 from blobsync.local.index import Index
 from blobsync.plan.pairs import known_equal
 from blobsync.project.browse import blob_at, has_folder, nothing_at
-from blobsync.store.blob_hash import blob_md5
-from blobsync.store.connections import Connections
+from blobsync.store.connect import Connections
 from blobsync.store.ends import LocalEnd, RemoteEnd
-from blobsync.store.protocol import BlobInfo
+from blobsync.store.protocol import BlobInfo, blob_md5
 from blobsync.transfer.fresh_look import remote_state
 
 # Comparing takes time that grows with the square of the lines: of those between the first and the last that differ.

@@ -14,14 +14,14 @@ from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import BlobsyncError, NothingMatchedError
 from blobsync.base.failure_codes import ExitCode
 from blobsync.base.file_states import FileState, LocalState, RemoteState
-from blobsync.local.hashing import hash_file
+from blobsync.local.files import hash_file
 from blobsync.plan.pairs import Pair, changes_since_verified, known_equal
 from blobsync.plan.path_suggestions import look_nearby
 from blobsync.plan.remembering import remember, remember_nothing
 from blobsync.plan.survey import Request, Survey, survey
 from blobsync.plan.transfer_plan import FileFailure
-from blobsync.store.blob_hash import blob_md5
 from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.store.protocol import blob_md5
 
 # The classes of a file in the order of the summary; docs/commands.md says what each means.
 CLASSES = (

@@ -14,7 +14,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from blobsync.base.file_states import FileState, LocalState, RemoteState
-from blobsync.local.hashing import hash_file, reading_threads
+from blobsync.local.files import hash_file, reading_threads
 from blobsync.store.ends import LiveEnd, LocalEnd
 from blobsync.transfer.engines import Moved
 

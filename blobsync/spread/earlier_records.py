@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from blobsync.base.background_calls import side_by_side
 from blobsync.base.file_states import FileState, LocalState, RemoteState
-from blobsync.local.hashing import hash_file, reading_threads
+from blobsync.local.files import hash_file, reading_threads
 from blobsync.local.index import PairIndex
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction, IndexKey
@@ -23,8 +23,8 @@ from blobsync.spread.place import CLAIM_SECONDS, SharedPlace
 from blobsync.spread.record import Answer, FileRecord, NamedBlock, read_answer
 from blobsync.spread.shard import Shard, end_text
 from blobsync.spread.shard_account import ShardAccount, is_same_version
-from blobsync.store.blob_hash import with_md5
 from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.store.protocol import with_md5
 from blobsync.transfer.engines import Moved
 from blobsync.transfer.fresh_look import states_at_destination
 from blobsync.transfer.ledger import Ledger

@@ -39,7 +39,7 @@ from blobsync.spread.shard_account import TRIES
 from blobsync.spread.shared_pace import SharedPace
 from blobsync.spread.worker import Outgoing
 from blobsync.store.ends import LiveEnd
-from blobsync.store.rest.pace import Pace
+from blobsync.store.rest.http import Pace
 from blobsync.transfer.engines import Engine, MoveReport, MoveTask
 
 # Seconds. A parent from which nothing was heard for so long is gone.

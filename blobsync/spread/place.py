@@ -25,7 +25,7 @@ from blobsync.base.plain_json import parse_object
 from blobsync.base.regular_files import regular_only
 from blobsync.local.errors import naming
 from blobsync.store.protocol import BlobProperties, BlobStore, Precondition
-from blobsync.store.rest.leases import BlobLeases
+from blobsync.store.rest.store import BlobLeases
 
 # Seconds; the longest that the service allows for a lease that ends by itself.
 CLAIM_SECONDS = 60

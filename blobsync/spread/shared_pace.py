@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from blobsync.spread.file_json import FormatError, object_of, size_of, text_of
 from blobsync.spread.place import SharedPlace
-from blobsync.store.rest.pace import Pace
+from blobsync.store.rest.http import Pace
 
 _NOTE = "slow"
 # Seconds. A request waits no longer, whatever it is asked for; and whoever may write to the place may write a note.

@@ -1,21 +1,56 @@
-"""What the rest of blobsync asks of a blob container.
+"""The interface of a blob container: :class:`BlobStore`, its values, and the names of blocks.
 
 One protocol with two implementations, tested by one contract suite: the REST client (``rest.store``) and,
 as its oracle in the tests, the Azure SDK. Implementations are safe to use from several threads, retry
 what the service allows to be retried, and raise only errors of ``blobsync.base.errors``.
+
+The name of a block is the SHA-256 of its bytes behind a tag. A blob's block ids have one length
+(https://learn.microsoft.com/rest/api/storageservices/put-block). azcopy's are 36
+bytes before base64; with the same length, each of the two can write a blob for which the other left uncommitted
+blocks. An id proves nothing about bytes that somebody else wrote: whoever can write a blob can write any id.
 """
 
 from __future__ import annotations
 
+import binascii
+import hashlib
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, Protocol
 
 from blobsync.base.azure_urls import ContainerUrl, SasToken
 from blobsync.base.errors import BlobsyncError
-from blobsync.store.block_ids import sha256_of_block
+from blobsync.base.file_states import FileState, RemoteState
+from blobsync.store.ends import RemoteEnd
+
+# The version of the scheme is part of it: blocks of another scheme are not ours.
+_TAG = b"bsc1"
+_DIGEST_BYTES = 32
+_CHARACTERS = (len(_TAG) + _DIGEST_BYTES) // 3 * 4
+
+
+def block_id_of(sha256: bytes) -> str:
+    """The id of a block whose content has this SHA-256 (32 bytes): 48 characters of base64, without padding."""
+    if len(sha256) != _DIGEST_BYTES:
+        raise ValueError(f"a SHA-256 has {_DIGEST_BYTES:,} bytes, not {len(sha256)}")
+    return b64encode(_TAG + sha256).decode()
+
+
+def sha256_of_block(block_id: str) -> bytes | None:
+    """The SHA-256 that an id names, or None where the id is not one of ours."""
+    if len(block_id) != _CHARACTERS:
+        return None
+    try:
+        raw = binascii.a2b_base64(block_id.encode("ascii"))
+    except (UnicodeEncodeError, binascii.Error):
+        return None
+    # Characters that are not base64 are skipped, which makes the result too short.
+    ours = len(raw) == len(_TAG) + _DIGEST_BYTES and raw.startswith(_TAG)
+    return raw[len(_TAG) :] if ours else None
+
 
 # https://learn.microsoft.com/rest/api/storageservices/understanding-block-blobs--append-blobs--and-page-blobs
 MAX_BLOCKS = 50_000
@@ -305,3 +340,26 @@ class BlobStore(BlobSource, Protocol):
         A name that is in ``etags`` is deleted only while the blob is that version.
         """
         ...
+
+
+_READ_BYTES = 1 << 20
+
+
+def blob_md5(end: RemoteEnd, path: str, etag: str) -> bytes:
+    """The MD5 of a blob's bytes, read from the service and thrown away."""
+    digest = hashlib.md5(usedforsecurity=False)
+    with end.store.open(end.at(path), etag=etag) as reader:
+        while chunk := reader.read(_READ_BYTES):
+            digest.update(chunk)
+    return digest.digest()
+
+
+def with_md5(end: RemoteEnd, path: str, state: FileState) -> FileState:
+    """The state with the MD5 of the blob's bytes, if the service keeps none.
+
+    Unchanged if the blob cannot be read, or is another version now.
+    """
+    if isinstance(state, RemoteState) and state.md5 is None:
+        with suppress(BlobsyncError):
+            return replace(state, md5=blob_md5(end, path, state.etag))
+    return state

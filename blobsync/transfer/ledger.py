@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.reasons import Reason
-from blobsync.local.hashing import hash_file
+from blobsync.local.files import hash_file
 from blobsync.local.index import PairIndex, Record
 from blobsync.plan.pairs import source_is_near
 from blobsync.plan.project_context import LivePart

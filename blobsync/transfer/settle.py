@@ -18,16 +18,15 @@ from blobsync.base.errors import BlobsyncError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState
 from blobsync.base.reasons import Reason
-from blobsync.local.files import LocalFolder, SourceFile
-from blobsync.local.hashing import hash_file
+from blobsync.local.files import LocalFolder, SourceFile, hash_file
 from blobsync.local.names import relative_name
 from blobsync.plan.decisions import sibling
 from blobsync.plan.listener import SilentListener
 from blobsync.plan.pairs import equal_content
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route, Shape
-from blobsync.store.blob_hash import with_md5
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.store.protocol import with_md5
 from blobsync.transfer.engines import CollectedReport, Engine, Moved, MoveTask
 from blobsync.transfer.fresh_look import remote_state
 

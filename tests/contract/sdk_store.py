@@ -26,7 +26,6 @@ from blobsync.base.errors import (
     PreconditionFailedError,
     StorageError,
 )
-from blobsync.store.block_ids import sha256_of_block
 from blobsync.store.protocol import (
     ANYTHING,
     BlobInfo,
@@ -37,6 +36,7 @@ from blobsync.store.protocol import (
     CopiedBlob,
     Precondition,
     Sent,
+    sha256_of_block,
 )
 
 _NO_PROPERTIES = BlobProperties()

@@ -28,9 +28,17 @@ from blobsync.base.errors import (
     StorageError,
 )
 from blobsync.config.model import StorageAccount
-from blobsync.store.block_ids import block_id_of
 from blobsync.store.connect import connect, mint_sas, signer_for
-from blobsync.store.protocol import BlobInfo, BlobProperties, BlobStore, Block, BlockKind, BlockList, Precondition
+from blobsync.store.protocol import (
+    BlobInfo,
+    BlobProperties,
+    BlobStore,
+    Block,
+    BlockKind,
+    BlockList,
+    Precondition,
+    block_id_of,
+)
 from blobsync.store.rest.http import BlobHttp
 from blobsync.store.sdk import SdkContainer
 from tests.conftest import Azurite

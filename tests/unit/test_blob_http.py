@@ -33,10 +33,9 @@ from blobsync.base.failure_codes import FailureCode
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.store.protocol import BlobInfo, BlobProperties, GetOrder, Orders, Precondition, PutOrder
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner
-from blobsync.store.rest.blob_steps import BlobSteps
 from blobsync.store.rest.http import BlobHttp, RetryPolicy
-from blobsync.store.rest.steps import Pause, Steps
-from blobsync.store.rest.store import RestBlobStore
+from blobsync.store.rest.side_by_side import Pause, Steps
+from blobsync.store.rest.store import BlobSteps, RestBlobStore
 from blobsync.store.rest.transport import Timeouts, TransportError
 from blobsync.store.rest.transport_choice import proxy_for
 from tests.fakes.scripted_http import Script, Step, scripted

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blobsync.store.block_ids import block_id_of, sha256_of_block
+from blobsync.store.protocol import block_id_of, sha256_of_block
 
 ONE = hashlib.sha256(b"one").digest()
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from blobsync.base.file_states import RemoteState
 from blobsync.plan.block_reuse import NOTHING, differs, reusable
-from blobsync.store.block_ids import block_id_of
-from blobsync.store.protocol import Block, BlockList
+from blobsync.store.protocol import Block, BlockList, block_id_of
 
 FOREIGN = Block("Zm9yZWlnbi1pZC13aXRoLTM2LWJ5dGVzLi4uLi4uLi4uLi4u", 3)
 

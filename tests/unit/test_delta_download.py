@@ -19,8 +19,7 @@ from blobsync.direct.known_blocks import known_blocks
 from blobsync.plan.block_edges import block_size
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import TransferResult
-from blobsync.store.block_ids import block_id_of
-from blobsync.store.protocol import MAX_BLOCKS, Block, BlockKind, BlockList
+from blobsync.store.protocol import MAX_BLOCKS, Block, BlockKind, BlockList, block_id_of
 from tests.fakes.project_context import World
 from tests.fakes.store import MemoryStore, Request
 from tests.unit.test_resumed_download import BODY, MIB, NAME, SmallPieces, fetched, local, new_world, nothing_is_left

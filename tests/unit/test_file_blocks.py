@@ -23,9 +23,8 @@ from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.source_folder import SourceFolder
 from blobsync.plan.block_edges import BlockRange, block_size
 from blobsync.plan.transfer_plan import FileAction
-from blobsync.store.block_ids import block_id_of
 from blobsync.store.ends import RemoteEnd
-from blobsync.store.protocol import BlobProperties
+from blobsync.store.protocol import BlobProperties, block_id_of
 from blobsync.transfer.engines import Moved, MoveTask
 from tests.fakes.store import MemoryStore, Request
 from tests.fakes.tasks import RecordedRun, RecordingListener, copy, local_state, remote_state, upload

@@ -13,7 +13,7 @@ import pytest
 
 from blobsync.base.errors import StorageError
 from blobsync.base.file_states import FileState, LocalState, RemoteState
-from blobsync.local.hashing import hash_file, reading_threads
+from blobsync.local.files import hash_file, reading_threads
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.transfer.engines import Moved
 from blobsync.transfer.fresh_look import check_arrival, remote_state, states_at_destination, written_before

@@ -12,7 +12,7 @@ import pytest
 from blobsync.base.errors import ArchiveError, ConfigError
 from blobsync.code.archive import write_archive
 from blobsync.code.files import code_rules
-from blobsync.code.published_files import published_files
+from blobsync.code.publish import published_files
 from blobsync.code.snapshot import take_snapshot
 from blobsync.config.loader import load_cluster
 from blobsync.jobs.compare import ComparedFiles, compare_files, compare_records

@@ -33,7 +33,7 @@ from blobsync.local.range_records import RangeRecords, UnfinishedDownload
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_plan import FileAction
-from blobsync.store.block_ids import block_id_of
+from blobsync.store.protocol import block_id_of
 from blobsync.transfer.engines import CollectedReport, Moved, MoveTask
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import RecordingListener, download, local_state, remote_state

@@ -25,9 +25,8 @@ from blobsync.spread.earlier_records import Merged, leave_told, merge_records
 from blobsync.spread.place import FolderPlace
 from blobsync.spread.record import Answer, FileRecord, NamedBlock, Ready, answer_line
 from blobsync.spread.spread_engine import SpreadEngine
-from blobsync.store.block_ids import block_id_of
 from blobsync.store.ends import RemoteEnd
-from blobsync.store.protocol import BlobProperties
+from blobsync.store.protocol import BlobProperties, block_id_of
 from blobsync.transfer.engines import CollectedReport, MoveTask
 from tests.fakes.store import MemoryStore, Request
 from tests.fakes.tasks import RecordingListener, copy, moved_by, upload

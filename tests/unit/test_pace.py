@@ -6,9 +6,8 @@ import pytest
 
 from blobsync.base.azure_urls import ContainerUrl, SasToken
 from blobsync.store.rest.auth import SasSigner
-from blobsync.store.rest.http import BlobHttp, Reply, RetryPolicy
-from blobsync.store.rest.pace import Pace
-from blobsync.store.rest.steps import Pause, Steps
+from blobsync.store.rest.http import BlobHttp, Pace, Reply, RetryPolicy
+from blobsync.store.rest.side_by_side import Pause, Steps
 from blobsync.store.rest.transport import Answered, Headers, Try, WholeResponse
 
 _SAS = SasToken.parse("sv=2023-11-03&sp=rwl&sr=c&se=2099-01-01T00:00:00Z&sig=UEFDRQ%3D%3D")

@@ -20,7 +20,7 @@ from blobsync.plan.block_edges import block_size
 from blobsync.plan.partial_uploads import bytes_spared, for_engine
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, FileAction, IndexKey, Part, PlanPart, Route, TransferPlan
-from blobsync.store.block_ids import block_id_of
+from blobsync.store.protocol import block_id_of
 from blobsync.transfer.engines import CollectedReport, MoveTask
 from tests.fakes.project_context import DEFAULTS, World, account, cluster
 from tests.fakes.store import MemoryStore, Request

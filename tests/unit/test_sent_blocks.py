@@ -17,8 +17,7 @@ from blobsync.base.errors import (
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.direct.sent_blocks import BlockMemory, Fate, SentBlocks
 from blobsync.local.block_journal import BlockJournal
-from blobsync.store.block_ids import block_id_of
-from blobsync.store.protocol import Block
+from blobsync.store.protocol import Block, block_id_of
 from tests.fakes.store import MemoryStore, Request
 
 NEAR = LocalState(30, 1, 1, 1)

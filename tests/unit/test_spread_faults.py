@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from blobsync.store.rest.pace import Pace
 
 from blobsync.base.errors import AccessDeniedError, BlobsyncError, StorageUnreachableError
 from blobsync.base.failure_codes import FailureCode
@@ -21,7 +22,7 @@ from blobsync.spread.shard import cut, end_text, shard_lines
 from blobsync.spread.shared_pace import SharedPace
 from blobsync.spread.spread_engine import SpreadEngine
 from blobsync.store.ends import RemoteEnd
-from blobsync.store.rest.pace import Pace
+from blobsync.store.rest.http import Pace
 from blobsync.transfer.engines import CollectedReport, MoveReport, MoveTask
 from tests.fakes.store import MemoryStore, Request
 from tests.fakes.tasks import moved_by, upload

@@ -14,8 +14,15 @@ import pytest
 
 from blobsync.base.check_results import CheckStatus
 from blobsync.base.errors import LocalFileError, UntrustedStateError
-from blobsync.local.state_dir import KEY_FILE, StateDir, TrustedState, open_state_dir, own_folder, trust_state
-from blobsync.local.state_seal import SEAL_FILE
+from blobsync.local.state_dir import (
+    KEY_FILE,
+    SEAL_FILE,
+    StateDir,
+    TrustedState,
+    open_state_dir,
+    own_folder,
+    trust_state,
+)
 from blobsync.project.leftovers import examine_downloads
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from blobsync.base.listeners import Listener
+from blobsync.base.loopback_listeners import Listener
 from blobsync.base.trusted_hosts import Service, host_of, is_safe_from_listeners, may_get_login, may_listen, why_not
 
 

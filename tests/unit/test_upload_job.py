@@ -30,8 +30,7 @@ from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.source_folder import SourceFolder
 from blobsync.plan.block_edges import block_size
 from blobsync.plan.transfer_plan import FileAction
-from blobsync.store.block_ids import block_id_of
-from blobsync.store.protocol import MAX_BLOCKS, BlobInfo, BlobProperties, Precondition, PutOrder
+from blobsync.store.protocol import MAX_BLOCKS, BlobInfo, BlobProperties, Precondition, PutOrder, block_id_of
 from blobsync.transfer.engines import CollectedReport, Moved
 from tests.fakes.store import MemoryStore, Request
 from tests.fakes.tasks import RecordingListener, action, local_state, remote_state, upload

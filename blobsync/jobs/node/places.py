@@ -19,8 +19,7 @@ from blobsync.store.azure_identity import TokenProvider, token_provider
 from blobsync.store.ends import RemoteEnd
 from blobsync.store.rest.append import RestAppendBlobs
 from blobsync.store.rest.auth import BearerSigner, SasSigner, Signer
-from blobsync.store.rest.http import BlobHttp
-from blobsync.store.rest.pace import Pace
+from blobsync.store.rest.http import BlobHttp, Pace
 from blobsync.store.rest.store import RestBlobStore
 
 # What a pod with a workload identity has in its environment:

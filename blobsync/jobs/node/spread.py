@@ -30,7 +30,7 @@ from blobsync.spread.sealed_orders import orders_seal
 from blobsync.spread.sealed_place import SealedPlace, parent_keys, worker_keys
 from blobsync.spread.shard import end_text
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
-from blobsync.store.rest.pace import Pace
+from blobsync.store.rest.http import Pace
 
 # A worker that was lost is started again so often, each time after a longer pause (seconds): its line may be cut for a
 # minute.

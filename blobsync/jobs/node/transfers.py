@@ -23,8 +23,8 @@ from blobsync.direct.giving_up import was_tried
 from blobsync.jobs.node.job import NodeJob
 from blobsync.jobs.node.ranks import NotReadyError
 from blobsync.jobs.spec import FolderLink
+from blobsync.local.files import hash_file
 from blobsync.local.free_space import LocalDisks
-from blobsync.local.hashing import hash_file
 from blobsync.local.index import Index, PairIndex
 from blobsync.local.names import blob_problem, local_problem
 from blobsync.local.tree import LinkPolicy, ignores_case

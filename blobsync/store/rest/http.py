@@ -1,9 +1,17 @@
-"""HTTP to one storage account: signatures, retries, and what a broken connection means.
+"""HTTP to one storage account: signatures, retries, outages, and the account's rate limit.
 
 A library keeps the connections, TLS and proxies (``transport.py``). Retrying is done here instead of by the library:
 each try needs a new signature, and the service's own rules apply
 (https://learn.microsoft.com/azure/architecture/best-practices/retry-service-specific#azure-storage).
 The secondary endpoint of an account is never read: it may lag.
+
+An outage is one event and not a failure of each file: a request that gets no answer, or "busy", waits as long as no
+other request gets one either, up to the patience of its ``RetryPolicy``. A request that keeps failing while others are
+answered is given up after the policy's number of tries.
+
+Over its limits an account answers with 503, and may say in ``Retry-After`` how long to wait
+(https://learn.microsoft.com/azure/storage/blobs/scalability-targets). The refused request waits in any case; ``Pace``
+delays all others as well, and can be shared with other processes.
 """
 
 from __future__ import annotations
@@ -31,8 +39,8 @@ from blobsync.base.errors import (
     UnsafeNameError,
     UsageError,
 )
-from blobsync.base.events import NO_ANSWER, NO_CONNECTION, SERVICE_BUSY, Event
-from blobsync.base.listeners import listener_behind
+from blobsync.base.events import NO_ANSWER, NO_CONNECTION, SERVICE_BUSY, Connected, Disconnected, Event, unheard
+from blobsync.base.loopback_listeners import listener_behind
 from blobsync.base.redaction import redact
 from blobsync.base.trusted_hosts import (
     TRUSTED_HOSTS_VARIABLE,
@@ -45,10 +53,7 @@ from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.store.protocol import Sent
 from blobsync.store.rest.auth import SignedAlready, Signer
 from blobsync.store.rest.errors import RETRYABLE_STATUS, Answer
-from blobsync.store.rest.line import Line
-from blobsync.store.rest.pace import Pace
-from blobsync.store.rest.side_by_side import SideBySide
-from blobsync.store.rest.steps import Pause, Steps
+from blobsync.store.rest.side_by_side import Pause, SideBySide, Steps
 from blobsync.store.rest.transport import (
     NOT_CONNECTED,
     Answered,
@@ -61,6 +66,86 @@ from blobsync.store.rest.transport import (
     Try,
 )
 from blobsync.store.rest.transport_choice import transport_to
+
+
+class Line:
+    """The way to one host. Safe to use from several threads; ``clock`` is in seconds and never set back.
+
+    ``emit`` hears of each outage as it begins, and as it ends.
+    """
+
+    def __init__(
+        self, host: str, emit: Callable[[Event], None] | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._host = host
+        self._emit = emit or unheard
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._down_since: float | None = None
+        # How many answers came so far: a request that fails compares it with what it was when it failed before.
+        self.answers = 0
+
+    def answered(self) -> None:
+        """The host has answered a request, and not with "try again"."""
+        with self._lock:
+            self.answers += 1
+            ended, self._down_since = self._down_since is not None, None
+        if ended:
+            self._emit(Connected(self._host))
+
+    def failed(self, why: str, waited: float = 0.0) -> None:
+        """A request got no answer, in ``waited`` seconds. Before the first answer that is no outage: the address may be
+        wrong."""
+        with self._lock:
+            began = self.answers > 0 and self._down_since is None
+            if began:
+                self._down_since = self._clock() - waited
+        if began:
+            self._emit(Disconnected(self._host, why, waited))
+
+    @property
+    def down(self) -> float:
+        """For how many seconds nobody was answered; 0 where somebody was, last, or never."""
+        since = self._down_since
+        return 0.0 if since is None else self._clock() - since
+
+
+# Seconds. A shorter wait is over before another process has heard of it.
+_WORTH_TELLING = 1.0
+
+
+class Pace:
+    """When requests may begin. All times in seconds; safe to use from several threads."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._until = 0.0
+        self._to_tell = 0.0
+
+    def asked(self, seconds: float) -> None:
+        """The service has asked this process to wait so long."""
+        if seconds >= _WORTH_TELLING:
+            with self._lock:
+                self._to_tell = max(self._to_tell, seconds)
+            self.hold(seconds)
+
+    def hold(self, seconds: float) -> None:
+        """From now on no request begins for so long."""
+        with self._lock:
+            self._until = max(self._until, self._clock() + seconds)
+
+    @property
+    def left(self) -> float:
+        """How long the next request has to wait."""
+        return max(0.0, self._until - self._clock())
+
+    def take(self) -> float:
+        """The longest wait that the service has asked for since this was called last; 0 where it asked for none."""
+        with self._lock:
+            asked, self._to_tell = self._to_tell, 0.0
+        return asked
+
 
 _T = TypeVar("_T")
 

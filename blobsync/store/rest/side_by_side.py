@@ -1,4 +1,8 @@
-"""Drives many operations from one thread: their tries are under way at the same time, and none waits for another."""
+"""Runs many operations side by side from one thread.
+
+An operation is a generator of tries and pauses that does no I/O itself. So the same code decides about retries and
+reads answers, whether one thread waits for one request (``BlobHttp.run``) or drives many (``SideBySide``).
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,24 @@ import inspect
 import itertools
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, final
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple, TypeVar, final
 
 from blobsync.base.errors import BlobsyncError
-from blobsync.store.rest.steps import Pause, Steps
-from blobsync.store.rest.transport import Exchanges, TransportError
+from blobsync.store.rest.transport import Exchanges, TransportError, Try
+
+T = TypeVar("T")
+
+
+class Pause(NamedTuple):
+    """Wait before the next try, in seconds; None comes back."""
+
+    seconds: float
+
+
+# What comes back differs by what was yielded.
+Steps = Generator[Try | Pause, Any, T]
+
 
 _Running = tuple[object, Steps[Any]]
 

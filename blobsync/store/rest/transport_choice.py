@@ -30,7 +30,7 @@ def transport_to(
         raise UsageError(f"BLOBSYNC_TRANSPORT must be curl or urllib3, not {wanted!r}")
     if wanted == "curl":
         try:
-            from blobsync.store.rest.curl_transport import CurlTransport
+            from blobsync.store.rest.curl import CurlTransport
         except ImportError:
             if "BLOBSYNC_TRANSPORT" in environ:
                 raise UsageError("BLOBSYNC_TRANSPORT=curl needs pycurl", hint="pip install pycurl") from None

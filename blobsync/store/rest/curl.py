@@ -1,0 +1,565 @@
+"""Requests by libcurl: cheaper than urllib3, because nothing between the socket and the body is Python.
+
+A handle is driven in one of two ways. :class:`CurlTransport` gives each connection its own handle in its own multi
+handle, driven by one thread at a time, so a response can be read piece by piece, a stall is detected, and ``close``
+works. :class:`CurlExchanges` drives many small requests from one thread: each costs a third of what it does with a
+thread of its own, because no thread hands the interpreter's lock to another.
+
+Options: https://curl.se/libcurl/c/curl_easy_setopt.html, errors: https://curl.se/libcurl/c/libcurl-errors.html.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import socket
+import sys
+import termios
+import threading
+import time
+from collections.abc import Mapping
+from typing import final
+
+import pycurl
+
+from blobsync.base.errors import StorageError
+from blobsync.store.protocol import Sent
+from blobsync.store.rest.transport import (
+    POOL_SIZE,
+    Answered,
+    Guard,
+    Headers,
+    ServerOrigin,
+    Timeouts,
+    TransportError,
+    Trouble,
+    Try,
+    WholeResponse,
+)
+
+# Bytes that one call may read or write.
+_BUFFER = 64 * 1024
+# CURLE_PROXY, which pycurl does not name.
+_E_PROXY = 97
+# A sent body of this size is freed at once, not at the connection's next request.
+_LARGE = 64 * 1024
+
+# What no header may hold.
+_NO_HEADER = re.compile(r"[^\x00-\x7f]|[\r\n\0]")
+
+_TROUBLES = {
+    pycurl.E_COULDNT_RESOLVE_HOST: Trouble.NO_HOST,
+    pycurl.E_COULDNT_RESOLVE_PROXY: Trouble.PROXY,
+    pycurl.E_COULDNT_CONNECT: Trouble.REFUSED,
+    # The only time limit that libcurl is given is the one for connecting.
+    pycurl.E_OPERATION_TIMEDOUT: Trouble.CONNECT_TIMEOUT,
+    pycurl.E_PEER_FAILED_VERIFICATION: Trouble.CERTIFICATE,
+    pycurl.E_SSL_CACERT_BADFILE: Trouble.CERTIFICATE,
+    pycurl.E_SSL_CONNECT_ERROR: Trouble.TLS,
+    pycurl.E_SSL_CIPHER: Trouble.TLS,
+    pycurl.E_USE_SSL_FAILED: Trouble.TLS,
+    pycurl.E_FILESIZE_EXCEEDED: Trouble.TOO_LARGE,
+}
+
+
+class CurlHandle:
+    """An easy handle, and what arrived of the exchange that it is on; one exchange at a time."""
+
+    __slots__ = ("_origin", "_refusals", "_used", "easy", "lines", "pieces", "sent")
+
+    def __init__(self, origin: ServerOrigin, timeouts: Timeouts) -> None:
+        self._origin = origin
+        self._used = False
+        self.lines: list[bytes] = []
+        self.pieces: list[bytes] = []
+        self.sent = 0
+        self._refusals: list[BaseException] = []
+        self.easy = _handle(origin, timeouts, self.lines, self.pieces)
+        if origin.guard is not None:
+            _guard(self.easy, origin.guard, timeouts, self._refusals)
+
+    def load(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> None:
+        """Put one request in. Raises ``StorageError`` for a header that cannot be sent."""
+        self.lines.clear()
+        self.pieces.clear()
+        self._refusals.clear()
+        easy = self.easy
+        # PUT without a body says so; and nothing may be added to what was signed.
+        content = b"" if body is None and method in ("PUT", "POST") else body
+        fields = _header_lines(headers)
+        if content is None:
+            easy.setopt(pycurl.HTTPGET, 1)
+            easy.setopt(pycurl.NOBODY, method == "HEAD")
+        else:
+            easy.setopt(pycurl.NOBODY, 0)
+            easy.setopt(pycurl.POSTFIELDS, content)
+            fields.append("Expect:")
+            if "Content-Type" not in headers:
+                fields.append("Content-Type:")
+        if method in ("GET", "HEAD"):
+            easy.unsetopt(pycurl.CUSTOMREQUEST)
+        else:
+            easy.setopt(pycurl.CUSTOMREQUEST, method)
+        easy.setopt(pycurl.HTTPHEADER, fields)
+        easy.setopt(pycurl.URL, f"{self._origin.scheme}://{self._origin.netloc}{target}")
+        self.sent = len(content or b"")
+
+    def unload(self) -> None:
+        """The exchange is over: let a large body go."""
+        if self.sent > _LARGE:
+            self.easy.setopt(pycurl.POSTFIELDS, b"")
+
+    def status(self) -> int:
+        """Of the last answer so far."""
+        return int(self.easy.getinfo(pycurl.RESPONSE_CODE))
+
+    def has_headers(self) -> bool:
+        """Whether the final answer's headers are all here: interim responses and a proxy's response to CONNECT end
+        the same way."""
+        return bool(self.lines) and not self.lines[-1].strip() and self.status() >= 200
+
+    def headers(self) -> Headers:
+        """Those of the last answer."""
+        start = len(self.lines) - 1
+        while not self.lines[start].startswith(b"HTTP/"):
+            start -= 1
+        found = []
+        for line in b"".join(self.lines[start + 1 :]).decode("latin-1").split("\n"):
+            name, colon, value = line.partition(":")
+            if colon:
+                found.append((name.strip(), value.strip()))
+        return Headers(found)
+
+    def was_resent(self) -> bool:
+        """Whether the request may have been sent twice; asked once for each exchange.
+
+        A kept connection that turns out to be dead is replaced by libcurl itself, which may have sent on it.
+        """
+        again = self._used and self.easy.getinfo(pycurl.NUM_CONNECTS) > 0
+        self._used = True
+        return again
+
+    def moved(self) -> int:
+        """Bytes of the body that went out so far."""
+        return int(self.easy.getinfo(pycurl.SIZE_UPLOAD_T)) if self.sent else 0
+
+    def received(self) -> int:
+        """Bytes of the body that the other side's system has acknowledged, so far as this one can tell: on a thin line
+        the rest of what went out waits for a long time."""
+        waiting = bytearray(4)
+        try:
+            fcntl.ioctl(self.easy.getinfo(pycurl.ACTIVESOCKET), termios.TIOCOUTQ, waiting)
+        except (OSError, ValueError):
+            return self.moved()
+        return max(0, self.moved() - int.from_bytes(waiting, sys.byteorder))
+
+    def is_connected(self) -> bool:
+        """Whether the request is on its way: from then on the time limit for connecting is over."""
+        return bool(self.easy.getinfo(pycurl.PRETRANSFER_TIME) > 0)
+
+    def failure(self, code: int, text: str) -> TransportError:
+        """What an error of libcurl means."""
+        for refusal in self._refusals:
+            if isinstance(refusal, TransportError):
+                return refusal
+            raise refusal
+        trouble = _TROUBLES.get(code, Trouble.BROKEN)
+        if self._origin.proxy and (trouble in (Trouble.REFUSED, Trouble.NO_HOST) or "CONNECT tunnel" in text):
+            return TransportError(Trouble.PROXY)
+        return TransportError(Trouble.PROXY if code == _E_PROXY else trouble)
+
+    def close(self) -> None:
+        """Also closes its connection, unless a multi handle keeps it."""
+        self.easy.close()
+
+
+def _handle(origin: ServerOrigin, timeouts: Timeouts, lines: list[bytes], pieces: list[bytes]) -> pycurl.Curl:
+    easy = pycurl.Curl()
+    easy.setopt(pycurl.NOSIGNAL, 1)
+    easy.setopt(pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_1_1)
+    # A name may have dots that libcurl would take for folders.
+    easy.setopt(pycurl.PATH_AS_IS, 1)
+    easy.setopt(pycurl.CONNECTTIMEOUT_MS, int(timeouts.connect * 1000))
+    easy.setopt(pycurl.TCP_KEEPALIVE, 1)
+    easy.setopt(pycurl.BUFFERSIZE, _BUFFER)
+    easy.setopt(pycurl.UPLOAD_BUFFERSIZE, _BUFFER)
+    easy.setopt(pycurl.HEADERFUNCTION, lines.append)
+    easy.setopt(pycurl.WRITEFUNCTION, pieces.append)
+    # Empty, so that libcurl reads no environment variable: the caller has done so.
+    easy.setopt(pycurl.PROXY, origin.proxy or "")
+    easy.setopt(pycurl.NOPROXY, "")
+    if origin.scheme == "https" or (origin.proxy or "").startswith("https:"):
+        _trust(easy, origin.bundle)
+    return easy
+
+
+class _Lent:
+    """A socket of which libcurl is given a copy; this one is closed with the object."""
+
+    __slots__ = ("_socket",)
+
+    def __init__(self, opened: socket.socket) -> None:
+        self._socket = opened
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def __del__(self) -> None:
+        self._socket.close()
+
+
+def _guard(easy: pycurl.Curl, guard: Guard, timeouts: Timeouts, refusals: list[BaseException]) -> None:
+    """Connect in the place of libcurl, which does so when it needs a new connection, and only then.
+
+    On this machine that takes no time. https://curl.se/libcurl/c/CURLOPT_OPENSOCKETFUNCTION.html
+    """
+
+    def connected(purpose: int, address: tuple[int, int, int, tuple[str, int]]) -> _Lent | int:
+        family, kind, protocol, place = address
+        made = socket.socket(family, kind, protocol)
+        try:
+            made.settimeout(timeouts.connect)
+            made.connect(place)
+            guard(made)
+            made.setblocking(False)
+        except BaseException as error:  # noqa: BLE001 - libcurl would drop it: it is raised where the exchange ends
+            made.close()
+            if not isinstance(error, OSError):
+                refusals.append(error)
+            return int(pycurl.SOCKET_BAD)
+        return _Lent(made)
+
+    easy.setopt(pycurl.OPENSOCKETFUNCTION, connected)
+    easy.setopt(pycurl.SOCKOPTFUNCTION, lambda opened, purpose: pycurl.SOCKOPT_ALREADY_CONNECTED)
+
+
+def _trust(easy: pycurl.Curl, bundle: str | None) -> None:
+    """The given bundle, or what Python itself would trust: wheels of libcurl do not know where a system keeps it."""
+    folder, file = None, bundle
+    if bundle is None:
+        # Importing it takes a measurable part of a short command, which may not need TLS.
+        import ssl
+
+        paths = ssl.get_default_verify_paths()
+        # A folder is looked into for the one certificate that is needed; a file is read for each connection.
+        folder, file = _hashed(paths.capath), paths.cafile
+    elif os.path.isdir(bundle):
+        folder, file = bundle, None
+    for option, place in ((pycurl.CAPATH, folder), (pycurl.PROXY_CAPATH, folder)):
+        if place is not None:
+            easy.setopt(option, place)
+    for option in (pycurl.CAINFO, pycurl.PROXY_CAINFO):
+        if folder is None and file is not None:
+            easy.setopt(option, file)
+        elif folder is not None:
+            easy.unsetopt(option)
+
+
+def _hashed(folder: str | None) -> str | None:
+    """A folder of certificates that are found by their subject's hash; None where it is not one."""
+    try:
+        found = folder is not None and any(name.endswith(".0") for name in os.listdir(folder))
+    except OSError:
+        return None
+    return folder if found else None
+
+
+def _header_lines(headers: Mapping[str, str]) -> list[str]:
+    """As libcurl wants them: an empty one ends with a semicolon. Raises ``StorageError``."""
+    lines = [f"{name}: {value}" if value else f"{name};" for name, value in headers.items()]
+    # libcurl sends what it is given, and what follows a line break would be a header of its own.
+    if _NO_HEADER.search("".join(lines)):
+        name = next(name for name, value in headers.items() if _NO_HEADER.search(f"{name}{value}"))
+        raise StorageError(f"the value of the header {name} has characters that are not allowed in a header")
+    return lines
+
+
+# Seconds until a running request notices that the transport was closed.
+_NOTICE = 0.5
+# libcurl has no socket to wait for while another thread of its own looks up a name.
+_LOOK_UP = 0.005
+
+
+class _Exchange:
+    """One that is under way. ``seen`` is what had moved when ``deadline`` was set."""
+
+    __slots__ = ("deadline", "handle", "key", "seen")
+
+    def __init__(self, key: object, handle: CurlHandle, deadline: float) -> None:
+        self.key = key
+        self.handle = handle
+        self.deadline = deadline
+        self.seen = (0, 0, 0)
+
+
+@final
+class CurlExchanges:
+    """See :class:`blobsync.store.rest.transport.Exchanges`."""
+
+    def __init__(self, origin: ServerOrigin, timeouts: Timeouts, closing: threading.Event) -> None:
+        self._origin = origin
+        self._timeouts = timeouts
+        self._closing = closing
+        self._idle: list[CurlHandle] = []
+        self._under_way: dict[pycurl.Curl, _Exchange] = {}
+        self._multi = pycurl.CurlMulti()
+        self._multi.setopt(pycurl.M_MAXCONNECTS, POOL_SIZE)
+        self._look_again = 0.0
+
+    def begin(self, key: object, attempt: Try) -> None:
+        """See the protocol."""
+        handle = self._idle.pop() if self._idle else CurlHandle(self._origin, self._timeouts)
+        handle.load(attempt.method, attempt.target, attempt.headers, attempt.body)
+        handle.easy.setopt(pycurl.MAXFILESIZE, attempt.most)
+        self._under_way[handle.easy] = _Exchange(key, handle, time.monotonic() + self._timeouts.read)
+        self._multi.add_handle(handle.easy)
+
+    def wait(self, seconds: float) -> list[tuple[object, Answered | TransportError]]:
+        """See the protocol."""
+        ended = self._step()
+        if not ended and seconds > 0:
+            sleep(self._multi, min(seconds, self._timeouts.read))
+            ended = self._step()
+        if self._closing.is_set():
+            ended += [self._cut(each, Trouble.BROKEN) for each in list(self._under_way.values())]
+        elif time.monotonic() > self._look_again:
+            ended += self._stalled()
+        return ended
+
+    def close(self) -> None:
+        """See the protocol."""
+        for each in list(self._under_way.values()):
+            self._cut(each, Trouble.BROKEN)
+        while self._idle:
+            self._idle.pop().close()
+        self._multi.close()
+
+    def _step(self) -> list[tuple[object, Answered | TransportError]]:
+        self._multi.perform()
+        ended: list[tuple[object, Answered | TransportError]] = []
+        left = 1
+        while left:
+            left, whole, failed = self._multi.info_read()
+            ended += [self._end(easy, None) for easy in whole]
+            ended += [self._end(easy, (code, text)) for easy, code, text in failed]
+        return ended
+
+    def _end(self, easy: pycurl.Curl, error: tuple[int, str] | None) -> tuple[object, Answered | TransportError]:
+        self._multi.remove_handle(easy)
+        exchange = self._under_way.pop(easy)
+        handle = exchange.handle
+        handle.unload()
+        self._idle.append(handle)
+        if error is not None:
+            return exchange.key, handle.failure(*error)
+        if not handle.has_headers():
+            return exchange.key, TransportError(Trouble.BROKEN)
+        body = handle.pieces[0] if len(handle.pieces) == 1 else b"".join(handle.pieces)
+        return exchange.key, Answered(WholeResponse(handle.status(), handle.headers(), handle.was_resent()), body)
+
+    def _stalled(self) -> list[tuple[object, Answered | TransportError]]:
+        """Those of which nothing has moved for too long."""
+        now = time.monotonic()
+        stalled = []
+        for each in self._under_way.values():
+            if now > each.deadline and each.handle.is_connected():
+                seen = (len(each.handle.lines), len(each.handle.pieces), each.handle.moved())
+                if seen == each.seen:
+                    stalled.append(each)
+                each.seen, each.deadline = seen, now + self._timeouts.read
+        self._look_again = now + min(1.0, self._timeouts.read / 4)
+        return [self._cut(each, Trouble.READ_TIMEOUT) for each in stalled]
+
+    def _cut(self, exchange: _Exchange, trouble: Trouble) -> tuple[object, Answered | TransportError]:
+        # Not at its end: libcurl closes the connection.
+        del self._under_way[exchange.handle.easy]
+        self._multi.remove_handle(exchange.handle.easy)
+        exchange.handle.close()
+        return exchange.key, TransportError(trouble)
+
+
+def sleep(multi: pycurl.CurlMulti, most: float) -> None:
+    """Wait until a socket of ``multi`` has something, or libcurl wants to be called, at most ``most`` seconds."""
+    wish = multi.timeout()
+    seconds = min(_NOTICE, most, wish / 1000 if wish >= 0 else _NOTICE)
+    if seconds > 0 and multi.select(seconds) < 0:
+        time.sleep(min(seconds, _LOOK_UP))
+
+
+# Bytes of a body that nobody needs to be told of on its way, and seconds between two times.
+_SOON_GONE = 256 * 1024
+_TELL = 0.1
+
+
+@final
+class CurlTransport:
+    """See :class:`blobsync.store.rest.transport.Transport`."""
+
+    def __init__(self, origin: ServerOrigin, timeouts: Timeouts) -> None:
+        self._origin = origin
+        self._timeouts = timeouts
+        self._closing = threading.Event()
+        # Reuse the last used one first: servers close idle connections.
+        self._idle: list[_Line] = []
+
+    def exchange(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, sent: Sent | None = None
+    ) -> CurlResponse:
+        """See the protocol."""
+        try:
+            line = self._idle.pop()
+        except IndexError:
+            line = _Line(self._origin, self._timeouts, self._closing)
+        try:
+            line.send(method, target, headers, body)
+            status, found = line.await_headers(sent if body is not None and len(body) > _SOON_GONE else None)
+        except BaseException:
+            line.cut()
+            raise
+        return CurlResponse(self, line, status, found)
+
+    def exchanges(self) -> CurlExchanges:
+        """See the protocol."""
+        return CurlExchanges(self._origin, self._timeouts, self._closing)
+
+    def close(self) -> None:
+        """See the protocol."""
+        self._closing.set()
+        while self._idle:
+            self._idle.pop().cut()
+
+    def keep(self, line: _Line) -> None:
+        """Take back a line that is at the end of its answer."""
+        if self._closing.is_set() or len(self._idle) >= POOL_SIZE:
+            line.cut()
+        else:
+            self._idle.append(line)
+
+
+@final
+class CurlResponse:
+    """See :class:`blobsync.store.rest.transport.Response`."""
+
+    def __init__(self, transport: CurlTransport, line: _Line, status: int, headers: Headers) -> None:
+        self._transport = transport
+        self._line: _Line | None = line
+        self.status = status
+        self.headers: Mapping[str, str] = headers
+        self.resent = line.resent
+
+    def read(self, limit: int) -> bytes:
+        """See the protocol."""
+        if self._line is None:
+            return b""
+        try:
+            piece = self._line.read(limit)
+        except BaseException:
+            line, self._line = self._line, None
+            line.cut()
+            raise
+        if not piece:
+            self.close()
+        return piece
+
+    def close(self) -> None:
+        """See the protocol."""
+        line, self._line = self._line, None
+        if line is None:
+            return
+        if line.is_at_end():
+            self._transport.keep(line)
+        else:
+            line.cut()
+
+
+class _Line:
+    """One connection, and the exchange that is on it. Used by one thread at a time."""
+
+    def __init__(self, origin: ServerOrigin, timeouts: Timeouts, closing: threading.Event) -> None:
+        self._timeouts = timeouts
+        self._closing = closing
+        self._running = False
+        self._failure: TransportError | None = None
+        self.resent = False
+        self._multi = pycurl.CurlMulti()
+        self._handle = CurlHandle(origin, timeouts)
+
+    def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> None:
+        """Begin the exchange."""
+        self._failure = None
+        self._handle.load(method, target, headers, body)
+        self._multi.add_handle(self._handle.easy)
+        self._running = True
+
+    def await_headers(self, sent: Sent | None = None) -> tuple[int, Headers]:
+        """Wait for the final status line and its headers."""
+        while not self._handle.has_headers():
+            if not self._running:
+                raise self._failure or TransportError(Trouble.BROKEN)
+            self._wait(sent)
+        self.resent = self._handle.was_resent()
+        return self._handle.status(), self._handle.headers()
+
+    def read(self, limit: int) -> bytes:
+        """At most ``limit`` bytes of the body, empty at its end."""
+        pieces = self._handle.pieces
+        while not pieces and self._running:
+            self._wait()
+        if not pieces:
+            # First return what arrived before the error.
+            if self._failure is not None:
+                raise self._failure
+            return b""
+        piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        # libcurl holds a reference to this list: do not replace it.
+        pieces[:] = [piece[limit:]] if len(piece) > limit else []
+        return piece[:limit]
+
+    def is_at_end(self) -> bool:
+        """Whether the whole answer was read, so that the connection is good for another request."""
+        if self._running and not self._handle.pieces:
+            self._step()
+        return not self._running and not self._handle.pieces and self._failure is None
+
+    def cut(self) -> None:
+        """Close the connection."""
+        if self._running:
+            self._running = False
+            self._multi.remove_handle(self._handle.easy)
+        self._handle.close()
+        self._multi.close()
+
+    def _wait(self, sent: Sent | None = None) -> None:
+        """Go on until something has come, or the exchange has ended. Raises :class:`TransportError`."""
+        lines, pieces = self._handle.lines, self._handle.pieces
+        had = (len(lines), len(pieces))
+        deadline = time.monotonic() + self._timeouts.read
+        uploaded, told = 0, 0.0
+        while True:
+            self._step()
+            if not self._running or (len(lines), len(pieces)) != had:
+                return
+            sleep(self._multi, self._timeouts.read)
+            if self._closing.is_set():
+                raise TransportError(Trouble.BROKEN)
+            now = time.monotonic()
+            if sent is not None and now >= told + _TELL:
+                told = now
+                sent(self._handle.received())
+            if now > deadline and self._handle.is_connected():
+                moved = self._handle.moved()
+                if moved == uploaded:
+                    raise TransportError(Trouble.READ_TIMEOUT)
+                uploaded, deadline = moved, now + self._timeouts.read
+
+    def _step(self) -> None:
+        _, running = self._multi.perform()
+        if running:
+            return
+        _, _, failed = self._multi.info_read()
+        self._running = False
+        self._multi.remove_handle(self._handle.easy)
+        self._handle.unload()
+        for _, code, text in failed:
+            self._failure = self._handle.failure(code, text)
