@@ -212,7 +212,7 @@ ROWS: tuple[ReadBack, ...] = (
             "project.content:_pieces",
             "project.doctor:_reading",
             "project.doctor:_removing",
-            "store.protocol:blob_md5",
+            "store.ends:blob_md5",
             "web.previews:_json_rows",
         ),
     ),

@@ -54,7 +54,7 @@ from blobsync.local.state_dir import StateDir
 from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import TransferResult
-from blobsync.store.connect import Connections
+from blobsync.store.connections import Connections
 from blobsync.store.grants import CODE_COPY_SECONDS, READ_BLOB
 
 _ATTEMPTS = 3

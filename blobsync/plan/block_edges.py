@@ -1,7 +1,7 @@
 """Where a file is cut into blocks: at fixed edges that depend on nothing but the file's size.
 
 Two uploads of one file, on whatever line, and a download of the blob cut at the same places; so a block that is the
-same in two versions has the same content, and the same id (``store.block_ids``).
+same in two versions has the same content, and the same id (``store.protocol``).
 """
 
 from __future__ import annotations

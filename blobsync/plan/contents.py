@@ -15,8 +15,7 @@ from blobsync.local.index import PairIndex
 from blobsync.plan.pairs import Pair, is_as_recorded, needs_local_md5, source_is_near
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Route
-from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
-from blobsync.store.protocol import with_md5
+from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd, with_md5
 
 _BATCH = 2000
 

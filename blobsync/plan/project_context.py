@@ -18,7 +18,7 @@ from blobsync.local.range_records import RangeRecords
 from blobsync.local.sorted_runs import Spill
 from blobsync.local.tree import way_to
 from blobsync.plan.transfer_plan import End, IndexKey, Part, PlanPart, Shape
-from blobsync.store.connect import Connections
+from blobsync.store.connections import Connections
 from blobsync.store.ends import LiveEnd, LocalEnd
 
 LivePart: TypeAlias = Part[LiveEnd]

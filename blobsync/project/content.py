@@ -17,9 +17,9 @@ from blobsync.local.files import hash_file
 from blobsync.local.index import Index
 from blobsync.plan.pairs import known_equal
 from blobsync.project.browse import blob_at, has_folder, nothing_at
-from blobsync.store.connect import Connections
-from blobsync.store.ends import LocalEnd, RemoteEnd
-from blobsync.store.protocol import BlobInfo, blob_md5
+from blobsync.store.connections import Connections
+from blobsync.store.ends import LocalEnd, RemoteEnd, blob_md5
+from blobsync.store.protocol import BlobInfo
 from blobsync.transfer.fresh_look import remote_state
 
 # Comparing takes time that grows with the square of the lines: of those between the first and the last that differ.

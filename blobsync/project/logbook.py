@@ -18,7 +18,7 @@ from blobsync.local.transfer_log import TransferEntry, TransferLog
 from blobsync.plan.transfer_plan import Action, Direction, Route, TransferPlan, TransferResult
 from blobsync.project.paths import PathName, path_text
 from blobsync.project.running import RunningTransfers
-from blobsync.store.connect import Connections
+from blobsync.store.connections import Connections
 from blobsync.transfer import receipts
 
 _RESULTS = {ExitCode.DONE: "done", ExitCode.PARTIAL: "partial"}

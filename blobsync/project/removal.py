@@ -19,7 +19,7 @@ from blobsync.plan.path_suggestions import look_nearby
 from blobsync.plan.shapes import both_hint
 from blobsync.plan.transfer_plan import FileFailure
 from blobsync.project.browse import nothing_at
-from blobsync.store.connect import Connections
+from blobsync.store.connections import Connections
 from blobsync.store.ends import RemoteEnd
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer import receipts

@@ -15,7 +15,8 @@ from blobsync.base.azure_urls import reaches_another
 from blobsync.base.errors import UnsafeNameError, UsageError
 from blobsync.config.mapping import Resolution
 from blobsync.project.browse import list_path, nothing_at
-from blobsync.store.connect import Connections, sas_url
+from blobsync.store.connect import sas_url
+from blobsync.store.connections import Connections
 from blobsync.store.rest.store import RestBlobStore
 
 

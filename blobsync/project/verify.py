@@ -20,8 +20,7 @@ from blobsync.plan.path_suggestions import look_nearby
 from blobsync.plan.remembering import remember, remember_nothing
 from blobsync.plan.survey import Request, Survey, survey
 from blobsync.plan.transfer_plan import FileFailure
-from blobsync.store.ends import LocalEnd, RemoteEnd
-from blobsync.store.protocol import blob_md5
+from blobsync.store.ends import LocalEnd, RemoteEnd, blob_md5
 
 # The classes of a file in the order of the summary; docs/commands.md says what each means.
 CLASSES = (

@@ -23,8 +23,7 @@ from blobsync.spread.place import CLAIM_SECONDS, SharedPlace
 from blobsync.spread.record import Answer, FileRecord, NamedBlock, read_answer
 from blobsync.spread.shard import Shard, end_text
 from blobsync.spread.shard_account import ShardAccount, is_same_version
-from blobsync.store.ends import LocalEnd, RemoteEnd
-from blobsync.store.protocol import with_md5
+from blobsync.store.ends import LocalEnd, RemoteEnd, with_md5
 from blobsync.transfer.engines import Moved
 from blobsync.transfer.fresh_look import states_at_destination
 from blobsync.transfer.ledger import Ledger

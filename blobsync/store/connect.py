@@ -1,21 +1,21 @@
-"""Connects to the containers of storage account files, and mints the SAS tokens that others get.
+"""From a storage account file to a store, and to the SAS tokens that are handed to others.
 
 Which credential signs our own requests: the SAS of the file, else its account key, else an identity; ``auth``
 forces one. A SAS for azcopy, another account, a node or a person is made for that purpose, from the key or
 an identity if there is one: for one container or blob, with the requested rights and a short lifetime. No
 credential is sent to a host that it was not meant for (``trusted_hosts``). Nothing here
 uses the network before the first request, except :func:`mint_sas` and :func:`sas_url` with an identity, which request
-a user delegation key. :class:`Connections` keeps one store for each container that a command uses.
+a user delegation key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 
 from blobsync.base.azure_urls import BlobUrl, ContainerUrl, SasToken, Secret
 from blobsync.base.environment import environment
-from blobsync.base.errors import CredentialError, PlanFileError
+from blobsync.base.errors import CredentialError
 from blobsync.base.events import Event
 from blobsync.base.trusted_hosts import (
     Service,
@@ -29,10 +29,9 @@ from blobsync.base.trusted_hosts import (
     stranger_text,
     why_not,
 )
-from blobsync.config.model import EMULATOR_ACCOUNT, Cluster, StorageAccount
+from blobsync.config.model import EMULATOR_ACCOUNT, StorageAccount
 from blobsync.config.user_config import load_user_config, user_config_file
 from blobsync.store import sas
-from blobsync.store.ends import RemoteEnd
 from blobsync.store.grants import LONGEST_DELEGATION_SECONDS
 from blobsync.store.protocol import BlobStore
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
@@ -309,58 +308,3 @@ def _own_key(account: StorageAccount) -> Secret:
 
 def _now() -> datetime:
     return datetime.now(timezone.utc)
-
-
-Connect = Callable[[StorageAccount], BlobStore]
-# Checks a credential before anything starts: the rights that are needed, to warnings. Raises CredentialError.
-CheckRights = Callable[[StorageAccount, str], tuple[str, ...]]
-
-
-def _no_check(account: StorageAccount, needs: str) -> tuple[str, ...]:
-    return ()
-
-
-class Connections:
-    """Stores are made on first use and kept; making one touches no network."""
-
-    def __init__(self, clusters: Sequence[Cluster], connect: Connect, check_rights: CheckRights = _no_check) -> None:
-        self._connect = connect
-        self._check_rights = check_rights
-        self._stores: dict[ContainerUrl, BlobStore] = {}
-        self._accounts: dict[ContainerUrl, StorageAccount] = {}
-        for cluster in clusters:
-            code = [cluster.code.account] if cluster.code else []
-            for account in [*(entry.account for entry in cluster.folders), *code]:
-                self._accounts.setdefault(account.container, account)
-
-    def account(self, container: ContainerUrl) -> StorageAccount:
-        """The account file behind a container URL; ``PlanFileError`` when no cluster in use has it."""
-        found = self._accounts.get(container)
-        if found is None:
-            raise PlanFileError(
-                f"{container} is not covered by any folder entry of this cluster",
-                hint="make the plan again, or pass -c or -f",
-            )
-        return found
-
-    def store(self, container: ContainerUrl) -> BlobStore:
-        """The store of a container."""
-        if container not in self._stores:
-            self._stores[container] = self._connect(self.account(container))
-        return self._stores[container]
-
-    def check(self, end: RemoteEnd, needs: str) -> tuple[str, ...]:
-        """Whether the credential of this end can do what is coming, as far as it shows; returns warnings.
-
-        ``needs`` are letters of SAS rights. Raises ``CredentialError``.
-        """
-        return self._check_rights(self.account(end.store.container), needs)
-
-    def end(self, url: BlobUrl) -> RemoteEnd:
-        """A blob or folder with its store."""
-        return RemoteEnd(self.store(url.container), url.name)
-
-    def close(self) -> None:
-        """Let go of every store; the next use of one makes it anew."""
-        while self._stores:
-            self._stores.popitem()[1].close()

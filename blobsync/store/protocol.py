@@ -13,18 +13,15 @@ blocks. An id proves nothing about bytes that somebody else wrote: whoever can w
 from __future__ import annotations
 
 import binascii
-import hashlib
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
 from blobsync.base.azure_urls import ContainerUrl, SasToken
 from blobsync.base.errors import BlobsyncError
-from blobsync.base.file_states import FileState, RemoteState
-from blobsync.store.ends import RemoteEnd
 
 # The version of the scheme is part of it: blocks of another scheme are not ours.
 _TAG = b"bsc1"
@@ -340,26 +337,3 @@ class BlobStore(BlobSource, Protocol):
         A name that is in ``etags`` is deleted only while the blob is that version.
         """
         ...
-
-
-_READ_BYTES = 1 << 20
-
-
-def blob_md5(end: RemoteEnd, path: str, etag: str) -> bytes:
-    """The MD5 of a blob's bytes, read from the service and thrown away."""
-    digest = hashlib.md5(usedforsecurity=False)
-    with end.store.open(end.at(path), etag=etag) as reader:
-        while chunk := reader.read(_READ_BYTES):
-            digest.update(chunk)
-    return digest.digest()
-
-
-def with_md5(end: RemoteEnd, path: str, state: FileState) -> FileState:
-    """The state with the MD5 of the blob's bytes, if the service keeps none.
-
-    Unchanged if the blob cannot be read, or is another version now.
-    """
-    if isinstance(state, RemoteState) and state.md5 is None:
-        with suppress(BlobsyncError):
-            return replace(state, md5=blob_md5(end, path, state.etag))
-    return state

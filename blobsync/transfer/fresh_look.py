@@ -17,8 +17,8 @@ from blobsync.base.file_states import FileState, RemoteState
 from blobsync.local.files import hash_file, reading_threads
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction, FileFailure
-from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
-from blobsync.store.protocol import BlobInfo, with_md5
+from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd, with_md5
+from blobsync.store.protocol import BlobInfo
 from blobsync.transfer.engines import Moved
 
 # Below this many files single HEADs need fewer requests than a listing of the folder might.

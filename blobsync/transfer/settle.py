@@ -25,8 +25,7 @@ from blobsync.plan.listener import SilentListener
 from blobsync.plan.pairs import equal_content
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route, Shape
-from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
-from blobsync.store.protocol import with_md5
+from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd, with_md5
 from blobsync.transfer.engines import CollectedReport, Engine, Moved, MoveTask
 from blobsync.transfer.fresh_look import remote_state
 

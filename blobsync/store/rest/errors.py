@@ -25,7 +25,7 @@ from blobsync.base.errors import (
 )
 from blobsync.base.redaction import redact
 from blobsync.base.trusted_hosts import is_loopback
-from blobsync.store.rest.headers import parse_http_date
+from blobsync.store.rest.http_date import parse_http_date
 from blobsync.store.rest.xml import ServiceError, service_error
 
 # The service refuses signatures made more than this many seconds away from its own clock:

@@ -1,17 +1,11 @@
-"""Blob facts and properties as HTTP headers, and HTTP dates.
+"""Blob facts and properties as HTTP headers, in both directions.
 
 Header names: https://learn.microsoft.com/rest/api/storageservices/put-blob and .../get-blob-properties.
-
-Dates (RFC 9110, 5.6.7) are parsed here: a listing has a million of them, and ``email.utils`` takes longer to import
-than all dates of a short command.
 """
 
 from __future__ import annotations
 
-import time
-from calendar import timegm
 from collections.abc import Mapping
-from functools import lru_cache
 
 from blobsync.base.azure_urls import SasToken
 from blobsync.base.errors import ChecksumError, StorageError
@@ -129,37 +123,3 @@ def add_condition(headers: dict[str, str], condition: Precondition) -> None:
 def with_sas(url: str, sas: SasToken | None) -> str:
     """The value of ``x-ms-copy-source``."""
     return f"{url}?{sas.reveal()}" if sas else url
-
-
-_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_NUMBER = {name: number for number, name in enumerate(_MONTHS, start=1)}
-
-
-@lru_cache(maxsize=16)
-def http_date(second: int) -> str:
-    """The date of a second since 1970."""
-    at = time.gmtime(second)
-    # Not by strftime, whose names are those of the locale.
-    day, month = _DAYS[at.tm_wday], _MONTHS[at.tm_mon - 1]
-    return f"{day}, {at.tm_mday:02} {month} {at.tm_year:04} {at.tm_hour:02}:{at.tm_min:02}:{at.tm_sec:02} GMT"
-
-
-@lru_cache(maxsize=4096)
-def parse_http_date(text: str) -> float:
-    """Seconds since 1970; 0.0 where it is something else."""
-    try:
-        return float(
-            timegm(
-                (
-                    int(text[12:16]),
-                    _NUMBER[text[8:11]],
-                    int(text[5:7]),
-                    int(text[17:19]),
-                    int(text[20:22]),
-                    int(text[23:25]),
-                )
-            )
-        )
-    except (ValueError, KeyError):
-        return 0.0

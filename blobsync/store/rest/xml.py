@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from xml.etree import ElementTree
 
 from blobsync.store.protocol import MAX_BLOB_BYTES, MAX_BLOCK_BYTES, MAX_BLOCKS, MAX_UNCOMMITTED, BlobInfo, Block
-from blobsync.store.rest.headers import parse_http_date
+from blobsync.store.rest.http_date import parse_http_date
 
 # XML 1.0 has no way to write most control characters, yet blob names may hold them and some servers write
 # them anyway. They travel through the parser as characters of the last private plane.

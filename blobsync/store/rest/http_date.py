@@ -1,0 +1,44 @@
+"""Dates as HTTP writes them: ``Fri, 20 Nov 2026 06:13:00 GMT`` (RFC 9110, 5.6.7).
+
+Written by hand: a listing has a million of them, and ``email.utils`` takes longer to import than all dates of a short
+command.
+"""
+
+from __future__ import annotations
+
+import time
+from calendar import timegm
+from functools import lru_cache
+
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_NUMBER = {name: number for number, name in enumerate(_MONTHS, start=1)}
+
+
+@lru_cache(maxsize=16)
+def http_date(second: int) -> str:
+    """The date of a second since 1970."""
+    at = time.gmtime(second)
+    # Not by strftime, whose names are those of the locale.
+    day, month = _DAYS[at.tm_wday], _MONTHS[at.tm_mon - 1]
+    return f"{day}, {at.tm_mday:02} {month} {at.tm_year:04} {at.tm_hour:02}:{at.tm_min:02}:{at.tm_sec:02} GMT"
+
+
+@lru_cache(maxsize=4096)
+def parse_http_date(text: str) -> float:
+    """Seconds since 1970; 0.0 where it is something else."""
+    try:
+        return float(
+            timegm(
+                (
+                    int(text[12:16]),
+                    _NUMBER[text[8:11]],
+                    int(text[5:7]),
+                    int(text[17:19]),
+                    int(text[20:22]),
+                    int(text[23:25]),
+                )
+            )
+        )
+    except (ValueError, KeyError):
+        return 0.0
