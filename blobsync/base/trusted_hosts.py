@@ -7,7 +7,7 @@ the same person wrote both.
 
 This machine has other users: over plain http they read what is sent to a port that they opened first. So nothing is
 sent to a program that is known to be another user's, and a credential from outside the project only to one that is
-known to be this user's or root's (``listeners``). https to this machine is safe by its certificate.
+known to be this user's or root's (``loopback_listeners``). https to this machine is safe by its certificate.
 
 Only Azure operates hosts below these suffixes. Azure's other domains are left out on purpose, because
 customers' own programs run there (``cloudapp.azure.com``, ``instances.azureml.ms``, ``inference.ml.azure.com``).
