@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from blobsync.store.rest.pace import Pace
 
 from blobsync.base.errors import AccessDeniedError, BlobsyncError, StorageUnreachableError
 from blobsync.base.failure_codes import FailureCode
