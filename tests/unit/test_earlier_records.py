@@ -18,8 +18,8 @@ from blobsync.spread.earlier_records import EarlierBlocks, leave_told, merge_rec
 from blobsync.spread.place import CLAIM_SECONDS, FolderPlace
 from blobsync.spread.record import Answer, FileRecord, NamedBlock, Ready, answer_line
 from blobsync.spread.shard import Shard, cut, cut_file, end_text, shard_lines
-from blobsync.store.block_ids import block_id_of
 from blobsync.store.ends import RemoteEnd
+from blobsync.store.protocol import block_id_of
 from blobsync.transfer.engines import MoveTask
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import copy, download, upload
