@@ -243,6 +243,13 @@ def test_so_many_files_are_sent_at_a_time(tmp_path: Path, processes: int, answer
     assert NEAR.threads == 16 and FAR.threads == FAR_FEW.threads == 64
 
 
+def test_an_engine_that_nobody_told_of_others_has_all_connections(tmp_path: Path) -> None:
+    store = Line()
+    store.before = at_once = Together("put", 16)
+    all_moved(DirectEngine(), upload(files(tmp_path, small(16)), store, "p"))
+    assert at_once.most == 16
+
+
 @pytest.mark.parametrize(("size", "threads"), [(30 * MIB, 4), (1, 1)])
 def test_there_are_no_more_threads_than_pieces(tmp_path: Path, size: int, threads: int) -> None:
     store = Line()
@@ -335,6 +342,14 @@ def test_a_copy_reads_its_source_with_the_key_that_is_for_it(key: SasToken | Non
     all_moved(engine, task)
     assert there.body("q/a") == b"body"
     assert there.given == [key, key] and asked == ([task.part.source] * 2 if key else [])
+
+
+def test_a_file_whose_blocks_are_all_there_is_told_of_as_well(tmp_path: Path) -> None:
+    store, report = MemoryStore(), CollectedReport()
+    task = upload(files(tmp_path, {"a": 20 * MIB}), store, "p")
+    order = BlockOrder(BlockRange(0, 2), {0, 1})
+    DirectEngine().move_blocks(task, order, lambda index, name: None, report, RecordingListener())
+    assert len(report.moved) == 1 and not report.failed and not store.asked("put_block")
 
 
 # -- what cannot begin ---------------------------------------------------------------------------------------------
