@@ -104,12 +104,12 @@ class LargeFiles:
         order = shard.order
         if order is None or order.only_read:
             return {}
-        there = self._files[shard.actions[0].path].there
+        there = self._file_of(shard).there
         return {index: there[index] for index in range(*order.blocks) if index in there}
 
     def heard(self, account: ShardAccount, record: FileRecord) -> None:
         """A range has come to its end. Raises ``FormatError`` for what cannot be about it."""
-        file = self._files[account.shard.actions[0].path]
+        file = self._file_of(account.shard)
         if record.failure is not None:
             account.failed(record)
             self._failed(file, record.failure.code, record.failure.message, record.failure.hint)
@@ -122,12 +122,12 @@ class LargeFiles:
 
     def has_failed(self, account: ShardAccount) -> bool:
         """Whether the file of this shard cannot come to a good end any more: then its other shards are for nothing."""
-        return self._files[account.shard.actions[0].path].failure is not None
+        return self._file_of(account.shard).failure is not None
 
     def ended(self, account: ShardAccount, said: str) -> tuple[Shard, ...]:
         """Nothing more will be heard of a shard; ``said`` is why, where it has no record. With the last one the file is
         reported. Returns shards that are to be carried out in their place."""
-        file = self._files[account.shard.actions[0].path]
+        file = self._file_of(account.shard)
         file.open -= 1
         if account.left:
             hint = "run the same command again: verified files are skipped"
@@ -139,11 +139,14 @@ class LargeFiles:
         shards, self._again_later = tuple(self._again_later), []
         return shards
 
+    def _file_of(self, shard: Shard) -> _CutFile:
+        (action,) = shard.actions
+        return self._files[action.path]
+
     def _read_here(self, path: str, own: LocalState | None) -> None:
         file = self._files[path]
         file.own = OwnFile(own)
         if file.waits:
-            file.waits = False
             self._again_later += self._conclude(file)
 
     def _conclude(self, file: _CutFile) -> tuple[Shard, ...]:
