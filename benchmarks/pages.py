@@ -25,7 +25,7 @@ import yaml
 from benchmarks.measure import run
 from benchmarks.tools import Blobsync
 from blobsync.jobs.history import History
-from blobsync.jobs.spec import JobRef, JobSpec
+from blobsync.jobspec.spec import JobRef, JobSpec
 from blobsync.local.state_dir import open_state_dir
 from blobsync.local.transfer_log import TransferEntry, TransferLog
 from blobsync.web.source import Source

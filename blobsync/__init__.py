@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from blobsync.azcopy.errors import AzcopyError, AzcopyInstallError, AzcopyNotFoundError, AzcopyVersionError
+    from blobsync.backends.aml.computes import Compute, ComputeRequest, Computes, NodeBounds
+    from blobsync.backends.protocol import ClusterSummary, Holder
     from blobsync.base.azure_urls import BlobUrl, ContainerUrl
     from blobsync.base.errors import (
         AccessDeniedError,
@@ -88,17 +90,17 @@ if TYPE_CHECKING:
     from blobsync.code.snapshot import CodeSnapshot, HashedFile
     from blobsync.config.mapping import Resolution
     from blobsync.config.model import Cluster, CodeEntry, Docker, FolderEntry, StorageAccount
-    from blobsync.jobs.backends.aml.computes import Compute, ComputeRequest, Computes, NodeBounds
-    from blobsync.jobs.backends.base import ClusterSummary, Holder
-    from blobsync.jobs.history import JobRecord
     from blobsync.jobs.job_answers import Cancellation, Diagnosis, JobLog, JobReport, LogLine
-    from blobsync.jobs.job_service import JobList
     from blobsync.jobs.logs import FetchedLogs
     from blobsync.jobs.output_copies import CopiedOutputs
     from blobsync.jobs.outputs import JobOutputs, OutputFile
     from blobsync.jobs.parse import Cause, FoundCause
-    from blobsync.jobs.project_jobs import Command, JobName, Jobs, PlannedJob, SubmitKeywords
-    from blobsync.jobs.spec import (
+    from blobsync.jobs.record import JobRecord
+    from blobsync.jobs.service import JobList
+    from blobsync.jobs.submit import Submitted
+    from blobsync.jobs.watch import Attempt
+    from blobsync.jobspec.describe import SubmitKeywords
+    from blobsync.jobspec.spec import (
         CodeRef,
         FolderLink,
         JobRef,
@@ -109,12 +111,7 @@ if TYPE_CHECKING:
         RunInfo,
         StateChange,
     )
-    from blobsync.jobs.spec import State as JobState
-    from blobsync.jobs.submit import Submitted
-    from blobsync.jobs.tunnels.job_tunnel import JobTunnel
-    from blobsync.jobs.tunnels.named import NamedTunnel, Tunnels, TunnelState
-    from blobsync.jobs.tunnels.node_apps import TunnelRequest
-    from blobsync.jobs.watch import Attempt
+    from blobsync.jobspec.spec import State as JobState
     from blobsync.local.transfer_log import TransferEntry
     from blobsync.plan.listener import Listener
     from blobsync.plan.progress import Progress, WorkerProgress
@@ -139,7 +136,8 @@ if TYPE_CHECKING:
     from blobsync.project.browse import Beginning, ListingEntry, PathStatus, Usage
     from blobsync.project.content import FileDifference
     from blobsync.project.folders import FolderName, FolderStatus
-    from blobsync.project.jobs import open_jobs
+    from blobsync.project.jobs import Command, JobName, Jobs, PlannedJob
+    from blobsync.project.open_jobs import open_jobs
     from blobsync.project.options import TransferKeywords
     from blobsync.project.paths import PathName, Paths
     from blobsync.project.progress_listeners import OnProgress
@@ -149,6 +147,9 @@ if TYPE_CHECKING:
     from blobsync.project.status import EntryStatus, FileTally, ProjectStatus
     from blobsync.project.verify import ComparedFile, VerifyReport
     from blobsync.store.protocol import BlobInfo
+    from blobsync.tunnels.job_tunnel import JobTunnel
+    from blobsync.tunnels.named import NamedTunnel, Tunnels, TunnelState
+    from blobsync.tunnels.node_apps import TunnelRequest
 
 __version__: str
 
@@ -351,24 +352,24 @@ _HOMES = {
     "blobsync.code.snapshot": ("CodeSnapshot", "HashedFile"),
     "blobsync.config.mapping": ("Resolution",),
     "blobsync.config.model": ("Cluster", "CodeEntry", "Docker", "FolderEntry", "StorageAccount"),
-    "blobsync.jobs.backends.aml.computes": ("Compute", "ComputeRequest", "Computes", "NodeBounds"),
-    "blobsync.jobs.backends.base": ("ClusterSummary", "Holder"),
-    "blobsync.jobs.job_service": ("JobList",),
-    "blobsync.jobs.history": ("JobRecord",),
+    "blobsync.backends.aml.computes": ("Compute", "ComputeRequest", "Computes", "NodeBounds"),
+    "blobsync.backends.protocol": ("ClusterSummary", "Holder"),
+    "blobsync.jobs.service": ("JobList",),
+    "blobsync.jobs.record": ("JobRecord",),
     "blobsync.jobs.logs": ("FetchedLogs",),
     "blobsync.jobs.output_copies": ("CopiedOutputs",),
     "blobsync.jobs.outputs": ("JobOutputs", "OutputFile"),
     "blobsync.jobs.parse": ("Cause", "FoundCause"),
     "blobsync.jobs.job_answers": ("Cancellation", "Diagnosis", "JobLog", "JobReport", "LogLine"),
-    "blobsync.jobs.project_jobs": ("Command", "JobName", "Jobs", "PlannedJob", "SubmitKeywords"),
-    "blobsync.jobs.spec": (
+    "blobsync.jobspec.describe": ("SubmitKeywords",),
+    "blobsync.jobspec.spec": (
         *("CodeRef", "FolderLink", "JobRef", "JobSpec", "JobState", "LogMirror", "NodeArchiveRef", "NodeChange"),
         *("RunInfo", "StateChange"),
     ),
     "blobsync.jobs.submit": ("Submitted",),
-    "blobsync.jobs.tunnels.node_apps": ("TunnelRequest",),
-    "blobsync.jobs.tunnels.job_tunnel": ("JobTunnel",),
-    "blobsync.jobs.tunnels.named": ("NamedTunnel", "TunnelState", "Tunnels"),
+    "blobsync.tunnels.node_apps": ("TunnelRequest",),
+    "blobsync.tunnels.job_tunnel": ("JobTunnel",),
+    "blobsync.tunnels.named": ("NamedTunnel", "TunnelState", "Tunnels"),
     "blobsync.jobs.watch": ("Attempt",),
     "blobsync.local.transfer_log": ("TransferEntry",),
     "blobsync.base.events": ("Connected", "Disconnected", "Event", "FilesCounted", "Hashing", "Moving"),
@@ -396,7 +397,8 @@ _HOMES = {
     "blobsync.project.progress_listeners": ("OnProgress",),
     "blobsync.project.content": ("FileDifference",),
     "blobsync.project.folders": ("FolderName", "FolderStatus"),
-    "blobsync.project.jobs": ("open_jobs",),
+    "blobsync.project.jobs": ("Command", "JobName", "Jobs", "PlannedJob"),
+    "blobsync.project.open_jobs": ("open_jobs",),
     "blobsync.project.options": ("TransferKeywords",),
     "blobsync.project.paths": ("PathName", "Paths"),
     "blobsync.project.removal": ("Deletion", "Removal"),

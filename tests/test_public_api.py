@@ -192,7 +192,7 @@ def _touched() -> Iterator[tuple[str, str]]:
 def test_everything_that_a_caller_touches_is_exported() -> None:
     touched = list(_touched())
     assert ("blobsync.project.api.Project", "VerifyReport") in touched
-    assert ("blobsync.jobs.project_jobs.Jobs", "JobRecord") in touched
+    assert ("blobsync.project.jobs.Jobs", "JobRecord") in touched
     # The last two are exported under longer names.
     public = {*blobsync.__all__, "State", "Decision"}
     assert not sorted({f"{used}, of {where}" for where, used in touched if used not in public | _INSIDE})

@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 from blobsync.base.process import UNPACKED_MARK
-from blobsync.jobs.node_archive import pack
+from blobsync.jobspec.node_archive import pack
 
 ROOT = Path(__file__).resolve().parent.parent
 # What blobsync imports without Azure's SDK; all of it works without native modules.

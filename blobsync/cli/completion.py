@@ -117,7 +117,7 @@ def _chosen_cluster(ctx: typer.Context) -> str | None:
 
 def complete_job(incomplete: str) -> Offers:
     """The newest jobs, by the end of their ids, each with its state and its command; asks no cluster."""
-    from blobsync.project.jobs import open_jobs
+    from blobsync.project.open_jobs import open_jobs
 
     try:
         jobs = open_jobs().history(limit=_JOBS)

@@ -14,7 +14,7 @@ from blobsync.cli.output import Result
 from blobsync.cli.session import Session
 
 if TYPE_CHECKING:
-    from blobsync.jobs.backends.aml.computes import Compute, ComputeRequest, Computes, NodeBounds
+    from blobsync.backends.aml.computes import Compute, ComputeRequest, Computes, NodeBounds
 
 _TIME = re.compile(r"(\d{1,6})([smh])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
@@ -76,7 +76,7 @@ def compute_create(
       blobsync compute create gpu --vm-size Standard_NC24rs_v3 --max 4 --idle 10m
       blobsync compute create cheap --vm-size Standard_NC6s_v3 --vm-priority low --max 8
     """
-    from blobsync.jobs.backends.aml.computes import PRIORITIES
+    from blobsync.backends.aml.computes import PRIORITIES
 
     if priority not in PRIORITIES:
         raise UsageError(f"--vm-priority {priority!a} is not one of {', '.join(PRIORITIES)}")
@@ -144,7 +144,7 @@ def _computes(session: Session) -> Computes:
 
 
 def _bounds(least: int | None, most: int | None, idle: str | None) -> NodeBounds:
-    from blobsync.jobs.backends.aml.computes import NodeBounds
+    from blobsync.backends.aml.computes import NodeBounds
 
     if idle is None:
         return NodeBounds(least, most)

@@ -25,7 +25,7 @@ from blobsync.jobs.timeline import lasted
 from blobsync.local.transfer_log import RUNNING
 
 if TYPE_CHECKING:
-    from blobsync.jobs.history import JobRecord
+    from blobsync.jobs.record import JobRecord
     from blobsync.local.transfer_log import TransferEntry
     from blobsync.project.logbook import LogBook
     from blobsync.project.running import RunningTransfer

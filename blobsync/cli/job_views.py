@@ -24,10 +24,10 @@ from blobsync.cli.session import Session
 from blobsync.jobs.standing import standing_line
 
 if TYPE_CHECKING:
-    from blobsync.jobs.history import JobRecord
-    from blobsync.jobs.job_service import JobList
     from blobsync.jobs.logs import FetchedLogs
-    from blobsync.jobs.project_jobs import Jobs
+    from blobsync.jobs.record import JobRecord
+    from blobsync.jobs.service import JobList
+    from blobsync.project.jobs import Jobs
 
 DEFAULT_MAX = 20
 
@@ -206,7 +206,7 @@ def find_jobs(session: Session, *, resized: bool = False) -> Jobs:
 
     ``resized`` says that the command supports ``-n``.
     """
-    from blobsync.project.jobs import open_jobs
+    from blobsync.project.open_jobs import open_jobs
 
     if session.param:
         raise UsageError("-p works with submit only: a job keeps its settings")

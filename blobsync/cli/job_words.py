@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from blobsync.base.amounts import count_text
 from blobsync.cli.columns import cells, columns_of, cut
-from blobsync.jobs.holding import entering_command, hold_text
-from blobsync.jobs.shape import job_size_text
 from blobsync.jobs.timeline import age, lasted, lasting_text, moments_of, nodes_after, seconds_of, spans_of
+from blobsync.jobspec.hold import entering_command, hold_text
+from blobsync.jobspec.topology import job_size_text
 
 if TYPE_CHECKING:
-    from blobsync.jobs.backends.base import ClusterSummary, Holder
-    from blobsync.jobs.history import JobRecord
+    from blobsync.backends.protocol import ClusterSummary, Holder
     from blobsync.jobs.logs import FetchedLogs
     from blobsync.jobs.parse import FoundCause
+    from blobsync.jobs.record import JobRecord
 
 _COMMAND_CHARS = 60
 # On a terminal: what the last column gets at least, and which others go first.

@@ -26,17 +26,18 @@ from blobsync.jobs.standing import standing_line
 
 if TYPE_CHECKING:
     from blobsync.jobs.first_free import Candidate
-    from blobsync.jobs.history import JobRecord
-    from blobsync.jobs.project_jobs import Jobs, SubmitKeywords
+    from blobsync.jobs.record import JobRecord
     from blobsync.jobs.submit import Submitted
+    from blobsync.jobspec.describe import SubmitKeywords
+    from blobsync.project.jobs import Jobs
 
 
 def choose(session: Session, asked: SubmitKeywords) -> Sequence[Candidate]:
     """Make the chosen cluster the session's, and say why; empty where ``-c`` names one cluster or none."""
     if session.cluster is None or "," not in session.cluster:
         return ()
-    from blobsync.jobs.describe import SubmitRequest
-    from blobsync.project.jobs import first_free
+    from blobsync.jobspec.describe import SubmitRequest
+    from blobsync.project.open_jobs import first_free
 
     names = [name.strip() for name in session.cluster.split(",")]
     if not all(names) or len(set(names)) < len(names):
@@ -329,7 +330,7 @@ def watch(
 
 def exit_code_of(record: JobRecord) -> int:
     """What a command that waits for a job ends with: the job's own code, or 1 where it has none."""
-    from blobsync.jobs.spec import State
+    from blobsync.jobspec.spec import State
 
     code = record.info.exit_code
     if record.info.state is State.COMPLETED:

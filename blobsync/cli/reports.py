@@ -25,7 +25,7 @@ from blobsync.plan.transfer_plan import (
 from blobsync.plan.verbs import VERBS, verb
 
 if TYPE_CHECKING:
-    from blobsync.jobs.history import JobRecord
+    from blobsync.jobs.record import JobRecord
     from blobsync.project.verify import VerifyReport
 
 

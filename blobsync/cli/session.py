@@ -99,7 +99,7 @@ class Session:
         project.listener = self.listener
         project.command_line = shlex.join(["blobsync", *self.words])
         if any(project.root.glob(SECRETS_PATTERN)):
-            from blobsync.jobs.backends.local.run_files import remove_dead_secrets
+            from blobsync.backends.local.run_files import remove_dead_secrets
 
             # Who uses the state folder says what is wrong with it; other commands do without.
             with suppress(UntrustedStateError):

@@ -17,8 +17,8 @@ from blobsync.cli.output import Result
 from blobsync.cli.session import Session
 
 if TYPE_CHECKING:
-    from blobsync.jobs.tunnels.job_tunnel import JobTunnel
-    from blobsync.jobs.tunnels.named import NamedTunnel, Tunnels, TunnelState
+    from blobsync.tunnels.job_tunnel import JobTunnel
+    from blobsync.tunnels.named import NamedTunnel, Tunnels, TunnelState
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of the tunnel.")]
 LocalPort = Annotated[
@@ -76,7 +76,7 @@ def tunnel_job(
       blobsync tunnel 3f2a --tensorboard output/logs
       blobsync tunnel 3f2a --jupyter --node 1
     """
-    from blobsync.jobs.tunnels.node_apps import TunnelRequest
+    from blobsync.tunnels.node_apps import TunnelRequest
 
     signal.signal(signal.SIGHUP, _stop)
     jobs = find_jobs(session)
@@ -133,8 +133,8 @@ def tunnel_add(
       blobsync tunnel add gpu me@sandbox-13 --azure-bastion hub --resource-group net --target /subscriptions/.../gpu13
       blobsync tunnel add board me@sandbox-12 --port 6006
     """
-    from blobsync.jobs.tunnels.addresses import SSH_PORT, read_machine
-    from blobsync.jobs.tunnels.named import NamedTunnel
+    from blobsync.backends.addresses import SSH_PORT, read_machine
+    from blobsync.tunnels.named import NamedTunnel
 
     tunnels = _tunnels(session)
     local = local_port or port or tunnels.next_port()
@@ -150,7 +150,7 @@ def _whole(key: str) -> str:
     """The path from everywhere: the shell has replaced ~ already, mostly."""
     from pathlib import Path
 
-    from blobsync.jobs.tunnels.addresses import read_key_file
+    from blobsync.backends.addresses import read_key_file
 
     return read_key_file(key, Path.home()) if key else ""
 
@@ -238,6 +238,6 @@ def tunnel_rm(session: Session, name: NameArgument) -> Result:
 
 
 def _tunnels(session: Session) -> Tunnels:
-    from blobsync.jobs.tunnels.named import Tunnels
+    from blobsync.tunnels.named import Tunnels
 
     return Tunnels(session.environ, note=session.listener.note)

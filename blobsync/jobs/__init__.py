@@ -1,5 +1,6 @@
-"""Jobs on a computer or a cluster: what to run, where it runs, and its result.
+"""Jobs on a computer or a cluster: submitting, watching, stopping, and what they wrote.
 
-Decides a job's specification and shape, its backend, and which of its states are confirmed. In: a command, a
-cluster file. Out: a record in the history, logs, a state. Calls every room but ``project`` and ``cli``.
+Decides which backend a job goes to, which of its states are confirmed, and why it failed. In: a ``JobSpec`` or a
+command with a cluster file. Out: a record in the history, logs, outputs, a state. Calls ``jobspec``, ``backends`` and
+what these call.
 """

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from blobsync.base.redaction import HIDDEN, redact
-from blobsync.jobs.describe import is_secret_name
-from blobsync.jobs.history import JobRecord
 from blobsync.jobs.home import is_secret
-from blobsync.jobs.spec import CodeRef, JobSpec
+from blobsync.jobs.record import JobRecord
+from blobsync.jobspec.describe import is_secret_name
+from blobsync.jobspec.spec import CodeRef, JobSpec
 
 
 @dataclass(frozen=True, slots=True)

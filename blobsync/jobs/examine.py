@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from blobsync.backends import create_backend
+from blobsync.backends.protocol import Backend, ClusterSummary, Examining
 from blobsync.base.amounts import count_text
 from blobsync.base.check_results import CheckResult, CheckStatus, failed_check
 from blobsync.base.environment import environment
 from blobsync.base.errors import BackendDeniedError, BlobsyncError
 from blobsync.base.process import ProcessRunner, SubprocessRunner
 from blobsync.config.model import Cluster
-from blobsync.jobs.backends import create_backend
-from blobsync.jobs.backends.base import Backend, ClusterSummary, Examining
 from blobsync.jobs.preflight import any_plan, around, refusals
 
 

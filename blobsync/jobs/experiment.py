@@ -6,14 +6,14 @@ import time
 from collections.abc import Collection
 from dataclasses import replace
 
+from blobsync.backends.protocol import Grouping, SeenJob
 from blobsync.base.errors import BlobsyncError, ConfigError
 from blobsync.config.loader import load_cluster
 from blobsync.config.model import Cluster
-from blobsync.jobs.backends.base import Grouping, SeenJob
-from blobsync.jobs.history import JobRecord
 from blobsync.jobs.home import home_of
-from blobsync.jobs.job_service import Board, JobList
-from blobsync.jobs.spec import SERVICES, State, submission_time
+from blobsync.jobs.record import JobRecord
+from blobsync.jobs.service import Board, JobList
+from blobsync.jobspec.spec import SERVICES, State, submission_time
 
 
 def with_others(

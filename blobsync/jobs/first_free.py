@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from blobsync.backends.protocol import ClusterSummary
 from blobsync.base.amounts import count_text
 from blobsync.base.errors import BackendUnavailableError, BlobsyncError
 from blobsync.config.model import Cluster
-from blobsync.jobs.backends.base import ClusterSummary
-from blobsync.jobs.describe import SubmitRequest, demand_platform, shape_of
-from blobsync.jobs.job_service import Board
+from blobsync.jobs.service import Board
+from blobsync.jobspec.describe import SubmitRequest, demand_platform, shape_of
 
 
 @dataclass(frozen=True, slots=True)

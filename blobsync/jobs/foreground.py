@@ -22,9 +22,9 @@ from blobsync.base.process import ProcessRunner, python_module
 from blobsync.config.model import Cluster
 from blobsync.config.trusted_docker import DockerArgs, demand_docker
 from blobsync.config.trusted_links import load_trusted_links
-from blobsync.jobs.describe import SubmitRequest, describe
-from blobsync.jobs.node_archive import node_archive
-from blobsync.jobs.spec import JobSpec
+from blobsync.jobspec.describe import SubmitRequest, describe
+from blobsync.jobspec.node_archive import node_archive
+from blobsync.jobspec.spec import JobSpec
 from blobsync.local.tree import demand_trust
 
 _DOCKER_SECONDS = 30.0
@@ -85,7 +85,7 @@ def arrange(
     words = ["here", "--job", str(job), "--run-dir", str(scratch), "--root", str(cluster.root), "--node-rank", "0"]
     if problem is not None:
         note = f"not in {cluster.docker.reference}: {problem}" if problem else ""
-        return Foreground((*python_module("blobsync.jobs.node"), *words), env, note)
+        return Foreground((*python_module("blobsync.node"), *words), env, note)
     if spec.world_size == 1:
         return Foreground(run_argv(cluster, spec, _words(spec.argv)), env)
     # Several processes need a launcher inside, which sets their ranks.

@@ -11,13 +11,14 @@ import sqlite3
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from blobsync.base.errors import AmbiguousJobError, JobError, JobNotFoundError, UnsafeNameError
-from blobsync.jobs import job_changes
+from blobsync.jobs import timeline
 from blobsync.jobs.home import Home
-from blobsync.jobs.spec import JobRef, JobSpec, NodeChange, RunInfo, State, StateChange
+from blobsync.jobs.record import JobFilter, JobRecord
+from blobsync.jobspec.spec import JobRef, JobSpec, NodeChange, RunInfo, State, StateChange
 
 _SCHEMA = """
 create table if not exists jobs (
@@ -69,8 +70,8 @@ _STEPS = {
         "alter table jobs add column confirmed real not null default 0",
         "alter table jobs add column home text not null default ''",
     ),
-    2: (job_changes.NODE_CHANGES,),
-    3: (job_changes.SEEN_SIZE, job_changes.STATE_CHANGES),
+    2: (timeline.NODE_CHANGES,),
+    3: (timeline.SEEN_SIZE, timeline.STATE_CHANGES),
     4: (_SECRETS,),
 }
 _BUSY_SECONDS = 10.0
@@ -87,76 +88,6 @@ and not exists (select 1 from json_each(?3) as word where instr(
     lower(run_id || ' ' || json_extract(spec, '$.name') || ' ' || json_extract(spec, '$.argv')), word.value) = 0)
 group by state
 """
-
-
-@dataclass(frozen=True, slots=True)
-class JobRecord:
-    """One submitted job and the last that is known of it. Times in seconds since 1970.
-
-    ``confirmed`` is when its backend last sent ``info`` (0: never), ``current`` whether that was just now. ``home`` is
-    where it was given; jobs that an older blobsync recorded have none. ``states`` are the changes of its state that are
-    known, by their times; ``spans_of`` makes spans of them.
-    """
-
-    spec: JobSpec
-    ref: JobRef
-    backend: str
-    info: RunInfo
-    submitted: float
-    cancel_asked: bool = False
-    successor_of: str = ""
-    home: Home | None = None
-    confirmed: float = 0.0
-    current: bool = False
-    states: tuple[StateChange, ...] = field(default=(), repr=False)
-
-    def __repr__(self) -> str:
-        code = f" ({self.info.exit_code})" if self.info.exit_code else ""
-        return f"<JobRecord {self.run_id}: {self.info.state}{code} on {self.cluster}>"
-
-    @property
-    def state(self) -> State:
-        """The last known state; :attr:`is_settled` says whether it is current."""
-        return self.info.state
-
-    @property
-    def exit_code(self) -> int | None:
-        """The exit code of its program; None if it runs or if unknown."""
-        return self.info.exit_code
-
-    @property
-    def reason(self) -> str:
-        """Why it is in this state, for people; often empty."""
-        return self.info.reason
-
-    @property
-    def url(self) -> str | None:
-        """The page that shows it, where its platform has one."""
-        return self.ref.url or None
-
-    @property
-    def run_id(self) -> str:
-        """Our id of the job."""
-        return self.spec.run_id
-
-    @property
-    def cluster(self) -> str:
-        """The cluster file that it was submitted with."""
-        return self.spec.cluster
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether ``info`` holds now: it has ended, or was asked for just now."""
-        return self.current or self.info.state.is_final
-
-
-@dataclass(frozen=True, slots=True)
-class JobFilter:
-    """Which jobs: in one of these states (none: in any), of one cluster, with ``text`` in their id, name or command."""
-
-    states: tuple[State, ...] = ()
-    cluster: str | None = None
-    text: str = ""
 
 
 class History:
@@ -210,7 +141,7 @@ class History:
         """Forget a job that was not accepted."""
         with self._open() as database:
             database.execute("delete from jobs where run_id=?", (run_id,))
-            job_changes.forget_changes(database, run_id)
+            timeline.forget_changes(database, run_id)
 
     def update(self, record: JobRecord, info: RunInfo) -> JobRecord:
         """Record a backend's report; keeps what the backend has forgotten."""
@@ -224,8 +155,8 @@ class History:
                     *(settled.started, settled.ended, ",".join(settled.nodes), now, record.run_id),
                 ),
             )
-            changes = job_changes.add_sizes(database, record.run_id, info.changes) if record.spec.is_elastic else ()
-            states = job_changes.add_states(database, record.submitted, settled, now)
+            changes = timeline.add_sizes(database, record.run_id, info.changes) if record.spec.is_elastic else ()
+            states = timeline.add_states(database, record.submitted, settled, now)
         return replace(record, info=replace(settled, changes=changes), states=states, confirmed=now, current=True)
 
     def ask_scale(self, record: JobRecord, nodes: int, at: float) -> JobRecord:
@@ -233,7 +164,7 @@ class History:
         known = record.info.changes
         change = NodeChange(at, known[-1].running if known else 0, nodes)
         with self._open() as database:
-            changes = job_changes.add_sizes(database, record.run_id, (change,))
+            changes = timeline.add_sizes(database, record.run_id, (change,))
         return replace(record, info=replace(record.info, changes=changes))
 
     def ask_cancel(self, record: JobRecord) -> JobRecord:
@@ -243,7 +174,7 @@ class History:
         with self._open() as database:
             database.execute("update jobs set cancel_asked=1 where run_id=?", (record.run_id,))
             told = replace(canceling, states=(asked,))
-            states = job_changes.add_states(database, record.submitted, told, asked.at)
+            states = timeline.add_states(database, record.submitted, told, asked.at)
         return replace(record, cancel_asked=True, states=states)
 
     def with_secrets(self, backends: Sequence[str], tried_before: float) -> tuple[JobRecord, ...]:
@@ -320,7 +251,7 @@ class History:
         with self._open() as database:
             rows = database.execute(query, values).fetchall()
             run_ids = [row["run_id"] for row in rows]
-            sizes, states = job_changes.sizes_of(database, run_ids), job_changes.states_of(database, run_ids)
+            sizes, states = timeline.sizes_of(database, run_ids), timeline.states_of(database, run_ids)
         try:
             return [_record(row, sizes.get(row["run_id"], ()), states.get(row["run_id"], ())) for row in rows]
         except (ValueError, KeyError, TypeError, AttributeError, UnsafeNameError) as error:
@@ -353,9 +284,9 @@ class History:
         version = _version_of(database)
         if version == 0:
             self._file.chmod(0o600)
-            for statement in f"{_SCHEMA}{job_changes.NODE_CHANGES};{job_changes.STATE_CHANGES};{_SECRETS}".split(";"):
+            for statement in f"{_SCHEMA}{timeline.NODE_CHANGES};{timeline.STATE_CHANGES};{_SECRETS}".split(";"):
                 database.execute(statement)
-            database.execute(job_changes.SEEN_SIZE)
+            database.execute(timeline.SEEN_SIZE)
             version = _VERSION
         while version in _STEPS:
             for statement in _STEPS[version]:

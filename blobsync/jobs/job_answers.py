@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from blobsync.base.errors import BlobsyncError
-from blobsync.jobs.history import JobRecord
 from blobsync.jobs.logs import FetchedLogs
+from blobsync.jobs.record import JobRecord
 
 if TYPE_CHECKING:
     from blobsync.jobs.parse import FoundCause

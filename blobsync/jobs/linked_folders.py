@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from blobsync.backends.login import LoginNode
 from blobsync.base.errors import BlobsyncError
 from blobsync.config.model import Cluster, FolderEntry
-from blobsync.jobs.describe import is_output
-from blobsync.jobs.job_service import Board, settings_of
-from blobsync.jobs.login import LoginNode
-from blobsync.jobs.spec import FolderLink, JobSpec
+from blobsync.jobs.service import Board, settings_of
+from blobsync.jobspec.describe import is_output
+from blobsync.jobspec.spec import FolderLink, JobSpec
 
 
 def empty_links(board: Board, cluster: Cluster, spec: JobSpec) -> Iterator[str]:

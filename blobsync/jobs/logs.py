@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from blobsync.backends.protocol import Backend
 from blobsync.base.errors import BlobsyncError, JobError, UnsafeNameError
-from blobsync.jobs.backends.base import Backend
-from blobsync.jobs.spec import JobRef, LogFile, LogMirror
+from blobsync.jobspec.spec import JobRef, LogFile, LogMirror
 from blobsync.local.errors import NotAFileError
 from blobsync.local.files import GrowingFile, LocalFolder
 from blobsync.local.names import RelativeName, relative_name

@@ -18,7 +18,7 @@ from blobsync.base.failure_codes import ExitCode, FailureCode
 from blobsync.config.mapping import is_below
 from blobsync.config.trusted_links import load_trusted_links
 from blobsync.jobs.outputs import JobOutputs, OutputFile, output_places
-from blobsync.jobs.spec import FolderLink
+from blobsync.jobspec.spec import FolderLink
 from blobsync.local.files import LocalFolder, SourceFile, hash_file
 from blobsync.local.names import relative_name
 from blobsync.plan.transfer_plan import FileFailure

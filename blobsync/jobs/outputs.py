@@ -24,12 +24,10 @@ from blobsync.config.account_files import ACCOUNT_FOLDER
 from blobsync.config.accounts import AccountFile
 from blobsync.config.mapping import Resolution, resolve
 from blobsync.config.model import DEFAULT_CLUSTER, Cluster, StorageAccount
-from blobsync.jobs.access import known_accounts
-from blobsync.jobs.history import JobRecord
-from blobsync.jobs.job_service import Board
-from blobsync.jobs.node.batchai import settings
-from blobsync.jobs.node.places import container_url
-from blobsync.jobs.spec import OWN_OUTPUT, FolderLink, JobSpec
+from blobsync.jobs.record import JobRecord
+from blobsync.jobs.service import Board
+from blobsync.jobspec.node_sas import known_accounts
+from blobsync.jobspec.spec import OWN_OUTPUT, FolderLink, JobSpec, batchai_settings, container_url
 from blobsync.local.files import hash_file
 from blobsync.local.names import local_problem, relative_name
 from blobsync.store.connect import sas_url
@@ -157,7 +155,7 @@ def is_same(one: Path, other: Path) -> bool:
 
 def output_places(spec: JobSpec) -> tuple[OutputPlace, ...]:
     """Where the job writes; empty if nothing of it stays. Pure."""
-    given = settings(spec)
+    given = batchai_settings(spec)
     if given is not None:
         listed = given.get("outputs")
         told = {**(listed if isinstance(listed, Mapping) else {}), STD_ID: given.get("std_out_err") or ""}

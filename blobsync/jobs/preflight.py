@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from blobsync.backends import create_backend
+from blobsync.backends.protocol import Backend, Plan, Surroundings
 from blobsync.base.azure_urls import SasToken
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.process import ProcessRunner, SubprocessRunner
 from blobsync.config.job_keys import refusal_of
 from blobsync.config.model import Cluster, StorageAccount
-from blobsync.jobs.access import SasForAccount, grant
-from blobsync.jobs.backends import create_backend
-from blobsync.jobs.backends.base import Backend, Plan, Surroundings
-from blobsync.jobs.code_choice import code_entry
-from blobsync.jobs.describe import SubmitRequest, demand_platform, describe
-from blobsync.jobs.job_service import settings_of
-from blobsync.jobs.spec import CodeRef
+from blobsync.jobs.service import settings_of
+from blobsync.jobspec.code_choice import code_entry
+from blobsync.jobspec.describe import SubmitRequest, demand_platform, describe
+from blobsync.jobspec.node_sas import SasForAccount, grant
+from blobsync.jobspec.spec import CodeRef
 from blobsync.local.state_dir import NAME
 from blobsync.store.connect import demand_usable, mint_sas
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from blobsync.base.errors import BlobsyncError, ConfigError
-from blobsync.jobs.history import JobFilter, JobRecord
-from blobsync.jobs.job_service import Board
 from blobsync.jobs.logs import fetch_logs, rank_of
 from blobsync.jobs.parse import FoundCause, read_causes, summarise
-from blobsync.jobs.spec import State
+from blobsync.jobs.record import JobFilter, JobRecord
+from blobsync.jobs.service import Board
+from blobsync.jobspec.spec import State
 
 if TYPE_CHECKING:
     from blobsync.jobs.compare import ComparedFiles, ComparedJobs
@@ -124,7 +124,7 @@ class JobReading:
     def _code_files(self, record: JobRecord) -> Mapping[str, str]:
         """The files of a job's code. Raises ``ArchiveError``, ``ConfigError`` and ``StorageError``."""
         from blobsync.code.publish import published_files
-        from blobsync.jobs.access import known_accounts
+        from blobsync.jobspec.node_sas import known_accounts
 
         code = record.spec.code
         assert code is not None

@@ -13,14 +13,14 @@ from typing import Any
 
 from blobsync.base.errors import BlobsyncError, ConfigError, UsageError
 from blobsync.config.model import Cluster
-from blobsync.jobs.describe import SubmitRequest, describe, read_seconds
-from blobsync.jobs.history import JobFilter, JobRecord
-from blobsync.jobs.job_service import Board
-from blobsync.jobs.node_archive import node_archive
-from blobsync.jobs.spec import MOUNTED, SERVICES, CodeRef, JobSpec, NodeArchiveRef, State
+from blobsync.jobs.record import JobFilter, JobRecord
+from blobsync.jobs.service import Board
 from blobsync.jobs.standing import News, standing_of
 from blobsync.jobs.submit import hand_over, new_run_id
-from blobsync.jobs.transfer_key import run_key
+from blobsync.jobspec.describe import SubmitRequest, describe, read_seconds
+from blobsync.jobspec.node_archive import node_archive
+from blobsync.jobspec.spec import MOUNTED, SERVICES, CodeRef, JobSpec, NodeArchiveRef, State
+from blobsync.jobspec.transfer_key import run_key
 from blobsync.plan.spreading import SpreadPlan
 from blobsync.spread.place import SharedPlace
 from blobsync.spread.sealed_orders import orders_seal

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     # The command line's start needs none of it.
-    from blobsync.jobs.history import JobRecord
-    from blobsync.jobs.spec import RunInfo
+    from blobsync.jobs.record import JobRecord
+    from blobsync.jobspec.spec import RunInfo
 
 
 def standing_of(info: RunInfo) -> str:

@@ -8,22 +8,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from blobsync.backends.protocol import Plan, Refused, Unknown
 from blobsync.base.errors import BlobsyncError, JobError, SubmissionUnknownError
 from blobsync.config.model import Cluster
-from blobsync.jobs.access import grant, known_accounts, sas_minter
-from blobsync.jobs.backends.base import Plan, Refused, Unknown
 from blobsync.jobs.batchai.files import MovedJob, translate_again
-from blobsync.jobs.code_choice import ChooseCode, CodeChoice, demand_known
-from blobsync.jobs.describe import SubmitRequest, demand_platform, describe, find_mirror, shape_of
-from blobsync.jobs.history import JobRecord
-from blobsync.jobs.holding import entering_command, hold_text
 from blobsync.jobs.home import home_of
-from blobsync.jobs.job_service import Board
 from blobsync.jobs.linked_folders import empty_links
-from blobsync.jobs.node_archive import node_archive, publish
-from blobsync.jobs.shape import job_size_text
-from blobsync.jobs.spec import MOUNTED, RECALLED, CodeRef, JobRef, JobSpec, own_inputs, owner_name
-from blobsync.jobs.transfer_key import with_run_key
+from blobsync.jobs.record import JobRecord
+from blobsync.jobs.service import Board
+from blobsync.jobspec.code_choice import ChooseCode, CodeChoice, demand_known
+from blobsync.jobspec.describe import SubmitRequest, demand_platform, describe, find_mirror, shape_of
+from blobsync.jobspec.hold import entering_command, hold_text
+from blobsync.jobspec.node_archive import node_archive, publish
+from blobsync.jobspec.node_sas import grant, known_accounts, sas_minter
+from blobsync.jobspec.spec import MOUNTED, RECALLED, CodeRef, JobRef, JobSpec, own_inputs, owner_name
+from blobsync.jobspec.topology import job_size_text
+from blobsync.jobspec.transfer_key import with_run_key
 
 
 class Submitted(NamedTuple):

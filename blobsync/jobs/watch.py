@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from blobsync.jobs.history import JobRecord
-from blobsync.jobs.job_service import Board
 from blobsync.jobs.parse import FoundCause, is_retriable, read_causes, summarise
-from blobsync.jobs.spec import State
+from blobsync.jobs.record import JobRecord
+from blobsync.jobs.service import Board
 from blobsync.jobs.submit import resubmit
+from blobsync.jobspec.spec import State
 
 
 @dataclass(frozen=True, slots=True)

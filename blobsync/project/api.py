@@ -64,11 +64,13 @@ if TYPE_CHECKING:
     # Imports are local: our own modules take a third of a short command's time.
     from typing_extensions import Self, Unpack
 
-    from blobsync.jobs.history import JobRecord
-    from blobsync.jobs.project_jobs import Jobs
+    from blobsync.config.mapping import Resolution
+    from blobsync.config.model import StorageAccount
+    from blobsync.jobs.record import JobRecord
     from blobsync.plan.saved_plan import SavedPlan
     from blobsync.project import browse, content, removal, sharing, status
     from blobsync.project.folders import FolderStatus
+    from blobsync.project.jobs import Jobs
     from blobsync.project.options import TransferKeywords
     from blobsync.project.paths import PathName, Paths
     from blobsync.project.progress_listeners import OnProgress
@@ -397,8 +399,8 @@ class Project:
         """The jobs of this project; what it submits goes to its cluster."""
         self._demand_open()
         if self._jobs is None:
-            from blobsync.jobs.job_service import Board
-            from blobsync.jobs.project_jobs import Jobs
+            from blobsync.jobs.service import Board
+            from blobsync.project.jobs import Jobs
 
             board = Board(self.root, self.environ, self.cluster, note=lambda text: self.listener.note(text))
             self._jobs = Jobs(board, self.with_cluster)

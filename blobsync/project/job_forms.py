@@ -16,9 +16,9 @@ from blobsync.jobs.form.filling import FilledForm, form_of_job
 
 if TYPE_CHECKING:
     from blobsync.config.model import Cluster
-    from blobsync.jobs.history import JobRecord
-    from blobsync.jobs.project_jobs import Jobs, PlannedJob
+    from blobsync.jobs.record import JobRecord
     from blobsync.jobs.submit import Submitted
+    from blobsync.project.jobs import Jobs, PlannedJob
 
 
 class ProjectWithJobs(Protocol):

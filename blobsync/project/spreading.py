@@ -18,10 +18,10 @@ from blobsync.base.errors import BlobsyncError, SpreadBusyError, UsageError
 from blobsync.base.plain_json import parse_object
 from blobsync.base.user_data import config_home
 from blobsync.config.model import Cluster
-from blobsync.jobs.history import JobRecord
-from blobsync.jobs.job_service import Board
+from blobsync.jobs.record import JobRecord
+from blobsync.jobs.service import Board
 from blobsync.jobs.spread_job import JobCrew, SpreadRequest, demand_shared
-from blobsync.jobs.transfer_key import own_key
+from blobsync.jobspec.transfer_key import own_key
 from blobsync.local.state_dir import KEY_FILE, StateDir
 from blobsync.plan.listener import Listener
 from blobsync.plan.project_context import LivePart, ProjectContext

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 
 from markupsafe import Markup
 
-from blobsync.jobs.history import JobRecord
 from blobsync.jobs.node_use import NodeUse
+from blobsync.jobs.record import JobRecord
 from blobsync.jobs.timeline import lasting_text, moments_of, spans_of
 from blobsync.local.transfer_log import TransferEntry
 from blobsync.plan.progress import RatePoint

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from blobsync.jobs.history import JobRecord
-from blobsync.jobs.spec import FolderLink, JobRef, RunInfo, State
-from blobsync.project.jobs import open_jobs
+from blobsync.jobs.record import JobRecord
+from blobsync.jobspec.spec import FolderLink, JobRef, RunInfo, State
+from blobsync.project.open_jobs import open_jobs
 from tests.fakes.jobs import make_spec
 
 if TYPE_CHECKING:

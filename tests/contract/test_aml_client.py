@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from blobsync.backends.aml.client import AmlClient
 from blobsync.base.errors import (
     BackendFailingError,
     BackendUnavailableError,
@@ -26,7 +27,6 @@ from blobsync.base.errors import (
     SubmissionError,
 )
 from blobsync.config.model import WorkspaceConfig
-from blobsync.jobs.backends.aml.client import AmlClient
 from tests.fakes.aml_configs import ask
 from tests.servers.aml_stub import SOON, AmlStub, Fault, Login, serve
 from tests.servers.stranger import stranger

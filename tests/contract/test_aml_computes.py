@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from blobsync.backends.aml.client import AmlClient
+from blobsync.backends.aml.computes import Computes, NodeBounds, creation, read_compute_of
+from blobsync.backends.aml.replies import AmlReply
 from blobsync.base.errors import BlobsyncError, JobError, NothingMatchedError, UsageError
 from blobsync.config.model import WorkspaceConfig
-from blobsync.jobs.backends.aml.client import AmlClient
-from blobsync.jobs.backends.aml.computes import Computes, NodeBounds, creation, read_compute_of
-from blobsync.jobs.backends.aml.replies import AmlReply
 from tests.servers.aml_stub import AmlStub, Fault, Login, refusal, serve
 from tests.servers.openapi import azure_ml, example
 

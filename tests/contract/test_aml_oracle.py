@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from blobsync.jobs.describe import SubmitRequest
+from blobsync.jobspec.describe import SubmitRequest
 from tests.fakes.aml_configs import BASE, CONTAINER, EIGHT, Asked, ask
 
 REASON = "azure-ai-ml (111 MB) is not installed: pip install 'blobsync[oracle]'"

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
+from blobsync.backends import create_backend
+from blobsync.backends.aml.backend import AmlBackend
+from blobsync.backends.protocol import CAPABILITIES, Accepted, Backend, Refused, Scaling, Surroundings, Unknown
 from blobsync.base.errors import ProcessTimeoutError
 from blobsync.base.process import Completed, SubprocessRunner
 from blobsync.config.model import Cluster, Docker
-from blobsync.jobs.backends import create_backend
-from blobsync.jobs.backends.aml.backend import AmlBackend
-from blobsync.jobs.backends.base import CAPABILITIES, Accepted, Backend, Refused, Scaling, Surroundings, Unknown
-from blobsync.jobs.node_archive import node_archive
-from blobsync.jobs.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State
+from blobsync.jobspec.node_archive import node_archive
+from blobsync.jobspec.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, State
 from tests.fakes.backend import FakeBackend
 from tests.fakes.blob_service import SAS, BlobService, serve
 from tests.fakes.jobs import Node, make_spec

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from blobsync.jobs.job_service import Board
+from blobsync.jobs.service import Board
 from tests.e2e.world import Container, Done, Project, wait_until, write_tree
 from tests.servers.aml_stub import ARM_TOKEN, ML_TOKEN, AmlStub, serve
 from tests.unit.test_config_loader import ACT_EXAMPLE

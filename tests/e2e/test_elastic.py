@@ -133,7 +133,7 @@ class Jobs:
         for name in filter(str.isdigit, os.listdir("/proc")):
             with suppress(OSError):
                 words = Path("/proc", name, "cmdline").read_bytes().decode().split("\0")
-                if "blobsync.jobs.node" in words and any(job_id in word for word in words):
+                if "blobsync.node" in words and any(job_id in word for word in words):
                     found[int(words[words.index("--node-rank") + 1])] = int(name)
         return found
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from blobsync.jobs.job_service import Board
+from blobsync.jobs.service import Board
 from tests.e2e.world import Container, Done, Project, blobsync_command, hashes, read_tree, wait_until, write_tree
 from tests.fakes.bootstrap import python_of
 from tests.servers.slurm_cluster import SlurmCluster
@@ -604,7 +604,7 @@ def test_a_killed_supervisor_fails_its_job_and_frees_its_place(lab: Lab) -> None
     supervisor = next(
         int(entry)
         for entry in os.listdir("/proc")
-        if entry.isdigit() and f"blobsync.jobs.backends.local.supervisor\0{run}".encode() in command_line(entry)
+        if entry.isdigit() and f"blobsync.backends.local.supervisor\0{run}".encode() in command_line(entry)
     )
     os.kill(supervisor, signal.SIGKILL)
     job = lab.until(lost)

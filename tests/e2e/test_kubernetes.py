@@ -19,8 +19,8 @@ import pytest
 import yaml
 
 from blobsync.jobs.home import home_of
-from blobsync.jobs.job_service import Board
-from blobsync.jobs.spec import JobRef
+from blobsync.jobs.service import Board
+from blobsync.jobspec.spec import JobRef
 from tests.e2e.test_jobs import SHOW, Lab
 from tests.e2e.world import Container, Project, wait_until, write_tree
 from tests.fakes.kubernetes import demand_valid

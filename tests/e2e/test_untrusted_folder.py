@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.backends.login import LoginNode
 from blobsync.base.process import SubprocessRunner, python_module
-from blobsync.jobs.login import LoginNode
 from tests.e2e.world import Done, Project
 from tests.servers.recording_server import RecordingServer
 

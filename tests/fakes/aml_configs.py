@@ -9,11 +9,11 @@ from typing import Any
 
 import yaml
 
+from blobsync.backends.aml.request import AmlRequest, build_request
 from blobsync.config.loader import load_cluster, load_workspace
 from blobsync.config.model import Cluster, WorkspaceConfig
-from blobsync.jobs.backends.aml.request import AmlRequest, build_request
-from blobsync.jobs.describe import SubmitRequest, describe
-from blobsync.jobs.spec import CodeRef, JobSpec
+from blobsync.jobspec.describe import SubmitRequest, describe
+from blobsync.jobspec.spec import CodeRef, JobSpec
 from tests.unit.project_files import NO_ENVIRON, ProjectFiles
 
 RUN_ID = "me_1795248518_272a2739"

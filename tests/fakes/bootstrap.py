@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from blobsync.jobs import bootstrap
-from blobsync.jobs.node_archive import ENTRY, pack
-from blobsync.jobs.spec import JobSpec, NodeArchiveRef
+from blobsync.jobspec.node_archive import ENTRY, pack
+from blobsync.jobspec.spec import JobSpec, NodeArchiveRef
+from blobsync.node.standalone import bootstrap
 from tests.fakes.blob_service import SAS, BlobService
 
 ARCHIVE = "code.zip.d/node/archive.zip"
@@ -31,8 +31,7 @@ def main(argv):
 """
 SOURCES = {
     "blobsync/__init__.py": b"",
-    "blobsync/jobs/__init__.py": b"",
-    "blobsync/jobs/node/__init__.py": b"",
+    "blobsync/node/__init__.py": b"",
     f"{ENTRY.replace('.', '/')}.py": TELL.encode(),
 }
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from blobsync.jobs.spec import CodeRef, FolderLink, JobSpec, LogMirror
+from blobsync.jobspec.spec import CodeRef, FolderLink, JobSpec, LogMirror
 from tests.fakes.blob_service import SAS, BlobService
 
 CODE = "code/project.zip"
@@ -49,7 +49,7 @@ class Node:
     python: str = sys.executable
     env: dict[str, str] = field(default_factory=dict)
     sas: str = SAS
-    program: tuple[str, ...] = ("-m", "blobsync.jobs.node")
+    program: tuple[str, ...] = ("-m", "blobsync.node")
 
     @property
     def root(self) -> Path:

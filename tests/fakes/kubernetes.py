@@ -9,11 +9,11 @@ from typing import Any
 import kubernetes_validate
 import yaml
 
-from blobsync.jobs.backends import create_backend
-from blobsync.jobs.backends.base import Plan, Surroundings
-from blobsync.jobs.describe import SubmitRequest, describe
-from blobsync.jobs.job_service import settings_of
-from blobsync.jobs.spec import CodeRef
+from blobsync.backends import create_backend
+from blobsync.backends.protocol import Plan, Surroundings
+from blobsync.jobs.service import settings_of
+from blobsync.jobspec.describe import SubmitRequest, describe
+from blobsync.jobspec.spec import CodeRef
 from tests.fakes.aml_configs import CONTAINER, RUN_ID, load
 from tests.fakes.runner import ScriptedRunner
 from tests.unit.project_files import NO_ENVIRON

@@ -6,16 +6,16 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from blobsync.backends.aml import replies as aml
+from blobsync.backends.aml.errors import as_error, read_refusal
+from blobsync.backends.login import LoginNode
+from blobsync.backends.slurm import replies as slurm
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.plain_json import parse_object
 from blobsync.base.process import Completed
 from blobsync.config.model import WorkspaceConfig
 from blobsync.emulator.account import kept_account
 from blobsync.emulator.server import Emulator
-from blobsync.jobs.backends.aml import replies as aml
-from blobsync.jobs.backends.aml.errors import as_error, read_refusal
-from blobsync.jobs.backends.slurm import replies as slurm
-from blobsync.jobs.login import LoginNode
 from tests.fakes.jobs import make_spec
 from tests.fakes.runner import ScriptedRunner
 from tests.soak.target import Target, ignoring, text

@@ -12,6 +12,8 @@ from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
+from blobsync.backends.local.queue import Capacity, LocalQueue
+from blobsync.backends.local.run_files import RunFiles
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.process_mark import ProcessMark
 from blobsync.base.reasons import Reason
@@ -20,10 +22,8 @@ from blobsync.config.loader import load_cluster, parse_overrides
 from blobsync.config.trusted_links import load_trusted_links, trusted_links_file
 from blobsync.config.user_config import load_user_config, user_config_file
 from blobsync.config.yaml_lines import read_document
-from blobsync.jobs.backends.local.queue import Capacity, LocalQueue
-from blobsync.jobs.backends.local.run_files import RunFiles
 from blobsync.jobs.history import History
-from blobsync.jobs.spec import JobRef, State
+from blobsync.jobspec.spec import JobRef, State
 from blobsync.local.range_records import RangeRecords, RecordedRange, UnfinishedDownload
 from blobsync.local.state_dir import open_state_dir
 from blobsync.plan.progress import Progress, WorkerProgress

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from blobsync.jobs.logs import fetch_logs, follow, rank_of
 from blobsync.jobs.parse import is_retriable, log_lines, read_causes, summarise
-from blobsync.jobs.spec import LogFile
+from blobsync.jobspec.spec import LogFile
 from tests.soak.target import Target, ignoring, text
 
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from blobsync.backends.aml.backend import AmlBackend
+from blobsync.backends.aml.foreign import read_foreign, tagged_ssh
+from blobsync.backends.aml.replies import AmlReply
+from blobsync.backends.protocol import SeenJob, Surroundings
 from blobsync.base.process import SubprocessRunner
 from blobsync.config.model import Cluster
-from blobsync.jobs.backends.aml.backend import AmlBackend
-from blobsync.jobs.backends.aml.foreign import read_foreign, tagged_ssh
-from blobsync.jobs.backends.aml.replies import AmlReply
-from blobsync.jobs.backends.base import SeenJob, Surroundings
 from blobsync.jobs.experiment import with_others
-from blobsync.jobs.job_service import Board
-from blobsync.jobs.spec import JobRef, JobSpec, RunInfo, State, own_inputs
+from blobsync.jobs.service import Board
+from blobsync.jobspec.spec import JobRef, JobSpec, RunInfo, State, own_inputs
 from tests.fakes.aml_configs import load
 from tests.fakes.backend import FakeBackend
 from tests.fakes.jobs import make_spec

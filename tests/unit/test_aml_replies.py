@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from blobsync.base.errors import LostContactError
-from blobsync.jobs.backends.aml.replies import (
+from blobsync.backends.aml.replies import (
     STATES,
     AmlReply,
     log_names,
@@ -17,7 +16,8 @@ from blobsync.jobs.backends.aml.replies import (
     read_time,
     studio_url,
 )
-from blobsync.jobs.spec import State
+from blobsync.base.errors import LostContactError
+from blobsync.jobspec.spec import State
 from tests.servers.openapi import STABLE, example, load
 
 

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
+from blobsync.backends.aml.replies import AmlReply, read_spec
+from blobsync.backends.aml.request import build_request, node_secrets
+from blobsync.backends.aml.start import placed
+from blobsync.backends.aml.storage import for_code, make
 from blobsync.base.azure_urls import SasToken
 from blobsync.base.errors import ConfigError
-from blobsync.jobs.access import grant, service_rights
-from blobsync.jobs.backends.aml.replies import AmlReply, read_spec
-from blobsync.jobs.backends.aml.request import build_request, node_secrets
-from blobsync.jobs.backends.aml.start import placed
-from blobsync.jobs.backends.aml.storage import for_code, make
-from blobsync.jobs.describe import SubmitRequest, describe
-from blobsync.jobs.spec import CodeRef, NodeArchiveRef, Secrets
+from blobsync.jobspec.describe import SubmitRequest, describe
+from blobsync.jobspec.node_sas import grant, service_rights
+from blobsync.jobspec.spec import CodeRef, NodeArchiveRef, Secrets
 from blobsync.store.connect import mint_sas
 from tests.fakes.aml_configs import BASE, CONTAINER, EIGHT, ENTRY, RUN_ID, Asked, ask, load
 from tests.servers.openapi import azure_ml

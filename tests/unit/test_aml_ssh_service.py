@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from blobsync.base.errors import BackendUnavailableError, JobError
-from blobsync.base.process import Completed
-from blobsync.jobs.backends.aml.replies import AmlReply
-from blobsync.jobs.backends.aml.ssh_service import (
+from blobsync.backends.addresses import SshMachine
+from blobsync.backends.aml.replies import AmlReply
+from blobsync.backends.aml.ssh_service import (
     AzTool,
     find_az,
     find_public_key,
@@ -24,8 +23,9 @@ from blobsync.jobs.backends.aml.ssh_service import (
     ssh_proxy,
     tagged_machine,
 )
-from blobsync.jobs.tunnels.addresses import SshMachine
-from blobsync.jobs.tunnels.lines import machine_command, proxy_command, proxy_line
+from blobsync.backends.forwarding import machine_command, proxy_command, proxy_line
+from blobsync.base.errors import BackendUnavailableError, JobError
+from blobsync.base.process import Completed
 from tests.fakes.runner import ScriptedRunner
 
 ADDRESS = "wss://ssh-0abc.westus2.nodes.azureml.ms"

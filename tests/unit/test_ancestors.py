@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from blobsync.backends import create_backend
 from blobsync.base.errors import BlobsyncError
 from blobsync.config.job_keys import IDLE, IDLE_HERE
 from blobsync.config.known_keys import CLUSTER, FOLDER
@@ -20,13 +21,12 @@ from blobsync.config.loader import load_cluster
 from blobsync.config.model import Cluster
 from blobsync.config.scaffold import with_changes
 from blobsync.config.yaml_lines import KeyPath
-from blobsync.jobs.backends import create_backend
-from blobsync.jobs.describe import SubmitRequest, describe
 from blobsync.jobs.form.checked import check_form
 from blobsync.jobs.form.fields import BY_NAME
 from blobsync.jobs.form.filled import AskedJob, JobForm
 from blobsync.jobs.preflight import around
-from blobsync.jobs.spec import CodeRef
+from blobsync.jobspec.describe import SubmitRequest, describe
+from blobsync.jobspec.spec import CodeRef
 from tests.unit.project_files import NO_ENVIRON, ProjectFiles
 from tests.unit.test_config_loader import ACT_EXAMPLE
 

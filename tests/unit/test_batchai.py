@@ -15,9 +15,9 @@ from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.jobs.batchai.files import convert_batchai
 from blobsync.jobs.batchai.job_file import read_job_file
 from blobsync.jobs.batchai.translate import Translation, translate_job
-from blobsync.jobs.node.batchai import NodePlace, batchai_variables, task_of
-from blobsync.jobs.node.ranks import Ranks, ranks_of_node
-from blobsync.jobs.spec import JobSpec
+from blobsync.jobspec.spec import JobSpec
+from blobsync.node.batchai import NodePlace, batchai_variables, task_of
+from blobsync.node.ranks import Ranks, ranks_of_node
 
 ROOT = "$AZ_BATCHAI_JOB_MOUNT_ROOT"
 BOX = StorageAccount("box.yaml", "acct", "box", "https://acct.blob", account_key=Secret("a2V5"))

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.jobs import bootstrap, interactive, old_python
-from blobsync.jobs.node_archive import node_archive
-from blobsync.jobs.spec import CodeRef, FolderLink, JobSpec
+from blobsync.jobspec.node_archive import node_archive
+from blobsync.jobspec.spec import CodeRef, FolderLink, JobSpec
 from blobsync.local.names import local_problem
+from blobsync.node.standalone import bootstrap, interactive, old_python
 from tests.fakes.blob_service import BlobService, serve
 from tests.fakes.bootstrap import ARCHIVE, SOURCES, BootedNode, python_of
 from tests.fakes.jobs import CODE, make_spec, zip_of
@@ -155,7 +155,7 @@ def test_what_is_there_is_checked_too(node: BootedNode, damage: str) -> None:
     spec = job(node)
     node.do("prepare", spec)
     place = node.place(spec) / "node"
-    entry = place / "blobsync/jobs/node/__main__.py"
+    entry = place / "blobsync/node/__main__.py"
     if damage == "changed":
         entry.write_text(entry.read_text().replace("return 5", "return 6"))
     elif damage == "missing":

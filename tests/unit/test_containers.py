@@ -13,7 +13,7 @@ import pytest
 from blobsync.base.errors import ConfigError, JobError, ProcessError
 from blobsync.base.process import Completed
 from blobsync.config.model import Cluster, Docker
-from blobsync.jobs.containers import (
+from blobsync.jobspec.containers import (
     Inside,
     Runtime,
     WantedImage,
@@ -27,8 +27,8 @@ from blobsync.jobs.containers import (
     source_of,
     wanted_image,
 )
-from blobsync.jobs.describe import SubmitRequest, describe
-from blobsync.jobs.spec import JobSpec, is_variable_name
+from blobsync.jobspec.describe import SubmitRequest, describe
+from blobsync.jobspec.spec import JobSpec, is_variable_name
 from tests.fakes.blob_service import serve
 from tests.fakes.jobs import Node, make_spec
 from tests.unit.test_slurm import ScriptedProcess

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
+from blobsync.backends.kubernetes.kubectl import find_kubectl
 from blobsync.base.check_results import CheckResult, CheckStatus
 from blobsync.base.errors import ProcessError
 from blobsync.base.process import Completed
 from blobsync.config.loader import load_cluster
-from blobsync.jobs.backends.kubernetes.kubectl import find_kubectl
 from blobsync.jobs.examine import examine_jobs
 from tests.fakes.aml_configs import ENTRY
 from tests.fakes.runner import Call, ScriptedRunner

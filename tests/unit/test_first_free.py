@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.backends.protocol import ClusterSummary
 from blobsync.base.errors import BackendUnavailableError, ConfigError
 from blobsync.config.model import Cluster
-from blobsync.jobs.backends.base import ClusterSummary
-from blobsync.jobs.describe import SubmitRequest
 from blobsync.jobs.first_free import choose_cluster, verdict
-from blobsync.jobs.job_service import Board
+from blobsync.jobs.service import Board
+from blobsync.jobspec.describe import SubmitRequest
 from tests.fakes.backend import FakeBackend
 
 

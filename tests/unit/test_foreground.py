@@ -11,8 +11,8 @@ import pytest
 from blobsync.base.errors import ConfigError, ProcessError
 from blobsync.base.process import Completed
 from blobsync.config.model import Cluster, Docker, FolderEntry, StorageAccount
-from blobsync.jobs.describe import SubmitRequest, describe
 from blobsync.jobs.foreground import arrange, docker_problem, run_argv
+from blobsync.jobspec.describe import SubmitRequest, describe
 from tests.unit.test_slurm import ScriptedProcess
 
 IMAGE = Docker("registry/img", "7", shm_size="64g", args=("--ipc=host",))
@@ -106,6 +106,6 @@ def test_without_docker_the_command_runs_here_and_the_user_is_told(tmp_path: Pat
     spec = describe(cluster, SubmitRequest(("python", "a b")), "local", None)
     started = arrange(cluster, spec, tmp_path, {}, "there is none")
     assert started.note == "not in registry/img:7: there is none"
-    assert started.argv[3:5] == ("blobsync.jobs.node", "here")
+    assert started.argv[3:5] == ("blobsync.node", "here")
     written = json.loads((tmp_path / "job.json").read_text())
     assert written["argv"] == ["python", "a b"] and "hush" not in (tmp_path / "job.json").read_text()

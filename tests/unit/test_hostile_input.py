@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.backends.slurm.replies import expand_nodes
 from blobsync.base.errors import ConfigError, PlanFileError, StorageError
 from blobsync.base.plain_json import parse_json
 from blobsync.config.yaml_lines import parse_document, read_document
-from blobsync.jobs.backends.slurm.replies import expand_nodes
 from blobsync.jobs.home import Home
 from blobsync.jobs.parse import log_lines, read_causes
-from blobsync.jobs.spec import JobSpec
+from blobsync.jobspec.spec import JobSpec
 from blobsync.local.globs import zip_excludes
 from blobsync.local.ignore import parse_lines
 from blobsync.plan.saved_plan import load

@@ -16,8 +16,8 @@ from typing import IO
 import pytest
 
 from blobsync.base.errors import UsageError
-from blobsync.jobs import interactive
-from blobsync.jobs.holding import DEFAULT_HOLD, hold_seconds, hold_text
+from blobsync.jobspec.hold import DEFAULT_HOLD, hold_seconds, hold_text
+from blobsync.node.standalone import interactive
 from tests.e2e.world import wait_until
 from tests.servers.other_user import needs_root, program_of_another_user
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from blobsync.backends.protocol import Outcome
 from blobsync.base.errors import (
     BackendUnavailableError,
     BlobsyncError,
@@ -21,16 +22,15 @@ from blobsync.base.errors import (
 )
 from blobsync.cli.job_words import state_text
 from blobsync.config.model import Cluster
-from blobsync.jobs.backends.base import Outcome
-from blobsync.jobs.code_choice import CodeChoice
-from blobsync.jobs.describe import SubmitRequest
-from blobsync.jobs.history import JobRecord
-from blobsync.jobs.job_service import SETTLE_SECONDS, Board
-from blobsync.jobs.spec import CodeRef, JobRef, JobSpec, RunInfo, State
+from blobsync.jobs.record import JobRecord
+from blobsync.jobs.service import SETTLE_SECONDS, Board
 from blobsync.jobs.spread_job import JobCrew, SpreadRequest
 from blobsync.jobs.standing import News, standing_line
 from blobsync.jobs.submit import plan_job, resubmit, submit
 from blobsync.jobs.watch import watch
+from blobsync.jobspec.code_choice import CodeChoice
+from blobsync.jobspec.describe import SubmitRequest
+from blobsync.jobspec.spec import CodeRef, JobRef, JobSpec, RunInfo, State
 from blobsync.plan.spreading import SpreadPlan
 from blobsync.spread.place import FolderPlace
 from tests.fakes.backend import FakeBackend

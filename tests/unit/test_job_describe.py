@@ -8,10 +8,10 @@ import pytest
 from blobsync.base.azure_urls import SasToken, Secret
 from blobsync.base.errors import ConfigError, CredentialError, SasPermissionError, UsageError
 from blobsync.config.model import Cluster, CodeEntry, Docker, FolderEntry, StorageAccount
-from blobsync.jobs.access import grant, rights_needed
-from blobsync.jobs.describe import SubmitRequest, demand_platform, describe, find_mirror, setup_lines
-from blobsync.jobs.spec import CodeRef, LogMirror
 from blobsync.jobs.submit import new_run_id
+from blobsync.jobspec.describe import SubmitRequest, demand_platform, describe, find_mirror, setup_lines
+from blobsync.jobspec.node_sas import grant, rights_needed
+from blobsync.jobspec.spec import CodeRef, LogMirror
 
 BOX = StorageAccount("box.yaml", "acct", "box", "https://acct.blob", account_key=Secret("a2V5"))
 OTHER = StorageAccount("other.yaml", "else", "bin", "https://else.blob", account_key=Secret("a2V5"))

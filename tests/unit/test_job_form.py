@@ -10,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.backends import create_backend
 from blobsync.base.errors import BlobsyncError, ConfigError, NothingMatchedError, UnsafeNameError, UsageError
 from blobsync.config.job_keys import ONLY_ON
 from blobsync.config.known_keys import PLATFORMS
 from blobsync.config.loader import load_cluster, parse_overrides
-from blobsync.jobs.backends import create_backend
-from blobsync.jobs.describe import SubmitRequest, describe
 from blobsync.jobs.form.checked import CheckedForm, check_form
 from blobsync.jobs.form.fields import BY_NAME, FIELDS, choices_of, fields_of, known_key
 from blobsync.jobs.form.filled import AskedJob, JobForm, param_text, text_of_command, words_of
 from blobsync.jobs.form.filling import form_of_job
 from blobsync.jobs.form.templates import load_template, remove_template, save_template, template_names
-from blobsync.jobs.history import JobRecord
-from blobsync.jobs.job_service import Board
 from blobsync.jobs.preflight import around
-from blobsync.jobs.spec import CodeRef, JobSpec
+from blobsync.jobs.record import JobRecord
+from blobsync.jobs.service import Board
+from blobsync.jobspec.describe import SubmitRequest, describe
+from blobsync.jobspec.spec import CodeRef, JobSpec
 from tests.fakes.backend import FakeBackend
 from tests.unit.project_files import NO_ENVIRON, ProjectFiles
 
@@ -172,7 +172,7 @@ def test_a_form_filled_from_a_recorded_job_asks_for_the_same_again(root: Path, c
 
 def recorded(board: Board, cluster_name: str, submission: AskedJob) -> JobRecord:
     from blobsync.jobs.home import home_of
-    from blobsync.jobs.spec import JobRef
+    from blobsync.jobspec.spec import JobRef
 
     assert board.current
     spec = describe(board.current, submission.request, "me_1_0badcafe", None)

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from blobsync.base.errors import AmbiguousJobError, JobError, JobNotFoundError
-from blobsync.jobs.history import History, JobRecord
-from blobsync.jobs.spec import (
+from blobsync.jobs.history import History
+from blobsync.jobs.record import JobRecord
+from blobsync.jobs.timeline import moments_of, spans_of
+from blobsync.jobspec.spec import (
     CodeRef,
     FolderLink,
     JobRef,
@@ -26,7 +28,6 @@ from blobsync.jobs.spec import (
     State,
     StateChange,
 )
-from blobsync.jobs.timeline import moments_of, spans_of
 from tests.fakes.jobs import make_spec
 
 FULL = JobSpec(

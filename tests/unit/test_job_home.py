@@ -14,10 +14,11 @@ import yaml
 
 from blobsync.base.errors import BackendUnavailableError, JobError
 from blobsync.config.loader import load_cluster
-from blobsync.jobs.history import History, JobRecord
+from blobsync.jobs.history import History
 from blobsync.jobs.home import Home, home_of, without_secrets
-from blobsync.jobs.job_service import Board
-from blobsync.jobs.spec import JobRef
+from blobsync.jobs.record import JobRecord
+from blobsync.jobs.service import Board
+from blobsync.jobspec.spec import JobRef
 from blobsync.local.state_dir import open_state_dir
 from tests.fakes.jobs import make_spec
 

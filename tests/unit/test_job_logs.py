@@ -10,7 +10,7 @@ import pytest
 
 from blobsync.base.errors import BackendUnavailableError, UnsafeNameError
 from blobsync.jobs.logs import FetchedLogs, IncompleteLogError, LogSource, fetch_logs, follow, rank_of
-from blobsync.jobs.spec import LogFile
+from blobsync.jobspec.spec import LogFile
 from blobsync.local.errors import NotAFileError
 
 

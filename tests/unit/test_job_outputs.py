@@ -12,12 +12,12 @@ import pytest
 from blobsync.base.azure_urls import Secret
 from blobsync.base.errors import ConfigError, JobError, NothingMatchedError, UsageError
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
-from blobsync.jobs.describe import SubmitRequest, describe
-from blobsync.jobs.history import JobRecord
-from blobsync.jobs.job_service import Board
 from blobsync.jobs.output_copies import copy_outputs
 from blobsync.jobs.outputs import OutputPlace, demand_mapped, list_outputs, output_places
-from blobsync.jobs.spec import FolderLink, JobRef, JobSpec, RunInfo, State
+from blobsync.jobs.record import JobRecord
+from blobsync.jobs.service import Board
+from blobsync.jobspec.describe import SubmitRequest, describe
+from blobsync.jobspec.spec import FolderLink, JobRef, JobSpec, RunInfo, State
 from tests.fakes.jobs import make_spec
 from tests.fakes.store import MemoryStore
 

@@ -16,15 +16,16 @@ from blobsync.code.publish import published_files
 from blobsync.code.snapshot import take_snapshot
 from blobsync.config.loader import load_cluster
 from blobsync.jobs.compare import ComparedFiles, compare_files, compare_records
-from blobsync.jobs.history import History, JobFilter, JobRecord
+from blobsync.jobs.history import History
 from blobsync.jobs.home import Home
-from blobsync.jobs.job_service import Board
 from blobsync.jobs.log_text import LINE_CHARS, PIECE_BYTES, inert_line, log_piece
 from blobsync.jobs.logs import FetchedLogs
 from blobsync.jobs.node_use import node_of_log, node_use
 from blobsync.jobs.queries import JobReading
-from blobsync.jobs.spec import CodeRef, FolderLink, JobRef, RunInfo, State
+from blobsync.jobs.record import JobFilter, JobRecord
+from blobsync.jobs.service import Board
 from blobsync.jobs.timeline import spans_of
+from blobsync.jobspec.spec import CodeRef, FolderLink, JobRef, RunInfo, State
 from blobsync.web.charts import use_charts
 from tests.fakes.backend import FakeBackend
 from tests.fakes.jobs import make_spec

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from blobsync.cli.job_words import job_data, job_details, job_rows, job_table, table
-from blobsync.jobs.history import JobRecord
-from blobsync.jobs.spec import JobRef, NodeChange, RunInfo, State, StateChange
+from blobsync.jobs.record import JobRecord
+from blobsync.jobspec.spec import JobRef, NodeChange, RunInfo, State, StateChange
 from tests.documents import check_data
 from tests.fakes.jobs import make_spec
 

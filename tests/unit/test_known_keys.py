@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from blobsync.backends import create_backend
+from blobsync.backends.aml.request import build_request
+from blobsync.backends.protocol import Surroundings
 from blobsync.base.errors import ConfigError
 from blobsync.config.check import check_project
 from blobsync.config.job_keys import (
@@ -41,13 +44,10 @@ from blobsync.config.known_keys import (
 )
 from blobsync.config.loader import load_cluster, load_workspace
 from blobsync.config.model import Cluster
-from blobsync.jobs.access import rights_needed
-from blobsync.jobs.backends import create_backend
-from blobsync.jobs.backends.aml.request import build_request
-from blobsync.jobs.backends.base import Surroundings
-from blobsync.jobs.describe import SubmitRequest, describe
-from blobsync.jobs.job_service import settings_of
-from blobsync.jobs.spec import SERVICES, CodeRef
+from blobsync.jobs.service import settings_of
+from blobsync.jobspec.describe import SubmitRequest, describe
+from blobsync.jobspec.node_sas import rights_needed
+from blobsync.jobspec.spec import SERVICES, CodeRef
 from blobsync.store.grants import READ_FOLDER
 from tests.fakes.aml_configs import CONTAINER, ENTRY, RUN_ID, load
 from tests.fakes.runner import ScriptedRunner
@@ -148,14 +148,14 @@ READ_IN: Mapping[str, str] = {
     "config_param.*.azure_blob_config_file": "config/loader.py",
     "blob_mount_info.*.blob_fuse_options": "config/loader.py",
     "config_param.*.blob_fuse_options": "config/loader.py",
-    "config_param.*.ignore": "jobs/node/keeper.py",
-    "config_param.*.storage_type": "jobs/backends/aml/storage.py",
-    "config_param.*.file_share": "jobs/backends/aml/storage.py",
-    "config_param.*.blob_cache_timeout": "jobs/describe.py",
+    "config_param.*.ignore": "node/keeper.py",
+    "config_param.*.storage_type": "backends/aml/storage.py",
+    "config_param.*.file_share": "backends/aml/storage.py",
+    "config_param.*.blob_cache_timeout": "jobspec/describe.py",
     "aml_config": "config/loader.py",
     "platform": "config/loader.py",
     "aks_compute": "config/loader.py",
-    "use_cli_auth": "jobs/backends/aml/backend.py",
+    "use_cli_auth": "backends/aml/backend.py",
     "use_custom_docker": "jobs/foreground.py",
     "docker": "config/loader.py",
     "zip_options": "code/files.py",
@@ -163,36 +163,36 @@ READ_IN: Mapping[str, str] = {
     "max_file_size": "code/files.py",
     "compile_args": "code/compile.py",
     "relay": "project/engine_set.py",
-    "output": "jobs/describe.py",
-    "min_nodes": "jobs/describe.py",
-    "max_nodes": "jobs/describe.py",
+    "output": "jobspec/describe.py",
+    "min_nodes": "jobspec/describe.py",
+    "max_nodes": "jobspec/describe.py",
     "engine": "project/engine_set.py",
-    "retries": "jobs/project_jobs.py",
-    "setup": "jobs/node/setup.py",
-    "vc": "jobs/describe.py",
-    "user_name": "jobs/describe.py",
-    "work_dir": "jobs/node/job.py",
-    "command_prefix": "jobs/node/job.py",
-    "sleep_if_fail": "jobs/node/stopping.py",
-    "sleep_if_succeed": "jobs/node/stopping.py",
-    "secret_env": "jobs/describe.py",
-    "slurm": "jobs/describe.py",
-    "kubernetes": "jobs/backends/kubernetes/settings.py",
-    "docker.password": "jobs/backends/kubernetes/backend.py",
-    "slurm.shared_root": "jobs/describe.py",
-    "local": "jobs/backends/local/backend.py",
-    "batchai": "jobs/describe.py",
-    **{f"batchai.{key}": "jobs/node/batchai.py" for key in BATCHAI},
+    "retries": "project/jobs.py",
+    "setup": "node/setup.py",
+    "vc": "jobspec/describe.py",
+    "user_name": "jobspec/describe.py",
+    "work_dir": "node/job.py",
+    "command_prefix": "node/job.py",
+    "sleep_if_fail": "node/stopping.py",
+    "sleep_if_succeed": "node/stopping.py",
+    "secret_env": "jobspec/describe.py",
+    "slurm": "jobspec/describe.py",
+    "kubernetes": "backends/kubernetes/settings.py",
+    "docker.password": "backends/kubernetes/backend.py",
+    "slurm.shared_root": "jobspec/describe.py",
+    "local": "backends/local/backend.py",
+    "batchai": "jobspec/describe.py",
+    **{f"batchai.{key}": "node/batchai.py" for key in BATCHAI},
     "batchai.job_file": "jobs/batchai/recorded_job.py",
-    "local.slots": "jobs/backends/local/backend.py",
-    "local.gpus": "jobs/backends/local/backend.py",
-    "runtime": "jobs/job_service.py",
-    "queue_settings": "jobs/backends/aml/platforms.py",
-    "aks_compute_global_dispatch_arg": "jobs/backends/aml/platforms.py",
+    "local.slots": "backends/local/backend.py",
+    "local.gpus": "backends/local/backend.py",
+    "runtime": "jobs/service.py",
+    "queue_settings": "backends/aml/platforms.py",
+    "aks_compute_global_dispatch_arg": "backends/aml/platforms.py",
     **dict.fromkeys(ACCOUNT, "config/accounts.py"),
-    **dict.fromkeys(WORKSPACE, "jobs/backends/aml/request.py"),
-    "management_endpoint": "jobs/backends/aml/client.py",
-    "api_version": "jobs/backends/aml/client.py",
+    **dict.fromkeys(WORKSPACE, "backends/aml/request.py"),
+    "management_endpoint": "backends/aml/client.py",
+    "api_version": "backends/aml/client.py",
 }
 
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
+from blobsync.backends import create_backend
+from blobsync.backends.kubernetes.kubectl import Kubectl, find_kubectl
+from blobsync.backends.kubernetes.naming import INDEX_LABEL, JOB_LABEL
+from blobsync.backends.kubernetes.place import Place
+from blobsync.backends.kubernetes.pod import CONTAINER
+from blobsync.backends.protocol import Accepted, PortForward, Refused, Scaling, Surroundings, Tunnelling
 from blobsync.base.errors import BackendDeniedError, BackendUnavailableError, ConfigError, JobError
 from blobsync.base.process import Completed
-from blobsync.jobs.backends import create_backend
-from blobsync.jobs.backends.base import Accepted, PortForward, Refused, Scaling, Surroundings, Tunnelling
-from blobsync.jobs.backends.kubernetes.kubectl import Kubectl, find_kubectl
-from blobsync.jobs.backends.kubernetes.naming import INDEX_LABEL, JOB_LABEL
-from blobsync.jobs.backends.kubernetes.place import Place
-from blobsync.jobs.backends.kubernetes.pod import CONTAINER
-from blobsync.jobs.job_service import settings_of
-from blobsync.jobs.spec import JobRef, Secrets
+from blobsync.jobs.service import settings_of
+from blobsync.jobspec.spec import JobRef, Secrets
 from tests.fakes.aml_configs import CONTAINER as CONTAINER_URL
 from tests.fakes.aml_configs import ENTRY, load
 from tests.fakes.kubernetes import plan

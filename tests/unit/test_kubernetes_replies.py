@@ -12,6 +12,10 @@ from typing import Any
 
 import pytest
 
+from blobsync.backends.kubernetes.kubectl import Kubectl, KubernetesRefusal, find_kubectl
+from blobsync.backends.kubernetes.pod_logs import PodLogs
+from blobsync.backends.kubernetes.pod_times import states_over_time
+from blobsync.backends.kubernetes.replies import Pod, job_info, read_jobs, read_pods, read_warnings
 from blobsync.base.errors import (
     BackendDeniedError,
     BackendFailingError,
@@ -24,12 +28,9 @@ from blobsync.base.errors import (
     ProcessTimeoutError,
 )
 from blobsync.base.process import Completed
-from blobsync.jobs.backends.kubernetes.kubectl import Kubectl, KubernetesRefusal, find_kubectl
-from blobsync.jobs.backends.kubernetes.pod_logs import PodLogs
-from blobsync.jobs.backends.kubernetes.pod_times import states_over_time
-from blobsync.jobs.backends.kubernetes.replies import Pod, job_info, read_jobs, read_pods, read_warnings
-from blobsync.jobs.node.echo import Echo, framed, unframed
-from blobsync.jobs.spec import RunInfo, State
+from blobsync.jobspec.log_frames import framed, unframed
+from blobsync.jobspec.spec import RunInfo, State
+from blobsync.node.echo import Echo
 from tests.fakes.runner import Call, ScriptedRunner
 
 NAME = "me-1-0badcafe"

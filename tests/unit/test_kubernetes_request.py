@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
+from blobsync.backends.kubernetes.naming import object_name
+from blobsync.backends.kubernetes.request import KubernetesRequest, pull_login
+from blobsync.backends.protocol import Plan
 from blobsync.base.errors import ConfigError, UnsafeNameError
-from blobsync.jobs.backends.base import Plan
-from blobsync.jobs.backends.kubernetes.naming import object_name
-from blobsync.jobs.backends.kubernetes.request import KubernetesRequest, pull_login
-from blobsync.jobs.describe import SubmitRequest
-from blobsync.jobs.spec import JobSpec, Secrets
+from blobsync.jobspec.describe import SubmitRequest
+from blobsync.jobspec.spec import JobSpec, Secrets
 from tests.fakes.aml_configs import CONTAINER, ENTRY, RUN_ID
 from tests.fakes.kubernetes import demand_valid, plan
 from tests.servers.kube.pod_security import violations

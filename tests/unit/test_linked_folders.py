@@ -15,13 +15,13 @@ from blobsync.base.errors import StorageError
 from blobsync.base.process import Completed
 from blobsync.code.project_code import CodeProject
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
-from blobsync.jobs.code_choice import CodeChoice
-from blobsync.jobs.describe import SubmitRequest, describe
-from blobsync.jobs.job_service import Board
 from blobsync.jobs.linked_folders import empty_links
-from blobsync.jobs.project_jobs import Jobs
-from blobsync.jobs.spec import CodeRef
+from blobsync.jobs.service import Board
 from blobsync.jobs.submit import asked_text, submit
+from blobsync.jobspec.code_choice import CodeChoice
+from blobsync.jobspec.describe import SubmitRequest, describe
+from blobsync.jobspec.spec import CodeRef
+from blobsync.project.jobs import Jobs
 from tests.fakes.backend import FakeBackend
 from tests.fakes.runner import ScriptedRunner
 from tests.fakes.store import MemoryStore

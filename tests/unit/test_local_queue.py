@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.jobs.backends.local.queue import UNCLAIMED_SECONDS, Capacity, LocalQueue
+from blobsync.backends.local.queue import UNCLAIMED_SECONDS, Capacity, LocalQueue
 
 ONE_SLOT = Capacity(1, ())
 THREE_GPUS = Capacity(1, ("0", "1", "GPU-5b"))

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.backends.login import LoginNode
 from blobsync.base.errors import ConfigError, JobError
 from blobsync.base.process import Completed, SubprocessRunner
-from blobsync.jobs.login import LoginNode
 from tests.fakes.runner import ScriptedRunner
 
 

@@ -12,7 +12,7 @@ import pytest
 from blobsync.base.azure_urls import ContainerUrl, SasToken
 from blobsync.base.errors import BlobsyncError, CredentialError
 from blobsync.config.model import StorageAccount
-from blobsync.jobs.node.places import JobPlaces
+from blobsync.node.places import JobPlaces
 from blobsync.store.connect import check_copy, check_host, check_listener, connect
 from blobsync.store.protocol import BlobProperties, Precondition, PutOrder
 from blobsync.store.rest.auth import SasSigner

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from blobsync.jobs.node.rendezvous import Contact, MeetingPlace, News, meeting_port
-from blobsync.jobs.spec import JobSpec
+from blobsync.jobspec.spec import JobSpec
+from blobsync.node.rendezvous import Contact, MeetingPlace, News, meeting_port
 from tests.fakes.blob_service import serve
 from tests.fakes.jobs import Node, make_spec
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import AccessDeniedError, BlobNotFoundError, PreconditionFailedError, StorageError
-from blobsync.jobs.node.mounted import MountedStore
+from blobsync.node.mounted import MountedStore
 from blobsync.store.protocol import BlockList
 
 

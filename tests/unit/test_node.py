@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import ArchiveError
+from blobsync.base.process import python_module
 from blobsync.code.unpack import unpack_archive
 from blobsync.jobs.node_use import node_use
-from blobsync.jobs.spec import CodeRef, FolderLink, Secrets
+from blobsync.jobspec.spec import CodeRef, FolderLink, Secrets
 from tests.fakes.blob_service import BlobService, serve
 from tests.fakes.bootstrap import python_of
 from tests.fakes.jobs import CODE, Node, make_spec, zip_of
@@ -48,6 +49,14 @@ def test_arguments_arrive_as_they_were_given(node: Node) -> None:
     spec = make_spec(sys.executable, "-c", SHOW, *awkward, code=node.code({"a.py": ""}))
     assert node.do("node", spec, "--keep-root", "always").returncode == 0
     assert json.loads(node.log())[0] == awkward
+
+
+def test_a_job_of_an_earlier_version_starts_the_node_by_its_name_of_then(node: Node) -> None:
+    # The command of a local job that waits for its turn was recorded when it was submitted.
+    node.program = python_module("blobsync.jobs.node")[1:]
+    spec = make_spec("echo still here; exit 3", code=node.code({"a.py": ""}))
+    assert node.do("node", spec).returncode == 3
+    assert node.log() == "still here\n"
 
 
 def test_one_argument_with_spaces_is_a_shell_line(node: Node) -> None:
@@ -246,9 +255,9 @@ def test_a_stopped_process_leaves_nothing_on_its_node_once_the_others_have_ended
 
 def test_a_signal_that_arrives_while_the_program_is_started_is_not_lost(node: Node) -> None:
     script = (
-        "import os, signal, sys; from pathlib import Path; from blobsync.jobs.node.arguments import parse_arguments\n"
-        "from blobsync.jobs.node.job import NodeJob; from blobsync.jobs.node.ranks import ranks_of_node\n"
-        "from blobsync.jobs.node.stopping import HeldSignals, run_processes; from blobsync.jobs.spec import JobSpec\n"
+        "import os, signal, sys; from pathlib import Path; from blobsync.node.arguments import parse_arguments\n"
+        "from blobsync.node.job import NodeJob; from blobsync.node.ranks import ranks_of_node\n"
+        "from blobsync.node.stopping import HeldSignals, run_processes; from blobsync.jobspec.spec import JobSpec\n"
         "words = parse_arguments(sys.argv[1:]); spec = JobSpec.from_json(words.job.read_text())\n"
         "job = NodeJob(spec, {}, words, os.environ, 0)\n"
         "def log_of(ranks):\n    os.kill(os.getpid(), signal.SIGTERM)\n    return job.rank_log(ranks.rank)\n"
@@ -671,8 +680,8 @@ def test_a_sas_that_no_url_can_hold_is_refused_and_not_told(node: Node, service:
 def test_a_fault_of_blobsync_itself_shows_no_secret(how: str) -> None:
     sas = {"as it is": "sig=SENTINEL", "encoded": "sig=SENTI/NEL+", "decoded": "sig=SENTI%2FNEL%2B"}[how]
     script = (
-        "import sys, threading; from blobsync.jobs.node.__main__ import redact_tracebacks\n"
-        "from blobsync.jobs.node.places import JobPlaces\n"
+        "import sys, threading; from blobsync.node.__main__ import redact_tracebacks\n"
+        "from blobsync.node.places import JobPlaces\n"
         "redact_tracebacks(); JobPlaces({'https://a.b/c': sys.argv[1]}, {})\n"
         "def fail(): raise ValueError(f'https://a.b/c?{sys.argv[1]}')\n"
         "thread = threading.Thread(target=fail); thread.start(); thread.join(); fail()"
@@ -720,7 +729,7 @@ def test_a_scratch_folder_that_somebody_else_made_first_is_not_used(tmp_path: Pa
     elif squat == "others may write":
         place.mkdir()
         place.chmod(0o777)
-    ask = "import os; from blobsync.jobs.node.job import scratch_root; print(scratch_root('run', 0, os.environ))"
+    ask = "import os; from blobsync.node.job import scratch_root; print(scratch_root('run', 0, os.environ))"
     environ = {**os.environ, "TMPDIR": str(tmp_path), "HOME": str(home)}
     environ.pop("SLURMD_NODENAME", None)
     said = subprocess.run([sys.executable, "-c", ask], env=environ, capture_output=True, text=True, check=True).stdout

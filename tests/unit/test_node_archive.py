@@ -14,8 +14,8 @@ import pytest
 
 import blobsync
 from blobsync.base.errors import AccessDeniedError, ArchiveError, PreconditionFailedError
-from blobsync.jobs.holding import HOLDER
-from blobsync.jobs.node_archive import (
+from blobsync.jobspec.hold import HOLDER
+from blobsync.jobspec.node_archive import (
     TRAVELLING,
     NodeArchive,
     blobsync_sources,
@@ -25,7 +25,7 @@ from blobsync.jobs.node_archive import (
     publish,
     travelling_sources,
 )
-from blobsync.jobs.spec import CodeRef
+from blobsync.jobspec.spec import CodeRef
 from blobsync.local.state_dir import user_key
 from tests.fakes.bootstrap import python_of
 from tests.fakes.jobs import make_spec
@@ -33,7 +33,7 @@ from tests.fakes.store import MemoryStore, Request
 
 DIGEST = "0123456789abcdef" * 4
 # What only the computer needs that submits.
-NOT_FOR_NODES = ("cli", "azcopy", "emulator", "project", "jobs/backends", "jobs/submit.py")
+NOT_FOR_NODES = ("cli", "azcopy", "emulator", "project", "backends", "jobs/", "tunnels")
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def members(archive: NodeArchive) -> dict[str, zipfile.ZipInfo]:
 
 def test_it_holds_what_a_node_needs_and_no_more(archive: NodeArchive) -> None:
     names = members(archive)
-    assert {"__main__.py", "blobsync/jobs/node/__main__.py", "urllib3/connectionpool.py"} <= set(names)
+    assert {"__main__.py", "blobsync/node/__main__.py", "urllib3/connectionpool.py"} <= set(names)
     assert {name for name in names if name.lower().startswith("urllib3/licen")}
     assert not [name for name in names if name.startswith(tuple(f"blobsync/{room}" for room in NOT_FOR_NODES))]
     assert {name.partition("/")[0] for name in names} == {"__main__.py", "blobsync", "urllib3"}

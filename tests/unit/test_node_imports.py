@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.jobs.node_archive import node_archive
+from blobsync.jobspec.node_archive import node_archive
 from tests.fakes.bootstrap import python_of
 
 # Only what was found may be imported; everything else is not there.
@@ -40,7 +40,7 @@ def test_every_module_of_the_node_imports_with_urllib3_alone(version: str, tmp_p
     place = unpacked_archive(tmp_path / "archive")
     files = [path.relative_to(place).with_suffix("") for path in (place / "blobsync").rglob("*.py")]
     names = sorted(".".join(path.parts).removesuffix(".__init__") for path in files)
-    assert len([name for name in names if name.startswith("blobsync.jobs.node.")]) > 10
+    assert len([name for name in names if name.startswith("blobsync.node.")]) > 10
     script = f"import sys; sys.path.insert(0, {str(place)!r})\n{BLOCKED}\nimport importlib\n"
     script += f"for name in {names}: importlib.import_module(name)\n"
     done = subprocess.run([program, "-I", "-S", "-c", script], capture_output=True, text=True, timeout=60)

@@ -13,8 +13,8 @@ from blobsync.base.errors import ConfigError, UnknownClusterError, UsageError
 from blobsync.config.known_keys import PLATFORMS
 from blobsync.config.loader import load_cluster
 from blobsync.jobs.batchai.files import Conversion, convert_philly
-from blobsync.jobs.describe import SubmitRequest, describe
-from blobsync.jobs.spec import CodeRef
+from blobsync.jobspec.describe import SubmitRequest, describe
+from blobsync.jobspec.spec import CodeRef
 from tests.unit.project_files import NO_ENVIRON, ProjectFiles
 from tests.unit.test_ancestors import PHILLY
 

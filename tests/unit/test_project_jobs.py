@@ -19,11 +19,12 @@ from blobsync.base.errors import (
 from blobsync.base.process import Completed
 from blobsync.code.project_code import CodeProject
 from blobsync.config.model import Cluster
-from blobsync.jobs.job_service import Board
-from blobsync.jobs.project_jobs import Jobs, SubmitKeywords
-from blobsync.jobs.spec import JobRef, RunInfo, State
+from blobsync.jobs.service import Board
+from blobsync.jobspec.describe import SubmitKeywords
+from blobsync.jobspec.spec import JobRef, RunInfo, State
 from blobsync.project.api import Project
-from blobsync.project.jobs import open_jobs
+from blobsync.project.jobs import Jobs
+from blobsync.project.open_jobs import open_jobs
 from tests.fakes.backend import FakeBackend
 
 FILES = {"aux_data/aml/eu.yaml": "platform: local\nenv: {NAME: value}\nretries: 1\n"}

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from blobsync.jobs.node.arguments import parse_arguments
-from blobsync.jobs.node.job import NodeJob
-from blobsync.jobs.node.ranks import (
+from blobsync.jobspec.spec import FolderLink
+from blobsync.node.arguments import parse_arguments
+from blobsync.node.job import NodeJob
+from blobsync.node.ranks import (
     NotReadyError,
     Ranks,
     master_address,
@@ -15,7 +16,6 @@ from blobsync.jobs.node.ranks import (
     ranks_from_launcher,
     ranks_of_node,
 )
-from blobsync.jobs.spec import FolderLink
 from tests.fakes.jobs import make_spec
 
 TWO_BY_TWO = make_spec("true", nodes=2, procs_per_node=2)

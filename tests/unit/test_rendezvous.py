@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from blobsync.jobs.node.ranks import NotReadyError
-from blobsync.jobs.node.rendezvous import Contact, MeetingPlace, News
+from blobsync.node.ranks import NotReadyError
+from blobsync.node.rendezvous import Contact, MeetingPlace, News
 
 RUN = "me_1_0badcafe"
 

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.backends.kubernetes.backend import KubernetesBackend
+from blobsync.backends.protocol import Surroundings
 from blobsync.base.azure_urls import Secret
 from blobsync.base.errors import BackendUnavailableError, CredentialError
 from blobsync.base.process import Completed
 from blobsync.config.model import Cluster
-from blobsync.jobs.backends.base import Surroundings
-from blobsync.jobs.backends.kubernetes.backend import KubernetesBackend
-from blobsync.jobs.job_service import Board
-from blobsync.jobs.node.places import JobPlaces
-from blobsync.jobs.spec import FolderLink, JobRef, RunInfo, Secrets, State
+from blobsync.jobs.service import Board
+from blobsync.jobspec.spec import FolderLink, JobRef, RunInfo, Secrets, State
+from blobsync.node.places import JobPlaces
 from blobsync.store.grants import JOB_SECONDS
 from tests.fakes.backend import FakeBackend
 from tests.fakes.jobs import make_spec

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.jobs.backends.local.run_files import RunFiles, SavedState, remove_dead_secrets
-from blobsync.jobs.spec import State
+from blobsync.backends.local.run_files import RunFiles, SavedState, remove_dead_secrets
+from blobsync.jobspec.spec import State
 
 
 def make_run(jobs: Path, *, state: State | None = State.RUNNING, age: float = 0.0) -> RunFiles:

@@ -11,6 +11,11 @@ from typing import Any
 
 import pytest
 
+from blobsync.backends import create_backend
+from blobsync.backends.protocol import Accepted, PortForward, Refused, Surroundings, Unknown
+from blobsync.backends.slurm import replies as slurm_replies
+from blobsync.backends.slurm.backend import SlurmBackend
+from blobsync.backends.slurm.script import build_script
 from blobsync.base.errors import (
     BackendUnavailableError,
     ConfigError,
@@ -21,13 +26,8 @@ from blobsync.base.errors import (
     UsageError,
 )
 from blobsync.base.process import Completed, RunningProcess
-from blobsync.jobs.backends import create_backend
-from blobsync.jobs.backends.base import Accepted, PortForward, Refused, Surroundings, Unknown
-from blobsync.jobs.backends.slurm import replies as slurm_replies
-from blobsync.jobs.backends.slurm.backend import SlurmBackend
-from blobsync.jobs.backends.slurm.script import build_script
-from blobsync.jobs.spec import JobRef, RunInfo, Secrets, State
 from blobsync.jobs.timeline import merged_states
+from blobsync.jobspec.spec import JobRef, RunInfo, Secrets, State
 from tests.fakes.jobs import make_spec
 
 TWO_NODES = """\

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
+from blobsync.backends.aml.request import node_secrets, with_transfer_key
 from blobsync.base.azure_urls import Secret
 from blobsync.base.errors import LocalFileError
 from blobsync.base.seals import SealKey
-from blobsync.jobs.backends.aml.request import node_secrets, with_transfer_key
-from blobsync.jobs.node.arguments import parse_arguments
-from blobsync.jobs.node.job import NodeJob
-from blobsync.jobs.node.places import JobPlaces
-from blobsync.jobs.node.ranks import NotReadyError
-from blobsync.jobs.node.spread import run_spread
-from blobsync.jobs.spec import SPREAD_KEY, Secrets
-from blobsync.jobs.transfer_key import own_key, run_key, with_run_key
+from blobsync.jobspec.spec import SPREAD_KEY, Secrets
+from blobsync.jobspec.transfer_key import own_key, run_key, with_run_key
+from blobsync.node.arguments import parse_arguments
+from blobsync.node.job import NodeJob
+from blobsync.node.places import JobPlaces
+from blobsync.node.ranks import NotReadyError
+from blobsync.node.spread import run_spread
 from blobsync.spread.sealed_orders import orders_seal
 from tests.fakes.jobs import make_spec
 

@@ -10,9 +10,9 @@ import pytest
 
 from blobsync.base.errors import AccessDeniedError
 from blobsync.direct.engine import DirectEngine
-from blobsync.jobs.node.arguments import parse_arguments
-from blobsync.jobs.node.job import NodeJob
-from blobsync.jobs.node.spread_parent import run_parent
+from blobsync.node.arguments import parse_arguments
+from blobsync.node.job import NodeJob
+from blobsync.node.spread_parent import run_parent
 from blobsync.spread.hauler import Ends
 from blobsync.spread.place import FolderPlace
 from blobsync.spread.probe import OwnProbe

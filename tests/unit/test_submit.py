@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from blobsync.backends.protocol import Outcome, Plan, Refused
 from blobsync.base.azure_urls import SasToken, Secret
 from blobsync.base.errors import (
     AccessDeniedError,
@@ -25,13 +26,12 @@ from blobsync.base.errors import (
 )
 from blobsync.config.model import Cluster, CodeEntry, FolderEntry, StorageAccount
 from blobsync.config.trusted_code import trust_code
-from blobsync.jobs.backends.base import Outcome, Plan, Refused
-from blobsync.jobs.code_choice import CodeChoice
-from blobsync.jobs.describe import SubmitRequest
-from blobsync.jobs.history import JobRecord
-from blobsync.jobs.job_service import Board
-from blobsync.jobs.spec import CodeRef, JobRef, NodeArchiveRef, Secrets
+from blobsync.jobs.record import JobRecord
+from blobsync.jobs.service import Board
 from blobsync.jobs.submit import new_run_id, plan_job, resubmit, submit
+from blobsync.jobspec.code_choice import CodeChoice
+from blobsync.jobspec.describe import SubmitRequest
+from blobsync.jobspec.spec import CodeRef, JobRef, NodeArchiveRef, Secrets
 from tests.fakes.backend import FakeBackend
 from tests.fakes.store import MemoryStore, Request
 

@@ -17,9 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.errors import BackendUnavailableError, ConfigError, NothingMatchedError, UsageError
-from blobsync.base.process import RunningProcess
-from blobsync.jobs.tunnels.addresses import (
+from blobsync.backends.addresses import (
     AzureBastion,
     SshMachine,
     free_local_port,
@@ -28,12 +26,14 @@ from blobsync.jobs.tunnels.addresses import (
     read_machine,
     read_port,
 )
-from blobsync.jobs.tunnels.background import keep_tunnel
-from blobsync.jobs.tunnels.beside_side import choose_port, environment_of, program_words, wait_until_open
-from blobsync.jobs.tunnels.keeper import TunnelKeeper
-from blobsync.jobs.tunnels.lines import bastion_line, forward_line, pod_line
-from blobsync.jobs.tunnels.named import NamedTunnel, TunnelFolder, Tunnels
-from blobsync.jobs.tunnels.node_apps import TunnelRequest, demand_tunnel
+from blobsync.backends.forwarding import bastion_line, forward_line, pod_line
+from blobsync.base.errors import BackendUnavailableError, ConfigError, NothingMatchedError, UsageError
+from blobsync.base.process import RunningProcess
+from blobsync.node.standalone.beside_side import choose_port, environment_of, program_words, wait_until_open
+from blobsync.tunnels.background import keep_tunnel
+from blobsync.tunnels.keeper import TunnelKeeper
+from blobsync.tunnels.named import NamedTunnel, TunnelFolder, Tunnels
+from blobsync.tunnels.node_apps import TunnelRequest, demand_tunnel
 from tests.fakes.runner import ScriptedRunner
 from tests.servers.other_user import needs_root, program_of_another_user
 

@@ -23,7 +23,10 @@ from tools.docs_site.markdown import from_docstring, plain, table
 # Page -> its title, and the beginnings of the modules whose names it holds; the first that fits has a name.
 PAGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "python-errors": ("Python: errors and codes", ("blobsync.base.errors", "blobsync.base.failure_codes")),
-    "python-jobs": ("Python: jobs", ("blobsync.jobs", "blobsync.project.jobs")),
+    "python-jobs": (
+        "Python: jobs",
+        ("blobsync.jobs", "blobsync.jobspec", "blobsync.backends", "blobsync.tunnels", "blobsync.project.jobs"),
+    ),
     "python-code": ("Python: code archives", ("blobsync.code",)),
     "python-transfers": ("Python: plans and transfers", ("blobsync.plan", "blobsync.base.reasons", "blobsync.local")),
     "python-projects": ("Python: projects, paths and storage", ("blobsync",)),

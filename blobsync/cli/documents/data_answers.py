@@ -22,7 +22,7 @@ from blobsync.cli.documents.kinds import (
     of_fields,
     record,
 )
-from blobsync.jobs.spec import State
+from blobsync.jobspec.spec import State
 from blobsync.local.transfer_log import TransferEntry
 from blobsync.plan.progress import Progress
 from blobsync.plan.spreading import SpreadPlan

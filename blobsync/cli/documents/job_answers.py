@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from blobsync.backends.protocol import ClusterSummary, Holder
 from blobsync.cli.documents.data_answers import BYTES, PATH, TRANSFERRED
 from blobsync.cli.documents.kinds import (
     COUNT,
@@ -22,10 +23,9 @@ from blobsync.cli.documents.kinds import (
     of_fields,
     record,
 )
-from blobsync.jobs.backends.base import ClusterSummary, Holder
 from blobsync.jobs.first_free import Candidate
-from blobsync.jobs.spec import State
-from blobsync.jobs.tunnels.named import NamedTunnel
+from blobsync.jobspec.spec import State
+from blobsync.tunnels.named import NamedTunnel
 
 _STATUS = noted(choice_of(State), "in ACT's words")
 _SEEN = noted(FLAG, "true: it was so when blobsync asked; since when is not known")

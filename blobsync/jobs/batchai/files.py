@@ -23,8 +23,8 @@ from blobsync.config.yaml_lines import Document
 from blobsync.jobs.batchai.job_file import read_job_file
 from blobsync.jobs.batchai.recorded_job import RECORDED, recorded_job
 from blobsync.jobs.batchai.translate import NewAccount, Translation, translate_job
-from blobsync.jobs.describe import OUTPUT_PREFIX, demand_platform, philly_variables
-from blobsync.jobs.spec import JobSpec
+from blobsync.jobspec.describe import OUTPUT_PREFIX, demand_platform, philly_variables
+from blobsync.jobspec.spec import JobSpec
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _PHILLY_COMMAND = ("python", "train.py")

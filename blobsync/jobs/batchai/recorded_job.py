@@ -16,8 +16,8 @@ from blobsync.config.yaml_lines import Document
 from blobsync.jobs.batchai.job_file import BatchAiJob, Image, JobDirectory, Volume
 from blobsync.jobs.batchai.reader import JsonPart, ReadKeys
 from blobsync.jobs.batchai.toolkits import Toolkit
-from blobsync.jobs.describe import is_secret_name
-from blobsync.jobs.spec import JobSpec
+from blobsync.jobspec.describe import is_secret_name
+from blobsync.jobspec.spec import JobSpec
 
 # The option of a job, and the key in it, that hold the text.
 _OPTION, RECORDED = "batchai", "job_file"

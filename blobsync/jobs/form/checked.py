@@ -10,9 +10,9 @@ from typing import Any
 from blobsync.base.errors import BlobsyncError, ConfigError, UsageError
 from blobsync.config.loader import ClusterFile, find_cluster_file, load_cluster
 from blobsync.config.model import Cluster
-from blobsync.jobs.describe import demand_command, elastic_bounds, read_seconds, shape_of
 from blobsync.jobs.form.filled import AskedJob, FieldMistake, JobForm, field_of_key, read_form
 from blobsync.jobs.preflight import refusals
+from blobsync.jobspec.describe import demand_command, elastic_bounds, read_seconds, shape_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from blobsync.config.job_keys import ONLY_ON, OUTRANKED
 from blobsync.config.known_keys import CLUSTER, PLATFORMS, Key, Kind
 from blobsync.config.model import AML_PLATFORMS, Cluster
-from blobsync.jobs.elastic import FIXED_SIZE
+from blobsync.jobspec.elastic import FIXED_SIZE
 
 
 class FieldEntry(enum.Enum):

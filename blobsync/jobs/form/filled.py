@@ -19,11 +19,11 @@ from blobsync.config.loader import SHOWN, apply_overrides, parse_overrides
 from blobsync.config.model import Cluster
 from blobsync.config.typed import FOLDER_SUFFIX
 from blobsync.config.yaml_lines import Document
-from blobsync.jobs.describe import SLURM_OPTIONS, SubmitRequest
 from blobsync.jobs.form.fields import BY_NAME, FIELDS, INCLUDE, MODE, FieldEntry, FormField, key_on, known_key
+from blobsync.jobspec.describe import SLURM_OPTIONS, SubmitRequest
 
 if TYPE_CHECKING:
-    from blobsync.jobs.project_jobs import SubmitKeywords
+    from blobsync.jobspec.describe import SubmitKeywords
 
 _WHOLE = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 # JSON may hold them as they are, YAML not.

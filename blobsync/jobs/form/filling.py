@@ -14,11 +14,11 @@ from blobsync.config.loader import SHOWN, apply_overrides
 from blobsync.config.model import Cluster
 from blobsync.config.typed import FOLDER_SUFFIX
 from blobsync.config.yaml_lines import Document
-from blobsync.jobs.describe import SLURM_OPTIONS
 from blobsync.jobs.form.fields import INCLUDE, MODE, FieldEntry, FormField, fields_of, key_on
 from blobsync.jobs.form.filled import JobForm, param_text, text_of_command
-from blobsync.jobs.history import JobRecord
-from blobsync.jobs.spec import JobSpec
+from blobsync.jobs.record import JobRecord
+from blobsync.jobspec.describe import SLURM_OPTIONS
+from blobsync.jobspec.spec import JobSpec
 
 
 @dataclass(frozen=True, slots=True)

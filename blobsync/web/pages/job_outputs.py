@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from blobsync.base.errors import BlobsyncError, NothingMatchedError
 from blobsync.base.redaction import redact_answer
-from blobsync.project.jobs import open_jobs
+from blobsync.project.open_jobs import open_jobs
 from blobsync.web.app_state import desk_of, form_of, visit_of
 from blobsync.web.gate import TOKEN_FIELD
 from blobsync.web.render import fragment, page

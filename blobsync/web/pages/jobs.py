@@ -11,10 +11,10 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from blobsync.base.errors import UsageError
-from blobsync.jobs.history import JobFilter
-from blobsync.jobs.spec import State
+from blobsync.jobs.record import JobFilter
 from blobsync.jobs.timeline import lasted
-from blobsync.project.jobs import open_job_reading, open_jobs
+from blobsync.jobspec.spec import State
+from blobsync.project.open_jobs import open_job_reading, open_jobs
 from blobsync.web.app_state import desk_of
 from blobsync.web.events import live_parts
 from blobsync.web.pages import job_outputs, one_job

@@ -24,9 +24,9 @@ from blobsync.config.trusted_code import demand_digest, trust_code
 from blobsync.jobs.form.checked import CheckedForm
 from blobsync.jobs.form.fields import INCLUDE, MODE, FieldEntry, FormField, key_on
 from blobsync.jobs.form.filled import JobForm
-from blobsync.jobs.history import JobFilter
+from blobsync.jobs.record import JobFilter
 from blobsync.project.job_forms import JobForms
-from blobsync.project.jobs import open_job_forms, open_job_reading, open_jobs
+from blobsync.project.open_jobs import open_job_forms, open_job_reading, open_jobs
 from blobsync.web.app_state import desk_of, form_of
 from blobsync.web.pages.one_job import after_submission
 from blobsync.web.render import fragment, page

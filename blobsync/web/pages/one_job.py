@@ -17,12 +17,12 @@ from starlette.routing import Route
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.redaction import redact, redact_answer
 from blobsync.config.loader import cluster_names
-from blobsync.jobs.history import JobRecord
 from blobsync.jobs.logs import FetchedLogs, attempt_of, rank_of
 from blobsync.jobs.node_use import node_of_log
-from blobsync.jobs.spec import SERVICES, State
+from blobsync.jobs.record import JobRecord
 from blobsync.jobs.submit import Submitted
-from blobsync.project.jobs import open_job_reading, open_jobs
+from blobsync.jobspec.spec import SERVICES, State
+from blobsync.project.open_jobs import open_job_reading, open_jobs
 from blobsync.web.app_state import desk_of, form_of
 from blobsync.web.charts import timeline, use_charts
 from blobsync.web.events import live_parts

@@ -1,0 +1,39 @@
+"""What runs jobs: Slurm, Kubernetes, Azure ML and this machine, behind the ``Backend`` of ``protocol``.
+
+Decides how a job is asked for there, and what its answers mean. In: a ``JobSpec`` and its secrets. Out: a request, a
+``RunInfo``, logs. Each backend is imported when it is used, and none imports another. ``login`` runs commands over
+ssh, ``addresses`` and ``forwarding`` make the command lines of tunnels. Calls ``jobspec`` and what that calls.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Protocol, cast
+
+from blobsync.backends.protocol import Backend, Surroundings
+from blobsync.base.errors import BackendUnavailableError
+
+MODULES = {
+    "aml": "blobsync.backends.aml.backend",
+    "itp": "blobsync.backends.aml.backend",
+    "kubernetes": "blobsync.backends.kubernetes.backend",
+    "local": "blobsync.backends.local.backend",
+    "singularity": "blobsync.backends.aml.backend",
+    "slurm": "blobsync.backends.slurm.backend",
+}
+
+
+class _Module(Protocol):
+    def create(self, around: Surroundings) -> Backend: ...
+
+
+def create_backend(platform: str, around: Surroundings) -> Backend:
+    """The backend of ``platform``. Raises ``BackendUnavailableError`` for an unknown platform."""
+    try:
+        module = MODULES[platform]
+    except KeyError:
+        raise BackendUnavailableError(
+            f"cluster {around.cluster}: unknown platform {platform!r}",
+            hint=f"choose one of {', '.join(sorted(MODULES))}",
+        ) from None
+    return cast("_Module", import_module(module)).create(around)

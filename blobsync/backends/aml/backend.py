@@ -1,0 +1,404 @@
+"""Azure Machine Learning: computes of a workspace, attached Kubernetes (ITP), and Singularity.
+
+Jobs go there as v2 command jobs over REST. Folders are the service's own inputs and outputs, through datastores that
+hold the credentials; secret variables travel as a blob beside the code archive, which is removed when the job has
+ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from blobsync.backends.addresses import SshMachine
+from blobsync.backends.aml import replies as aml_replies
+from blobsync.backends.aml.client import VIRTUAL_CLUSTER_VERSION, AmlClient
+from blobsync.backends.aml.computes import Computes
+from blobsync.backends.aml.foreign import read_foreign, tagged_ssh
+from blobsync.backends.aml.platforms import virtual_cluster_id
+from blobsync.backends.aml.replies import AmlReply
+from blobsync.backends.aml.request import (
+    AmlRequest,
+    build_request,
+    node_secrets,
+    secrets_body,
+    secrets_path,
+    with_transfer_key,
+    without_bundle,
+)
+from blobsync.backends.aml.ssh_service import find_az, find_public_key, read_address, ssh_proxy, tagged_machine
+from blobsync.backends.forwarding import LOOPBACK, SshProxy, forward_line, machine_command, proxy_command, proxy_line
+from blobsync.backends.protocol import (
+    Accepted,
+    Backend,
+    ClusterSummary,
+    Holder,
+    Outcome,
+    Plan,
+    PortForward,
+    Refused,
+    SeenJob,
+    Surroundings,
+    Unknown,
+)
+from blobsync.base.errors import (
+    BackendBusyError,
+    BackendFailingError,
+    BackendUnavailableError,
+    BlobsyncError,
+    JobError,
+    JobNotFoundError,
+    LostContactError,
+    StorageError,
+    UsageError,
+)
+from blobsync.config.loader import load_workspace
+from blobsync.config.model import Cluster
+from blobsync.config.user_config import load_user_config
+from blobsync.jobspec.spec import RUN_ID, JobRef, JobSpec, LogFile, RunInfo, Secrets, State, owner_name, run_name
+
+if TYPE_CHECKING:
+    from azure.core.credentials import TokenCredential
+
+CAPABILITIES = frozenset({"blame", "elastic", "live_logs", "nodes", "requeue", "ssh"})
+
+# Up to this many jobs are queried one by one; more are looked up in the list first.
+_ONE_BY_ONE = 4
+# How far the list is read for them, and for a job that the history does not know.
+_NEWEST = 500
+_ALL = {"listViewType": "ActiveOnly", "jobType": "Command"}
+_LIST = {**_ALL, "tag": "blobsync"}
+
+
+def create(around: Surroundings) -> AmlBackend:
+    """The backend of a cluster file with platform aml, itp or singularity. Raises ``ConfigError``."""
+    if around.configured is None:
+        raise BackendUnavailableError(f"cluster {around.cluster}: Azure ML needs its whole cluster file")
+    return AmlBackend(around, around.configured)
+
+
+def computes_of(backend: Backend) -> Computes:
+    """The computes of a backend's workspace. Raises ``UsageError`` for one that has none."""
+    if not isinstance(backend, AmlBackend):
+        raise UsageError(
+            f"the cluster's platform is {backend.name}: only Azure ML has computes",
+            hint="choose a cluster of Azure ML with -c",
+        )
+    return backend.computes
+
+
+class AmlBackend:
+    """One workspace, with one compute of it."""
+
+    capabilities = CAPABILITIES
+
+    def __init__(
+        self, around: Surroundings, cluster: Cluster, make_credential: Callable[[], TokenCredential] | None = None
+    ) -> None:
+        """``make_credential`` returns the identity of the environment."""
+        self._around = around
+        self._cluster = cluster
+        self._workspace = load_workspace(cluster, environ=around.environ)
+        login = make_credential or self._credential
+
+        self._client = AmlClient(self._workspace, login, cluster.file, around.note, self._trusted_hosts)
+        self._log_urls: dict[str, str] = {}
+
+    @property
+    def name(self) -> str:
+        return self._cluster.platform
+
+    # -- submitting ---------------------------------------------------------------------------------------------
+
+    def plan(self, spec: JobSpec) -> Plan:
+        key_file = find_public_key(self._around.environ) if spec.hold else ""
+        request = build_request(self._cluster, self._workspace, spec, key_file)
+        base = f"{self._client.base}{self._client.path}"
+        text = request.render(f"{base}/jobs/{spec.run_id}?api-version={self._client.api_version}", base)
+        return Plan(spec, text, request, shown=without_bundle(text))
+
+    def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
+        request: AmlRequest = plan.request
+        spec = plan.spec
+        try:
+            if request.secrets_blob:
+                request = self._put_secrets(request.secrets_blob, spec, secrets)
+            self._prepare(request, secrets)
+        except BlobsyncError as error:
+            self.forget(spec)
+            return Refused(error)
+        try:
+            body = with_transfer_key(request.job, secrets)
+            answer = self._client.call("PUT", f"jobs/{run_name(spec.run_id)}", body, doing="submit")
+        except (BackendFailingError, LostContactError) as error:
+            return self._unanswered(spec, error)
+        except BlobsyncError as error:
+            self.forget(spec)
+            return Refused(error)
+        return Accepted(self._ref(spec.run_id, answer))
+
+    def locate(self, spec: JobSpec) -> JobRef | None:
+        found = self._client.try_call(f"jobs/{run_name(spec.run_id)}", patient=False)
+        return None if found is None else self._ref(spec.run_id, found)
+
+    def forget(self, spec: JobSpec) -> None:
+        if self._cluster.code and (blob := secrets_path(self._cluster, spec)):
+            self._drop_secrets(blob)
+
+    def _prepare(self, request: AmlRequest, secrets: Secrets) -> None:
+        for store in request.datastores:
+            path = f"datastores/{store.name}"
+            there = self._client.try_call(path)
+            # A datastore with a name of its own serves one job after the other: its SAS is renewed for each.
+            if there is None or (store.given and store.is_ours(there.inner("properties").values)):
+                registered = store.body(secrets.sas, datetime.now(timezone.utc))
+                self._client.call("PUT", path, registered, doing="submit", skipValidation="true")
+        if request.environment:
+            path, body = request.environment
+            if self._client.try_call(path) is None:
+                self._client.call("PUT", path, body, doing="submit")
+
+    def _unanswered(self, spec: JobSpec, error: BlobsyncError) -> Outcome:
+        """A lost response is not a refusal: check whether the service has the job."""
+        try:
+            found = self.locate(spec)
+        except BlobsyncError:
+            return Unknown(error)
+        if found:
+            return Accepted(found)
+        if not isinstance(error, BackendBusyError):
+            # After a gateway timeout the service may still process the request.
+            return Unknown(error)
+        self.forget(spec)
+        return Refused(error)
+
+    def _ref(self, run_id: str, body: AmlReply) -> JobRef:
+        return JobRef(run_id, run_id, aml_replies.studio_url(body) or self._studio_url(run_id))
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
+    def get(self, refs: Sequence[JobRef]) -> tuple[RunInfo, ...]:
+        found: dict[str, AmlReply] = {}
+        if len(refs) > _ONE_BY_ONE:
+            wanted = {ref.run_id for ref in refs}
+            for body in islice(self._newest(), _NEWEST):
+                found[body.text("name")] = body
+                if wanted <= found.keys():
+                    break
+        for ref in refs:
+            if ref.run_id not in found:
+                # Jobs have our ids there; a record's other name must not get into a URL.
+                found[ref.run_id] = self._client.try_call(f"jobs/{run_name(ref.run_id)}") or AmlReply()
+        return tuple(self._info(ref.run_id, found[ref.run_id], len(refs) <= _ONE_BY_ONE) for ref in refs)
+
+    def list(self, *, states: Collection[State] = (), limit: int | None = None) -> Iterator[RunInfo]:
+        infos = (aml_replies.read_job(body) for body in islice(self._newest(), _NEWEST))
+        yield from islice((info for info in infos if not states or info.state in states), limit)
+
+    def recall(self, suffix: str) -> Iterator[tuple[JobSpec, JobRef]]:
+        """Jobs among the workspace's newest whose id ends so, whoever submitted them from wherever, with whatever."""
+        found: dict[str, AmlReply] = {}
+        # Ours alone reach farther back than all.
+        for only in (_LIST, _ALL):
+            for body in islice(self._newest(only), _NEWEST):
+                run_id = body.text("name")
+                if run_id.endswith(suffix) and RUN_ID.fullmatch(run_id):
+                    found.setdefault(run_id, body)
+        for run_id, body in found.items():
+            yield self._spec(body, closely=True), self._ref(run_id, body)
+
+    @property
+    def experiment(self) -> str:
+        return self._cluster.experiment_name or owner_name(self._around.environ)
+
+    def newest(self, states: Collection[State], limit: int | None) -> Iterator[SeenJob]:
+        def seen() -> Iterator[SeenJob]:
+            for body in islice(self._newest(_ALL), _NEWEST):
+                run_id, info = body.text("name"), aml_replies.read_job(body)
+                mine = body.inner("properties").text("experimentName") == self.experiment
+                if mine and RUN_ID.fullmatch(run_id) and (not states or info.state in states):
+                    made = aml_replies.read_time(body.inner("systemData").text("createdAt"))
+                    yield SeenJob(self._spec(body), self._ref(run_id, body), info, made or 0.0)
+
+        yield from islice(seen(), limit)
+
+    def _spec(self, body: AmlReply, *, closely: bool = False) -> JobSpec:
+        """Ours is in the job's tags; of others, what can be read, ``closely`` also from the run's history."""
+        run_id, ours = body.text("name"), aml_replies.read_spec(body)
+        if ours:
+            return replace(ours, run_id=run_id, cluster=self._cluster.name)
+        details = self._client.history(f"runs/{run_name(run_id)}/details") if closely else None
+        return read_foreign(body, details or AmlReply(), self._cluster)
+
+    def cancel(self, ref: JobRef) -> Outcome:
+        name = run_name(ref.run_id)
+        try:
+            refusal = self._client.cancel(name)
+            state = self.get([ref])[0].state if refusal else None
+        except (BackendFailingError, LostContactError) as error:
+            return Unknown(error)
+        except BlobsyncError as error:
+            return Refused(error)
+        if refusal is None or (state and state.is_final):
+            # Refused because it has ended, which is what was requested.
+            return Accepted(ref)
+        if state is State.UNKNOWN:
+            return Refused(JobNotFoundError(f"Azure ML does not know {name}: {refusal.sentence}"))
+        return Refused(JobError(f"Azure ML did not cancel {name}: {refusal.sentence}"))
+
+    def logs(self, ref: JobRef) -> Sequence[LogFile]:
+        details = self._client.history(f"runs/{run_name(ref.run_id)}/details")
+        if details is None:
+            raise JobNotFoundError(f"run history does not know {run_name(ref.run_id)}")
+        files = details.texts("logFiles")
+        if not files:
+            files = self._artifacts(run_name(ref.run_id))
+        names = list(aml_replies.log_names(files))
+        # A log's URL contains a SAS: keep it private, and request it again when it may have expired.
+        self._log_urls.update({f"{run_name(ref.run_id)}/{name}": files[name] for name in names})
+        return tuple(LogFile(name, None, f"{run_name(ref.run_id)}/{name}") for name in names)
+
+    def read_log(self, log: LogFile, start: int, end: int | None) -> bytes:
+        if log.handle not in self._log_urls:
+            raise JobError(f"the log {log.name} was not found")
+        return self._client.read(self._log_urls[log.handle], start, end)
+
+    # -- the cluster --------------------------------------------------------------------------------------------
+
+    def summary(self) -> ClusterSummary:
+        waiting = list(self.list(states=(State.QUEUED, State.PREPARING, State.RUNNING), limit=100))
+        running = sum(info.state is State.RUNNING for info in waiting)
+        found = self._nodes()
+        counted = f"the jobs are all blobsync jobs in the workspace {self._workspace.workspace_name}"
+        return replace(found, jobs_running=running, jobs_queued=len(waiting) - running, notes=(*found.notes, counted))
+
+    @property
+    def computes(self) -> Computes:
+        """The computes of the workspace."""
+        return Computes(self._client, self._around.note)
+
+    def blame(self) -> Sequence[Holder]:
+        target = self._cluster.compute_target
+        if not target or self._cluster.platform == "singularity":
+            raise JobError(
+                f"cluster {self._cluster.name} has no compute whose jobs could be listed",
+                hint="see blobsync summary",
+            )
+        found = self._client.history(f"computes/{target.rpartition('/')[2]}/runs")
+        return aml_replies.read_holders(found or AmlReply(), self._cluster.gpu_per_node or 1)
+
+    def ssh_command(self, ref: JobRef, node: int = 0, *, holds: bool = False) -> Sequence[str]:
+        state = self.get([ref])[0].state
+        if state is not State.RUNNING:
+            raise JobError(f"{ref.run_id} is {state}: only a running job has nodes to connect to")
+        if self._cluster.platform == "itp":
+            body = self._client.try_call(f"jobs/{run_name(ref.run_id)}") or AmlReply()
+            if way := tagged_ssh(body):
+                return way
+        place = self._workspace
+        # With '=', because a value could begin with '-'.
+        command = ["az", "ml", "job", "connect-ssh", f"--name={run_name(ref.run_id)}", f"--node-index={node}"]
+        command += [f"--resource-group={place.resource_group}", f"--workspace-name={place.workspace_name}"]
+        return (*command, f"--subscription={place.subscription_id}")
+
+    def forward_argv(self, ref: JobRef, forward: PortForward) -> Sequence[str]:
+        """Through the job's ssh service; on ITP through the address that the platform writes beside a job."""
+        if way := self._way_beside(ref):
+            return forward_line(way, local=forward.local, remote=forward.remote)
+        return proxy_line(self._proxy(ref, forward.node), local=forward.local, remote=forward.remote)
+
+    def python_beside(self, ref: JobRef, node: int, source: str) -> Sequence[str]:
+        python = ("python3", "-I", "-c", source)
+        way = self._way_beside(ref)
+        return machine_command(way, *python) if way else proxy_command(self._proxy(ref, node), *python)
+
+    def program_address(self, ref: JobRef, forward: PortForward) -> str:
+        """ssh ends on the node itself."""
+        return LOOPBACK
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _way_beside(self, ref: JobRef) -> SshMachine | None:
+        body = self._client.try_call(f"jobs/{run_name(ref.run_id)}") if self._cluster.platform == "itp" else None
+        return tagged_machine(body) if body else None
+
+    def _proxy(self, ref: JobRef, node: int) -> SshProxy:
+        name = run_name(ref.run_id)
+        body = self._client.history(f"runs/{name}/serviceinstances/{node}")
+        address = read_address(body or AmlReply(), name, node)
+        return ssh_proxy(find_az(self._around.process, self._around.environ), address)
+
+    def _trusted_hosts(self) -> Sequence[str]:
+        return load_user_config(self._around.environ).trusted_hosts
+
+    def _credential(self) -> TokenCredential:
+        from blobsync.store.azure_identity import credential
+
+        return credential(self._around.environ, use_cli_auth=self._cluster.flag("use_cli_auth"))
+
+    def _newest(self, only: Mapping[str, str] = _LIST) -> Iterator[AmlReply]:
+        return self._client.pages("jobs", **only)
+
+    def _info(self, run_id: str, body: AmlReply, closely: bool) -> RunInfo:
+        if not body:
+            return RunInfo(run_id, State.UNKNOWN, reason="the workspace does not know it")
+        info = aml_replies.read_job(body)
+        if info.state.is_final or (closely and info.state is State.RUNNING):
+            # The times and the error are in run history only; without it the state is still worth knowing.
+            with contextlib.suppress(BackendUnavailableError, JobError):
+                details = self._client.history(f"runs/{run_name(run_id)}/details")
+                info = aml_replies.read_job(body, details)
+        if info.state.is_final:
+            self._forget_secrets(run_id, body)
+        return replace(info, run_id=run_id)
+
+    def _nodes(self) -> ClusterSummary:
+        cluster, target = self._cluster, self._cluster.compute_target
+        if cluster.platform == "singularity":
+            path = virtual_cluster_id(cluster, self._workspace)
+            body = self._client.call("GET", path, doing="summary", api_version=VIRTUAL_CLUSTER_VERSION)
+            return ClusterSummary(notes=aml_replies.read_quota(body))
+        if not target:
+            return ClusterSummary(notes=("serverless: the service allocates the nodes",))
+        body = self._client.call("GET", f"computes/{target.rpartition('/')[2]}", doing="summary")
+        return aml_replies.read_compute(body, cluster.gpu_per_node or 1)
+
+    def _artifacts(self, run_id: str) -> dict[str, str]:
+        path = f"artifacts/prefix/contentinfo/ExperimentRun/dcid.{run_id}"
+        return aml_replies.artifacts(self._client.history(path, "artifact/v2.0", path="user_logs") or AmlReply())
+
+    def _studio_url(self, run_id: str) -> str:
+        return f"https://ml.azure.com/runs/{run_id}?wsid={self._client.path}"
+
+    def _put_secrets(self, blob: str, spec: JobSpec, secrets: Secrets) -> AmlRequest:
+        """Returns the request of a job that takes this blob and no other one, whoever may write beside the code."""
+        body = secrets_body(node_secrets(spec, secrets))
+        with self._code_store() as store:
+            store.put(blob, body, md5=hashlib.md5(body).digest())
+        digest = hashlib.sha256(body).hexdigest()
+        return build_request(self._cluster, self._workspace, spec, secrets_digest=digest)
+
+    def _forget_secrets(self, run_id: str, body: AmlReply) -> None:
+        uri = aml_replies.secrets_uri(body)
+        code = self._cluster.code
+        if code and uri.endswith(f"/paths/{code.path}.d/secrets/{run_id}.json"):
+            self._drop_secrets(f"{code.path}.d/secrets/{run_id}.json")
+
+    def _drop_secrets(self, blob: str) -> None:
+        # It may be deleted already, or a colleague may lack the permission.
+        with contextlib.suppress(StorageError), self._code_store() as store:
+            store.delete(blob)
+
+    def _code_store(self) -> Any:
+        from blobsync.store.connect import connect
+
+        code = self._cluster.code
+        if code is None:
+            raise JobError(f"cluster {self._cluster.name} has no code_path")
+        cli_login = self._cluster.flag("use_cli_auth")
+        return connect(code.account, environ=self._around.environ, use_cli_auth=cli_login)

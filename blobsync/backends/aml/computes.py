@@ -1,0 +1,249 @@
+"""The compute clusters of an Azure ML workspace: listed, made, given other bounds, and removed.
+
+Bodies and answers: Microsoft.MachineLearningServices 2024-04-01 (machineLearningServices.json of azure-rest-api-specs).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from blobsync.backends.aml.client import AmlClient
+from blobsync.backends.aml.errors import MOST_SAID, az_ml, compute_hint
+from blobsync.backends.aml.replies import AmlReply
+from blobsync.base.errors import JobError, NothingMatchedError, UsageError
+from blobsync.base.quoted import quoted
+
+AML_COMPUTE = "AmlCompute"
+PRIORITIES: Mapping[str, str] = {"dedicated": "Dedicated", "low": "LowPriority"}
+# What may stand in a URL as one part of it; the service has narrower rules, and says so.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
+# As the service writes an idle time: https://www.w3.org/TR/xmlschema-2/#duration, days to seconds.
+_DURATION = re.compile(r"P(?:(\d{1,6})D)?(?:T(?:(\d{1,6})H)?(?:(\d{1,6})M)?(?:(\d{1,9})(?:\.\d+)?S)?)?")
+_UNITS = (86_400, 3600, 60, 1)
+_POLL_SECONDS = 5.0
+# Making a cluster takes a minute or two; its nodes come when a job needs them.
+_PATIENCE_SECONDS = 1800.0
+_BUSY = ("running", "preparing", "leaving", "preempted", "unusable")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBounds:
+    """How many nodes a cluster may have, and after how many idle seconds one goes; None leaves it as it is."""
+
+    least: int | None = None
+    most: int | None = None
+    idle_seconds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """A compute of the workspace; what other kinds than clusters do not have is None or empty.
+
+    ``state`` is that of its provisioning (``Succeeded``: it is there), ``problems`` are what the service says is wrong.
+    """
+
+    name: str
+    kind: str
+    state: str
+    vm_size: str = ""
+    vm_priority: str = ""
+    location: str = ""
+    bounds: NodeBounds = NodeBounds()
+    nodes: int | None = None
+    busy: int | None = None
+    problems: tuple[str, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeRequest:
+    """One request, as ``--dry-run`` prints it."""
+
+    method: str
+    url: str
+    body: Mapping[str, Any] | None = field(default=None, repr=False)
+
+    @property
+    def text(self) -> str:
+        """The request's line, and its body."""
+        shown = json.dumps(self.body, indent=2, sort_keys=True) if self.body else ""
+        return f"# {self.method} {self.url}\n{shown}".rstrip()
+
+
+def creation(location: str, vm_size: str, priority: str, bounds: NodeBounds) -> dict[str, Any]:
+    """The body that makes a cluster. Raises ``UsageError`` for bounds that contradict each other."""
+    inner = {"vmSize": vm_size, "vmPriority": PRIORITIES[priority], "scaleSettings": _scale_settings(bounds)}
+    return {"location": location, "properties": {"computeType": AML_COMPUTE, "properties": inner}}
+
+
+def resizing(now: NodeBounds, wanted: NodeBounds) -> dict[str, Any]:
+    """The body that changes a cluster's bounds; what is not asked for stays. Raises ``UsageError``."""
+
+    def chosen(new: int | None, old: int | None) -> int | None:
+        return old if new is None else new
+
+    merged = NodeBounds(
+        chosen(wanted.least, now.least),
+        chosen(wanted.most, now.most),
+        chosen(wanted.idle_seconds, now.idle_seconds),
+    )
+    return {"properties": {"properties": {"scaleSettings": _scale_settings(merged)}}}
+
+
+def _scale_settings(bounds: NodeBounds) -> dict[str, Any]:
+    least, most = bounds.least or 0, bounds.most or 0
+    if least > most:
+        raise UsageError(f"--min {least} is more than --max {most}", hint="raise --max, or lower --min")
+    idle = {} if bounds.idle_seconds is None else {"nodeIdleTimeBeforeScaleDown": f"PT{bounds.idle_seconds}S"}
+    return {"minNodeCount": least, "maxNodeCount": most, **idle}
+
+
+def read_compute_of(body: AmlReply) -> Compute:
+    """A compute as the service shows it."""
+    outer = body.inner("properties")
+    inner = outer.inner("properties")
+    scale, counts = inner.inner("scaleSettings"), inner.inner("nodeStateCounts")
+    has_nodes = bool(inner.values.get("nodeStateCounts"))
+    told = [error.inner("error") or error for error in (*outer.objects("provisioningErrors"), *inner.objects("errors"))]
+    sentences = [_sentence(error) for error in told]
+    return Compute(
+        name=body.text("name"),
+        kind=outer.text("computeType"),
+        state=outer.text("provisioningState") or "Unknown",
+        vm_size=inner.text("vmSize"),
+        vm_priority=inner.text("vmPriority"),
+        location=body.text("location"),
+        bounds=NodeBounds(
+            scale.count("minNodeCount"),
+            scale.count("maxNodeCount"),
+            _read_seconds(scale.text("nodeIdleTimeBeforeScaleDown")),
+        ),
+        nodes=inner.count("currentNodeCount"),
+        busy=sum(counts.count(f"{word}NodeCount") or 0 for word in _BUSY) if has_nodes else None,
+        problems=tuple(sentence for sentence in sentences if sentence),
+    )
+
+
+def _sentence(error: AmlReply) -> str:
+    message, code = quoted(error.text("message"), MOST_SAID), error.text("code")
+    return f"{message} ({code})" if message and code else message or code
+
+
+def _read_seconds(text: str) -> int | None:
+    match = _DURATION.fullmatch(text)
+    if not match or not any(match.groups()):
+        return None
+    return sum(int(number or 0) * unit for number, unit in zip(match.groups(), _UNITS, strict=True))
+
+
+class Computes:
+    """The computes of one workspace. ``sleep`` and ``clock`` are in seconds; ``note`` is told what is waited for."""
+
+    def __init__(
+        self,
+        client: AmlClient,
+        note: Callable[[str], None] = lambda text: None,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._note, self._sleep, self._clock = note, sleep, clock
+
+    def __repr__(self) -> str:
+        return f"<Computes of {self._client.workspace.workspace_name}>"
+
+    def list(self) -> tuple[Compute, ...]:
+        """All of them, sorted by name."""
+        found = (read_compute_of(body) for body in self._client.pages("computes"))
+        return tuple(sorted(found, key=lambda one: one.name))
+
+    def find(self, name: str) -> Compute:
+        """One of them. Raises ``NothingMatchedError``."""
+        body = self._client.try_call(f"computes/{_checked(name)}")
+        if body is None:
+            place = self._client.workspace.workspace_name
+            raise NothingMatchedError(f"the workspace {place} has no compute {name}", hint="blobsync compute ls")
+        return read_compute_of(body)
+
+    def plan_create(
+        self, name: str, vm_size: str, priority: str, bounds: NodeBounds, location: str = ""
+    ) -> ComputeRequest:
+        """The request that makes a cluster, in the workspace's own region unless ``location`` names one.
+
+        Raises ``JobError`` if the name is taken: the request would change what is there.
+        """
+        known = self._client.try_call(f"computes/{_checked(name)}")
+        if known is not None:
+            there = read_compute_of(known)
+            size = f", {there.vm_size}, {there.bounds.least or 0} to {there.bounds.most} nodes" if there.vm_size else ""
+            hint = f"choose another name, or change its bounds: blobsync compute scale {name} --max N"
+            raise JobError(f"the compute {name} exists already ({there.kind}{size})", hint=hint)
+        body = creation(location or self._client.call("GET", "").text("location"), vm_size, priority, bounds)
+        return self._request("PUT", name, body)
+
+    def sketch_create(
+        self, name: str, vm_size: str, priority: str, bounds: NodeBounds, location: str = ""
+    ) -> ComputeRequest:
+        """The same request, as far as it is known without asking the workspace: to look at, not to send."""
+        region = location or f"<region of {self._client.workspace.workspace_name}>"
+        return self._request("PUT", _checked(name), creation(region, vm_size, priority, bounds))
+
+    def plan_scale(self, name: str, wanted: NodeBounds) -> ComputeRequest:
+        """The request that gives a cluster other bounds. Raises ``NothingMatchedError`` and ``UsageError``."""
+        return self._request("PATCH", name, resizing(self._cluster(name).bounds, wanted))
+
+    def plan_remove(self, name: str) -> ComputeRequest:
+        """The request that deletes a cluster with its nodes. Raises ``NothingMatchedError`` and ``UsageError``."""
+        return self._request("DELETE", self._cluster(name).name, None)
+
+    def send(self, name: str, request: ComputeRequest, *, wait: bool = True) -> Compute | None:
+        """Carry a planned request out; with ``wait`` until the service is done with it. None: it is gone.
+
+        Raises ``JobError`` with the service's sentence where it fails, then or later.
+        """
+        more = {"underlyingResourceAction": "Delete"} if request.method == "DELETE" else {}
+        self._client.call(request.method, f"computes/{_checked(name)}", request.body, doing="compute", **more)
+        until = self._clock() + _PATIENCE_SECONDS
+        while True:
+            body = self._client.try_call(f"computes/{name}")
+            found = None if body is None else read_compute_of(body)
+            if found is None or not wait or found.state in ("Succeeded", "Failed", "Canceled"):
+                break
+            if self._clock() > until:
+                raise JobError(f"{name} is still {found.state} after half an hour", hint="blobsync compute ls")
+            self._note(f"{name}: {found.state}")
+            self._sleep(_POLL_SECONDS)
+        if found and wait and (found.state != "Succeeded" or (found.problems and request.method != "DELETE")):
+            why = "; ".join(found.problems) or "no reason given"
+            hint = f"{compute_hint(why, self._client.workspace)}; to take it away: blobsync compute rm {name}"
+            raise JobError(f"the compute {name} is {found.state}: {why}", hint=hint)
+        return found
+
+    def _cluster(self, name: str) -> Compute:
+        found = self.find(name)
+        if found.kind != AML_COMPUTE:
+            show, detach = (
+                az_ml(self._client.workspace, "compute", verb, "--name", name) for verb in ("show", "detach")
+            )
+            raise UsageError(
+                f"{name} is a {found.kind}: only compute clusters ({AML_COMPUTE}) have nodes that Azure ML makes",
+                hint=f"for other kinds: {show}, {detach}",
+            )
+        return found
+
+    def _request(self, method: str, name: str, body: Mapping[str, Any] | None) -> ComputeRequest:
+        client = self._client
+        more = "underlyingResourceAction=Delete&" if method == "DELETE" else ""
+        url = f"{client.base}{client.path}/computes/{name}?{more}api-version={client.api_version}"
+        return ComputeRequest(method, url, body)
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name!a} cannot be the name of a compute", hint="use letters, digits and -")
+    return name

@@ -1,0 +1,92 @@
+"""Jobs of the workspace that blobsync did not submit: what can be read of them, and what cannot. Pure.
+
+Fields: Microsoft.MachineLearningServices 2024-04-01 (mfe.json, CommandJob). Jobs of ACT have their command among the
+arguments of the run's definition, which the run history has: ``--command`` (act/aml_client.py, update_by_run_details).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from blobsync.backends.aml.replies import AmlReply
+from blobsync.config.model import Cluster
+from blobsync.jobspec.describe import is_secret_name
+from blobsync.jobspec.spec import JobSpec
+
+_ACTS_COMMAND = "--command"
+# The service's own variables.
+_OF_THE_SERVICE = re.compile(r"(?:AZUREML|AZ_BATCH)\w*", re.IGNORECASE)
+_LIMIT = re.compile(r"PT(?:([0-9]{1,6})H)?(?:([0-9]{1,6})M)?(?:([0-9]{1,9})S)?")
+_SSH_TAG = re.compile(r"ssh://([A-Za-z0-9_][A-Za-z0-9._-]*)@([A-Za-z0-9][A-Za-z0-9.-]*):([0-9]{1,5})")
+
+
+def read_foreign(body: AmlReply, details: AmlReply, cluster: Cluster) -> JobSpec:
+    """What is known of the job, as a specification for ``cluster``; ``unread`` says what is not in it.
+
+    ``details`` are those of the run history, empty where they were not asked for.
+    """
+    properties, name = body.inner("properties"), body.text("name")
+    acts = _command_of_act(details)
+    command = acts or properties.text("command")
+    nodes, each = _size(properties, details)
+    given = properties.texts("environmentVariables")
+    own = {key: value for key, value in given.items() if not _OF_THE_SERVICE.fullmatch(key)}
+    env = {key: value for key, value in own.items() if not is_secret_name(key)}
+    unread = [f"the variable {key}" for key in sorted(own.keys() - env.keys())]
+    limit = properties.inner("limits").text("timeout")
+    seconds = _seconds(limit)
+    unread += [f"the limit {limit}"] if limit and not seconds else []
+    if not acts:
+        unread += _places(properties)
+    return JobSpec(
+        run_id=name,
+        argv=(command,),
+        cluster=cluster.name,
+        platform=cluster.platform,
+        name=properties.text("displayName"),
+        nodes=nodes,
+        procs_per_node=each,
+        # With one process on each node the service does not say how many GPUs a machine has.
+        gpus_per_node=each if each > 1 else (cluster.gpu_per_node or 1),
+        env=env,
+        timeout_s=seconds,
+        options={"foreign": True, "unread": [text[:200] for text in unread]},
+    )
+
+
+def tagged_ssh(body: AmlReply) -> tuple[str, ...]:
+    """The command that ITP writes beside a job with an ssh service, as ACT used it; empty where there is none."""
+    match = _SSH_TAG.fullmatch(body.inner("properties").texts("tags").get("ssh", ""))
+    return ("ssh", "-p", match[3], "--", f"{match[1]}@{match[2]}") if match else ()
+
+
+def _command_of_act(details: AmlReply) -> str:
+    arguments: Any = details.inner("runDefinition").values.get("arguments")
+    if not isinstance(arguments, list) or arguments.count(_ACTS_COMMAND) != 1:
+        return ""
+    found = arguments[arguments.index(_ACTS_COMMAND) + 1 :]
+    return str(found[0]) if found and isinstance(found[0], str) else ""
+
+
+def _size(properties: AmlReply, details: AmlReply) -> tuple[int, int]:
+    """Nodes, and processes on each."""
+    run = details.inner("runDefinition")
+    nodes = properties.inner("resources").count("instanceCount") or run.count("nodeCount") or 1
+    each = properties.inner("distribution").count("processCountPerInstance")
+    return nodes, each or run.inner("mpi").count("processCountPerNode") or 1
+
+
+def _places(properties: AmlReply) -> list[str]:
+    """What the job has of the workspace's, which a cluster file has in another form."""
+    found = [f"its code {code}" for code in [properties.text("codeId")] if code]
+    found += [f"its environment {place}" for place in [properties.text("environmentId")] if place]
+    for kind in ("inputs", "outputs"):
+        found += [f"the {kind[:-1]} {name}" for name in sorted(properties.members(kind))]
+    return found
+
+
+def _seconds(limit: str) -> int | None:
+    match = _LIMIT.fullmatch(limit)
+    hours, minutes, seconds = (int(text or 0) for text in match.groups()) if match else (0, 0, 0)
+    return hours * 3600 + minutes * 60 + seconds or None

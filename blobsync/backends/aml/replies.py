@@ -1,0 +1,278 @@
+"""Responses of Azure ML and its run history, as values. Pure.
+
+Every response is an :class:`AmlReply`, which returns values of the requested type only, so no other code
+gets a list where it expects a mapping.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from blobsync.backends.protocol import ClusterSummary, Holder
+from blobsync.base.errors import LostContactError, UnsafeNameError
+from blobsync.base.quoted import quoted
+from blobsync.jobspec.spec import JobSpec, RunInfo, State
+
+# The values of JobStatus in the specification; values of a newer service are UNKNOWN.
+STATES: Mapping[str, State] = {
+    "NotStarted": State.QUEUED,
+    "Queued": State.QUEUED,
+    "Paused": State.QUEUED,
+    "Starting": State.PREPARING,
+    "Provisioning": State.PREPARING,
+    "Preparing": State.PREPARING,
+    "Running": State.RUNNING,
+    "Finalizing": State.RUNNING,
+    "NotResponding": State.RUNNING,
+    "CancelRequested": State.CANCELING,
+    "Completed": State.COMPLETED,
+    "Failed": State.FAILED,
+    "Canceled": State.CANCELED,
+    "Unknown": State.UNKNOWN,
+}
+
+SPEC_TAG = "blobsync.spec"
+# A tag's value may be cut by the service; longer texts are spread over several tags.
+TAG_CHARS = 250
+
+# What the platform on ITP says in a tag beside the status; the spelling of the tag's name varies.
+_ITP_TAG = re.compile(r"amlk8s[ _-]?status", re.IGNORECASE)
+_EXIT_CODE = re.compile(r"(?:exit(?:ed)?|status)[ a-z]{0,40}code:? {0,9}([0-9]{1,9})(?![0-9])", re.IGNORECASE)
+_USER_LOG = re.compile(r"(?:user_logs|system_logs|azureml-logs|logs)/[^\0]+")
+
+
+# More nodes, or GPUs of one node, than any cluster has.
+_MOST = 10_000_000
+_REASON_CHARS = 600
+
+
+@dataclass(frozen=True, slots=True)
+class AmlReply:
+    """One JSON object of an answer. Missing or null values are empty: the services omit what they do not know.
+
+    ``host`` sent it; ``at`` is the object's position in the response. Raises ``LostContactError`` for a value of
+    another kind than the service's specification has.
+    """
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    host: str = "Azure ML"
+    at: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.values)
+
+    def inner(self, name: str) -> AmlReply:
+        """The object of this name."""
+        found = self.values.get(name)
+        if found is None or isinstance(found, dict):
+            return AmlReply(found or {}, self.host, self._place(name))
+        raise self._odd(name, "an object")
+
+    def objects(self, name: str) -> list[AmlReply]:
+        """The list of objects of this name."""
+        found = self.values.get(name)
+        if found is None:
+            return []
+        if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+            raise self._odd(name, "a list of objects")
+        return [AmlReply(each, self.host, f"{self._place(name)}[{number}]") for number, each in enumerate(found)]
+
+    def members(self, name: str) -> dict[str, AmlReply]:
+        """The objects in the object of this name, by their names."""
+        outer = self.inner(name)
+        return {each: outer.inner(each) for each in outer.values}
+
+    def text(self, name: str) -> str:
+        """The text of this name; a number or a flag as a text, since tags hold any of them."""
+        found = self.values.get(name)
+        if found is None:
+            return ""
+        if not isinstance(found, (str, int, float)):
+            raise self._odd(name, "a text")
+        try:
+            return str(found)
+        except ValueError:
+            # A number of thousands of digits.
+            raise self._odd(name, "a text") from None
+
+    def texts(self, name: str) -> dict[str, str]:
+        """The texts in the object of this name."""
+        outer = self.inner(name)
+        return {each: outer.text(each) for each in outer.values}
+
+    def count(self, name: str) -> int | None:
+        """How many there are; None where the service does not say."""
+        found = self.values.get(name)
+        if found is None:
+            return None
+        if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= _MOST:
+            raise self._odd(name, "a number of things")
+        return found
+
+    def _place(self, name: str) -> str:
+        return f"{self.at}.{name}" if self.at else name
+
+    def _odd(self, name: str, kind: str) -> LostContactError:
+        return LostContactError(
+            f"{self.host} returned data that does not match Azure ML's API: {self._place(name)[:200]} is not {kind}",
+            hint="try again; if it happens again, check management_endpoint and api_version in the workspace file",
+        )
+
+
+def read_state(status: str, tags: Mapping[str, str]) -> State:
+    """A job's state, with ACT's two corrections for ITP.
+
+    There the service reports Queued while the platform already runs the job, and Canceled if the platform
+    killed it or found it failed.
+    """
+    state = STATES.get(status, State.UNKNOWN)
+    told = next((value.lower() for name, value in tags.items() if _ITP_TAG.search(name)), "")
+    told = told.rpartition("=")[2].strip()
+    if state is State.QUEUED and told == "running":
+        return State.RUNNING
+    if state is State.CANCELED and told in ("killing", "failed"):
+        return State.FAILED
+    return state
+
+
+def read_job(body: AmlReply, details: AmlReply | None = None) -> RunInfo:
+    """A job resource, with what the run history adds: times, the error, its exit code."""
+    properties, details = body.inner("properties"), details or AmlReply()
+    status = properties.text("status") or "Unknown"
+    state = read_state(status, properties.texts("tags"))
+    reason = _reason(details)
+    if status == "NotResponding" and not reason:
+        reason = "the node does not respond (NotResponding)"
+    return RunInfo(
+        body.text("name"),
+        state,
+        exit_code=_exit_code(state, reason),
+        reason=reason,
+        started=read_time(details.text("startTimeUtc")),
+        ended=read_time(details.text("endTimeUtc")) if state.is_final else None,
+    )
+
+
+def studio_url(body: AmlReply) -> str:
+    """The page of the job, as the service names it; empty where it does not."""
+    return body.inner("properties").inner("services").inner("Studio").text("endpoint")
+
+
+def secrets_uri(body: AmlReply) -> str:
+    """Where a job's secrets were put, as its inputs name it; empty where it has none."""
+    return body.inner("properties").inner("inputs").inner("secrets").text("uri")
+
+
+def artifacts(body: AmlReply) -> dict[str, str]:
+    """Where each artifact of a run can be read, by its path."""
+    return {one.text("path"): one.text("contentUri") for one in body.objects("value")}
+
+
+def read_time(text: str) -> float | None:
+    """ISO 8601 as the run history writes it, with up to seven digits of a second."""
+    if not text:
+        return None
+    plain = re.sub(r"\.\d+", "", text).replace("Z", "+00:00")
+    try:
+        moment = datetime.fromisoformat(plain if re.search(r"[+-]\d\d:\d\d$", plain) else f"{plain}+00:00")
+        return moment.timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def spec_tags(spec: JobSpec) -> dict[str, str]:
+    """The tags by which a job is known as ours and can be submitted again from anywhere."""
+    tags = {"blobsync": "1", "blobsync.cluster": spec.cluster}
+    if spec.code and spec.code.digest:
+        tags["blobsync.code_sha"] = spec.code.digest
+    text = spec.to_json()
+    for number, start in enumerate(range(0, len(text), TAG_CHARS)):
+        tags[f"{SPEC_TAG}.{number:02}"] = text[start : start + TAG_CHARS]
+    return {**tags, **spec.tags}
+
+
+def read_spec(body: AmlReply) -> JobSpec | None:
+    """The specification in a job's tags; None where it is not one of ours, or of another version."""
+    tags = body.inner("properties").texts("tags")
+    parts = [tags[name] for name in sorted(tags) if name.startswith(SPEC_TAG)]
+    try:
+        return JobSpec.from_json("".join(parts)) if parts else None
+    except (ValueError, UnsafeNameError):
+        return None
+
+
+def log_names(files: Mapping[str, str]) -> Iterator[str]:
+    """The logs to keep: both families of names, none that would escape their folder."""
+    for name in sorted(files):
+        if _USER_LOG.fullmatch(name) and ".." not in name.split("/") and "\\" not in name:
+            yield name
+
+
+def read_compute(body: AmlReply, gpus_per_node: int) -> ClusterSummary:
+    """An AmlCompute cluster's nodes; Kubernetes does not report them."""
+    outer = body.inner("properties")
+    inner = outer.inner("properties")
+    notes = [f"{outer.text('computeType') or 'compute'} {body.text('name')}".strip()]
+    if inner.text("vmSize"):
+        notes.append(f"{inner.text('vmSize')}, {inner.text('vmPriority') or 'Dedicated'}")
+    total = inner.inner("scaleSettings").count("maxNodeCount")
+    counts = inner.inner("nodeStateCounts")
+    if total is None:
+        notes.append("the service does not report how many nodes it has")
+        return ClusterSummary(notes=tuple(notes))
+    busy = sum(counts.count(f"{word}NodeCount") or 0 for word in ("running", "preparing", "leaving", "preempted"))
+    unusable = counts.count("unusableNodeCount") or 0
+    if unusable:
+        notes.append(f"{unusable} node{'' if unusable == 1 else 's'} cannot be used")
+    free = max(0, total - busy - unusable)
+    return ClusterSummary(total, free, total * gpus_per_node, free * gpus_per_node, notes=tuple(notes))
+
+
+def read_quota(body: AmlReply) -> tuple[str, ...]:
+    """A sentence for each quota of a Singularity virtual cluster."""
+    quotas = body.inner("properties").inner("managed").members("quotas")
+    return tuple(
+        f"{series}: {limit.text('slaTier') or '?'} {limit.text('used') or '?'} of {limit.text('limit') or '?'} used"
+        for series, quota in sorted(quotas.items())
+        for limit in quota.objects("limits")
+    )
+
+
+def read_holders(body: AmlReply, gpus_per_node: int) -> tuple[Holder, ...]:
+    """Who holds a compute: its runs that have not ended, of all users."""
+    found = []
+    for run in body.objects("value"):
+        tags = run.texts("tags")
+        state = read_state(run.text("status"), tags)
+        if state.is_final:
+            continue
+        creator = run.inner("createdBy")
+        compute = run.inner("compute") or run.inner("computeRequest")
+        nodes = compute.count("instanceCount") or compute.count("nodeCount") or 1
+        name = run.text("displayName") or tags.get("mlflow.runName", "")
+        user = creator.text("userName") or creator.text("upn") or "?"
+        found.append(Holder(user, run.text("runId"), name, state, nodes * gpus_per_node, nodes))
+    return tuple(found)
+
+
+def _reason(details: AmlReply) -> str:
+    """The service's sentence; run history wraps errors in errors. Other forms have no message."""
+    error: Any = details.values.get("error")
+    while isinstance(error, Mapping) and isinstance(error.get("error"), Mapping):
+        error = error["error"]
+    if not isinstance(error, Mapping):
+        return ""
+    message, code = (str(error.get(name) or "").strip() for name in ("message", "code"))
+    first, code = (quoted(text.split("\n")[0], _REASON_CHARS) for text in (message, code))
+    return f"{first} ({code})" if first and code else first or code
+
+
+def _exit_code(state: State, reason: str) -> int | None:
+    if state is State.COMPLETED:
+        return 0
+    match = _EXIT_CODE.search(reason) if state is State.FAILED else None
+    return int(match[1]) if match else None

@@ -1,0 +1,370 @@
+"""Turns a job's specification and its cluster file into Azure ML's requests. Pure; contains no secret.
+
+Field names and shapes: Microsoft.MachineLearningServices 2024-04-01 (mfe.json of azure-rest-api-specs).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import secrets as random_source
+import shlex
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from blobsync.backends.aml import platforms as aml_platforms
+from blobsync.backends.aml import storage as aml_storage
+from blobsync.backends.aml.replies import spec_tags
+from blobsync.backends.aml.storage import Datastore
+from blobsync.base.errors import ConfigError
+from blobsync.config.job_keys import NESTED_HINT, enclosing, nested_sentence
+from blobsync.config.model import Cluster, WorkspaceConfig
+from blobsync.jobspec.node_archive import travelling_sources
+from blobsync.jobspec.spec import SPREAD_KEY, FolderLink, JobSpec, Secrets
+
+ENVIRONMENT = "blobsync"
+# In effect the machine's memory, as in ACT; PyTorch's data loaders need it.
+_SHM_SIZE = "1024g"
+_NAME_CHARS = 250
+# A command line takes 128 kB in one argument on Linux; the bootstrap needs about 12.
+_COMMAND_CHARS = 100_000
+_PACKED = re.compile(r'(?<=b64decode\(\\")[A-Za-z0-9+/=]+')
+
+_INPUT_MODES = {"download": "Download", "ro_mount": "ReadOnlyMount"}
+_OUTPUT_MODES = {"mount": "ReadWriteMount", "upload": "Upload"}
+_NODE_OPTIONS = ("keep_root", "sync_seconds")
+_IDENTITIES = {
+    "amltoken": "AMLToken",
+    "aml_token": "AMLToken",
+    "managed": "Managed",
+    "user": "UserIdentity",
+    "user_identity": "UserIdentity",
+    "useridentity": "UserIdentity",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AmlRequest:
+    """Everything that is sent, in this order: datastores, environment, job. ``secrets_blob`` is a path or empty."""
+
+    job: Mapping[str, Any]
+    datastores: tuple[Datastore, ...]
+    environment: tuple[str, Mapping[str, Any]] | None
+    secrets_blob: str = ""
+
+    def render(self, job_path: str, base: str) -> str:
+        """What ``--dry-run`` prints."""
+        shown: list[tuple[str, Mapping[str, Any]]] = [
+            (f"{base}/datastores/{store.name}", store.shown_body()) for store in self.datastores
+        ]
+        if self.environment:
+            shown.append((f"{base}/{self.environment[0]}", self.environment[1]))
+        shown.append((job_path, self.job))
+        return "\n".join(f"# PUT {path}\n{json.dumps(body, indent=2, sort_keys=True)}" for path, body in shown)
+
+
+def without_bundle(text: str) -> str:
+    """A rendered request without the packed bootstrap, which is unreadable."""
+    return _PACKED.sub(lambda packed: f"({len(packed[0])} characters: the bootstrap and the specification)", text)
+
+
+def workspace_path(workspace: WorkspaceConfig) -> str:
+    """The workspace's path below the management endpoint."""
+    return (
+        f"/subscriptions/{workspace.subscription_id}/resourceGroups/{workspace.resource_group}"
+        f"/providers/Microsoft.MachineLearningServices/workspaces/{workspace.workspace_name}"
+    )
+
+
+def build_request(
+    cluster: Cluster, workspace: WorkspaceConfig, spec: JobSpec, key_file: str = "", *, secrets_digest: str = ""
+) -> AmlRequest:
+    """``secrets_digest`` is the SHA-256 of the blob with the job's secrets: its nodes take no other one. It is there
+    only when the job is submitted. Raises ``ConfigError`` for what Azure ML cannot do; ``key_file`` is the user's
+    public key, for the hint."""
+    check_request(cluster, spec, key_file)
+    base = workspace_path(workspace)
+    code = aml_storage.for_code(cluster, spec.code.container, spec.run_id) if spec.code else None
+    folders = [
+        aml_storage.for_folder(cluster, folder.name, folder.container, spec.run_id, folder.mode)
+        for folder in spec.folders
+    ]
+    secrets_blob = secrets_path(cluster, spec)
+    home = aml_storage.for_code(cluster, str(cluster.code.account.container), spec.run_id) if cluster.code else None
+    inputs, outputs = _data(spec, code or home, folders)
+    if secrets_blob and home:
+        inputs["secrets"] = _input("uri_file", "Download", home.uri(secrets_blob))
+    environment_id, environment = _environment(cluster, spec, base)
+    used = [store for store in (code, *folders, home if secrets_blob else None) if store]
+    scratch = cluster.text("runtime.scratch")
+    env = {
+        **spec.env,
+        **({"BLOBSYNC_SCRATCH": scratch} if scratch else {}),
+        **aml_platforms.extra_environment(cluster, spec),
+    }
+    properties: dict[str, Any] = {
+        "jobType": "Command",
+        "displayName": (spec.name or shlex.join(spec.argv))[:_NAME_CHARS],
+        "experimentName": cluster.experiment_name or spec.run_id.rsplit("_", 2)[0],
+        "command": command_line(cluster, spec, inputs, outputs, secrets_digest),
+        "environmentId": environment_id,
+        "computeId": _compute_id(cluster, workspace, base),
+        "inputs": inputs,
+        "outputs": outputs,
+        "distribution": distribution(cluster, spec),
+        "resources": _resources(cluster, spec, workspace),
+        "limits": {"jobLimitsType": "Command", "timeout": f"PT{spec.timeout_s}S"} if spec.timeout_s else None,
+        "environmentVariables": env,
+        "tags": spec_tags(spec),
+        "identity": identity(cluster, used),
+        "services": _services(cluster),
+        "queueSettings": aml_platforms.queue_settings(cluster, spec),
+    }
+    job = {"properties": {key: value for key, value in properties.items() if value not in (None, {})}}
+    return AmlRequest(job, tuple({store.name: store for store in used}.values()), environment, secrets_blob)
+
+
+def check_request(cluster: Cluster, spec: JobSpec, key_file: str = "") -> None:
+    """Checks for errors that would otherwise appear only on a node."""
+    if spec.hold and not cluster.text("ssh_public_key"):
+        raise ConfigError(
+            "is missing: a job that waits for you is entered with your key",
+            file=cluster.file,
+            key="ssh_public_key",
+            hint=_key_hint(key_file),
+        )
+    for name, outer in enclosing({folder.name: folder.mode for folder in spec.folders}).items():
+        key = f"config_param.{name}_folder"
+        raise ConfigError(nested_sentence(outer), file=cluster.file, key=key, hint=NESTED_HINT)
+
+
+def _key_hint(key_file: str) -> str:
+    made = "" if key_file else "ssh-keygen -t ed25519 makes one; "
+    key_file = key_file or "~/.ssh/id_ed25519.pub"
+    for_now = f"""-p "{{ssh_public_key: '$(cat {key_file})'}}\""""
+    return f"{made}write the line of {key_file} there, or for one command, before submit: {for_now}"
+
+
+def secrets_path(cluster: Cluster, spec: JobSpec) -> str:
+    """The blob with what nobody but the node may know; empty if the job has nothing of that kind."""
+    if not spec.secret_env and spec.spread is None:
+        return ""
+    if cluster.code is None:
+        what = "the SAS of a transfer's nodes" if spec.spread is not None else "secret variables"
+        raise ConfigError(
+            f"{what} need a code_path, because they reach the nodes through its container",
+            file=cluster.file,
+            key="config_param.code_path",
+        )
+    return f"{cluster.code.path}.d/secrets/{spec.run_id}.json"
+
+
+def node_secrets(spec: JobSpec, secrets: Secrets) -> Secrets:
+    """What that blob holds. A transfer's nodes open its containers themselves; data of other jobs is in datastores."""
+    moved = (spec.spread or {}).get("rights", {})
+    # Others may be able to read that container. The key of a transfer is in the job's own definition.
+    env = {name: value for name, value in secrets.env.items() if name != SPREAD_KEY}
+    return Secrets({container: secrets.sas[container] for container in moved}, env)
+
+
+def with_transfer_key(job: Mapping[str, Any], secrets: Secrets) -> Mapping[str, Any]:
+    """The body of a job, with the key of its transfer: **holds a secret**."""
+    if SPREAD_KEY not in secrets.env:
+        return job
+    properties = job["properties"]
+    variables = {**properties.get("environmentVariables", {}), SPREAD_KEY: secrets.env[SPREAD_KEY]}
+    return {**job, "properties": {**properties, "environmentVariables": variables}}
+
+
+def secrets_body(secrets: Secrets) -> bytes:
+    """That blob. Its SHA-256 is where others can read it, and a nonce keeps them from guessing a secret by it."""
+    return json.dumps({**json.loads(secrets.to_json()), "nonce": random_source.token_hex(32)}).encode()
+
+
+def command_line(
+    cluster: Cluster,
+    spec: JobSpec,
+    inputs: Mapping[str, Any],
+    outputs: Mapping[str, Any],
+    secrets_digest: str,
+) -> str:
+    """Python with the bootstrap and the specification as one literal; Azure ML puts the paths in."""
+    from blobsync.backends.aml import start as aml_start
+
+    options = [
+        f"--{name.replace('_', '-')}={cluster.text('runtime.' + name)}"
+        for name in _NODE_OPTIONS
+        if cluster.text(f"runtime.{name}")
+    ]
+    bundle = {
+        "files": travelling_sources(spec),
+        "start": Path(aml_start.__file__).read_text(encoding="utf-8"),
+        "job": json.loads(spec.to_json()),
+        "options": options,
+        "secrets": secrets_digest,
+    }
+    packed = base64.b64encode(zlib.compress(json.dumps(bundle, sort_keys=True).encode(), 9)).decode()
+    program = (
+        f'import base64,json,sys,zlib;b=json.loads(zlib.decompress(base64.b64decode("{packed}")));'
+        'exec(b["start"]);main(b,sys.argv[1:])'
+    )
+    words = [f'"{name}=${{{{inputs.{name}}}}}"' for name in ("code", "node", "secrets") if name in inputs]
+    for number, folder in enumerate(spec.folders):
+        name = folder_key(folder)
+        kind = "inputs" if name in inputs else "outputs"
+        words.append(f'"folder.{number}=${{{{{kind}.{name}}}}}"')
+    python = cluster.text("interpreter_path") or cluster.text("runtime.python") or "python"
+    line = " ".join([shlex.quote(python), "-c", f"'{program}'", *words])
+    if len(line) > _COMMAND_CHARS:
+        raise ConfigError(
+            f"the command with its environment takes {len(line)} characters, more than a node can start",
+            file=cluster.file,
+            key="env",
+        )
+    return line
+
+
+def folder_key(folder: FolderLink) -> str:
+    """The name of a folder's input or output."""
+    return re.sub(r"\W", "_", folder.name, flags=re.ASCII) + "_folder"
+
+
+def distribution(cluster: Cluster, spec: JobSpec) -> dict[str, Any] | None:
+    """The launcher of the processes; none is needed for one process."""
+    if spec.world_size == 1:
+        return None
+    launcher = cluster.text("launcher") or "mpi"
+    kinds = {"mpi": "Mpi", "pytorch": "PyTorch"}
+    if launcher not in kinds:
+        raise ConfigError(
+            f"{spec.world_size} processes need launcher mpi or pytorch", file=cluster.file, key="launcher"
+        )
+    return {"distributionType": kinds[launcher], "processCountPerInstance": spec.procs_per_node}
+
+
+def identity(cluster: Cluster, stores: list[Datastore]) -> dict[str, Any] | None:
+    """Who the job is; where a container has neither key nor SAS, the user, unless the file says otherwise."""
+    given = cluster.value("identity")
+    if isinstance(given, Mapping):
+        given_values = {str(key): value for key, value in given.items()}
+        kind = str(given_values.pop("type", given_values.pop("identityType", "managed")))
+        names = {"client_id": "clientId", "object_id": "objectId", "resource_id": "resourceId"}
+        more = {names.get(key, key): value for key, value in given_values.items()}
+    elif given:
+        kind, more = str(given), {}
+        if kind.startswith("/subscriptions/"):
+            kind, more = "managed", {"resourceId": kind}
+    elif cluster.platform == "aml" and any(store.credential == "identity" for store in stores):
+        kind, more = "user", {}
+    else:
+        return None
+    if cluster.platform == "singularity":
+        # It accepts an identity only through a variable.
+        return None
+    if kind.lower() not in _IDENTITIES:
+        raise ConfigError(f"{kind!r} is not one of user, managed, aml_token", file=cluster.file, key="identity")
+    return {"identityType": _IDENTITIES[kind.lower()], **more}
+
+
+def _data(spec: JobSpec, code: Datastore | None, folders: list[Datastore]) -> tuple[dict[str, Any], dict[str, Any]]:
+    inputs: dict[str, Any] = {}
+    outputs: dict[str, Any] = {}
+    if spec.code and code:
+        kind = "uri_file" if spec.code.blob.endswith(".zip") else "uri_folder"
+        inputs["code"] = _input(kind, "Download", code.uri(spec.code.blob))
+    if spec.node_archive and code:
+        # It lies beside the code, in the same container.
+        inputs["node"] = _input("uri_file", "Download", code.uri(spec.node_archive.path))
+    for folder, store in zip(spec.folders, folders, strict=True):
+        name, uri = folder_key(folder), store.uri(folder.path)
+        if folder.mode in _INPUT_MODES:
+            # Only parts are needed: copy them from a mount, so the rest is not downloaded.
+            mode = "ReadOnlyMount" if folder.include else _INPUT_MODES[folder.mode]
+            inputs[name] = _input("uri_folder", mode, uri)
+        else:
+            outputs[name] = {"jobOutputType": "uri_folder", "mode": _OUTPUT_MODES[folder.mode], "uri": uri}
+    return inputs, outputs
+
+
+def _input(kind: str, mode: str, uri: str) -> dict[str, Any]:
+    return {"jobInputType": kind, "mode": mode, "uri": uri}
+
+
+def _environment(cluster: Cluster, spec: JobSpec, base: str) -> tuple[str, tuple[str, Mapping[str, Any]] | None]:
+    named = cluster.docker.environment
+    if named:
+        return environment_id(cluster, named, base), None
+    if cluster.value("use_custom_docker") is False:
+        raise ConfigError(
+            "false is ACT's PyTorch estimator, which took no docker.image and no longer exists",
+            file=cluster.file,
+            key="use_custom_docker",
+            hint="docker: {environment: 'azureml:NAME:VERSION'} for one with PyTorch; true runs docker.image",
+        )
+    if not spec.image:
+        raise ConfigError(
+            "does not name an image to run in",
+            file=cluster.file,
+            key="docker",
+            hint="docker: {image: REGISTRY/NAME:TAG}, or docker: {environment: 'azureml:NAME:VERSION'}",
+        )
+    image = spec.image
+    if cluster.docker.address and not image.startswith(f"{cluster.docker.address}/"):
+        image = f"{cluster.docker.address}/{image}"
+    version = hashlib.sha256(image.encode()).hexdigest()[:16]
+    place = f"environments/{ENVIRONMENT}/versions/{version}"
+    return f"{base}/{place}", (place, {"properties": {"image": image, "isAnonymous": True}})
+
+
+def environment_id(cluster: Cluster, text: str, base: str) -> str:
+    """``azureml:NAME:VERSION``, ``azureml:NAME@LABEL``, a registry's ``azureml://`` id, or an ARM id."""
+    if text.startswith(("/subscriptions/", "azureml://")):
+        return text
+    match = re.fullmatch(r"(?:azureml:)?([\w.-]+)(?::([\w.-]+)|@([\w.-]+))", text, flags=re.ASCII)
+    if not match:
+        raise ConfigError(
+            f"{text!r} is not an environment", file=cluster.file, key="docker.environment", hint="azureml:NAME:VERSION"
+        )
+    name, version, label = match.groups()
+    return f"{base}/environments/{name}/" + (f"versions/{version}" if version else f"labels/{label}")
+
+
+def _compute_id(cluster: Cluster, workspace: WorkspaceConfig, base: str) -> str | None:
+    if cluster.platform == "singularity":
+        return aml_platforms.virtual_cluster_id(cluster, workspace)
+    target = cluster.compute_target
+    if target:
+        return target if target.startswith("/") else f"{base}/computes/{target}"
+    if cluster.platform == "itp" or not cluster.text("instance_type"):
+        raise ConfigError(
+            "does not name a compute",
+            file=cluster.file,
+            key="compute_target",
+            hint="the compute's name in the workspace; or instance_type: Standard_NC24rs_v3 for serverless",
+        )
+    return None
+
+
+def _resources(cluster: Cluster, spec: JobSpec, workspace: WorkspaceConfig) -> dict[str, Any]:
+    docker = cluster.docker
+    found: dict[str, Any] = {
+        "instanceCount": spec.nodes,
+        "instanceType": cluster.text("instance_type") if cluster.platform != "singularity" else None,
+        "shmSize": docker.shm_size or (_SHM_SIZE if cluster.platform == "aml" else None),
+        "dockerArgs": shlex.join(docker.args) if docker.args else None,
+        "properties": aml_platforms.resource_properties(cluster, spec, workspace),
+    }
+    return {key: value for key, value in found.items() if value not in (None, {})}
+
+
+def _services(cluster: Cluster) -> dict[str, Any] | None:
+    key = cluster.text("ssh_public_key")
+    if not key or cluster.platform != "aml":
+        return None
+    nodes = {"nodesValueType": "All"}
+    return {"ssh": {"jobServiceType": "SSH", "nodes": nodes, "properties": {"sshPublicKeys": key}}}

@@ -1,0 +1,113 @@
+"""The ssh service of a job on Azure ML: how ``ssh`` itself reaches a node, as ``az ml job connect-ssh`` lets it.
+
+``connect-ssh`` has no option for a port. So ssh is started here in the same way: through the program of Microsoft's
+extension ``ml`` that passes ssh on over a websocket, with the login of ``az``. blobsync sends no login there.
+
+Sources: ``job_connect_ssh.go``, ``job_ssh_proxy.go`` and ``serviceinstance.go`` of ``azure.ai.training`` in
+https://github.com/Azure/azure-dev (the answer about a node, the user, ssh's options), and the extension's own
+``azext_mlv2/manual/custom/_ssh_connector.py``, whose argument is the address. None of it was tried on Azure.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from blobsync.backends.addresses import SshMachine, read_machine
+from blobsync.backends.aml.foreign import tagged_ssh
+from blobsync.backends.aml.replies import AmlReply
+from blobsync.backends.forwarding import SshProxy
+from blobsync.base.errors import BackendUnavailableError, JobError
+from blobsync.base.process import ProcessRunner
+from blobsync.base.regular_files import regular_only
+
+_ADDRESS = re.compile(
+    r"wss://[A-Za-z0-9](?:[A-Za-z0-9.-]{0,250}[A-Za-z0-9])?(?::[0-9]{1,5})?(?:/[A-Za-z0-9._/-]{0,200})?"
+)
+# What ``az --version`` says of itself.
+_PYTHON = re.compile(r"^Python location '(/[^'\n]+)'$", re.MULTILINE)
+_EXTENSIONS = re.compile(r"^Extensions directory '(/[^'\n]+)'$", re.MULTILINE)
+_CONNECTOR = "ml/azext_mlv2/manual/custom/_ssh_connector.py"
+# The name is ours: ~/.ssh/config may say more under it, such as a key. The program knows where the node is.
+_USER, _NAME = "azureuser", "azureml-job"
+# What ssh tries by itself comes first.
+_KEYS = tuple(f"id_{kind}.pub" for kind in ("ed25519", "ed25519_sk", "ecdsa", "ecdsa_sk", "rsa"))
+_PUBLIC = re.compile(r"(?:sk-)?(?:ssh|ecdsa)-[a-z0-9@.-]{1,60} AAAA")
+_LONGEST_KEY = 16_384
+# The Azure CLI begins slowly.
+_AZ_SECONDS = 120.0
+
+
+class AzTool(NamedTuple):
+    """The Azure CLI of this machine: its Python, and the program of its extension that connects."""
+
+    python: str
+    connector: str
+
+
+def find_public_key(environ: Mapping[str, str]) -> str:
+    """The user's public key as a shell reads its name, such as ``~/.ssh/id_ed25519.pub``; empty if there is none."""
+    folder = Path(environ.get("HOME") or "/nonexistent", ".ssh")
+    others = sorted(path.name for path in folder.glob("*.pub") if path.name not in _KEYS) if folder.is_dir() else []
+    found = (name for name in (*_KEYS, *others) if _is_public_key(folder / name))
+    name = next(found, "")
+    return f"~/.ssh/{shlex.quote(name)}" if name else ""
+
+
+def _is_public_key(path: Path) -> bool:
+    try:
+        with open(path, "rb", opener=regular_only) as stream:
+            return _PUBLIC.match(stream.read(_LONGEST_KEY).decode("utf-8", "replace")) is not None
+    except OSError:
+        return False
+
+
+def find_az(process: ProcessRunner, environ: Mapping[str, str]) -> AzTool:
+    """Asks the Azure CLI itself. Raises ``BackendUnavailableError`` and ``ProcessError``."""
+    az = read_az(process.run(("az", "--version"), timeout=_AZ_SECONDS, env=environ).stdout)
+    if not Path(az.connector).is_file():
+        raise BackendUnavailableError("the Azure CLI has no extension ml", hint="az extension add --name ml")
+    return az
+
+
+def read_az(said: str) -> AzTool:
+    """From what ``az --version`` printed. Raises ``BackendUnavailableError``."""
+    python, extensions = _PYTHON.search(said), _EXTENSIONS.search(said)
+    if not python or not extensions:
+        raise BackendUnavailableError(
+            "az --version does not say where its Python and its extensions are", hint="update the Azure CLI: az upgrade"
+        )
+    return AzTool(python[1], f"{extensions[1]}/{_CONNECTOR}")
+
+
+def read_address(body: AmlReply, run_id: str, node: int) -> str:
+    """Where the ssh of a node is reached, as run history says. Raises ``JobError``."""
+    service = next((one for one in body.members("instances").values() if one.text("type") == "SSH"), None)
+    if service is None:
+        raise JobError(
+            f"node {node} of {run_id} has no ssh service",
+            hint="set ssh_public_key in the cluster file before you submit",
+        )
+    if service.text("status") != "Running":
+        raise JobError(
+            f"the ssh service of node {node} of {run_id} is {service.text('status') or 'not there yet'}",
+            hint="it comes a minute or two after the job runs: try again",
+        )
+    address = service.inner("properties").text("ProxyEndpoint")
+    if not _ADDRESS.fullmatch(address):
+        raise JobError(f"Azure ML names no address for the ssh service of node {node} of {run_id}")
+    return address
+
+
+def ssh_proxy(az: AzTool, address: str) -> SshProxy:
+    """How ssh reaches the node."""
+    return SshProxy((az.python, az.connector, address), _USER, _NAME)
+
+
+def tagged_machine(body: AmlReply) -> SshMachine | None:
+    """The address that ITP writes beside a job; None where there is none. Raises ``UsageError``."""
+    way = tagged_ssh(body)
+    return read_machine(f"{way[-1]}:{way[2]}", "ssh") if way else None

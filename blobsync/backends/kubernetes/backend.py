@@ -1,0 +1,297 @@
+"""Kubernetes: a plain Indexed Job on any cluster that kubectl reaches.
+
+A Job is made suspended, then what it owns, and only then it is released: a refusal half way leaves nothing behind, and
+deleting the Job removes it all. Jobs are asked for by their labels, so that many of them take three requests.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+
+from blobsync.backends.forwarding import LOOPBACK, pod_line
+from blobsync.backends.kubernetes import replies
+from blobsync.backends.kubernetes.examine import examine_cluster
+from blobsync.backends.kubernetes.kubectl import Kubectl
+from blobsync.backends.kubernetes.naming import CANCELED_NOTE, RENEWED_NOTE, object_name
+from blobsync.backends.kubernetes.place import Place, recorded_place
+from blobsync.backends.kubernetes.pod import CONTAINER, FILES, RUN_DIR
+from blobsync.backends.kubernetes.pod_logs import KnownBytes, PodLogs
+from blobsync.backends.kubernetes.pod_times import states_over_time
+from blobsync.backends.kubernetes.replies import KubernetesJob, Pod
+from blobsync.backends.kubernetes.request import SECRETS_KEY, build_kubernetes, pull_login
+from blobsync.backends.kubernetes.settings import read_settings
+from blobsync.backends.kubernetes.submission import DOUBTFUL, Submission
+from blobsync.backends.kubernetes.summary import holders_of, read_cluster
+from blobsync.backends.protocol import (
+    Accepted,
+    ClusterSummary,
+    Holder,
+    Outcome,
+    Plan,
+    PortForward,
+    Refused,
+    Surroundings,
+    Unknown,
+)
+from blobsync.base.check_results import CheckResult
+from blobsync.base.errors import (
+    BackendDeniedError,
+    BackendUnavailableError,
+    BlobsyncError,
+    JobError,
+    JobNotFoundError,
+)
+from blobsync.config.model import Cluster
+from blobsync.jobspec.hold import HOLDER, entering
+from blobsync.jobspec.spec import JobRef, JobSpec, LogFile, NodeChange, RunInfo, Secrets, State
+from blobsync.store.grants import JOB_SECONDS
+
+CAPABILITIES = frozenset({"blame", "elastic", "live_logs", "nodes", "requeue", "scale", "ssh"})
+
+# A job that is to stop has this much left of its time (seconds).
+_AT_ONCE = 1
+# Each deletion is one kubectl.
+_AT_A_TIME = 4
+_SHELL = "command -v bash >/dev/null && exec bash; exec sh"
+
+
+def create(around: Surroundings) -> KubernetesBackend:
+    """The backend of a cluster file with ``platform: kubernetes``."""
+    if around.configured is None:
+        raise BackendUnavailableError(f"cluster {around.cluster}: Kubernetes needs its whole cluster file")
+    return KubernetesBackend(around, around.configured)
+
+
+class KubernetesBackend:
+    """One namespace of one cluster."""
+
+    name = "kubernetes"
+    capabilities = CAPABILITIES
+
+    def __init__(self, around: Surroundings, cluster: Cluster) -> None:
+        self._around = around
+        self._cluster = cluster
+        self._places: dict[tuple[str, str], Place] = {}
+        self._pod_logs: dict[Place, PodLogs] = {}
+        self._read: dict[str, KnownBytes] = {}
+        self._granted: dict[str, int] = {}
+
+    # -- submitting ---------------------------------------------------------------------------------------------
+
+    def plan(self, spec: JobSpec) -> Plan:
+        request = build_kubernetes(spec, read_settings(self._cluster, self._around.settings))
+        return Plan(spec, request.render(self._own.kubectl.shown("apply", "-f", "-")), request)
+
+    def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
+        docker = self._cluster.docker
+        password = docker.password.reveal() if docker.password else ""
+        login = pull_login(docker.address or "", docker.username or "", password)
+        return Submission(self._own, plan.spec).carry_out(plan.request, secrets, login)
+
+    def locate(self, spec: JobSpec) -> JobRef | None:
+        submission = Submission(self._own, spec)
+        job = submission.find()
+        # A submission that broke off before the release never runs.
+        return submission.ref() if job and job.released else None
+
+    def forget(self, spec: JobSpec) -> None:
+        Submission(self._own, spec).remove_unreleased()
+
+    def examine(self, plan: Plan | None) -> Iterator[CheckResult]:
+        settings, around, notes = read_settings(self._cluster, self._around.settings), self._around, list[str]()
+        kubectl = Kubectl(around.process, around.environ, settings.context, notes.append)
+        return examine_cluster(kubectl, self._cluster.file, settings, plan.request if plan else None, notes)
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
+    def get(self, refs: Sequence[JobRef]) -> tuple[RunInfo, ...]:
+        found: dict[str, RunInfo] = {}
+        by_place: dict[Place, list[JobRef]] = {}
+        for ref in refs:
+            by_place.setdefault(self._place_of(ref), []).append(ref)
+        for place, group in by_place.items():
+            names = [object_name(ref.run_id) for ref in group]
+            jobs = replies.read_jobs(place.ours("Job", names))
+            self._granted.update({job.run_id: 0 if job.is_over else job.granted for job in jobs})
+            found.update((info.run_id, info) for info in _infos(place, jobs, names))
+        gone = "the cluster does not know it (any more)"
+        return tuple(found.get(ref.run_id) or RunInfo(ref.run_id, State.UNKNOWN, reason=gone) for ref in refs)
+
+    def list(self, *, states: Collection[State] = (), limit: int | None = None) -> Iterator[RunInfo]:
+        jobs = [job for job in replies.read_jobs(self._own.ours("Job")) if job.released]
+        infos = _infos(self._own, jobs, ())
+        yield from [info for info in infos if not states or info.state in states][:limit]
+
+    def logs(self, ref: JobRef) -> Sequence[LogFile]:
+        place, name = self._place_of(ref), object_name(ref.run_id)
+        pods = replies.read_pods(place.ours("Pod", [name]))
+        reader = self._pod_logs.setdefault(place, PodLogs(lambda pod, since: _read_pod(place, pod, since)))
+        found: dict[str, KnownBytes] = {}
+        for pod in pods:
+            if pod.has_log and pod.job == name:
+                found.update(reader.update(pod))
+        self._read.update((f"{name}/{log}", known) for log, known in found.items())
+        return tuple(LogFile(log, each.end, f"{name}/{log}", each.begins) for log, each in sorted(found.items()))
+
+    def read_log(self, log: LogFile, start: int, end: int | None) -> bytes:
+        if log.handle not in self._read:
+            raise JobError(f"the log {log.name} was not found")
+        return self._read[log.handle].read(start, end)
+
+    # -- changing -----------------------------------------------------------------------------------------------
+
+    def cancel(self, ref: JobRef) -> Outcome:
+        place, name = self._place_of(ref), object_name(ref.run_id)
+        try:
+            job = replies.read_kubernetes_job(place.get("Job", name))
+            if job.run_id != ref.run_id:
+                return Refused(JobNotFoundError(f"the cluster does not know {ref.run_id}"))
+            if job.is_over or job.leaving:
+                return Accepted(ref)
+            if job.suspended and not job.active:
+                # The clock of a Job that waits in a queue stands still.
+                place.delete("Job", name)
+            else:
+                notes = {"annotations": {CANCELED_NOTE: str(int(time.time()))}}
+                place.patch_job(name, {"metadata": notes, "spec": {"activeDeadlineSeconds": _AT_ONCE}})
+        except DOUBTFUL as error:
+            return Unknown(error)
+        except BlobsyncError as error:
+            return Refused(error)
+        return Accepted(ref)
+
+    def scale(self, ref: JobRef, nodes: int) -> Outcome:
+        """Another number of nodes, in one request: the server takes both numbers together, or neither.
+
+        The highest indexes go first, so that index 0 stays. Safe to repeat.
+        """
+        try:
+            place, name = self._place_of(ref), object_name(ref.run_id)
+            job = replies.read_kubernetes_job(place.get("Job", name))
+            if job.is_ending or job.run_id != ref.run_id:
+                return Refused(JobError(f"{ref.run_id} does not run (any more)"))
+            place.patch_job(name, {"spec": {"completions": nodes, "parallelism": nodes}})
+        except DOUBTFUL as error:
+            return Unknown(error)
+        except BlobsyncError as error:
+            return Refused(error)
+        return Accepted(ref)
+
+    def is_lapsing(self, ref: JobRef) -> bool:
+        granted = self._granted.get(ref.run_id, 0)
+        return bool(granted) and time.time() - granted > JOB_SECONDS / 2
+
+    def renew(self, ref: JobRef, secrets: Secrets) -> None:
+        """The nodes see it within a minute or two: the kubelet brings mounted Secrets up to date."""
+        place, name = self._place_of(ref), object_name(ref.run_id)
+        secret = place.get("Secret", name)
+        place.replace({**secret, "stringData": {SECRETS_KEY: secrets.to_json()}})
+        place.patch_job(name, {"metadata": {"annotations": {RENEWED_NOTE: str(int(time.time()))}}})
+
+    def remove_secrets(self, refs: Sequence[JobRef]) -> None:
+        """The cluster itself removes them with the Job alone, days later."""
+        by_place: dict[Place, list[str]] = {}
+        for ref in refs:
+            by_place.setdefault(self._place_of(ref), []).append(object_name(ref.run_id))
+        for place, names in by_place.items():
+            kept = replies.names_of(place.ours("Secret", names), names)
+            with ThreadPoolExecutor(_AT_A_TIME) as pool:
+                list(pool.map(lambda name, place=place: place.delete("Secret", name), kept))
+
+    def ssh_command(self, ref: JobRef, node: int = 0, *, holds: bool = False) -> Sequence[str]:
+        python = read_settings(self._cluster, self._around.settings).python
+        shell = (python, "-I", f"{FILES}/{HOLDER}", *entering(RUN_DIR, node)) if holds else ("sh", "-c", _SHELL)
+        return self._exec(ref, node, "-it", shell)
+
+    def forward_argv(self, ref: JobRef, forward: PortForward) -> Sequence[str]:
+        place, pod = self._place_of(ref), self._pod(ref, forward.node)
+        return pod_line(place.kubectl.argv(), place.namespace, pod, local=forward.local, remote=forward.remote)
+
+    def python_beside(self, ref: JobRef, node: int, source: str) -> Sequence[str]:
+        python = read_settings(self._cluster, self._around.settings).python
+        return self._exec(ref, node, "-i", (python, "-I", "-c", source))
+
+    def program_address(self, ref: JobRef, forward: PortForward) -> str:
+        """kubectl connects inside the pod."""
+        return LOOPBACK
+
+    def _exec(self, ref: JobRef, node: int, streams: str, command: Sequence[str]) -> Sequence[str]:
+        place, pod = self._place_of(ref), self._pod(ref, node)
+        words = (f"--namespace={place.namespace}", "exec", streams, pod, f"--container={CONTAINER}", "--")
+        return place.kubectl.argv(*words, *command)
+
+    def _pod(self, ref: JobRef, node: int) -> str:
+        """The pod that is this node now."""
+        place, name = self._place_of(ref), object_name(ref.run_id)
+        pods = [pod for pod in replies.read_pods(place.ours("Pod", [name])) if pod.running and not pod.leaving]
+        pod = next((pod for pod in reversed(pods) if pod.index == node), None)
+        if pod is None:
+            there = ", ".join(sorted({str(pod.index) for pod in pods})) or "none"
+            raise JobError(f"node {node} of {ref.run_id} does not run", hint=f"nodes that run: {there}")
+        return pod.name
+
+    # -- the cluster --------------------------------------------------------------------------------------------
+
+    def summary(self) -> ClusterSummary:
+        resource = read_settings(self._cluster, self._around.settings).gpu_resource
+        nodes = self._own.get("Node").get("items") or []
+        return read_cluster(nodes, self._all_pods(), replies.read_jobs(self._own.ours("Job")), resource)
+
+    def blame(self) -> Sequence[Holder]:
+        jobs = [job for job in replies.read_jobs(self._own.ours("Job")) if job.released]
+        return holders_of(jobs, replies.read_pods(self._own.ours("Pod")))
+
+    def _all_pods(self) -> tuple[Pod, ...]:
+        """Those of all namespaces where they may be seen: they all use the nodes."""
+        with suppress(BackendDeniedError):
+            return replies.read_pods(self._own.kubectl.get(self._own.everywhere("Pod")))
+        return replies.read_pods(self._own.get("Pod"))
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    @property
+    def _own(self) -> Place:
+        return self._place(
+            self._cluster.text("kubernetes.context") or "", self._cluster.text("kubernetes.namespace") or ""
+        )
+
+    def _place_of(self, ref: JobRef) -> Place:
+        """Where the job was submitted, also after kubectl's current context has changed."""
+        recorded = recorded_place(ref)
+        return self._place(*recorded) if recorded else self._own
+
+    def _place(self, context: str, namespace: str) -> Place:
+        key = (context, namespace)
+        if key not in self._places:
+            around = self._around
+            self._places[key] = Place(Kubectl(around.process, around.environ, context, around.note), namespace)
+        return self._places[key]
+
+
+def _infos(place: Place, jobs: Sequence[KubernetesJob], names: Sequence[str]) -> tuple[RunInfo, ...]:
+    """With their pods, and with events where nodes are missing: one request for each kind."""
+    if not jobs:
+        return ()
+    by_job: dict[str, list[Pod]] = {}
+    for pod in replies.read_pods(place.ours("Pod", names)):
+        by_job.setdefault(pod.job, []).append(pod)
+    events: dict[str, str] = {}
+    if any(replies.lacks_nodes(job, by_job.get(job.name, ())) for job in jobs):
+        with suppress(BackendDeniedError):
+            events = replies.read_warnings(place.get("Event", fieldSelector="type=Warning"))
+    return tuple(_info(job, by_job.get(job.name, ()), events, place.kubectl.shown) for job in jobs)
+
+
+def _info(job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, str], shown: replies.Shown) -> RunInfo:
+    """With the size that it has at this moment: the server does not record when it changed."""
+    now = NodeChange(time.time(), replies.running_nodes(pods), job.nodes, seen=True)
+    return replace(replies.job_info(job, pods, events, shown), changes=(now,), states=states_over_time(job, pods))
+
+
+def _read_pod(place: Place, pod: str, since: str) -> str:
+    query = {"container": CONTAINER, "timestamps": "true", **({"sinceTime": since} if since else {})}
+    return place.kubectl.read(place.path("Pod", pod, "log", **query))

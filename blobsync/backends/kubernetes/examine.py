@@ -1,0 +1,190 @@
+"""Everything that a submission asks of a cluster, asked beforehand. Changes nothing there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from blobsync.backends.kubernetes.kubectl import Kubectl, KubernetesRefusal
+from blobsync.backends.kubernetes.kueue import demand_queue
+from blobsync.backends.kubernetes.place import Place
+from blobsync.backends.kubernetes.pod_security import RESTRICTED, enforced_level
+from blobsync.backends.kubernetes.request import KubernetesRequest
+from blobsync.backends.kubernetes.rights import CLUSTER_WIDE, Right
+from blobsync.backends.kubernetes.settings import KubernetesSettings
+from blobsync.base.check_results import CheckResult, CheckStatus, failed_check
+from blobsync.base.errors import BackendDeniedError, BlobsyncError, JobNotFoundError, SubmissionError
+
+OK, UNTRIED, WARN, FAIL = CheckStatus.OK, CheckStatus.UNTRIED, CheckStatus.WARN, CheckStatus.FAIL
+
+# Each question is one kubectl.
+_AT_ONCE = 4
+_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_CSI_DRIVER = "blob.csi.azure.com"
+
+
+# What each job takes, and what one with mounts takes besides.
+_ALWAYS = (
+    *(Right(verb, "jobs", "batch") for verb in ("create", "get", "list", "patch", "delete")),
+    *(Right(verb, "secrets") for verb in ("create", "get", "update", "list", "delete")),
+    *(Right(verb, "pods") for verb in ("get", "list")),
+    Right("get", "pods", subresource="log"),
+    Right("list", "events"),
+    Right("create", "configmaps"),
+    Right("create", "services"),
+)
+_FOR_MOUNTS = (
+    Right("create", "persistentvolumeclaims"),
+    *(Right(verb, "persistentvolumes") for verb in ("create", "list", "delete")),
+)
+_ENTER = Right("create", "pods", subresource="exec")
+
+
+def examine_cluster(
+    kubectl: Kubectl,
+    about: str,
+    settings: KubernetesSettings,
+    request: KubernetesRequest | None,
+    notes: list[str],
+) -> Iterator[CheckResult]:
+    """kubectl, its context, the server, the namespace, the rights, and what the file names there.
+
+    ``request`` None: nobody can say what a job would make. ``notes`` is what ``kubectl`` notes to.
+    """
+    place = Place(kubectl, settings.namespace)
+    steps: tuple[tuple[str, Callable[[], str]], ...] = (
+        ("kubectl", lambda: f"{kubectl.argv()[0]}, context {kubectl.current_context()}, namespace {place.namespace}"),
+        ("server", lambda: _server(kubectl)),
+    )
+    for name, step in steps:
+        try:
+            detail = step()
+        except BlobsyncError as error:
+            yield failed_check(about, name, error)
+            return
+        yield CheckResult(about, name, WARN if notes else OK, "; ".join([detail, *notes]))
+    look = _Look(place, about)
+    namespace = look.at("namespace", place.namespace, place.path("Namespace", place.namespace), look.make_namespace)
+    yield namespace
+    if namespace.status is FAIL:
+        return
+    yield from look.pod_security(request, notes)
+    yield from look.rights(request)
+    yield from look.named(settings, request)
+
+
+def _server(kubectl: Kubectl) -> str:
+    kubectl.check_versions()
+    return "reachable, and its version is supported"
+
+
+class _Look:
+    """Questions to one namespace; each has an answer, also where it was not to be had."""
+
+    def __init__(self, place: Place, about: str) -> None:
+        self._place = place
+        self._about = about
+
+    @property
+    def make_namespace(self) -> str:
+        return f"create it: {self._place.kubectl.shown('create', 'namespace', self._place.namespace)}"
+
+    def at(self, what: str, name: str, path: str, hint: str) -> CheckResult:
+        """Whether the object at ``path`` is there."""
+        try:
+            self._place.kubectl.get(path)
+        except BackendDeniedError as error:
+            return failed_check(self._about, what, error, UNTRIED)
+        except (JobNotFoundError, KubernetesRefusal):
+            return CheckResult(self._about, what, FAIL, f"{name} is not there", hint)
+        except BlobsyncError as error:
+            return failed_check(self._about, what, error)
+        return CheckResult(self._about, what, OK, f"{name} is there")
+
+    def rights(self, request: KubernetesRequest | None) -> Iterator[CheckResult]:
+        needed = [*_ALWAYS, *(_FOR_MOUNTS if _mounts(request) else ())]
+        try:
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                allowed = dict(zip((*needed, _ENTER), pool.map(self._may, (*needed, _ENTER)), strict=True))
+        except BlobsyncError as error:
+            yield CheckResult(self._about, "rights", UNTRIED, f"could not be asked: {error.message}", error.hint)
+            return
+        lacking = [right for right in needed if not allowed[right]]
+        if lacking:
+            words = ", ".join(right.words for right in lacking)
+            yield CheckResult(self._about, "rights", FAIL, f"you may not {words}", self._ask(lacking[0]))
+        elif request is None:
+            yield CheckResult(self._about, "rights", UNTRIED, "not asked for all: first mend what submit refuses")
+        else:
+            yield CheckResult(self._about, "rights", OK, f"you have the {len(needed)} rights that a job needs")
+        if not allowed[_ENTER]:
+            yield CheckResult(self._about, "rights", WARN, "you may not create pods/exec: no ssh", self._ask(_ENTER))
+
+    def _may(self, right: Right) -> bool:
+        asked = {"verb": right.verb, "resource": right.resource}
+        # A role inside the namespace gives no right to what belongs to none.
+        asked |= {} if right.resource in CLUSTER_WIDE else {"namespace": self._place.namespace}
+        asked |= {"group": right.group} if right.group else {}
+        asked |= {"subresource": right.subresource} if right.subresource else {}
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": asked},
+        }
+        status = self._place.kubectl.create(_REVIEWS, body).get("status")
+        return isinstance(status, dict) and status.get("allowed") is True
+
+    def _ask(self, right: Right) -> str:
+        words = self._place.kubectl.shown(*right.question(self._place.namespace))
+        return f"see what you may do: {words}; ask the cluster's owner for it"
+
+    def named(self, settings: KubernetesSettings, request: KubernetesRequest | None) -> Iterator[CheckResult]:
+        """What the cluster file names, and nobody makes."""
+        for kind, what, name in (
+            ("ServiceAccount", "service account", settings.service_account),
+            ("Secret", "pull secret", settings.pull_secret),
+            ("PriorityClass", "priority class", settings.priority_class),
+        ):
+            if name:
+                plural = self._place.path(kind).rpartition("/")[2]
+                inside = () if plural in CLUSTER_WIDE else ("-n", self._place.namespace)
+                shown = self._place.kubectl.shown("get", plural, *inside)
+                yield self.at(what, name, self._place.path(kind, name), f"see what there is: {shown}")
+        if settings.queue:
+            yield self._queue(settings.queue)
+        if _mounts(request):
+            hint = "az aks update --enable-blob-driver, or mode: download for these folders"
+            yield self.at("mounts", f"the driver {_CSI_DRIVER}", self._place.path("CSIDriver", _CSI_DRIVER), hint)
+
+    def _queue(self, queue: str) -> CheckResult:
+        try:
+            demand_queue(self._place, queue)
+        except SubmissionError as error:
+            return failed_check(self._about, "queue", error)
+        except BlobsyncError as error:
+            return failed_check(self._about, "queue", error, UNTRIED)
+        return CheckResult(self._about, "queue", OK, f"{queue} is there")
+
+    def pod_security(self, request: KubernetesRequest | None, notes: list[str]) -> Iterator[CheckResult]:
+        """The namespace's level, and what it says of the Job, which is not made."""
+        try:
+            level = enforced_level(self._place)
+            if not level or request is None:
+                return
+            fitting = request.restricted() if level == RESTRICTED else request
+            before = len(notes)
+            self._place.kubectl.create(self._place.path("Job"), fitting.suspended_job(), dry=True)
+        except BlobsyncError as error:
+            yield failed_check(self._about, "pod security", error, UNTRIED)
+            return
+        who = f": jobs run as user {fitting.user}" if level == RESTRICTED else ""
+        yield CheckResult(
+            self._about,
+            "pod security",
+            WARN if notes[before:] else OK,
+            "; ".join([f"the namespace enforces {level}{who}", *notes[before:]]),
+        )
+
+
+def _mounts(request: KubernetesRequest | None) -> bool:
+    return request is not None and any(each["kind"] == "PersistentVolume" for each in request.objects)

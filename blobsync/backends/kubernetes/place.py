@@ -1,0 +1,96 @@
+"""One namespace of one cluster: the paths of its objects, and what is asked of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from blobsync.backends.kubernetes.kubectl import Kubectl
+from blobsync.backends.kubernetes.naming import MANAGED_BY, RUN_LABEL, US
+from blobsync.backends.kubernetes.rights import CLUSTER_WIDE
+from blobsync.jobspec.spec import JobRef
+
+# So many jobs are asked for by their names; of more, all of ours.
+_BY_NAME = 50
+_GROUPS = {
+    "CSIDriver": "/apis/storage.k8s.io/v1",
+    "Job": "/apis/batch/v1",
+    "PriorityClass": "/apis/scheduling.k8s.io/v1",
+}
+_PLURALS = {
+    "CSIDriver": "csidrivers",
+    "ConfigMap": "configmaps",
+    "Event": "events",
+    "Job": "jobs",
+    "Namespace": "namespaces",
+    "Node": "nodes",
+    "PersistentVolume": "persistentvolumes",
+    "PersistentVolumeClaim": "persistentvolumeclaims",
+    "Pod": "pods",
+    "PriorityClass": "priorityclasses",
+    "Secret": "secrets",
+    "Service": "services",
+    "ServiceAccount": "serviceaccounts",
+}
+_NAMESPACE = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_CONTEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,253}")
+
+
+class Place:
+    """Where jobs are. The namespace is the context's own where nobody named one."""
+
+    def __init__(self, kubectl: Kubectl, namespace: str) -> None:
+        self.kubectl = kubectl
+        self._given = namespace
+
+    @property
+    def namespace(self) -> str:
+        self._given = self._given or self.kubectl.current_namespace()
+        return self._given
+
+    @property
+    def record(self) -> str:
+        """What is recorded with a job, so that later commands ask here whatever the current context is by then."""
+        return f"{self.kubectl.current_context()}/{self.namespace}"
+
+    def everywhere(self, kind: str) -> str:
+        """The path of all objects of a kind, in whatever namespace."""
+        return f"{_GROUPS.get(kind, '/api/v1')}/{_PLURALS[kind]}"
+
+    def path(self, kind: str, *names: str, **query: str) -> str:
+        """The path of one object, or of all of a kind."""
+        base = _GROUPS.get(kind, "/api/v1")
+        inside = "" if _PLURALS[kind] in CLUSTER_WIDE else f"/namespaces/{quote(self.namespace, safe='')}"
+        parts = "/".join(quote(name, safe="") for name in (_PLURALS[kind], *names))
+        words = "&".join(f"{key}={quote(value, safe='/,:.()+=-')}" for key, value in query.items())
+        return f"{base}{inside}/{parts}" + (f"?{words}" if words else "")
+
+    def get(self, kind: str, *names: str, **query: str) -> dict[str, Any]:
+        return self.kubectl.get(self.path(kind, *names, **query))
+
+    def create(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        return self.kubectl.create(self.path(str(body["kind"])), body)
+
+    def replace(self, body: Mapping[str, Any]) -> None:
+        self.kubectl.replace(self.path(str(body["kind"]), str(body["metadata"]["name"])), body)
+
+    def delete(self, kind: str, name: str) -> None:
+        self.kubectl.delete(self.path(kind, name))
+
+    def patch_job(self, name: str, change: Mapping[str, Any]) -> None:
+        self.kubectl.patch(self.namespace, name, change)
+
+    def ours(self, kind: str, names: Sequence[str] = ()) -> dict[str, Any]:
+        """All objects of a kind that are ours; only those of some jobs, if they are few."""
+        if 0 < len(names) <= _BY_NAME:
+            return self.get(kind, labelSelector=f"{RUN_LABEL} in ({','.join(names)})".replace(" ", "+"))
+        return self.get(kind, labelSelector=f"{MANAGED_BY}={US}")
+
+
+def recorded_place(ref: JobRef) -> tuple[str, str] | None:
+    """Context and namespace of a job's record; None where it names none."""
+    context, _, namespace = ref.place.rpartition("/")
+    fine = _CONTEXT.fullmatch(context) and _NAMESPACE.fullmatch(namespace)
+    return (context, namespace) if fine else None

@@ -1,0 +1,138 @@
+"""The pods of a job: what runs in them, what they see, and what they ask of a node. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from blobsync.backends.kubernetes.mounting import Mount
+from blobsync.backends.kubernetes.naming import FAILURES_NOTE, IGNORED_NOTE, MANAGED_BY, RUN_LABEL, US, pull_name
+from blobsync.backends.kubernetes.settings import KubernetesSettings
+from blobsync.jobspec.node_archive import travelling_sources
+from blobsync.jobspec.spec import JobSpec
+
+CONTAINER = "main"
+FILES, _SECRETS, _WORK = "/blobsync/files", "/blobsync/secrets", "/blobsync/work"
+RUN_DIR = f"{_WORK}/run"
+# After SIGTERM: the program's own ten seconds, then the last uploads.
+_GRACE_SECONDS = 60
+# A container's first process loses signals for which it has no handler yet, and Python takes a while to have one.
+# What programs keep below HOME needs a folder: a user that the image does not know has the root folder.
+_FIRST = f"""\
+[ -w "${{HOME:-/}}" ] || export HOME={_WORK}
+"$@" & child=$!
+trap 'kill -TERM "$child"' TERM
+wait "$child"; code=$?
+while kill -0 "$child" 2>/dev/null; do wait "$child"; code=$?; done
+exit "$code"
+"""
+# Everybody in the container may read: whoever runs there is the job, under whatever user id the image has.
+_READABLE = 0o444
+
+
+def node_files(spec: JobSpec) -> dict[str, str]:
+    """What a node starts from, by name; no secret."""
+    return {"job.json": spec.to_json() + "\n", **travelling_sources(spec)}
+
+
+def pod_template(
+    spec: JobSpec, name: str, settings: KubernetesSettings, mounts: Sequence[Mount], *, several: bool
+) -> dict[str, Any]:
+    """``several``: the job has, or may get, more than one node, and they find each other by name."""
+    labels = {MANAGED_BY: US, RUN_LABEL: name}
+    content: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": _GRACE_SECONDS,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+    }
+    if several:
+        content["subdomain"] = name
+    if settings.service_account:
+        content["serviceAccountName"] = settings.service_account
+        # https://azure.github.io/azure-workload-identity/docs/topics/service-account-labels-and-annotations.html
+        labels["azure.workload.identity/use"] = "true"
+    if settings.node_selector:
+        content["nodeSelector"] = dict(settings.node_selector)
+    if settings.tolerations:
+        content["tolerations"] = [dict(one) for one in settings.tolerations]
+    if settings.priority_class:
+        content["priorityClassName"] = settings.priority_class
+    if settings.security.pod:
+        content["securityContext"] = dict(settings.security.pod)
+    pull = [settings.pull_secret] if settings.pull_secret else []
+    pull += [pull_name(name)] if settings.registry else []
+    if pull:
+        content["imagePullSecrets"] = [{"name": each} for each in pull]
+    content["containers"] = [_container(spec, name, settings, mounts, several)]
+    content["volumes"] = _volumes(name, settings, mounts)
+    return {"metadata": {"labels": labels}, "spec": content}
+
+
+def _container(
+    spec: JobSpec, name: str, settings: KubernetesSettings, mounts: Sequence[Mount], several: bool
+) -> dict[str, Any]:
+    command = ["/bin/sh", "-c", _FIRST, "blobsync", _literal(settings.python), "-I", f"{FILES}/bootstrap.py", "node"]
+    command += ["--job", f"{FILES}/job.json", "--secrets", f"{_SECRETS}/secrets.json"]
+    command += ["--run-dir", RUN_DIR, "--echo"]
+    command += ["--keep-root", settings.keep_root, "--sync-seconds", str(settings.sync_seconds)]
+    volumes = [
+        {"name": "files", "mountPath": FILES, "readOnly": True},
+        {"name": "secrets", "mountPath": _SECRETS, "readOnly": True},
+        {"name": "work", "mountPath": _WORK},
+    ]
+    volumes += [{"name": "shm", "mountPath": "/dev/shm"}] if settings.shm_size else []  # noqa: S108 - of the pod
+    for number, mount in enumerate(mounts):
+        volumes.append({"name": f"mount-{number}", "mountPath": mount.path, "readOnly": mount.read_only})
+    return {
+        "name": CONTAINER,
+        "image": settings.image,
+        "command": command,
+        "env": _environment(spec, name, settings, several),
+        "resources": {"limits": limits} if (limits := _limits(spec, settings)) else {},
+        "volumeMounts": volumes,
+        **({"securityContext": dict(settings.security.container)} if settings.security.container else {}),
+    }
+
+
+def _environment(spec: JobSpec, name: str, settings: KubernetesSettings, several: bool) -> list[dict[str, Any]]:
+    """What the node needs to know; the job's own variables are in its specification, secret ones in the Secret."""
+    plain = {"BLOBSYNC_SCRATCH": _literal(settings.scratch or _WORK)}
+    if several:
+        # The master is index 0: https://kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication/
+        plain["MASTER_ADDR"] = f"{name}-0.{name}"
+        nodes = max(spec.nodes, spec.max_nodes or 0)
+        plain["BLOBSYNC_HOSTS"] = ",".join(f"{name}-{number}.{name}" for number in range(nodes))
+    entries: list[dict[str, Any]] = [{"name": key, "value": value} for key, value in plain.items()]
+    for key, note in (("BLOBSYNC_FAILURES", FAILURES_NOTE), ("BLOBSYNC_EVICTIONS", IGNORED_NOTE)):
+        entries.append({"name": key, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{note}']"}}})
+    return entries
+
+
+def _literal(text: str) -> str:
+    """The kubelet puts variables in for ``$(NAME)`` and ``$`` for ``$$``, in command lines and in variables.
+
+    https://kubernetes.io/docs/tasks/inject-data-application/define-interdependent-environment-variables/
+    """
+    return text.replace("$", "$$")
+
+
+def _limits(spec: JobSpec, settings: KubernetesSettings) -> Mapping[str, str]:
+    asked = {"cpu": settings.cpu, "memory": settings.memory}
+    if spec.gpus_per_node:
+        asked[settings.gpu_resource] = str(spec.gpus_per_node)
+    return {name: value for name, value in asked.items() if value}
+
+
+def _volumes(name: str, settings: KubernetesSettings, mounts: Sequence[Mount]) -> list[dict[str, Any]]:
+    volumes: list[dict[str, Any]] = [
+        {"name": "files", "configMap": {"name": name, "defaultMode": _READABLE}},
+        {"name": "secrets", "secret": {"secretName": name, "defaultMode": _READABLE}},
+        {"name": "work", "emptyDir": {}},
+    ]
+    if settings.shm_size:
+        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": settings.shm_size}})
+    for number, mount in enumerate(mounts):
+        claim = {"claimName": mount.name, "readOnly": mount.read_only}
+        volumes.append({"name": f"mount-{number}", "persistentVolumeClaim": claim})
+    return volumes

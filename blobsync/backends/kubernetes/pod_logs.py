@@ -1,0 +1,112 @@
+"""The logs of pods, fetched bit by bit and taken apart into the logs that the node wrote.
+
+A pod's log has no offsets: it is asked for from the second of the last known line on. Each line of the node says where
+it belongs, so that what is known already is left out, and what is missing is noticed: a kubelet gives the newest file
+of a log alone, and begins another one after 10 MiB.
+https://kubernetes.io/docs/concepts/cluster-administration/logging/#log-rotation,
+https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/ (read log)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from blobsync.backends.kubernetes.replies import Pod
+from blobsync.base.errors import JobError
+from blobsync.jobspec.log_frames import FIRST_LINE, LINE_WITHOUT_PLACE, unframed
+
+_STAMPED = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d) (.*)", re.DOTALL)
+
+
+@dataclass
+class KnownBytes:
+    """What is known of one log of the node: the bytes from ``begins`` on, without a gap."""
+
+    begins: int = 0
+    body: bytearray = field(default_factory=bytearray)
+
+    @property
+    def end(self) -> int:
+        """Where the next byte belongs."""
+        return self.begins + len(self.body)
+
+    def add(self, at: int, data: bytes) -> None:
+        """``data`` begins at byte ``at``. What lies before a gap is given up: the copies in the container have it."""
+        if at > self.end:
+            self.begins, self.body = at, bytearray(data)
+        elif at + len(data) > self.end:
+            self.body += data[self.end - at :]
+
+    def read(self, start: int, end: int | None) -> bytes:
+        """Bytes ``start`` to ``end`` of the log; ``start`` is not before ``begins``."""
+        return bytes(self.body[start - self.begins : None if end is None else max(0, end - self.begins)])
+
+
+@dataclass
+class PodLog:
+    """What is known of one pod's log: the files in it, and where it ends."""
+
+    known: dict[str, KnownBytes] = field(default_factory=dict)
+    # What nobody framed: of the shell, of an interpreter that did not start.
+    others: KnownBytes = field(default_factory=KnownBytes)
+    last: str = ""
+    since: str = ""
+    # How many lines have the stamp ``last``.
+    equal: int = 0
+
+    def files(self, pod: Pod) -> Mapping[str, KnownBytes]:
+        """By the names that the logs have; without the lines of others where some of them may be lost."""
+        found = dict(self.known)
+        if self.others.body and not any(one.begins for one in found.values()):
+            found[f"pod_{pod.index}"] = self.others
+        attempt = f"attempt_{pod.attempt}/" if pod.attempt else ""
+        return {
+            f"{attempt}{'user_logs' if name.startswith('std_log') else 'system_logs'}/{name}.txt": one
+            for name, one in found.items()
+        }
+
+    def add(self, text: str, *, is_new: bool) -> None:
+        """One line of it. Raises ``JobError`` for one that does not tell where it belongs."""
+        if found := unframed(text):
+            name, at, body = found
+            self.known.setdefault(name, KnownBytes()).add(at, body)
+        elif LINE_WITHOUT_PLACE.match(text):
+            raise JobError(
+                "an older blobsync submitted this job, and lines of its pods do not tell where they belong",
+                hint="the copies in the container are whole",
+            )
+        elif is_new and not FIRST_LINE.fullmatch(text):
+            self.others.add(self.others.end, text.encode() + b"\n")
+
+
+class PodLogs:
+    """The logs of pods of one namespace, as far as this process has read them."""
+
+    def __init__(self, read: Callable[[str, str], str]) -> None:
+        """``read`` returns the log of a pod with time stamps, from a time on (empty: all that there is)."""
+        self._read = read
+        self._known: dict[str, PodLog] = {}
+
+    def update(self, pod: Pod) -> Mapping[str, KnownBytes]:
+        """Bring one pod's log up to date; returns the files in it. Raises what ``read`` raises."""
+        known = self._known.setdefault(pod.name, PodLog())
+        lines = self._read(pod.name, known.since).split("\n")
+        if not pod.is_over:
+            # A line without its end is still being written.
+            lines.pop()
+        skip, last = known.equal, known.last
+        for line in lines:
+            match = _STAMPED.fullmatch(line)
+            if not match:
+                continue
+            stamp, content = f"{match[1]}{(match[2] or '.0').ljust(10, '0')[:10]}", match[4]
+            is_new = stamp > last
+            if stamp == last:
+                is_new, skip = not skip, max(0, skip - 1)
+            if is_new:
+                known.equal = known.equal + 1 if stamp == known.last else 1
+                known.last, known.since = stamp, f"{match[1]}{match[3]}"
+            known.add(content, is_new=is_new)
+        return known.files(pod)

@@ -1,0 +1,81 @@
+"""PodSecurity: which pods a namespace admits, and what makes a pod one that its strictest level admits.
+
+https://kubernetes.io/docs/concepts/security/pod-security-standards/,
+https://kubernetes.io/docs/concepts/security/pod-security-admission/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from blobsync.backends.kubernetes.kubectl import KubernetesRefusal
+from blobsync.backends.kubernetes.place import Place
+from blobsync.base.errors import BackendDeniedError, JobNotFoundError
+
+RESTRICTED = "restricted"
+_ENFORCED = "pod-security.kubernetes.io/enforce"
+# The first user of most systems: where an image has a user of its own, it is often this one.
+_USER = 1000
+
+# https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/: what a container alone has. Of the
+# others, some are of pods alone, and some of both: a pod has one container.
+_OF_CONTAINERS = frozenset(
+    {"allowPrivilegeEscalation", "capabilities", "privileged", "procMount", "readOnlyRootFilesystem"}
+)
+_OF_PODS = frozenset(
+    {
+        *("appArmorProfile", "fsGroup", "fsGroupChangePolicy", "runAsGroup", "runAsNonRoot", "runAsUser"),
+        *("seLinuxChangePolicy", "seLinuxOptions", "seccompProfile", "supplementalGroups"),
+        *("supplementalGroupsPolicy", "sysctls", "windowsOptions"),
+    }
+)
+FIELDS = _OF_CONTAINERS | _OF_PODS
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityContext:
+    """``securityContext`` of a pod and of its container."""
+
+    pod: Mapping[str, Any] = field(default_factory=dict)
+    container: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> SecurityContext:
+        """Each field where it belongs; all are among ``FIELDS``."""
+        return cls(
+            {name: _plain(value) for name, value in fields.items() if name in _OF_PODS},
+            {name: _plain(value) for name, value in fields.items() if name in _OF_CONTAINERS},
+        )
+
+
+RESTRICTED_CONTEXT = SecurityContext.of(
+    {
+        "runAsNonRoot": True,
+        "runAsUser": _USER,
+        "runAsGroup": _USER,
+        "fsGroup": _USER,
+        "seccompProfile": {"type": "RuntimeDefault"},
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
+)
+
+
+def enforced_level(place: Place) -> str:
+    """``restricted``, ``baseline`` or ``privileged``; empty where the namespace names none, or may not be read."""
+    try:
+        answer = place.get("Namespace", place.namespace)
+    except (BackendDeniedError, JobNotFoundError, KubernetesRefusal):
+        return ""
+    metadata = answer.get("metadata")
+    labels = metadata.get("labels") if isinstance(metadata, Mapping) else None
+    return str(labels.get(_ENFORCED) or "") if isinstance(labels, Mapping) else ""

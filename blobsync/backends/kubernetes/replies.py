@@ -1,0 +1,491 @@
+"""What the server says about jobs, as values. Pure; whatever is missing or of another type counts as not said."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from blobsync.backends.kubernetes.naming import (
+    CANCELED_NOTE,
+    FAILURES_NOTE,
+    IGNORED_NOTE,
+    INDEX_LABEL,
+    JOB_LABEL,
+    LEAST_NOTE,
+    QUEUE_LABEL,
+    RELEASED_NOTE,
+    RENEWED_NOTE,
+    RUN_ID_NOTE,
+    RUN_LABEL,
+)
+from blobsync.backends.kubernetes.pod import CONTAINER
+from blobsync.base.quoted import quoted
+from blobsync.jobspec.spec import RUN_ID, SETUP_FAILED_EXIT, RunInfo, State
+
+# https://kubernetes.io/docs/concepts/containers/images/: what the kubelet says of an image that does not come.
+_IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
+_EXIT_CODE = re.compile(r"pod \S*?/(\S+) failed with exit code (\d{1,3})\b")
+_EVICTED = re.compile(r"[Pp]od \S*?/(\S+) has condition DisruptionTarget")
+# A pod's name differs with each try to make it, and so would the sentence: client-go's record/events_cache.go, and
+# pkg/controller/controller_utils.go.
+_NOT_MADE = re.compile(
+    r"(?:\(combined from similar events\): )?(?:Error creating: )?(?:pods \"[^\"]*\" is forbidden: )?(.*)", re.DOTALL
+)
+_QUOTA = re.compile(r"(?:exceeded|failed) quota: ([a-z0-9.-]+)")
+# There are not 10,000 nodes.
+_INDEXES = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
+# What a pod that is deleted ends with: SIGTERM, and SIGKILL after its grace period.
+_STOPPED = (143, 137)
+# Words of kubectl as a command line.
+Shown = Callable[..., str]
+
+
+def plain_kubectl(*words: str) -> str:
+    """A command line of kubectl in its current context."""
+    return shlex.join(["kubectl", *words])
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One try of one node. ``attempt`` counts from 0; ``waiting`` is why its container does not run yet.
+
+    ``begun`` is when a node took it, ``ran`` and ``finished`` when its container began and ended (seconds since 1970).
+    """
+
+    name: str
+    job: str
+    index: int
+    attempt: int
+    phase: str
+    node: str = ""
+    created: float = 0.0
+    running: bool = False
+    exit_code: int | None = None
+    ending: str = ""
+    waiting: str = ""
+    said: str = ""
+    unschedulable: str = ""
+    evicted: str = ""
+    leaving: bool = False
+    gpus: int = 0
+    begun: float | None = None
+    ran: float | None = None
+    finished: float | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its container has ended, or never will start."""
+        return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it runs, or has ended by itself."""
+        if self.is_over:
+            return self.phase == "Succeeded" or not self.evicted
+        return self.phase != "Pending" and (self.running or self.exit_code is not None)
+
+    @property
+    def has_log(self) -> bool:
+        """Whether its container has started."""
+        return self.running or self.exit_code is not None or self.is_over
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesJob:
+    """One Job. ``conditions`` are those that hold: type -> (reason, message, time).
+
+    It wants ``nodes`` nodes and runs with ``least`` of them. Those of ``succeeded`` have done their part; those of
+    ``failed`` are not tried again.
+    """
+
+    name: str
+    uid: str
+    run_id: str
+    created: float
+    nodes: int
+    least: int
+    elastic: bool = False
+    succeeded: tuple[range, ...] = ()
+    failed: tuple[range, ...] = ()
+    suspended: bool = False
+    released: bool = False
+    canceled: bool = False
+    leaving: bool = False
+    queue: str = ""
+    started: float | None = None
+    completed: float | None = None
+    active: int = 0
+    conditions: Mapping[str, tuple[str, str, float | None]] = field(default_factory=dict)
+    # When its secrets were handed over, for the last time.
+    granted: int = 0
+    namespace: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, in whatever way."""
+        return bool(self.conditions.keys() & {"Complete", "Failed"})
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it has ended or what it ends with is decided, while its last pods are being ended."""
+        decided = self.conditions.keys() & {"SuccessCriteriaMet", "FailureTarget"}
+        return self.is_over or self.canceled or self.leaving or bool(decided)
+
+
+def read_jobs(answer: Mapping[str, Any]) -> tuple[KubernetesJob, ...]:
+    """The jobs of a list whose id is one, newest first."""
+    jobs = [read_kubernetes_job(item) for item in _items(answer)]
+    known = [job for job in jobs if RUN_ID.fullmatch(job.run_id)]
+    return tuple(sorted(known, key=lambda job: (job.created, job.name), reverse=True))
+
+
+def read_kubernetes_job(body: Mapping[str, Any]) -> KubernetesJob:
+    """One Job as the server shows it."""
+    notes, status = _map(body, "metadata", "annotations"), _map(body, "status")
+    conditions = {
+        _text(one, "type"): (_text(one, "reason"), _text(one, "message"), _when(one, "lastTransitionTime"))
+        for one in _list(status, "conditions")
+        if _text(one, "status") == "True"
+    }
+    nodes = _number(body, "spec", "completions") or 1
+    # Only an elastic job succeeds with its first node.
+    elastic = bool(_map(body, "spec", "successPolicy"))
+    least = max(1, _digits(_text(notes, LEAST_NOTE))) if elastic else nodes
+    return KubernetesJob(
+        name=_text(body, "metadata", "name"),
+        uid=_text(body, "metadata", "uid"),
+        run_id=_text(notes, RUN_ID_NOTE),
+        created=_when(body, "metadata", "creationTimestamp") or 0.0,
+        nodes=nodes,
+        least=min(least, nodes),
+        elastic=elastic,
+        succeeded=_indexes(_text(status, "completedIndexes")),
+        failed=_indexes(_text(status, "failedIndexes")),
+        suspended=_map(body, "spec").get("suspend") is True,
+        released=RELEASED_NOTE in notes,
+        canceled=CANCELED_NOTE in notes,
+        leaving=bool(_text(body, "metadata", "deletionTimestamp")),
+        queue=_text(body, "metadata", "labels", QUEUE_LABEL),
+        started=_when(status, "startTime"),
+        completed=_when(status, "completionTime"),
+        active=(_number(status, "active") or 0) + (_number(status, "terminating") or 0),
+        conditions=conditions,
+        namespace=_text(body, "metadata", "namespace"),
+        granted=max(_digits(_text(notes, RELEASED_NOTE)), _digits(_text(notes, RENEWED_NOTE))),
+    )
+
+
+def read_pods(answer: Mapping[str, Any]) -> tuple[Pod, ...]:
+    """The pods of a list, by index and then by age."""
+    pods = [_read_pod(item) for item in _items(answer)]
+    return tuple(sorted(pods, key=lambda pod: (pod.index, pod.attempt, pod.created, pod.name)))
+
+
+def _read_pod(body: Mapping[str, Any]) -> Pod:
+    notes, labels = _map(body, "metadata", "annotations"), _map(body, "metadata", "labels")
+    conditions = {_text(one, "type"): one for one in _list(_map(body, "status"), "conditions")}
+    containers = _list(_map(body, "status"), "containerStatuses")
+    state = _map(next((one for one in containers if _text(one, "name") == CONTAINER), {}), "state")
+    scheduled, target = conditions.get("PodScheduled", {}), conditions.get("DisruptionTarget", {})
+    index = _digits(_text(labels, INDEX_LABEL) or _text(notes, INDEX_LABEL))
+    limits = [_map(one, "resources", "limits") for one in _list(_map(body, "spec"), "containers")]
+    return Pod(
+        name=_text(body, "metadata", "name"),
+        job=_text(labels, JOB_LABEL),
+        index=index,
+        attempt=_digits(_text(notes, FAILURES_NOTE)) + _digits(_text(notes, IGNORED_NOTE)),
+        phase=_text(body, "status", "phase"),
+        node=_text(body, "spec", "nodeName"),
+        created=_when(body, "metadata", "creationTimestamp") or 0.0,
+        running="running" in state,
+        exit_code=_number(state, "terminated", "exitCode"),
+        ending=_text(state, "terminated", "reason"),
+        waiting=_text(state, "waiting", "reason"),
+        said=_text(state, "waiting", "message") or _text(body, "status", "message"),
+        unschedulable=_text(scheduled, "message") if _text(scheduled, "status") == "False" else "",
+        evicted=(_text(target, "message") or "evicted") if _text(target, "status") == "True" else "",
+        leaving=bool(_text(body, "metadata", "deletionTimestamp")),
+        gpus=sum(_digits(value) for one in limits for name, value in one.items() if name.endswith("/gpu")),
+        begun=_when(body, "status", "startTime"),
+        ran=_when(state, "running", "startedAt") or _when(state, "terminated", "startedAt"),
+        finished=_when(state, "terminated", "finishedAt"),
+    )
+
+
+def job_info(
+    job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, str], shown: Shown = plain_kubectl
+) -> RunInfo:
+    """A job's state with one sentence why. ``events`` are the newest warnings by the name of their object.
+
+    ``shown`` makes a command line of kubectl's words.
+    """
+    state = job_state(job, pods)
+    latest = latest_pods(pods)
+    info = RunInfo(
+        job.run_id,
+        state,
+        exit_code=_exit_code(job, latest, state),
+        restarts=max((pod.attempt for pod in pods), default=0),
+        started=None if state is State.QUEUED else job.started,
+        nodes=tuple(pod.node or "?" for pod in latest if pod.node or len(latest) > 1),
+    )
+    over = [job.conditions[one][2] for one in ("Failed", "Complete") if one in job.conditions]
+    ended = job.completed or next(iter(over), None)
+    reason = _reason(job, pods, events, state, shown)
+    return replace(info, reason=reason, ended=ended if state.is_final else None)
+
+
+def running_nodes(pods: Sequence[Pod]) -> int:
+    """How many nodes run that were not asked to end."""
+    return sum(pod.running and not pod.leaving for pod in latest_pods(pods))
+
+
+def latest_pods(pods: Sequence[Pod]) -> tuple[Pod, ...]:
+    """The newest pod of each index."""
+    return tuple({pod.index: pod for pod in pods}.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Nodes:
+    """The nodes that a job wants: how many are up, which pods of the others are there, and how many have none."""
+
+    up: int
+    others: tuple[Pod, ...]
+    missing: int
+    first_missing: int
+
+
+def _nodes(job: KubernetesJob, pods: Sequence[Pod]) -> _Nodes:
+    latest = {pod.index: pod for pod in latest_pods(pods) if pod.index < job.nodes}
+    # One that fails ends a job of a fixed size; another one of an elastic job is tried again.
+    others = tuple(pod for pod in latest.values() if not pod.is_up or (job.elastic and pod.phase == "Failed"))
+    succeeded, failed = _without(job.succeeded, job.nodes, latest), _without(job.failed, job.nodes, latest)
+    missing = max(0, job.nodes - len(latest) - succeeded - failed)
+    numbers = (
+        index for index in range(job.nodes) if not (index in latest or _holds((*job.succeeded, *job.failed), index))
+    )
+    return _Nodes(len(latest) - len(others) + succeeded, others, missing, next(numbers, 0) if missing else 0)
+
+
+def _without(indexes: Sequence[range], nodes: int, known: Collection[int]) -> int:
+    """How many of them have no pod any more."""
+    within = [range(each.start, min(each.stop, nodes)) for each in indexes]
+    return sum(map(len, within)) - sum(_holds(within, index) for index in known)
+
+
+def _holds(indexes: Sequence[range], index: int) -> bool:
+    return any(index in each for each in indexes)
+
+
+def lacks_nodes(job: KubernetesJob, pods: Sequence[Pod]) -> bool:
+    """Whether some of its nodes are not up although they should be; the warnings may say why."""
+    nodes = _nodes(job, pods)
+    return not job.is_ending and bool(nodes.others or nodes.missing)
+
+
+def job_state(job: KubernetesJob, pods: Sequence[Pod]) -> State:
+    """A job runs when as many of its nodes do as it needs, and is made ready when so many have a machine."""
+    if job.is_ending:
+        return _ending_state(job, pods)
+    if job.suspended or not pods:
+        return State.QUEUED
+    nodes = _nodes(job, pods)
+    if nodes.up >= job.least:
+        return State.RUNNING
+    placed = sum(bool(pod.node) and not pod.is_over for pod in nodes.others)
+    return State.PREPARING if nodes.up + placed >= job.least else State.QUEUED
+
+
+def _ending_state(job: KubernetesJob, pods: Sequence[Pod]) -> State:
+    if "Complete" in job.conditions:
+        return State.COMPLETED
+    if job.canceled:
+        over = "Failed" in job.conditions or (job.suspended and not job.active and not pods)
+        return State.CANCELED if over else State.CANCELING
+    if "Failed" in job.conditions:
+        return State.FAILED
+    # Otherwise what it ends with is decided, and its pods are being ended.
+    return State.CANCELING if job.leaving else State.RUNNING
+
+
+def _exit_code(job: KubernetesJob, pods: Sequence[Pod], state: State) -> int | None:
+    if state is State.COMPLETED:
+        return 0
+    if state is not State.FAILED:
+        return None
+    match = _EXIT_CODE.search(job.conditions["Failed"][1])
+    if match:
+        return int(match[2])
+    codes = [pod.exit_code for pod in pods if pod.exit_code]
+    # Of those that were ended with the others the code says nothing.
+    return next((code for code in codes if code != 143), codes[0] if codes else None)
+
+
+def _reason(job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, str], state: State, shown: Shown) -> str:
+    if state is State.FAILED:
+        return _why_failed(job, pods)
+    if state is State.QUEUED and job.suspended:
+        waiting = f"it waits in Kueue's queue {job.queue}" if job.queue else "it is suspended"
+        return f"{waiting}: {quoted(events[job.name])}" if job.name in events else waiting
+    if job.is_ending:
+        return ""
+    return _why_waiting(job, pods, events, shown)
+
+
+def _why_failed(job: KubernetesJob, pods: Sequence[Pod]) -> str:
+    reason, message, _ = job.conditions["Failed"]
+    by_name = {pod.name: pod for pod in pods}
+    others = ", and the job ended with it" if job.nodes > 1 else ""
+    match = _EXIT_CODE.search(message)
+    if match:
+        pod = by_name.get(match[1])
+        where = _where(match[1], pod)
+        if pod and pod.ending == "OOMKilled":
+            return f"{where} used more memory than it may (OOMKilled){others}"
+        if int(match[2]) == SETUP_FAILED_EXIT:
+            return f"{where} could not be made ready{others}"
+        if int(match[2]) in _STOPPED and (pod is None or pod.leaving):
+            # A pod that ended by itself stays.
+            why = "its pod was deleted, with kubectl delete pod or by a program of the cluster"
+            return f"{where} was stopped (exit code {match[2]}){others}: {why}"
+        return f"{where} ended with exit code {match[2]}{others}"
+    match = _EVICTED.search(message)
+    if match:
+        pod = by_name.get(match[1])
+        why = f": {quoted(pod.evicted)}" if pod and pod.evicted else ""
+        return f"{_where(match[1], pod)} was evicted (DisruptionTarget){others}{why}"
+    if reason == "DeadlineExceeded":
+        return "TIMEOUT: the job ran longer than its timeout"
+    return f"{reason}: {quoted(message)}" if message else reason
+
+
+def _where(pod_name: str, pod: Pod | None) -> str:
+    parts = pod_name.rsplit("-", 2)
+    index = str(pod.index) if pod else parts[1] if len(parts) == 3 else "?"
+    return f"node {index}" + (f" ({pod.node})" if pod and pod.node else "")
+
+
+def _why_waiting(job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, str], shown: Shown) -> str:
+    """The first of its nodes that does not come, or is being taken away, says why."""
+    if not pods and job.name not in events:
+        return "its pods are being made"
+    nodes = _nodes(job, pods)
+    why = next(_reasons(job, pods, nodes, events, shown), "")
+    if job.nodes == 1 or not (nodes.others or nodes.missing) or (why and nodes.up < job.least):
+        return why
+    running = sum(pod.running for pod in latest_pods(pods) if pod.index < job.nodes)
+    return f"{running} of {job.nodes} nodes run" + (f"; {why}" if why else "")
+
+
+def _reasons(
+    job: KubernetesJob, pods: Sequence[Pod], nodes: _Nodes, events: Mapping[str, str], shown: Shown
+) -> Iterator[str]:
+    for pod in nodes.others:
+        if why := _why_pod_waits(job, pod, events, shown):
+            yield f"node {pod.index}: {why}" if job.nodes > 1 else why
+    if nodes.missing and job.name in events:
+        which = f"node {nodes.first_missing}: " if nodes.missing == 1 else f"{nodes.missing} nodes: "
+        alone = job.nodes == 1 or not pods
+        yield f"{'' if alone else which}no pod could be made: {_why_not_made(job, events[job.name], shown)}"
+    for pod in latest_pods(pods):
+        if pod.index < job.nodes and pod.leaving and not pod.is_over:
+            which = f"node {pod.index}: " if job.nodes > 1 else ""
+            yield f"{which}its pod is being {f'evicted: {quoted(pod.evicted)}' if pod.evicted else 'deleted'}"
+
+
+def _why_pod_waits(job: KubernetesJob, pod: Pod, events: Mapping[str, str], shown: Shown) -> str:
+    look = f"see {shown('describe', 'pod', pod.name, '-n', job.namespace or 'default')}"
+    said = pod.said or events.get(pod.name, "")
+    if pod.is_over:
+        again = "and is not tried again" if _holds(job.failed, pod.index) else "and another one takes its place"
+        ended = f"was evicted ({quoted(pod.evicted)})" if pod.evicted else f"ended with exit code {pod.exit_code}"
+        return f"its pod {ended}, {again}"
+    if pod.unschedulable:
+        return f"no node of the cluster fits: {quoted(pod.unschedulable)}; {look}"
+    if pod.waiting in _IMAGE_REASONS:
+        # The back-off says less than the error before it.
+        return f"its image cannot be pulled: {quoted(events.get(pod.name) or said or pod.waiting)}; {look}"
+    if pod.waiting and pod.waiting not in ("ContainerCreating", "PodInitializing"):
+        return f"{pod.waiting}: {quoted(said)}".rstrip(": ")
+    return quoted(events.get(pod.name, ""))
+
+
+def _why_not_made(job: KubernetesJob, event: str, shown: Shown) -> str:
+    match = _NOT_MADE.fullmatch(event)
+    said = match[1] if match else event
+    quota = _QUOTA.search(said)
+    look = f"; see {shown('describe', 'quota', quota[1], '-n', job.namespace or 'default')}" if quota else ""
+    look += "; kubernetes: {cpu: N, memory: N} in the cluster file says how much" if "must specify" in said else ""
+    return f"{quoted(said)}{look}"
+
+
+def read_warnings(answer: Mapping[str, Any]) -> dict[str, str]:
+    """The newest warning about each object, by the object's name; one that only says "again" gives way to others."""
+    found: list[tuple[bool, float, str, str]] = []
+    for event in _items(answer):
+        name, message = _text(event, "involvedObject", "name"), " ".join(_text(event, "message").split())
+        times = (
+            _when(event, *path) for path in (("lastTimestamp",), ("eventTime",), ("metadata", "creationTimestamp"))
+        )
+        if _text(event, "type") == "Warning" and name:
+            telling = not message.startswith(("Back-off", "Error: "))
+            found.append((telling, next((time for time in times if time), 0.0), name, message))
+    return {name: message for _, _, name, message in sorted(found)}
+
+
+def names_of(answer: Mapping[str, Any], jobs: Collection[str]) -> tuple[str, ...]:
+    """The names of objects that belong to these jobs, by the label that they have."""
+    found = (item for item in _items(answer) if _text(item, "metadata", "labels", RUN_LABEL) in jobs)
+    return tuple(name for item in found if (name := _text(item, "metadata", "name")))
+
+
+# -- reading what may be anything ------------------------------------------------------------------------------------
+
+
+def _items(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return _list(answer, "items")
+
+
+def _list(body: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    value = body.get(key)
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
+def _map(body: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+    here: Any = body
+    for part in path:
+        here = here.get(part) if isinstance(here, Mapping) else None
+    return here if isinstance(here, Mapping) else {}
+
+
+def _text(body: Mapping[str, Any], *path: str) -> str:
+    value = _map(body, *path[:-1]).get(path[-1])
+    return value if isinstance(value, str) else ""
+
+
+def _number(body: Mapping[str, Any], *path: str) -> int | None:
+    value = _map(body, *path[:-1]).get(path[-1])
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _indexes(text: str) -> tuple[range, ...]:
+    """``0,2-4``, as the status has them."""
+    found = [match for part in text.split(",") if (match := _INDEXES.fullmatch(part))]
+    return tuple(range(int(match[1]), int(match[2] or match[1]) + 1) for match in found)
+
+
+def _digits(value: object) -> int:
+    text = str(value)
+    return int(text) if re.fullmatch(r"[0-9]{1,12}", text) else 0
+
+
+def _when(body: Mapping[str, Any], *path: str) -> float | None:
+    """RFC 3339 in UTC, to the second."""
+    try:
+        return datetime.fromisoformat(f"{_text(body, *path)[:19]}+00:00").timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None

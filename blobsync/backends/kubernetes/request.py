@@ -1,0 +1,286 @@
+"""Everything that a job asks of the server, as one value. Pure; it holds no secret.
+
+The Job is the last object and owns the others: https://kubernetes.io/docs/concepts/architecture/garbage-collection/.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from blobsync.backends.kubernetes.mounting import Mount, find_mounts, on_node
+from blobsync.backends.kubernetes.naming import (
+    CONTAINER_NOTE,
+    ELASTIC_NOTE,
+    JOB_LABEL,
+    LEAST_NOTE,
+    MANAGED_BY,
+    QUEUE_LABEL,
+    RELEASED_NOTE,
+    RUN_ID_NOTE,
+    RUN_LABEL,
+    US,
+    object_name,
+    pull_name,
+)
+from blobsync.backends.kubernetes.pod import node_files, pod_template
+from blobsync.backends.kubernetes.pod_security import RESTRICTED_CONTEXT
+from blobsync.backends.kubernetes.settings import KubernetesSettings
+from blobsync.jobspec.node_sas import rights_needed
+from blobsync.jobspec.spec import SETUP_FAILED_EXIT, JobSpec, Secrets
+
+Object = Mapping[str, Any]
+
+SECRETS_KEY = "secrets.json"
+PULL_KEY = ".dockerconfigjson"
+SAS_KEY = "azurestorageaccountsastoken"
+# How often an index of an elastic job that failed by itself is started again.
+_INDEX_RETRIES = 3
+_DAY = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesRequest:
+    """The objects in the order in which ``kubectl apply -f`` makes them; values of Secrets are blank."""
+
+    name: str
+    objects: tuple[Object, ...]
+
+    @property
+    def job(self) -> Object:
+        return self.objects[-1]
+
+    def render(self, command: str) -> str:
+        """The objects as YAML for people and for ``kubectl apply -f``."""
+        import yaml
+
+        class Lines(yaml.SafeDumper):
+            """Writes texts of several lines as blocks."""
+
+            def ignore_aliases(self, data: Any) -> bool:
+                return True
+
+        def block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+            style = "|" if "\n" in text else None
+            return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+        Lines.add_representer(str, block)
+        stream = io.StringIO()
+        stream.write(f"# {command}\n# once the values of each Secret are filled in; the Job starts at once\n")
+        yaml.dump_all(self.objects, stream, Dumper=Lines, sort_keys=False, width=2**31, explicit_start=True)
+        return stream.getvalue()
+
+    def suspended_job(self) -> dict[str, Any]:
+        """The Job as it is made first: nothing of it runs, and no queue sees it."""
+        job = copy.deepcopy(dict(self.job))
+        job["spec"]["suspend"] = True
+        job["metadata"]["labels"].pop(QUEUE_LABEL, None)
+        return job
+
+    def release(self, when: int) -> dict[str, Any]:
+        """The merge patch that starts the Job, or hands it to its queue."""
+        metadata: dict[str, Any] = {"annotations": {RELEASED_NOTE: str(when)}}
+        queue = self.job["metadata"]["labels"].get(QUEUE_LABEL)
+        if queue:
+            return {"metadata": {**metadata, "labels": {QUEUE_LABEL: queue}}}
+        return {"metadata": metadata, "spec": {"suspend": False}}
+
+    @property
+    def user(self) -> int | None:
+        """Whose rights its pods have; None: those of the image's user."""
+        found: int | None = self._pod.get("securityContext", {}).get("runAsUser")
+        return found
+
+    def restricted(self) -> KubernetesRequest:
+        """With pods that the level ``restricted`` admits, as far as the cluster file does not say otherwise."""
+        made = replace(self, objects=copy.deepcopy(self.objects))
+        for part, wanted in (
+            (made._pod, RESTRICTED_CONTEXT.pod),
+            (made._pod["containers"][0], RESTRICTED_CONTEXT.container),
+        ):
+            part["securityContext"] = {**copy.deepcopy(dict(wanted)), **part.get("securityContext", {})}
+        return made
+
+    @property
+    def _pod(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.job["spec"]["template"]["spec"]
+        return found
+
+    def owned(self, uid: str, secrets: Secrets, login: str) -> list[dict[str, Any]]:
+        """The other objects with their secrets and their owner; **holds the credentials**.
+
+        ``login`` is the content of the pull secret.
+        """
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": self.name, "uid": uid}
+        made = []
+        for each in self.objects[:-1]:
+            one = copy.deepcopy(dict(each))
+            if one["kind"] == "Secret":
+                one["stringData"] = filled(one, secrets, login)
+            if one["kind"] != "PersistentVolume":
+                # What belongs to no namespace cannot have an owner that does.
+                one["metadata"]["ownerReferences"] = [{**owner, "controller": False, "blockOwnerDeletion": False}]
+            made.append(one)
+        return made
+
+
+def filled(secret: Object, secrets: Secrets, login: str) -> dict[str, str]:
+    """The values of one of the request's Secrets."""
+    values = dict(secret["stringData"])
+    if SECRETS_KEY in values:
+        values[SECRETS_KEY] = secrets.to_json()
+    if PULL_KEY in values:
+        values[PULL_KEY] = login
+    if SAS_KEY in values:
+        values[SAS_KEY] = secrets.sas[secret["metadata"]["annotations"][CONTAINER_NOTE]].strip().lstrip("?")
+    return values
+
+
+def pull_login(address: str, username: str, password: str) -> str:
+    """https://kubernetes.io/docs/tasks/configure-pod-container/pull-image-private-registry/"""
+    auth = base64.b64encode(f"{username}:{password}".encode()).decode()
+    return json.dumps({"auths": {address: {"username": username, "password": password, "auth": auth}}})
+
+
+def build_kubernetes(spec: JobSpec, settings: KubernetesSettings) -> KubernetesRequest:
+    """The request of one submission. Raises ``ConfigError`` for folders that cannot be mounted."""
+    name = object_name(spec.run_id)
+    mounts = find_mounts(spec, name, settings.namespace)
+    place = _Place(spec, name, settings.namespace)
+    objects: list[Object] = [place.secret(name, "Opaque", {SECRETS_KEY: _blank(spec)})]
+    if settings.registry:
+        login = json.loads(pull_login(settings.registry.address, settings.registry.username, ""))
+        for entry in login["auths"].values():
+            entry["auth"] = ""
+        objects.append(place.secret(pull_name(name), "kubernetes.io/dockerconfigjson", {PULL_KEY: json.dumps(login)}))
+    for mount in mounts:
+        values = {"azurestorageaccountname": mount.account, SAS_KEY: ""}
+        objects.append(place.secret(mount.name, "Opaque", values, {CONTAINER_NOTE: mount.container}))
+        objects += _volume(place, mount)
+    objects.append(place.object("v1", "ConfigMap", name, {"data": node_files(on_node(spec, mounts))}))
+    if _most_nodes(spec) > 1:
+        objects.append(place.object("v1", "Service", name, {"spec": _service(name)}))
+    objects.append(_job(place, settings, mounts))
+    return KubernetesRequest(name, tuple(objects))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    spec: JobSpec
+    name: str
+    namespace: str
+
+    def object(
+        self, version: str, kind: str, name: str, content: Object, notes: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        metadata: dict[str, Any] = {"name": name}
+        if self.namespace and kind != "PersistentVolume":
+            metadata["namespace"] = self.namespace
+        metadata["labels"] = {MANAGED_BY: US, RUN_LABEL: self.name}
+        metadata["annotations"] = {RUN_ID_NOTE: self.spec.run_id, **(notes or {})}
+        return {"apiVersion": version, "kind": kind, "metadata": metadata, **content}
+
+    def secret(
+        self, name: str, kind: str, values: Mapping[str, str], notes: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        return self.object("v1", "Secret", name, {"type": kind, "stringData": dict(values)}, notes)
+
+
+def _blank(spec: JobSpec) -> str:
+    """The file of secrets without them, so that people see what belongs there."""
+    containers = [*rights_needed(spec), *([spec.logs.container] if spec.logs else [])]
+    return Secrets(dict.fromkeys(containers, ""), dict.fromkeys(spec.secret_env, "")).to_json()
+
+
+def _most_nodes(spec: JobSpec) -> int:
+    return max(spec.nodes, spec.max_nodes or 0) if spec.is_elastic else spec.nodes
+
+
+def _service(name: str) -> Object:
+    return {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {JOB_LABEL: name}}
+
+
+def _volume(place: _Place, mount: Mount) -> list[Object]:
+    """https://github.com/kubernetes-sigs/blob-csi-driver/blob/master/docs/driver-parameters.md, static provisioning."""
+    access = ["ReadOnlyMany" if mount.read_only else "ReadWriteMany"]
+    source = {
+        "driver": "blob.csi.azure.com",
+        "readOnly": mount.read_only,
+        "volumeHandle": f"{mount.account}_{mount.box}_{mount.name}",
+        "volumeAttributes": {"containerName": mount.box, "protocol": "fuse2", **mount.attributes},
+        "nodeStageSecretRef": {"name": mount.name, "namespace": place.namespace},
+    }
+    # "Delete" would remove the container with all its blobs.
+    volume = {
+        "capacity": {"storage": "1Pi"},
+        "accessModes": access,
+        "persistentVolumeReclaimPolicy": "Retain",
+        "storageClassName": "",
+        "mountOptions": list(mount.options),
+        "csi": source,
+    }
+    claim = {
+        "accessModes": access,
+        "resources": {"requests": {"storage": "1Pi"}},
+        "volumeName": mount.name,
+        "storageClassName": "",
+    }
+    return [
+        place.object("v1", "PersistentVolume", mount.name, {"spec": volume}),
+        place.object("v1", "PersistentVolumeClaim", mount.name, {"spec": claim}),
+    ]
+
+
+def _job(place: _Place, settings: KubernetesSettings, mounts: tuple[Mount, ...]) -> Object:
+    spec, elastic = place.spec, place.spec.is_elastic
+    count = min(max(spec.nodes, spec.min_nodes or 1), spec.max_nodes or spec.nodes) if elastic else spec.nodes
+    content: dict[str, Any] = {
+        "completionMode": "Indexed",
+        "completions": count,
+        "parallelism": count,
+        **_when_it_fails(spec),
+        "podReplacementPolicy": "Failed",
+        "ttlSecondsAfterFinished": settings.ttl_days * _DAY,
+    }
+    if spec.timeout_s:
+        content["activeDeadlineSeconds"] = spec.timeout_s
+    notes = {LEAST_NOTE: str(spec.min_nodes)} if elastic else {}
+    notes |= {ELASTIC_NOTE: "true"} if elastic and settings.queue else {}
+    job = place.object("batch/v1", "Job", place.name, {"spec": content}, notes)
+    if settings.queue:
+        job["metadata"]["labels"][QUEUE_LABEL] = settings.queue
+    content["template"] = pod_template(spec, place.name, settings, mounts, several=_most_nodes(spec) > 1)
+    return job
+
+
+def _when_it_fails(spec: JobSpec) -> dict[str, Any]:
+    """https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy: the first rule that fits.
+
+    Of several nodes that run one program the others would hang: one that ends ends all of them. One node alone comes
+    back after an eviction. An elastic job goes on with the nodes it has, and succeeds with its first one.
+    """
+    evicted = {"onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+
+    def exits(operator: str, code: int) -> dict[str, Any]:
+        return {"onExitCodes": {"containerName": "main", "operator": operator, "values": [code]}}
+
+    if spec.is_elastic:
+        rules = [{"action": "Ignore", **evicted}, {"action": "FailIndex", **exits("In", SETUP_FAILED_EXIT)}]
+        success = {"rules": [{"succeededIndexes": "0", "succeededCount": 1}]}
+        return {
+            "backoffLimitPerIndex": _INDEX_RETRIES,
+            "podFailurePolicy": {"rules": rules},
+            "successPolicy": success,
+        }
+    rules = [
+        {"action": "FailJob" if spec.nodes > 1 else "Ignore", **evicted},
+        {"action": "FailJob", **exits("NotIn", 0)},
+    ]
+    # With a limit per index, the controller counts on each pod how many there were before it.
+    limit = {"backoffLimit": 0} if spec.nodes > 1 else {"backoffLimitPerIndex": 0}
+    return {**limit, "podFailurePolicy": {"rules": rules}}

@@ -1,0 +1,193 @@
+"""What the cluster file says of jobs on Kubernetes, checked as the server would check it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from blobsync.backends.kubernetes.pod_security import FIELDS, RESTRICTED, RESTRICTED_CONTEXT, SecurityContext
+from blobsync.base.errors import ConfigError
+from blobsync.config.model import Cluster
+from blobsync.config.typed import nearest
+
+# The time for which a Job and its logs stay after its end.
+_TTL_DAYS = 7
+_GPU_RESOURCE = "nvidia.com/gpu"
+_PYTHON = "python3"
+_MOST_DAYS = 3650
+
+# https://kubernetes.io/docs/concepts/overview/working-with-objects/names/
+_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_SUBDOMAIN = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
+# It is the value of a label.
+_QUEUE = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,61}[a-z0-9])?")
+_QUALIFIED = re.compile(r"(?:[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+_LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
+# https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+_QUANTITY = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:[mkMGTPE]|[KMGTPE]i|e[0-9]{1,2})?")
+# docker's sizes count in powers of two: https://docs.docker.com/reference/cli/docker/container/run/
+_DOCKER_SIZE = re.compile(r"([0-9]+)([bkmg]?)")
+_BINARY = {"b": "", "k": "Ki", "m": "Mi", "g": "Gi", "": ""}
+_CONTEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,253}")
+_IMAGE = re.compile(r"[A-Za-z0-9][\x21-\x7e]{0,511}")
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """Where the image is pulled from, with a login; the password is taken from the cluster file when it is needed."""
+
+    address: str
+    username: str
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesSettings:
+    """``kubernetes:`` of a cluster file, with ``docker:`` and ``runtime:``. Empty texts: nothing was said.
+
+    ``context`` and ``namespace`` are kubectl's current ones where they are empty. ``registry`` None: nobody logs in.
+    """
+
+    image: str
+    context: str = ""
+    namespace: str = ""
+    service_account: str = ""
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Mapping[str, str], ...] = ()
+    priority_class: str = ""
+    queue: str = ""
+    cpu: str = ""
+    memory: str = ""
+    shm_size: str = ""
+    pull_secret: str = ""
+    ttl_days: int = _TTL_DAYS
+    gpu_resource: str = _GPU_RESOURCE
+    security: SecurityContext = field(default_factory=SecurityContext)
+    registry: Registry | None = None
+    python: str = _PYTHON
+    scratch: str = ""
+    keep_root: str = "never"
+    sync_seconds: int = 60
+
+
+def read_settings(cluster: Cluster, settings: Mapping[str, Any]) -> KubernetesSettings:
+    """``settings`` are those of ``board.settings_of``. Raises ``ConfigError`` for what a server would refuse."""
+    given = _Given(cluster)
+    days = cluster.number("kubernetes.ttl_days", _TTL_DAYS)
+    if days is None or days > _MOST_DAYS:
+        raise given.error("ttl_days", f"must be at most {_MOST_DAYS}")
+    return KubernetesSettings(
+        image=_image(given),
+        context=given.text("context", _CONTEXT, "the name of a context: kubectl config get-contexts"),
+        namespace=given.text("namespace", _LABEL, "the name of a namespace"),
+        service_account=given.text("service_account", _SUBDOMAIN, "the name of a service account"),
+        node_selector=_node_selector(given),
+        tolerations=tuple(_toleration(given, value) for value in _listed(cluster.value("kubernetes.tolerations"))),
+        priority_class=given.text("priority_class", _SUBDOMAIN, "the name of a priority class"),
+        queue=given.text("queue", _QUEUE, "the name of one of Kueue's local queues"),
+        cpu=given.text("cpu", _QUANTITY, "a number of CPUs: 4, 500m"),
+        memory=given.text("memory", _QUANTITY, "an amount of memory: 64Gi"),
+        shm_size=given.text("shm_size", _QUANTITY, "an amount of memory: 16Gi") or _docker_shm(given),
+        pull_secret=given.text("pull_secret", _SUBDOMAIN, "the name of a secret"),
+        ttl_days=days,
+        gpu_resource=given.text("gpu_resource", _QUALIFIED, "the name of a resource") or _GPU_RESOURCE,
+        security=_security(given),
+        registry=_registry(given),
+        python=str(settings.get("python") or _PYTHON),
+        scratch=str(settings.get("scratch") or ""),
+        keep_root=str(settings.get("keep_root") or "never"),
+        sync_seconds=int(settings.get("sync_seconds") or 60),
+    )
+
+
+class _Given:
+    """The cluster file, with errors that name it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    def text(self, key: str, form: re.Pattern[str], what: str) -> str:
+        value = self.cluster.text(f"kubernetes.{key}") or ""
+        if value and not form.fullmatch(value):
+            raise self.error(key, f"{value[:80]!a} is not {what}")
+        return value
+
+    def error(self, key: str, message: str, hint: str | None = None) -> ConfigError:
+        return ConfigError(message, file=self.cluster.file, key=f"kubernetes.{key}", hint=hint)
+
+
+def _image(given: _Given) -> str:
+    image = given.cluster.text("kubernetes.image") or given.cluster.docker.reference or ""
+    if not image:
+        raise given.error("image", "is missing: a pod needs an image", "kubernetes: {image: registry/name:tag}")
+    if not _IMAGE.fullmatch(image):
+        raise given.error("image", f"{image[:80]!a} is not the name of an image")
+    address = given.cluster.docker.address
+    return image if not address or image.startswith(f"{address}/") else f"{address}/{image}"
+
+
+def _security(given: _Given) -> SecurityContext:
+    value = given.cluster.value("kubernetes.security_context")
+    if value == RESTRICTED:
+        return RESTRICTED_CONTEXT
+    if value is not None and not isinstance(value, Mapping):
+        known = f"{RESTRICTED}, or a mapping of fields of Kubernetes: {{runAsUser: 1000}}"
+        raise given.error("security_context", f"{str(value)[:80]!a} is not {known}")
+    fields: Mapping[str, Any] = value or {}
+    if unknown := sorted(fields.keys() - FIELDS):
+        guess = nearest(unknown[0], FIELDS)
+        hint = f"did you mean {guess}?" if guess else "kubectl explain pod.spec.containers.securityContext"
+        raise given.error("security_context", f"{unknown[0][:80]!a} is no field of a security context", hint)
+    return SecurityContext.of(fields)
+
+
+def _registry(given: _Given) -> Registry | None:
+    docker = given.cluster.docker
+    if not docker.password:
+        return None
+    if not docker.username or not docker.address:
+        missing = "username" if not docker.username else "address"
+        raise ConfigError(
+            "needs a password, a username and an address", file=given.cluster.file, key=f"docker.{missing}"
+        )
+    return Registry(docker.address, docker.username)
+
+
+def _docker_shm(given: _Given) -> str:
+    size = given.cluster.docker.shm_size or ""
+    match = _DOCKER_SIZE.fullmatch(size.lower())
+    if size and not match:
+        raise ConfigError(f"{size!a} is not a size: 64g", file=given.cluster.file, key="docker.shm_size")
+    return f"{match[1]}{_BINARY[match[2]]}" if match else ""
+
+
+def _node_selector(given: _Given) -> Mapping[str, str]:
+    found = {}
+    for name, value in given.cluster.mapping("kubernetes.node_selector").items():
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        if not _QUALIFIED.fullmatch(name) or not _LABEL_VALUE.fullmatch(text):
+            raise given.error("node_selector", f"{name[:80]!a}: {text[:80]!a} is not a label of nodes")
+        found[name] = text
+    return found
+
+
+# What the server asks of a toleration, and no schema does.
+_RULES: tuple[tuple[Callable[[Mapping[str, str]], bool], str], ...] = (
+    (lambda one: one.get("operator") == "Exists" and bool(one.get("value")), "operator: Exists takes no value"),
+    (lambda one: not one.get("key") and one.get("operator") != "Exists", "without a key, it needs operator: Exists"),
+)
+
+
+def _toleration(given: _Given, value: Mapping[str, Any]) -> Mapping[str, str]:
+    one = {name: str(text) for name, text in value.items()}
+    for is_wrong, sentence in _RULES:
+        if is_wrong(one):
+            raise given.error("tolerations", sentence)
+    if one.get("key") and not _QUALIFIED.fullmatch(one["key"]):
+        raise given.error("tolerations", f"{one['key'][:80]!a} is not the key of a taint")
+    return one
+
+
+def _listed(value: object) -> tuple[Mapping[str, Any], ...]:
+    return value if isinstance(value, tuple) else ()

@@ -1,0 +1,185 @@
+"""Makes the objects of one job: the Job first, suspended, then what it owns; then it is released."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from blobsync.backends.kubernetes import replies
+from blobsync.backends.kubernetes.kubectl import KubernetesRefusal
+from blobsync.backends.kubernetes.kueue import demand_queue
+from blobsync.backends.kubernetes.mounting import mount_names
+from blobsync.backends.kubernetes.naming import QUEUE_LABEL, object_name, pull_name
+from blobsync.backends.kubernetes.place import Place
+from blobsync.backends.kubernetes.pod_security import RESTRICTED, enforced_level
+from blobsync.backends.kubernetes.replies import KubernetesJob
+from blobsync.backends.kubernetes.request import KubernetesRequest
+from blobsync.backends.protocol import Accepted, Outcome, Refused, Unknown
+from blobsync.base.errors import (
+    BackendDeniedError,
+    BackendFailingError,
+    BackendUnavailableError,
+    BlobsyncError,
+    JobNotFoundError,
+    LostContactError,
+    SubmissionError,
+)
+from blobsync.jobspec.spec import JobRef, JobSpec, Secrets
+
+# The request may have been carried out.
+DOUBTFUL = (LostContactError, BackendFailingError)
+
+
+class Submission:
+    """One job's way to the cluster. Each step may be repeated."""
+
+    def __init__(self, place: Place, spec: JobSpec) -> None:
+        self._place = place
+        self._spec = spec
+        self._name = object_name(spec.run_id)
+        # As kubectl names it: ``Secret/NAME``.
+        self._made: list[str] = []
+
+    def carry_out(self, request: KubernetesRequest, secrets: Secrets, login: str) -> Outcome:
+        """``login`` is the content of the pull secret."""
+        try:
+            ref = self.ref()
+            self._place.kubectl.check_versions()
+            self._demand_queue(request)
+            request = self._admitted(request)
+            job = self._make_job(request)
+        except DOUBTFUL as error:
+            return self._look_again(error)
+        except BlobsyncError as error:
+            return Refused(_submission_error(error))
+        if job.released:
+            return Accepted(ref)
+        try:
+            for body in request.owned(job.uid, secrets, login):
+                self._make(body)
+            self._place.patch_job(self._name, request.release(int(time.time())))
+        except DOUBTFUL as error:
+            return self._look_again(error)
+        except BlobsyncError as error:
+            return self._refused(error)
+        return Accepted(ref)
+
+    def ref(self) -> JobRef:
+        return JobRef(self._spec.run_id, self._name, self._place.record)
+
+    def find(self) -> KubernetesJob | None:
+        """The Job of this submission, released or not."""
+        with suppress(JobNotFoundError):
+            job = replies.read_kubernetes_job(self._place.get("Job", self._name))
+            return job if job.run_id == self._spec.run_id else None
+        return None
+
+    def remove_unreleased(self) -> list[str]:
+        """Remove what never ran, and return what stays: ``Job/NAME``. Safe to repeat."""
+        job = self.find()
+        return self._remove() if job and not job.released else []
+
+    def _demand_queue(self, request: KubernetesRequest) -> None:
+        queue = request.job["metadata"]["labels"].get(QUEUE_LABEL)
+        # Whoever may not read queues may still use them.
+        with suppress(BackendDeniedError, BackendUnavailableError):
+            if queue:
+                demand_queue(self._place, queue)
+
+    def _admitted(self, request: KubernetesRequest) -> KubernetesRequest:
+        """The request as the namespace admits its pods."""
+        if enforced_level(self._place) != RESTRICTED or (fitting := request.restricted()) == request:
+            return request
+        where, who = f"the namespace {self._place.namespace} admits restricted pods only", fitting.user
+        self._place.kubectl.note(f"{where}: the job runs as user {who}; kubernetes.security_context chooses another")
+        return fitting
+
+    def _make_job(self, request: KubernetesRequest) -> KubernetesJob:
+        try:
+            made = self._place.create(request.suspended_job())
+        except KubernetesRefusal as refusal:
+            # An earlier try has made it.
+            if refusal.reason != "AlreadyExists":
+                raise
+            made = self._place.get("Job", self._name)
+        job = replies.read_kubernetes_job(made)
+        if job.run_id != self._spec.run_id:
+            raise SubmissionError(
+                f"the namespace {self._place.namespace} has a Job {self._name} of {job.run_id or 'somebody else'}",
+                hint="submit it again: the new job gets another id",
+            )
+        self._made.append(f"Job/{self._name}")
+        return job
+
+    def _make(self, body: Mapping[str, Any]) -> None:
+        try:
+            self._place.create(body)
+        except KubernetesRefusal as refusal:
+            if refusal.reason != "AlreadyExists":
+                raise
+            # Of an earlier try; its SAS is older than ours.
+            if body["kind"] == "Secret":
+                self._place.replace(body)
+        self._made.append(f"{body['kind']}/{body['metadata']['name']}")
+
+    def _look_again(self, error: BlobsyncError) -> Outcome:
+        """An answer got lost. What is released runs; what is not never will."""
+        with suppress(BlobsyncError):
+            job = self.find()
+            if job and job.released:
+                return Accepted(self.ref())
+            if job and not self._remove():
+                return Refused(_submission_error(error))
+        return Unknown(error)
+
+    def _refused(self, error: BlobsyncError) -> Outcome:
+        refusal = _submission_error(error)
+        try:
+            left = self.remove_unreleased()
+        except BlobsyncError:
+            left = self._to_delete(self._made)
+        if left:
+            words = ("delete", *left, f"--namespace={self._place.namespace}", "--ignore-not-found")
+            command = self._place.kubectl.shown(*words)
+            refusal.hint = f"{refusal.hint or 'correct that'}; then remove what was made: {command}"
+        return Refused(refusal)
+
+    def _objects(self) -> Iterator[tuple[str, str]]:
+        """What does not go with the Job by itself, or not at once: what holds secrets, and volumes. Then the Job."""
+        for name in (self._name, pull_name(self._name), *mount_names(self._spec, self._name)):
+            yield "Secret", name
+        for name in mount_names(self._spec, self._name):
+            yield "PersistentVolume", name
+        yield "Job", self._name
+
+    def _remove(self) -> list[str]:
+        """Remove it all, by name: a role inside a namespace may list nothing of the whole cluster.
+
+        Returns what this submission made and could not remove.
+        """
+        left: list[str] = []
+        silent = False
+        for kind, name in self._objects():
+            try:
+                if not silent:
+                    self._place.delete(kind, name)
+                    continue
+            except DOUBTFUL:
+                # Each question to a server that is away takes a minute.
+                silent = True
+            except BlobsyncError:
+                pass
+            left.append(f"{kind}/{name}")
+        return self._to_delete(left)
+
+    def _to_delete(self, there: Sequence[str]) -> list[str]:
+        """What to name to kubectl, of what this submission made: the rest goes with the Job."""
+        return [each for each in there if each in self._made and each.startswith(("Job/", "PersistentVolume/"))]
+
+
+def _submission_error(error: BlobsyncError) -> BlobsyncError:
+    if isinstance(error, KubernetesRefusal):
+        return SubmissionError(error.message, hint=error.hint)
+    return error

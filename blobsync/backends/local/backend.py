@@ -1,0 +1,345 @@
+"""This machine: jobs wait their turn in a small queue and outlive the terminal that submitted them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from blobsync.backends.local.fleet import address_of
+from blobsync.backends.local.queue import Capacity, LocalQueue, gpus_of
+from blobsync.backends.local.run_files import RunFiles, SavedState
+from blobsync.backends.protocol import Accepted, ClusterSummary, Holder, Outcome, Plan, Refused, Surroundings
+from blobsync.base.amounts import count_text
+from blobsync.base.errors import BlobsyncError, ConfigError, JobError, JobNotFoundError, ProcessError, SubmissionError
+from blobsync.base.process import python_module
+from blobsync.base.user_data import state_home
+from blobsync.config.trusted_docker import DockerArgs, demand_docker
+from blobsync.config.yaml_lines import read_document
+from blobsync.jobspec.containers import find_runtime, image_text, wanted_image
+from blobsync.jobspec.hold import HOLDER, entering
+from blobsync.jobspec.node_archive import holder_source
+from blobsync.jobspec.spec import MARK, RUN_ID, JobRef, JobSpec, LogFile, RunInfo, Secrets, State, owner_name, run_name
+from blobsync.local.errors import local_error
+
+CAPABILITIES = frozenset({"blame", "elastic", "live_logs", "scale"})
+# The maximum of GPUs, or concurrent jobs, of one machine.
+_MOST = 1024
+# The maximum of nodes of an elastic job, each of which is a group of processes.
+_MOST_NODES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRequest:
+    """The run's directory, and the words that start a node, without its number and its folder."""
+
+    files: RunFiles
+    command: tuple[str, ...]
+
+
+def create(around: Surroundings) -> LocalBackend:
+    """The backend of a cluster file with ``platform: local``, or with none."""
+    return LocalBackend(around)
+
+
+class LocalBackend:
+    """Processes of this machine. The queue is the user's own, across projects."""
+
+    name = "local"
+    capabilities = CAPABILITIES
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+        self._runs = around.state_dir / "jobs"
+        self._queue_dir = queue_folder(around.environ)
+
+    def plan(self, spec: JobSpec) -> Plan:
+        if spec.is_elastic:
+            _demand_room(spec)
+        elif spec.nodes != 1:
+            raise SubmissionError(
+                f"this machine is one node, but the job requests {spec.nodes}",
+                hint="use --nodes 1, or a cluster with more nodes",
+            )
+        self._demand_what_is_known(spec)
+        files = self._files(spec.run_id)
+        settings = self._around.settings
+        command = (
+            *(*python_module("blobsync.node"), "node"),
+            *("--job", str(files.job), "--secrets", str(files.secrets), "--run-dir", str(files.folder)),
+            *("--keep-root", str(settings.get("keep_root") or "failed")),
+            *("--sync-seconds", str(settings.get("sync_seconds") or 60)),
+        )
+        first = shlex.join((*command, "--root", str(files.root_for(spec)), "--node-rank", "0"))
+        shown = (
+            f"# on this machine, when it is its turn{image_text(spec)}:",
+            first,
+            f"# with {files.job}:",
+            spec.to_json(),
+        )
+        return Plan(spec, "\n".join(shown), LocalRequest(files, command))
+
+    def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
+        known = self.locate(plan.spec)
+        if known:
+            return Accepted(known)
+        try:
+            self._demand_docker(plan.spec)
+            return Accepted(self._start(plan, secrets))
+        except BlobsyncError as error:
+            refusal = error
+        except OSError as error:
+            refusal = local_error(error, error.filename or plan.request.files.folder)
+        self.forget(plan.spec)
+        return Refused(refusal)
+
+    def _demand_docker(self, spec: JobSpec) -> None:
+        wanted = wanted_image(spec)
+        if wanted:
+            known = {*spec.env, *spec.secret_env}
+            args = DockerArgs(wanted.args, self._around.project, self._around.cluster, wanted.file, known)
+            demand_docker(args, self._around.environ)
+
+    def locate(self, spec: JobSpec) -> JobRef | None:
+        files = self._files(spec.run_id)
+        return JobRef(spec.run_id, spec.run_id, str(files.folder)) if files.state.exists() else None
+
+    def forget(self, spec: JobSpec) -> None:
+        LocalQueue(self._queue_dir).leave(spec.run_id)
+        self._files(spec.run_id).remove()
+
+    def _start(self, plan: Plan, secrets: Secrets) -> JobRef:
+        request: LocalRequest = plan.request
+        files, spec = request.files, plan.spec
+        capacity = self._capacity()
+        _demand_gpus(spec, capacity)
+        self._demand_runtime(spec)
+        ticket = LocalQueue(self._queue_dir).enter(spec.run_id, gpus_of(spec))
+        local = {
+            "slots": capacity.slots,
+            "gpus": capacity.gpus,
+            "queue": str(self._queue_dir),
+            "ticket": str(ticket),
+            "command": request.command,
+        }
+        files.make(
+            {
+                files.job: spec.to_json(),
+                files.local: json.dumps(local),
+                **{files.folder / name: text for name, text in holder_source(spec).items()},
+                # Last, so that their owner is on record first.
+                files.secrets: secrets.to_json(),
+            }
+        )
+        files.write_status(SavedState(State.QUEUED))
+        self._around.process.spawn_detached(
+            (*python_module("blobsync.backends.local.supervisor"), str(files.folder)),
+            log=files.log,
+            # What is submitted from within an elastic job's program is not one of its programs.
+            env={name: value for name, value in self._around.environ.items() if name != MARK},
+            cwd=files.folder,
+        )
+        return JobRef(spec.run_id, spec.run_id, str(files.folder))
+
+    def get(self, refs: Sequence[JobRef]) -> tuple[RunInfo, ...]:
+        order = [entry.run_id for entry in LocalQueue(self._queue_dir).entries()]
+        return tuple(_info(ref.run_id, self._files(ref.run_id), order) for ref in refs)
+
+    def list(self, *, states: Collection[State] = (), limit: int | None = None) -> Iterator[RunInfo]:
+        folders = [path.parent for path in self._runs.glob("*/state.json") if RUN_ID.fullmatch(path.parent.name)]
+        newest = sorted(folders, key=lambda path: (path / "job.json").stat().st_mtime, reverse=True)
+        infos = self.get([JobRef(path.name, path.name, str(path)) for path in newest])
+        yield from [info for info in infos if not states or info.state in states][:limit]
+
+    def cancel(self, ref: JobRef) -> Outcome:
+        files = self._files(ref.run_id)
+        status = files.read_status()
+        if status is None:
+            return Refused(JobNotFoundError(f"this machine does not know {ref.run_id}: there is no {files.folder}"))
+        if not status.state.is_final:
+            try:
+                files.cancel.touch()
+            except OSError as error:
+                return Refused(local_error(error, files.cancel))
+        return Accepted(ref)
+
+    def scale(self, ref: JobRef, nodes: int) -> Outcome:
+        files = self._files(ref.run_id)
+        status = files.read_status()
+        if status is None or status.state.is_final:
+            return Refused(JobError(f"{ref.run_id} does not run on this machine any more", hint="blobsync q shows it"))
+        try:
+            files.write_wanted(nodes)
+        except OSError as error:
+            return Refused(local_error(error, files.wanted))
+        return Accepted(ref)
+
+    def logs(self, ref: JobRef) -> Sequence[LogFile]:
+        return self._files(ref.run_id).logs()
+
+    def read_log(self, log: LogFile, start: int, end: int | None) -> bytes:
+        try:
+            with open(log.handle, "rb") as source:
+                source.seek(start)
+                return source.read(-1 if end is None else max(0, end - start))
+        except OSError as error:
+            raise JobError(f"the log {log.name} cannot be read: {error.strerror}") from error
+
+    def summary(self) -> ClusterSummary:
+        capacity = self._capacity()
+        entries = LocalQueue(self._queue_dir).entries()
+        running = [entry for entry in entries if entry.running]
+        held = sum(len(entry.held) for entry in running)
+        slots = f"jobs without GPUs: {capacity.slots} at a time"
+        return ClusterSummary(
+            1,
+            int(not running),
+            len(capacity.gpus),
+            len(capacity.gpus) - held,
+            len(running),
+            len(entries) - len(running),
+            (slots,),
+        )
+
+    def blame(self) -> Sequence[Holder]:
+        user = owner_name(self._around.environ)
+        return tuple(
+            Holder(user, entry.run_id, "", State.RUNNING if entry.running else State.QUEUED, len(entry.held), 1)
+            for entry in LocalQueue(self._queue_dir).entries()
+        )
+
+    def ssh_command(self, ref: JobRef, node: int = 0, *, holds: bool = False) -> Sequence[str]:
+        if holds:
+            return self._way_in(ref, node)
+        raise JobError(f"{ref.run_id} runs on this machine: no connection is needed", hint=f"cd {ref.place}")
+
+    def _way_in(self, ref: JobRef, node: int) -> Sequence[str]:
+        files = self._files(ref.run_id)
+        (info,) = self.get([ref])
+        if info.state is not State.RUNNING:
+            raise JobError(f"{ref.run_id} is {info.state}: only a running job can be entered")
+        if node:
+            raise JobError(f"{ref.run_id} has no node {node}: this machine is one node")
+        return (sys.executable, "-I", str(files.folder / HOLDER), *entering(str(files.folder), node))
+
+    def _files(self, run_id: str) -> RunFiles:
+        # The place in a record is for display only: runs are in the state folder.
+        return RunFiles(self._runs / run_name(run_id))
+
+    def _demand_what_is_known(self, spec: JobSpec) -> None:
+        """What the file and the environment say of this machine; nvidia-smi is asked when the job is handed over."""
+        slots, gpus = self._slots(), self._named_gpus()
+        if gpus is not None:
+            _demand_gpus(spec, Capacity(slots, gpus))
+
+    def _demand_runtime(self, spec: JobSpec) -> None:
+        """Raise ``ConfigError`` unless something here runs the job's image."""
+        wanted = wanted_image(spec)
+        if wanted is not None:
+            try:
+                find_runtime(wanted, self.name, self._around.process)
+            except JobError as error:
+                raise self._of_image(error) from error
+
+    def _of_image(self, error: JobError) -> ConfigError:
+        """With the line of the key, where the cluster file has it."""
+        configured = self._around.configured
+        if configured is not None and configured.written is not None:
+            with suppress(ConfigError):
+                document = read_document(configured.written.path, configured.file)
+                return document.error(("docker", "image"), error.message, hint=error.hint)
+        return ConfigError(error.message, file=self._around.cluster, key="docker.image", hint=error.hint)
+
+    def _capacity(self) -> Capacity:
+        gpus = self._named_gpus()
+        return Capacity(self._slots(), _numbers(self._count_gpus()) if gpus is None else gpus)
+
+    @property
+    def _own_settings(self) -> Mapping[str, Any]:
+        own = self._around.settings.get("local")
+        return own if isinstance(own, Mapping) else {}
+
+    def _slots(self) -> int:
+        return max(1, _count(self._own_settings.get("slots") or 1, "slots"))
+
+    def _named_gpus(self) -> tuple[str, ...] | None:
+        """Those that the cluster file or the environment gives; None where nobody does."""
+        if self._own_settings.get("gpus") is not None:
+            return _numbers(_count(self._own_settings["gpus"], "gpus"))
+        visible = self._around.environ.get("CUDA_VISIBLE_DEVICES")
+        if visible is None:
+            return None
+        # Numbers or names; CUDA takes -1 for the end of the list.
+        names = [name.strip() for name in visible.split(",")]
+        return tuple(takewhile(lambda name: name not in ("", "-1"), names))
+
+    def _count_gpus(self) -> int:
+        try:
+            done = self._around.process.run(("nvidia-smi", "-L"), timeout=30)
+        except ProcessError:
+            return 0
+        return sum(line.startswith("GPU ") for line in done.stdout.splitlines()) if done.returncode == 0 else 0
+
+
+def _count(value: object, key: str) -> int:
+    if not isinstance(value, int) or not 0 <= value <= _MOST:
+        raise ConfigError(f"must be a whole number up to {_MOST}", key=f"local.{key}")
+    return value
+
+
+def _numbers(count: int) -> tuple[str, ...]:
+    return tuple(str(number) for number in range(count))
+
+
+def queue_folder(environ: Mapping[str, str]) -> Path:
+    """The user's queue on this machine: GPUs do not belong to a project."""
+    return state_home(environ) / "local-queue"
+
+
+def _info(run_id: str, files: RunFiles, order: Sequence[str]) -> RunInfo:
+    status = files.read_status()
+    if status and not status.state.is_final and files.supervisor_is_gone():
+        # It records the job's end and then exits: an earlier read may be out of date.
+        status = files.read_status()
+        if status and not status.state.is_final:
+            ended = files.state.stat().st_mtime
+            return RunInfo(
+                run_id, State.FAILED, None, 0, "its supervisor died, or the machine went down", status.started, ended
+            )
+    if status is None:
+        return RunInfo(run_id, State.UNKNOWN, reason="its directory was deleted")
+    state, reason = status.state, status.reason
+    if state is State.QUEUED and run_id in order:
+        reason = f"{count_text(order.index(run_id), 'job')} before it" if order.index(run_id) else ""
+    if state is State.PREPARING:
+        # Its supervisor writes the next state down a moment later.
+        state = files.phase()
+    if not state.is_final and files.cancel.exists():
+        state = State.CANCELING
+    changes, nodes = files.read_changes()
+    hosts = tuple(map(address_of, nodes)) if changes else ("localhost",)
+    told = (status.started, status.ended, hosts, changes, files.read_states(status))
+    return RunInfo(run_id, state, status.exit_code, 0, reason, *told)
+
+
+def _demand_gpus(spec: JobSpec, capacity: Capacity) -> None:
+    gpus = gpus_of(spec)
+    if capacity.wants(gpus) > len(capacity.gpus):
+        raise SubmissionError(
+            f"this machine has {len(capacity.gpus)} GPUs, but the job requests {gpus}",
+            hint=f"use -n {len(capacity.gpus)}",
+        )
+
+
+def _demand_room(spec: JobSpec) -> None:
+    if (spec.max_nodes or 0) > _MOST_NODES:
+        raise SubmissionError(
+            f"this machine takes at most {_MOST_NODES} nodes of a job, but it may have {spec.max_nodes}",
+            hint=f"--elastic {spec.min_nodes}:{_MOST_NODES}",
+        )

@@ -1,0 +1,182 @@
+"""Decides which job may run now on this machine: a queue without a server.
+
+Each job has a ticket, a small file whose number is its place. Its supervisor keeps the ticket locked, so a
+ticket that can be locked by another process belongs to a dead supervisor, and is removed. Every process
+decides from the same tickets under the same lock: the first waiting job starts when there is room for
+it, and no job overtakes it. The queue is the user's: jobs of all projects share it.
+
+The locks are ``fcntl.flock``: those of filelock are exclusive, and two that only look whether an owner lives would take
+each other for it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from blobsync.base.errors import JobError
+from blobsync.base.plain_json import parse_json
+from blobsync.jobspec.spec import JobSpec, run_name
+
+# A ticket that its supervisor has not taken after this many seconds is left over from a killed submission.
+UNCLAIMED_SECONDS = 60.0
+
+_TICKET = re.compile(r"[0-9]{12}-[^/]+\.ticket")
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What this machine has: ``gpus`` as CUDA_VISIBLE_DEVICES names them; ``slots`` is for jobs that use none."""
+
+    slots: int
+    gpus: tuple[str, ...]
+
+    def wants(self, gpus: int) -> int:
+        """How many GPUs a job gets: on a machine without GPUs, none."""
+        return gpus if self.gpus else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """One ticket as it was read."""
+
+    file: Path
+    run_id: str
+    gpus: int
+    running: bool
+    held: tuple[str, ...]
+
+
+class LocalQueue:
+    """The tickets in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def enter(self, run_id: str, gpus: int) -> Path:
+        """Join the queue; a queued job keeps its place. Returns the ticket."""
+        with self._locked():
+            for entry in self._entries():
+                if entry.run_id == run_id:
+                    return entry.file
+            last = max((int(path.name.split("-")[0]) for path in self._tickets()), default=0)
+            ticket = self._folder / f"{last + 1:012d}-{run_name(run_id)}.ticket"
+            _write(ticket, {"run_id": run_id, "gpus": gpus, "running": False, "held": [], "claimed": False})
+            return ticket
+
+    def leave(self, run_id: str) -> None:
+        """Remove a job that never began from the queue; safe to repeat."""
+        with self._locked():
+            for entry in self._entries():
+                if entry.run_id == run_id and not entry.running:
+                    entry.file.unlink(missing_ok=True)
+
+    @contextmanager
+    def claimed(self, ticket: Path, run_id: str, gpus: int) -> Iterator[None]:
+        """Inside, the ticket belongs to a live process; afterwards it is removed."""
+        if not ticket.exists():
+            ticket = self.enter(run_id, gpus)
+        with ticket.open("r+") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            with self._locked():
+                _update(ticket, claimed=True)
+            try:
+                yield
+            finally:
+                with self._locked(), suppress(FileNotFoundError):
+                    ticket.unlink()
+
+    def try_start(self, run_id: str, capacity: Capacity) -> tuple[str, ...] | None:
+        """The GPUs to use when it is this job's turn (none: an empty tuple), or None: wait."""
+        with self._locked():
+            entries = self._entries()
+            mine = next((entry for entry in entries if entry.run_id == run_id), None)
+            if mine is None:
+                raise JobError(f"someone removed the ticket of {run_id} from the queue {self._folder}")
+            if mine.running:
+                return mine.held
+            if next(entry for entry in entries if not entry.running).run_id != run_id:
+                return None
+            given = _room(mine, [entry for entry in entries if entry.running], capacity)
+            if given is not None:
+                _update(mine.file, running=True, held=list(given))
+            return given
+
+    def entries(self) -> Sequence[Ticket]:
+        """All running and waiting jobs, in order."""
+        with self._locked():
+            return self._entries()
+
+    def _entries(self) -> list[Ticket]:
+        return [entry for path in self._tickets() for entry in _live(path)]
+
+    def _tickets(self) -> list[Path]:
+        return sorted(path for path in self._folder.glob("*.ticket") if _TICKET.fullmatch(path.name))
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with (self._folder / "lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def gpus_of(spec: JobSpec) -> int:
+    """How many GPUs a job holds: an elastic one those of all the nodes that it may have."""
+    return spec.gpus_per_node * (spec.max_nodes if spec.is_elastic and spec.max_nodes else 1)
+
+
+def _room(mine: Ticket, running: Sequence[Ticket], capacity: Capacity) -> tuple[str, ...] | None:
+    wanted = capacity.wants(mine.gpus)
+    if not wanted:
+        used = sum(not entry.held for entry in running)
+        return () if used < capacity.slots else None
+    taken = {gpu for entry in running for gpu in entry.held}
+    free = [gpu for gpu in capacity.gpus if gpu not in taken]
+    return tuple(free[:wanted]) if len(free) >= wanted else None
+
+
+def _live(ticket: Path) -> Iterator[Ticket]:
+    try:
+        values = parse_json(ticket.read_text())
+        gpus, held = int(values["gpus"]), tuple(str(gpu) for gpu in values["held"])
+        entry = Ticket(ticket, str(values["run_id"]), gpus, bool(values["running"]), held)
+        claimed = bool(values["claimed"])
+    except (ValueError, TypeError, KeyError, OverflowError):
+        # Tickets are written under the queue's lock: the writer of a partial one has died.
+        entry, claimed = None, True
+    with ticket.open("r+") as handle:
+        if _abandoned(handle, ticket, claimed):
+            ticket.unlink()
+            return
+    if entry is None:
+        raise JobError(
+            f"the ticket {ticket} of a running job is damaged",
+            hint=f"wait for that job, or stop it and remove {ticket}",
+            path=str(ticket),
+        )
+    yield entry
+
+
+def _abandoned(handle: IO[str], ticket: Path, claimed: bool) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return claimed or time.time() - ticket.stat().st_mtime > UNCLAIMED_SECONDS
+
+
+def _update(ticket: Path, **changes: Any) -> None:
+    _write(ticket, {**parse_json(ticket.read_text()), **changes})
+
+
+def _write(ticket: Path, values: Mapping[str, Any]) -> None:
+    # In place: the lock is on this very file, and all readers hold the queue's lock.
+    ticket.write_text(json.dumps(values))

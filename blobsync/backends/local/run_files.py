@@ -1,0 +1,239 @@
+"""The files of one run of the ``local`` backend, and the state that its supervisor writes down."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from blobsync.backends.login import LOG_FOLDERS, telling
+from blobsync.base.plain_json import parse_json
+from blobsync.jobspec.spec import JobSpec, LogFile, NodeChange, State, StateChange
+
+# A run whose supervisor has not shown up after this many seconds will not run.
+START_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """What ``state.json`` holds."""
+
+    state: State
+    exit_code: int | None = None
+    started: float | None = None
+    ended: float | None = None
+    gpus: tuple[str, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """Every file of a run, named in one place."""
+
+    folder: Path
+
+    @property
+    def job(self) -> Path:
+        """The specification."""
+        return self.folder / "job.json"
+
+    @property
+    def local(self) -> Path:
+        """What the supervisor needs besides the specification."""
+        return self.folder / "local.json"
+
+    @property
+    def secrets(self) -> Path:
+        """SAS tokens and secret environment values; gone when the run is over."""
+        return self.folder / "secrets.json"
+
+    @property
+    def root(self) -> Path:
+        """Where the code is unpacked."""
+        return self.folder / "root"
+
+    @property
+    def wanted(self) -> Path:
+        """How many nodes an elastic job is to have, once that was changed."""
+        return self.folder / "wanted"
+
+    @property
+    def changes(self) -> Path:
+        """Each change of an elastic job's nodes, a line of JSON each."""
+        return self.folder / "node_changes.jsonl"
+
+    def root_for(self, spec: JobSpec, node: int = 0) -> Path:
+        """Where a node of the job works: a folder of its own, or where the job is to run in place."""
+        if spec.code is None and spec.spread is None:
+            return Path(str(spec.options["in_place"]))
+        return self.folder / f"root_{node}" if node else self.root
+
+    @property
+    def log(self) -> Path:
+        """Messages of the supervisor and the node."""
+        return self.folder / "system_logs" / "supervisor.txt"
+
+    @property
+    def cancel(self) -> Path:
+        """Its existence asks the supervisor to end the run."""
+        return self.folder / "cancel"
+
+    @property
+    def lock(self) -> Path:
+        """Locked as long as the supervisor lives."""
+        return self.folder / "supervisor.lock"
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "state.json"
+
+    def make(self, texts: Mapping[Path, str]) -> None:
+        """Make the folder and write its first files, readable by their owner only."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for name in LOG_FOLDERS:
+            (self.folder / name).mkdir(exist_ok=True)
+        for path, text in texts.items():
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(handle, "w", encoding="utf-8") as target:
+                target.write(text)
+
+    def remove(self) -> None:
+        """Everything of a run that never began; safe to repeat."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def phase(self) -> State:
+        """``RUNNING`` once the node program has made the node ready and started the command."""
+        return State.RUNNING if self._phase.exists() else State.PREPARING
+
+    @property
+    def _phase(self) -> Path:
+        """Written by the node program at that moment."""
+        return self.folder / "phase"
+
+    def write_status(self, status: SavedState) -> None:
+        fresh = self.state.with_suffix(".new")
+        fresh.write_text(json.dumps(asdict(status)))
+        fresh.replace(self.state)
+
+    def read_status(self) -> SavedState | None:
+        """None when there is no such run (any more); ``UNKNOWN`` where the file is not what we write."""
+        try:
+            values = parse_json(self.state.read_text())
+            gpus = tuple(str(gpu) for gpu in values["gpus"])
+            code = values["exit_code"]
+            code = None if code is None else int(code)
+            told = str(values.get("reason") or "")
+            return SavedState(
+                State(values["state"]), code, _time(values["started"]), _time(values["ended"]), gpus, told
+            )
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (ValueError, TypeError, KeyError, OverflowError):
+            return SavedState(State.UNKNOWN)
+
+    def read_states(self, status: SavedState) -> tuple[StateChange, ...]:
+        """When the run was made ready, ran and was asked to stop, as its files tell."""
+        told = [StateChange(status.started, State.PREPARING)] if status.started else []
+        for state, file in ((State.RUNNING, self._phase), (State.CANCELING, self.cancel)):
+            with suppress(OSError):
+                told.append(StateChange(file.stat().st_mtime, state))
+        return tuple(told)
+
+    def write_wanted(self, nodes: int) -> None:
+        """The last request counts."""
+        fresh = self.wanted.with_name(f"wanted.{os.getpid()}.{time.monotonic_ns()}")
+        fresh.write_text(str(nodes))
+        fresh.replace(self.wanted)
+
+    def read_wanted(self) -> int | None:
+        """None where nobody has asked for a number of nodes."""
+        try:
+            return int(self.wanted.read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def add_change(self, change: NodeChange, nodes: Collection[int]) -> None:
+        """``nodes`` are the indexes of those that run."""
+        with self.changes.open("a") as target:
+            target.write(json.dumps({**asdict(change), "nodes": sorted(nodes)}) + "\n")
+
+    def read_changes(self) -> tuple[tuple[NodeChange, ...], tuple[int, ...]]:
+        """All changes in their order, and the indexes of the nodes that run; lines that are not ours are left out."""
+        changes: list[NodeChange] = []
+        nodes: tuple[int, ...] = ()
+        try:
+            lines = self.changes.read_text().splitlines()
+        except OSError:
+            return (), ()
+        for line in lines:
+            # The last one may be written at this moment.
+            with suppress(ValueError, TypeError, KeyError, OverflowError):
+                values = parse_json(line)
+                change = NodeChange(float(values["at"]), int(values["running"]), int(values["wanted"]))
+                nodes = tuple(int(node) for node in values["nodes"])
+                changes.append(change)
+        return tuple(changes), nodes
+
+    @contextmanager
+    def supervised(self) -> Iterator[bool]:
+        """As the run's supervisor, with its lock; False where it has one that lives.
+
+        The lock is locked before it gets its name: nobody finds it open and takes its supervisor for dead.
+        """
+        own = self.lock.with_suffix(f".{os.getpid()}")
+        with own.open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            is_only = not self.lock.exists() or self.supervisor_is_gone()
+            if is_only:
+                own.replace(self.lock)
+            else:
+                own.unlink()
+            yield is_only
+
+    def supervisor_is_gone(self) -> bool:
+        """Whether a run that has not ended has no supervisor: it was killed, or the machine went down."""
+        # A submission that was killed in between has written its first files and no state.
+        began = self.state if self.state.exists() else self.local
+        if time.time() - began.stat().st_mtime < START_SECONDS and not self.lock.exists():
+            return False
+        try:
+            with self.lock.open("r") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return True
+        except BlockingIOError:
+            return False
+        return True
+
+    def logs(self) -> tuple[LogFile, ...]:
+        """The logs of all ranks and of the node, sorted by name."""
+        found = [path for name in LOG_FOLDERS for path in sorted((self.folder / name).glob("*")) if path.is_file()]
+        logs = (LogFile(path.relative_to(self.folder).as_posix(), path.stat().st_size, str(path)) for path in found)
+        return telling(sorted(logs, key=lambda log: log.name))
+
+
+def remove_dead_secrets(jobs: Path) -> tuple[Path, ...]:
+    """Remove the secrets of runs below ``jobs`` without a supervisor; returns what was removed.
+
+    A supervisor does so at the end of a run; for one that was killed, the next command does. A program whose supervisor
+    is gone has read them long ago, and ends. Folders of other backends stay as they are: their nodes still read them.
+    """
+    removed = []
+    for secrets in jobs.glob("*/secrets.json"):
+        files = RunFiles(secrets.parent)
+        # The folder of a run may disappear meanwhile.
+        with suppress(OSError):
+            if files.local.is_file() and files.supervisor_is_gone():
+                secrets.unlink()
+                removed.append(secrets)
+    return tuple(removed)
+
+
+def _time(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) else None

@@ -1,0 +1,140 @@
+"""Runs one job of the ``local`` backend, detached from the terminal that submitted it.
+
+    python -m blobsync.backends.local.supervisor RUN_DIR
+
+It waits for its turn, starts the node program, and writes ``state.json`` whenever something changes. A file called
+``cancel`` in the run's directory ends it, and so does the job's time limit, which begins with its turn. As long as it
+lives it keeps ``supervisor.lock`` locked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from blobsync.backends.local.fleet import PATIENCE_SECONDS, Fleet
+from blobsync.backends.local.queue import Capacity, LocalQueue, gpus_of
+from blobsync.backends.local.run_files import RunFiles, SavedState
+from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner
+from blobsync.jobspec.hold import hold_text
+from blobsync.jobspec.spec import JobSpec, State
+
+POLL_SECONDS = 0.2
+
+
+class Supervisor:
+    """One run, from its place in the queue to its exit code."""
+
+    def __init__(self, files: RunFiles, process: ProcessRunner, environ: Mapping[str, str]) -> None:
+        self._files = files
+        self._process = process
+        self._environ = environ
+        self._spec = JobSpec.from_json(files.job.read_text())
+        values = json.loads(files.local.read_text())
+        self._capacity = Capacity(values["slots"], tuple(values["gpus"]))
+        self._queue = LocalQueue(Path(values["queue"]))
+        self._ticket = Path(values["ticket"])
+        self._arguments: list[str] = values["command"]
+        self._stopped_by_limit = False
+
+    def run(self) -> None:
+        """Wait, run, report; secrets are removed when nothing needs them."""
+        gpus = gpus_of(self._spec)
+        try:
+            with self._queue.claimed(self._ticket, self._spec.run_id, gpus):
+                given = self._wait_for_turn()
+                if given is None:
+                    self._files.write_status(SavedState(State.CANCELED, ended=time.time()))
+                else:
+                    self._run(given)
+        finally:
+            self._files.secrets.unlink(missing_ok=True)
+
+    def _wait_for_turn(self) -> tuple[str, ...] | None:
+        while not self._files.cancel.exists():
+            given = self._queue.try_start(self._spec.run_id, self._capacity)
+            if given is not None:
+                return given
+            time.sleep(POLL_SECONDS)
+        return None
+
+    def _run(self, gpus: tuple[str, ...]) -> None:
+        started = time.time()
+        self._files.write_status(SavedState(State.PREPARING, started=started, gpus=gpus))
+        code = self._run_fleet(started, gpus) if self._spec.is_elastic else self._run_node(started, gpus)
+        state, reason = State.FAILED if code else State.COMPLETED, ""
+        if self._files.cancel.exists():
+            state = State.CANCELED
+        elif self._stopped_by_limit:
+            state, reason = State.FAILED, f"its time limit of {hold_text(self._spec.timeout_s or 0)} was over"
+        self._files.write_status(SavedState(state, code, started, time.time(), gpus, reason))
+
+    def _is_to_stop(self, started: float) -> bool:
+        """Whether somebody asked for its end, or its time is over."""
+        limit = self._spec.timeout_s
+        if limit and time.time() - started > limit:
+            self._stopped_by_limit = True
+        return self._stopped_by_limit or self._files.cancel.exists()
+
+    def _run_fleet(self, started: float, gpus: tuple[str, ...]) -> int:
+        fleet = Fleet(self._spec, self._files, self._arguments, self._process, self._environ, gpus)
+        told = State.PREPARING
+        while True:
+            code = fleet.look(canceled=self._is_to_stop(started))
+            if code is not None:
+                return code
+            state = State.CANCELING if self._files.cancel.exists() else self._files.phase()
+            if state is not told:
+                told = state
+                self._files.write_status(SavedState(state, started=started, gpus=gpus))
+            time.sleep(POLL_SECONDS)
+
+    def _run_node(self, started: float, gpus: tuple[str, ...]) -> int:
+        env = dict(self._environ)
+        if gpus or not self._spec.gpus_per_node:
+            # A job without GPUs must not see those of others.
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        words = ("--root", str(self._files.root_for(self._spec)), "--node-rank", "0")
+        child = self._process.start((*self._arguments, *words), env=env)
+        code = self._wait(child, started, gpus)
+        if said := child.stderr_tail():
+            with self._files.log.open("a") as log:
+                log.write(said + "\n")
+        return code
+
+    def _wait(self, child: RunningProcess, started: float, gpus: tuple[str, ...]) -> int:
+        told, asked = State.PREPARING, 0.0
+        while True:
+            code = child.wait(POLL_SECONDS)
+            if code is not None:
+                return code
+            state = self._files.phase()
+            if self._is_to_stop(started):
+                state = State.CANCELING if self._files.cancel.exists() else state
+                if time.monotonic() - asked > PATIENCE_SECONDS:
+                    # The second time, kill what did not stop.
+                    with suppress(ProcessLookupError):
+                        os.kill(child.pid, signal.SIGTERM)
+                    asked = time.monotonic()
+            if state is not told:
+                told = state
+                self._files.write_status(SavedState(state, started=started, gpus=gpus))
+
+
+def main(run_dir: str) -> int:
+    """Supervise the run whose directory this is; a second supervisor of the same run ends at once."""
+    files = RunFiles(Path(run_dir))
+    with files.supervised() as is_only:
+        if is_only:
+            Supervisor(files, SubprocessRunner(), os.environ).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,167 @@
+"""The computer that runs a cluster's commands: this one, or one reached over ssh.
+
+Uses the system's ``ssh``, not paramiko: only it supports all of the user's configuration, agent, jump hosts and second
+factors.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from blobsync.base.errors import (
+    BackendUnavailableError,
+    ConfigError,
+    JobError,
+    LostContactError,
+    ProcessError,
+    ProcessTimeoutError,
+)
+from blobsync.base.plain_json import parse_object
+from blobsync.base.process import Completed, ProcessRunner
+from blobsync.config.known_keys import PROGRAM_FORM
+from blobsync.jobspec.node_archive import standalone_source
+from blobsync.jobspec.spec import LogFile
+
+_Answer = TypeVar("_Answer")
+
+LOG_FOLDERS = ("user_logs", "system_logs")
+
+# [USER@]HOST as ssh takes it, or a word of ssh_config; an option or a second word is none.
+_HOST = re.compile(r"(?:ssh://)?(?:[A-Za-z0-9_][A-Za-z0-9_.+-]*@)?\[?[A-Za-z0-9_:][A-Za-z0-9_.:%-]*\]?(?::[0-9]+)?")
+
+# ssh itself ends with 255 when there is no connection; a shell with 127 when there is no such program.
+_SSH_FAILED = 255
+_NO_PROGRAM = 127
+_SHOWN_CHARS = 300
+# A shell adds this to the number of the signal that ended a program.
+_KILLED = 128
+
+
+class LoginNode:
+    """Runs commands and handles job files there. ``ssh`` is ``user@host``, or None for this computer.
+
+    ``python`` is the Python of the other computer. Raises ``ConfigError`` for what is no host or no program.
+    """
+
+    def __init__(self, process: ProcessRunner, ssh: str | None, environ: Mapping[str, str], python: str) -> None:
+        if ssh is not None and not _HOST.fullmatch(ssh):
+            raise ConfigError(f"{ssh!a} is not user@host", key="ssh", hint="ssh: me@login.example.org")
+        if ssh is not None and not PROGRAM_FORM.fullmatch(python):
+            raise ConfigError(f"{python!a} is neither a program name nor an absolute path", key="interpreter_path")
+        self._process = process
+        self._ssh = ssh
+        self._environ = environ
+        # File work on this machine uses our own Python, never a program that a project names.
+        self._python = python if ssh else sys.executable
+
+    @property
+    def where(self) -> str:
+        """For messages."""
+        return self._ssh or "this machine"
+
+    @property
+    def host(self) -> str:
+        """The other computer, as ssh takes it; empty: this one."""
+        return self._ssh or ""
+
+    def argv(self, command: Sequence[str]) -> tuple[str, ...]:
+        """The command as it has to be started from here. It cannot ask for a password: there is no terminal."""
+        if self._ssh is None:
+            return tuple(command)
+        # Behind a host that comes after "--" ssh reads no more options: a second "--" would be the command there.
+        return ("ssh", "-o", "BatchMode=yes", "--", self._ssh, shlex.join(command))
+
+    def run(self, command: Sequence[str], *, input: str | None = None, timeout: float = 120.0) -> Completed:
+        """Run to the end, whatever its exit code.
+
+        Raises ``BackendUnavailableError`` when it cannot even start, ``LostContactError`` when it may have run.
+        """
+        try:
+            done = self._process.run(self.argv(command), input=input, env=self._environ, timeout=timeout)
+        except ProcessTimeoutError as error:
+            raise LostContactError(f"{self.where} did not respond: {error.message}", hint="try again later") from error
+        except ProcessError as error:
+            raise BackendUnavailableError(
+                f"{command[0]} cannot be run on {self.where}: {error.message}",
+                hint="set ssh: user@login in the cluster file if you use the cluster from another machine",
+            ) from error
+        if self._ssh and done.returncode == _SSH_FAILED:
+            raise LostContactError(
+                f"cannot connect to {self._ssh}: {_last_line(done.stderr)}",
+                hint=f"check that `ssh {self._ssh} true` works without asking for a password",
+            )
+        if done.returncode < 0 or done.returncode > _KILLED:
+            number = -done.returncode if done.returncode < 0 else done.returncode - _KILLED
+            raise LostContactError(f"{command[0]} was killed on {self.where} (signal {number})")
+        if done.returncode == _NO_PROGRAM:
+            raise BackendUnavailableError(f"{command[0]} is not on {self.where}: {_last_line(done.stderr)}")
+        return done
+
+    def write(self, folder: str, files: Mapping[str, str]) -> str:
+        """Make a private folder and its files; returns the folder's absolute path there."""
+        return self._ask(str, verb="write", folder=folder, folders=["", *LOG_FOLDERS], files=dict(files))
+
+    def find(self, folder: str) -> tuple[str, str]:
+        """The absolute path of a job's folder there, and the number that the job wrote down when it began."""
+        path, number = self._ask(lambda answer: (str(answer[0]), str(answer[1])), verb="find", folder=folder)
+        return path, number
+
+    def clear(self, folder: str) -> None:
+        """Remove the secrets in a job's folder there; safe to repeat."""
+        self._ask(lambda answer: None, verb="clear", folder=folder)
+
+    def logs(self, folder: str) -> tuple[LogFile, ...]:
+        """The log files below a job's folder, sorted by name."""
+
+        def read(answer: Any) -> list[LogFile]:
+            return [LogFile(str(name), int(size), f"{folder}/{name}") for name, size in answer]
+
+        return telling(self._ask(read, verb="logs", folder=folder, log_folders=LOG_FOLDERS))
+
+    def read(self, path: str, start: int, end: int | None) -> bytes:
+        return self._ask(base64.b64decode, verb="read", path=path, start=start, end=end)
+
+    def exit_codes(self, folders: Sequence[str], ended: Sequence[str] = ()) -> list[tuple[int, float] | None]:
+        """What each job's own ``exit_code`` file says, with its time; secrets of the ``ended`` ones are removed."""
+
+        def read(answers: Any) -> list[tuple[int, float] | None]:
+            found = [None if each is None else (int(each[0]), float(each[1])) for each in answers]
+            if len(found) != len(folders):
+                raise ValueError("not as many as requested")
+            return found
+
+        return self._ask(read, verb="codes", folders=list(folders), ended=list(ended))
+
+    def _ask(self, read: Callable[[Any], _Answer], **request: Any) -> _Answer:
+        """Run the request there; ``read`` parses the response, or raises."""
+        program = standalone_source("login_side.py")
+        # -I: on this machine it starts in the project, whose files must not be taken for Python's own modules.
+        done = self.run((self._python, "-I", "-c", program), input=json.dumps(request))
+        if done.returncode:
+            raise JobError(f"file access on {self.where} failed: {_last_line(done.stderr)}")
+        try:
+            answer = parse_object(done.stdout)
+            if "error" not in answer:
+                return read(answer["answer"])
+        except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
+            raise JobError(
+                f"file access on {self.where} returned an invalid response: {done.stdout[:80]!a}",
+                hint="its shell start-up files must not print anything without a terminal",
+            ) from error
+        raise JobError(f"on {self.where}: {str(answer['error'])[:_SHOWN_CHARS]}")
+
+
+def telling(logs: Iterable[LogFile]) -> tuple[LogFile, ...]:
+    """Without empty system logs; a program's empty log is kept, because it shows that there was no output."""
+    return tuple(log for log in logs if log.size or "system_logs/" not in log.name)
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else "no reason given"

@@ -1,0 +1,337 @@
+"""Slurm: sbatch, squeue, sacct and scancel, on this machine or on a login node.
+
+Made for Slurm 22.05 and later. Its JSON output differs between versions, so the fixed-width output of
+``squeue -O`` and the parsable one of ``sacct`` are read instead. Where there is no accounting, a job is
+forgotten minutes after its end; then its ``exit_code`` file has the result.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from blobsync.backends.addresses import SshMachine, read_host, read_machine
+from blobsync.backends.forwarding import LOOPBACK, forward_line
+from blobsync.backends.login import LoginNode
+from blobsync.backends.protocol import (
+    Accepted,
+    ClusterSummary,
+    Holder,
+    Outcome,
+    Plan,
+    PortForward,
+    Refused,
+    Surroundings,
+    Unknown,
+)
+from blobsync.backends.slurm import replies as slurm_replies
+from blobsync.backends.slurm.script import build_script
+from blobsync.base.errors import (
+    BackendUnavailableError,
+    BlobsyncError,
+    JobError,
+    JobNotFoundError,
+    LostContactError,
+    SubmissionError,
+    UsageError,
+)
+from blobsync.jobspec.containers import image_text
+from blobsync.jobspec.hold import HOLDER, entering
+from blobsync.jobspec.node_archive import travelling_sources
+from blobsync.jobspec.spec import JobRef, JobSpec, LogFile, NodeChange, RunInfo, Secrets, State, run_name
+from blobsync.local.names import local_problem
+
+_NUMBER = re.compile(r"[1-9][0-9]{0,18}")
+# A submission whose response was lost is looked up in the accounting of this many days; sacct's own is today only.
+_LOOK_BACK = "now-7days"
+
+CAPABILITIES = frozenset({"array", "blame", "elastic", "live_logs", "nodes", "requeue", "scale", "ssh"})
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmRequest:
+    """Everything that is submitted except secrets."""
+
+    folder: str
+    script: str
+    command: tuple[str, ...]
+
+
+def create(around: Surroundings) -> SlurmBackend:
+    """The backend of a cluster file with ``platform: slurm``."""
+    return SlurmBackend(around)
+
+
+class SlurmBackend:
+    """One cluster with Slurm."""
+
+    name = "slurm"
+    capabilities = CAPABILITIES
+
+    def __init__(self, around: Surroundings) -> None:
+        self._settings = around.settings
+        self._python = str(around.settings.get("python") or "python3")
+        ssh = around.settings.get("ssh")
+        self._login = LoginNode(around.process, str(ssh) if ssh else None, around.environ, self._python)
+        root = around.settings.get("job_root")
+        self._job_root = str(root) if root else "~/.blobsync/jobs" if ssh else str(around.state_dir / "jobs")
+
+    def plan(self, spec: JobSpec) -> Plan:
+        folder = f"{self._job_root}/{run_name(spec.run_id)}"
+        script = build_script(spec, {**self._settings, **spec.options})
+        request = SlurmRequest(folder, script, ("sbatch", "--parsable", f"--chdir={folder}", f"{folder}/job.sh"))
+        shown = (
+            f"# {shlex.join(self._login.argv(request.command))}",
+            f"# with {folder}/job.sh{image_text(spec)}:",
+            script,
+            f"# and {folder}/job.json:",
+            spec.to_json(),
+        )
+        return Plan(spec, "\n".join(shown), request)
+
+    def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
+        request: SlurmRequest = plan.request
+        spec = plan.spec
+        files = {"job.sh": request.script, "job.json": spec.to_json(), **travelling_sources(spec)}
+        try:
+            folder = self._login.write(request.folder, {**files, "secrets.json": secrets.to_json()})
+            # A lost response must not create a second job.
+            known = self.locate(spec)
+        except BlobsyncError as error:
+            return self._refused(spec, error)
+        if known:
+            return Accepted(known)
+        try:
+            done = self._login.run(("sbatch", "--parsable", f"--chdir={folder}", f"{folder}/job.sh"))
+        except LostContactError as error:
+            return self._look_again(spec, error)
+        except BlobsyncError as error:
+            return self._refused(spec, error)
+        number = slurm_replies.submitted_id(done.stdout)
+        if done.returncode == 0 and _NUMBER.fullmatch(number):
+            return Accepted(JobRef(spec.run_id, number, folder))
+        refusal = SubmissionError(
+            f"sbatch rejected the job: {slurm_replies.complaint(done.stderr)}",
+            hint="see the request with blobsync submit --dry-run ...",
+        )
+        if done.returncode == 0 or slurm_replies.may_have_submitted(done.stderr):
+            return self._look_again(spec, refusal)
+        return self._refused(spec, refusal)
+
+    def locate(self, spec: JobSpec) -> JobRef | None:
+        name = run_name(spec.run_id)
+        known = next(iter(slurm_replies.read_squeue(self._squeue("--me", "-n", name))), None)
+        known = known or next(iter(self._accounting(f"--name={name}", "-S", _LOOK_BACK)), None)
+        # The job recorded its number, even if Slurm has forgotten it.
+        folder, written = self._login.find(f"{self._job_root}/{name}")
+        known = known or (written if _NUMBER.fullmatch(written) else None)
+        return JobRef(spec.run_id, known, folder) if known else None
+
+    def forget(self, spec: JobSpec) -> None:
+        self._login.clear(f"{self._job_root}/{run_name(spec.run_id)}")
+
+    def _look_again(self, spec: JobSpec, error: BlobsyncError) -> Outcome:
+        with suppress(BlobsyncError):
+            known = self.locate(spec)
+            if known:
+                return Accepted(known)
+        return Unknown(error)
+
+    def _refused(self, spec: JobSpec, error: BlobsyncError) -> Outcome:
+        try:
+            self.forget(spec)
+        except BlobsyncError:
+            place = f"{self._job_root}/{spec.run_id}/secrets.json on {self._login.where}"
+            error.hint = f"{error.hint or 'correct that'}; then remove {place}, if it is there"
+        return Refused(error)
+
+    def get(self, refs: Sequence[JobRef]) -> tuple[RunInfo, ...]:
+        if not refs:
+            return ()
+        ids = {_number(ref): ref.run_id for ref in refs}
+        found = _of_these(ids, slurm_replies.read_squeue(self._squeue("-j", ",".join(ids))))
+        missing = [number for number in ids if number not in found]
+        if missing:
+            found = {**_of_these(ids, self._accounting("-j", ",".join(missing))), **found}
+        lost = [ref for ref in refs if ref.native_id not in found]
+        over = [_place(ref) for ref in refs if ref.native_id in found and found[ref.native_id].state.is_final]
+        codes: dict[str, tuple[int, float] | None] = {}
+        if lost or over:
+            answers = self._login.exit_codes([_place(ref) for ref in lost], over)
+            codes = {ref.run_id: answers[number] for number, ref in enumerate(lost)}
+        return tuple(
+            _with_size(slurm_replies.as_run_info(ref.run_id, found[ref.native_id]))
+            if ref.native_id in found
+            else _from_exit_code(ref.run_id, codes[ref.run_id])
+            for ref in refs
+        )
+
+    def list(self, *, states: Collection[State] = (), limit: int | None = None) -> Iterator[RunInfo]:
+        mine = slurm_replies.read_squeue(self._squeue("--me"))
+        ours = [job for job in mine.values() if job.comment.startswith("blobsync:") and _NUMBER.fullmatch(job.job_id)]
+        newest = sorted(ours, key=lambda job: int(job.job_id), reverse=True)
+        infos = [slurm_replies.as_run_info(job.name, job) for job in newest]
+        yield from [info for info in infos if not states or info.state in states][:limit]
+
+    def cancel(self, ref: JobRef) -> Outcome:
+        try:
+            # The name protects another cluster's job with this number.
+            done = self._login.run(("scancel", f"--name={run_name(ref.run_id)}", _number(ref)))
+            if done.returncode and "Invalid job id" not in done.stderr:
+                error = JobError(f"Slurm could not cancel {ref.native_id}: {slurm_replies.complaint(done.stderr)}")
+                return Unknown(error) if slurm_replies.may_have_submitted(done.stderr) else Refused(error)
+            # The message is the same for an unknown job.
+            if self.get([ref])[0].state is State.UNKNOWN:
+                return Refused(JobNotFoundError(f"Slurm does not know {ref.native_id} ({ref.run_id})"))
+        except LostContactError as error:
+            return Unknown(error)
+        except BlobsyncError as error:
+            return Refused(error)
+        return Accepted(ref)
+
+    def scale(self, ref: JobRef, nodes: int) -> Outcome:
+        """Only to fewer nodes: https://slurm.schedmd.com/faq.html#job_size. The first one, which has the script, stays.
+
+        Slurm kills what runs on the others at once.
+        """
+        try:
+            info = self.get([ref])[0]
+            if info.state is not State.RUNNING:
+                return Refused(JobError(f"{ref.run_id} is {info.state} on Slurm: only a job that runs can be scaled"))
+            if nodes > len(info.nodes):
+                text = f"Slurm gives no more nodes to a job that runs: {ref.run_id} has {len(info.nodes)}"
+                hint = f"blobsync resubmit {ref.run_id} starts it again with as many as are free"
+                return Refused(UsageError(text, hint=hint))
+            kept = ",".join(info.nodes[:nodes])
+            if nodes < len(info.nodes):
+                done = self._login.run(("scontrol", "update", f"JobId={_number(ref)}", f"NodeList={kept}"))
+                if done.returncode:
+                    error = JobError(f"Slurm did not scale {ref.run_id}: {slurm_replies.complaint(done.stderr)}")
+                    return Unknown(error) if slurm_replies.may_have_submitted(done.stderr) else Refused(error)
+        except LostContactError as error:
+            return Unknown(error)
+        except BlobsyncError as error:
+            return Refused(error)
+        return Accepted(ref)
+
+    def logs(self, ref: JobRef) -> Sequence[LogFile]:
+        return self._login.logs(_place(ref))
+
+    def read_log(self, log: LogFile, start: int, end: int | None) -> bytes:
+        return self._login.read(log.handle, start, end)
+
+    def summary(self) -> ClusterSummary:
+        nodes = self._ask(("sinfo", "-h", "-N", "-O", slurm_replies.SINFO_FORMAT))
+        return slurm_replies.read_summary(nodes, self._squeue().splitlines())
+
+    def blame(self) -> Sequence[Holder]:
+        return slurm_replies.read_holders(self._squeue().splitlines())
+
+    def ssh_command(self, ref: JobRef, node: int = 0, *, holds: bool = False) -> Sequence[str]:
+        place = _place(ref)
+        shell = (self._python, "-I", f"{place}/{HOLDER}", *entering(place, node)) if holds else ("bash",)
+        argv = self._login.argv((*self._beside(ref, node), "--pty", *shell))
+        return (argv[0], "-t", *argv[1:]) if argv[0] == "ssh" else argv
+
+    def forward_argv(self, ref: JobRef, forward: PortForward) -> Sequence[str]:
+        """Through the login node to the node's own address; or to the node itself, by way of the login node."""
+        node, login = self._node(ref, forward.node), self._login.host.removeprefix("ssh://")
+        jump = read_machine(login, "ssh") if login else None
+        if forward.node_ssh or jump is None:
+            there = SshMachine(read_host(node, "node"))
+            return forward_line(there, local=forward.local, remote=forward.remote, jump=jump)
+        return forward_line(jump, local=forward.local, remote=forward.remote, to=self._address(node))
+
+    def python_beside(self, ref: JobRef, node: int, source: str) -> Sequence[str]:
+        return self._login.argv((*self._beside(ref, node), self._python, "-I", "-c", source))
+
+    def program_address(self, ref: JobRef, forward: PortForward) -> str:
+        behind_ssh = forward.node_ssh or not self._login.host
+        return LOOPBACK if behind_ssh else self._address(self._node(ref, forward.node))
+
+    def _beside(self, ref: JobRef, node: int) -> tuple[str, ...]:
+        name = self._node(ref, node)
+        return ("srun", "--overlap", "--jobid", _number(ref), "-w", name, "-N1", "-n1")
+
+    def _node(self, ref: JobRef, node: int) -> str:
+        info = self.get([ref])[0]
+        if info.state.is_final or node >= len(info.nodes):
+            raise JobError(f"{ref.run_id} is {info.state} and has no node {node}")
+        return info.nodes[node]
+
+    def _address(self, node: str) -> str:
+        """What Slurm calls the node's address, which its name need not be."""
+        answer = " ".join(self._ask(("scontrol", "show", "node", "-o", read_host(node, "node"))))
+        found = re.search(r"\bNodeAddr=(\S+)", answer)
+        return read_host(found[1] if found else node, "node")
+
+    def _squeue(self, *selection: str) -> str:
+        done = self._login.run(("squeue", "-h", "-t", "all", "-O", slurm_replies.SQUEUE_FORMAT, *selection))
+        # squeue fails if the only requested job is forgotten.
+        if done.returncode and "Invalid job id" not in done.stderr:
+            raise _unavailable("squeue", done.stderr)
+        return done.stdout
+
+    def _accounting(self, *selection: str) -> Mapping[str, slurm_replies.SlurmJob]:
+        command = ("sacct", "-n", "--parsable2", "-X", "-D", "-o", slurm_replies.SACCT_FORMAT)
+        try:
+            done = self._login.run((*command, *selection))
+        except LostContactError:
+            raise
+        except BackendUnavailableError:
+            return {}
+        # Without slurmdbd it says that accounting is disabled; our exit_code file is next in line.
+        return {} if done.returncode else slurm_replies.read_sacct(done.stdout)
+
+    def _ask(self, command: Sequence[str]) -> Sequence[str]:
+        done = self._login.run(command)
+        if done.returncode:
+            raise _unavailable(command[0], done.stderr)
+        return done.stdout.splitlines()
+
+
+def _with_size(info: RunInfo) -> RunInfo:
+    """A job that runs has the nodes that it is to have; nobody records when that changed."""
+    now = NodeChange(time.time(), len(info.nodes), len(info.nodes), seen=True)
+    return replace(info, changes=(now,)) if info.state is State.RUNNING else info
+
+
+def _number(ref: JobRef) -> str:
+    if not _NUMBER.fullmatch(ref.native_id):
+        raise JobError(f"{ref.native_id!a}, recorded for {ref.run_id}, is not a Slurm job number")
+    return ref.native_id
+
+
+def _place(ref: JobRef) -> str:
+    """The job's own folder: files are removed there, so that a record must not name another one."""
+    if (
+        not ref.place.startswith("/")
+        or ref.place != f"{posixpath.dirname(ref.place).rstrip('/')}/{run_name(ref.run_id)}"
+    ):
+        raise JobError(f"{ref.place!a}, recorded for {ref.run_id}, is not its folder")
+    if local_problem(ref.place[1:]):
+        raise JobError(f"{ref.place!a}, recorded for {ref.run_id}, is not a folder")
+    return ref.place
+
+
+def _of_these(
+    names: Mapping[str, str], found: Mapping[str, slurm_replies.SlurmJob]
+) -> dict[str, slurm_replies.SlurmJob]:
+    """Without other jobs of these numbers: another cluster counts as well, and Slurm begins anew some day."""
+    return {number: job for number, job in found.items() if job.name in ("", names.get(number))}
+
+
+def _from_exit_code(run_id: str, answer: tuple[int, float] | None) -> RunInfo:
+    if answer is None:
+        return RunInfo(run_id, State.UNKNOWN, reason="Slurm no longer knows it, and it recorded no exit code")
+    code, ended = answer
+    return RunInfo(run_id, State.FAILED if code else State.COMPLETED, exit_code=code, ended=ended)
+
+
+def _unavailable(program: str, stderr: str) -> BackendUnavailableError:
+    return BackendUnavailableError(f"{program} does not respond: {slurm_replies.complaint(stderr)}")

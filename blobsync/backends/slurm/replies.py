@@ -1,0 +1,308 @@
+"""Output of Slurm's commands, as values. Pure.
+
+``squeue -O`` pads and cuts each field to the width that was asked for, so its lines are read by position.
+
+pyslurm has to be built against the cluster's own version of Slurm, and ``--json`` of its commands came with 21.08 and
+changes from version to version; the text output is stable.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from blobsync.backends.protocol import ClusterSummary, Holder
+from blobsync.jobspec.spec import RunInfo, State, StateChange
+
+# https://slurm.schedmd.com/job_state_codes.html. A preempted job that is to run again is in squeue as PENDING;
+# one that is only in the accounting as PREEMPTED will not.
+STATES: Mapping[str, State] = {
+    "PENDING": State.QUEUED,
+    "REQUEUED": State.QUEUED,
+    "REQUEUE_FED": State.QUEUED,
+    "REQUEUE_HOLD": State.QUEUED,
+    "RESV_DEL_HOLD": State.QUEUED,
+    "SPECIAL_EXIT": State.QUEUED,
+    "SUSPENDED": State.QUEUED,
+    "STOPPED": State.QUEUED,
+    "CONFIGURING": State.PREPARING,
+    "RUNNING": State.RUNNING,
+    "COMPLETING": State.RUNNING,
+    "RESIZING": State.RUNNING,
+    "SIGNALING": State.RUNNING,
+    "STAGE_OUT": State.RUNNING,
+    "COMPLETED": State.COMPLETED,
+    "BOOT_FAIL": State.FAILED,
+    "DEADLINE": State.FAILED,
+    "FAILED": State.FAILED,
+    "LAUNCH_FAILED": State.FAILED,
+    "NODE_FAIL": State.FAILED,
+    "OUT_OF_MEMORY": State.FAILED,
+    "PREEMPTED": State.FAILED,
+    "REVOKED": State.FAILED,
+    "TIMEOUT": State.FAILED,
+    "CANCELLED": State.CANCELED,
+}
+
+COLUMNS = (
+    ("JobArrayID", 40),
+    ("State", 24),
+    ("RestartCnt", 12),
+    ("exit_code", 12),
+    ("StartTime", 24),
+    ("EndTime", 24),
+    ("NumNodes", 12),
+    ("tres-per-node", 40),
+    ("UserName", 32),
+    ("NodeList", 256),
+    ("Reason", 160),
+    ("Name", 128),
+    ("Comment", 128),
+)
+SQUEUE_FORMAT = ",".join(f"{name}:{width}" for name, width in COLUMNS)
+SACCT_FORMAT = "JobID,State,ExitCode,Start,End,NodeList,JobName"
+SINFO_FORMAT = "NodeList:64,StateLong:32,Gres:96,GresUsed:96"
+_SINFO_WIDTHS = (64, 32, 96, 96)
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmJob:
+    """One job, or one task of an array, as squeue or sacct shows it. ``earlier`` are its runs before a requeue."""
+
+    job_id: str
+    word: str
+    restarts: int = 0
+    exit_code: int | None = None
+    started: float | None = None
+    ended: float | None = None
+    nodes: tuple[str, ...] = ()
+    reason: str = ""
+    name: str = ""
+    comment: str = ""
+    user: str = ""
+    gpus: int = 0
+    node_count: int = 0
+    earlier: tuple[SlurmJob, ...] = ()
+
+    @property
+    def state(self) -> State:
+        """A state of a newer Slurm is ``UNKNOWN``; sacct writes ``CANCELLED by 1000``."""
+        return STATES.get(self.word.split(" ")[0].rstrip("+"), State.UNKNOWN)
+
+
+def submitted_id(stdout: str) -> str:
+    """``sbatch --parsable`` answers ``id`` or ``id;cluster``."""
+    return stdout.strip().split(";")[0]
+
+
+def may_have_submitted(stderr: str) -> bool:
+    """Whether sbatch timed out: the controller may have accepted the job."""
+    return "timed out" in stderr.lower()
+
+
+def complaint(stderr: str) -> str:
+    """The sentence in what a command of Slurm wrote to standard error, without the program's name."""
+    lines = [line for line in stderr.strip().splitlines() if line.strip()]
+    telling = [line for line in lines if "error:" in line] or lines[-1:]
+    return re.sub(r"^\w+: (error: )?", "", telling[0]) if telling else "no reason given"
+
+
+def read_squeue(text: str) -> dict[str, SlurmJob]:
+    """By job id; the tasks of an array are one job."""
+    tasks: dict[str, list[SlurmJob]] = {}
+    for line in text.splitlines():
+        if line.strip():
+            job = _squeue_line(line)
+            tasks.setdefault(job.job_id.split("_")[0], []).append(job)
+    return {job_id: _together(job_id, jobs) for job_id, jobs in tasks.items()}
+
+
+def read_sacct(text: str) -> dict[str, SlurmJob]:
+    """By job id, of ``sacct -n --parsable2 -X -D -o`` with :data:`SACCT_FORMAT`.
+
+    With ``-D`` there is a line for each time that a job was queued (https://slurm.schedmd.com/sacct.html), and for
+    older jobs of the same number, which have other names.
+    """
+    runs: dict[str, list[SlurmJob]] = {}
+    for line in text.splitlines():
+        job_id, word, code, start, end, nodes, name = [*line.split("|"), *[""] * 6][:7]
+        exit_code, _, signal = code.partition(":")
+        number = 128 + _number(signal) if _number(signal) else _number(exit_code)
+        job = SlurmJob(job_id, word, 0, number, _when(start), _when(end), expand_nodes(nodes), name=name)
+        runs.setdefault(job_id, []).append(job)
+    tasks: dict[str, list[SlurmJob]] = {}
+    for job_id, lines in runs.items():
+        tasks.setdefault(job_id.split("_")[0], []).append(_latest(lines))
+    return {job_id: _together(job_id, jobs) for job_id, jobs in tasks.items()}
+
+
+def _latest(runs: Sequence[SlurmJob]) -> SlurmJob:
+    # One that waits has not started.
+    *before, last = sorted(runs, key=lambda job: job.started or float("inf"))
+    earlier = tuple(job for job in before if job.name == last.name)
+    return replace(last, restarts=len(earlier), earlier=earlier)
+
+
+def as_run_info(run_id: str, job: SlurmJob) -> RunInfo:
+    """Slurm's state of a job as ours; fields of ended jobs are empty before that."""
+    state = job.state
+    reason = "" if job.reason == "None" else job.reason
+    if state is State.FAILED and job.word != "FAILED":
+        reason = f"{job.word}: {reason}" if reason else job.word
+    return RunInfo(
+        run_id,
+        state,
+        exit_code=job.exit_code if state.is_final else None,
+        restarts=job.restarts,
+        reason=reason,
+        started=None if state is State.QUEUED else job.started,
+        ended=job.ended if state.is_final else None,
+        nodes=job.nodes,
+        states=tuple(_earlier_states(job)),
+    )
+
+
+def _earlier_states(job: SlurmJob) -> Iterator[StateChange]:
+    for number, run in enumerate(job.earlier):
+        if run.started and run.ended:
+            yield StateChange(run.started, State.RUNNING, number)
+            yield StateChange(run.ended, State.QUEUED, number + 1)
+
+
+def read_summary(sinfo_lines: Sequence[str], squeue_lines: Sequence[str]) -> ClusterSummary:
+    """From ``sinfo -N -O`` with :data:`SINFO_FORMAT`, where a node is listed once per partition."""
+    nodes: dict[str, tuple[str, int, int]] = {}
+    for line in sinfo_lines:
+        name, word, gres, used = _cut(line, _SINFO_WIDTHS)
+        nodes[name] = (word, count_gpus(gres), count_gpus(used))
+    up = [node for node in nodes.values() if not node[0].startswith(("down", "drain", "fail", "inval", "power"))]
+    states = Counter(_squeue_line(line).state for line in squeue_lines if line.strip())
+    unusable = len(nodes) - len(up)
+    return ClusterSummary(
+        nodes_total=len(nodes),
+        nodes_free=sum(word.startswith("idle") for word, _, _ in up),
+        gpus_total=sum(total for _, total, _ in nodes.values()),
+        gpus_free=sum(total - used for _, total, used in up),
+        jobs_running=states[State.RUNNING],
+        jobs_queued=states[State.QUEUED],
+        notes=(f"{unusable} nodes are down or drained",) if unusable else (),
+    )
+
+
+def read_holders(squeue_lines: Sequence[str]) -> tuple[Holder, ...]:
+    """Running and waiting jobs; ended jobs use nothing."""
+    jobs = [_squeue_line(line) for line in squeue_lines if line.strip()]
+    return tuple(
+        Holder(job.user, job.job_id, job.name, job.state, job.gpus * job.node_count, job.node_count)
+        for job in jobs
+        if not job.state.is_final
+    )
+
+
+def count_gpus(gres: str) -> int:
+    """Of ``gpu:a100:4(S:0-1),gpu:2`` six; of ``(null)`` none."""
+    bare = re.sub(r"\([^)]*\)", "", gres)
+    return sum(_number(match[1]) for match in re.finditer(r"gpu(?::[^:,]+)?:([0-9]+)(?=,|$)", bare))
+
+
+# Slurm itself allows for 65,536 nodes in a cluster.
+_MOST_NODES = 100_000
+_SHOWN_CHARS = 200
+
+
+def expand_nodes(text: str) -> tuple[str, ...]:
+    """``n[1-2,5],m07`` is n1, n2, n5, m07; leading zeros stay. Other or endless lists stay as they are."""
+    names: list[str] = []
+    for part in re.findall(r"[^,\[]+(?:\[[^\[\]]*\])?", text.strip()):
+        head, bracket, ranges = part.partition("[")
+        if not bracket:
+            names.extend([] if head in ("(null)", "None assigned", "None") else [head])
+            continue
+        for one in ranges.rstrip("]").split(","):
+            first, _, last = one.partition("-")
+            numbers = _numbers(first, last or first)
+            if len(names) + len(numbers) > _MOST_NODES or not numbers:
+                return (text.strip()[:_SHOWN_CHARS],)
+            names.extend(f"{head}{number:0{len(first)}d}" for number in numbers)
+    return tuple(names)
+
+
+def _numbers(first: str, last: str) -> range:
+    if not re.fullmatch(r"[0-9]{1,9}", first) or not re.fullmatch(r"[0-9]{1,9}", last):
+        return range(0)
+    return range(int(first), int(last) + 1)
+
+
+def _squeue_line(line: str) -> SlurmJob:
+    fields = dict(zip((name for name, _ in COLUMNS), _cut(line, [width for _, width in COLUMNS]), strict=True))
+    status = _number(fields["exit_code"])
+    return SlurmJob(
+        fields["JobArrayID"],
+        fields["State"],
+        _number(fields["RestartCnt"]),
+        # A wait status: the code in the upper byte, the signal in the lower one.
+        status >> 8 if status >> 8 else 128 + (status & 127) if status else 0,
+        _when(fields["StartTime"]),
+        _when(fields["EndTime"]),
+        expand_nodes(fields["NodeList"]),
+        fields["Reason"],
+        fields["Name"],
+        fields["Comment"],
+        fields["UserName"],
+        count_gpus(fields["tres-per-node"]),
+        _number(fields["NumNodes"].split("-")[0]),
+    )
+
+
+def _number(text: str) -> int:
+    """Zero for an invalid or impossible number."""
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 0
+
+
+def _together(job_id: str, tasks: Sequence[SlurmJob]) -> SlurmJob:
+    """An array has the state of its least advanced task; it failed if one task did."""
+    order = (
+        State.RUNNING,
+        State.PREPARING,
+        State.QUEUED,
+        State.UNKNOWN,
+        State.FAILED,
+        State.CANCELED,
+        State.CANCELING,
+        State.COMPLETED,
+    )
+    leading = min(tasks, key=lambda job: order.index(job.state))
+    if len(tasks) == 1:
+        return replace(leading, job_id=job_id)
+    counts = Counter(str(job.state) for job in tasks)
+    reason = ", ".join(f"{number} {word}" for word, number in sorted(counts.items()))
+    starts = [job.started for job in tasks if job.started]
+    ends = [job.ended for job in tasks if job.ended]
+    return replace(
+        leading,
+        job_id=job_id,
+        restarts=max(job.restarts for job in tasks),
+        started=min(starts, default=None),
+        ended=max(ends, default=None),
+        nodes=tuple(dict.fromkeys(node for job in tasks for node in job.nodes)),
+        reason=reason,
+    )
+
+
+def _cut(line: str, widths: Sequence[int]) -> list[str]:
+    cells, at = [], 0
+    for width in widths:
+        cells.append(line[at : at + width].strip())
+        at += width
+    return cells
+
+
+def _when(text: str) -> float | None:
+    """Local time of the machine that answered, without a zone."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None

@@ -1,0 +1,237 @@
+"""The batch script of a job. Pure: the same specification gives the same text."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from blobsync.base.errors import ConfigError
+from blobsync.jobspec.spec import (
+    FIRST_MASTER_PORT,
+    JOB_CODE,
+    MASTER_PORTS,
+    OUTPUT_FAILED_EXIT,
+    SETUP_FAILED_EXIT,
+    JobSpec,
+    run_name,
+)
+
+# The submitting shell's variables that a job gets: only where programs are. Values of the job itself come
+# from its specification, because a comma in a value breaks --export.
+EXPORTED = (
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+    "CONDA_DEFAULT_ENV",
+    "MODULEPATH",
+    "LOADEDMODULES",
+)
+
+# Options that sbatch has under the same name, in the order of the script.
+_DIRECTIVES = ("partition", "qos", "account", "constraint", "reservation", "gres", "mem", "array")
+
+# A line of the script must stay one line, whatever the configuration says.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+_BODY = """\
+# --chdir is the job's own folder.
+RUN=$PWD
+echo "${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}" > slurm_job_id
+TASK=$RUN${{SLURM_ARRAY_TASK_ID:+/task_$SLURM_ARRAY_TASK_ID}}
+mkdir -p "$TASK/user_logs" "$TASK/system_logs"
+rm -rf "$TASK/exit_code" "$TASK/up"{old_code}
+mkdir "$TASK/up"
+export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1){reached}
+export MASTER_PORT=$(({first_port} + SLURM_JOB_ID % {ports}))
+export HWLOC_COMPONENTS="${{HWLOC_COMPONENTS:--gl}}"
+export BLOBSYNC_HOSTS=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -sd,)
+# A program may start srun or mpirun itself. These would wait for what our own steps hold (Slurm before 20.11 knows no
+# option --overlap, and does not need it), and would pass on only what sbatch was told to export.
+export SLURM_OVERLAP=1 SLURM_EXPORT_ENV=ALL
+PLACE=({place})
+ONCE_PER_NODE=(srun --export=ALL --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --kill-on-bad-exit=1)
+ended() {{
+    echo "$1" > "$TASK/exit_code.new" && mv "$TASK/exit_code.new" "$TASK/exit_code"
+    exit "$1"
+}}
+
+# A warning waits until all {ranks} processes are there to hear it.
+warn() {{
+    warned=1
+    [ -n "${{child:-}}" ] || return
+    until [ "$(ls "$TASK/up" | wc -l)" -ge {ranks} ]; do
+        kill -0 "$child" 2>/dev/null || return
+        sleep 0.5
+    done
+    # And has come up: some clusters signal the program itself, ready or not.
+    sleep 3
+    kill -USR1 "$child"
+}}
+trap warn USR1
+
+# Once per node: the last uploads, and nothing left behind.
+finish() {{{recount}
+    "${{ONCE_PER_NODE[@]}}" --open-mode=append --output="$TASK/system_logs/finish.txt" \\
+        {start} finish "${{PLACE[@]}}" --code "$1"
+}}
+
+# Once per node: the code, the folders, the setup commands.
+"${{ONCE_PER_NODE[@]}}" --open-mode=append --output="$TASK/system_logs/prepare.txt" \\
+    {start} prepare "${{PLACE[@]}}" || {{ finish {setup_failed}; ended {setup_failed}; }}
+
+# Once per process, in the background so that the traps act at once.
+{launch} \\
+    {start} exec "${{PLACE[@]}}"{log} &
+child=$!
+trap 'kill -TERM "$child"' TERM
+[ -z "${{warned:-}}" ] || warn
+while :; do
+    wait "$child"; code=$?
+    kill -0 "$child" 2>/dev/null || break
+done{own_code}
+
+finish "$code" || {{ [ "$code" -ne 0 ] || code={output_failed}; }}
+ended "$code"
+"""
+
+_SRUN = 'srun --export=ALL --kill-on-bad-exit=1 --open-mode=append --output="$TASK/user_logs/{log}"'
+_ELASTIC_SRUN = (
+    'srun --no-kill --kill-on-bad-exit=0 --wait=0 --export=ALL --open-mode=append --output="$TASK/user_logs/{log}"'
+)
+_MPIRUN = "env{env} mpirun --npernode {procs} -x MASTER_ADDR -x MASTER_PORT -x BLOBSYNC_HOSTS"
+
+_SET_HERE = ("MASTER_ADDR", "MASTER_PORT", "BLOBSYNC_HOSTS", "SLURM_OVERLAP", "SLURM_EXPORT_ENV")
+
+
+# What an elastic job adds. srun ends with the highest code of all nodes, those that were lost on the way included; node
+# 0 says how the job ended. Then not all nodes may be there any more.
+_ELASTIC = {
+    "old_code": f' "$TASK/{JOB_CODE}"',
+    "own_code": f"""
+[ "$code" = {OUTPUT_FAILED_EXIT} ] || ! [ -s "$TASK/{JOB_CODE}" ] || code=$(cat "$TASK/{JOB_CODE}")""",
+    # The name of a node need not be that of a host; this is where Slurm itself reaches it.
+    "reached": r"""
+MASTER_ADDR=$(scontrol show node "$MASTER_ADDR" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p' | head -n1)""",
+    "recount": """
+    NOW=$(squeue -h -j "$SLURM_JOB_ID" -o %D)
+    ONCE_PER_NODE+=(--no-kill --kill-on-bad-exit=0 --nodes="$NOW" --ntasks="$NOW")""",
+}
+
+
+def build_script(spec: JobSpec, options: Mapping[str, Any]) -> str:
+    """The text for sbatch. ``options`` are the cluster's ``slurm:`` keys with the submission's own on top."""
+    lines = ["#!/bin/bash", *(f"#SBATCH --{text}" for text in _directives(spec, options)), ""]
+    if options.get("scratch"):
+        lines.append(f"export BLOBSYNC_SCRATCH={_quoted('scratch', options['scratch'])}")
+    if options.get("cpus_per_task"):
+        # Since 22.05 srun does not take it over from sbatch.
+        lines.append(f"export SRUN_CPUS_PER_TASK={_whole('cpus_per_task', options['cpus_per_task'])}")
+    place = ['--job "$RUN/job.json" --secrets "$RUN/secrets.json" --run-dir "$RUN"']
+    for name in ("sync_seconds", "keep_root"):
+        if options.get(name) is not None:
+            place.append(f"--{name.replace('_', '-')} {_quoted(name, options[name])}")
+    # Slurm gives each task a log of its own; under mpirun blobsync opens them.
+    mpirun = options.get("launcher") == "mpirun"
+    python = _quoted("interpreter_path", options.get("python") or "python3")
+    body = _BODY.format(
+        place=" ".join(place),
+        start=f'{python} -I "$RUN/bootstrap.py"',
+        launch=_launcher(spec, mpirun=mpirun),
+        log=" --log" if mpirun else "",
+        ranks='"$SLURM_JOB_NUM_NODES"' if spec.is_elastic else spec.world_size,
+        first_port=FIRST_MASTER_PORT,
+        ports=MASTER_PORTS,
+        setup_failed=SETUP_FAILED_EXIT,
+        output_failed=OUTPUT_FAILED_EXIT,
+        **(_ELASTIC if spec.is_elastic else dict.fromkeys(_ELASTIC, "")),
+    )
+    return "\n".join([*lines, body])
+
+
+def _launcher(spec: JobSpec, *, mpirun: bool) -> str:
+    if mpirun and spec.is_elastic:
+        raise ConfigError("mpirun ends when a node is lost; an elastic job needs srun", key="slurm.launcher")
+    if mpirun:
+        return _MPIRUN.format(env=_variables(spec.env), procs=spec.procs_per_node)
+    return (_ELASTIC_SRUN if spec.is_elastic else _SRUN).format(log=_log_name(spec))
+
+
+def _variables(env: Mapping[str, str]) -> str:
+    """What mpirun itself may have to know, as words of ``env``; its place in the job stays as the script says it.
+
+    A value that no system takes is left to the node, which refuses the job.
+    """
+    named = [name for name in env if _VARIABLE.fullmatch(name) and name not in _SET_HERE]
+    words = [f"{name}={env[name]}" for name in sorted(named) if "\0" not in env[name]]
+    return "".join(f" {shlex.quote(word)}" for word in words if word.encode("utf-8", "replace").decode() == word)
+
+
+def _size(spec: JobSpec) -> list[str]:
+    """With a number of tasks, Slurm gives an elastic job no more nodes than that needs."""
+    if spec.is_elastic:
+        return [f"nodes={spec.nodes}-{spec.max_nodes}", "no-kill"]
+    return [f"nodes={spec.nodes}", f"ntasks-per-node={spec.procs_per_node}"]
+
+
+def _directives(spec: JobSpec, options: Mapping[str, Any]) -> list[str]:
+    export = (*EXPORTED, *(_variable(name) for name in options.get("export") or ()))
+    lines = [
+        f"job-name={run_name(spec.run_id)}",
+        f"comment={_quoted('comment', f'blobsync:{spec.cluster}')}",
+        *_size(spec),
+        "requeue",
+        "open-mode=append",
+        "signal=B:USR1@60",
+        "output=system_logs/batch.txt",
+        f"export={','.join(export)}",
+    ]
+    if spec.gpus_per_node and not options.get("gres"):
+        lines.append(f"gpus-per-node={spec.gpus_per_node}")
+    if options.get("time") or spec.timeout_s:
+        lines.append(f"time={_quoted('time', options.get('time') or -(-int(spec.timeout_s or 0) // 60))}")
+    for name in _DIRECTIVES:
+        # Zero GPUs are not a resource to request.
+        if options.get(name) and (spec.gpus_per_node or "{gpus}" not in str(options[name])):
+            value = str(options[name]).replace("{gpus}", str(spec.gpus_per_node))
+            lines.append(f"{name}={_quoted(name, value)}")
+    if options.get("cpus_per_task"):
+        lines.append(f"cpus-per-task={_whole('cpus_per_task', options['cpus_per_task'])}")
+    if options.get("exclusive"):
+        lines.append("exclusive")
+    return [*lines, *(_one_line("args", argument).lstrip("-") for argument in options.get("args") or ())]
+
+
+def _quoted(key: str, value: object) -> str:
+    return shlex.quote(_one_line(key, value))
+
+
+def _one_line(key: str, value: object) -> str:
+    text = str(value)
+    if _CONTROL.search(text):
+        raise ConfigError(f"{text!a} contains a line break or another control character", key=f"slurm.{key}")
+    return text
+
+
+def _whole(key: str, value: object) -> int:
+    if not str(value).isascii() or not str(value).isdigit():
+        raise ConfigError(f"{value!a} is not a whole number", key=f"slurm.{key}")
+    return int(str(value))
+
+
+def _variable(name: object) -> str:
+    if not _VARIABLE.fullmatch(str(name)):
+        raise ConfigError(f"{name!a} is not a variable name", key="slurm.export")
+    return str(name)
+
+
+def _log_name(spec: JobSpec) -> str:
+    return "std_log_process_%t.txt" if spec.has_numbered_logs else "std_log.txt"

@@ -1,0 +1,78 @@
+"""One submitted job as the history has it, and the choice of some of many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from blobsync.jobs.home import Home
+from blobsync.jobspec.spec import JobRef, JobSpec, RunInfo, State, StateChange
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """One submitted job and the last that is known of it. Times in seconds since 1970.
+
+    ``confirmed`` is when its backend last sent ``info`` (0: never), ``current`` whether that was just now. ``home`` is
+    where it was given; jobs that an older blobsync recorded have none. ``states`` are the changes of its state that are
+    known, by their times; ``spans_of`` makes spans of them.
+    """
+
+    spec: JobSpec
+    ref: JobRef
+    backend: str
+    info: RunInfo
+    submitted: float
+    cancel_asked: bool = False
+    successor_of: str = ""
+    home: Home | None = None
+    confirmed: float = 0.0
+    current: bool = False
+    states: tuple[StateChange, ...] = field(default=(), repr=False)
+
+    def __repr__(self) -> str:
+        code = f" ({self.info.exit_code})" if self.info.exit_code else ""
+        return f"<JobRecord {self.run_id}: {self.info.state}{code} on {self.cluster}>"
+
+    @property
+    def state(self) -> State:
+        """The last known state; :attr:`is_settled` says whether it is current."""
+        return self.info.state
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of its program; None if it runs or if unknown."""
+        return self.info.exit_code
+
+    @property
+    def reason(self) -> str:
+        """Why it is in this state, for people; often empty."""
+        return self.info.reason
+
+    @property
+    def url(self) -> str | None:
+        """The page that shows it, where its platform has one."""
+        return self.ref.url or None
+
+    @property
+    def run_id(self) -> str:
+        """Our id of the job."""
+        return self.spec.run_id
+
+    @property
+    def cluster(self) -> str:
+        """The cluster file that it was submitted with."""
+        return self.spec.cluster
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether ``info`` holds now: it has ended, or was asked for just now."""
+        return self.current or self.info.state.is_final
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs: in one of these states (none: in any), of one cluster, with ``text`` in their id, name or command."""
+
+    states: tuple[State, ...] = ()
+    cluster: str | None = None
+    text: str = ""

@@ -1,0 +1,275 @@
+"""Which code a job runs: the last upload of ``init`` from here, code that the user trusts, or what the user names.
+
+What lies at ``code_path`` is chosen by whoever may write there, and so is the digest beside it. A digest counts if it
+is on record here (``config.trusted_code``), or is that of the code here; the node holds the code to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from blobsync.base.errors import ArchiveError, ConfigError, NothingMatchedError, UntrustedCodeError, UsageError
+from blobsync.code.project_code import Code, CodeProject, CodeState
+from blobsync.config.model import Cluster, CodeEntry
+from blobsync.config.trusted_code import (
+    KnownCode,
+    demand_digest,
+    load_known_code,
+    trust_code,
+    trust_code_command,
+)
+from blobsync.jobspec.spec import CodeRef
+
+
+@dataclass(frozen=True, slots=True)
+class CodeWish:
+    """What the user says of the code: ``init`` packs and uploads it first, ``digest`` is what this one job runs,
+    ``trust`` what the project's jobs may run from now on. ``looks_only``: nothing is recorded."""
+
+    init: bool = False
+    digest: str = ""
+    trust: str = ""
+    looks_only: bool = False
+
+    def __post_init__(self) -> None:
+        given = [f"--{name}" for name, is_given in self._given() if is_given]
+        if len(given) > 1:
+            raise UsageError(f"{' and '.join(given)} cannot be combined", hint="each says which code the job runs")
+
+    def _given(self) -> tuple[tuple[str, bool], ...]:
+        return ("init", self.init), ("code", bool(self.digest)), ("trust-code", bool(self.trust))
+
+
+@dataclass(frozen=True, slots=True)
+class CodeChoice:
+    """The code that a job is to run, None for the project's folder as it is, and what the user should know."""
+
+    ref: CodeRef | None
+    warnings: tuple[str, ...] = ()
+
+
+ChooseCode = Callable[[Cluster], CodeChoice]
+
+
+# The project through a cluster; whoever asks closes it.
+ProjectOpener = Callable[[Cluster], CodeProject]
+
+_LAST = CodeWish()
+
+
+def code_chooser(open_project: ProjectOpener, wish: CodeWish = _LAST) -> ChooseCode:
+    """Choose the code at ``code_path`` of a cluster, as the user wishes."""
+
+    def choose(cluster: Cluster) -> CodeChoice:
+        project = open_project(cluster)
+        try:
+            return choose_code(project, wish)
+        finally:
+            project.close()
+
+    return choose
+
+
+def choose_code(project: CodeProject, wish: CodeWish = _LAST) -> CodeChoice:
+    """The code of one cluster. Raises ``ConfigError``, ``NothingMatchedError``, ``UntrustedCodeError`` and what init
+    raises."""
+    entry = code_entry(project.cluster, init=wish.init)
+    if entry is None:
+        if wish.digest or wish.trust:
+            option = "--code" if wish.digest else "--trust-code"
+            raise UsageError(f"{option}: cluster {project.cluster.name} has no code_path: its jobs run the code here")
+        return CodeChoice(None)
+    code = Code(project)
+    if wish.init:
+        return _published(code, entry, looks_only=wish.looks_only)
+    choice = _Choice(project, code, entry)
+    if wish.digest:
+        return choice.named(demand_digest(wish.digest, "--code"))
+    return choice.last(demand_digest(wish.trust, "--trust-code") if wish.trust else "", looks_only=wish.looks_only)
+
+
+def code_entry(cluster: Cluster, *, init: bool = False) -> CodeEntry | None:
+    """Where the code of jobs lies; None for the project's own folder. Raises ``ConfigError``. Pure."""
+    if cluster.code is None and (cluster.platform != "local" or init):
+        raise ConfigError(
+            "does not say where the code is",
+            file=cluster.file,
+            key="config_param.code_path",
+            hint="add code_path: {azure_blob_config_file: FILE, path: path/to/code.zip}, then blobsync init",
+        )
+    return cluster.code
+
+
+def demand_known(root: Path, ref: CodeRef | None, run_id: str, *, is_ours: bool, environ: Mapping[str, str]) -> None:
+    """Raise ``UntrustedCodeError`` unless a job's own code may run again.
+
+    ``is_ours``: the job is on record here because it was submitted from here, and not because a service told of it.
+    """
+    if ref is None or (is_ours and ref.digest):
+        return
+    if not ref.digest:
+        raise UntrustedCodeError(
+            f"{run_id} has no digest of its code, so nothing tells whether {ref.blob} is still what it ran",
+            digest="",
+            hint="blobsync resubmit --latest-code takes the code of the last init",
+        )
+    known = load_known_code(root, environ)
+    if ref.digest not in known.trusted and known.find(ref.digest) is None:
+        raise UntrustedCodeError(
+            f"{run_id} was not submitted from here, and its code was not published from here: digest {ref.digest}",
+            digest=ref.digest,
+            hint=f"if you trust who submitted it: {trust_code_command(ref.digest)}; for the code of your last init: "
+            "blobsync resubmit --latest-code",
+        )
+
+
+def _published(code: Code, entry: CodeEntry, *, looks_only: bool) -> CodeChoice:
+    """Today's code, which is uploaded first."""
+    if looks_only:
+        state = code.current_state()
+        return CodeChoice(_ref(entry, state.snapshot.digest, state), state.notes)
+    if not code.goes_to_a_folder:
+        published = code.publish()
+        return CodeChoice(_ref(entry, published.digest, published.state), published.notes)
+    state, result = code.sync_folder()
+    if result is not None and result.exit_code:
+        raise ArchiveError(f"not all of the code arrived at {entry.remote}", hint="blobsync init says what is missing")
+    return CodeChoice(_ref(entry, state.snapshot.digest, state), state.notes)
+
+
+class _Choice:
+    """What lies at ``code_path``, held to what is known here."""
+
+    def __init__(self, project: CodeProject, code: Code, entry: CodeEntry) -> None:
+        self._project, self._code, self._entry = project, code, entry
+        self._store = project.connections.store(entry.account.container)
+        self._where = str(entry.remote)
+
+    def named(self, digest: str) -> CodeChoice:
+        """The code of ``digest``, which the user named."""
+        state, _ = self._here()
+        ref = self._find(digest)
+        if state is not None and state.snapshot.digest == digest:
+            return CodeChoice(_ref(self._entry, digest, state, ref.blob))
+        return CodeChoice(ref, (f"the job runs the code {digest[:12]}, which --code names, not the code here",))
+
+    def last(self, trust: str, *, looks_only: bool) -> CodeChoice:
+        """What is there now, if the user published it from here, has it here, or trusts it."""
+        digest, blob = self._there()
+        state, problem = self._here()
+        if state is not None and state.snapshot.digest == digest:
+            return CodeChoice(_ref(self._entry, digest, state, blob))
+        known = load_known_code(self._project.root, self._project.environ)
+        last = known.last(self._where)
+        ref = _ref(self._entry, digest, None, blob)
+        if last is not None and last.digest == digest:
+            warning = "the job runs the code of the last init"
+            if problem:
+                return CodeChoice(ref, (f"{warning}: {problem}",))
+            return CodeChoice(ref, (f"{warning}, which differs from the code here; submit --init uploads it first",))
+        if trust == digest and digest not in known.trusted and not looks_only:
+            trust_code(self._project.root, (digest,), self._project.environ)
+        if digest in (*known.trusted, trust):
+            told = f"the job runs the code {digest[:12]}, which was not published from here and which you trust"
+            return CodeChoice(ref, (f"{told}; it differs from the code here",))
+        raise self._refusal(digest, known, trust)
+
+    def _there(self) -> tuple[str, str]:
+        """The digest and the blob of what is there now."""
+        claimed = self._code.claimed_digest()
+        if self._code.goes_to_a_folder:
+            if claimed is None:
+                raise self._nothing()
+            return claimed, self._entry.path
+        if claimed is not None:
+            kept = _kept(self._entry, claimed)
+            if self._store.head(kept) is None:
+                raise NothingMatchedError(
+                    f"the archive {kept} of the last init is gone", hint="to make it again: blobsync init"
+                )
+            return claimed, kept
+        read = self._read()
+        if read is None:
+            raise self._nothing()
+        return read, self._entry.path
+
+    def _nothing(self) -> NothingMatchedError:
+        if self._code.goes_to_a_folder:
+            return NothingMatchedError(
+                f"there is no code at {self._where} with a list of its files",
+                hint="blobsync init uploads the code here, with the list",
+            )
+        return NothingMatchedError(
+            f"there is no code at {self._where}", hint="run blobsync init, or submit with --init"
+        )
+
+    def _read(self) -> str | None:
+        try:
+            return self._code.read_digest()
+        except ArchiveError as error:
+            error.message = f"{self._where} was not made by blobsync init: {error.message}"
+            error.hint = "to upload the code here: blobsync init"
+            raise
+
+    def _find(self, digest: str) -> CodeRef:
+        """Where the code of ``digest`` lies. Raises ``NothingMatchedError``."""
+        if self._code.goes_to_a_folder:
+            if self._code.claimed_digest() == digest:
+                return _ref(self._entry, digest, None, self._entry.path)
+        elif self._store.head(_kept(self._entry, digest)) is not None:
+            return _ref(self._entry, digest, None)
+        elif self._code.claimed_digest() is None and self._read() == digest:
+            return _ref(self._entry, digest, None, self._entry.path)
+        raise NothingMatchedError(
+            f"there is no code {digest} at {self._where}", hint="to upload the code here: blobsync init"
+        )
+
+    def _here(self) -> tuple[CodeState | None, str]:
+        """The code here, or why there is none."""
+        try:
+            return self._code.current_state(), ""
+        except ArchiveError as error:
+            return None, error.message
+
+    def _refusal(self, digest: str, known: KnownCode, trust: str) -> UntrustedCodeError:
+        if trust:
+            return UntrustedCodeError(
+                f"{self._where} holds the code {digest}, and not {trust}, which --trust-code names",
+                digest=digest,
+                hint="ask who published it for the digest, or publish the code here: blobsync init",
+            )
+        once = f"for one job: blobsync submit --code {digest} CMD"
+        earlier = known.find(digest)
+        if earlier is not None:
+            day = datetime.fromtimestamp(earlier.at).strftime("%Y-%m-%d %H:%M")
+            return UntrustedCodeError(
+                f"{self._where} holds the code {digest}, which you published on {day}, and not that of your last init",
+                digest=digest,
+                hint="to publish the code here: blobsync init; to run the earlier one: "
+                f"{trust_code_command(digest)}, or {once}",
+            )
+        return UntrustedCodeError(
+            f"the code at {self._where} was not published from here, and you do not trust it yet: digest {digest}",
+            digest=digest,
+            hint=f"if you published it elsewhere, or trust who did: {trust_code_command(digest)}, or {once}; "
+            "to publish the code here instead: blobsync init",
+        )
+
+
+def _kept(entry: CodeEntry, digest: str) -> str:
+    return f"{entry.path}.d/{digest}.zip"
+
+
+def _ref(entry: CodeEntry, digest: str, state: CodeState | None, blob: str = "") -> CodeRef:
+    git = state.git if state else None
+    return CodeRef(
+        str(entry.account.container),
+        blob or (_kept(entry, digest) if entry.path.endswith(".zip") else entry.path),
+        digest,
+        git_commit=(git.commit or "") if git else "",
+        git_dirty=git.dirty if git else False,
+        size=state.snapshot.size if state else 0,
+    )

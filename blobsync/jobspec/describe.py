@@ -1,0 +1,341 @@
+"""Turns a cluster file and a request into a job's specification. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypedDict
+
+from blobsync.base.errors import ConfigError, UsageError
+from blobsync.config.job_keys import LINKING, READ_ONLY_MODES, demand_keys, folder_mode, read_only_words
+from blobsync.config.known_keys import GONE_PLATFORMS, PHILLY_MARKS
+from blobsync.config.model import Cluster, FolderEntry
+from blobsync.jobspec.containers import OPTION as CONTAINER
+from blobsync.jobspec.elastic import Bounds, GivenBounds, find_bounds
+from blobsync.jobspec.hold import WAITING, duration_seconds, hold_seconds
+from blobsync.jobspec.spec import OWN_OUTPUT, SERVICES, CodeRef, FolderLink, JobSpec, LogMirror
+from blobsync.jobspec.topology import JobShape, Size, find_shape
+
+# As docker and Apptainer name an image, or a file of one; what begins otherwise would be an option to them.
+_IMAGE = re.compile(r"[A-Za-z0-9/][A-Za-z0-9_.:/@+-]*")
+
+# Values of variables named like this are kept out of every record.
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|CONNECTION_STRING|SAS", re.IGNORECASE)
+
+# Keys of the cluster file that the node reads.
+_FOR_NODES = ("work_dir", "command_prefix", "sleep_if_fail", "sleep_if_succeed", "batchai")
+
+# Folders of this name are those that jobs write their results to.
+OUTPUT_PREFIX = "output"
+
+# Options of ``submit`` that only Slurm knows.
+SLURM_OPTIONS = ("array", "partition", "qos", "time", "gres")
+
+
+class SubmitKeywords(TypedDict, total=False):
+    """The options of a submission besides its command; the cluster file gives the others.
+
+    ``num_gpu``: GPUs in all, 0 for none. ``nodes``: machines. ``name`` is shown instead of the command.
+    ``multi_process``: one process per GPU, or one per node. ``init`` packs and uploads the code first; ``code`` is
+    the digest of the code to run, ``trust_code`` one that jobs of the project may run from now on. ``elastic`` are the
+    bounds of a job that may change its number of nodes (``1:4``). ``hold`` is how long an interactive job, whose
+    command is ``ssh`` or empty, waits for you (``4h``). The others are Slurm's: ``array`` (``0-9%2``), ``partition``,
+    ``qos``, ``time`` (``2-12:00:00``), ``gres`` (``gpu:a100:4``).
+    """
+
+    num_gpu: int | None
+    nodes: int | None
+    name: str
+    multi_process: bool | None
+    init: bool
+    code: str
+    trust_code: str
+    elastic: str | None
+    hold: str | None
+    array: str | None
+    partition: str | None
+    qos: str | None
+    time: str | None
+    gres: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitRequest:
+    """What one submission asks for; None leaves it to the cluster file. ``here`` is the foreground of this machine,
+    ``elastic`` the bounds of an elastic job, ``MIN:MAX``, ``hold`` how long an interactive job waits, ``4h``."""
+
+    argv: tuple[str, ...]
+    num_gpu: int | None = None
+    nodes: int | None = None
+    name: str = ""
+    multi_process: bool | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    here: bool = False
+    elastic: str = ""
+    hold: str = ""
+
+
+def demand_platform(cluster: Cluster) -> None:
+    """Raise ``ConfigError`` if no file has a platform: a job meant for a cluster must not run here."""
+    if cluster.platform_given:
+        return
+    named = cluster.text("platform")
+    if named in GONE_PLATFORMS or cluster.values.keys() & PHILLY_MARKS:
+        gone = f"names {named}, a job platform that" if named else "is missing, and Philly, which this file is for,"
+        word = "batchai JOB" if named == "batchai" else f"philly {cluster.file}"
+        hint = f"blobsync convert {word} --platform slurm writes a file for Slurm; or kubernetes, aml, local, ..."
+        raise ConfigError(f"{gone} is gone", file=cluster.file, key="platform", hint=hint)
+    hint = "write platform: local to run jobs on this machine, or one of slurm, kubernetes, aml, itp, singularity"
+    if "aml_config" in cluster.values:
+        hint = "for Azure ML, name its compute_target as well; to run jobs on this machine, write platform: local"
+    raise ConfigError("is missing, so no job can run", file=cluster.file, key="platform", hint=hint)
+
+
+def demand_command(request: SubmitRequest) -> None:
+    """Raise ``UsageError`` if there is nothing to run."""
+    if not request.argv:
+        raise UsageError("no command given", hint="blobsync submit python train.py --data voc20")
+
+
+def describe(cluster: Cluster, request: SubmitRequest, run_id: str, code: CodeRef | None) -> JobSpec:
+    """The specification of one submission. Raises ``UsageError`` and ``ConfigError``."""
+    hold = None if request.here else hold_seconds(request.argv, request.hold)
+    if hold:
+        request = _waiting(cluster, request)
+    demand_command(request)
+    if not request.here:
+        demand_keys(cluster.job_refusals)
+    if request.options and cluster.platform != "slurm":
+        option = next(iter(request.options))
+        limit = "the cluster file's timeout is the limit: -p '{timeout: 5h}'" if option == "time" else None
+        raise UsageError(f"--{option} is for Slurm, and {cluster.name} is {cluster.platform}", hint=limit)
+    bounds = elastic_bounds(cluster, request)
+    shape = shape_of(cluster, request)
+    secret = secret_names(cluster)
+    options: dict[str, Any] = {name: cluster.value(name) for name in _FOR_NODES if cluster.value(name)}
+    options.update(request.options)
+    if hold:
+        options["hold"] = hold
+    options.update(own_output(cluster))
+    options.update(container(cluster, request))
+    if code is None:
+        options["in_place"] = str(cluster.root)
+    return JobSpec(
+        run_id=run_id,
+        argv=request.argv,
+        cluster=cluster.name,
+        platform=cluster.platform,
+        name=request.name,
+        nodes=shape.nodes,
+        procs_per_node=shape.procs_per_node,
+        gpus_per_node=shape.gpus_per_node,
+        min_nodes=bounds.least if bounds else None,
+        max_nodes=bounds.most if bounds else None,
+        image=image_of(cluster),
+        env={**philly_variables(cluster), **{name: cluster.env[name] for name in cluster.env if name not in secret}},
+        secret_env=secret,
+        code=code,
+        folders=tuple(folder_link(cluster, entry) for entry in cluster.folders),
+        logs=find_mirror(cluster, run_id),
+        setup=setup_lines(cluster),
+        timeout_s=read_seconds(cluster, "timeout"),
+        preemptible=cluster.flag("preemption_allowed"),
+        retries=cluster.number("retries") or 0,
+        options=options,
+        workers_per_node=shape.workers_per_node,
+    )
+
+
+def _waiting(cluster: Cluster, request: SubmitRequest) -> SubmitRequest:
+    """An interactive job: one program waits on each node, with all its GPUs."""
+    if request.elastic or cluster.number("min_nodes") or cluster.number("max_nodes"):
+        raise UsageError("a job that waits for you has a fixed size", hint="omit --elastic, min_nodes and max_nodes")
+    if request.options.get("array") or (cluster.platform == "slurm" and cluster.text("slurm.array")):
+        raise UsageError("a job that waits for you cannot be an array", hint="omit --array")
+    return replace(request, argv=WAITING, multi_process=False)
+
+
+def elastic_bounds(cluster: Cluster, request: SubmitRequest) -> Bounds | None:
+    """How many nodes the job may have; None: a fixed number. Raises ``UsageError`` and ``ConfigError``."""
+    if request.here:
+        return None
+    if request.elastic and cluster.value("elastic_num_gpu"):
+        raise UsageError(
+            f"--elastic {request.elastic} and elastic_num_gpu of {cluster.file} cannot be combined",
+            hint="use only one of them",
+        )
+    least, most = cluster.number("min_nodes"), cluster.number("max_nodes")
+    bounds = find_bounds(GivenBounds(cluster.platform, request.elastic, least, most, cluster.file))
+    if bounds and (request.options.get("array") or cluster.text("slurm.array")):
+        raise UsageError("an elastic job cannot be an array", hint="omit --array, or submit it without --elastic")
+    return bounds
+
+
+def shape_of(cluster: Cluster, request: SubmitRequest) -> JobShape:
+    """How the job spreads over the machines of the cluster. Raises ``UsageError``."""
+    if cluster.platform == "slurm":
+        _demand_no_gres(cluster, request)
+    return find_shape(
+        Size(
+            cluster.platform,
+            _gpus_asked(cluster, request),
+            request.nodes,
+            cluster.gpu_per_node,
+            cluster.number("nodes"),
+            request.multi_process if request.multi_process is not None else cluster.multi_process,
+            cluster.number("process_count_per_node"),
+            request.here,
+            None if cluster.platform in SERVICES else elastic_bounds(cluster, request),
+        )
+    )
+
+
+def _gpus_asked(cluster: Cluster, request: SubmitRequest) -> int | None:
+    return request.num_gpu if request.num_gpu is not None else cluster.num_gpu
+
+
+def _demand_no_gres(cluster: Cluster, request: SubmitRequest) -> None:
+    """``-n 0`` and a fixed ``gres`` contradict each other."""
+    gres = str(request.options.get("gres") or cluster.text("slurm.gres") or "")
+    if _gpus_asked(cluster, request) == 0 and not request.here and "gpu" in gres and "{gpus}" not in gres:
+        raise UsageError(
+            f"-n 0 requests no GPU, but gres {gres} does", hint="write gres: gpu:{gpus} in the cluster file"
+        )
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a value of this name is treated as a secret."""
+    return _SECRET_NAME.search(name) is not None
+
+
+def secret_names(cluster: Cluster) -> tuple[str, ...]:
+    """The variables whose values are never recorded: those in ``secret_env``, and those that are named like secrets."""
+    listed = cluster.texts("secret_env")
+    return tuple(sorted(name for name in cluster.env if name in listed or is_secret_name(name)))
+
+
+def folder_link(cluster: Cluster, entry: FolderEntry) -> FolderLink:
+    """How a job on ``cluster`` sees the folder entry."""
+    mode = folder_mode(cluster.platform, entry)
+    if entry.storage_type == "file" and cluster.platform in LINKING and mode != "link":
+        raise ConfigError(
+            f"a {cluster.platform} job cannot use an Azure file share",
+            file=cluster.file,
+            key=f"config_param.{entry.key}",
+            hint="mount the share yourself and use mode: link",
+        )
+    return FolderLink(
+        entry.prefix,
+        str(entry.account.container),
+        entry.path,
+        mode,
+        source=_link_source(cluster, entry) if mode == "link" else "",
+        include=entry.include,
+        cache_seconds=entry.blob_cache_timeout,
+        ignore=entry.ignore,
+        # Read-only is the mode's word.
+        fuse_options=read_only_words(entry.blob_fuse_options)[1],
+    )
+
+
+def _link_source(cluster: Cluster, entry: FolderEntry) -> str:
+    base = cluster.text("slurm.shared_root") if cluster.platform == "slurm" else None
+    if base is None and cluster.platform == "slurm" and cluster.text("ssh"):
+        raise ConfigError(
+            f"mode link needs slurm.shared_root, the project's folder on {cluster.text('ssh')}",
+            file=cluster.file,
+            key=f"config_param.{entry.key}",
+            hint="set slurm: {shared_root: /path/there}, or mode: download",
+        )
+    return f"{base or cluster.root}/{entry.prefix}"
+
+
+def image_of(cluster: Cluster) -> str | None:
+    """The image of ``docker``, in the registry that it names. Raises ``ConfigError`` for what is none."""
+    image, address = cluster.docker.reference, cluster.docker.address
+    if image is None or cluster.platform not in LINKING:
+        return image
+    if not _IMAGE.fullmatch(image):
+        raise ConfigError(f"{image!a} is not an image name", file=cluster.file, key="docker.image")
+    return image if not address or image.startswith(f"{address}/") else f"{address}/{image}"
+
+
+def container(cluster: Cluster, request: SubmitRequest) -> dict[str, Any]:
+    """How blobsync runs the image of a job where it starts jobs itself; ``use_custom_docker: false`` rules that out."""
+    docker = cluster.docker
+    if request.here or cluster.platform not in LINKING or docker.reference is None:
+        return {}
+    if cluster.value("use_custom_docker") is False:
+        return {}
+    told = {"runtime": docker.runtime, "args": docker.args, "shm_size": docker.shm_size}
+    return {CONTAINER: {"file": cluster.file, **{name: value for name, value in told.items() if value}}}
+
+
+def philly_variables(cluster: Cluster) -> dict[str, str]:
+    """What programs read on Philly, as far as a file of Philly's says it. Others come from the node."""
+    told = {"PHILLY_VC": cluster.text("vc"), "PHILLY_USER": cluster.text("user_name")}
+    return {name: text for name, text in told.items() if text}
+
+
+def own_output(cluster: Cluster) -> dict[str, str]:
+    """The folder entry in which the job gets a folder of its own, with ``output: per_job``. Raises ``ConfigError``."""
+    if cluster.text("output") != "per_job":
+        return {}
+    named = [entry for entry in cluster.folders if is_output(entry)]
+    written = [entry for entry in named if entry.mode not in READ_ONLY_MODES]
+    if not written:
+        raise ConfigError(
+            "is per_job, but there is no output folder that jobs write to",
+            file=cluster.file,
+            key="output",
+            hint="add output_folder under config_param",
+        )
+    return {OWN_OUTPUT: min(written, key=lambda entry: len(entry.prefix)).prefix}
+
+
+def is_output(entry: FolderEntry) -> bool:
+    """Whether jobs write their results there."""
+    return entry.prefix.startswith(OUTPUT_PREFIX)
+
+
+def find_mirror(cluster: Cluster, run_id: str) -> LogMirror | None:
+    """Logs go beside the output folder, not into it: ``u --mirror output`` must not take them for extras.
+
+    Azure ML keeps the logs of its jobs itself.
+    """
+    if cluster.platform in SERVICES:
+        return None
+    entries = sorted(cluster.folders, key=lambda entry: (not is_output(entry), entry.mode != "upload"))
+    if entries and (is_output(entries[0]) or entries[0].mode == "upload"):
+        place = entries[0].remote
+    elif cluster.code:
+        place = cluster.code.remote
+    else:
+        return None
+    return LogMirror(str(place.container), f"{place.name or 'blobsync'}.logs/{run_id}")
+
+
+def setup_lines(cluster: Cluster) -> tuple[str, ...]:
+    """``setup``; without it, on Azure ML, what ACT did there: requirements.txt and compile.aml.sh, where they exist."""
+    given = cluster.texts("setup")
+    if given or cluster.platform in LINKING:
+        return given
+    compile_args = cluster.text("compile_args") or ""
+    # These files are at the code's root.
+    there = 'cd "$BLOBSYNC_ROOT"; ' if cluster.text("work_dir") else ""
+    return (
+        f"{there}if [ -e requirements.txt ]; then python -m pip install -r requirements.txt; fi",
+        f"{there}if [ -e compile.aml.sh ]; then bash compile.aml.sh {compile_args}; fi",
+    )
+
+
+def read_seconds(cluster: Cluster, key: str) -> int | None:
+    """``90m``, ``5h``, ``2d``, or a number of seconds."""
+    text = cluster.text(key)
+    if not text:
+        return None
+    seconds = duration_seconds(text)
+    if seconds is None:
+        raise ConfigError(f"{text!r} is not a duration: write 90m, 5h or 2d", file=cluster.file, key=key)
+    return seconds

@@ -1,0 +1,43 @@
+"""How the lines of a node's logs are written into the log of its pod, and read from there. Pure.
+
+blobsync node 0, attempt 0                     first of all
+[std_log_process_3 1048576] a line of that file, and the byte at which it begins there
+[std_log_process_3= 1048592] ...               base64 of bytes that are no whole line of UTF-8
+[node_0 0] a line of the node's own log
+
+A kubelet throws the older parts of a long log away: the bytes tell a reader what it lacks, and where the rest belongs.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+
+FIRST_LINE = re.compile(r"blobsync node [0-9]{1,6}, attempt [0-9]{1,6}")
+LINE = re.compile(r"\[(std_log(?:_process_[0-9]{1,7})?|node_[0-9]{1,6})(=?) ([0-9]{1,15})\] (.*)", re.DOTALL)
+# Lines of jobs that an older blobsync submitted do not tell where they belong.
+LINE_WITHOUT_PLACE = re.compile(r"\[(?:std_log(?:_process_[0-9]{1,7})?|node_[0-9]{1,6})=?\] ")
+
+
+def framed(name: str, at: int, line: bytes) -> bytes:
+    """One line of the log ``name``, which begins at its byte ``at``, as a line of the pod's."""
+    try:
+        text = line.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if text.endswith("\n"):
+        return f"[{name} {at}] ".encode() + line
+    return f"[{name}= {at}] ".encode() + base64.b64encode(line) + b"\n"
+
+
+def unframed(line: str) -> tuple[str, int, bytes] | None:
+    """The log, the place there and the bytes of a framed line (without its line end); None for any other line."""
+    match = LINE.fullmatch(line)
+    if not match:
+        return None
+    if not match[2]:
+        return match[1], int(match[3]), match[4].encode() + b"\n"
+    try:
+        return match[1], int(match[3]), base64.b64decode(match[4], validate=True)
+    except ValueError:
+        return None

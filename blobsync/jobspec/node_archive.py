@@ -1,0 +1,251 @@
+"""The node archive: the part of blobsync that runs on compute nodes, as one zip of pure Python.
+
+It holds the modules that ``blobsync.node`` needs, found by reading their imports, and urllib3 as it is installed
+here. The same sources give the same bytes on every machine, so that its SHA-256 is its name. It is made once per
+version, kept in the user's state folder, and put beside the code archive by the first job that needs it.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import os
+import re
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib import util
+from pathlib import Path, PurePosixPath
+
+import blobsync
+from blobsync.base.errors import AccessDeniedError, ArchiveError, PreconditionFailedError
+from blobsync.base.user_data import state_home
+from blobsync.jobspec.hold import HOLDER
+from blobsync.jobspec.spec import CodeRef, JobSpec, NodeArchiveRef
+from blobsync.local.state_dir import user_key
+from blobsync.store.protocol import ANYTHING, BlobProperties, BlobStore, Precondition
+
+ENTRY = "blobsync.node.__main__"
+# The one package from outside; all that it needs beside itself is Python.
+OUTSIDE = "urllib3"
+MAIN = f"""\
+import sys
+
+if sys.version_info < (3, 10):
+    sys.exit("blobsync needs Python 3.10 or newer; this is " + sys.version.split()[0])
+from {ENTRY} import main
+
+sys.exit(main(sys.argv[1:]))
+"""
+
+# What starts on a node, and what helps it where Python is too old.
+TRAVELLING = ("bootstrap.py", "old_python.py")
+# The kind of the seal on what is kept.
+_SEALED = "node archive"
+# The earliest date of a zip, so that no date of this machine gets in.
+_DATE = (1980, 1, 1, 0, 0, 0)
+_MODE = 0o100644 << 16
+_KEPT_CODE = re.compile(r"(.+\.d)/[0-9a-f]{64}\.zip")
+_LICENCE = re.compile(r"(?i)(licen[cs]e|copying|notice)\b.*")
+_NATIVE = re.compile(r".*\.(so|pyd|dll|dylib|a|o)(\.[0-9.]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeArchive:
+    """The zip itself and its SHA-256 (hexadecimal)."""
+
+    body: bytes = field(repr=False)
+    digest: str
+
+    def beside(self, code: CodeRef) -> NodeArchiveRef:
+        """Where it lies for a job that runs this code: in the same container, next to the archives of the code."""
+        kept = _KEPT_CODE.fullmatch(code.blob)
+        folder = kept[1] if kept else f"{code.blob}.d"
+        return NodeArchiveRef(code.container, f"{folder}/node/{self.digest}.zip", self.digest, len(self.body))
+
+
+def node_archive(environ: Mapping[str, str]) -> NodeArchive:
+    """The archive of this version of blobsync, from the user's state folder or made now.
+
+    Raises ``ArchiveError`` where the installed urllib3 is not pure Python.
+    """
+    package, outside = Path(blobsync.__file__).parent, _outside_folder()
+    version = _key(package, outside)
+    kept = state_home(environ) / "node" / f"{version}.zip"
+    # Nodes run it: what somebody else put there does not count. Where nothing can be kept it is made again.
+    with suppress(OSError):
+        body = user_key(environ).opened(_SEALED, "", version, kept.read_bytes())
+        if body is not None:
+            return NodeArchive(body, hashlib.sha256(body).hexdigest())
+    body = pack({**blobsync_sources(package), **outside_sources(outside)})
+    with suppress(OSError):
+        _keep(kept, user_key(environ).seal(_SEALED, "", version, body))
+    return NodeArchive(body, hashlib.sha256(body).hexdigest())
+
+
+def travelling_sources(spec: JobSpec) -> dict[str, str]:
+    """The files that travel with a job and fetch the archive on its nodes, by name; and what waits there for people."""
+    return {**{name: standalone_source(name) for name in TRAVELLING}, **holder_source(spec)}
+
+
+def holder_source(spec: JobSpec) -> dict[str, str]:
+    """What waits for people on a node, by name; empty for a job that runs a command."""
+    return {HOLDER: standalone_source(HOLDER)} if spec.hold else {}
+
+
+def standalone_source(name: str) -> str:
+    """The text of a file of ``node/standalone``, which runs where nothing else of blobsync is."""
+    return (Path(blobsync.__file__).parent / "node" / "standalone" / name).read_text(encoding="utf-8")
+
+
+def publish(archive: NodeArchive, ref: NodeArchiveRef, store: BlobStore) -> None:
+    """Put the archive at ``ref`` unless it is there. Raises what the store raises; a refusal says what to do."""
+    there = store.head(ref.path)
+    if there is not None and there.size == ref.size:
+        return
+    properties = BlobProperties(content_type="application/zip")
+    condition = Precondition(absent=True) if there is None else ANYTHING
+    md5 = hashlib.md5(archive.body).digest()
+    try:
+        store.put(ref.path, archive.body, md5=md5, properties=properties, condition=condition)
+    except PreconditionFailedError:
+        # Someone else has just uploaded the same.
+        pass
+    except AccessDeniedError as error:
+        error.hint = (
+            f"the part of blobsync that runs on nodes belongs at {ref.path}: use a credential for code_path that may "
+            "write, or let somebody who has one submit a job with this version of blobsync"
+        )
+        raise
+
+
+def pack(sources: Mapping[str, bytes], main: str = MAIN) -> bytes:
+    """The zip of these files and ``__main__.py``. Not compressed: each zlib would make other bytes of it."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, body in sorted({**sources, "__main__.py": main.encode()}.items()):
+            entry = zipfile.ZipInfo(name, _DATE)
+            entry.create_system, entry.external_attr = 3, _MODE
+            archive.writestr(entry, body)
+    return buffer.getvalue()
+
+
+def blobsync_sources(package: Path, entry: str = ENTRY) -> dict[str, bytes]:
+    """``entry`` and every module of ours that it imports, sooner or later, by name in the archive.
+
+    What only a type checker imports is left out, and so is a module that cannot be imported without another package
+    than ``OUTSIDE``: on a node it is missing, whatever is installed there.
+    """
+    modules = _Modules(package)
+    found: dict[str, bytes] = {}
+    waiting = [entry]
+    while waiting:
+        name = waiting.pop()
+        file = modules.file(name)
+        if file and (path := file.relative_to(package.parent).as_posix()) not in found and not modules.lacks(file):
+            found[path] = file.read_bytes()
+            waiting += [name.rpartition(".")[0], *_imports(modules.tree(file))]
+    return found
+
+
+class _Modules:
+    """The modules of a package, each read once."""
+
+    def __init__(self, package: Path) -> None:
+        self._package = package
+        self._known = {package.name, OUTSIDE, *sys.stdlib_module_names}
+        self._trees: dict[Path, list[ast.stmt]] = {}
+        self._lacking: dict[Path, bool] = {}
+
+    def file(self, name: str) -> Path | None:
+        first, *rest = name.split(".")
+        place = self._package.joinpath(*rest)
+        # What is imported from a module may be a function.
+        files = (place / "__init__.py", place.with_suffix(".py"))
+        return next((file for file in files if first == self._package.name and file.is_file()), None)
+
+    def tree(self, file: Path) -> list[ast.stmt]:
+        if file not in self._trees:
+            self._trees[file] = ast.parse(file.read_bytes()).body
+        return self._trees[file]
+
+    def lacks(self, file: Path) -> bool:
+        """Whether it, or a module that it begins with, needs a package that nodes do not get."""
+        if file not in self._lacking:
+            names = list(_imports(self.tree(file), late=False))
+            strange = any(name.partition(".")[0] not in self._known for name in names)
+            ours = [other for name in names if (other := self.file(name))]
+            self._lacking[file] = strange or any(self.lacks(other) for other in ours if other != file)
+        return self._lacking[file]
+
+
+def _imports(body: Iterable[ast.AST], *, late: bool = True) -> Iterator[str]:
+    """The names of modules that are imported, and of what is imported from them; ``late``: in functions, too."""
+    for node in body:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            yield from _imports(node.orelse, late=late)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif late or not isinstance(node, ast.FunctionDef):
+            yield from _imports(ast.iter_child_nodes(node), late=late)
+
+
+def _outside_folder() -> Path:
+    found = util.find_spec(OUTSIDE)
+    if found is None or not found.origin:
+        raise ArchiveError(f"{OUTSIDE} is not installed as files", hint=f"pip install --force-reinstall {OUTSIDE}")
+    return Path(found.origin).parent
+
+
+def outside_sources(folder: Path) -> dict[str, bytes]:
+    """The package's modules and its licence. Raises ``ArchiveError`` for anything native in it."""
+    files = [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    native = next((path for path in files if _NATIVE.fullmatch(path.name)), None)
+    if native:
+        raise ArchiveError(
+            f"{native} is a native module, and nodes take pure Python only",
+            hint=f"pip install --force-reinstall {OUTSIDE}",
+        )
+    found = {path.relative_to(folder.parent).as_posix(): path.read_bytes() for path in files if path.suffix == ".py"}
+    return {**found, **_licence()}
+
+
+def _licence() -> dict[str, bytes]:
+    # It takes longer to import than the rest of this module, and an archive that is kept does not need it.
+    from importlib import metadata
+
+    installed = metadata.distribution(OUTSIDE)
+    licences = [file for file in installed.files or () if _LICENCE.fullmatch(PurePosixPath(file).name)]
+    if licences:
+        return {f"{OUTSIDE}/{file.name}": Path(str(file.locate())).read_bytes() for file in licences}
+    return {f"{OUTSIDE}/METADATA": (installed.read_text("METADATA") or "").encode()}
+
+
+def _key(*folders: Path) -> str:
+    """Other files, or changed ones, give another key; reading what they hold would take longer."""
+    facts = [f"{MAIN}\0"]
+    for folder in folders:
+        for path in sorted(folder.rglob("*")):
+            if path.suffix not in (".pyc", "") and path.is_file():
+                found = path.stat()
+                facts.append(f"{path}\0{found.st_size}\0{found.st_mtime_ns}\0")
+    return hashlib.sha256("".join(facts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _keep(kept: Path, sealed: bytes) -> None:
+    kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle, fresh = tempfile.mkstemp(dir=kept.parent)
+    with os.fdopen(handle, "wb") as target:
+        target.write(sealed)
+    os.replace(fresh, kept)
+    # One version is enough: a job that runs has its own.
+    for path in kept.parent.glob("*.zip"):
+        if path != kept:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,125 @@
+"""The rights that a job's nodes get: one SAS per container, with minimal rights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from blobsync.base.azure_urls import SasToken
+from blobsync.base.errors import ConfigError, CredentialError
+from blobsync.config.model import Cluster, StorageAccount
+from blobsync.jobspec.spec import SERVICES, JobSpec, Secrets
+from blobsync.store.connect import mint_sas
+from blobsync.store.grants import JOB_FOLDER, JOB_LOGS, JOB_SECONDS, READ_FOLDER, ordered_rights
+
+SasForAccount = Callable[[StorageAccount, str, int], SasToken]
+
+
+def sas_minter(cluster: Cluster, environ: Mapping[str, str]) -> SasForAccount:
+    """Makes SAS tokens with the credentials of a cluster's files."""
+
+    def mint(account: StorageAccount, rights: str, seconds: int) -> SasToken:
+        return mint_sas(account, rights, seconds, environ=environ, use_cli_auth=cluster.flag("use_cli_auth"))
+
+    return mint
+
+
+def rights_needed(spec: JobSpec) -> Mapping[str, str]:
+    """Letters of rights by container URL, without those for mirrored logs."""
+    needed = {spec.code.container: READ_FOLDER} if spec.code else {}
+    needed.update((spec.spread or {}).get("rights", {}))
+    for folder in spec.folders:
+        needed[folder.container] = needed.get(folder.container, "") + JOB_FOLDER[folder.mode]
+    return {container: ordered_rights(letters) for container, letters in needed.items() if letters}
+
+
+def service_rights(spec: JobSpec, cluster: Cluster) -> Mapping[str, str]:
+    """The same of a job of a service that brings the data itself: for what it is handed a SAS of the job.
+
+    That is each container that a key of the cluster file opens, and the code of another cluster's account. A file with
+    nothing but a SAS hands out that one, and where the job's identity opens a container, nothing is handed out.
+    A datastore with a name of its own serves jobs of every mode, so it always gets the rights of a mount.
+    The nodes of a transfer open containers themselves, so it has a SAS of each.
+    """
+    accounts = known_accounts([cluster])
+    shares = {entry.prefix for entry in cluster.folders if entry.storage_type == "file" and entry.file_share}
+    blobs = replace(spec, folders=tuple(folder for folder in spec.folders if folder.name not in shares))
+    needed = {container: [letters] for container, letters in rights_needed(blobs).items()}
+    moved = (spec.spread or {}).get("rights", {})
+    if (spec.secret_env or moved) and cluster.code:
+        needed.setdefault(str(cluster.code.account.container), []).append(READ_FOLDER)
+    named = [(entry.account, entry.datastore_name) for entry in cluster.folders]
+    named += [(cluster.code.account, cluster.code.datastore_name)] if cluster.code else []
+    for account, name in named:
+        if name and str(account.container) in needed:
+            needed[str(account.container)].append(JOB_FOLDER["mount"])
+
+    def is_minted(container: str) -> bool:
+        account = accounts.get(container)
+        foreign = account is None and spec.code is not None and container == spec.code.container
+        return container in moved or foreign or (account is not None and account.granting_credential == "key")
+
+    return {
+        container: ordered_rights("".join(letters)) for container, letters in needed.items() if is_minted(container)
+    }
+
+
+def grant(spec: JobSpec, clusters: Sequence[Cluster], mint: SasForAccount) -> tuple[JobSpec, Secrets, tuple[str, ...]]:
+    """Make the SAS tokens that the job needs. Returns the specification, its secrets and warnings.
+
+    ``clusters`` know the containers: the target cluster and, if a job moves, its previous one.
+
+    Logs are mirrored if a credential allows it; otherwise the specification is returned without them.
+    Raises ``CredentialError`` for missing rights that the job requires.
+    """
+    accounts = known_accounts(clusters)
+    env = _secret_env(spec, clusters)
+    warnings: tuple[str, ...] = ()
+    needed = service_rights(spec, clusters[0]) if spec.platform in SERVICES else rights_needed(spec)
+    if spec.logs:
+        try:
+            sas = _mint(accounts, {**needed, spec.logs.container: _with_mirror(needed, spec.logs.container)}, mint)
+            return spec, Secrets(sas, env), warnings
+        except CredentialError as error:
+            warnings = (f"logs will not be kept in the container: {error.message}",)
+    secrets = Secrets(_mint(accounts, needed, mint), env)
+    return replace(spec, logs=None), secrets, warnings
+
+
+def known_accounts(clusters: Sequence[Cluster]) -> Mapping[str, StorageAccount]:
+    """The accounts by container URL; the first cluster takes precedence, and of its files one with a key."""
+    return {str(account.container): account for cluster in reversed(clusters) for account in _accounts(cluster)}
+
+
+def _with_mirror(needed: Mapping[str, str], container: str) -> str:
+    return ordered_rights(needed.get(container, "") + JOB_LOGS)
+
+
+def _mint(accounts: Mapping[str, StorageAccount], needed: Mapping[str, str], mint: SasForAccount) -> dict[str, str]:
+    missing = [container for container in needed if container not in accounts]
+    if missing:
+        raise CredentialError(
+            f"the job needs {missing[0]}, which this cluster file does not contain",
+            hint="use the cluster file that the job was submitted with",
+        )
+    return {
+        container: mint(accounts[container], letters, JOB_SECONDS).reveal() for container, letters in needed.items()
+    }
+
+
+def _secret_env(spec: JobSpec, clusters: Sequence[Cluster]) -> dict[str, str]:
+    known = {name: value for cluster in reversed(clusters) for name, value in cluster.env.items()}
+    missing = [name for name in spec.secret_env if name not in known]
+    if missing:
+        raise ConfigError(
+            f"the job needs the secret variable {missing[0]}, which is not recorded with it",
+            file=clusters[0].file,
+            key="env",
+            hint=f"add {missing[0]} to env: in {clusters[0].file}",
+        )
+    return {name: known[name] for name in spec.secret_env}
+
+
+def _accounts(cluster: Cluster) -> list[StorageAccount]:
+    accounts = [*(entry.account for entry in cluster.folders), *([cluster.code.account] if cluster.code else [])]
+    return sorted(accounts, key=lambda account: account.granting_credential == "key")

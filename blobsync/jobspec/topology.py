@@ -1,0 +1,138 @@
+"""How many machines, processes and GPUs a job gets: one rule for every place that runs jobs. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from blobsync.base.amounts import count_text
+from blobsync.base.errors import UsageError
+from blobsync.jobspec.elastic import Bounds
+from blobsync.jobspec.spec import SERVICES, JobSpec
+
+# ACT's number of GPUs of a node on Azure ML, where the file does not say.
+_AML_GPUS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What was asked for, and what the cluster file says; None where nobody said anything.
+
+    ``num_gpu`` is ``-n`` or the file's; ``nodes`` is ``--nodes``, ``file_nodes`` the file's number for jobs that
+    spread evenly over so many. ``here`` is the foreground of this machine, whatever the platform of the cluster is.
+    ``bounds`` are those of an elastic job whose size blobsync itself changes.
+    """
+
+    platform: str
+    num_gpu: int | None = None
+    nodes: int | None = None
+    gpu_per_node: int | None = None
+    file_nodes: int | None = None
+    multi_process: bool = True
+    processes_per_node: int | None = None
+    here: bool = False
+    bounds: Bounds | None = None
+
+    @property
+    def node_gpus(self) -> int | None:
+        """GPUs of a node, as far as it is known."""
+        return _AML_GPUS if self.gpu_per_node is None and self.platform in SERVICES else self.gpu_per_node
+
+    @property
+    def one_machine(self) -> bool:
+        """Whether the job is one node, this machine, whose GPUs can be counted."""
+        return self.here or (self.platform == "local" and self.bounds is None)
+
+
+@dataclass(frozen=True, slots=True)
+class JobShape:
+    """How a job spreads over machines. Every backend starts exactly ``world_size`` processes, or refuses the job.
+
+    The command of an elastic job runs once on each node and starts ``workers_per_node`` processes there.
+    """
+
+    nodes: int
+    procs_per_node: int
+    gpus_per_node: int
+    workers_per_node: int = 1
+
+    @property
+    def world_size(self) -> int:
+        """How many processes run the command."""
+        return self.nodes * self.procs_per_node
+
+
+def find_shape(size: Size) -> JobShape:
+    """ACT's rule: up to ``gpu_per_node`` GPUs are one node, more have to fill whole nodes.
+
+    No GPU (``-n 0``) is one process on each node. ``gpu_per_node: 0`` is a cluster without GPUs; there ``-n``
+    counts processes. This machine is one node, however many are asked for. Raises ``UsageError``.
+
+    An elastic job begins with the smallest number of nodes, unless one within its bounds is asked for; its nodes on
+    this machine are groups of processes.
+    """
+    if size.bounds and not size.here:
+        size = replace(size, nodes=_first_nodes(size, size.bounds))
+    per_node, each = size.node_gpus, 0
+    if size.num_gpu == 0:
+        nodes = size.nodes or 1
+    else:
+        count = size.num_gpu or (per_node or 1) * (size.nodes or size.file_nodes or 1)
+        nodes = 1 if size.here else _node_count(size, count)
+        if count % nodes:
+            what = "processes" if per_node == 0 else "GPUs"
+            hint = f"-n must be a multiple of {nodes}"
+            raise UsageError(f"{count} {what} cannot be divided evenly among {nodes} nodes", hint=hint)
+        each = count // nodes
+    _demand_room(size, nodes, each)
+    known = size.num_gpu is not None or per_node is not None or size.here or size.platform == "local"
+    processes = (size.processes_per_node or each) if each and size.multi_process else 1
+    gpus = each if known and per_node != 0 else 0
+    return JobShape(nodes, 1, gpus, processes) if size.bounds and not size.here else JobShape(nodes, processes, gpus)
+
+
+def job_size_text(spec: JobSpec) -> str:
+    """``2 nodes, 8 processes, 8 GPUs``."""
+    gpus = count_text(spec.nodes * spec.gpus_per_node, "GPU") if spec.gpus_per_node else "no GPU"
+    many = "es" if spec.world_size != 1 else ""
+    return f"{count_text(spec.nodes, 'node')}, {spec.world_size:,} process{many}, {gpus}"
+
+
+def _first_nodes(size: Size, bounds: Bounds) -> int:
+    """The number of nodes that an elastic job begins with."""
+    nodes = size.nodes or bounds.least
+    if size.nodes is None and size.num_gpu and size.node_gpus:
+        nodes = max(nodes, _node_count(size, size.num_gpu))
+    elif size.nodes is None and size.file_nodes:
+        nodes = min(max(size.file_nodes, bounds.least), bounds.most)
+    if nodes not in bounds:
+        raise UsageError(f"the job may have {bounds}, and cannot begin with {nodes}", hint="change --nodes or -n")
+    return nodes
+
+
+def _node_count(size: Size, count: int) -> int:
+    if size.nodes:
+        return size.nodes
+    per_node = size.node_gpus
+    if size.file_nodes and not count % size.file_nodes and count // size.file_nodes <= (per_node or count):
+        return size.file_nodes
+    if size.one_machine or not per_node or count <= per_node:
+        return 1
+    if count % per_node:
+        raise UsageError(
+            f"{count} GPUs do not fill whole nodes of {per_node}", hint=f"-n must be a multiple of {per_node}"
+        )
+    return count // per_node
+
+
+def _demand_room(size: Size, nodes: int, each: int) -> None:
+    if size.one_machine:
+        if nodes != 1:
+            raise UsageError(
+                f"this machine is one node, but the job requests {nodes}",
+                hint="omit nodes, or choose a cluster with more nodes: -c NAME",
+            )
+    elif size.node_gpus and each > size.node_gpus:
+        raise UsageError(
+            f"{each} GPUs per node requested, but the nodes of this cluster have {size.node_gpus}",
+            hint="ask for more nodes, or correct gpu_per_node in the cluster file",
+        )

@@ -1,0 +1,100 @@
+"""``python -m blobsync.node``, and what the node archive starts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+from blobsync.base.azure_urls import Secret
+from blobsync.base.errors import BlobsyncError
+from blobsync.base.redaction import redact
+from blobsync.jobspec.spec import SETUP_FAILED_EXIT, JobSpec, Secrets
+from blobsync.node import verbs
+from blobsync.node.arguments import NodeArguments, parse_arguments
+from blobsync.node.echo import Echo
+from blobsync.node.job import NodeJob, demand_startable, read_text
+from blobsync.node.places import JobPlaces
+from blobsync.node.ranks import NotReadyError, node_rank_from_launcher, ranks_from_launcher
+from blobsync.node.spread import run_spread
+from blobsync.node.stopping import WARNINGS, HeldSignals
+
+
+def main(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> int:
+    """Do what the words say; returns the exit code. ``environ`` None is this process's."""
+    arguments = parse_arguments(argv)
+    held = HeldSignals()
+    held.catch(WARNINGS)
+    # The bootstrap holds a scheduler's warning back until a program can receive it.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, WARNINGS)
+    # Until there are processes to pass it on to; cleaning up happens on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    redact_tracebacks()
+    try:
+        return _carry_out(arguments, held, os.environ if environ is None else environ)
+    except BlobsyncError as error:
+        hint = f"; {error.hint}" if error.hint else ""
+        sys.stderr.write(redact(f"blobsync: this node could not be made ready: {error.message}{hint}") + "\n")
+        return SETUP_FAILED_EXIT
+
+
+def _carry_out(arguments: NodeArguments, held: HeldSignals, environ: Mapping[str, str]) -> int:
+    try:
+        spec = JobSpec.from_json(read_text(arguments.job))
+        text = read_text(arguments.secrets) if arguments.secrets else ""
+        # At the end of a job they may be removed already.
+        secrets = Secrets.from_json(text).asked_for(spec) if text else Secrets()
+    except (ValueError, KeyError, TypeError) as error:
+        raise NotReadyError(f"the job's files cannot be read: {error}") from error
+    demand_startable(spec, secrets)
+    # Known to the redactor from here on.
+    secret_env = {name: Secret(value) for name, value in secrets.env.items()}
+    places = JobPlaces(secrets.sas, environ, arguments.secrets)
+    job = NodeJob(spec, secret_env, arguments, environ, _node_rank(arguments, spec, environ))
+    if arguments.echo:
+        with Echo(job.run_dir, job.node_rank, job.attempt):
+            return _do(arguments, job, places, held)
+    return _do(arguments, job, places, held)
+
+
+def _do(arguments: NodeArguments, job: NodeJob, places: JobPlaces, held: HeldSignals) -> int:
+    if arguments.verb == "prepare":
+        return verbs.prepare_node(job, places)
+    if arguments.verb == "exec":
+        return verbs.run_rank(job, places, held, log=arguments.log)
+    if arguments.verb == "node":
+        return verbs.run_node(job, places, held)
+    if arguments.verb == "finish":
+        return verbs.finish_node(job, places, arguments.code)
+    if arguments.verb == "spread":
+        return run_spread(job, places, arguments.worker)
+    return verbs.run_in_terminal(job, held)
+
+
+def _node_rank(arguments: NodeArguments, spec: JobSpec, environ: Mapping[str, str]) -> int:
+    if arguments.node_rank is not None:
+        return arguments.node_rank
+    if arguments.verb == "exec":
+        return ranks_from_launcher(spec, environ).node_rank
+    return node_rank_from_launcher(spec, environ)
+
+
+def redact_tracebacks() -> None:
+    """An internal error may quote a URL, also one of a library."""
+
+    def show(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+        sys.stderr.write(redact("".join(traceback.format_exception(kind, error, trace))))
+
+    def show_of_thread(args: threading.ExceptHookArgs) -> None:
+        show(args.exc_type, args.exc_value, args.exc_traceback)
+
+    sys.excepthook = show
+    threading.excepthook = show_of_thread
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

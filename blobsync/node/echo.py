@@ -1,0 +1,73 @@
+"""Copies the logs of a node's processes to this process's own output, which is the log of its pod.
+
+``jobspec.log_frames`` says how each line is written.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+from blobsync.jobspec.log_frames import framed
+
+_EVERY_SECONDS = 0.2
+_CHUNK = 1 << 20
+# A line that does not end is passed on in parts of this size (bytes).
+_LONGEST = 1 << 16
+
+
+class Echo:
+    """Inside ``with``, all logs below ``run_dir`` are followed; at its end what is left is written."""
+
+    def __init__(self, run_dir: Path, node_rank: int, attempt: str, out: BinaryIO | None = None) -> None:
+        self._folders = (run_dir / "user_logs", run_dir / "system_logs")
+        self._first = f"blobsync node {node_rank}, attempt {attempt}\n"
+        self._out = out or sys.stdout.buffer
+        self._seen: dict[Path, int] = {}
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+
+    def __enter__(self) -> Echo:
+        self._out.write(self._first.encode())
+        self._out.flush()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+        self._pass_on(at_last=True)
+
+    def _follow(self) -> None:
+        while not self._done.wait(_EVERY_SECONDS):
+            self._pass_on(at_last=False)
+
+    def _pass_on(self, *, at_last: bool) -> None:
+        for folder in self._folders:
+            for path in sorted(folder.glob("*.txt")):
+                for line in self._new_lines(path, at_last):
+                    self._out.write(line)
+        self._out.flush()
+
+    def _new_lines(self, path: Path, at_last: bool) -> Iterator[bytes]:
+        if path not in self._seen:
+            self._seen[path] = 0
+            # An empty log shows that there was no output.
+            yield framed(path.stem, 0, b"")
+        with path.open("rb") as log:
+            log.seek(self._seen[path])
+            while body := log.read(_CHUNK):
+                whole = len(body) if at_last or len(body) > _LONGEST else body.rfind(b"\n") + 1
+                if not whole:
+                    return
+                for line in io.BytesIO(body[:whole]):
+                    yield framed(path.stem, self._seen[path], line)
+                    self._seen[path] += len(line)
+                log.seek(self._seen[path])

@@ -1,0 +1,146 @@
+"""Puts each folder of a job at ``$ROOT/<name>``: a link, a mount, a copy of blobs, or an empty folder to write in."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from blobsync.base.errors import NothingMatchedError
+from blobsync.jobspec.spec import FolderLink
+from blobsync.local.names import relative_name
+from blobsync.node.job import NodeJob
+from blobsync.node.mounts import mount_folder
+from blobsync.node.places import JobPlaces
+from blobsync.node.ranks import NotReadyError
+from blobsync.node.transfers import NodeTransfers
+
+# Downloads of a killed attempt, by the number of their entry, beside the root.
+KEPT = "kept"
+
+
+def place_folders(job: NodeJob, places: JobPlaces, transfers: NodeTransfers) -> None:
+    """All of them, outer ones before those inside. Raises ``NotReadyError`` and what the transfers raise."""
+    for entry in sorted(job.spec.folders, key=lambda entry: entry.name):
+        path = job.root / entry.name
+        _clear_way(job, path, entry)
+        inner = [one.name[len(entry.name) + 1 :] for one in job.spec.folders if _is_inside(one, entry)]
+        if entry.mode == "link" and entry.read_only and inner:
+            _link_each(path, Path(entry.source), inner)
+        elif entry.mode == "link":
+            _link(path, Path(entry.source))
+        elif entry.mode in ("mount", "ro_mount"):
+            mount_folder(job, places, entry, path)
+        elif entry.mode == "download":
+            was_begun = _take_back(job, entry)
+            path.mkdir(parents=True, exist_ok=True)
+            _download(job, places, transfers, entry, inner)
+            if was_begun:
+                # Setup commands of that attempt may have been at work there.
+                transfers.drop_unrecorded(entry.name, places.blobs(entry.container, entry.path), path)
+        elif entry.mode == "upload":
+            path.mkdir(parents=True, exist_ok=True)
+            if job.is_later:
+                # A resumed job finds its checkpoints in the earlier attempt's files.
+                _download(job, places, transfers, entry, inner)
+        else:
+            raise NotReadyError(f"folder {entry.name}: unknown mode {entry.mode!r}")
+
+
+def keep_downloads(job: NodeJob) -> None:
+    """Before the root of an attempt that was killed goes: what it had downloaded goes on from where it was."""
+    kept = job.beside(KEPT)
+    for number, entry in sorted(enumerate(job.spec.folders), key=lambda each: each[1].name, reverse=True):
+        path = job.root / entry.name
+        # A link could point to someone else's folder.
+        if (
+            entry.mode == "download"
+            and path.is_dir()
+            and os.path.realpath(path) == f"{job.root.resolve()}/{entry.name}"
+        ):
+            kept.mkdir(exist_ok=True)
+            if not (kept / str(number)).exists():
+                path.rename(kept / str(number))
+
+
+def _take_back(job: NodeJob, entry: FolderLink) -> bool:
+    """Whether an attempt that was killed had begun; what it has downloaded is there then, and no link."""
+    kept, path = job.beside(KEPT) / str(job.spec.folders.index(entry)), job.root / entry.name
+    if job.in_place or path.exists() or not kept.is_dir():
+        return False
+    for folder, folders, files in os.walk(kept):
+        for link in (Path(folder, name) for name in (*folders, *files)):
+            if link.is_symlink():
+                link.unlink()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept.rename(path)
+    return True
+
+
+def _clear_way(job: NodeJob, path: Path, entry: FolderLink) -> None:
+    """An entry wins over what the code archive has at its place, but never writes through another entry's link."""
+    parent = os.path.realpath(path.parent)
+    outside = not f"{parent}/".startswith(f"{os.path.realpath(job.root)}/")
+    same = entry.mode == "link" and os.path.realpath(path) == os.path.realpath(entry.source)
+    if outside and not same:
+        raise NotReadyError(f"folder {entry.name} lies inside another folder that is linked to {parent}")
+    if job.in_place or same:
+        return
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.is_dir():
+        shutil.rmtree(path)
+
+
+def _is_inside(one: FolderLink, other: FolderLink) -> bool:
+    return one.name.startswith(f"{other.name}/")
+
+
+def _link(path: Path, source: Path) -> None:
+    source.mkdir(parents=True, exist_ok=True)
+    if os.path.realpath(path) != os.path.realpath(source):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(source)
+
+
+def _link_each(path: Path, source: Path, inner: Sequence[str]) -> None:
+    """What is in ``source``, which is only read, as links in a folder that has room for the folders ``inner``."""
+    path.mkdir(parents=True)
+    ways = {name.split("/")[0] for name in inner}
+    for name in os.listdir(source):
+        below = source / name
+        if name not in ways:
+            (path / name).symlink_to(below)
+        elif name not in inner and below.is_dir():
+            deeper = [one.partition("/")[2] for one in inner if one.startswith(f"{name}/")]
+            _link_each(path / name, below, deeper)
+
+
+def _download(
+    job: NodeJob, places: JobPlaces, transfers: NodeTransfers, entry: FolderLink, inner: Sequence[str]
+) -> None:
+    """The folder, or the parts of it that are included; what other entries put inside it is left to them."""
+    remote, path = places.blobs(entry.container, entry.path), job.root / entry.name
+    for part in entry.include or ("",):
+        plain = part.strip("/")
+        try:
+            if any(letter in plain for letter in "*?["):
+                transfers.download(entry.name, remote, path, wanted=_wanted(plain, inner), ignore=entry.ignore)
+            else:
+                below = relative_name(plain, str(path)) if plain else ""
+                transfers.download(entry.name, remote, path, below, _wanted("", [] if below else inner), entry.ignore)
+        except NothingMatchedError as error:
+            if plain:
+                raise NotReadyError(
+                    f"folder {entry.name}: {part} was not found in {entry.container}", hint=error.hint
+                ) from error
+            job.say(f"{entry.name}: {entry.container}/{entry.path} is still empty")
+
+
+def _wanted(pattern: str, inner: Sequence[str]) -> Callable[[str], bool] | None:
+    if not pattern and not inner:
+        return None
+    apart = tuple(f"{name}/" for name in inner)
+    return lambda path: not path.startswith(apart) and (not pattern or fnmatch.fnmatchcase(path, pattern))

@@ -1,0 +1,317 @@
+"""A job as one of its nodes sees it: the specification, this node's place in it, and where its files are."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import blobsync
+from blobsync.base.azure_urls import Secret
+from blobsync.base.process import python_module
+from blobsync.base.redaction import redact
+from blobsync.jobspec.containers import wanted_image
+from blobsync.jobspec.hold import HOLDER, HOLDING_FOLDER
+from blobsync.jobspec.spec import (
+    MARK,
+    OUTPUT_VARIABLE,
+    OWN_OUTPUT,
+    SERVICES,
+    FolderLink,
+    JobSpec,
+    Secrets,
+    batchai_settings,
+)
+from blobsync.node.arguments import NodeArguments
+from blobsync.node.batchai import NodePlace, batchai_variables, kept_command
+from blobsync.node.ranks import OF_ONE_PROCESS, NotReadyError, Ranks, rank_variables
+from blobsync.node.torchrun import elastic_variables
+
+# Programs that start others and tell them their ranks.
+_RANK_STARTERS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun")
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+# How many folders a message names.
+_NAMED_FOLDERS = 10
+
+
+class NodeJob:
+    """Names every file of a job on this node, and writes what blobsync itself has to say there.
+
+    ``environ`` is what the launcher set. ``asked_to_stop_at`` is when the job was first asked to stop, on the clock of
+    ``time.monotonic``; 0 while it was not.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        secret_env: Mapping[str, Secret],
+        arguments: NodeArguments,
+        environ: Mapping[str, str],
+        node_rank: int,
+    ) -> None:
+        self.spec = spec
+        self.environ = environ
+        self.node_rank = node_rank
+        self.keep_root = arguments.keep_root
+        self.sync_seconds = arguments.sync_seconds
+        self.asked_to_stop_at = 0.0
+        self._secret_env = secret_env
+        # Each task of a Slurm array has its own logs and its own code; so has each pod that takes another one's place.
+        number, pods = environ.get("SLURM_ARRAY_TASK_ID"), pods_before(environ)
+        self.task = f"task_{number}" if number else f"attempt_{pods}" if pods else ""
+        self.run_dir = Path(os.path.abspath(arguments.run_dir)) / self.task
+        self.node_log = self.run_dir / "system_logs" / f"node_{node_rank}.txt"
+        self._beside_spec = Path(os.path.abspath(arguments.job)).parent
+        self._holding = Path(os.path.abspath(arguments.run_dir)) / HOLDING_FOLDER
+        self.owns_parent = arguments.root is None
+        root = arguments.root or scratch_root(spec.run_id + self.task, node_rank, environ)
+        self.root = Path(os.path.abspath(root))
+        self.work_dir = self.root / str(spec.options.get("work_dir", ""))
+        self.in_image = wanted_image(spec) is not None
+        # Without a code archive the job runs where it is, and that folder is not ours to remove.
+        self.in_place = spec.code is None and spec.spread is None
+        self._arguments = arguments
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the job was asked to stop."""
+        return self.asked_to_stop_at > 0
+
+    @property
+    def attempt(self) -> str:
+        """How often the job was started again, as a number; of an elastic job, this node."""
+        again = self.environ.get("SLURM_RESTART_COUNT") or self.environ.get("BLOBSYNC_ATTEMPT")
+        return again or str(pods_before(self.environ))
+
+    @property
+    def is_later(self) -> bool:
+        """Whether others of the job may have uploaded something before this node came."""
+        return self.attempt != "0" or (self.spec.is_elastic and self.node_rank >= self.spec.nodes)
+
+    @property
+    def mark(self) -> str:
+        """What :data:`MARK` holds in each program of an elastic job on this node."""
+        return f"{self.spec.run_id}/{self.node_rank}"
+
+    def demand_work_dir(self) -> None:
+        """Raise ``NotReadyError`` unless the folder in which the command runs is there."""
+        if self.work_dir.is_dir():
+            return
+        here = sorted(path.name for path in self.root.iterdir() if path.is_dir())
+        named = ", ".join(here[:_NAMED_FOLDERS]) + (", ..." if len(here) > _NAMED_FOLDERS else "")
+        raise NotReadyError(
+            f"there is no folder {self.spec.options['work_dir']}, the cluster file's work_dir, in the job's folder;"
+            f" its folders are: {named or 'none'}",
+            hint="correct work_dir, or let setup make the folder",
+        )
+
+    def beside(self, name: str) -> Path:
+        """A file of ours beside the root; never beside a folder that is the user's own."""
+        if self.in_place:
+            return self.run_dir / f"node_{self.node_rank}.{name}"
+        return self.root.with_name(f"{self.root.name}.{name}")
+
+    def complain(self, text: str) -> None:
+        """To the standard error of this process."""
+        sys.stderr.write(redact(text) + "\n")
+
+    def say(self, text: str) -> None:
+        """Write a line to this node's log; never to the user's. On a disk that is full it goes to standard error."""
+        try:
+            self.node_log.parent.mkdir(parents=True, exist_ok=True)
+            with self.node_log.open("a", encoding="utf-8", errors="replace") as log:
+                log.write(time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) + redact(text) + "\n")
+        except OSError:
+            self.complain(text)
+
+    def folders(self, *modes: str) -> list[FolderLink]:
+        """The folder entries of these modes."""
+        return [entry for entry in self.spec.folders if entry.mode in modes]
+
+    @property
+    def own_output(self) -> Path | None:
+        """The folder for this job's outputs alone, inside the shared one; None for jobs without one."""
+        folder = self.spec.options.get(OWN_OUTPUT)
+        return self.root / str(folder) / self.spec.run_id if folder else None
+
+    def rank_log(self, rank: int) -> Path:
+        """Where the output of one process goes."""
+        name = f"std_log_process_{rank}.txt" if self.spec.has_numbered_logs else "std_log.txt"
+        return self.run_dir / "user_logs" / name
+
+    def secret(self, name: str) -> str:
+        """A secret variable of the job, from the file that came with it, or from where its cluster put it."""
+        found = self._secret_env.get(name)
+        return found.reveal() if found is not None else self.environ.get(name, "")
+
+    def user_environment(self, ranks: Ranks) -> dict[str, str]:
+        """The environment of the user's program: the launcher's, the job's values, and who the process is."""
+        secrets = {name: secret.reveal() for name, secret in self._secret_env.items()}
+        # Our own steps share what they hold; the user's share only where they ask for it.
+        env = {name: value for name, value in self.environ.items() if name != "SLURM_OVERLAP"}
+        env.update({**self.spec.env, **secrets})
+        env.update(rank_variables(self.spec, ranks, self.environ))
+        if self.starts_ranks:
+            # Its processes have ranks of their own, in its own variables: ours would tell all of them the same.
+            env = {name: value for name, value in env.items() if name not in OF_ONE_PROCESS}
+        # Programs from the days of Philly ask which container they are in, to do something in the first one only.
+        env.update(PHILLY_JOB_ID=self.spec.run_id, PHILLY_CONTAINER_INDEX=str(ranks.node_rank))
+        env.update(BLOBSYNC_RUN_ID=self.spec.run_id, BLOBSYNC_ROOT=str(self.root))
+        if self.spec.platform != "local" and any(entry.name == "output" for entry in self.spec.folders):
+            # As in ACT: nodes have homes of their own, so that weights which rank 0 fetched were nowhere else.
+            env.setdefault("TORCH_HOME", str(self.root / "output" / "torch_home"))
+        if self.own_output:
+            env[OUTPUT_VARIABLE] = str(self.own_output)
+        if self.spec.is_elastic:
+            env.update(elastic_variables(self.spec, ranks, self.environ, env))
+            env[MARK] = self.mark
+        if (given := batchai_settings(self.spec)) is not None:
+            shared, temp = self.run_dir / "shared", self.beside("batchai")
+            place = NodePlace(self.root, shared, temp, self.attempt)
+            env.update(batchai_variables(self.spec, given, ranks, place, env))
+        env.setdefault("PYTHONUNBUFFERED", "1")
+        # hwloc's plugin "gl" looks for X servers at ports 6000 to 6009 of the node, and waits for good where another
+        # program listens: with TensorBoard at 6006, mpirun would never start anything.
+        env.setdefault("HWLOC_COMPONENTS", "-gl")
+        return env
+
+    def command(self) -> tuple[str, ...]:
+        """The user's argument vector as it was given; one argument with white space in it is a shell line."""
+        if self.spec.hold:
+            return self._holding_command()
+        if self.spec.spread is not None:
+            return self.own_words("spread")
+        argv, prefix = self.spec.argv, str(self.spec.options.get("command_prefix", ""))
+        command = (*shlex.split(prefix), *argv)
+        if self.is_shell_line:
+            line = f"{prefix} {argv[0]}".strip()
+            command = image_shell_line(line) if self.in_image else shell_line(line)
+        given = batchai_settings(self.spec)
+        return command if given is None else kept_command(command, given, "bash" if self.in_image else None)
+
+    def _holding_command(self) -> tuple[str, ...]:
+        """What waits for people on this node."""
+        words = ("hold", "--place", str(self._holding), "--node", str(self.node_rank), "--seconds", str(self.spec.hold))
+        limit = ("--limit", str(self.spec.timeout_s)) if self.spec.timeout_s else ()
+        # There people come in through the service's own sshd, into a container that is the job's alone.
+        terminals = ("--terminals",) if self.spec.platform in SERVICES else ()
+        return (sys.executable, "-I", str(self._beside_spec / HOLDER), *words, *limit, *terminals)
+
+    def own_words(self, verb: str) -> tuple[str, ...]:
+        """The command line of another verb of this program, for this node."""
+        given = self._arguments
+        secrets = ("--secrets", os.path.abspath(given.secrets)) if given.secrets else ()
+        return (
+            *(*_this_program(), verb, "--job", os.path.abspath(given.job), *secrets),
+            *(
+                "--run-dir",
+                os.path.abspath(given.run_dir),
+                "--node-rank",
+                str(self.node_rank),
+                "--root",
+                str(self.root),
+            ),
+        )
+
+    @property
+    def starts_ranks(self) -> bool:
+        """Whether the command starts processes that have ranks: mpirun or srun, by the job's user or by us."""
+        if (batchai_settings(self.spec) or {}).get("mpi_processes"):
+            return True
+        words = self.spec.argv
+        if self.is_shell_line:
+            with suppress(ValueError):
+                words = tuple(shlex.split(words[0]))
+        first = next((word for word in words if not _ASSIGNMENT.match(word)), "")
+        return os.path.basename(first) in _RANK_STARTERS
+
+    @property
+    def is_shell_line(self) -> bool:
+        """Whether the command is one line for a shell."""
+        return len(self.spec.argv) == 1 and any(letter.isspace() for letter in self.spec.argv[0].strip())
+
+
+def _this_program() -> tuple[str, ...]:
+    """The node archive that this is, or the installed blobsync."""
+    archive = Path(blobsync.__file__).parent.parent
+    if (archive / "__main__.py").is_file():
+        return (sys.executable, "-I", str(archive))
+    return python_module("blobsync.node")
+
+
+def pods_before(environ: Mapping[str, str]) -> int:
+    """How many pods of Kubernetes this node of the job has had: those that failed, and those that were evicted."""
+    given = (environ.get(name, "") for name in ("BLOBSYNC_FAILURES", "BLOBSYNC_EVICTIONS"))
+    return sum(int(text) for text in given if text.isascii() and text.isdigit())
+
+
+def demand_startable(spec: JobSpec, secrets: Secrets) -> None:
+    """Raise ``NotReadyError`` for words and variables that no system takes. No value is quoted: it may be secret."""
+    options = {name: str(spec.options.get(name, "")) for name in ("work_dir", "command_prefix")}
+    if not spec.argv:
+        raise NotReadyError("the job has no command")
+    try:
+        shlex.split(options["command_prefix"])
+    except ValueError as error:
+        raise NotReadyError(f"command_prefix is no start of a command: {error}") from None
+    texts = {"command": spec.argv, "setup": spec.setup, **{name: (text,) for name, text in options.items()}}
+    for what, words in texts.items():
+        if not all(map(_is_word, words)):
+            raise NotReadyError(f"{what} holds a character that no system takes")
+    for name, value in {**spec.env, **secrets.env}.items():
+        if not name or "=" in name or not _is_word(name):
+            raise NotReadyError(f"env has a name that no system takes: {name!r}")
+        if not _is_word(value):
+            raise NotReadyError(f"the value of env.{name} holds a character that no system takes")
+
+
+def _is_word(text: str) -> bool:
+    """Whether a system takes it as an argument or a value: no NUL, and nothing that has no bytes."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
+def shell_line(line: str) -> tuple[str, ...]:
+    """The argument vector that has a shell read ``line``."""
+    return (shutil.which("bash") or "/bin/sh", "-c", line)
+
+
+def image_shell_line(line: str) -> tuple[str, ...]:
+    """The same in an image, which may have another shell than this node, and bash or not."""
+    return ("sh", "-c", 'command -v bash >/dev/null 2>&1 && exec bash -c "$0"; exec sh -c "$0"', line)
+
+
+def scratch_root(run_id: str, node_rank: int, environ: Mapping[str, str]) -> Path:
+    """A folder of this node for the job's code, which no other user made."""
+    given = environ.get("BLOBSYNC_SCRATCH")
+    base = Path(given or os.path.join(tempfile.gettempdir(), f"blobsync-{os.getuid()}"))
+    base.mkdir(parents=True, mode=0o700, exist_ok=True)
+    found = base.lstat()
+    if not given and (stat.S_ISLNK(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022):
+        # Its name is predictable: someone else on this node created it first.
+        base = Path(os.path.expanduser("~/.local/state/blobsync/scratch"))
+    return base / run_id / (environ.get("SLURMD_NODENAME") or f"node{node_rank}")
+
+
+def read_text(path: Path) -> str:
+    """The text of a file of ours; empty where there is none."""
+    with suppress(FileNotFoundError):
+        return path.read_text(encoding="utf-8")
+    return ""
+
+
+def write_text(path: Path, text: str) -> None:
+    """The file appears whole."""
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(path)

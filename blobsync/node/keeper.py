@@ -1,0 +1,119 @@
+"""Uploads outputs and logs while the job runs, and once more at its end."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from blobsync.base.errors import BlobsyncError
+from blobsync.base.failure_codes import FailureCode
+from blobsync.base.file_states import LocalState
+from blobsync.base.process import SubprocessRunner
+from blobsync.jobspec.spec import FolderLink
+from blobsync.local.names import is_temporary
+from blobsync.node.job import NodeJob
+from blobsync.node.log_mirror import NodeLogs
+from blobsync.node.machine import heartbeat
+from blobsync.node.places import JobPlaces
+from blobsync.node.transfers import NodeTransfers
+from blobsync.plan.selection import ignored_by
+
+# A file unchanged for this long (seconds) counts as complete.
+_SETTLED_SECONDS = 5.0
+# Several nodes may write one folder.
+_LAST_ROUNDS = 3
+_MEANWHILE = frozenset({FailureCode.CHANGED_MEANWHILE, FailureCode.CHANGED_WHILE_READ})
+
+
+class Keeper:
+    """Uploads what the node's processes write. ``start`` begins the rounds, ``stop`` makes the last one."""
+
+    def __init__(self, job: NodeJob, places: JobPlaces) -> None:
+        self._job = job
+        self._places = places
+        self._transfers = NodeTransfers(job)
+        self._mirror = NodeLogs(job, places)
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._rounds, daemon=True)
+
+    def start(self) -> None:
+        """Begin, in a thread of its own."""
+        self._thread.start()
+
+    def stop(self) -> bool:
+        """The last round; False if something could not be uploaded."""
+        self._done.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        try:
+            # Outputs first, because the log reports them.
+            done = [self._bring_out_at_last(entry) for entry in self._job.folders("upload")]
+            return all([*done, self._mirror.bring_up()])
+        finally:
+            self._transfers.close()
+
+    def _rounds(self) -> None:
+        while not self._done.wait(self._job.sync_seconds):
+            self._job.say(heartbeat(self._job, SubprocessRunner()))
+            for entry in self._job.folders("upload"):
+                self._bring_out(entry, settled_for=_SETTLED_SECONDS)
+            self._mirror.bring_up()
+
+    def _bring_out_at_last(self, entry: FolderLink) -> bool:
+        """Whether all of it is there; what another node wrote meanwhile is looked at again."""
+        for _ in range(_LAST_ROUNDS):
+            failed = self._bring_out(entry, settled_for=None)
+            if not failed & _MEANWHILE:
+                break
+        return not failed
+
+    def _bring_out(self, entry: FolderLink, *, settled_for: float | None) -> set[FailureCode]:
+        """Upload what is new; a file that changed within ``settled_for`` seconds is left for a later round.
+
+        Returns why something is not there.
+        """
+        base, unreadable = self._job.root / entry.name, list[OSError]()
+        ignored = ignored_by([("", entry.ignore)])
+        files = {
+            path: state
+            for path, state in _files_below(base, unreadable)
+            if _is_settled(state, settled_for) and not (ignored and ignored(path))
+        }
+        failed = set[FailureCode]()
+        for error in unreadable:
+            self._job.say(f"upload of {entry.name}: cannot read {error.filename}: {error.strerror}")
+            failed.add(FailureCode.LOCAL_FILE)
+        try:
+            destination = self._places.blobs(entry.container, entry.path)
+            return failed.union(failure.code for failure in self._transfers.upload(entry, base, files, destination))
+        except BlobsyncError as error:
+            self._job.say(f"upload of {entry.name}: {error}")
+            return failed | {error.code}
+
+
+def _is_settled(state: LocalState, seconds: float | None) -> bool:
+    return seconds is None or time.time() - state.mtime_ns / 1e9 > seconds
+
+
+def _files_below(base: Path, unreadable: list[OSError]) -> Iterator[tuple[str, LocalState]]:
+    """Every file, those that links lead to included; folders behind links are not the job's outputs."""
+
+    def note(error: OSError) -> None:
+        # A node that was never ready has no such folder, and a program may remove its files.
+        if not isinstance(error, FileNotFoundError):
+            unreadable.append(error)
+
+    for folder, _, names in os.walk(base, onerror=note):
+        for name in names:
+            path = Path(folder, name)
+            try:
+                found = path.stat()
+            except OSError:
+                # A program may remove its files and leave dangling links.
+                continue
+            if stat.S_ISREG(found.st_mode) and not is_temporary(name):
+                yield path.relative_to(base).as_posix(), LocalState.of(found)

@@ -1,0 +1,156 @@
+"""Where the job's code, folders and logs are: containers that are reached with a SAS, and what is mounted here."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from blobsync.base.azure_urls import SasToken, Secret
+from blobsync.base.errors import CredentialError
+from blobsync.base.redaction import register_secret
+from blobsync.base.trusted_hosts import Service, may_get_login
+from blobsync.jobspec.spec import MOUNTED, Secrets, container_url
+from blobsync.node.mounted import MountedStore
+from blobsync.store.azure_identity import TokenProvider, token_provider
+from blobsync.store.ends import RemoteEnd
+from blobsync.store.rest.append import RestAppendBlobs
+from blobsync.store.rest.auth import BearerSigner, SasSigner, Signer
+from blobsync.store.rest.http import BlobHttp, Pace
+from blobsync.store.rest.store import RestBlobStore
+
+# What a pod with a workload identity has in its environment:
+# https://azure.github.io/azure-workload-identity/docs/topics/service-account-labels-and-annotations.html
+_WORKLOAD_IDENTITY = ("AZURE_CLIENT_ID", "AZURE_TENANT_ID", "AZURE_FEDERATED_TOKEN_FILE")
+# A SAS is not used for its last minute: a request may take that long.
+_LAST_SECONDS = 60
+
+
+class JobPlaces:
+    """What reaches the containers of one job, each with the SAS that came with the job; one store each."""
+
+    def __init__(
+        self,
+        sas: Mapping[str, str],
+        environ: Mapping[str, str],
+        source: Path | None = None,
+        *,
+        identity: Callable[[Mapping[str, str]], TokenProvider] = token_provider,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """``sas`` are tokens by container URL; ``environ`` is asked for proxies and CA bundles.
+
+        ``source`` is the file of secrets that they are from: a cluster may put others there while the job runs. Once a
+        SAS has ended the node's own ``identity`` is used, where it has one; ``now`` is in seconds since 1970.
+        """
+        self._identity, self._now = identity, now
+        self._by_identity: set[str] = set()
+        self._sas = sas
+        self._source, self._read_at = source, _changed_at(source)
+        # What the node's own Python has of libcurl may be of any age.
+        self._environ = {"BLOBSYNC_TRANSPORT": "urllib3", **environ}
+        self._connections: dict[str, BlobHttp] = {}
+        self._pace: Pace | None = None
+        _register(sas)
+
+    def keeping_to(self, pace: Pace) -> JobPlaces:
+        """The same, with connections of their own that keep to a pace."""
+        places = copy.copy(self)
+        places._by_identity, places._connections, places._pace = set(), {}, pace
+        return places
+
+    def blobs(self, container: str, name: str) -> RemoteEnd:
+        """A blob, or a folder of blobs. Of what is mounted, the mount is that blob or folder itself.
+
+        Raises ``CredentialError`` for a container that the job has no access to.
+        """
+        if container.startswith(MOUNTED):
+            path = Path(container.removeprefix(MOUNTED))
+            return (
+                RemoteEnd(MountedStore(path.parent), path.name) if path.is_file() else RemoteEnd(MountedStore(path), "")
+            )
+        return RemoteEnd(self.container(container), name)
+
+    def container(self, container: str) -> RestBlobStore:
+        """The container itself. Raises ``CredentialError`` as :meth:`blobs` does."""
+        return RestBlobStore(container_url(container), self._connection(container))
+
+    def appendable(self, container: str) -> RestAppendBlobs:
+        """The container's blobs that grow at their end."""
+        return RestAppendBlobs(container_url(container), self._connection(container))
+
+    def sas(self, container: str) -> SasToken:
+        """What opens the container. Raises ``CredentialError``."""
+        self._look_again()
+        text = self._sas.get(container)
+        if text is None:
+            raise CredentialError(f"the job has no access to {container}", hint="submit it again: blobsync resubmit ID")
+        try:
+            return SasToken.parse(text)
+        except ValueError as error:
+            raise CredentialError(f"the SAS for {container} cannot be used: {error}") from error
+
+    def _look_again(self) -> None:
+        """Take new tokens from where the others were."""
+        changed = _changed_at(self._source)
+        if self._source is None or changed in (None, self._read_at):
+            return
+        with suppress(OSError, ValueError):
+            self._sas = Secrets.from_json(self._source.read_text(encoding="utf-8")).sas
+            _register(self._sas)
+            self._connections.clear()
+            self._read_at = changed
+
+    def _connection(self, container: str) -> BlobHttp:
+        self._look_again()
+        by_identity = self._needs_identity(container)
+        if container not in self._connections or by_identity != (container in self._by_identity):
+            signer: Signer = self._identity_of_node() if by_identity else SasSigner(self.sas(container))
+            url = container_url(container)
+            self._connections[container] = BlobHttp(
+                url, signer, environ=self._environ, pace=self._pace, outside=by_identity
+            )
+            (self._by_identity.add if by_identity else self._by_identity.discard)(container)
+        return self._connections[container]
+
+    def _needs_identity(self, container: str) -> bool:
+        """Whether the SAS has ended, and the node has an identity that may be shown to the container's host."""
+        if not all(self._environ.get(name) for name in _WORKLOAD_IDENTITY):
+            return False
+        with suppress(CredentialError):
+            ends = self.sas(container).expires_at
+            if ends is None or ends.timestamp() - _LAST_SECONDS > self._now():
+                return False
+        # The specification says where, and nobody on this node knows who wrote that.
+        return may_get_login(container, Service.STORAGE, tuple)
+
+    def _identity_of_node(self) -> Signer:
+        provide = self._identity(self._environ)
+
+        def token() -> tuple[Secret, float]:
+            try:
+                return provide()
+            except ImportError as error:
+                raise CredentialError(
+                    "the job's SAS has ended, and its Python has no azure-identity to use the pod's identity",
+                    hint="install azure-identity in the image, or run any blobsync command: it renews the SAS",
+                ) from error
+
+        return BearerSigner(token)
+
+
+def _changed_at(file: Path | None) -> int | None:
+    """When the file was written, to the nanosecond; None where there is none."""
+    with suppress(OSError):
+        return file.stat().st_mtime_ns if file else None
+    return None
+
+
+def _register(sas: Mapping[str, str]) -> None:
+    for text in sas.values():
+        # First of all, so that no error shows it.
+        register_secret(text.strip().lstrip("?"))
+        with suppress(ValueError):
+            SasToken.parse(text)

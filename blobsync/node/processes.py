@@ -1,0 +1,127 @@
+"""The user's programs as processes: started in their own groups, signalled, warned, cleaned up."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from blobsync.base.process import ProcessGroup
+from blobsync.base.redaction import redact
+from blobsync.jobspec.spec import MARK
+from blobsync.node.container import JobImage, container_name
+from blobsync.node.job import NodeJob, read_text
+from blobsync.node.ranks import Ranks
+
+# By this variable the processes in a container are known from outside.
+BOX = "BLOBSYNC_CONTAINER"
+# Signals that ask a program to stop; they may arrive twice.
+ENDING = (signal.SIGTERM, signal.SIGINT)
+
+
+class UserProcess:
+    """One process of the user's, in a group of its own, so that all it starts can be ended with it."""
+
+    def __init__(self, job: NodeJob, ranks: Ranks, log: Path | None) -> None:
+        """``log`` None: its output goes where ours goes."""
+        self.returncode: int | None = None
+        self._child: ProcessGroup | None = None
+        self._is_shell_line = job.is_shell_line
+        self._image, self._name = JobImage.of(job), container_name(job, ranks.rank)
+        words = command = job.command()
+        env = job.user_environment(ranks)
+        if self._image:
+            # What an earlier try left would have the name.
+            self._image.remove(self._name)
+            words, env = self._image.started(self._name, command, {**env, BOX: self._name}), dict(job.environ)
+        sink_path = log or Path(os.devnull)
+        sink_path.parent.mkdir(parents=True, exist_ok=True)
+        with sink_path.open("ab") as sink:
+            try:
+                self._child = ProcessGroup(words, env=env, cwd=job.work_dir, output=sink if log else None)
+            except OSError as error:
+                self.returncode = code_of_start(error)
+                said = redact(f"cannot start {command[0]}: {error.strerror}\n")
+                os.write(sink.fileno() if log else sys.stderr.fileno(), said.encode("utf-8", "replace"))
+
+    def poll(self) -> int | None:
+        """The exit code as in a shell; None while it runs."""
+        if self._child is not None:
+            code = self._child.poll()
+            self.returncode = code if code is None or code >= 0 else 128 - code
+        return self.returncode
+
+    def signal(self, number: int) -> None:
+        """Signals that stop a program go to its whole group; others only to the program."""
+        if self._child is not None and self._child.poll() is None:
+            self._child.signal(number, to_all=self._is_shell_line or number in (*ENDING, signal.SIGKILL))
+            if self._image and number == signal.SIGKILL:
+                self._image.remove(self._name)
+
+    def warn(self, number: int) -> bool:
+        """Warn the program, or what it runs if that is what listens; False while nobody does.
+
+        Workers inherit their parent's handler: only the topmost process that listens is meant.
+        """
+        if self._child is None or self._child.poll() is not None:
+            return True
+        listening = listeners(self._child.pid, number, f"{BOX}={self._name}" if self._image else "")
+        for pid in [pid for pid, parent in listening.items() if parent not in listening]:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+        return bool(listening)
+
+    def sweep(self) -> None:
+        """Stop what the process left running."""
+        if self._child is not None:
+            self._child.signal(signal.SIGKILL, to_all=True)
+            if self._image:
+                self._image.remove(self._name)
+
+
+def code_of_start(error: OSError) -> int:
+    """As in a shell: 127 for a program that is not there, 126 for one that may not be run."""
+    return 127 if isinstance(error, FileNotFoundError) else 126
+
+
+def listeners(group: int, number: int, mark: str = "") -> dict[int, int]:
+    """Processes of a group that catch a signal, or block it to wait for it, with their parents; see proc(5).
+
+    Those in a container are in no group of ours: they are known by ``mark``, a variable of theirs.
+    """
+    if not os.path.isdir("/proc/self"):
+        return {group: 0}
+    found = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        # A process may end while we look.
+        with suppress(OSError, ValueError):
+            _, parent, its_group = read_text(Path("/proc", name, "stat")).rpartition(")")[2].split()[:3]
+            status = read_text(Path("/proc", name, "status"))
+            masks = re.findall(r"^Sig(?:Cgt|Blk):\s*(\w+)", status, re.MULTILINE)
+            ours = mark.encode() in _variables(name) if mark else int(its_group) == group
+            if ours and any(int(mask, 16) >> (number - 1) & 1 for mask in masks):
+                found[int(name)] = int(parent)
+    return found
+
+
+def _variables(process: str) -> list[bytes]:
+    return Path("/proc", process, "environ").read_bytes().split(b"\0")
+
+
+def end_strays(job: NodeJob) -> int:
+    """Kill what earlier commands of this node have left behind; returns how many processes that were.
+
+    torchrun starts each of its workers in a session of its own: they outlive a torchrun that is killed, and would go
+    on training beside those of the next one.
+    """
+    wanted, killed = f"{MARK}={job.mark}".encode(), 0
+    for name in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc/self") else ()):
+        # Other users' processes cannot be read, and one may end while we look.
+        with suppress(OSError):
+            if wanted in _variables(name):
+                os.kill(int(name), signal.SIGKILL)
+                killed += 1
+    return killed

@@ -1,0 +1,151 @@
+"""The rank of a process, the address of the job's master, and the environment of a program. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from blobsync.base.errors import JobError
+from blobsync.jobspec.spec import FIRST_MASTER_PORT, MASTER_PORTS, JobSpec
+
+
+class NotReadyError(JobError):
+    """The node cannot be made ready (exit code 72); the text is safe to print."""
+
+
+class Ranks(NamedTuple):
+    """One process among all of the job, and among those of its node."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_size: int
+    node_rank: int
+
+
+class RankNames(NamedTuple):
+    """The variables in which a launcher sets a process's rank; empty if it has none."""
+
+    rank: str
+    local_rank: str
+    node_rank: str
+
+
+# Open MPI comes first: its daemons, and so their children, also have the Slurm names, but those are the daemons'
+# ranks. It has no name for the node's.
+LAUNCHERS = (
+    RankNames("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", ""),
+    RankNames("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"),
+    RankNames("PMI_RANK", "MPI_LOCALRANKID", "NODE_RANK"),
+    RankNames("RANK", "LOCAL_RANK", "NODE_RANK"),
+)
+# Those that tell the rank of a node to what is started once on each; the last is that of an Indexed Job of Kubernetes.
+_NODE_NAMES = ("SLURM_NODEID", "NODE_RANK", "JOB_COMPLETION_INDEX")
+# What tells one process from another, of all that :func:`rank_variables` sets.
+OF_ONE_PROCESS = frozenset(
+    {
+        *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        *("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    }
+)
+_MASTER_NAMES = ("MASTER_ADDR", "AZ_BATCHAI_JOB_MASTER_NODE_IP")
+
+
+def ranks_of_node(spec: JobSpec, node_rank: int) -> tuple[Ranks, ...]:
+    """All processes of one node."""
+    size = spec.procs_per_node
+    first = node_rank * size
+    return tuple(Ranks(first + local, local, _world_size(spec), size, node_rank) for local in range(size))
+
+
+def _world_size(spec: JobSpec) -> int:
+    """Of an elastic job as many as it may have, so that every rank is below it."""
+    return (spec.max_nodes if spec.is_elastic and spec.max_nodes else spec.nodes) * spec.procs_per_node
+
+
+def ranks_from_launcher(spec: JobSpec, environ: Mapping[str, str]) -> Ranks:
+    """The rank that the launcher set. Raises ``NotReadyError`` if it is missing and there are several processes."""
+    size, world_size = spec.procs_per_node, _world_size(spec)
+    for names in LAUNCHERS:
+        if names.rank in environ:
+            rank = _number(environ, names.rank, 0)
+            local = _number(environ, names.local_rank, rank % size)
+            return Ranks(rank, local, world_size, size, _number(environ, names.node_rank, rank // size))
+    if world_size > 1:
+        names_of = ", ".join(names.rank for names in LAUNCHERS)
+        raise NotReadyError(
+            f"the job has {world_size} processes, but the rank of this one is unknown: none of {names_of} is set",
+            hint="start it with srun, mpirun or torchrun's variables",
+        )
+    return Ranks(0, 0, 1, 1, 0)
+
+
+def node_rank_from_launcher(spec: JobSpec, environ: Mapping[str, str]) -> int:
+    """This node's rank. Raises ``NotReadyError`` if it is unknown and there are several nodes."""
+    for name in _NODE_NAMES:
+        if environ.get(name):
+            return _number(environ, name, 0)
+    nodes = _world_size(spec) // spec.procs_per_node
+    if nodes > 1:
+        raise NotReadyError(
+            f"the job has {nodes} nodes, but the rank of this one is unknown: none of {', '.join(_NODE_NAMES)} is set",
+            hint="pass --node-rank N",
+        )
+    return 0
+
+
+def _number(environ: Mapping[str, str], name: str, default: int) -> int:
+    text = environ.get(name) if name else None
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit()):
+        raise NotReadyError(f"{name} is {text!a}, which is not a number")
+    return int(text)
+
+
+def master_address(spec: JobSpec, environ: Mapping[str, str]) -> str:
+    """Where process 0 listens. Raises ``NotReadyError`` where several nodes would have to guess: each of them would
+    consider itself the master, and all would wait forever."""
+    for name in _MASTER_NAMES:
+        if environ.get(name):
+            return environ[name]
+    if environ.get("AZ_BATCH_MASTER_NODE"):
+        return environ["AZ_BATCH_MASTER_NODE"].rpartition(":")[0] or environ["AZ_BATCH_MASTER_NODE"]
+    nodes = _world_size(spec) // spec.procs_per_node
+    if nodes > 1:
+        raise NotReadyError(
+            f"the job has {nodes} nodes, but the address of the master is unknown:"
+            f" none of {', '.join((*_MASTER_NAMES, 'AZ_BATCH_MASTER_NODE'))} is set",
+            hint="set MASTER_ADDR to the address of the node that has process 0",
+        )
+    return "127.0.0.1"
+
+
+def master_port(spec: JobSpec, environ: Mapping[str, str]) -> str:
+    """The port there: the launcher's, or one that all processes of the job work out from its id."""
+    derived = FIRST_MASTER_PORT + int(hashlib.sha256(spec.run_id.encode()).hexdigest(), 16) % MASTER_PORTS
+    return environ.get("MASTER_PORT") or str(derived)
+
+
+def rank_variables(spec: JobSpec, ranks: Ranks, environ: Mapping[str, str]) -> dict[str, str]:
+    """A program's rank variables, under each name that launchers set."""
+    master, port = master_address(spec, environ), master_port(spec, environ)
+    return {
+        "RANK": str(ranks.rank),
+        "LOCAL_RANK": str(ranks.local_rank),
+        "WORLD_SIZE": str(ranks.world_size),
+        "LOCAL_WORLD_SIZE": str(ranks.local_size),
+        "NODE_RANK": str(ranks.node_rank),
+        "MASTER_ADDR": master,
+        "MASTER_PORT": port,
+        "OMPI_COMM_WORLD_RANK": str(ranks.rank),
+        "OMPI_COMM_WORLD_SIZE": str(ranks.world_size),
+        "OMPI_COMM_WORLD_LOCAL_RANK": str(ranks.local_rank),
+        "OMPI_COMM_WORLD_LOCAL_SIZE": str(ranks.local_size),
+        "AZ_BATCH_MASTER_NODE": f"{master}:{port}",
+        "AZ_BATCH_HOST_LIST": environ.get("BLOBSYNC_HOSTS") or environ.get("AZ_BATCH_HOST_LIST") or master,
+        "AZ_BATCHAI_JOB_MASTER_NODE_IP": master,
+        "AZ_BATCHAI_MPI_MASTER_NODE": master,
+        "AZ_BATCHAI_TASK_INDEX": str(ranks.node_rank),
+    }

@@ -1,0 +1,169 @@
+"""Makes a node ready for its job, once, and removes what the job leaves on it."""
+
+from __future__ import annotations
+
+import fcntl
+import glob
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from blobsync.base.errors import BlobsyncError, NothingMatchedError, ProcessError
+from blobsync.base.process import SubprocessRunner
+from blobsync.base.redaction import redact
+from blobsync.code.unpack import keep_listed, unpack_archive
+from blobsync.jobspec.spec import batchai_settings
+from blobsync.node.batchai import make_directories
+from blobsync.node.container import fetch_image, remove_image
+from blobsync.node.folders import KEPT, keep_downloads, place_folders
+from blobsync.node.job import NodeJob, read_text, shell_line, write_text
+from blobsync.node.machine import describe_machine, run_into_log
+from blobsync.node.mounts import take_mounts_off
+from blobsync.node.places import JobPlaces
+from blobsync.node.ranks import NotReadyError, master_address, ranks_of_node
+from blobsync.node.transfers import NodeTransfers
+
+
+def make_ready(job: NodeJob, places: JobPlaces) -> None:
+    """Code, folders and setup commands; later processes find it done. Raises ``NotReadyError``."""
+    master_address(job.spec, job.environ)
+    ready, failed = job.beside("ready"), job.beside("failed")
+    with _node_lock(job):
+        if ready.exists():
+            return
+        if read_text(failed).startswith(job.attempt + "\n"):
+            raise NotReadyError(read_text(failed).partition("\n")[2])
+        try:
+            _make_ready(job, places)
+        except SystemExit:
+            # Stopped meanwhile: clean up, because no other process will.
+            clean_up(job, 128 + signal.SIGTERM)
+            raise
+        except Exception as error:
+            text = _sentence(error)
+            job.say("setup failed: " + text)
+            # On a disk that is full the next process finds out by itself.
+            with suppress(OSError):
+                write_text(failed, job.attempt + "\n" + text)
+            raise NotReadyError(text) from error
+        write_text(ready, job.attempt)
+        job.say(f"ready: {job.root}")
+
+
+def _make_ready(job: NodeJob, places: JobPlaces) -> None:
+    job.root.parent.mkdir(parents=True, exist_ok=True)
+    describe_machine(job, SubprocessRunner())
+    transfers = NodeTransfers(job)
+    try:
+        _place_code(job, places, transfers)
+        place_folders(job, places, transfers)
+        _run_setup(job)
+    finally:
+        transfers.close()
+        if not job.in_place:
+            shutil.rmtree(job.beside(KEPT), ignore_errors=True)
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, BlobsyncError):
+        return redact(f"{error.message}; {error.hint}" if error.hint else error.message)
+    return redact(str(error) or type(error).__name__)
+
+
+@contextmanager
+def _node_lock(job: NodeJob) -> Iterator[None]:
+    """One process of this node at a time; the kernel releases it when its holder dies."""
+    job.beside("lock").parent.mkdir(parents=True, exist_ok=True)
+    with job.beside("lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _place_code(job: NodeJob, places: JobPlaces, transfers: NodeTransfers) -> None:
+    """Fetch the code archive (or a blob folder of code), check it, unpack it beside its place, rename."""
+    code = job.spec.code
+    if job.spec.spread is not None:
+        job.root.mkdir(exist_ok=True)
+        return
+    if code is None:
+        if not job.root.is_dir():
+            raise NotReadyError(f"there is no folder {job.root}")
+        return
+    if job.root.is_dir():
+        job.say("an earlier attempt did not finish; starting again")
+        keep_downloads(job)
+        if not remove_root(job):
+            raise NotReadyError(f"{job.root} of an earlier attempt cannot be removed")
+    began = time.monotonic()
+    fresh = Path(tempfile.mkdtemp(prefix=job.root.name + ".new-", dir=job.root.parent))
+    archive = fresh.with_name(fresh.name + ".zip")
+    try:
+        place = places.blobs(code.container, code.blob)
+        if code.blob.endswith(".zip"):
+            transfers.download(code.blob, place, archive)
+            unpack_archive(archive, fresh, code.digest, code.size)
+        else:
+            transfers.download(code.blob, place, fresh)
+            if code.digest:
+                keep_listed(fresh, code.digest)
+        fresh.chmod(0o755)
+        fresh.rename(job.root)
+        job.say(f"code {code.digest[:12]} unpacked in {time.monotonic() - began:.1f} s")
+    except NothingMatchedError as error:
+        raise NotReadyError(f"there is no code {code.blob} in {code.container}; 'blobsync init' uploads it") from error
+    finally:
+        archive.unlink(missing_ok=True)
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _run_setup(job: NodeJob) -> None:
+    env = job.user_environment(ranks_of_node(job.spec, job.node_rank)[0])
+    if batchai_settings(job.spec) is not None:
+        make_directories(env, job.spec.procs_per_node)
+    if job.own_output:
+        job.own_output.mkdir(parents=True, exist_ok=True)
+    image = fetch_image(job)
+    for number, line in enumerate(job.spec.setup):
+        job.say("setup: " + line)
+        # Where the command will run, unless that folder is still to be made.
+        folder = job.work_dir if job.work_dir.is_dir() else job.root
+        try:
+            if image:
+                code, image = image.run_setup(line, number, env)
+            else:
+                code = run_into_log(shell_line(line), folder, env, job.node_log)
+        except OSError as error:
+            raise ProcessError(f"the setup command cannot be started: {error.strerror}") from error
+        if code:
+            raise NotReadyError(f"the setup command ended with {code}: {line}")
+    job.demand_work_dir()
+
+
+def clean_up(job: NodeJob, code: int) -> None:
+    """Remove the job's files from this node, unless the cluster file keeps them."""
+    remove_image(job)
+    if job.in_place or job.keep_root == "always" or (job.keep_root == "failed" and code):
+        return
+    # First what says that the root is ready: a job that is queued again may come back to this node.
+    job.beside("ready").unlink(missing_ok=True)
+    if remove_root(job):
+        for path in glob.glob(glob.escape(str(job.root)) + ".*"):
+            with suppress(OSError):
+                os.remove(path)
+            shutil.rmtree(path, ignore_errors=True)
+    if job.owns_parent:
+        with suppress(OSError):
+            job.root.parent.rmdir()
+
+
+def remove_root(job: NodeJob) -> bool:
+    """Remove the root; False while something is mounted in it."""
+    if not take_mounts_off(job):
+        return False
+    shutil.rmtree(job.root, ignore_errors=True)
+    return not job.root.exists()

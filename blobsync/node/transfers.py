@@ -1,0 +1,253 @@
+"""Downloads blobs to this node and uploads its files, as ``d`` and ``u`` do on a workstation.
+
+The same survey, decisions, engine and account: every file is checked by its size and MD5, appears whole, is retried
+for the same reasons and fails with the same codes; what an earlier attempt brought, and nobody changed, stays. What is
+remembered lies in an index beside the job's root.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from blobsync.base.failure_codes import FailureCode
+from blobsync.base.file_states import FileState, LocalState
+from blobsync.base.reasons import Reason
+from blobsync.direct.engine import DirectEngine
+from blobsync.direct.giving_up import was_tried
+from blobsync.jobspec.spec import FolderLink
+from blobsync.local.files import hash_file
+from blobsync.local.free_space import LocalDisks
+from blobsync.local.index import Index, PairIndex
+from blobsync.local.names import blob_problem, local_problem
+from blobsync.local.tree import LinkPolicy, ignores_case
+from blobsync.node.job import NodeJob
+from blobsync.node.ranks import NotReadyError
+from blobsync.plan.decisions import check_names, decide_all
+from blobsync.plan.listener import SilentListener
+from blobsync.plan.pairs import Pair, is_as_recorded, needs_local_md5
+from blobsync.plan.project_context import LivePart
+from blobsync.plan.room import WrittenHere, lacking_room
+from blobsync.plan.selection import ignored_by
+from blobsync.plan.survey import Request, survey
+from blobsync.plan.symlink_aliases import Names
+from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_plan import (
+    Action,
+    End,
+    EngineChoice,
+    FileAction,
+    FileFailure,
+    IndexKey,
+    Part,
+    PlanPart,
+    Route,
+    Shape,
+    TransferPlan,
+    TransferResult,
+)
+from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.transfer.carry_out import Engines, carry_out
+from blobsync.transfer.engines import Moved
+from blobsync.transfer.fresh_look import states_at_destination
+
+_ENGINE = EngineChoice("direct", "nodes have no other engine")
+_ENGINES = Engines({"direct": DirectEngine})
+_DOWN = TransferOptions(engine="direct", compare_content=True)
+# In a root that is ours, whatever differs is left of an attempt that was killed.
+_DOWN_ANEW = replace(_DOWN, overwrite=True)
+# A job's output folder is the job's to write: what other runs left under a name it writes is replaced.
+_UP = TransferOptions(engine="direct", overwrite=True)
+# This many failures are reported one by one.
+_TOLD = 20
+
+Wanted = Callable[[str], bool]
+
+
+class _NodeListener(SilentListener):
+    def __init__(self, job: NodeJob) -> None:
+        self._job = job
+
+    def note(self, text: str) -> None:
+        self._job.say(text)
+
+
+class NodeTransfers:
+    """The transfers of one node for its job."""
+
+    def __init__(self, job: NodeJob, disks: LocalDisks = LocalDisks()) -> None:  # noqa: B008 - it is frozen
+        self._job = job
+        self._disks = disks
+        self._index = Index(job.beside("index.sqlite"), job.say)
+        self._listener = _NodeListener(job)
+        self._down = _DOWN if job.in_place else _DOWN_ANEW
+
+    def close(self) -> None:
+        """Let go of the index."""
+        self._index.close()
+
+    def download(
+        self,
+        name: str,
+        remote: RemoteEnd,
+        local: Path,
+        below: str = "",
+        wanted: Wanted | None = None,
+        ignore: Sequence[str] = (),
+    ) -> None:
+        """Bring a blob, or a folder of blobs, to ``local``; only what is ``below``, only the paths that are ``wanted``,
+        and none that the folder entry has patterns against.
+
+        ``name`` is what messages and records call it. Raises ``NothingMatchedError`` if nothing is there,
+        ``NotReadyError`` when the disk has too little free space, and when not all of it arrived.
+        """
+        began = time.monotonic()
+        source, target = RemoteEnd(remote.store, remote.at(below)), local / below
+        shown = f"{name}/{below}" if below else name
+        part: LivePart = Part(shown, Route.DOWNLOAD, source, LocalEnd(target), _key(name, remote, below))
+        links = LinkPolicy("follow", os.path.realpath(target), shown)
+        records = self._index.pair(part.key.near, part.key.remote)
+        ignored = ignored_by([(below, ignore)])
+        request = Request(part, links, records, wanted=wanted, compare_content=True, ignored=ignored)
+        looked = survey(request, self._listener.seen)
+        actions, extras = decide_all(looked.pairs, Route.DOWNLOAD, self._down, shown=shown)
+        rule = _name_rule(looked.shape, target)
+        check_names(actions, [*extras, *looked.clashes], shown, rule, one_case=ignores_case(target))
+        self._demand_room(shown, Names(os.path.realpath(target), looked.followed), actions)
+        part = replace(part, shape=looked.shape, actions=actions)
+        result = self._carry_out(part, self._down, (*looked.unreadable, *looked.blocked))
+        seconds = time.monotonic() - began
+        for warning in looked.warnings[:_TOLD]:
+            self._job.say(warning)
+        self._job.say(f"{shown}: {len(actions):,} files, {result.bytes_transferred:,} bytes in {seconds:.1f} s")
+        self._demand_all(result)
+
+    def drop_unrecorded(self, name: str, remote: RemoteEnd, local: Path) -> None:
+        """Of what lies at ``local`` only those files stay that were brought there, and are as they were then."""
+        key = _key(name, remote)
+        there = [Path(folder, file) for folder, _, files in os.walk(local) for file in files]
+        states = {path.relative_to(local).as_posix(): LocalState.of(path.lstat()) for path in there}
+        for pair in _changed(states, self._index.pair(key.near, key.remote)):
+            (local / pair.path).unlink()
+
+    def upload(
+        self, entry: FolderLink, base: Path, files: Mapping[str, LocalState], destination: RemoteEnd
+    ) -> tuple[FileFailure, ...]:
+        """Bring ``files`` (paths below ``base``, as ``stat`` showed them) to the container, those that are not there.
+
+        Returns what is not there now; it is said in the node's log as well.
+        """
+        key = _key(entry.name, destination)
+        misnamed = {path: why for path in files if (why := blob_problem(destination.at(path)))}
+        named = {path: state for path, state in files.items() if path not in misnamed}
+        pairs = _changed(named, self._index.pair(key.near, key.remote))
+        there = states_at_destination(destination, [Moved(_looked_for(pair)) for pair in pairs], self._listener.seen)
+        pairs = [_with_md5(pair._replace(destination=there.get(pair.path)), base) for pair in pairs]
+        actions, _ = decide_all(pairs, Route.UPLOAD, _UP, shown=entry.name)
+        part: LivePart = Part(entry.name, Route.UPLOAD, LocalEnd(base), destination, key, actions=actions)
+        result = self._carry_out(part, _UP, tuple(_misnamed(entry, path, why) for path, why in misnamed.items()))
+        # What the program removed meanwhile is not missed.
+        missed = [each for each in result.failures if os.path.lexists(base / each.path[len(entry.name) + 1 :])]
+        for failure in missed[:_TOLD]:
+            self._job.say(f"upload of {_told(failure)}")
+        return tuple(missed)
+
+    def _carry_out(self, part: LivePart, options: TransferOptions, unseen: tuple[FileFailure, ...]) -> TransferResult:
+        plan = TransferPlan(
+            route=part.route,
+            cluster=self._job.spec.cluster,
+            from_cluster=None,
+            paths=(part.path,),
+            options=options,
+            parts=(_plain(part),),
+            engine=_ENGINE,
+            unreadable=unseen,
+            created_at=time.time(),
+        )
+        return carry_out(plan, _OnePart(part, self._index), _ENGINES, self._listener, None)
+
+    def _demand_room(self, shown: str, names: Names, actions: tuple[FileAction, ...]) -> None:
+        size = sum(action.size for action in actions if action.action is Action.TRANSFER)
+        for lacking in lacking_room([WrittenHere(shown, names, actions)], Action.TRANSFER, size, self._disks):
+            raise NotReadyError(
+                f"{lacking.message} ({lacking.code})",
+                hint=f"free space on {socket.gethostname()}, use nodes with a larger disk, or mount the folder",
+            )
+
+    def _demand_all(self, result: TransferResult) -> None:
+        failures = sorted([*result.failures, *result.plan.conflicts], key=lambda each: not was_tried(each.message))
+        for failure in failures[:_TOLD]:
+            self._job.say(_told(failure))
+        if failures:
+            shown, count = result.plan.paths[0], len(result.plan.parts[0].actions)
+            raise NotReadyError(
+                f"{shown}: {len(failures):,} of {count:,} files did not arrive; the first: {_told(failures[0])}"
+            )
+
+
+class _OnePart(NamedTuple):
+    """Opens the only part of a plan: it is open already."""
+
+    part: LivePart
+    known: Index
+
+    def opened(self, part: PlanPart) -> LivePart:
+        return self.part
+
+    def records(self, key: IndexKey) -> PairIndex:
+        return self.known.pair(key.near, key.remote)
+
+
+def _plain(part: LivePart) -> PlanPart:
+    source, destination = _plain_end(part.source), _plain_end(part.destination)
+    return Part(part.path, part.route, source, destination, part.key, part.shape, part.actions)
+
+
+def _plain_end(end: LiveEnd) -> End:
+    return end.root if isinstance(end, LocalEnd) else end.store.container.blob(end.name)
+
+
+def _key(name: str, remote: RemoteEnd, below: str = "") -> IndexKey:
+    return IndexKey(name, str(remote.store.container.blob(remote.name)), below)
+
+
+def _told(failure: FileFailure) -> str:
+    said = failure.message if failure.path in failure.message else f"{failure.path}: {failure.message}"
+    told = f"{said} ({failure.code}){f'; {failure.hint}' if failure.hint else ''}"
+    # Names may hold line ends and terminal escapes.
+    return told if told.isprintable() else told.encode("unicode_escape").decode()
+
+
+def _misnamed(entry: FolderLink, path: str, why: str) -> FileFailure:
+    return FileFailure(f"{entry.name}/{path}", FailureCode.NAMES_UNSAFE, f"left out: its name {why}", "rename it")
+
+
+def _name_rule(shape: Shape, target: Path) -> Callable[[str], str | None]:
+    if shape is Shape.FILE:
+        return lambda name: local_problem(target.name, str(target.parent))
+    return lambda name: local_problem(name, str(target))
+
+
+def _changed(files: Mapping[str, LocalState], records: PairIndex) -> list[Pair]:
+    """A pair for each file of which the index does not say that the container has it as it is."""
+    known = records.get(list(files))
+    pairs = (Pair(path, state, None, known.get(path)) for path, state in files.items())
+    return [pair for pair in pairs if pair.record is None or not is_as_recorded(files[pair.path], pair.record.near)]
+
+
+def _looked_for(pair: Pair) -> FileAction:
+    size = pair.source.size if pair.source else 0
+    return FileAction(pair.path, Action.TRANSFER, Reason.NEW, size, pair.source)
+
+
+def _with_md5(pair: Pair, base: Path) -> Pair:
+    """The pair with what the file holds, where only that can tell whether the container has it."""
+    if not needs_local_md5(pair, Route.UPLOAD):
+        return pair
+    hashed: FileState | None = hash_file(base / pair.path)
+    return pair if hashed is None else pair._replace(source=hashed)

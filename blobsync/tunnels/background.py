@@ -1,0 +1,93 @@
+"""Keeps one named tunnel open, detached from the terminal that opened it.
+
+    python -m blobsync.tunnels.background FOLDER
+
+``FOLDER`` is the tunnel's, with its ``order.json``; as long as this process lives it keeps ``lock`` locked. A file
+called ``close`` ends it, as does the end of the job that it was opened for.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from blobsync.base.errors import BlobsyncError
+from blobsync.base.plain_json import parse_object
+from blobsync.base.process import ProcessRunner, SubprocessRunner
+from blobsync.tunnels.keeper import TunnelKeeper
+from blobsync.tunnels.named import NamedTunnel, TunnelFolder
+
+_POLL_SECONDS = 0.2
+_LOOK_SECONDS = 5.0
+
+
+def keep_tunnel(
+    folder: TunnelFolder,
+    process: ProcessRunner,
+    environ: Mapping[str, str],
+    has_ended: Callable[[], bool],
+    clock: Callable[[], float] = time.monotonic,
+) -> int:
+    """Open it, and keep it open until it is to close; the exit code is 1 where it could not be opened."""
+    order = parse_object(folder.order.read_text())
+    tunnel = NamedTunnel(**order["tunnel"])
+    marked = {**environ, **folder.mark}
+    keeper = TunnelKeeper(partial(tunnel.argv, order["port"]), order["port"], process, marked, started=folder.note_line)
+    told: Mapping[str, object] = {}
+    try:
+        keeper.open()
+        look_at = clock() + _LOOK_SECONDS
+        while not folder.close.exists():
+            now = {"open": keeper.look(), "port": keeper.port, "restarts": keeper.restarts, "problem": keeper.problem}
+            if now != told:
+                folder.write(folder.state, {**now, "job_id": order["job_id"]})
+                told = now
+            if order["job_id"] and clock() >= look_at:
+                if has_ended():
+                    break
+                look_at = clock() + _LOOK_SECONDS
+            time.sleep(_POLL_SECONDS)
+        return 0
+    except BlobsyncError as error:
+        folder.write(folder.state, {"open": False, "problem": error.message})
+        return 1
+    finally:
+        keeper.close()
+
+
+def job_watcher(project: str, job_id: str, environ: Mapping[str, str]) -> Callable[[], bool]:
+    """Whether the job has ended; a cluster that cannot be asked has not said so."""
+    if not job_id:
+        return lambda: False
+    from blobsync.jobs.service import Board
+
+    board = Board(Path(project), environ)
+
+    def has_ended() -> bool:
+        with suppress(BlobsyncError):
+            return board.refresh([board.history.find(job_id)]).records[0].info.state.is_final
+        return False
+
+    return has_ended
+
+
+def main(path: str) -> int:
+    """Keep the tunnel of this folder; a second process for the same one ends at once."""
+    folder = TunnelFolder(Path(path))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    with folder.held() as ours:
+        if not ours:
+            return 0
+        order = parse_object(folder.order.read_text())
+        watcher = job_watcher(str(order["project"]), str(order["job_id"]), os.environ)
+        return keep_tunnel(folder, SubprocessRunner(), os.environ, watcher)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,136 @@
+"""A port of a running job's node, here: found, opened, kept open until the job has ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from blobsync.backends.addresses import free_local_port
+from blobsync.backends.forwarding import LOOPBACK
+from blobsync.backends.protocol import PortForward, Tunnelling
+from blobsync.base.errors import BlobsyncError, JobError, UsageError
+from blobsync.jobs.record import JobRecord
+from blobsync.jobs.service import Board
+from blobsync.jobspec.spec import State
+from blobsync.tunnels.keeper import TunnelKeeper
+from blobsync.tunnels.node_apps import BesideProgram, TunnelRequest, demand_tunnel
+
+# Where these programs listen unless they are told otherwise.
+_USUAL_PORTS = {"tensorboard": 6006, "jupyter": 8888}
+# Ports below this one are for root.
+_FIRST_OPEN_PORT = 1024
+# Between two looks at the job, and at what keeps the port open (seconds).
+_LOOK_SECONDS = 5.0
+_POLL_SECONDS = 0.3
+
+
+class JobTunnel:
+    """An open port of a job's node. ``url`` is what to open here; ``local_port`` is the port in it.
+
+    A context manager: leaving it closes the port, and ends a program that was started beside the job.
+    """
+
+    def __init__(
+        self,
+        record: JobRecord,
+        state: Callable[[], State],
+        keeper: TunnelKeeper | None,
+        program: BesideProgram | None,
+        remote: int,
+    ) -> None:
+        """``keeper`` is None for a job on this machine, ``program`` where the job's own one listens at ``remote``."""
+        self.record = record
+        self.local_port = keeper.port if keeper else remote
+        query = f"?token={program.token}" if program and program.token else ""
+        self.url = f"http://{LOOPBACK}:{self.local_port}/{query}"
+        self._state, self._keeper, self._program = state, keeper, program
+
+    def __repr__(self) -> str:
+        return f"<JobTunnel of {self.record.run_id}: 127.0.0.1:{self.local_port}>"
+
+    def __enter__(self) -> JobTunnel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether something has to be kept running; a job on this machine is reached without."""
+        return self._keeper is not None or self._program is not None
+
+    def keep(self) -> State:
+        """Start again what drops, until the job has ended; then close. Returns the job's state."""
+        try:
+            look_at = time.monotonic() + _LOOK_SECONDS
+            while self.is_needed:
+                if self._program:
+                    self._program.look()
+                if self._keeper:
+                    self._keeper.look()
+                if time.monotonic() >= look_at:
+                    # Who cannot be asked has not said that the job has ended.
+                    with suppress(BlobsyncError):
+                        state = self._state()
+                        if state.is_final:
+                            return state
+                    look_at = time.monotonic() + _LOOK_SECONDS
+                time.sleep(_POLL_SECONDS)
+            return self._state()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Safe to repeat."""
+        for part in (self._keeper, self._program):
+            if part:
+                part.close()
+
+
+def open_tunnel(board: Board, record: JobRecord, request: TunnelRequest) -> JobTunnel:
+    """Open it, and wait until it answers.
+
+    Raises ``UsageError``, ``JobError`` where the job does not run, ``BackendUnavailableError`` where there is no way.
+    """
+    demand_tunnel(request)
+    backend = board.backend_of(record)
+    tunnelling = backend if isinstance(backend, Tunnelling) else None
+    if tunnelling is None and record.spec.platform != "local":
+        raise UsageError(f"{backend.name} opens no port of a job", hint=f"blobsync ssh {record.run_id}")
+
+    def state() -> State:
+        return board.refresh([board.history.find(record.run_id)]).records[0].info.state
+
+    found = state()
+    if found is not State.RUNNING:
+        raise JobError(f"{record.run_id} is {found}: only a running job has ports to open")
+    remote = request.port or _USUAL_PORTS[request.program]
+    program = BesideProgram(board, record, request, tunnelling, remote) if request.program else None
+    keeper = None
+    try:
+        if program:
+            program.open()
+        if tunnelling:
+            keeper = _keeper(board, record, request, tunnelling, lambda: program.port if program else remote)
+            keeper.open()
+        return JobTunnel(record, state, keeper, program, program.port if program else remote)
+    except BaseException:
+        for part in (keeper, program):
+            if part:
+                part.close()
+        raise
+
+
+def _keeper(
+    board: Board, record: JobRecord, request: TunnelRequest, backend: Tunnelling, remote: Callable[[], int]
+) -> TunnelKeeper:
+    wanted = request.local_port or (remote() if remote() >= _FIRST_OPEN_PORT else None)
+    local = free_local_port(wanted)
+    if wanted and local != wanted:
+        board.note(f"port {wanted} is taken on this machine: {local} is used instead")
+
+    def make() -> Sequence[str]:
+        return backend.forward_argv(record.ref, PortForward(local, remote(), request.node, request.node_ssh))
+
+    return TunnelKeeper(make, local, board.process, board.environ, note=board.note)

@@ -1,0 +1,327 @@
+"""Tunnels with a name, which belong to the user and not to a project: to a machine behind another one, or a bastion.
+
+They are in ``$XDG_CONFIG_HOME/blobsync/tunnels.json``. One that is open is kept open by a process of its own, with the
+files of its folder in ``$XDG_STATE_HOME/blobsync/tunnels/NAME``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shlex
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from blobsync.backends.addresses import (
+    SSH_PORT,
+    demand_key_file,
+    free_local_port,
+    read_bastion,
+    read_key_file,
+    read_machine,
+    read_port,
+)
+from blobsync.backends.forwarding import LOOPBACK, bastion_line, forward_line
+from blobsync.base.environment import environment
+from blobsync.base.errors import BackendUnavailableError, ConfigError, NothingMatchedError, UsageError
+from blobsync.base.plain_json import demand_types, parse_object
+from blobsync.base.process import ProcessRunner, SubprocessRunner, python_module
+from blobsync.base.user_data import config_home, read_own, state_home
+from blobsync.local.state_dir import own_folder
+from blobsync.tunnels.keeper import OPEN_SECONDS
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+# Where the first named tunnel is found here, as its users know it; the next ones follow.
+FIRST_LOCAL_PORT = 22_222
+# How long the process of a tunnel may take to begin, and to end (seconds).
+_BEGIN_SECONDS, _END_SECONDS = 60.0, 30.0
+_POLL_SECONDS = 0.1
+# How long a process that was killed may take to be gone (seconds).
+_GONE_SECONDS = 5.0
+# In the environment of the program that holds a tunnel's line, with the tunnel's folder.
+_MARK = "BLOBSYNC_TUNNEL"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTunnel:
+    """What ``tunnel add`` was told. ``machine`` and ``bastion`` are ``[USER@]HOST[:PORT]``.
+
+    With ``azure_bastion`` the machine is ``target``, the id of a resource, and ``machine`` its user and a name for it.
+    ``port`` is the one of the machine that is opened here as ``local_port``.
+    """
+
+    name: str
+    machine: str
+    local_port: int
+    port: int = SSH_PORT
+    bastion: str = ""
+    key: str = ""
+    azure_bastion: str = ""
+    resource_group: str = ""
+    target: str = ""
+    subscription: str = ""
+
+    @property
+    def leads_to_ssh(self) -> bool:
+        """Whether the opened port is that of the machine's own sshd."""
+        return self.port == (read_machine(self.machine, "machine").port or SSH_PORT)
+
+    def check(self) -> None:
+        """Raises ``UsageError`` for what could be more to ssh, or to ``az``, than it seems."""
+        if not _NAME.fullmatch(self.name):
+            raise UsageError(f"{self.name!a} is not a name for a tunnel", hint="letters, digits, - and _")
+        self.argv(self.local_port)
+
+    def argv(self, local: int, *, asks: bool = False) -> tuple[str, ...]:
+        """The command that holds ``local`` open here; with ``asks``, the one for a terminal. Raises ``UsageError``."""
+        remote, machine = read_port(self.port, "port"), read_machine(self.machine, "machine")
+        read_port(local, "local port")
+        key = read_key_file(self.key, Path.home()) if self.key else ""
+        if self.azure_bastion:
+            if self.bastion:
+                raise UsageError("--bastion and --azure-bastion cannot be combined", hint="use only one of them")
+            bastion = read_bastion(self.azure_bastion, self.resource_group, self.target, self.subscription)
+            return bastion_line(bastion, local=local, remote=remote)
+        jump = read_machine(self.bastion, "bastion") if self.bastion else None
+        return forward_line(machine, local=local, remote=remote, jump=jump, key=key, asks=asks)
+
+    def ssh_config(self, local: int) -> tuple[str, ...]:
+        """The lines for ``~/.ssh/config`` with which ``ssh NAME`` goes through the open tunnel."""
+        machine = read_machine(self.machine, "machine")
+        known = self.target.rpartition("/")[2] or machine.host
+        lines = [f"Host {self.name}", f"  HostName {LOOPBACK}", f"  Port {local}", f"  HostKeyAlias {known}"]
+        lines += [f"  User {machine.user}"] if machine.user else []
+        lines += [f"  IdentityFile {read_key_file(self.key, Path.home())}"] if self.key else []
+        return tuple(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class TunnelState:
+    """What is known of a named tunnel now. ``problem`` is why it is down, or was last."""
+
+    tunnel: NamedTunnel
+    is_open: bool = False
+    local_port: int = 0
+    restarts: int = 0
+    problem: str = ""
+    job_id: str = ""
+
+
+class TunnelFolder:
+    """The files of one open tunnel; ``lock`` is held as long as its process lives."""
+
+    def __init__(self, folder: Path) -> None:
+        self.order, self.state, self.lock = folder / "order.json", folder / "state.json", folder / "lock"
+        self.close, self.log, self.line = folder / "close", folder / "log", folder / "line.json"
+        self.mark = {_MARK: str(folder)}
+
+    def is_held(self) -> bool:
+        """Whether the process of the tunnel runs."""
+        with suppress(FileNotFoundError), self.lock.open("r") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    @contextmanager
+    def held(self) -> Iterator[bool]:
+        """Be the process of the tunnel; False: another one is."""
+        with self.lock.open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            yield True
+
+    def note_line(self, pid: int) -> None:
+        """Remember the program that holds the line, for whoever finds it left behind."""
+        self.write(self.line, {"pid": pid})
+
+    def end_stray_line(self) -> None:
+        """End the line of a process that was killed: it would hold the port, and no ``close`` would find it."""
+        with suppress(OSError, ValueError):
+            pid = parse_object(self.line.read_text()).get("pid")
+            # Asked after the file was read: what a running process has noted is its own.
+            if not isinstance(pid, int) or pid <= 1 or self.is_held():
+                return
+            if self._has_mark(pid):
+                os.killpg(pid, signal.SIGKILL)
+                _wait(lambda: not self._has_mark(pid), _GONE_SECONDS)
+            self.line.unlink()
+
+    def _has_mark(self, pid: int) -> bool:
+        """Whether it is our line, and not another program that got its number; elsewhere than on Linux, no."""
+        mark = os.fsencode(f"{_MARK}={self.mark[_MARK]}")
+        with suppress(OSError):
+            return mark in Path("/proc", str(pid), "environ").read_bytes().split(b"\0")
+        return False
+
+    def read(self) -> dict[str, object]:
+        """The last state; empty where there is none."""
+        with suppress(OSError, ValueError):
+            return parse_object(self.state.read_text())
+        return {}
+
+    def write(self, file: Path, values: Mapping[str, object]) -> None:
+        """The file appears whole."""
+        fresh = file.with_suffix(".new")
+        fresh.write_text(json.dumps(values))
+        fresh.replace(file)
+
+
+class Tunnels:
+    """The user's named tunnels. ``note`` is told what happens meanwhile."""
+
+    def __init__(
+        self,
+        environ: Mapping[str, str] | None = None,
+        *,
+        process: ProcessRunner | None = None,
+        note: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._environ = environment(environ)
+        self._process = process or SubprocessRunner()
+        self._note = note
+        self._file = config_home(self._environ) / "tunnels.json"
+
+    def __repr__(self) -> str:
+        return f"<Tunnels of {str(self._file)!r}>"
+
+    def all(self) -> tuple[NamedTunnel, ...]:
+        """By their names. Raises ``ConfigError`` for a file that others can write, or that is none of ours."""
+        text = read_own(self._file)
+        try:
+            found = [NamedTunnel(**values) for values in parse_object(text)["tunnels"]] if text else []
+            for tunnel in found:
+                demand_types(tunnel)
+                tunnel.check()
+        except (ValueError, TypeError, KeyError, UsageError) as error:
+            raise ConfigError(f"is not a file of tunnels: {error}", file=str(self._file)) from error
+        return tuple(sorted(found, key=lambda tunnel: tunnel.name))
+
+    def find(self, name: str) -> NamedTunnel:
+        """Raises ``NothingMatchedError``."""
+        for tunnel in self.all():
+            if tunnel.name == name:
+                return tunnel
+        raise NothingMatchedError(f"there is no tunnel {name!a}", hint="blobsync tunnel ls")
+
+    def next_port(self) -> int:
+        """The first port from 22222 on that no other tunnel has."""
+        taken = {tunnel.local_port for tunnel in self.all()}
+        return next(port for port in range(FIRST_LOCAL_PORT, 65_536) if port not in taken)
+
+    def add(self, tunnel: NamedTunnel) -> None:
+        """Keep it, in the place of one of this name. Raises ``UsageError``, also for a key that ssh would not use."""
+        tunnel.check()
+        _demand_key(tunnel)
+        if self._folder(tunnel.name).is_held():
+            raise UsageError(f"the tunnel {tunnel.name} is open", hint=f"blobsync tunnel close {tunnel.name}")
+        self._write([*(other for other in self.all() if other.name != tunnel.name), tunnel])
+
+    def remove(self, name: str) -> None:
+        """Forget it. Raises ``NothingMatchedError``, and ``UsageError`` while it is open."""
+        self.find(name)
+        if self._folder(name).is_held():
+            raise UsageError(f"the tunnel {name} is open", hint=f"blobsync tunnel close {name}")
+        self._write([other for other in self.all() if other.name != name])
+
+    def states(self) -> tuple[TunnelState, ...]:
+        """All of them, as they are now."""
+        return tuple(self.state(tunnel) for tunnel in self.all())
+
+    def state(self, tunnel: NamedTunnel) -> TunnelState:
+        """Whether it is open, and where."""
+        folder = self._folder(tunnel.name)
+        values = folder.read() if folder.is_held() else {}
+        port, restarts = values.get("port"), values.get("restarts")
+        return TunnelState(
+            tunnel,
+            values.get("open") is True,
+            port if isinstance(port, int) else 0,
+            restarts if isinstance(restarts, int) else 0,
+            str(values.get("problem") or ""),
+            str(values.get("job_id") or ""),
+        )
+
+    def open(self, name: str, *, project: Path | None = None, job_id: str = "") -> TunnelState:
+        """Open it in a process of its own, which outlives this one; one that is open stays as it is.
+
+        With ``job_id``, a job of ``project``, it closes when that has ended. Raises ``BackendUnavailableError``, and
+        ``UsageError`` for a key that ssh would not use.
+        """
+        tunnel = self.find(name)
+        folder = self._folder(name)
+        if folder.is_held():
+            return self.state(tunnel)
+        _demand_key(tunnel)
+        local = free_local_port(tunnel.local_port)
+        if local != tunnel.local_port:
+            self._note(f"port {tunnel.local_port} is taken on this machine: {local} is used instead")
+        for file in (folder.close, folder.state):
+            file.unlink(missing_ok=True)
+        order = {"tunnel": asdict(tunnel), "port": local, "project": str(project or ""), "job_id": job_id}
+        folder.write(folder.order, order)
+        argv = (*python_module("blobsync.tunnels.background"), str(folder.order.parent))
+        self._process.spawn_detached(argv, log=folder.log, env=self._environ)
+        if not _wait(lambda: "open" in folder.read(), _BEGIN_SECONDS + OPEN_SECONDS):
+            raise BackendUnavailableError(f"the tunnel {name} did not start", hint=f"see {folder.log}")
+        if folder.read()["open"] is not True:
+            raise BackendUnavailableError(str(folder.read().get("problem")), hint=_trial(tunnel, local))
+        return self.state(tunnel)
+
+    def close(self, name: str) -> bool:
+        """Close it; whether it was open. Raises ``NothingMatchedError`` for an unknown one."""
+        self.find(name)
+        folder = self._folder(name)
+        if not folder.is_held():
+            return False
+        folder.close.touch()
+        if not _wait(lambda: not folder.is_held(), _END_SECONDS):
+            raise BackendUnavailableError(f"the tunnel {name} does not close", hint=f"see {folder.log}")
+        return True
+
+    def _folder(self, name: str) -> TunnelFolder:
+        above = state_home(self._environ)
+        above.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder = above / "tunnels"
+        own_folder(folder)
+        own_folder(folder / name)
+        found = TunnelFolder(folder / name)
+        found.end_stray_line()
+        return found
+
+    def _write(self, tunnels: Sequence[NamedTunnel]) -> None:
+        self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fresh = self._file.with_suffix(f".{os.getpid()}")
+        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as target:
+            json.dump({"tunnels": [asdict(tunnel) for tunnel in tunnels]}, target, indent=1)
+        fresh.replace(self._file)
+
+
+def _demand_key(tunnel: NamedTunnel) -> None:
+    if tunnel.key:
+        demand_key_file(read_key_file(tunnel.key, Path.home()))
+
+
+def _trial(tunnel: NamedTunnel, local: int) -> str:
+    """The same line on a terminal, where ssh can ask: a host key that is still unknown is the usual reason."""
+    line = shlex.join(tunnel.argv(local, asks=True))
+    return f"try it in a terminal, where it can ask: {line}; Ctrl-C ends it, then blobsync tunnel open {tunnel.name}"
+
+
+def _wait(condition: Callable[[], bool], seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if condition():
+            return True
+        time.sleep(_POLL_SECONDS)
+    return condition()
