@@ -22,7 +22,6 @@ from blobsync.base.errors import (
 )
 from blobsync.base.failure_codes import FailureCode
 from blobsync.cli.columns import columns_of, wrapped
-from blobsync.local.state_dir import trust_state
 
 if TYPE_CHECKING:
     from blobsync.cli.session import Session
@@ -121,6 +120,8 @@ def agree_to_state(session: Session, error: UntrustedStateError) -> None:
         confirm(session, _question(error))
     except UsageError as refusal:
         raise UsageError(refusal.message, hint=error.hint) from error
+    from blobsync.local.state_dir import trust_state
+
     trust_state(Path(error.folder).parent.parent, session.environ)
 
 
