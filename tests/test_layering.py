@@ -150,7 +150,7 @@ def test_a_short_upload_imports_only_what_it_needs() -> None:
         "http.client",
         "blobsync.direct.copy",
         "blobsync.direct.download",
-        "blobsync.direct.lane",
+        "blobsync.direct.small_files",
     }
     assert "blobsync.direct.upload" in loaded and not late & loaded
 

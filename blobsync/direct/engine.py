@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from blobsync.base.azure_urls import SasToken
 from blobsync.base.errors import CredentialError, LocalFileError, StorageError
-from blobsync.direct.crew import Crew, Trade
-from blobsync.direct.pool import MIB, FileJob, RunState, WorkerPool
-from blobsync.direct.sent_blocks import BlockMemory
-from blobsync.direct.upload import UploadJob
+from blobsync.direct.pool import MIB, Crew, FileJob, RunState, Trade, WorkerPool
+from blobsync.direct.upload import BlockMemory, UploadJob
 from blobsync.local.block_journal import BlockJournal
 from blobsync.local.files import LocalFolder
 from blobsync.local.range_records import RangeRecords
@@ -189,8 +187,8 @@ def _work_off(run: RunState, way: _Way, fewest_for_lane: int, processes: int) ->
     shifts: list[tuple[Trade, int]] = []
     large: Iterable[FileAction] = run.task.actions
     if opener is not None:
-        from blobsync.direct.lane import HANDS, Lane
-        from blobsync.direct.width import Width
+        from blobsync.direct.adaptive_concurrency import Width
+        from blobsync.direct.small_files import HANDS, Lane
 
         width = Width(_share(_LANE_START, processes), _share(_LANE_MOST, processes))
         shifts.append((Lane(run, map(way.job, small), opener, width), HANDS))

@@ -2,6 +2,13 @@
 
 A run that is killed leaves the part file and a record of its ranges; the next run checks them and fetches the rest.
 Blocks that the version before has at the same place are copied from there.
+
+Puts on record which ranges of a download have landed, once the download takes long enough for that to be worth it.
+
+A download that is over sooner costs nothing more than without, and leaves nothing when it is killed: its part file has
+no name then, and no range is hashed twice. What landed before is put on record afterwards, little by little.
+
+Into which pieces a download is cut; pure. What is on record already is to be checked, the rest to be fetched.
 """
 
 from __future__ import annotations
@@ -10,24 +17,222 @@ import hashlib
 import itertools
 import math
 import threading
-from collections.abc import Sequence
+import time
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple
 
 from blobsync.base.errors import ChecksumError, LocalFileError
 from blobsync.base.file_states import RemoteState
 from blobsync.direct.download import demand_md5
-from blobsync.direct.known_blocks import known_blocks
-from blobsync.direct.pieces import Piece, pieces_of
+from blobsync.direct.download_blocks import KnownBlock, known_blocks
 from blobsync.direct.pool import FileJob, RunState, Stopped
 from blobsync.direct.reads import CHUNK, read_range, version_of
-from blobsync.direct.recording import Recording, start_record
 from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.files import LocalFolder, SourceFile
 from blobsync.local.names import RelativeName, relative_name
 from blobsync.local.part_files import KeptName, PartFile
-from blobsync.local.range_records import RangeRecord, RangeRecords, RecordedRange
+from blobsync.local.range_records import RangeRecord, RangeRecords, RecordedRange, UnfinishedDownload
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.protocol import BlobStore
 from blobsync.transfer.engines import Moved
+
+
+class Piece(NamedTuple):
+    """So many bytes from ``start`` on. ``recorded`` are ranges that fill it and were written before.
+
+    ``sha256`` is what the bytes have if they are a whole block: the version before may have it at the same place.
+    """
+
+    start: int
+    length: int
+    recorded: tuple[RecordedRange, ...] = ()
+    sha256: bytes | None = None
+
+
+def pieces_of(
+    size: int, piece: int, recorded: Iterable[RecordedRange] = (), blocks: Sequence[KnownBlock] = ()
+) -> list[Piece]:
+    """A file of ``size`` bytes in its order, in pieces of ``piece`` bytes or less; one for an empty file.
+
+    ``recorded`` are in that order as well, and none is over another. ``blocks``, if there are any, are all of the
+    file, and no piece goes over their edges; each that is whole is one piece, whatever its length.
+    """
+    found: list[Piece] = []
+    at = 0
+    for group in _groups(recorded, piece):
+        start, end = group[0].start, group[-1].start + group[-1].length
+        found += _cut(at, start, piece, blocks)
+        found.append(Piece(start, end - start, group))
+        at = end
+    found += _cut(at, size, piece, blocks)
+    return found or [Piece(0, 0)]
+
+
+def _cut(start: int, end: int, piece: int, blocks: Sequence[KnownBlock]) -> Iterator[Piece]:
+    if not blocks:
+        yield from _even(start, end, piece)
+    else:
+        first = bisect_right(blocks, start, key=lambda each: each.start) - 1
+        behind = bisect_left(blocks, end, key=lambda each: each.start)
+        for block in blocks[first:behind]:
+            if start <= block.start and block.start + block.length <= end:
+                yield Piece(block.start, block.length, sha256=block.sha256)
+            else:
+                yield from _even(max(start, block.start), min(end, block.start + block.length), piece)
+
+
+def _even(start: int, end: int, piece: int) -> Iterator[Piece]:
+    return (Piece(at, min(piece, end - at)) for at in range(start, end, piece))
+
+
+def _groups(recorded: Iterable[RecordedRange], piece: int) -> Iterator[tuple[RecordedRange, ...]]:
+    """Neighbours together, as long as they are no longer than a piece."""
+    group: list[RecordedRange] = []
+    for each in recorded:
+        if group and (
+            group[-1].start + group[-1].length != each.start or each.start + each.length - group[0].start > piece
+        ):
+            yield tuple(group)
+            group = []
+        group.append(each)
+    if group:
+        yield tuple(group)
+
+
+# How many ranges that landed earlier are put on record with each piece that lands.
+_CATCH_UP = 3
+
+# About so many lines in a record at most; of smaller files each range has a MiB.
+_MOST_LINES = 100_000
+
+_NEVER = math.inf
+
+
+class Recording:
+    """What has landed in one part file. For any thread."""
+
+    def __init__(
+        self,
+        part: PartFile,
+        size: int,
+        start: Callable[[], RangeRecord | None],
+        after: float,
+        *,
+        resumed: RangeRecord | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``start`` makes the record when ``after`` seconds have passed; None: there is to be none.
+
+        ``resumed`` is the record of an earlier run, which this one goes on with.
+        """
+        self.grain = max(CHUNK, -(-size // _MOST_LINES))
+        self.record = resumed
+        self._part = part
+        self._start = start
+        self._clock = clock
+        self._due = clock() + after
+        self._lock = threading.Lock()
+        self._landed: deque[tuple[int, int]] = deque()
+
+    def range_at(self, start: int) -> LandingRange:
+        """What one thread writes from ``start`` on."""
+        return LandingRange(self, start)
+
+    def is_on(self) -> bool:
+        """Whether ranges are put on record now; begins with it when it is time."""
+        return self._on() is not None
+
+    def add(self, start: int, length: int, sha256: bytes) -> None:
+        """These bytes have been written, or were there; without a record nothing says so."""
+        record = self._on()
+        if record is not None:
+            record.add(RecordedRange(start, length, sha256))
+
+    def lost(self, found: RecordedRange) -> None:
+        """A range on record is not there any more."""
+        if self.record is not None:
+            self.record.lost(found)
+
+    def later(self, start: int, length: int) -> None:
+        """These bytes have been written, unhashed."""
+        self._landed.append((start, length))
+
+    def catch_up(self) -> None:
+        """Put some of them on record, when it is time for that."""
+        if not self.is_on():
+            return
+        for _ in range(_CATCH_UP):
+            try:
+                start, length = self._landed.popleft()
+            except IndexError:
+                return
+            digest = hashlib.sha256()
+            for data in self._part.chunks(start, length, CHUNK):
+                digest.update(data)
+            self.add(start, length, digest.digest())
+
+    def _on(self) -> RangeRecord | None:
+        if self.record is None and self._clock() >= self._due:
+            with self._lock:
+                if self._due != _NEVER:
+                    self._due = _NEVER
+                    self.record = self._start()
+        return self.record
+
+
+class LandingRange:
+    """One range as it is written, front to back, by one thread."""
+
+    def __init__(self, recording: Recording, start: int) -> None:
+        self._recording = recording
+        self._start = start
+        self._length = 0
+        self._digest = hashlib.sha256()
+        self._hashed = recording.is_on()
+
+    def wrote(self, data: bytes) -> None:
+        """So much more, directly behind what was written before."""
+        if not self._hashed and self._recording.is_on():
+            self.end()
+            self._hashed = True
+            self._recording.catch_up()
+        self._length += len(data)
+        if self._hashed:
+            self._digest.update(data)
+            if self._length >= self._recording.grain:
+                self.end()
+
+    def end(self) -> None:
+        """Nothing more follows, or nothing that belongs to this line of the record."""
+        if self._length and self._hashed:
+            self._recording.add(self._start, self._length, self._digest.digest())
+        elif self._length:
+            self._recording.later(self._start, self._length)
+        self._start += self._length
+        self._length = 0
+        self._digest = hashlib.sha256()
+
+
+def start_record(
+    records: RangeRecords, part: PartFile, destination: str, blob: str, version: RemoteState
+) -> RangeRecord | None:
+    """A record for a part file, which gets a name; None where another process has one, or none can be made.
+
+    ``destination`` is the path that the file will have, ``blob`` the URL of what it is fetched from, without a SAS.
+    """
+    record = records.take(destination, make=True)
+    if record is None:
+        return None
+    with suppress(LocalFileError):
+        kept = part.keep()
+        if record.begin(UnfinishedDownload(destination, blob, version.etag, version.size, kept.name, kept.inode)):
+            return record
+    record.remove()
+    return None
+
 
 # After these nothing that has landed is worth keeping: wrong bytes, another version, a disk that is full.
 _SPOILING = (ChecksumError, ChangedWhileReadError, LocalFileError)

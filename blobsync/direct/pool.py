@@ -3,26 +3,157 @@
 What is moved is a :class:`FileJob`. A thread takes the next piece of a file that has been begun, and
 begins the next file when there is none; so at most one file more than there are threads is open, and
 memory is bounded by the pieces in flight (:class:`ByteBudget`).
+
+Threads that work while the calling one waits, and an end that is clean whatever happens.
+
+After which failures it is useless to go on with other files.
 """
 
 from __future__ import annotations
 
 import abc
 import math
+import re
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.failure_codes import FailureCode
-from blobsync.direct.crew import Crew
-from blobsync.direct.giving_up import GivingUp, not_tried
 from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_plan import FileAction, FileFailure
 from blobsync.store.protocol import BlobInfo, Order, Sent
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
+
+# How long an interrupted run waits for its threads (seconds); what they hold is cleaned up without them.
+_STOP_PATIENCE = 0.7
+
+
+class Trade(Protocol):
+    """Work that any number of threads do together."""
+
+    def labour(self) -> None:
+        """What each thread does, until there is nothing left or the run is stopped."""
+        ...
+
+    def wake(self) -> None:
+        """The run is stopped: let threads that wait for work see it."""
+        ...
+
+    def abandon(self) -> None:
+        """Remove from the disk what is unfinished, while threads may still be at it."""
+        ...
+
+
+class Crew:
+    """The threads of one run; ``stop`` is the run's signal to end."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+        self._trades: list[Trade] = []
+        self._over = threading.Condition()
+        self._started = 0
+        self._ended = 0
+        self._bug: BaseException | None = None
+
+    def work(self, *shifts: tuple[Trade, int]) -> None:
+        """Start so many threads for each, and return when all have ended; re-raises what interrupts, cleaned up."""
+        try:
+            for trade, threads in shifts:
+                self._trades.append(trade)
+                for _ in range(threads):
+                    # A daemon: a thread blocked on a socket must not keep an interrupted process alive.
+                    threading.Thread(target=self._labour, args=(trade,), daemon=True).start()
+                    with self._over:
+                        self._started += 1
+            with self._over:
+                # Not Thread.join: interrupted, it takes the thread for ended (CPython 3.10 to 3.12).
+                while self._ended < self._started:
+                    self._over.wait()
+        except BaseException:
+            self._interrupt()
+            raise
+        if self._bug is not None:
+            self._interrupt()
+            raise self._bug
+
+    def _interrupt(self) -> None:
+        self._stop.set()
+        deadline = time.monotonic() + _STOP_PATIENCE
+        for trade in self._trades:
+            trade.wake()
+        with self._over:
+            while self._ended < self._started and (left := deadline - time.monotonic()) > 0:
+                self._over.wait(left)
+        for trade in self._trades:
+            trade.abandon()
+
+    def _labour(self, trade: Trade) -> None:
+        try:
+            trade.labour()
+        except BaseException as error:  # noqa: BLE001 - shown by the thread that waits for this one
+            # A bug of ours, in one of many threads: stop them all.
+            self._bug = error
+            self._stop.set()
+        finally:
+            with self._over:
+                self._ended += 1
+                self._over.notify_all()
+
+
+# Retrying does not help after these; after the second kind only in a row.
+_AT_ONCE = frozenset(
+    {
+        FailureCode.CREDENTIAL_INVALID,
+        FailureCode.SAS_EXPIRED,
+        FailureCode.SAS_PERMISSION,
+        FailureCode.LOGIN_REQUIRED,
+        FailureCode.CONTAINER_NOT_FOUND,
+        # What else is fetched would have no room either.
+        FailureCode.DISK_FULL,
+    }
+)
+_IN_A_ROW = frozenset(
+    {
+        FailureCode.ACCESS_DENIED,
+        FailureCode.COPY_SOURCE_REFUSED,
+        FailureCode.STORAGE_UNREACHABLE,
+        FailureCode.SERVICE_BUSY,
+    }
+)
+_ROW = 16
+_TRIES = re.compile(r" \([\d,]+ tries[^)]*\)$")
+_NOT_TRIED = "not tried, since others failed: "
+
+
+def not_tried(message: str) -> str:
+    """What is said of the files that are not begun because others failed so: no try of theirs is made up."""
+    return _NOT_TRIED + _TRIES.sub("", message)
+
+
+def was_tried(message: str) -> bool:
+    """Whether this is said of a file that failed itself."""
+    return not message.startswith(_NOT_TRIED)
+
+
+class GivingUp:
+    """Hears of each file in turn. Not for several threads at a time."""
+
+    def __init__(self) -> None:
+        self._row = 0
+
+    def moved(self) -> None:
+        """A file moved: whatever failed before was its own."""
+        self._row = 0
+
+    def failed(self, code: FailureCode) -> bool:
+        """A file failed; whether all others would."""
+        self._row = self._row + 1 if code in _IN_A_ROW else 0
+        return code in _AT_ONCE or self._row >= _ROW
+
 
 MIB = 1024 * 1024
 
@@ -296,17 +427,17 @@ class WorkerPool:
         Crew(self._run.stop).work((self, self._threads))
 
     def labour(self) -> None:
-        """See :class:`blobsync.direct.crew.Trade`."""
+        """See :class:`blobsync.direct.pool.Trade`."""
         while (begun := self._take()) is not None:
             self._advance(begun)
 
     def wake(self) -> None:
-        """See :class:`blobsync.direct.crew.Trade`."""
+        """See :class:`blobsync.direct.pool.Trade`."""
         with self._changed:
             self._changed.notify_all()
 
     def abandon(self) -> None:
-        """See :class:`blobsync.direct.crew.Trade`."""
+        """See :class:`blobsync.direct.pool.Trade`."""
         with self._changed:
             hanging = list(self._open)
         for job in hanging:

@@ -16,7 +16,7 @@ from blobsync.base.errors import BlobsyncError, CredentialError, ProcessError
 from blobsync.base.events import Connected, Disconnected
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.process import ProcessRunner, SubprocessRunner
-from blobsync.direct.giving_up import GivingUp, not_tried
+from blobsync.direct.pool import GivingUp, not_tried
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_plan import FileAction, FileFailure

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.failure_codes import FailureCode
-from blobsync.direct.giving_up import not_tried
+from blobsync.direct.pool import not_tried
 from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_plan import FileAction, FileFailure
 from blobsync.spread.arrivals_here import OwnReading, file_to_read, with_own_look

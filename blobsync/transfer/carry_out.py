@@ -22,7 +22,7 @@ from blobsync.plan.project_context import LivePart, PartOpener
 from blobsync.plan.remaining_time import interleaved
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route, TransferPlan, TransferResult
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
-from blobsync.transfer import extras, receipts, settle
+from blobsync.transfer import conflict_resolution, extras, receipts
 from blobsync.transfer.engines import Engine, Moved, MoveTask
 from blobsync.transfer.fresh_look import read_without_md5, remote_state, states_at_destination, written_before
 from blobsync.transfer.interrupted import ByteTally, cancelled, kept_words
@@ -198,13 +198,13 @@ def _keep_both(run: _Run, ledger: Ledger, actions: Sequence[FileAction], *, agai
     # Uploads and downloads pass through this machine anyway. azcopy would overwrite unconditionally.
     first = "relay" if not is_copy or run.plan.engine.name == "relay" else "direct"
     names = dict.fromkeys([first, *(["relay"] if run.engines.relay_allowed else [])])
-    aside = settle.set_aside(ledger.part, actions, [run.engines.make[name] for name in names])
+    aside = conflict_resolution.set_aside(ledger.part, actions, [run.engines.make[name] for name in names])
     kept, failed = aside.kept, aside.failed
     if run.plan.settles_both_ends:
-        copies = settle.brought(ledger.part, kept)
+        copies = conflict_resolution.brought(ledger.part, kept)
         run.brought += len(copies.actions)
         account = _move_back(run, ledger, copies)
-        kept, missing = settle.arrived(ledger.part, kept, _stopped(account))
+        kept, missing = conflict_resolution.arrived(ledger.part, kept, _stopped(account))
         failed = [*failed, *missing]
     report = _Report(run, ledger, first, _LAST if again else _SECOND)
     for action, failure in failed:
@@ -216,7 +216,7 @@ def _keep_both(run: _Run, ledger: Ledger, actions: Sequence[FileAction], *, agai
 def _adopt(run: _Run, ledger: Ledger) -> None:
     """The destination's version comes to the source's end. Where that may not be written, the file is settled with
     what is there; after any other failure it stays a conflict, so that the same command finishes it."""
-    account = _move_back(run, ledger, settle.adopted(ledger.part))
+    account = _move_back(run, ledger, conflict_resolution.adopted(ledger.part))
     refused = account.failures.keys() - _stopped(account).keys()
     ledger.record_settled(action for action in ledger.part.actions if action.path in refused)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from blobsync.direct.crew import Crew
+from blobsync.direct.pool import Crew
 from tests.fakes.tasks import ctrl_c_after
 
 

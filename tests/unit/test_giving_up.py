@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from blobsync.base.failure_codes import FailureCode
-from blobsync.direct.giving_up import GivingUp, not_tried, was_tried
+from blobsync.direct.pool import GivingUp, not_tried, was_tried
 
 # Of these, so many in a row.
 ROW = 16

@@ -21,8 +21,7 @@ from blobsync.base.errors import (
     StorageError,
 )
 from blobsync.base.file_states import FileState, LocalState
-from blobsync.direct.large_download import LargeDownloadJob, OrderedHash
-from blobsync.direct.pieces import Piece
+from blobsync.direct.large_download import LargeDownloadJob, OrderedHash, Piece
 from blobsync.direct.pool import RunState, Stopped
 from blobsync.direct.reads import CHUNK
 from blobsync.local.errors import ChangedWhileReadError

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blobsync.direct.known_blocks import KnownBlock
-from blobsync.direct.pieces import Piece, pieces_of
+from blobsync.direct.download_blocks import KnownBlock
+from blobsync.direct.large_download import Piece, pieces_of
 from blobsync.local.range_records import RecordedRange
 
 

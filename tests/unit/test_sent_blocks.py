@@ -15,7 +15,7 @@ from blobsync.base.errors import (
     ThrottledError,
 )
 from blobsync.base.file_states import LocalState, RemoteState
-from blobsync.direct.sent_blocks import BlockMemory, Fate, SentBlocks
+from blobsync.direct.upload import BlockMemory, Fate, SentBlocks
 from blobsync.local.block_journal import BlockJournal
 from blobsync.store.protocol import Block, block_id_of
 from tests.fakes.store import MemoryStore, Request

@@ -17,7 +17,7 @@ from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.seals import SealKey
 from blobsync.direct.engine import DirectEngine
-from blobsync.direct.giving_up import was_tried
+from blobsync.direct.pool import was_tried
 from blobsync.local.index import Index
 from blobsync.local.names import is_temporary
 from blobsync.plan.listener import Listener

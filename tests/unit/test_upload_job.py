@@ -23,8 +23,7 @@ from blobsync.base.errors import (
 )
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.direct.pool import ATTEMPTS, MIB, RunState, Stopped
-from blobsync.direct.sent_blocks import BlockMemory
-from blobsync.direct.upload import BLOCKS_DROPPED, BlockIds, BlockSizes, UploadJob, precondition_of
+from blobsync.direct.upload import BLOCKS_DROPPED, BlockIds, BlockMemory, BlockSizes, UploadJob, precondition_of
 from blobsync.local.block_journal import BlockJournal
 from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.source_folder import SourceFolder

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from blobsync.base.errors import BlobsyncError
+from blobsync.direct.adaptive_concurrency import Width
 from blobsync.direct.pool import FileJob, RunState, Stopped
-from blobsync.direct.width import Width
 from blobsync.store.protocol import BlobInfo, Orders
 
 # Seconds until an interrupted run is noticed.
@@ -70,7 +70,7 @@ class Lane:
         self._throttled = 0
 
     def labour(self) -> None:
-        """See :class:`blobsync.direct.crew.Trade`."""
+        """See :class:`blobsync.direct.pool.Trade`."""
         if not self._is_needed():
             return
         try:
@@ -82,7 +82,7 @@ class Lane:
                 self._changed.notify_all()
 
     def wake(self) -> None:
-        """See :class:`blobsync.direct.crew.Trade`."""
+        """See :class:`blobsync.direct.pool.Trade`."""
         with self._changed:
             self._changed.notify_all()
 
@@ -115,7 +115,7 @@ class Lane:
             orders.close()
 
     def abandon(self) -> None:
-        """See :class:`blobsync.direct.crew.Trade`."""
+        """See :class:`blobsync.direct.pool.Trade`."""
         with self._lock:
             hanging = list(self._open)
         for job in hanging:

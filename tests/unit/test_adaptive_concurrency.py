@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from blobsync.direct.width import Width
+from blobsync.direct.adaptive_concurrency import Width
 
 
 class Service:

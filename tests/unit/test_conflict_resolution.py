@@ -20,7 +20,7 @@ from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_options import Keep, TransferOptions
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, TransferPlan, TransferResult
 from blobsync.store.ends import LocalEnd, RemoteEnd
-from blobsync.transfer import settle
+from blobsync.transfer import conflict_resolution
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 from tests.fakes.project_context import World, account, cluster
 from tests.fakes.store import Request
@@ -322,7 +322,7 @@ def test_what_the_relay_read_and_wrote_is_not_read_again(world: World) -> None:
     plan = world.plan("u", "data", options=TransferOptions(keep="both"))
     part, actions = opened(world, plan)
     world.store("eu").requests.clear()
-    kept, failed = settle.set_aside(part, actions, [RelayEngine])
+    kept, failed = conflict_resolution.set_aside(part, actions, [RelayEngine])
     assert (len(kept), failed) == (1, [])
     asked = [(request.operation, request.name) for request in world.store("eu").requests]
     (name,) = {each.target or each.aside for each in actions}
@@ -346,7 +346,9 @@ class Busy(LocalEnd):
         return self.meanwhile(relative, there) or there
 
 
-def set_aside_here(world: World, meanwhile: Callable[[str, Path, str], Path | None]) -> tuple[settle.Aside, str]:
+def set_aside_here(
+    world: World, meanwhile: Callable[[str, Path, str], Path | None]
+) -> tuple[conflict_resolution.Aside, str]:
     """As ``d --keep both`` does it; ``meanwhile`` is told a name, its file, and the name aside. With the latter.
 
     No file that it opened stays open.
@@ -358,7 +360,7 @@ def set_aside_here(world: World, meanwhile: Callable[[str, Path, str], Path | No
     end = Busy(*part.destination)
     end.meanwhile = lambda name, file: meanwhile(name, file, aside)
     before = open_files()
-    found = settle.set_aside(replace(part, destination=end), actions, [])
+    found = conflict_resolution.set_aside(replace(part, destination=end), actions, [])
     assert open_files() <= before
     return found, aside
 

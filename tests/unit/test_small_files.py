@@ -13,12 +13,10 @@ import pytest
 from blobsync.base.errors import BlobNotFoundError, BlobsyncError, ChecksumError, SasExpiredError
 from blobsync.base.file_states import LocalState
 from blobsync.base.reasons import Reason
-from blobsync.direct.crew import Crew
-from blobsync.direct.lane import HANDS, Clocks, Lane
-from blobsync.direct.pool import FileJob, RunState, Stopped
-from blobsync.direct.sent_blocks import BlockMemory
-from blobsync.direct.upload import UploadJob
-from blobsync.direct.width import Width
+from blobsync.direct.adaptive_concurrency import Width
+from blobsync.direct.pool import Crew, FileJob, RunState, Stopped
+from blobsync.direct.small_files import HANDS, Clocks, Lane
+from blobsync.direct.upload import BlockMemory, UploadJob
 from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.source_folder import SourceFolder
 from blobsync.plan.listener import SilentListener
