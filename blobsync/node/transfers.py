@@ -19,7 +19,6 @@ from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.reasons import Reason
 from blobsync.direct.engine import DirectEngine
-from blobsync.direct.giving_up import was_tried
 from blobsync.direct.pool import was_tried
 from blobsync.jobs.node.job import NodeJob
 from blobsync.jobs.node.ranks import NotReadyError
