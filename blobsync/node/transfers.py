@@ -20,9 +20,6 @@ from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.reasons import Reason
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.pool import was_tried
-from blobsync.jobs.node.job import NodeJob
-from blobsync.jobs.node.ranks import NotReadyError
-from blobsync.jobs.spec import FolderLink
 from blobsync.jobspec.spec import FolderLink
 from blobsync.local.files import hash_file
 from blobsync.local.free_space import LocalDisks
