@@ -18,17 +18,15 @@ from pathlib import Path
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.local.index import Index, Record
 from blobsync.local.names import local_problem
-from blobsync.local.sorted_runs import SortedRuns, Spill
+from blobsync.local.sorted_runs import Spill
 from blobsync.local.tree import LinkPolicy, walk
-from blobsync.plan.decisions import each_decision
-from blobsync.plan.many_names import ManyNames
-from blobsync.plan.merged_pairs import matches
-from blobsync.plan.packed import pack_state
+from blobsync.plan.decisions import check_names, decide
+from blobsync.plan.pairing import HeldFiles
 from blobsync.plan.pairs import Pair
 from blobsync.plan.plan_records import plan_record
-from blobsync.plan.stored_actions import StoredActions
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import (
+    Actions,
     EngineChoice,
     FileAction,
     IndexKey,
@@ -50,7 +48,8 @@ class Stages:
 
     def __init__(self, folder: Path, count: int) -> None:
         self._count = count
-        self._spill = Spill(lambda: folder)
+        # All of it goes to the disk.
+        self._spill = Spill(lambda: folder, min(count, 100_000))
         self._folder = folder
 
     def _take(self, title: str, work: Callable[[], object], share: float = 1.0) -> None:
@@ -66,25 +65,25 @@ class Stages:
         times = [10**18 + rng.randrange(10**17) for _ in paths]
         local = [LocalState(rng.randrange(10**6), at, at, rng.randrange(10**9)) for at in times]
         blobs = [RemoteState(rng.randrange(10**6), f"0x8DE{at:X}", rng.randbytes(16), "Hot") for at in times]
-        held, streamed, pages = SortedRuns(self._spill), SortedRuns(self._spill), list[bytes]()
+        held, pages = HeldFiles(self._spill), list[bytes]()
         self._walk()
         pages += (page(count, "", "", str(start)) for start in range(0, count, PAGE))
         self._take("read the XML of a listing", lambda: [_read(each) for each in pages])
-        self._take("put one end on the disk, sorted in runs: a walk", lambda: _put(held, mixed, local))
-        self._take("the same for a listing, which comes in order", lambda: _put(streamed, paths, blobs))
+        self._take("put one end on the disk, sorted in runs: a walk", lambda: _hold(held, mixed, local))
         found: list[Pair] = []
-        self._take("read both back, merged and paired", lambda: found.extend(_pairs(held, streamed)))
+        listing = zip(paths, blobs, strict=True)
+        self._take("read it back, and match the listing of the other", lambda: found.extend(_pairs(held, listing)))
         self._index(found)
         actions: list[FileAction] = []
         self._take("decide", lambda: actions.extend(_decide(found)))
-        names = ManyNames(self._spill, lambda name: local_problem(name, "/data"), one_case=False)
-        stored = StoredActions(self._spill, both_ends=True)
+        stored = Actions(self._spill, on_disk=True)
         self._take("put a decision on the disk, with the totals", lambda: stored.extend(actions))
-        self._take("check its name", lambda: (names.add(actions), names.check("data", from_blobs=True)))
+        self._take("check its name", lambda: check_names(stored, (), "data", _problem, spill=self._spill))
         self._take("read it back", lambda: sum(1 for _ in stored))
         self._take("write its line of JSON", lambda: _records(actions))
-        print(f"on the disk: {held.size / count:.0f} + {streamed.size / count:.0f} bytes a file for the two ends,")
-        print(f"{stored.size / count:.0f} for its decision")
+        print(
+            f"on the disk: {held.size / count:.0f} bytes a file for one end, {stored.size / count:.0f} for its decision"
+        )
 
     def _walk(self) -> None:
         tree, few = self._folder / "tree", min(self._count, 20 * PER_FOLDER)
@@ -115,18 +114,22 @@ def _read(body: bytes) -> int:
     return sum(isinstance(each, BlobInfo) for each in list_page(body))
 
 
-def _put(runs: SortedRuns, paths: Iterable[str], states: Sequence[LocalState | RemoteState]) -> None:
+def _hold(held: HeldFiles, paths: Iterable[str], states: Sequence[LocalState]) -> None:
     for path, state in zip(paths, states, strict=True):
-        runs.add(path, pack_state(state))
+        held.add(path, state)
 
 
-def _pairs(held: SortedRuns, streamed: SortedRuns) -> Iterable[Pair]:
-    return (Pair(each.path, each.held, each.streamed[0]) for each in matches(held, streamed))
+def _pairs(held: HeldFiles, listing: Iterable[tuple[str, RemoteState]]) -> Iterable[Pair]:
+    return (Pair(each.path, each.held, each.streamed) for each in held.matched(listing))
 
 
 def _decide(found: list[Pair]) -> Iterable[FileAction]:
-    decisions = each_decision((each._replace(destination=None) for each in found), Route.UPLOAD, TransferOptions(), {})
-    return (action for action, _ in decisions if action is not None)
+    decisions = (decide(each._replace(destination=None), Route.UPLOAD, TransferOptions()) for each in found)
+    return (action for action in decisions if action is not None)
+
+
+def _problem(name: str) -> str | None:
+    return local_problem(name, "/data")
 
 
 def _records(actions: list[FileAction]) -> int:

@@ -122,24 +122,6 @@ def blob_problem(name: str) -> str | None:
     return reaches_another(name)
 
 
-def shape_clashes(names: Iterable[str], new: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Names that are a file for one and a folder for another, ``x`` beside ``x/y``, where one of the two is ``new``.
-
-    Names that exist already and stay as they are, are not reported.
-    """
-    fresh = set(new)
-    known = fresh.union(names)
-    folders: dict[str, str] = {}
-    for name in sorted(known, key=lambda name: name not in fresh):
-        parent = name.rpartition("/")[0]
-        while parent and parent not in folders:
-            folders[parent] = name
-            parent = parent.rpartition("/")[0]
-    for name in sorted(known & folders.keys()):
-        if name in fresh or folders[name] in fresh:
-            yield name, f"is a file beside '{folders[name]}', which makes it a folder"
-
-
 class FoldersAbove(Generic[_T]):
     """Tells of names, in the order of their code points, which of the names before are folders on the way to each.
 
@@ -158,10 +140,12 @@ class FoldersAbove(Generic[_T]):
         return found
 
 
-def sorted_shape_clashes(names: Iterable[tuple[str, bool]]) -> Iterator[tuple[str, str, bool]]:
-    """The same as :func:`shape_clashes` for names in the order of their code points, any number of them.
+def shape_clashes(names: Iterable[tuple[str, bool]]) -> Iterator[tuple[str, str, bool]]:
+    """Names that are a file for one and a folder for another, ``x`` beside ``x/y``, where one of the two is new.
 
-    With each comes whether it is new; a name may come several times. The third value of a clash is that of its name.
+    ``names`` are in the order of their code points, any number of them, and with each comes whether it is new; a name
+    may come several times. Names that exist already and stay as they are, are not reported. The third value of a clash
+    is that of its name.
     """
     above: FoldersAbove[tuple[str, list[bool]]] = FoldersAbove()
     for name, group in groupby(names, key=itemgetter(0)):
@@ -171,12 +155,3 @@ def sorted_shape_clashes(names: Iterable[tuple[str, bool]]) -> Iterator[tuple[st
             if not clash[1] and (fresh or clash[0]):
                 clash[1] = True
                 yield folder, f"is a file beside '{name}', which makes it a folder", clash[0]
-
-
-def case_clashes(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Names that a disk without upper and lower case would take for one."""
-    first: dict[str, str] = {}
-    for name in names:
-        other = first.setdefault(name.casefold(), name)
-        if other != name:
-            yield name, f"differs from '{other}' only in case, and this disk ignores case"

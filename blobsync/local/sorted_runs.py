@@ -16,6 +16,7 @@ import tempfile
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -35,6 +36,13 @@ _MARSHAL = 2
 _ZLIB = 1
 
 
+class Packing(NamedTuple):
+    """How a value becomes plain when it goes to the disk, and comes back. In memory it stays as it is."""
+
+    pack: Callable[[Any], Any]
+    unpack: Callable[[Any], Any]
+
+
 class Spill(NamedTuple):
     """How many entries memory may hold, and what makes the folder (None: the system's) for the rest."""
 
@@ -45,6 +53,10 @@ class Spill(NamedTuple):
     def batch(self) -> int:
         """How many are sorted, or worked on, at a time, once they go to the disk."""
         return min(_BATCH, max(1, self.most))
+
+
+# The usual limit, and the system's own folder.
+IN_MEMORY = Spill()
 
 
 class _Extent(NamedTuple):
@@ -108,10 +120,11 @@ def _no_room(folder: Path | None, error: OSError) -> LocalFileError:
 class _SpilledRows:
     """Rows of which the latest wait in memory, at most ``most``, and all others are in a file."""
 
-    def __init__(self, spill: Spill, most: int) -> None:
+    def __init__(self, spill: Spill, most: int, packing: Packing | None) -> None:
         self._most = most
+        self._packing = packing
         self._file = _RowFile(spill.folder)
-        self._waiting: list[Row] = []
+        self._waiting: list[Any] = []
         self._count = 0
 
     def __len__(self) -> int:
@@ -122,24 +135,39 @@ class _SpilledRows:
         """Bytes on the disk."""
         return self._file.size
 
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether some of them are there."""
+        return self._file.size > 0
+
     def _write_waiting(self) -> list[_Extent]:
         """Where each block of the rows that waited went."""
         rows, self._waiting = self._waiting, []
-        return [self._file.write(rows[start : start + _BLOCK]) for start in range(0, len(rows), _BLOCK)]
+        starts = range(0, len(rows), _BLOCK)
+        return [self._file.write(self._packed(rows[start : start + _BLOCK])) for start in starts]
 
-    def _read(self, blocks: Iterable[_Extent]) -> Iterator[Row]:
+    def _read(self, blocks: Iterable[_Extent]) -> Iterator[Any]:
         for where in blocks:
-            yield from self._file.read(where)
+            yield from self._unpacked(self._file.read(where))
+
+    def _packed(self, rows: list[Any]) -> Sequence[Row]:
+        return rows
+
+    def _unpacked(self, rows: list[Row]) -> Iterable[Any]:
+        return rows
 
 
 class Spool(_SpilledRows):
-    """Rows that are read back in the order in which they came; for one writer, then any number of readers."""
+    """Rows that are read back in the order in which they came; for one writer, then any number of readers.
 
-    def __init__(self, spill: Spill) -> None:
-        super().__init__(spill, spill.most)
+    With ``packing`` they are whatever it makes rows of. ``on_disk``: none of them waits for others in memory.
+    """
+
+    def __init__(self, spill: Spill, packing: Packing | None = None, *, on_disk: bool = False) -> None:
+        super().__init__(spill, 1 if on_disk else spill.most, packing)
         self._blocks: list[_Extent] = []
 
-    def append(self, row: Row) -> None:
+    def append(self, row: Any) -> None:
         """One row more."""
         self._waiting.append(row)
         self._count += 1
@@ -147,9 +175,16 @@ class Spool(_SpilledRows):
         if len(self._waiting) >= (_BLOCK if self._blocks else self._most):
             self._blocks += self._write_waiting()
 
-    def __iter__(self) -> Iterator[Row]:
-        yield from self._read(self._blocks)
-        yield from self._waiting
+    def __iter__(self) -> Iterator[Any]:
+        if not self._blocks:
+            return iter(self._waiting)
+        return chain(self._read(self._blocks), self._waiting)
+
+    def _packed(self, rows: list[Any]) -> Sequence[Row]:
+        return rows if self._packing is None else [self._packing.pack(row) for row in rows]
+
+    def _unpacked(self, rows: list[Row]) -> Iterable[Any]:
+        return rows if self._packing is None else map(self._packing.unpack, rows)
 
 
 class _Run(NamedTuple):
@@ -162,11 +197,13 @@ class SortedRuns(_SpilledRows):
     """Rows that are read back in the order of their keys; those of one key in the order in which they came.
 
     Rows that come in order already, as from most listings, are only written and read. For one writer, which must be
-    done before the first reader begins.
+    done before the first reader begins. With ``packing`` a row has one value beside its key, which that makes plain.
+    ``most`` rows stay in memory (a batch of ``spill`` where it is not given); if there are more, all go to the disk.
     """
 
-    def __init__(self, spill: Spill) -> None:
-        super().__init__(spill, spill.batch)
+    def __init__(self, spill: Spill, packing: Packing | None = None, *, most: int | None = None) -> None:
+        super().__init__(spill, spill.batch if most is None else most, packing)
+        self._batch = spill.batch
         self._runs: list[_Run] = []
 
     def add(self, key: str, *values: Any) -> None:
@@ -176,23 +213,36 @@ class SortedRuns(_SpilledRows):
         self._count += 1
         if len(self._waiting) >= self._most:
             self._waiting.sort()
-            first, last = self._waiting[0], self._waiting[-1]
+            first, last = self._waiting[0][:2], self._waiting[-1][:2]
             self._runs.append(_Run(first, last, self._write_waiting()))
+            self._most = self._batch
 
     def __iter__(self) -> Iterator[Row]:
         self._waiting.sort()
-        chains = [self._read(where for run in chain for where in run.blocks) for chain in _chains(self._runs)]
+        chains = [self._read(where for run in runs for where in run.blocks) for runs in _chains(self._runs)]
         merged = heapq.merge(*chains, self._waiting) if chains else iter(self._waiting)
         return ((key, *values) for key, _, values in merged)
+
+    def _packed(self, rows: list[Any]) -> Sequence[Row]:
+        if self._packing is None:
+            return rows
+        pack = self._packing.pack
+        return [(key, number, pack(value)) for key, number, (value,) in rows]
+
+    def _unpacked(self, rows: list[Row]) -> Iterable[Any]:
+        if self._packing is None:
+            return rows
+        unpack = self._packing.unpack
+        return ((key, number, (unpack(value),)) for key, number, value in rows)
 
 
 def _chains(runs: Sequence[_Run]) -> list[list[_Run]]:
     """Runs of which each begins after the end of the one before: they are read one after the other, not merged."""
     chains: list[list[_Run]] = []
-    for run in sorted(runs, key=lambda run: run.first[:2]):
-        for chain in chains:
-            if chain[-1].last[:2] < run.first[:2]:
-                chain.append(run)
+    for run in sorted(runs, key=lambda run: run.first):
+        for each in chains:
+            if each[-1].last < run.first:
+                each.append(run)
                 break
         else:
             chains.append([run])

@@ -117,7 +117,7 @@ class NodeTransfers:
         looked = survey(request, self._listener.seen)
         actions, extras = decide_all(looked.pairs, Route.DOWNLOAD, self._down, shown=shown)
         rule = _name_rule(looked.shape, target)
-        check_names(actions, [*extras, *looked.clashes], shown, rule, one_case=ignores_case(target))
+        check_names(actions, [*extras, *looked.not_chosen], shown, rule, one_case=ignores_case(target))
         self._demand_room(shown, Names(os.path.realpath(target), looked.followed), actions)
         part = replace(part, shape=looked.shape, actions=actions)
         result = self._carry_out(part, self._down, (*looked.unreadable, *looked.blocked))

@@ -32,22 +32,25 @@ Clocks take no part in any of this.
 from __future__ import annotations
 
 import hashlib
+import heapq
 import itertools
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import groupby, islice
+from operator import itemgetter
 from pathlib import PurePosixPath
 
 from blobsync.base.errors import UnsafeNamesError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.reasons import Reason
-from blobsync.local.names import MAX_PART_BYTES, case_clashes, shape_clashes
+from blobsync.local.names import MAX_PART_BYTES, shape_clashes
+from blobsync.local.sorted_runs import IN_MEMORY, SortedRuns, Spill, Spool
 from blobsync.plan.pairs import Pair, changes_since_verified, equal_content, is_as_recorded, known_equal, source_is_near
 from blobsync.plan.transfer_options import NO_LIMIT, TransferOptions
-from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route
+from blobsync.plan.transfer_plan import PACKED_ACTION, Action, FileAction, FileFailure, Route, actions_of
 
 
 def decide(
@@ -160,68 +163,91 @@ def beside(path: str, side: str, state: FileState, turn: int = 0) -> str:
 _BESIDE = re.compile(r"\.(local|remote)-[0-9a-f]{8}(\.[^/]*)?$")
 
 
+class Decisions:
+    """The decisions about the files of one part in the order of their paths: in memory while there are few, else on
+    the disk. ``shown`` is the part as a user would type it.
+
+    Read them once. That raises ``UnsafeNamesError`` where an end names a file twice.
+    """
+
+    def __init__(
+        self,
+        pairs: Iterable[Pair],
+        route: Route,
+        options: TransferOptions,
+        spill: Spill,
+        *,
+        both_ends: bool = True,
+        shown: str = "",
+    ) -> None:
+        self._route, self._shown = route, shown
+        self._actions = SortedRuns(spill, PACKED_ACTION, most=spill.most)
+        # Files that only the destination has.
+        self.extras = Spool(spill)
+        # What has a name like that of a version that was set aside.
+        self._asides: dict[str, Pair] = {}
+        for pair in pairs:
+            if pair.source is None and pair.destination is not None:
+                self.extras.append(pair.path)
+            if options.keep == "both" and _BESIDE.search(pair.path):
+                self._asides[pair.path] = pair
+            action = decide(pair, route, options, both_ends=both_ends, shown=shown)
+            if action is not None:
+                self._actions.add(action.path, action)
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether memory does not hold them."""
+        return self._actions.is_on_disk
+
+    def __len__(self) -> int:
+        return len(self._actions)
+
+    def __iter__(self) -> Iterator[FileAction]:
+        named = self._with_names()
+        if self._asides:
+            # A version that is set aside now may be there since an earlier run: nothing deletes it.
+            kept = {sibling(each.path, each.aside) for each in self._with_names() if each.aside} & self._asides.keys()
+            named = (each for each in named if each.action is not Action.DELETE or each.path not in kept)
+        return self._once_each(named)
+
+    def _with_names(self) -> Iterator[FileAction]:
+        actions: Iterator[FileAction] = (row[1] for row in self._actions)
+        if not self._asides:
+            return actions
+        return (_with_free_name(action, self._route, self._asides) for action in actions)
+
+    def _once_each(self, actions: Iterator[FileAction]) -> Iterator[FileAction]:
+        """A listing that tells a name twice makes one file both present and surplus: nothing is safe to do with it."""
+        twice: list[str] = []
+        count, last = 0, None
+        for action in actions:
+            path = action.path
+            if path != last:
+                last = path
+                if not count:
+                    yield action
+            elif not twice or twice[-1] != path:
+                count += 1
+                twice += [path] if count <= _TOLD else []
+        if count:
+            names = tuple((f"{self._shown}/{name}", "is listed twice") for name in twice)
+            raise UnsafeNamesError(
+                f"{names[0][0]} is listed twice ({count:,} such files), so nothing was moved",
+                names=names,
+                hint="run the same command again; if it happens again, a proxy or the service returns wrong listings",
+            )
+
+
 def decide_all(
     pairs: Iterable[Pair], route: Route, options: TransferOptions, *, both_ends: bool = True, shown: str = ""
 ) -> tuple[tuple[FileAction, ...], list[str]]:
-    """The actions of one part in the order of their paths, and the files that only the destination has.
+    """The actions of one part that memory can hold, and the files that only the destination has.
 
     ``shown`` is the part as a user would type it. Raises ``UnsafeNamesError`` where an end names a file twice.
     """
-    actions: list[FileAction] = []
-    extras: list[str] = []
-    asides: dict[str, Pair] = {}
-    for action, extra in each_decision(pairs, route, options, asides, both_ends=both_ends, shown=shown):
-        if action is not None:
-            actions.append(action)
-        if extra is not None:
-            extras.append(extra)
-    return in_order(actions, asides, route, shown), extras
-
-
-def each_decision(
-    pairs: Iterable[Pair],
-    route: Route,
-    options: TransferOptions,
-    asides: dict[str, Pair],
-    *,
-    both_ends: bool = True,
-    shown: str = "",
-) -> Iterator[tuple[FileAction | None, str | None]]:
-    """For each pair its action, where there is one, and its path, where only the destination has it.
-
-    ``asides`` gets the pairs whose names look like those of versions that were set aside.
-    """
-    for pair in pairs:
-        extra = pair.path if pair.source is None and pair.destination is not None else None
-        if options.keep == "both" and _BESIDE.search(pair.path):
-            asides[pair.path] = pair
-        yield decide(pair, route, options, both_ends=both_ends, shown=shown), extra
-
-
-def in_order(actions: list[FileAction], asides: Mapping[str, Pair], route: Route, shown: str) -> tuple[FileAction, ...]:
-    """All actions of one part in the order of their paths, with names aside that are free.
-
-    Raises ``UnsafeNamesError`` where an end names a file twice.
-    """
-    if asides:
-        actions = [with_free_name(action, route, asides) for action in actions]
-        kept = {sibling(action.path, action.aside) for action in actions if action.aside}
-        actions = [action for action in actions if action.action is not Action.DELETE or action.path not in kept]
-    actions.sort(key=lambda action: action.path)
-    refuse_repeats(actions, shown)
-    return tuple(actions)
-
-
-def refuse_repeats(actions: Sequence[FileAction], shown: str) -> None:
-    """A listing that tells a name twice makes one file both present and surplus: nothing is safe to do with it."""
-    twice = {one.path for one, other in pairwise(actions) if one.path == other.path}
-    if twice:
-        names = tuple((f"{shown}/{name}", "is listed twice") for name in sorted(twice))
-        raise UnsafeNamesError(
-            f"{names[0][0]} is listed twice ({len(twice):,} such files), so nothing was moved",
-            names=names,
-            hint="run the same command again; if it happens again, a proxy or the service returns wrong listings",
-        )
+    found = Decisions(pairs, route, options, IN_MEMORY, both_ends=both_ends, shown=shown)
+    return tuple(found), list(found.extras)
 
 
 def sibling(path: str, name: str) -> str:
@@ -230,7 +256,7 @@ def sibling(path: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
 
 
-def with_free_name(action: FileAction, route: Route, asides: Mapping[str, Pair]) -> FileAction:
+def _with_free_name(action: FileAction, route: Route, asides: Mapping[str, Pair]) -> FileAction:
     """The copy aside gets a name that is free at both ends, or may hold at the destination what is to be there: where
     an MD5 is missing, the transfer reads it."""
     if action.aside is None:
@@ -342,6 +368,65 @@ def written_names(action: FileAction) -> Iterator[str]:
             yield sibling(action.path, action.aside)
 
 
+# Names that an error has; its count is of all.
+_TOLD = 1000
+
+
+class _BadNames:
+    """The first names and why each is bad, and how many there are."""
+
+    def __init__(self) -> None:
+        self.first: list[tuple[str, str]] = []
+        self.count = 0
+
+    def add(self, name: str, why: str) -> None:
+        self.count += 1
+        if len(self.first) < _TOLD:
+            self.first.append((name, why))
+
+
+class _NameCheck:
+    """The names of one part: what is written, and what is there and stays."""
+
+    def __init__(self, problem: Callable[[str], str | None], spill: Spill, *, one_case: bool) -> None:
+        self._problem = problem
+        # Names that do not come in order: few, as a rule.
+        self._more = SortedRuns(spill)
+        self._folded = SortedRuns(spill) if one_case else None
+        self.bad = _BadNames()
+
+    def add(self, name: str, *, is_new: bool) -> None:
+        """One name, in any order."""
+        self._note(name, is_new=is_new)
+        self._more.add(name, is_new)
+
+    def clashes(self, actions: Iterable[FileAction]) -> Iterator[tuple[str, str, bool]]:
+        """Files beside folders of the same name; ``actions`` are in order, and all other names are added before."""
+        names = self._of_each(actions)
+        return shape_clashes(heapq.merge(names, self._more) if self._more else names)
+
+    def _of_each(self, actions: Iterable[FileAction]) -> Iterator[tuple[str, bool]]:
+        for action in actions:
+            if action.action is not Action.DELETE:
+                is_new = action.action is Action.TRANSFER
+                self._note(action.path, is_new=is_new)
+                yield action.path, is_new
+
+    def _note(self, name: str, *, is_new: bool) -> None:
+        if is_new and (why := self._problem(name)):
+            self.bad.add(name, why)
+        if self._folded is not None:
+            self._folded.add(name.casefold(), not is_new, name)
+
+    def case_clashes(self) -> Iterator[tuple[str, str]]:
+        """Names that a disk without upper and lower case takes for one, once all were gone through."""
+        for _, rows in groupby(self._folded or (), key=itemgetter(0)):
+            # What is written comes before what is there.
+            first, *same = dict.fromkeys(row[2] for row in sorted(rows, key=itemgetter(1)))
+            for name in same:
+                yield name, f"differs from '{first}' only in case, and this disk ignores case"
+
+
 def check_names(
     actions: Sequence[FileAction],
     others: Iterable[str],
@@ -350,23 +435,32 @@ def check_names(
     *,
     one_case: bool = False,
     from_blobs: bool = True,
+    spill: Spill = IN_MEMORY,
 ) -> None:
     """Refuse, all at once, names that cannot exist at the destination (``UnsafeNamesError``).
 
-    ``others`` are the names that are there already, ``problem`` the destination's own rule; ``one_case`` says that
-    it takes ``A`` and ``a`` for one name; ``from_blobs`` that the names come from a container.
+    ``actions`` are in the order of their paths; ``others`` are the names that are there already, in any order.
+    ``problem`` is the destination's own rule; ``one_case`` says that it takes ``A`` and ``a`` for one name;
+    ``from_blobs`` that the names come from a container.
     """
-    writes = [name for action in actions for name in written_names(action)]
-    if not writes:
+    totals = actions_of(actions).totals
+    if not totals.counts[Action.TRANSFER]:
         return
-    bad = [(name, why) for name in writes if (why := problem(name))]
-    every = [*writes, *(action.path for action in actions if action.action is not Action.DELETE), *others]
-    clashes = list(shape_clashes(every, writes))
-    bad += clashes
-    bad += case_clashes(every) if one_case else ()
-    if bad:
-        blob = next((name for name, _ in clashes if (name in writes) == from_blobs), None)
-        raise unsafe_names(bad, len(bad), shown, blob)
+    check = _NameCheck(problem, spill, one_case=one_case)
+    for name in others:
+        check.add(name, is_new=False)
+    for action in actions if totals.aside.files else ():
+        for name in islice(written_names(action), 1, None):
+            check.add(name, is_new=True)
+    clashes, blob = _BadNames(), None
+    for name, why, is_new in check.clashes(actions):
+        clashes.add(name, why)
+        blob = name if blob is None and is_new == from_blobs else blob
+    for name, why in check.case_clashes():
+        clashes.add(name, why)
+    count = check.bad.count + clashes.count
+    if count:
+        raise unsafe_names([*check.bad.first, *clashes.first][:_TOLD], count, shown, blob)
 
 
 def unsafe_names(bad: Sequence[tuple[str, str]], count: int, shown: str, blob: str | None) -> UnsafeNamesError:

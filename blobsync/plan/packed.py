@@ -1,19 +1,12 @@
-"""Files, decisions and pairs as plain rows, for plans that are kept on the disk while they are made."""
+"""Files as plain rows, for plans that are kept on the disk while they are made."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 from blobsync.base.file_states import FileState, LocalState, RemoteState
-from blobsync.base.reasons import Reason
-from blobsync.local.sorted_runs import Row
-from blobsync.plan.transfer_plan import Action, FileAction
+from blobsync.local.sorted_runs import Packing, Row
 
-_ACTIONS = tuple(Action)
-_REASONS = tuple(Reason)
-_NUMBER_OF_ACTION = {action: number for number, action in enumerate(_ACTIONS)}
-_NUMBER_OF_REASON = {reason: number for number, reason in enumerate(_REASONS)}
 # A blob has one value less.
 _LOCAL_VALUES = 5
 
@@ -38,33 +31,15 @@ def unpack_state(row: Row | None) -> FileState | None:
     return RemoteState(size, etag, md5, None if tier is None else sys.intern(tier))
 
 
-def pack_action(action: FileAction) -> Row:
-    """A decision of a plan as plain values, its path first. Plans have no ``target``."""
-    return (
-        action.path,
-        _NUMBER_OF_ACTION[action.action],
-        _NUMBER_OF_REASON[action.reason],
-        action.size,
-        pack_state(action.source),
-        pack_state(action.destination),
-        action.aside,
-        action.on_record,
-        action.delta,
-    )
+def _pack_with_path(row: Row) -> Row:
+    path, state = row
+    return (path, pack_state(state))
 
 
-def unpack_action(row: tuple[Any, ...]) -> FileAction:
-    """What :func:`pack_action` was given."""
-    path, action, reason, size, source, destination, aside, on_record, delta = row
-    return FileAction(
-        path,
-        _ACTIONS[action],
-        _REASONS[reason],
-        size,
-        unpack_state(source),
-        unpack_state(destination),
-        None,
-        aside,
-        on_record,
-        delta,
-    )
+def _unpack_with_path(row: Row) -> Row:
+    path, state = row
+    return (path, unpack_state(state))
+
+
+STATE = Packing(pack_state, unpack_state)
+STATE_OF_PATH = Packing(_pack_with_path, _unpack_with_path)

@@ -11,7 +11,7 @@ from blobsync.base.reasons import Reason
 from blobsync.local.block_journal import BlockJournal
 from blobsync.plan.block_edges import ONE_REQUEST, block_size
 from blobsync.plan.project_context import LivePart
-from blobsync.plan.transfer_plan import Action, FileAction, PlanPart, Route
+from blobsync.plan.transfer_plan import Action, FileAction, PlanPart, Route, actions_of, totals_of
 from blobsync.store.ends import RemoteEnd
 
 
@@ -47,30 +47,20 @@ def partial_uploads(part: LivePart, actions: tuple[FileAction, ...], journal: Bl
     return PartialUploads(tuple(found), tuple(warnings))
 
 
-def bytes_spared(parts: Sequence[PlanPart]) -> int:
-    """About how many bytes need not move if this process moves the files itself. Of a changed file most stay, as a
-    rule."""
-    return sum(action.size if action.delta else action.on_record for part in parts for action in part.actions)
-
-
 def for_engine(parts: tuple[PlanPart, ...], engine: str) -> tuple[tuple[PlanPart, ...], tuple[str, ...]]:
     """The parts as this engine carries them, and what to say of it: azcopy moves files whole, with ids of its own."""
-    spared = [action for part in parts for action in part.actions if action.delta or action.on_record]
+    spared = totals_of(parts).spared_files
     if engine != "azcopy" or not spared:
         return parts, ()
-    whole = tuple(
-        replace(part, actions=tuple(replace(action, on_record=0, delta=False) for action in part.actions))
-        for part in parts
+    whole = (actions_of(part.actions).changed(_in_whole) for part in parts)
+    files = "1 file is" if spared == 1 else f"{spared:,} files are"
+    return tuple(replace(part, actions=actions) for part, actions in zip(parts, whole, strict=True)), (
+        f"{files} at the destination in part, and azcopy moves all of it again: --engine direct moves what is missing",
     )
-    return whole, (in_whole_words(len(spared)),)
 
 
-def in_whole_words(count: int) -> str:
-    """What is said where azcopy moves so many files anew."""
-    files = "1 file is" if count == 1 else f"{count:,} files are"
-    return (
-        f"{files} at the destination in part, and azcopy moves all of it again: --engine direct moves what is missing"
-    )
+def _in_whole(action: FileAction) -> FileAction:
+    return replace(action, on_record=0, delta=False) if action.on_record or action.delta else action
 
 
 def _in_blocks(actions: Sequence[FileAction]) -> Iterator[FileAction]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 from blobsync.base.azure_urls import BlobUrl
@@ -13,13 +14,10 @@ from blobsync.base.errors import NothingMatchedError, UsageError
 from blobsync.local import names
 from blobsync.local.sorted_runs import Spill
 from blobsync.local.tree import LinkPolicy, demand_trust, ignores_case, way_to
-from blobsync.plan.decisions import check_names, guard_mirror, leave_out
+from blobsync.plan.decisions import Decisions, check_names, guard_mirror, leave_out
 from blobsync.plan.engine_model import EngineRules, Work, choose_engine
-from blobsync.plan.gathering import Gathered, gather
-from blobsync.plan.large_plan import large_plan, total_volume
 from blobsync.plan.listener import Listener
-from blobsync.plan.many_names import ManyNames
-from blobsync.plan.partial_uploads import bytes_spared, for_engine, partial_uploads
+from blobsync.plan.partial_uploads import for_engine, partial_uploads
 from blobsync.plan.path_mapping import Leg, chosen_paths, legs, rooted
 from blobsync.plan.processes import NOT_DIRECT, choose_processes
 from blobsync.plan.project_context import LivePart, ProjectContext
@@ -27,13 +25,12 @@ from blobsync.plan.remembering import remember, remember_nothing
 from blobsync.plan.room import WrittenHere, lacking_room
 from blobsync.plan.selection import below_any, ignored_by, selector
 from blobsync.plan.shapes import refuse_blob_above
-from blobsync.plan.stored_actions import StoredActions
-from blobsync.plan.stored_parts import settle_stored, stored_on_record, stored_parts
 from blobsync.plan.survey import Request, Survey, survey
 from blobsync.plan.symlink_aliases import Names, settle, spare_links
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import (
     Action,
+    Actions,
     Direction,
     End,
     FileAction,
@@ -43,7 +40,8 @@ from blobsync.plan.transfer_plan import (
     Route,
     Shape,
     TransferPlan,
-    volume_of,
+    batches_of,
+    totals_of,
 )
 from blobsync.plan.unfinished import with_on_record
 from blobsync.store.ends import LocalEnd, RemoteEnd
@@ -93,10 +91,9 @@ def demand_consent(context: ProjectContext, paths: Iterable[str]) -> None:
 
 @dataclass(slots=True)
 class _Found:
-    """The totals of a plan's legs. ``stored`` are the actions of each part that memory does not hold."""
+    """The totals of a plan's legs."""
 
     parts: list[PlanPart] = field(default_factory=list)
-    stored: list[StoredActions | None] = field(default_factory=list)
     names: list[Names] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     unreadable: list[FileFailure] = field(default_factory=list)
@@ -129,15 +126,17 @@ def make_plan(
     found = _Found(warnings=_check_rights(context, chosen, options))
     _plan_legs(context, chosen, options, listener, found)
     writing = Action.TRANSFER if direction is Direction.DOWN else Action.ADOPT
-    both = options.settles_both_ends(context.from_cluster)
-    parts, stored, volume, spared = _together(context, found, both_ends=both, writing=writing)
+    parts = settle(found.parts, found.names, context.spill, writing=writing)
+    parts = with_on_record(parts, map(context.opened, parts), context.unfinished)
+    totals = totals_of(parts)
+    volume = totals.volume(both_ends=options.settles_both_ends(context.from_cluster))
     if writing is Action.TRANSFER or options.keep is not None:
-        _look_for_room(context, found, stored or parts, volume.size, force=options.force, writing=writing)
-    work = _work(chosen, volume, engines.cores, found)._replace(spared=spared)
+        _look_for_room(context, found, parts, volume.size, force=options.force, writing=writing)
+    work = _work(chosen, volume, engines.cores, found)._replace(spared=totals.spared)
     processes = choose_processes(options.processes, work, options.cap_mbps)
     engine = choose_engine(engines, work._replace(processes=processes.count))
     parts, whole = for_engine(parts, engine.name)
-    plan = TransferPlan(
+    return TransferPlan(
         route=chosen[0].part.route,
         cluster=context.cluster.name,
         from_cluster=context.from_cluster.name if context.from_cluster else None,
@@ -153,39 +152,14 @@ def make_plan(
         refusals=tuple(found.refusals),
         created_at=time.time(),
     )
-    return large_plan(plan, stored) if stored else plan
-
-
-def _together(
-    context: ProjectContext, found: _Found, *, both_ends: bool, writing: Action
-) -> tuple[tuple[PlanPart, ...], tuple[StoredActions, ...], MovingFiles, int]:
-    """The parts, their actions where memory does not hold them, what will move, and the bytes of it that need not."""
-    stored = stored_parts(found.parts, found.stored, context.spill, both_ends=both_ends)
-    if stored:
-        parts = tuple(replace(part, actions=(), whole=False) for part in found.parts)
-        stored = settle_stored(stored, found.names, context.spill, writing=writing)
-        stored = stored_on_record(stored, parts, context)
-        return parts, stored, total_volume(stored), sum(each.spared for each in stored)
-    parts = settle(found.parts, found.names, writing=writing)
-    parts = with_on_record(parts, map(context.opened, parts), context.unfinished)
-    return parts, (), volume_of(parts, both_ends=both_ends), bytes_spared(parts)
 
 
 def _look_for_room(
-    context: ProjectContext,
-    found: _Found,
-    decided: Sequence[PlanPart | StoredActions],
-    size: int,
-    *,
-    force: bool,
-    writing: Action,
+    context: ProjectContext, found: _Found, parts: Sequence[PlanPart], size: int, *, force: bool, writing: Action
 ) -> None:
     """Refuse what cannot fit on the disks here; with ``force`` only warn of it."""
     # Of copies between containers nothing is written here, and there are no names.
-    here = [
-        WrittenHere(part.path, names, each if isinstance(each, StoredActions) else each.actions)
-        for part, names, each in zip(found.parts, found.names, decided, strict=False)
-    ]
+    here = [WrittenHere(part.path, names, part.actions) for part, names in zip(parts, found.names, strict=False)]
     lacking = lacking_room(here, writing, size, context.disks)
     if force:
         found.warnings += [each.message for each in lacking]
@@ -256,34 +230,27 @@ def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, liste
         )
     remember(request, looked)
     both, path, route = options.settles_both_ends(context.from_cluster), leg.part.path, leg.part.route
-    gathered = gather(looked.pairs, route, options, _room(context, found), both_ends=both, shown=path)
-    actions: tuple[FileAction, ...] = ()
-    stored: StoredActions | None = None
-    if gathered.is_large:
-        stored = StoredActions(context.spill, both_ends=both)
-        moving, deletions = -1, _store(context, request, looked, gathered, stored, found)
-    else:
-        (decided,) = gathered.batches()
-        actions = _prepared(context, request, looked, decided, found)
-        _check_names(request.part, looked, actions, gathered.extras)
-        moving = sum(action.action is Action.TRANSFER and action.aside is None for action in actions)
-        deletions = sum(action.action is Action.DELETE for action in actions)
+    decided = Decisions(looked.pairs, route, options, _room(context, found), both_ends=both, shown=path)
+    actions = _prepared(context, request, looked, decided, found)
+    _check_names(context, request.part, looked, actions, decided.extras)
+    counts, extras = actions.totals.counts, len(decided.extras)
     if options.mirror:
         there, here, unseen = looked.destination_files, looked.source_files, len(looked.unreadable)
-        doomed = (each.path for each in (actions if stored is None else stored) if each.action is Action.DELETE)
-        refusal = guard_mirror(deletions, there, here, unseen, options, path, doomed)
+        doomed = (each.path for each in actions if each.action is Action.DELETE)
+        refusal = guard_mirror(counts[Action.DELETE], there, here, unseen, options, path, doomed)
         found.refusals += [refusal] if refusal else []
         found.warnings += looked.staying.said(path)
+    moving = counts[Action.TRANSFER] - actions.totals.aside.files
     whole = looked.shape is Shape.FOLDER and moving == looked.source_files == len(actions) and not request.chooses
-    if route not in (Route.UPLOAD, Route.DOWNLOAD) and gathered.extras_count:
+    if route not in (Route.UPLOAD, Route.DOWNLOAD) and extras:
         # An engine that gets the whole folder could replace them.
         whole = False
     whole = whole and not looked.warnings and not looked.unreadable and not looked.has_hidden
+    whole = whole and not actions.is_on_disk
     found.parts.append(replace(leg.part, shape=looked.shape, actions=actions, whole=whole))
-    found.stored.append(stored)
     found.warnings += looked.warnings
     found.unreadable += (*looked.unreadable, *looked.blocked)
-    found.extras += gathered.extras_count
+    found.extras += extras
     found.ignored += looked.ignored
     found.round_trips += looked.round_trips
 
@@ -294,80 +261,58 @@ def _room(context: ProjectContext, found: _Found) -> Spill:
     return context.spill._replace(most=max(1, context.spill.most - taken))
 
 
-def _prepared(
-    context: ProjectContext, request: Request, looked: Survey, actions: tuple[FileAction, ...], found: _Found
-) -> tuple[FileAction, ...]:
-    """The actions, all or some of them, with what is known of each, without files whose names the service cannot
-    hold."""
+def _prepared(context: ProjectContext, request: Request, looked: Survey, decided: Decisions, found: _Found) -> Actions:
+    """The decisions with what is known of each, without files whose names the service cannot hold."""
     part = request.part
-    actions = _see_links(part, looked, actions, found)
-    if part.route is Route.UPLOAD and looked.shape is Shape.FOLDER:
-        actions, left_out = leave_out(actions, part.path, _name_rule(part, looked.shape))
-        found.unreadable += left_out
-    partial = partial_uploads(part, actions, context.journal)
-    found.warnings += partial.warnings
-    return partial.actions
+    names = _names_here(part, looked)
+    found.names += [names] if names else []
+    prepared = Actions(context.spill, on_disk=decided.is_on_disk)
+    warnings: dict[str, None] = {}
+    for actions in batches_of(decided, context.spill.batch):
+        if names is not None:
+            actions = actions if isinstance(part.source, LocalEnd) else spare_links(actions, names)
+            warnings |= dict.fromkeys(_writes_through_links(part, names, actions))
+        if part.route is Route.UPLOAD and looked.shape is Shape.FOLDER:
+            actions, left_out = leave_out(actions, part.path, _name_rule(part, looked.shape))
+            found.unreadable += left_out
+        partial = partial_uploads(part, actions, context.journal)
+        warnings |= dict.fromkeys(partial.warnings)
+        prepared.extend(partial.actions)
+    found.warnings += warnings
+    return prepared
 
 
-def _store(
-    context: ProjectContext,
-    request: Request,
-    looked: Survey,
-    gathered: Gathered,
-    stored: StoredActions,
-    found: _Found,
-) -> int:
-    """The same for actions that are on the disk, some at a time, and their names checked; returns the deletions."""
-    part = request.part
-    rule, one_case, from_blobs = _rules(part, looked)
-    names = ManyNames(context.spill, rule, one_case=one_case)
-    seen = _Found()
-    _see_links(part, looked, (), found)
-    for batch in gathered.batches():
-        actions = _prepared(context, request, looked, batch, seen)
-        names.add(actions)
-        stored.extend(actions)
-        del seen.names[:]
-    found.warnings += dict.fromkeys(seen.warnings)
-    found.unreadable += seen.unreadable
-    names.add_others(gathered.extras)
-    names.add_others(looked.clashes)
-    names.check(part.path, from_blobs=from_blobs)
-    _look_above(part, looked, writes=stored.counts[Action.TRANSFER] > 0)
-    return stored.counts[Action.DELETE]
-
-
-def _see_links(
-    part: LivePart, looked: Survey, actions: tuple[FileAction, ...], found: _Found
-) -> tuple[FileAction, ...]:
-    """Nothing is deleted through a link, and writes through one are reported: the paths do not show it."""
+def _names_here(part: LivePart, looked: Survey) -> Names | None:
+    """Where the names at the end on this machine lead, if there is one."""
     end = part.destination if isinstance(part.destination, LocalEnd) else part.source
-    if not isinstance(end, LocalEnd):
-        return actions
-    root = end.root
-    names = Names(os.path.realpath(root), looked.followed)
-    found.names.append(names)
-    if end is part.source:
+    return Names(os.path.realpath(end.root), looked.followed) if isinstance(end, LocalEnd) else None
+
+
+def _writes_through_links(part: LivePart, names: Names, actions: Sequence[FileAction]) -> Iterator[str]:
+    """Writes through a link are reported: the paths do not show it."""
+    if isinstance(part.source, LocalEnd):
+        root = part.source.root
         # What --keep brings here.
         moving = [action for action in actions if action.action is Action.ADOPT or action.aside]
     else:
-        actions = spare_links(actions, names)
+        assert isinstance(part.destination, LocalEnd)
+        root = part.destination.root
         moving = [action for action in actions if action.action is Action.TRANSFER]
     if moving and os.path.islink(root):
-        found.warnings.append(f"{part.path} is a symlink: its files are written to {names.root}")
+        yield f"{part.path} is a symlink: its files are written to {names.root}"
     for link in dict.fromkeys(names.link_of(action.path) for action in moving):
         if link is not None and os.path.isdir(names.followed[link]):
-            place = names.followed[link]
-            found.warnings.append(f"{part.path}/{link} is a symlink: files below it are written to {place}")
-    return actions
+            yield f"{part.path}/{link} is a symlink: files below it are written to {names.followed[link]}"
 
 
-def _check_names(part: LivePart, looked: Survey, actions: tuple[FileAction, ...], extras: Iterable[str]) -> None:
+def _check_names(
+    context: ProjectContext, part: LivePart, looked: Survey, actions: Actions, extras: Iterable[str]
+) -> None:
     """Raises ``UnsafeNamesError`` and ``ShapeConflictError`` where nothing is to be moved."""
     rule, one_case, from_blobs = _rules(part, looked)
-    others = [*extras, *looked.clashes]
-    check_names(actions, others, part.path, rule, one_case=one_case, from_blobs=from_blobs)
-    _look_above(part, looked, writes=any(action.action is Action.TRANSFER for action in actions))
+    others = chain(extras, looked.not_chosen)
+    check_names(actions, others, part.path, rule, one_case=one_case, from_blobs=from_blobs, spill=context.spill)
+    _look_above(part, looked, writes=actions.totals.counts[Action.TRANSFER] > 0)
 
 
 def _rules(part: LivePart, looked: Survey) -> tuple[Callable[[str], str | None], bool, bool]:

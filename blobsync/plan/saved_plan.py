@@ -11,7 +11,6 @@ from typing import Any
 from blobsync.base.errors import PlanFileError
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.plain_json import parse_json
-from blobsync.plan.large_plan import LargePlan
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Direction, PlanPart, TransferPlan
 from blobsync.plan.verbs import verb
@@ -48,9 +47,9 @@ def save(plan: TransferPlan, file: Path) -> None:
 
 def plan_document(plan: TransferPlan) -> dict[str, object]:
     """What the file of a plan holds; no secrets. Raises ``PlanFileError`` for a plan that memory does not hold."""
-    if isinstance(plan, LargePlan):
+    if plan.is_large:
         raise PlanFileError(
-            f"a plan of {sum(map(len, plan.stored)):,} files is too large to be saved",
+            f"a plan of {sum(len(part.actions) for part in plan.parts):,} files is too large to be saved",
             hint="save plans of its folders one by one, or run u or d itself",
         )
     _demand_readable(plan.options)

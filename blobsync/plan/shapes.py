@@ -6,7 +6,6 @@ So blobsync creates no such pair, and shows how to resolve one.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
 from contextlib import suppress
 
 from blobsync.base.background_calls import side_by_side
@@ -63,22 +62,3 @@ def _way_out(shown: str, relative: str, levels: int) -> str:
         return "use another path in the cluster file: no folder entry has that blob"
     blob = "/".join(shown.split("/")[: -levels or None])
     return f"'blobsync rm --blob {shlex.quote(blob)}' removes that blob alone; or use another name here"
-
-
-class HiddenClashes:
-    """Finds, among names that a plan leaves out, those that would clash with the names that it has."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._names = frozenset(names)
-        self._folders = {folder for name in self._names for folder in folders_of(name)}
-
-    def concern(self, name: str) -> bool:
-        """Whether ``name`` is a folder of one of the names, or lies below one."""
-        return name in self._folders or any(folder in self._names for folder in folders_of(name))
-
-
-def folders_of(name: str) -> Iterable[str]:
-    """``a/b/c`` -> ``a/b``, ``a``."""
-    while "/" in name:
-        name = name.rpartition("/")[0]
-        yield name

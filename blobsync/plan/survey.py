@@ -26,20 +26,22 @@ from blobsync.base.reasons import Reason
 from blobsync.local.errors import where_to_look
 from blobsync.local.index import PairIndex
 from blobsync.local.names import is_temporary, local_problem
-from blobsync.local.sorted_runs import SortedRuns, Spill
+from blobsync.local.sorted_runs import Spill, Spool
 from blobsync.local.tree import LinkPolicy, walk
 from blobsync.plan.contents import complete
 from blobsync.plan.left_out import IN_THE_WAY, LeftOut, NoPart, Staying, source_said
-from blobsync.plan.merged_pairs import Entry, HeldFiles, matches
-from blobsync.plan.packed import pack_state
+from blobsync.plan.pairing import HeldFiles
 from blobsync.plan.pairs import Pair, source_is_near
 from blobsync.plan.path_suggestions import look_nearby
 from blobsync.plan.project_context import LivePart
-from blobsync.plan.shapes import HiddenClashes, blob_hint, both_hint
+from blobsync.plan.shapes import blob_hint, both_hint
 from blobsync.plan.transfer_plan import FileFailure, Shape
 from blobsync.plan.wide_listing import list_wide
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.store.protocol import BlobInfo, BlobSource
+
+# A path, and what is there, or why it takes no part, with the detail.
+Entry = tuple[str, FileState | None, Reason | None, str]
 
 
 class Request(NamedTuple):
@@ -89,8 +91,8 @@ class Survey:
     ignored: int = 0
     unreadable: list[FileFailure] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    # Names at the destination that are not selected, and would clash with names at the source.
-    clashes: list[str] = field(default_factory=list)
+    # Names at the destination that take no part: what is written must not clash with them.
+    not_chosen: Spool = field(default_factory=lambda: Spool(Spill()))
     # A tool that lists the source by itself would find more there than the pairs.
     has_hidden: bool = False
     blocked: list[FileFailure] = field(default_factory=list)
@@ -128,7 +130,8 @@ def survey(request: Request, seen: Callable[[int], None], emit: Callable[[Event]
     # Filled while the entries are read; still empty here.
     near = source if isinstance(request.part.source, LocalEnd) else destination
     trips = [side.round_trip for side in (source, destination) if side.round_trip is not None]
-    found = Survey(shape, iter(()), followed=near.followed, round_trips=trips)
+    not_chosen = Spool(request.spill)
+    found = Survey(shape, iter(()), followed=near.followed, round_trips=trips, not_chosen=not_chosen)
     if shape is Shape.FILE:
         found.source_files = 1
         found.destination_files = int(destination.file is not None)
@@ -300,61 +303,28 @@ def _pair_up(request: Request, source: Iterable[Entry], destination: Iterable[En
     held_is_source = source_is_near(request.part.route)
     left_out = LeftOut()
     held = _hold(request, source if held_is_source else destination, found, left_out, is_source=held_is_source)
-    streamed = destination if held_is_source else source
-    if held.runs is None:
-        yield from _pair_in_memory(request, held.files, streamed, found, left_out)
-    else:
-        yield from _pair_on_disk(request, held.runs, streamed, found, left_out)
-
-
-def _pair_in_memory(
-    request: Request, held: dict[str, FileState], streamed: Iterable[Entry], found: Survey, left_out: LeftOut
-) -> Iterator[Pair]:
-    held_is_source = source_is_near(request.part.route)
-    # Now, while all names are there, and only where some may be passed over: it takes memory.
-    chooses = request.chooses
-    hidden = HiddenClashes(held if held_is_source and chooses else ())
-    for path, state, _, _ in streamed:
-        if chooses and not _takes_part(request, found, path, is_source=not held_is_source):
-            found.clashes += [path] if hidden.concern(path) else []
-            continue
-        _count(found, is_source=not held_is_source)
-        if (why := left_out.hit(path)) is not None:
-            pair = Pair(path, None, state) if held_is_source else Pair(path, state, None)
+    streamed = _streamed(request, destination if held_is_source else source, found, is_source=not held_is_source)
+    for path, mine, theirs in held.matched(streamed):
+        if theirs is not None and (why := left_out.hit(path)) is not None:
+            pair = Pair(path, None, theirs) if held_is_source else Pair(path, theirs, None)
             yield pair._replace(left_out=why[0], detail=why[1])
-            continue
-        other = held.pop(path, None)
-        yield Pair(path, other, state) if held_is_source else Pair(path, state, other)
+            theirs = None
+            if mine is None:
+                continue
+        yield Pair(path, mine, theirs) if held_is_source else Pair(path, theirs, mine)
     yield from _left_out_pairs(request, found, left_out)
-    while held:
-        path, state = held.popitem()
-        yield Pair(path, state, None) if held_is_source else Pair(path, None, state)
 
 
-def _pair_on_disk(
-    request: Request, held: SortedRuns, streamed: Iterable[Entry], found: Survey, left_out: LeftOut
-) -> Iterator[Pair]:
-    """The same pairs, in the order of their paths."""
-    held_is_source = source_is_near(request.part.route)
+def _streamed(
+    request: Request, entries: Iterable[Entry], found: Survey, *, is_source: bool
+) -> Iterator[tuple[str, FileState | None]]:
     chooses = request.chooses
-    runs = SortedRuns(request.spill)
-    for path, state, _, _ in streamed:
-        if not chooses or _takes_part(request, found, path, is_source=not held_is_source):
-            _count(found, is_source=not held_is_source)
-            runs.add(path, pack_state(state))
-        elif held_is_source:
-            # Only to be held against the names that take part.
-            runs.add(path, None)
-    for path, mine, theirs, clashes in matches(held, runs):
-        found.clashes += clashes
-        why = left_out.hit(path) if theirs else None
-        for state in theirs:
-            other, mine = (mine, None) if why is None else (None, mine)
-            pair = Pair(path, other, state) if held_is_source else Pair(path, state, other)
-            yield pair if why is None else pair._replace(left_out=why[0], detail=why[1])
-        if mine is not None:
-            yield Pair(path, mine, None) if held_is_source else Pair(path, None, mine)
-    yield from _left_out_pairs(request, found, left_out)
+    for path, state, _, _ in entries:
+        if not chooses or _takes_part(request, found, path, is_source=is_source):
+            _count(found, is_source=is_source)
+            yield path, state
+        elif not is_source:
+            found.not_chosen.append(path)
 
 
 def _left_out_pairs(request: Request, found: Survey, left_out: LeftOut) -> Iterator[Pair]:

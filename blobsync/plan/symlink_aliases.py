@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 from typing import NamedTuple
 
 from blobsync.base.reasons import Reason
-from blobsync.plan.transfer_plan import Action, FileAction, PlanPart
+from blobsync.local.sorted_runs import IN_MEMORY, SortedRuns, Spill
+from blobsync.plan.transfer_plan import PACKED_ACTION, Action, FileAction, PlanPart, actions_of
 
 
 class Names(NamedTuple):
@@ -50,7 +52,9 @@ def spare_links(actions: Iterable[FileAction], names: Names) -> tuple[FileAction
     )
 
 
-def settle(parts: Sequence[PlanPart], names: Sequence[Names], *, writing: Action) -> tuple[PlanPart, ...]:
+def settle(
+    parts: Sequence[PlanPart], names: Sequence[Names], spill: Spill = IN_MEMORY, *, writing: Action
+) -> tuple[PlanPart, ...]:
     """The parts, in which each file here is written by one name at most, and deleted only if none of its names stays.
 
     ``writing`` is the action that writes here: a download's ``TRANSFER``, an upload's ``ADOPT``. ``names`` are those
@@ -58,19 +62,26 @@ def settle(parts: Sequence[PlanPart], names: Sequence[Names], *, writing: Action
     """
     if not names_may_meet(names):
         return tuple(parts)
-    places: dict[str, list[tuple[int, int]]] = {}
+    # Sorted by real path, then each part by its own paths again.
+    places = SortedRuns(spill)
     for number, part in enumerate(parts):
-        for at, action in enumerate(part.actions):
-            places.setdefault(names[number].real(action.path), []).append((number, at))
-    changed = [list(part.actions) for part in parts]
-    for same in places.values():
-        if len(same) > 1:
+        for action in part.actions:
             # The name without a link comes first.
-            same.sort(key=lambda place: names[place[0]].link_of(parts[place[0]].actions[place[1]].path) is not None)
-            decided = settle_one([changed[number][at] for number, at in same], writing)
-            for (number, at), action in zip(same, decided, strict=True):
-                changed[number][at] = action
-    return tuple(replace(part, actions=tuple(actions)) for part, actions in zip(parts, changed, strict=True))
+            linked = names[number].link_of(action.path) is not None
+            places.add(names[number].real(action.path), linked, number, PACKED_ACTION.pack(action))
+    changed = [SortedRuns(spill) for _ in parts]
+    for _, group in groupby(places, key=itemgetter(0)):
+        same = sorted(group, key=itemgetter(1))
+        rows = [row[3] for row in same]
+        if len(same) > 1:
+            decided = settle_one([PACKED_ACTION.unpack(row) for row in rows], writing)
+            rows = [PACKED_ACTION.pack(action) for action in decided]
+        for (_, _, number, _), row in zip(same, rows, strict=True):
+            changed[number].add(*row)
+    return tuple(
+        replace(part, actions=actions_of(part.actions).replaced(map(PACKED_ACTION.unpack, rows)))
+        for part, rows in zip(parts, changed, strict=True)
+    )
 
 
 def names_may_meet(names: Sequence[Names]) -> bool:

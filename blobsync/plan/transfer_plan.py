@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import enum
 import shlex
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from itertools import islice
+from operator import eq
 from pathlib import Path
-from typing import ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar, overload
 
 from blobsync.base.azure_urls import BlobUrl
 from blobsync.base.errors import DiskTooSmallError, IncompleteTransferError, MirrorRefusedError
 from blobsync.base.failure_codes import ExitCode, FailureCode
 from blobsync.base.file_states import FileState, RemoteState
 from blobsync.base.reasons import Reason
+from blobsync.local.sorted_runs import IN_MEMORY, Packing, Row, Spill, Spool
+from blobsync.plan.packed import pack_state, unpack_state
 from blobsync.plan.spreading import SpreadPlan
 from blobsync.plan.transfer_options import TransferOptions
 
@@ -24,6 +30,8 @@ _CONFLICT_HINT = "look at both, then choose with --keep local, remote or both, o
 _NO_MD5_HINT = "--compare-content compares the content; or choose with --keep"
 # Names that an error tells one by one.
 _NAMED = 3
+# Conflicts of a large plan that are told one by one.
+TOLD_CONFLICTS = 10_000
 
 
 class Direction(str, enum.Enum):
@@ -99,6 +107,205 @@ class FileAction:
         return f"<FileAction {self.path!r}: {self.action.value}, {self.reason.value}, {self.size:,} bytes>"
 
 
+class MovingFiles(NamedTuple):
+    """How many files move, the bytes of all of them, and of the largest."""
+
+    files: int = 0
+    size: int = 0
+    largest: int = 0
+
+    def with_sizes(self, sizes: Sequence[int]) -> MovingFiles:
+        """With so many files more."""
+        return MovingFiles(self.files + len(sizes), self.size + sum(sizes), max(self.largest, max(sizes, default=0)))
+
+    def and_also(self, other: MovingFiles) -> MovingFiles:
+        """Both together."""
+        return MovingFiles(self.files + other.files, self.size + other.size, max(self.largest, other.largest))
+
+
+@dataclass(slots=True)
+class Totals:
+    """What the decisions about some files add up to.
+
+    ``counts`` and ``sizes`` (bytes) are by action. ``moving`` are the files that are transferred or adopted, ``aside``
+    the versions that stay under another name. ``on_record`` are bytes that are at the destination already,
+    ``spared`` and ``spared_files`` those together with the blocks that may stay.
+    """
+
+    counts: Counter[Action] = field(default_factory=Counter)
+    sizes: Counter[Action] = field(default_factory=Counter)
+    moving: MovingFiles = field(default_factory=MovingFiles)
+    aside: MovingFiles = field(default_factory=MovingFiles)
+    on_record: int = 0
+    spared: int = 0
+    spared_files: int = 0
+
+    def add(self, actions: Sequence[FileAction]) -> None:
+        """These as well."""
+        for kind in Action:
+            sizes = [action.size for action in actions if action.action is kind]
+            if sizes:
+                self.counts[kind] += len(sizes)
+                self.sizes[kind] += sum(sizes)
+                if kind in _MOVES:
+                    self.moving = self.moving.with_sizes(sizes)
+        versions = [action.destination for action in actions if action.aside]
+        self.aside = self.aside.with_sizes([version.size for version in versions if version is not None])
+        for action in actions:
+            if action.delta or action.on_record:
+                self.on_record += action.on_record
+                self.spared_files += 1
+                self.spared += action.size if action.delta else action.on_record
+
+    def volume(self, *, both_ends: bool) -> MovingFiles:
+        """What will move. ``both_ends``: a version that goes aside is brought to the source's end, too."""
+        return self.moving.and_also(self.aside) if both_ends else self.moving
+
+    def and_also(self, other: Totals) -> Totals:
+        """Both together."""
+        return Totals(
+            self.counts + other.counts,
+            self.sizes + other.sizes,
+            self.moving.and_also(other.moving),
+            self.aside.and_also(other.aside),
+            self.on_record + other.on_record,
+            self.spared + other.spared,
+            self.spared_files + other.spared_files,
+        )
+
+
+_MOVES = (Action.TRANSFER, Action.ADOPT)
+
+
+class Actions(Sequence[FileAction]):
+    """The decisions about a part's files in the order of their paths: in memory while there are few, else on the disk.
+
+    Written once, then read any number of times.
+    """
+
+    def __init__(self, spill: Spill = IN_MEMORY, *, on_disk: bool = False) -> None:
+        self._spill = spill
+        self._rows = Spool(spill, PACKED_ACTION, on_disk=on_disk)
+        self.totals = Totals()
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether memory does not hold them."""
+        return self._rows.is_on_disk
+
+    @property
+    def size(self) -> int:
+        """Bytes on the disk."""
+        return self._rows.size
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[FileAction]:
+        return iter(self._rows)
+
+    @overload
+    def __getitem__(self, at: int) -> FileAction: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[FileAction, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> FileAction | tuple[FileAction, ...]:
+        if isinstance(at, slice):
+            return tuple(self)[at]
+        number = at + len(self) if at < 0 else at
+        if not 0 <= number < len(self):
+            raise IndexError(at)
+        return next(islice(self, number, None))
+
+    def __eq__(self, other: object) -> bool:
+        """By the decisions, wherever they are kept; a tuple of the same ones is equal, too."""
+        if not isinstance(other, (Actions, tuple)):
+            return NotImplemented
+        return len(self) == len(other) and all(map(eq, self, other))
+
+    def __hash__(self) -> int:
+        return hash(len(self))
+
+    def extend(self, actions: Sequence[FileAction]) -> None:
+        """More decisions, whose paths come after those that are there."""
+        for action in actions:
+            self._rows.append(action)
+        self.totals.add(actions)
+
+    def changed(self, change: Callable[[FileAction], FileAction]) -> Actions:
+        """The same files with other decisions."""
+        return self.replaced(map(change, self))
+
+    def replaced(self, actions: Iterable[FileAction]) -> Actions:
+        """Other decisions about these files."""
+        other = Actions(self._spill, on_disk=self.is_on_disk)
+        for batch in batches_of(actions, self._spill.batch):
+            other.extend(batch)
+        return other
+
+    @property
+    def batch(self) -> int:
+        """How many are carried out at a time: all of them, or some where they are on the disk."""
+        return self._spill.batch if self.is_on_disk else max(1, len(self))
+
+
+def actions_of(actions: Sequence[FileAction]) -> Actions:
+    """``actions`` with their totals."""
+    if isinstance(actions, Actions):
+        return actions
+    found = Actions()
+    found.extend(actions)
+    return found
+
+
+def batches_of(actions: Iterable[FileAction], size: int) -> Iterator[tuple[FileAction, ...]]:
+    """``actions`` in tuples of ``size``; the last one may be shorter."""
+    rest = iter(actions)
+    while batch := tuple(islice(rest, size)):
+        yield batch
+
+
+_ACTIONS = tuple(Action)
+_REASONS = tuple(Reason)
+_NUMBER_OF_ACTION = {action: number for number, action in enumerate(_ACTIONS)}
+_NUMBER_OF_REASON = {reason: number for number, reason in enumerate(_REASONS)}
+
+
+def _pack(action: FileAction) -> Row:
+    """As plain values. Plans have no ``target``."""
+    return (
+        action.path,
+        _NUMBER_OF_ACTION[action.action],
+        _NUMBER_OF_REASON[action.reason],
+        action.size,
+        pack_state(action.source),
+        pack_state(action.destination),
+        action.aside,
+        action.on_record,
+        action.delta,
+    )
+
+
+def _unpack(row: Row) -> FileAction:
+    path, action, reason, size, source, destination, aside, on_record, delta = row
+    return FileAction(
+        path,
+        _ACTIONS[action],
+        _REASONS[reason],
+        size,
+        unpack_state(source),
+        unpack_state(destination),
+        None,
+        aside,
+        on_record,
+        delta,
+    )
+
+
+PACKED_ACTION = Packing(_pack, _unpack)
+
+
 class IndexKey(NamedTuple):
     """Where the index keeps the records of a part: between which two roots, and where the part lies below both."""
 
@@ -132,7 +339,7 @@ class Part(Generic[_E]):
     destination: _E
     key: IndexKey
     shape: Shape = Shape.FOLDER
-    actions: tuple[FileAction, ...] = ()
+    actions: Sequence[FileAction] = ()
     whole: bool = False
 
     def __repr__(self) -> str:
@@ -197,8 +404,6 @@ class TransferPlan:
     looked at, but not carried out (``--mirror`` would delete too much, a disk is too small).
     """
 
-    is_large: ClassVar[bool] = False
-
     route: Route
     cluster: str
     from_cluster: str | None
@@ -215,28 +420,58 @@ class TransferPlan:
     refusals: tuple[FileFailure, ...] = ()
     created_at: float = field(default=0.0, compare=False)
 
+    @property
+    def is_large(self) -> bool:
+        """Whether memory does not hold all of its actions."""
+        return any(actions_of(part.actions).is_on_disk for part in self.parts)
+
     def each(self) -> Iterator[tuple[PlanPart, FileAction]]:
         """Every file of every part, in order."""
         for part in self.parts:
             for action in part.actions:
                 yield part, action
 
+    @property
+    def _totals(self) -> Totals:
+        return totals_of(self.parts)
+
     def count(self, kind: Action) -> int:
         """How many files get this action."""
-        return sum(action.action is kind for _, action in self.each())
+        return self._totals.counts[kind]
 
     def size(self, kind: Action) -> int:
         """The bytes of the files that get this action."""
-        return sum(action.size for _, action in self.each() if action.action is kind)
+        return self._totals.sizes[kind]
 
     def parts_with(self, kind: Action) -> list[PlanPart]:
         """The parts of which a file gets this action."""
-        return [part for part in self.parts if any(action.action is kind for action in part.actions)]
+        return [part for part in self.parts if totals_of([part]).counts[kind]]
 
     @property
     def conflicts(self) -> tuple[FileFailure, ...]:
-        """Each file that is left alone because both sides have something of their own."""
-        return tuple(conflicts_of(self.each()))
+        """Each file that is left alone because both sides have something of their own.
+
+        Of a plan that is large these are the first, and one line for all others.
+        """
+        count = self.count(Action.CONFLICT)
+        told = tuple(islice(conflicts_of(self.each()), min(count, TOLD_CONFLICTS) if self.is_large else count))
+        if count == len(told):
+            return told
+        more = f"{count - len(told):,} more files are in conflict and left alone"
+        hint = "'blobsync plan' with --json writes a file with all of them"
+        return (*told, FileFailure(self.paths[0], FailureCode.CONFLICT, more, hint))
+
+    def batches(self) -> Iterator[TransferPlan]:
+        """Plans that together do what this one says, but for deletions, each of which memory holds.
+
+        That is the plan itself, where it is not large.
+        """
+        if not self.is_large:
+            yield self
+            return
+        for part in self.parts:
+            for batch in batches_of(filter(_is_to_do, part.actions), actions_of(part.actions).batch):
+                yield replace(self, parts=(replace(part, actions=batch, whole=False),), refusals=(), unreadable=())
 
     @property
     def command(self) -> str:
@@ -263,46 +498,35 @@ class TransferPlan:
     @property
     def files_to_transfer(self) -> int:
         """Files that will move, in both directions."""
-        return volume_of(self.parts, both_ends=self.settles_both_ends).files
+        return self._volume.files
 
     @property
     def bytes_on_record(self) -> int:
         """Bytes of these files that are at the destination already, and need not move again if they are right."""
-        return sum(action.on_record for _, action in self.each())
+        return self._totals.on_record
 
     @property
     def bytes_to_transfer(self) -> int:
         """Bytes of the files that will move, from the sizes where they are now; those on record are among them."""
-        return volume_of(self.parts, both_ends=self.settles_both_ends).size
+        return self._volume.size
+
+    @property
+    def _volume(self) -> MovingFiles:
+        return self._totals.volume(both_ends=self.settles_both_ends)
 
 
-class MovingFiles(NamedTuple):
-    """How many files move, the bytes of all of them, and of the largest."""
-
-    files: int = 0
-    size: int = 0
-    largest: int = 0
-
-    def plus(self, size: int) -> MovingFiles:
-        """With one file more."""
-        return MovingFiles(self.files + 1, self.size + size, max(self.largest, size))
+def _is_to_do(action: FileAction) -> bool:
+    """Whether it is more than a word to the user: a move, or something for the index."""
+    if action.action is Action.SKIP:
+        return action.reason is Reason.KEEP_DESTINATION
+    if action.action is Action.UNCHANGED:
+        return action.destination is not None
+    return action.action in _MOVES
 
 
-def volume_of(parts: Iterable[PlanPart], *, both_ends: bool) -> MovingFiles:
-    """What will move, to the source's end as well; see :func:`moved_sizes`."""
-    sizes = [size for part in parts for action in part.actions for size in moved_sizes(action, both_ends=both_ends)]
-    return MovingFiles(len(sizes), sum(sizes), max(sizes, default=0))
-
-
-def moved_sizes(action: FileAction, *, both_ends: bool) -> Iterator[int]:
-    """The bytes of each file that will move for this one.
-
-    ``both_ends``: a destination's version that goes aside is brought to the source's end, too.
-    """
-    if action.action in (Action.TRANSFER, Action.ADOPT):
-        yield action.size
-    if both_ends and action.aside and action.destination:
-        yield action.destination.size
+def totals_of(parts: Iterable[PlanPart]) -> Totals:
+    """What the actions of these parts add up to."""
+    return reduce(Totals.and_also, (actions_of(part.actions).totals for part in parts), Totals())
 
 
 def conflicts_of(actions: Iterable[tuple[PlanPart, FileAction]]) -> Iterator[FileFailure]:

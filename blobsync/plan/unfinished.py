@@ -9,7 +9,7 @@ from dataclasses import replace
 from blobsync.base.file_states import RemoteState
 from blobsync.local.range_records import RangeRecords, UnfinishedDownload
 from blobsync.plan.project_context import LivePart
-from blobsync.plan.transfer_plan import Action, FileAction, PlanPart, Route
+from blobsync.plan.transfer_plan import Action, FileAction, PlanPart, Route, actions_of
 from blobsync.store.ends import LocalEnd, RemoteEnd
 
 
@@ -25,7 +25,8 @@ def _with_bytes(part: PlanPart, live: LivePart, left: dict[str, tuple[Unfinished
     there = {action.path: left[path][1] for path, action in places(live, left) if goes_on(live, action, left[path][0])}
     if not there:
         return part
-    return replace(part, actions=tuple(replace(each, on_record=there.get(each.path, 0)) for each in part.actions))
+    found = actions_of(part.actions).changed(lambda each: replace(each, on_record=there.get(each.path, 0)))
+    return replace(part, actions=found)
 
 
 def places(part: LivePart, wanted: Collection[str]) -> Iterator[tuple[str, FileAction]]:

@@ -35,7 +35,6 @@ from blobsync.local.sorted_runs import MOST_IN_MEMORY, Spill
 from blobsync.local.state_dir import StateDir, open_state_dir, trust_state
 from blobsync.local.transfer_log import TransferEntry
 from blobsync.plan.engine_model import EngineRules
-from blobsync.plan.large_plan import LargePlan
 from blobsync.plan.listener import Listener
 from blobsync.plan.path_mapping import chosen_paths, nested
 from blobsync.plan.planner import both_ends, make_plan
@@ -335,11 +334,7 @@ class Project:
 
     def _move_with(self, plan: TransferPlan, engines: Engines) -> TransferResult:
         context, folder = self._open_context, self.state.folder("receipts")
-        if not isinstance(plan, LargePlan):
-            return carry_out(plan, context, engines, self.listener, folder)
-        from blobsync.transfer.in_batches import carry_out_in_batches
-
-        return carry_out_in_batches(plan, context, engines, self.listener, folder, context.spill)
+        return carry_out(plan, context, engines, self.listener, folder, context.spill)
 
     def write_records(self, plan: TransferPlan) -> Path:
         """Every file of ``plan`` as one line of JSON, in a new file of the project's state folder.

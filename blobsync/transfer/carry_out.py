@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,18 +16,29 @@ from blobsync.base.events import FilesCounted, Moving
 from blobsync.base.failure_codes import FailureCode, Retry
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.local.range_records import RangeRecords
+from blobsync.local.sorted_runs import IN_MEMORY, Spill
 from blobsync.plan.failure_groups import again_sentence
 from blobsync.plan.listener import Listener
 from blobsync.plan.project_context import LivePart, PartOpener
 from blobsync.plan.remaining_time import interleaved
-from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route, TransferPlan, TransferResult
+from blobsync.plan.transfer_plan import (
+    Action,
+    FileAction,
+    FileFailure,
+    Route,
+    TransferPlan,
+    TransferResult,
+    actions_of,
+    batches_of,
+)
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
-from blobsync.transfer import conflict_resolution, extras, receipts
+from blobsync.transfer import conflict_resolution, extras
 from blobsync.transfer.engines import Engine, Moved, MoveTask
 from blobsync.transfer.fresh_look import read_without_md5, remote_state, states_at_destination, written_before
-from blobsync.transfer.interrupted import ByteTally, cancelled, kept_words
+from blobsync.transfer.interrupted import Arrived, ByteTally, cancelled, kept_words
 from blobsync.transfer.ledger import Ledger, retry_with
 from blobsync.transfer.leftovers import remove_unrecorded, tidy
+from blobsync.transfer.receipts import CollectedReceipts, Deletions
 
 # The same command with the same credential ends in the same way.
 _MAY_NOT_WRITE = frozenset({FailureCode.ACCESS_DENIED, FailureCode.SAS_PERMISSION})
@@ -51,21 +62,76 @@ class Engines(NamedTuple):
     unfinished: RangeRecords | None = None
 
 
+# So many failures are the fault of something else than the files.
+MOST_FAILURES = 100_000
+
+
+@dataclass(slots=True)
+class _Account:
+    """What became of a whole plan so far, whose batches are carried out one after the other.
+
+    ``given`` counts the actions that were begun.
+    """
+
+    plan: TransferPlan
+    receipt: CollectedReceipts
+    arrived: Arrived = field(default_factory=Arrived)
+    given: int = 0
+    deleted: int = 0
+    bytes_transferred: int = 0
+    bytes_reused: int = 0
+    azcopy_job_ids: list[str] = field(default_factory=list)
+    failures: list[FileFailure] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
+
+    def add(self, run: _Run, failures: Iterable[FileFailure]) -> None:
+        """A batch has ended."""
+        self.arrived = self.arrived.and_also(run.ledgers)
+        self.given += run.plan.count(Action.TRANSFER) + run.plan.count(Action.ADOPT)
+        for moved in (each for ledger in run.ledgers for each in ledger.verified.values()):
+            self.bytes_transferred += (moved.source or moved.action).size - moved.reused
+            self.bytes_reused += moved.reused
+        self.azcopy_job_ids += run.azcopy_job_ids
+        self.failures += failures
+        self.receipt.add(run.ledgers, Deletions((), ()))
+
+    def result(self, folder: Path | None, note: Callable[[str], None], *, interrupted: bool = False) -> TransferResult:
+        """The result, with a receipt in ``folder`` where there is something to tell."""
+        found = TransferResult(
+            plan=self.plan,
+            transferred=self.arrived.verified,
+            verified=self.arrived.verified + self.plan.count(Action.UNCHANGED),
+            deleted=self.deleted,
+            bytes_transferred=self.bytes_transferred,
+            bytes_reused=self.bytes_reused,
+            seconds=time.monotonic() - self.started,
+            failures=(*self.plan.unreadable, *self.failures),
+            azcopy_job_ids=tuple(self.azcopy_job_ids),
+            interrupted=interrupted,
+        )
+        if folder is None or not (found.transferred or found.deleted or found.failures or self.receipt.unsure):
+            return found
+        try:
+            return replace(found, receipt=self.receipt.write(folder, found, interrupted=interrupted))
+        except OSError as error:
+            note(f"no receipt was written to {folder}: {error.strerror}")
+            return found
+
+
 @dataclass(slots=True)
 class _Run:
+    """One batch of a plan."""
+
     plan: TransferPlan
     engines: Engines
     listener: Listener
     ledgers: list[Ledger]
-    gone: list[tuple[LivePart, FileAction]] = field(default_factory=list)
-    deleting: list[tuple[LivePart, FileAction]] = field(default_factory=list)
     brought: int = 0
     azcopy_job_ids: list[str] = field(default_factory=list)
     other_failures: list[FileFailure] = field(default_factory=list)
     given: list[_Given] = field(default_factory=list)
     # Files that failed and of which nothing is told yet, because they may have another try.
     untold: dict[str, tuple[Ledger, FileAction]] = field(default_factory=dict)
-    started: float = field(default_factory=time.monotonic)
 
 
 class _Given(NamedTuple):
@@ -131,41 +197,59 @@ def carry_out(
     context: PartOpener,
     engines: Engines,
     listener: Listener,
-    receipt_folder: Path | receipts.CollectedReceipts | None,
+    receipt_folder: Path | None,
+    spill: Spill = IN_MEMORY,
 ) -> TransferResult:
     """Do what the plan says, where it was made; ``context`` opens its parts.
 
+    A plan that memory does not hold is carried out in batches. Deletions come last, and only if nothing failed. After
+    100,000 failures no further batch begins; the result says how many files were not tried.
+
     A receipt of what is verified and deleted goes to ``receipt_folder`` (None: there is none), also after an
-    interrupt; or it becomes a part of a larger one. Failures of single files are in the result. Raises
-    ``MirrorRefusedError`` for a plan whose deletions look like a mistake, ``TransferCancelledError`` on Ctrl-C after
-    everything was stopped and recorded, and what the engines raise when nothing can work (no azcopy, no network).
+    interrupt. Failures of single files are in the result. Raises ``MirrorRefusedError`` for a plan whose deletions look
+    like a mistake, ``TransferCancelledError`` on Ctrl-C after everything was stopped and recorded, and what the engines
+    raise when nothing can work (no azcopy, no network).
     """
     plan.demand_allowed()
     tally = ByteTally(listener)
-    ledgers = [Ledger(context.opened(part), context.records(part.key)) for part in plan.parts]
-    run = _Run(plan, engines, tally, ledgers)
+    account = _Account(plan, CollectedReceipts(spill))
+    tally.expect(plan.files_to_transfer, plan.bytes_to_transfer)
     try:
-        _carry_out(run)
+        for batch in plan.batches():
+            if len(account.failures) >= MOST_FAILURES:
+                break
+            ledgers = [Ledger(context.opened(part), context.records(part.key)) for part in batch.parts]
+            _carry_out(_Run(batch, engines, tally, ledgers), account)
+        deleting = _delete_extras(account, context, tally)
     except KeyboardInterrupt as stop:
-        _tell_rest(run)
-        result = _with_receipt(run, _result(run, _failures(run)), receipt_folder, interrupted=True)
-        error = cancelled(plan, run.ledgers, tally.bytes + tally.reused)
-        error.result = replace(result, interrupted=True)
+        error = cancelled(plan, account.arrived, tally.bytes + tally.reused)
+        error.result = account.result(receipt_folder, tally.note, interrupted=True)
         raise error from stop
+    account.failures += _not_tried(account, deleting)
+    if account.arrived.kept:
+        tally.note(kept_words(account.arrived.kept))
+    return account.result(receipt_folder, tally.note)
+
+
+def _carry_out(run: _Run, account: _Account) -> None:
+    """One batch, with what became of it in ``account``, also where Ctrl-C ends it."""
+    try:
+        _move_and_verify(run)
+    except KeyboardInterrupt:
+        _tell_rest(run)
+        account.add(run, _failures(run))
+        raise
     finally:
         for ledger in run.ledgers:
             ledger.save()
-    if kept := sum(ledger.kept_bytes for ledger in ledgers):
-        run.listener.note(kept_words(kept))
-    return _with_receipt(run, _result(run, (*_failures(run), *_imbalance(run))), receipt_folder)
+    account.add(run, (*_failures(run), *_imbalance(run)))
 
 
-def _carry_out(run: _Run) -> None:
+def _move_and_verify(run: _Run) -> None:
     for ledger in run.ledgers:
         ledger.record_unchanged()
         ledger.record_settled(action for action in ledger.part.actions if action.action is Action.SKIP)
     tidy(run.engines.unfinished, [ledger.part for ledger in run.ledgers], run.plan.engine.name)
-    run.listener.expect(run.plan.files_to_transfer, run.plan.bytes_to_transfer)
     run.listener.emit(Moving(_DOING[run.plan.route], run.plan.bytes_on_record))
     run.listener.phase("moving")
     for ledger in tuple(run.ledgers):
@@ -176,8 +260,6 @@ def _carry_out(run: _Run) -> None:
     _try_again_at_the_end(run)
     for ledger in run.ledgers:
         _verify(run, ledger)
-    if run.plan.options.mirror:
-        _delete_extras(run)
 
 
 def _move_and_retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction], engine: str) -> None:
@@ -394,40 +476,58 @@ def _verify(run: _Run, ledger: Ledger) -> None:
         run.listener.file_done(shown, ledger.failures.get(path))
 
 
-def _delete_extras(run: _Run) -> None:
-    if any(ledger.failures or ledger.strangers for ledger in run.ledgers) or run.plan.unreadable:
-        count = run.plan.count(Action.DELETE)
-        if count:
-            kept = count_text(count, "extra file")
-            run.listener.note(f"{kept} kept: nothing is deleted after a transfer with failures")
-        return
-    for ledger in run.ledgers:
-        deletions = [action for action in ledger.part.actions if action.action is Action.DELETE]
-        if not deletions:
-            continue
-        run.listener.phase("deleting")
-        run.deleting = [(ledger.part, action) for action in deletions]
-        failures = extras.delete(ledger.part.destination, deletions, run.listener.seen)
-        gone = [action for action in deletions if action.path not in failures]
-        run.gone += [(ledger.part, action) for action in gone]
-        run.deleting = []
-        ledger.forget(action.path for action in gone)
-        for path, reason in failures.items():
-            shown = f"{ledger.part.path}/{path}"
-            run.other_failures.append(
-                FileFailure(shown, FailureCode.DELETE_FAILED, f"{shown}: not deleted, {reason}", "run it again")
-            )
+def _delete_extras(account: _Account, context: PartOpener, listener: Listener) -> int:
+    """Delete what a mirror is to delete, if nothing failed; returns how many files that is."""
+    count = account.plan.count(Action.DELETE) if account.plan.options.mirror else 0
+    if not count:
+        return 0
+    if account.failures or account.plan.unreadable:
+        kept = count_text(count, "extra file")
+        listener.note(f"{kept} kept: nothing is deleted after a transfer with failures")
+        return 0
+    for part in account.plan.parts_with(Action.DELETE):
+        live, records = context.opened(part), context.records(part.key)
+        deletions = (action for action in part.actions if action.action is Action.DELETE)
+        listener.phase("deleting")
+        for batch in batches_of(deletions, actions_of(part.actions).batch):
+            account.given += len(batch)
+            try:
+                failures = extras.delete(live.destination, batch, listener.seen)
+            except KeyboardInterrupt:
+                account.receipt.add([], Deletions((), [(live, action) for action in batch]))
+                raise
+            gone = [action for action in batch if action.path not in failures]
+            account.deleted += len(gone)
+            account.receipt.add([], Deletions([(live, action) for action in gone], ()))
+            records.forget(part.key.at(action.path) for action in gone)
+            for path, reason in failures.items():
+                shown = f"{part.path}/{path}"
+                said = f"{shown}: not deleted, {reason}"
+                account.failures.append(FileFailure(shown, FailureCode.DELETE_FAILED, said, "run it again"))
+    return count
+
+
+def _not_tried(account: _Account, deleting: int) -> list[FileFailure]:
+    """What is planned is given to an engine. What is not must not look like success."""
+    plan = account.plan
+    planned = plan.count(Action.TRANSFER) + plan.count(Action.ADOPT) + deleting
+    if account.given == planned:
+        return []
+    shown = ", ".join(plan.paths)
+    if len(account.failures) >= MOST_FAILURES:
+        left = planned - account.given
+        said = f"{shown}: {left:,} more files were not tried after {len(account.failures):,} failures"
+        hint = "mend what made them fail, then run the same command again"
+        return [FileFailure(shown, FailureCode.NOT_REPORTED, said, hint)]
+    given = f"{account.given:,} were read back from the plan"
+    said = f"{shown}: {planned:,} files were planned, {given}: that does not add up"
+    return [FileFailure(shown, FailureCode.ACCOUNT_WRONG, said, "run the same command again")]
 
 
 def _failures(run: _Run) -> tuple[FileFailure, ...]:
     moved = [failure for ledger in run.ledgers for _, failure in sorted(ledger.failures.items())]
     strangers = [failure for ledger in run.ledgers for _, failure in sorted(ledger.strangers.items())]
-    return (
-        *run.plan.unreadable,
-        *(_with_way_out(failure) for failure in moved),
-        *strangers,
-        *run.other_failures,
-    )
+    return (*(_with_way_out(failure) for failure in moved), *strangers, *run.other_failures)
 
 
 def _imbalance(run: _Run) -> list[FileFailure]:
@@ -448,38 +548,3 @@ def _with_way_out(failure: FileFailure) -> FileFailure:
     if failure.code != FailureCode.COPY_SOURCE_REFUSED:
         return failure
     return replace(failure, hint="run it again with --relay: the bytes then stream through this machine")
-
-
-def _result(run: _Run, failures: tuple[FileFailure, ...]) -> TransferResult:
-    moved = [each for ledger in run.ledgers for each in ledger.verified.values()]
-    verified = len(moved)
-    size = sum((each.source or each.action).size for each in moved)
-    reused = sum(each.reused for each in moved)
-    return TransferResult(
-        plan=run.plan,
-        transferred=verified,
-        verified=verified + run.plan.count(Action.UNCHANGED),
-        deleted=len(run.gone),
-        bytes_transferred=size - reused,
-        bytes_reused=reused,
-        seconds=time.monotonic() - run.started,
-        failures=failures,
-        azcopy_job_ids=tuple(run.azcopy_job_ids),
-    )
-
-
-def _with_receipt(
-    run: _Run, result: TransferResult, folder: Path | receipts.CollectedReceipts | None, *, interrupted: bool = False
-) -> TransferResult:
-    if folder is None or not (result.transferred or result.deleted or result.failures or run.deleting):
-        return result
-    deletions = receipts.Deletions(run.gone, run.deleting)
-    if isinstance(folder, receipts.CollectedReceipts):
-        folder.add(run.ledgers, deletions)
-        return result
-    try:
-        file = receipts.write_transfer(folder, result, run.ledgers, deletions, interrupted=interrupted)
-        return replace(result, receipt=file)
-    except OSError as error:
-        run.listener.note(f"no receipt was written to {folder}: {error.strerror}")
-        return result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from blobsync.base.amounts import count_text
 from blobsync.base.errors import TransferCancelledError
@@ -58,31 +59,45 @@ class ByteTally:
         self._listener.emit(event)
 
 
-def cancelled(plan: TransferPlan, ledgers: Sequence[Ledger], there: int) -> TransferCancelledError:
+class Arrived(NamedTuple):
+    """What of a plan is there: files that are verified, and that are not looked at yet.
+
+    ``size`` are the bytes of both, which do not move a second time; ``kept`` those of unfinished files that the next
+    run goes on from.
+    """
+
+    verified: int = 0
+    unsure: int = 0
+    size: int = 0
+    kept: int = 0
+
+    def and_also(self, ledgers: Sequence[Ledger]) -> Arrived:
+        """With what these accounts hold."""
+        there = [moved for ledger in ledgers for moved in (*ledger.verified.values(), *ledger.pending.values())]
+        return Arrived(
+            self.verified + sum(len(ledger.verified) for ledger in ledgers),
+            self.unsure + sum(len(ledger.pending) for ledger in ledgers),
+            self.size + sum((moved.source or moved.action).size for moved in there),
+            self.kept + sum(ledger.kept_bytes for ledger in ledgers),
+        )
+
+
+def cancelled(plan: TransferPlan, arrived: Arrived, there: int) -> TransferCancelledError:
     """``there`` are all bytes that moved in this run or did not have to, those of unfinished files included."""
-    done = sum(len(ledger.verified) for ledger in ledgers)
-    unsure = sum(len(ledger.pending) for ledger in ledgers)
     total = plan.files_to_transfer
-    kept = sum(ledger.kept_bytes for ledger in ledgers)
-    rest = f", {unsure:,} moved but not yet verified" if unsure else ""
-    left = total - done - unsure
-    said = f"stopped: {done:,} of {count_text(total, 'file')} {_are(total)} done and verified{rest}"
+    rest = f", {arrived.unsure:,} moved but not yet verified" if arrived.unsure else ""
+    left = total - arrived.verified - arrived.unsure
+    said = f"stopped: {arrived.verified:,} of {count_text(total, 'file')} {_are(total)} done and verified{rest}"
     return TransferCancelledError(
         f"{said}, {left:,} {_are(left)} left"
-        + (f"; {kept_words(kept)}" if kept else "")
-        + _again(plan, there - _arrived(ledgers) - kept),
+        + (f"; {kept_words(arrived.kept)}" if arrived.kept else "")
+        + _again(plan, there - arrived.size - arrived.kept),
         hint="run the same command again: verified files are skipped",
     )
 
 
 def _are(count: int) -> str:
     return "is" if count == 1 else "are"
-
-
-def _arrived(ledgers: Sequence[Ledger]) -> int:
-    """The bytes of files that are whole where they belong, and do not move a second time."""
-    there = [moved for ledger in ledgers for moved in (*ledger.verified.values(), *ledger.pending.values())]
-    return sum((moved.source or moved.action).size for moved in there)
 
 
 def kept_words(size: int) -> str:

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -21,6 +21,7 @@ from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, TransferResult
 from blobsync.store.ends import RemoteEnd
 from blobsync.store.protocol import BlobInfo, BlobProperties
+from blobsync.transfer.engines import Moved
 from blobsync.transfer.ledger import Ledger
 
 VERSION = 1
@@ -37,36 +38,13 @@ class Deletions(Generic[_T]):
     unsure: Sequence[_T]
 
 
-def write_transfer(
-    folder: Path,
-    result: TransferResult,
-    ledgers: Sequence[Ledger],
-    deletions: Deletions[tuple[LivePart, FileAction]],
-    *,
-    interrupted: bool = False,
-) -> Path:
-    """Write the receipt of ``result`` into ``folder`` and forget the oldest beyond the newest 1,000.
-
-    Streamed: a million files need no second copy in memory. Raises ``OSError``.
-    """
-
-    def entries(found: Iterable[tuple[LivePart, FileAction]]) -> Iterator[dict[str, object]]:
-        return (_deleted(part.shown(action), action.destination or action) for part, action in found)
-
-    lists = {
-        "files": _files(ledgers),
-        "deleted_files": entries(deletions.gone),
-        "deletions_not_known": entries(deletions.unsure),
-    }
-    return _write(folder, {**_head(result), "interrupted": interrupted}, lists)
-
-
 class CollectedReceipts:
-    """What several transfers would write, for one receipt of them all; on the disk, as there may be any number."""
+    """A transfer's receipt before it is written: the last batch is in memory, what came before on the disk."""
 
     def __init__(self, spill: Spill) -> None:
-        small = spill._replace(most=1)
-        self._files, self._gone, self._unsure = Spool(small), Spool(small), Spool(small)
+        self._files = _Entries(spill, _file)
+        self._gone = _Entries(spill, _deletion)
+        self._unsure = _Entries(spill, _deletion)
 
     @property
     def unsure(self) -> int:
@@ -74,21 +52,44 @@ class CollectedReceipts:
         return len(self._unsure)
 
     def add(self, ledgers: Sequence[Ledger], deletions: Deletions[tuple[LivePart, FileAction]]) -> None:
-        """One of them has ended."""
-        for entry in _files(ledgers):
-            self._files.append((entry,))
-        for found, spool in ((deletions.gone, self._gone), (deletions.unsure, self._unsure)):
-            for part, action in found:
-                spool.append((_deleted(part.shown(action), action.destination or action),))
+        """A batch has ended."""
+        self._files.add([(ledger.part, moved) for ledger in ledgers for moved in ledger.verified.values()])
+        self._gone.add(deletions.gone)
+        self._unsure.add(deletions.unsure)
 
-    def write(self, folder: Path, result: TransferResult, *, interrupted: bool) -> Path:
-        """As :func:`write_transfer`. Raises ``OSError``."""
+    def write(self, folder: Path, result: TransferResult, *, interrupted: bool = False) -> Path:
+        """Write the receipt of ``result`` into ``folder`` and forget the oldest beyond the newest 1,000.
+
+        Streamed: a million files need no second copy in memory. Raises ``OSError``.
+        """
         lists = {
-            "files": (entry for (entry,) in self._files),
-            "deleted_files": (entry for (entry,) in self._gone),
-            "deletions_not_known": (entry for (entry,) in self._unsure),
+            "files": iter(self._files),
+            "deleted_files": iter(self._gone),
+            "deletions_not_known": iter(self._unsure),
         }
         return _write(folder, {**_head(result), "interrupted": interrupted}, lists)
+
+
+class _Entries(Generic[_T]):
+    """One list: ``form`` makes an entry of each thing that is added."""
+
+    def __init__(self, spill: Spill, form: Callable[[_T], dict[str, object]]) -> None:
+        self._earlier = Spool(spill, on_disk=True)
+        self._latest: Sequence[_T] = ()
+        self._form = form
+
+    def __len__(self) -> int:
+        return len(self._earlier) + len(self._latest)
+
+    def add(self, things: Sequence[_T]) -> None:
+        if things:
+            for each in self._latest:
+                self._earlier.append(self._form(each))
+            self._latest = things
+
+    def __iter__(self) -> Iterator[dict[str, object]]:
+        yield from self._earlier
+        yield from map(self._form, self._latest)
 
 
 def write_removal(
@@ -196,17 +197,21 @@ def _failed(failures: Iterable[FileFailure]) -> list[dict[str, object]]:
     return [{"path": failure.path, "code": failure.code, "message": failure.message} for failure in failures]
 
 
-def _files(ledgers: Sequence[Ledger]) -> Iterator[dict[str, object]]:
-    for ledger in ledgers:
-        for moved in ledger.verified.values():
-            yield {
-                "path": ledger.part.shown(moved.action),
-                "size": moved.action.size if moved.source is None else moved.source.size,
-                "md5": _md5(moved.source, moved.destination),
-                "etag": moved.destination.etag if isinstance(moved.destination, RemoteState) else None,
-                "replaced": _replaced(moved.action.destination),
-                "route": ledger.part.route.value,
-            }
+def _file(verified: tuple[LivePart, Moved]) -> dict[str, object]:
+    part, moved = verified
+    return {
+        "path": part.shown(moved.action),
+        "size": moved.action.size if moved.source is None else moved.source.size,
+        "md5": _md5(moved.source, moved.destination),
+        "etag": moved.destination.etag if isinstance(moved.destination, RemoteState) else None,
+        "replaced": _replaced(moved.action.destination),
+        "route": part.route.value,
+    }
+
+
+def _deletion(deleted: tuple[LivePart, FileAction]) -> dict[str, object]:
+    part, action = deleted
+    return _deleted(part.shown(action), action.destination or action)
 
 
 def _replaced(was: FileState | None) -> dict[str, object] | None:

@@ -15,7 +15,6 @@ from blobsync.local.index import Index
 from blobsync.local.range_records import RangeRecords
 from blobsync.local.sorted_runs import Spill
 from blobsync.plan.engine_model import EngineRules, EngineWish
-from blobsync.plan.large_plan import LargePlan
 from blobsync.plan.listener import Listener, SilentListener
 from blobsync.plan.planner import make_plan
 from blobsync.plan.project_context import ProjectContext
@@ -25,7 +24,6 @@ from blobsync.store.connections import Connections
 from blobsync.store.protocol import BlobStore
 from blobsync.transfer.carry_out import Engines, carry_out
 from blobsync.transfer.engines import Engine
-from blobsync.transfer.in_batches import carry_out_in_batches
 from tests.fakes.store import MemoryStore
 
 DEFAULTS = TransferOptions()
@@ -135,6 +133,4 @@ class World:
         )
         receipts = self.root / "receipts"
         receipts.mkdir(exist_ok=True)
-        if isinstance(plan, LargePlan):
-            return carry_out_in_batches(plan, context, engines, listener, receipts, self.spill)
-        return carry_out(plan, context, engines, listener, receipts)
+        return carry_out(plan, context, engines, listener, receipts, self.spill)

@@ -283,7 +283,8 @@ def test_a_plan_that_names_a_file_twice_does_not_look_done(world: World) -> None
     write(world, {"a": b"aaa"})
     plan = world.plan("u", "data/x")
     (part,) = plan.parts
-    result = carry(world, replace(plan, parts=(replace(part, actions=part.actions * 2),)), {"direct": DirectEngine})
+    twice = replace(part, actions=(*part.actions, *part.actions))
+    result = carry(world, replace(plan, parts=(twice,)), {"direct": DirectEngine})
     *_, failure = result.failures
     assert (result.ok, failure.path, failure.code) == (False, "data/x", "account_wrong")
     assert failure.message == "data/x: 2 files were planned, 0 are verified and 1 failed: that does not add up"

@@ -17,9 +17,9 @@ from blobsync.cli.reports import plan_data, plan_lines
 from blobsync.direct.engine import DirectEngine
 from blobsync.local.block_journal import BlockJournal
 from blobsync.plan.block_edges import block_size
-from blobsync.plan.partial_uploads import bytes_spared, for_engine
+from blobsync.plan.partial_uploads import for_engine
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import Action, FileAction, IndexKey, Part, PlanPart, Route, TransferPlan
+from blobsync.plan.transfer_plan import Action, FileAction, IndexKey, Part, PlanPart, Route, TransferPlan, totals_of
 from blobsync.store.protocol import block_id_of
 from blobsync.transfer.engines import CollectedReport, MoveTask
 from tests.fakes.project_context import DEFAULTS, World, account, cluster
@@ -526,7 +526,7 @@ def test_a_plan_for_azcopy_counts_the_files_that_are_there_in_part() -> None:
     both: PlanPart = Part(
         "data/x", Route.UPLOAD, Path("up"), Path("to"), IndexKey("", "", ""), actions=(whole, begun, changed)
     )
-    assert bytes_spared([both]) == 140
+    assert totals_of([both]).spared == 140
     assert for_engine((both,), "direct") == ((both,), ())
     assert for_engine((replace(both, actions=(whole,)),), "azcopy")[1] == ()
     (part,), (said,) = for_engine((both,), "azcopy")

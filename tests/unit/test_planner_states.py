@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -286,7 +287,7 @@ def test_names_that_are_there_already_are_nobodys_concern_where_nothing_is_writt
 @pytest.mark.parametrize(
     ("known", "blob"), [({}, "data/x/x"), ({"from_blobs": True}, "data/x/x"), ({"from_blobs": False}, None)]
 )
-def test_a_blob_that_stands_in_the_way_is_named_with_the_way_out(known: dict[str, bool], blob: str | None) -> None:
+def test_a_blob_that_stands_in_the_way_is_named_with_the_way_out(known: dict[str, Any], blob: str | None) -> None:
     with pytest.raises(UnsafeNamesError) as refused:
         check_names([moving("x")], ["x/y"], "data/x", bad, **known)
     hint = refused.value.hint or ""

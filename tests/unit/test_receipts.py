@@ -8,7 +8,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path, PosixPath
 from typing import Any
@@ -34,7 +34,6 @@ from tests.fakes.project_context import World, account, cluster
 MD5 = hashlib.md5(b"aaa").digest()
 OTHER = hashlib.md5(b"bb").digest()
 NOTHING: Deletions[tuple[LivePart, FileAction]] = Deletions((), ())
-Write = Callable[..., Path]
 
 
 @pytest.fixture
@@ -73,22 +72,11 @@ def ended(plan: TransferPlan, **values: Any) -> TransferResult:
     return TransferResult(plan, **{**numbers, **values})
 
 
-def alone(folder: Path, result: TransferResult, ledger: Ledger, gone: Any = NOTHING, *, interrupted: bool) -> Path:
-    return receipts.write_transfer(folder, result, [ledger], gone, interrupted=interrupted)
-
-
-def collected(folder: Path, result: TransferResult, ledger: Ledger, gone: Any = NOTHING, *, interrupted: bool) -> Path:
-    """By way of the disk, as a part of a larger transfer."""
+def write(folder: Path, result: TransferResult, ledger: Ledger, gone: Any = NOTHING, **how: bool) -> Path:
     parts = CollectedReceipts(Spill())
     parts.add([ledger], gone)
     assert parts.unsure == len(gone.unsure)
-    return parts.write(folder, result, interrupted=interrupted)
-
-
-@pytest.fixture(params=[alone, collected])
-def write(request: pytest.FixtureRequest) -> Write:
-    made: Write = request.param
-    return made
+    return parts.write(folder, result, **how)
 
 
 def read(file: Path) -> dict[str, Any]:
@@ -99,7 +87,7 @@ def read(file: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_a_receipt_says_what_the_transfer_was_and_how_it_ended(
-    world: World, tmp_path: Path, write: Write, *, interrupted: bool
+    world: World, tmp_path: Path, *, interrupted: bool
 ) -> None:
     plan, ledger = planned(world)
     failure = FileFailure("data/x/b", FailureCode.MD5_MISMATCH, "other bytes")
@@ -136,11 +124,11 @@ def test_a_receipt_says_what_the_transfer_was_and_how_it_ended(
 
 def test_a_transfer_that_came_to_its_end_was_not_interrupted(world: World, tmp_path: Path) -> None:
     plan, ledger = planned(world)
-    assert read(receipts.write_transfer(tmp_path, ended(plan), [ledger], NOTHING))["interrupted"] is False
+    assert read(write(tmp_path, ended(plan), ledger))["interrupted"] is False
     assert read(receipts.write_removal(tmp_path, "eu", [], Deletions((), ()), []))["interrupted"] is False
 
 
-def test_each_verified_file_stands_there_as_it_is_at_both_ends(world: World, tmp_path: Path, write: Write) -> None:
+def test_each_verified_file_stands_there_as_it_is_at_both_ends(world: World, tmp_path: Path) -> None:
     plan, ledger = planned(world)
     # It grew after the plan: what counts is what was read.
     verify(ledger, "a", LocalState(3000, 1, 1, 1, MD5), RemoteState(3000, "0xA", OTHER))
@@ -159,9 +147,7 @@ def test_each_verified_file_stands_there_as_it_is_at_both_ends(world: World, tmp
     ]
 
 
-def test_a_local_version_has_no_etag_and_an_md5_only_where_it_was_read(
-    world: World, tmp_path: Path, write: Write
-) -> None:
+def test_a_local_version_has_no_etag_and_an_md5_only_where_it_was_read(world: World, tmp_path: Path) -> None:
     plan, ledger = planned(world, "d")
     was = LocalState(9, 1, 1, 1)
     verify(ledger, "a", RemoteState(3, "0xA"), LocalState(3, 1, 1, 1, MD5), destination=was)
@@ -172,7 +158,7 @@ def test_a_local_version_has_no_etag_and_an_md5_only_where_it_was_read(
     assert (other["md5"], other["replaced"]["md5"]) == (None, OTHER.hex())
 
 
-def test_what_was_deleted_stands_apart_from_what_is_not_known(world: World, tmp_path: Path, write: Write) -> None:
+def test_what_was_deleted_stands_apart_from_what_is_not_known(world: World, tmp_path: Path) -> None:
     plan, ledger = planned(world)
 
     def extra(name: str, was: FileState | None) -> tuple[LivePart, FileAction]:

@@ -12,7 +12,7 @@ from blobsync.plan.listener import SilentListener
 from blobsync.plan.transfer_options import EngineName, TransferOptions
 from blobsync.plan.transfer_plan import FileFailure, TransferPlan
 from blobsync.transfer.engines import Moved
-from blobsync.transfer.interrupted import ByteTally, cancelled
+from blobsync.transfer.interrupted import Arrived, ByteTally, cancelled
 from blobsync.transfer.ledger import Ledger
 from tests.fakes.project_context import World, account, cluster
 
@@ -48,7 +48,7 @@ def said(plan: TransferPlan, ledger: Ledger, there: int = 0, *, verified: str = 
         ledger.verified[name] = moved[name]
     for name in pending:
         ledger.pending[name] = moved[name]
-    error = cancelled(plan, [ledger], there)
+    error = cancelled(plan, Arrived().and_also([ledger]), there)
     assert error.hint == "run the same command again: verified files are skipped"
     return error.message
 
@@ -110,9 +110,12 @@ def test_a_file_counts_as_large_as_it_was_when_it_moved(world: World) -> None:
     ledger.verified["a"] = Moved(one, source=grown)
     # Of whose source nothing is known any more, the plan knows the size.
     ledger.verified["b"] = Moved(two)
-    assert cancelled(plan, [ledger], 5020).message == "stopped: 2 of 2 files are done and verified, 0 are left"
+    assert (
+        cancelled(plan, Arrived().and_also([ledger]), 5020).message
+        == "stopped: 2 of 2 files are done and verified, 0 are left"
+    )
     ledger.verified["b"] = Moved(replace(two, source=None))
-    assert cancelled(plan, [ledger], 5021).message.endswith(
+    assert cancelled(plan, Arrived().and_also([ledger]), 5021).message.endswith(
         "; 1 bytes of unfinished files were sent and will be sent again"
     )
 
