@@ -165,7 +165,7 @@ _BESIDE = re.compile(r"\.(local|remote)-[0-9a-f]{8}(\.[^/]*)?$")
 
 class Decisions:
     """The decisions about the files of one part in the order of their paths: in memory while there are few, else on
-    the disk. ``shown`` is the part as a user would type it.
+    the disk. ``shown`` is the part as a user would type it; ``most`` of them stay in memory (``spill.most``).
 
     Read them once. That raises ``UnsafeNamesError`` where an end names a file twice.
     """
@@ -179,9 +179,10 @@ class Decisions:
         *,
         both_ends: bool = True,
         shown: str = "",
+        most: int | None = None,
     ) -> None:
         self._route, self._shown = route, shown
-        self._actions = SortedRuns(spill, PACKED_ACTION, most=spill.most)
+        self._actions = SortedRuns(spill, PACKED_ACTION, most=spill.most if most is None else most)
         # Files that only the destination has.
         self.extras = Spool(spill)
         # What has a name like that of a version that was set aside.

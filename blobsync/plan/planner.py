@@ -12,7 +12,6 @@ from pathlib import Path
 from blobsync.base.azure_urls import BlobUrl
 from blobsync.base.errors import NothingMatchedError, UsageError
 from blobsync.local import names
-from blobsync.local.sorted_runs import Spill
 from blobsync.local.tree import LinkPolicy, demand_trust, ignores_case, way_to
 from blobsync.plan.decisions import Decisions, check_names, guard_mirror, leave_out
 from blobsync.plan.engine_model import EngineRules, Work, choose_engine
@@ -40,6 +39,7 @@ from blobsync.plan.transfer_plan import (
     Route,
     Shape,
     TransferPlan,
+    actions_of,
     batches_of,
     totals_of,
 )
@@ -230,7 +230,8 @@ def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, liste
         )
     remember(request, looked)
     both, path, route = options.settles_both_ends(context.from_cluster), leg.part.path, leg.part.route
-    decided = Decisions(looked.pairs, route, options, _room(context, found), both_ends=both, shown=path)
+    most = _left_of_memory(context, found)
+    decided = Decisions(looked.pairs, route, options, context.spill, both_ends=both, shown=path, most=most)
     actions = _prepared(context, request, looked, decided, found)
     _check_names(context, request.part, looked, actions, decided.extras)
     counts, extras = actions.totals.counts, len(decided.extras)
@@ -255,10 +256,10 @@ def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, liste
     found.round_trips += looked.round_trips
 
 
-def _room(context: ProjectContext, found: _Found) -> Spill:
-    """What the parts before leave of the memory."""
-    taken = sum(len(part.actions) for part in found.parts)
-    return context.spill._replace(most=max(1, context.spill.most - taken))
+def _left_of_memory(context: ProjectContext, found: _Found) -> int:
+    """How many actions more it may hold, beside those of the parts before."""
+    held = (len(part.actions) for part in found.parts if not actions_of(part.actions).is_on_disk)
+    return max(1, context.spill.most - sum(held))
 
 
 def _prepared(context: ProjectContext, request: Request, looked: Survey, decided: Decisions, found: _Found) -> Actions:
