@@ -26,10 +26,10 @@ from blobsync.direct.engine import DirectEngine
 from blobsync.plan.listener import SilentListener
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, IndexKey, Part, Route
-from blobsync.spread.hauler import Ends, Hauler, HaulerSettings
-from blobsync.spread.place import FolderPlace
-from blobsync.spread.sealed_place import Keys, SealedPlace, parent_keys, worker_keys
+from blobsync.spread.sealed_store import Keys, SealedStore, parent_keys, worker_keys
 from blobsync.spread.shard import end_text
+from blobsync.spread.shard_worker import Ends, ShardWorker, ShardWorkerSettings
+from blobsync.spread.shared_store import FolderStore
 from blobsync.spread.spread_engine import SpreadEngine
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.store.rest.auth import SharedKeySigner
@@ -86,7 +86,7 @@ def _timed(keys: Keys) -> Keys:
 class _Workers:
     """In threads of this process."""
 
-    def __init__(self, root: Path, task: MoveTask, count: int, parent: SealedPlace) -> None:
+    def __init__(self, root: Path, task: MoveTask, count: int, parent: SealedStore) -> None:
         self._root, self._task, self._count, self._parent = root, task, count, parent
         self._threads: list[threading.Thread] = []
 
@@ -107,13 +107,13 @@ class _Workers:
         for thread in self._threads:
             thread.join()
 
-    def _hauler(self, number: int) -> Hauler:
+    def _hauler(self, number: int) -> ShardWorker:
         part, name = self._task.part, f"node{number}.0"
-        place = SealedPlace(FolderPlace(self._root), _timed(worker_keys(_RUN, name)), "run", lambda text: None)
+        place = SealedStore(FolderStore(self._root), _timed(worker_keys(_RUN, name)), "run", lambda text: None)
         ends = Ends(part.source, part.destination)
-        settings = HaulerSettings(name, number, str(uuid.UUID(int=number)))
+        settings = ShardWorkerSettings(name, number, str(uuid.UUID(int=number)))
         key = end_text(ends.source), end_text(ends.destination)
-        return Hauler(place, {key: ends}, DirectEngine(), settings, lambda: None, lambda text: None)
+        return ShardWorker(place, {key: ends}, DirectEngine(), settings, lambda: None, lambda text: None)
 
 
 def _round(root: Path, place: Path, server: Emulator, workers: int) -> tuple[float, float]:
@@ -128,7 +128,7 @@ def _round(root: Path, place: Path, server: Emulator, workers: int) -> tuple[flo
     key = IndexKey("data", "x", "")
     part: LivePart = Part("data", Route.UPLOAD, LocalEnd(root, (root,)), RemoteEnd(store, "data"), key)
     task, report = MoveTask(part, actions), CollectedReport()
-    parent = SealedPlace(FolderPlace(place), _timed(parent_keys(_RUN)), "run", print, session="one")
+    parent = SealedStore(FolderStore(place), _timed(parent_keys(_RUN)), "run", print, session="one")
     crew = _Workers(place, task, workers, parent)
     seals, whole = _TimedKey.spent.ns, time.process_time()
     SpreadEngine(DirectEngine(), parent, crew, workers, poll=0.2).move(task, report, SilentListener())

@@ -1,4 +1,4 @@
-"""How many requests run at a time: more while that makes it faster, fewer when the service asks for fewer."""
+"""Adapts the number of concurrent requests: more while that makes it faster, fewer when the service asks for fewer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TRY_AGAIN = 10.0
 _SAME = 1.0
 
 
-class Width:
+class AdaptiveConcurrency:
     """``now`` requests may be under way. Fed with each that has finished; used by one thread.
 
     ``clock`` is in seconds and never set back.

@@ -1,4 +1,4 @@
-"""Which blocks a blob is made of, as far as a download may believe it: a hint, checked by the MD5 of the whole file."""
+"""The blocks of a blob, as a hint for downloads: it is checked by the MD5 of the whole file."""
 
 from __future__ import annotations
 

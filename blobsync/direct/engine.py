@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from blobsync.base.azure_urls import SasToken
 from blobsync.base.errors import CredentialError, LocalFileError, StorageError
-from blobsync.direct.pool import MIB, Crew, FileJob, RunState, Trade, WorkerPool
+from blobsync.direct.pool import MIB, FileJob, RunState, ThreadWork, WorkerPool, WorkerThreads
 from blobsync.direct.upload import BlockMemory, UploadJob
 from blobsync.local.block_journal import BlockJournal
 from blobsync.local.files import LocalFolder
@@ -184,20 +184,20 @@ def _work_off(run: RunState, way: _Way, fewest_for_lane: int, processes: int) ->
     """Small files in a lane where there are enough of them, all others in the pool, at the same time."""
     small = [action for action in run.task.actions if _is_small(action)] if run.task.cap_mbps is None else []
     opener = _orders_of(way.single) if len(small) >= max(1, fewest_for_lane) else None
-    shifts: list[tuple[Trade, int]] = []
+    shifts: list[tuple[ThreadWork, int]] = []
     large: Iterable[FileAction] = run.task.actions
     if opener is not None:
-        from blobsync.direct.adaptive_concurrency import Width
-        from blobsync.direct.small_files import HANDS, Lane
+        from blobsync.direct.adaptive_concurrency import AdaptiveConcurrency
+        from blobsync.direct.small_files import HANDS, SmallFiles
 
-        width = Width(_share(_LANE_START, processes), _share(_LANE_MOST, processes))
-        shifts.append((Lane(run, map(way.job, small), opener, width), HANDS))
+        width = AdaptiveConcurrency(_share(_LANE_START, processes), _share(_LANE_MOST, processes))
+        shifts.append((SmallFiles(run, map(way.job, small), opener, width), HANDS))
         large = [action for action in run.task.actions if not _is_small(action)]
     pieces = sum(1 + action.size // way.tuning.range for action in large)
     if pieces:
         threads = min(_share(way.tuning.threads, processes), pieces)
         shifts.append((WorkerPool(run, map(way.job, large), threads), threads))
-    Crew(run.stop).work(*shifts)
+    WorkerThreads(run.stop).work(*shifts)
 
 
 def _orders_of(store: BlobStore | None) -> Callable[[], Orders] | None:

@@ -1,14 +1,9 @@
-"""One large blob to a local file: ranges side by side into a part file, hashed as they land, then renamed.
+"""Downloads one large blob: ranges side by side into a part file, hashed as they arrive; then the file gets its name.
 
 A run that is killed leaves the part file and a record of its ranges; the next run checks them and fetches the rest.
-Blocks that the version before has at the same place are copied from there.
-
-Puts on record which ranges of a download have landed, once the download takes long enough for that to be worth it.
-
-A download that is over sooner costs nothing more than without, and leaves nothing when it is killed: its part file has
-no name then, and no range is hashed twice. What landed before is put on record afterwards, little by little.
-
-Into which pieces a download is cut; pure. What is on record already is to be checked, the rest to be fetched.
+Blocks that the local version has at the same place are copied from there. Ranges are recorded only once the download
+takes long enough for that to be worth it: a download that ends sooner costs nothing more, and leaves nothing when it
+is killed, because its part file has no name until then. What arrived before is recorded afterwards, little by little.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""Threads that move files: many small ones side by side, and one large one in pieces, from one pool.
+"""The thread pool that moves files: many small ones side by side, one large one in pieces, with a circuit breaker.
 
 What is moved is a :class:`FileJob`. A thread takes the next piece of a file that has been begun, and
 begins the next file when there is none; so at most one file more than there are threads is open, and
-memory is bounded by the pieces in flight (:class:`ByteBudget`).
-
-Threads that work while the calling one waits, and an end that is clean whatever happens.
-
-After which failures it is useless to go on with other files.
+memory is bounded by the pieces in flight (:class:`ByteBudget`). :class:`WorkerThreads` runs threads while the caller
+waits, and ends them cleanly at Ctrl-C or an error. :class:`CircuitBreaker` decides after which failures no other file
+is tried.
 """
 
 from __future__ import annotations
@@ -32,10 +30,10 @@ from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 _STOP_PATIENCE = 0.7
 
 
-class Trade(Protocol):
+class ThreadWork(Protocol):
     """Work that any number of threads do together."""
 
-    def labour(self) -> None:
+    def run(self) -> None:
         """What each thread does, until there is nothing left or the run is stopped."""
         ...
 
@@ -48,25 +46,25 @@ class Trade(Protocol):
         ...
 
 
-class Crew:
+class WorkerThreads:
     """The threads of one run; ``stop`` is the run's signal to end."""
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop
-        self._trades: list[Trade] = []
+        self._works: list[ThreadWork] = []
         self._over = threading.Condition()
         self._started = 0
         self._ended = 0
         self._bug: BaseException | None = None
 
-    def work(self, *shifts: tuple[Trade, int]) -> None:
+    def work(self, *shifts: tuple[ThreadWork, int]) -> None:
         """Start so many threads for each, and return when all have ended; re-raises what interrupts, cleaned up."""
         try:
-            for trade, threads in shifts:
-                self._trades.append(trade)
+            for work, threads in shifts:
+                self._works.append(work)
                 for _ in range(threads):
                     # A daemon: a thread blocked on a socket must not keep an interrupted process alive.
-                    threading.Thread(target=self._labour, args=(trade,), daemon=True).start()
+                    threading.Thread(target=self._thread, args=(work,), daemon=True).start()
                     with self._over:
                         self._started += 1
             with self._over:
@@ -83,17 +81,17 @@ class Crew:
     def _interrupt(self) -> None:
         self._stop.set()
         deadline = time.monotonic() + _STOP_PATIENCE
-        for trade in self._trades:
-            trade.wake()
+        for work in self._works:
+            work.wake()
         with self._over:
             while self._ended < self._started and (left := deadline - time.monotonic()) > 0:
                 self._over.wait(left)
-        for trade in self._trades:
-            trade.abandon()
+        for work in self._works:
+            work.abandon()
 
-    def _labour(self, trade: Trade) -> None:
+    def _thread(self, work: ThreadWork) -> None:
         try:
-            trade.labour()
+            work.run()
         except BaseException as error:  # noqa: BLE001 - shown by the thread that waits for this one
             # A bug of ours, in one of many threads: stop them all.
             self._bug = error
@@ -139,7 +137,7 @@ def was_tried(message: str) -> bool:
     return not message.startswith(_NOT_TRIED)
 
 
-class GivingUp:
+class CircuitBreaker:
     """Hears of each file in turn. Not for several threads at a time."""
 
     def __init__(self) -> None:
@@ -233,7 +231,7 @@ class RunState:
         self._bucket = TokenBucket(task.cap_mbps)
         self._budget = ByteBudget(budget)
         self._lock = threading.Lock()
-        self._giving_up = GivingUp()
+        self._giving_up = CircuitBreaker()
         self._under_way: set[FileJob] = set()
 
     def begins(self, job: FileJob) -> None:
@@ -424,20 +422,20 @@ class WorkerPool:
 
     def work(self) -> None:
         """Return when every job is reported; re-raises what interrupts it, after cleaning up."""
-        Crew(self._run.stop).work((self, self._threads))
+        WorkerThreads(self._run.stop).work((self, self._threads))
 
-    def labour(self) -> None:
-        """See :class:`blobsync.direct.pool.Trade`."""
+    def run(self) -> None:
+        """See :class:`blobsync.direct.pool.ThreadWork`."""
         while (begun := self._take()) is not None:
             self._advance(begun)
 
     def wake(self) -> None:
-        """See :class:`blobsync.direct.pool.Trade`."""
+        """See :class:`blobsync.direct.pool.ThreadWork`."""
         with self._changed:
             self._changed.notify_all()
 
     def abandon(self) -> None:
-        """See :class:`blobsync.direct.pool.Trade`."""
+        """See :class:`blobsync.direct.pool.ThreadWork`."""
         with self._changed:
             hanging = list(self._open)
         for job in hanging:

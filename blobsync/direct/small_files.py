@@ -1,4 +1,4 @@
-"""Small files: one thread that has many of them under way, where a thread for each would cost three times the CPU time.
+"""Moves small files: one thread has many requests under way, for a third of the CPU time of a thread each.
 
 A small file is one request. The time goes into handing the interpreter's lock from thread to thread, and into waking
 them, not into the bytes. On a disk that lets a thread wait (a network file system), more threads help: each has
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from blobsync.base.errors import BlobsyncError
-from blobsync.direct.adaptive_concurrency import Width
+from blobsync.direct.adaptive_concurrency import AdaptiveConcurrency
 from blobsync.direct.pool import FileJob, RunState, Stopped
 from blobsync.store.protocol import BlobInfo, Orders
 
@@ -40,7 +40,7 @@ class Clocks(NamedTuple):
         return cls(time.perf_counter(), time.thread_time())
 
 
-class Lane:
+class SmallFiles:
     """Moves jobs of one piece each. The first of its threads works at once, the others if the disk is slow.
 
     Each drives what ``open_orders`` gives it, and closes that at the end. ``clocks`` tell how long a disk lets it wait.
@@ -51,7 +51,7 @@ class Lane:
         run: RunState,
         jobs: Iterable[FileJob],
         open_orders: Callable[[], Orders],
-        width: Width,
+        width: AdaptiveConcurrency,
         clocks: Callable[[], Clocks] = Clocks.now,
     ) -> None:
         self._run = run
@@ -69,8 +69,8 @@ class Lane:
         self._files = self._slow_files = 0
         self._throttled = 0
 
-    def labour(self) -> None:
-        """See :class:`blobsync.direct.pool.Trade`."""
+    def run(self) -> None:
+        """See :class:`blobsync.direct.pool.ThreadWork`."""
         if not self._is_needed():
             return
         try:
@@ -82,7 +82,7 @@ class Lane:
                 self._changed.notify_all()
 
     def wake(self) -> None:
-        """See :class:`blobsync.direct.pool.Trade`."""
+        """See :class:`blobsync.direct.pool.ThreadWork`."""
         with self._changed:
             self._changed.notify_all()
 
@@ -115,7 +115,7 @@ class Lane:
             orders.close()
 
     def abandon(self) -> None:
-        """See :class:`blobsync.direct.pool.Trade`."""
+        """See :class:`blobsync.direct.pool.ThreadWork`."""
         with self._lock:
             hanging = list(self._open)
         for job in hanging:

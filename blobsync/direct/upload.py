@@ -1,7 +1,4 @@
-"""One local file to a blob: Put Blob, or blocks side by side and one Put Block List.
-
-The blocks of one file on its way: which of them the service has, which are being sent, and whether all arrived.
-"""
+"""Uploads one local file: Put Blob, or blocks side by side and one Put Block List."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ from blobsync.jobspec.node_archive import node_archive
 from blobsync.jobspec.spec import MOUNTED, SERVICES, CodeRef, JobSpec, NodeArchiveRef, State
 from blobsync.jobspec.transfer_key import run_key
 from blobsync.plan.spreading import SpreadPlan
-from blobsync.spread.place import SharedPlace
-from blobsync.spread.sealed_orders import orders_seal
+from blobsync.spread.sealed_store import orders_seal
+from blobsync.spread.shared_store import SharedStore
 from blobsync.store.grants import JOB_SECONDS
 
 # Seconds: how long workers have to end, and how long to wait between two looks at their job.
@@ -55,7 +55,7 @@ class SpreadRequest:
     planned: int = 0
 
 
-def spread_spec(board: Board, cluster: Cluster, request: SpreadRequest, place: SharedPlace) -> JobSpec:
+def spread_spec(board: Board, cluster: Cluster, request: SpreadRequest, place: SharedStore) -> JobSpec:
     """The specification. Raises ``ConfigError`` and ``UsageError`` for what the cluster cannot run."""
     plan = request.plan
     elastic = "" if cluster.platform in SERVICES else f"1:{plan.nodes}"
@@ -111,7 +111,7 @@ def _demand_limit(cluster: Cluster, spec: JobSpec) -> None:
         )
 
 
-def _archive(board: Board, cluster: Cluster, request: SpreadRequest, place: SharedPlace) -> NodeArchiveRef | None:
+def _archive(board: Board, cluster: Cluster, request: SpreadRequest, place: SharedStore) -> NodeArchiveRef | None:
     """Where the job's nodes find blobsync; this machine's have it."""
     if cluster.platform == "local":
         return None
@@ -130,7 +130,7 @@ class JobCrew:
     """The workers of a transfer, as a job; see :class:`blobsync.spread.spread_engine.Workforce`."""
 
     def __init__(
-        self, board: Board, clusters: tuple[Cluster, Cluster | None], request: SpreadRequest, place: SharedPlace
+        self, board: Board, clusters: tuple[Cluster, Cluster | None], request: SpreadRequest, place: SharedStore
     ) -> None:
         """``clusters``: the one whose nodes work, and the other one of a copy."""
         self._board = board

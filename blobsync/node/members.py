@@ -17,7 +17,7 @@ from pathlib import Path
 from blobsync.node.job import NodeJob
 from blobsync.node.processes import end_strays
 from blobsync.node.ranks import Ranks, master_address, master_port
-from blobsync.node.rendezvous import SILENCE_SECONDS, Contact, MeetingPlace, News, meeting_port
+from blobsync.node.rendezvous import SILENCE_SECONDS, Contact, News, Rendezvous, meeting_port
 from blobsync.node.stopping import HeldSignals, run_once, stay
 
 # How long a node waits for node 0 to come back: another machine may have to start, and images to be pulled.
@@ -75,7 +75,7 @@ class FirstNode:
     def __init__(self, job: NodeJob, held: HeldSignals) -> None:
         self._job, self._held = job, held
         port = meeting_port(int(master_port(job.spec, job.environ)))
-        self._place = MeetingPlace(job.spec.run_id, port, job.spec.max_nodes or 1)
+        self._place = Rendezvous(job.spec.run_id, port, job.spec.max_nodes or 1)
         self._parent = os.getppid()
 
     def run(self, log_of: LogOf, ranks: Ranks) -> int:

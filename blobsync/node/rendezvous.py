@@ -72,7 +72,7 @@ class _Line:
         return time.monotonic() - self.heard > SILENCE_SECONDS
 
 
-class MeetingPlace:
+class Rendezvous:
     """Node 0's side. Listens until closed. Raises ``NotReadyError`` where the port is taken."""
 
     def __init__(self, run_id: str, port: int, most: int, *, bind_seconds: float = BIND_SECONDS) -> None:

@@ -23,12 +23,11 @@ from blobsync.node.job import NodeJob
 from blobsync.node.places import JobPlaces
 from blobsync.node.ranks import NotReadyError
 from blobsync.node.spread_parent import run_parent
-from blobsync.spread.hauler import Ends, Hauler, HaulerSettings
-from blobsync.spread.place import ContainerPlace, FolderPlace, SharedPlace
 from blobsync.spread.probe import probe_problem
-from blobsync.spread.sealed_orders import orders_seal
-from blobsync.spread.sealed_place import SealedPlace, parent_keys, worker_keys
+from blobsync.spread.sealed_store import SealedStore, orders_seal, parent_keys, worker_keys
 from blobsync.spread.shard import end_text
+from blobsync.spread.shard_worker import Ends, ShardWorker, ShardWorkerSettings
+from blobsync.spread.shared_store import ContainerStore, FolderStore, SharedStore
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.store.rest.http import Pace
 
@@ -53,7 +52,7 @@ def run_spread(job: NodeJob, places: JobPlaces, worker: int | None) -> int:
         if worker == PARENT:
             alone = DirectEngine(source_sas=lambda end: places.sas(str(end.store.container)))
             raw, claims = open_place(orders, places), open_place(orders, places, "claims")
-            place = SealedPlace(raw, parent_keys(run), orders["run"], _tell, session=orders["run"])
+            place = SealedStore(raw, parent_keys(run), orders["run"], _tell, session=orders["run"])
             return run_parent(job, place, _all_ends(orders, places), alone, _tell, claims=claims)
         return _haul(job, orders, places, run, worker)
     except TransferCancelledError as stop:
@@ -135,16 +134,16 @@ def _run_key(job: NodeJob, orders: Mapping[str, Any]) -> SealKey:
 def _haul(job: NodeJob, orders: Mapping[str, Any], places: JobPlaces, run: SealKey, worker: int) -> int:
     number = job.node_rank * int(orders["workers"]) + worker
     name = f"node{job.node_rank}.{worker}"
-    place = SealedPlace(open_place(orders, places), worker_keys(run, name), orders["run"], _tell)
+    place = SealedStore(open_place(orders, places), worker_keys(run, name), orders["run"], _tell)
     # Workers that were started again take back at once what they had.
     holder = str(uuid.uuid5(uuid.UUID(orders["owner"]), name))
-    settings = HaulerSettings(name, number, holder, orders["cap_mbps"])
+    settings = ShardWorkerSettings(name, number, holder, orders["cap_mbps"])
     # Claims and records must not wait with the files, or the claim runs out.
     pace = Pace()
     ends = _all_ends(orders, places.keeping_to(pace))
     engine = DirectEngine(source_sas=lambda end: places.sas(str(end.store.container)), processes=int(orders["workers"]))
     known = {_key(each): each for each in ends}
-    hauler = Hauler(place, known, engine, settings, _interrupt, _tell, pace=pace)
+    hauler = ShardWorker(place, known, engine, settings, _interrupt, _tell, pace=pace)
     try:
         if hauler.is_over():
             # Whoever ended the transfer has taken its probes along.
@@ -162,12 +161,12 @@ def _haul(job: NodeJob, orders: Mapping[str, Any], places: JobPlaces, run: SealK
     return 0
 
 
-def open_place(orders: Mapping[str, Any], places: JobPlaces, which: str = "path") -> SharedPlace:
+def open_place(orders: Mapping[str, Any], places: JobPlaces, which: str = "path") -> SharedStore:
     """Where the job's parent has put the shards (``path``), or has its claim (``claims``)."""
     if not orders["container"]:
-        return FolderPlace(Path(orders[which]))
+        return FolderStore(Path(orders[which]))
     store = places.container(orders["container"])
-    return ContainerPlace(store, store.leases(), orders[which])
+    return ContainerStore(store, store.leases(), orders[which])
 
 
 def _all_ends(orders: Mapping[str, Any], places: JobPlaces) -> list[Ends]:

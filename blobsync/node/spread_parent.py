@@ -16,11 +16,11 @@ from blobsync.plan.listener import SilentListener
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import End, EngineChoice, FileAction, IndexKey, Part, PlanPart, TransferPlan
-from blobsync.spread.hauler import Ends, read_shard
-from blobsync.spread.place import SharedPlace
-from blobsync.spread.presence import Presence
+from blobsync.spread.coordinator_lock import CoordinatorLock
 from blobsync.spread.probe import remove_probe
 from blobsync.spread.shard import Shard, end_text
+from blobsync.spread.shard_worker import Ends, read_shard
+from blobsync.spread.shared_store import SharedStore
 from blobsync.spread.spread_engine import SpreadEngine
 from blobsync.store.ends import LiveEnd, LocalEnd
 from blobsync.transfer.carry_out import Engines, carry_out
@@ -33,13 +33,13 @@ _ENGINE = EngineChoice("direct", "nodes have no other engine")
 
 def run_parent(
     job: NodeJob,
-    place: SharedPlace,
+    place: SharedStore,
     ends: Sequence[Ends],
     alone: Engine,
     told: Callable[[str], None],
     *,
     poll: float = 1.0,
-    claims: SharedPlace | None = None,
+    claims: SharedStore | None = None,
 ) -> int:
     """Move all of it, look at the destination, and leave the result at the place; the code that ``u`` would end with.
     ``alone`` is the engine of this process. ``poll`` is how long records are waited for, in seconds. ``claims`` is
@@ -77,7 +77,7 @@ def _orders(job: NodeJob) -> Mapping[str, Any]:
     return job.spec.spread or {}
 
 
-def _earlier_result(job: NodeJob, place: SharedPlace) -> _Result | None:
+def _earlier_result(job: NodeJob, place: SharedStore) -> _Result | None:
     """What cannot be the result of this job counts as none."""
     try:
         values = parse_object((place.read("result") or b"").decode())
@@ -95,16 +95,16 @@ def _earlier_result(job: NodeJob, place: SharedPlace) -> _Result | None:
 
 def _carry_out(
     job: NodeJob,
-    place: SharedPlace,
+    place: SharedStore,
     ends: Sequence[Ends],
     alone: Engine,
     told: Callable[[str], None],
     poll: float,
-    claims: SharedPlace,
+    claims: SharedStore,
 ) -> _Result:
     orders = _orders(job)
     index = Index(job.beside("index.sqlite"), told)
-    with Presence(claims, orders["owner"]) as presence:
+    with CoordinatorLock(claims, orders["owner"]) as presence:
         presence.show(place)
         parts = _parts(place, ends, int(orders["planned"]))
         workers = int(orders["workers"]) * int(orders["nodes"])
@@ -127,7 +127,7 @@ def _carry_out(
     return result
 
 
-def _parts(place: SharedPlace, ends: Sequence[Ends], planned: int) -> list[LivePart]:
+def _parts(place: SharedStore, ends: Sequence[Ends], planned: int) -> list[LivePart]:
     bodies = [place.read(f"plan/{number:07}") for number in range(planned)]
     if None in bodies:
         raise StorageError(

@@ -136,8 +136,8 @@ def _many_processes(
     alone: Engine,
     source_sas: Callable[[RemoteEnd], SasToken | None],
 ) -> Engine:
-    from blobsync.spread.conversation import Credentials
     from blobsync.spread.process_engine import ProcessEngine
+    from blobsync.spread.worker_pipe import Credentials
     from blobsync.store.connect import signer_for
 
     @cache

@@ -28,12 +28,12 @@ from blobsync.plan.project_context import LivePart, ProjectContext
 from blobsync.plan.spreading import LEAST_RANGE, Load, choose_spread
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, ProcessChoice, Route, Shape, TransferPlan
+from blobsync.spread.coordinator_lock import CoordinatorLock, OwnerLock
 from blobsync.spread.earlier_records import EarlierBlocks, leave_told, merge_records, recall, record_files
-from blobsync.spread.place import ContainerPlace, FolderPlace, SharedPlace
-from blobsync.spread.presence import OwnerLock, Presence
 from blobsync.spread.probe import OwnProbe, source_probe
-from blobsync.spread.sealed_place import SealedPlace, new_session, parent_keys
+from blobsync.spread.sealed_store import SealedStore, new_session, parent_keys
 from blobsync.spread.shard import cut, end_text, shard_lines
+from blobsync.spread.shared_store import ContainerStore, FolderStore, SharedStore
 from blobsync.spread.spread_engine import SpreadEngine
 from blobsync.store.connect import connect
 from blobsync.store.ends import LiveEnd, LocalEnd
@@ -81,7 +81,7 @@ class Spreading:
         self._owner = ""
         # The transfer whose key the workers have, and what its parent reads and writes.
         self._run = ""
-        self._sealed: SealedPlace | None = None
+        self._sealed: SealedStore | None = None
 
     def __enter__(self) -> Spreading:
         if self._plan.route in (Route.UPLOAD, Route.DOWNLOAD):
@@ -90,7 +90,7 @@ class Spreading:
             entering.enter_context(self._stores)
             self._owner = entering.enter_context(OwnerLock(self._state.folder("spread") / f"{self._id}.lock"))
             self._own_key = own_key(self._environ)
-            self._presence = entering.enter_context(Presence(self._claims, self._owner))
+            self._presence = entering.enter_context(CoordinatorLock(self._claims, self._owner))
             entering.push(self._leave_claim)
             self._job_lives = self._demand_no_other_job()
             entering.callback(self._remove_probes)
@@ -135,7 +135,7 @@ class Spreading:
                 "command goes on from what is there"
             )
 
-    def _leave(self, place: SealedPlace) -> None:
+    def _leave(self, place: SealedStore) -> None:
         """What the next command takes over. What would have to be read first, on this disk, is left for it, too."""
         is_copy = self._plan.route not in (Route.UPLOAD, Route.DOWNLOAD)
         if is_copy:
@@ -241,23 +241,23 @@ class Spreading:
         self._run = str(orders.get("run") or "")
         return found is not None
 
-    def _begin(self, run: str, session: str) -> SealedPlace:
+    def _begin(self, run: str, session: str) -> SealedStore:
         """From here on this process is the parent of the transfer ``run``."""
         self._run = run
         self._sealed = self._opened(run, session)
         self._say_whose(self._sealed)
         return self._sealed
 
-    def _opened(self, run: str, session: str) -> SealedPlace:
+    def _opened(self, run: str, session: str) -> SealedStore:
         keys = parent_keys(self._own_key.derive("run", run))
-        return SealedPlace(self._place, keys, run, self._note, session=session)
+        return SealedStore(self._place, keys, run, self._note, session=session)
 
-    def _say_whose(self, place: SealedPlace) -> None:
+    def _say_whose(self, place: SealedStore) -> None:
         """For the next command: which key it needs for what is there."""
         body = json.dumps({"run": self._run, "session": place.session}).encode()
         self._place.write(_RUN, self._own_key.seal("run", self._place_name, _RUN, body))
 
-    def _earlier(self) -> SealedPlace | None:
+    def _earlier(self) -> SealedStore | None:
         """What an earlier command of this user left at the place."""
         document = self._place.read(_RUN)
         body = self._own_key.opened("run", self._place_name, _RUN, document) if document is not None else None
@@ -284,7 +284,7 @@ class Spreading:
     def _others(self) -> bool:
         """Whether somebody else, or this user with another key, has left something for the same destination."""
         claims = self._claims
-        return isinstance(claims, ContainerPlace) and claims.has_more_than((self._mark, "owner"))
+        return isinstance(claims, ContainerStore) and claims.has_more_than((self._mark, "owner"))
 
     def _leave_claim(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -323,23 +323,23 @@ class Spreading:
         return _Paths(str(destination.container), f"{claims}/{self._mark}", claims)
 
     @cached_property
-    def _place(self) -> SharedPlace:
+    def _place(self) -> SharedStore:
         return self._at(self._paths.path)
 
     @cached_property
-    def _claims(self) -> SharedPlace:
+    def _claims(self) -> SharedStore:
         return self._place if self._paths.claims == self._paths.path else self._at(self._paths.claims)
 
-    def _at(self, path: str) -> SharedPlace:
+    def _at(self, path: str) -> SharedStore:
         destination = self._plan.parts[0].destination
         if not isinstance(destination, BlobUrl):
-            return FolderPlace(Path(path))
+            return FolderStore(Path(path))
         if not all(isinstance(part.destination, BlobUrl) and part.destination.name for part in self._plan.parts):
             raise UsageError(
                 "--nodes: the destination is a whole container, and the workers need a place beside it",
                 hint="give the folder entry a path in the container, or omit --nodes",
             )
-        return ContainerPlace(self._store, self._store.leases(), path)
+        return ContainerStore(self._store, self._store.leases(), path)
 
     @cached_property
     def _store(self) -> RestBlobStore:

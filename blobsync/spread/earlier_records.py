@@ -16,13 +16,12 @@ from blobsync.local.files import hash_file, reading_threads
 from blobsync.local.index import PairIndex
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction, IndexKey
-from blobsync.spread.arrivals_here import file_to_read, with_own_look
 from blobsync.spread.file_json import FormatError
-from blobsync.spread.hauler import read_shard
-from blobsync.spread.place import CLAIM_SECONDS, SharedPlace
 from blobsync.spread.record import Answer, FileRecord, NamedBlock, read_answer
 from blobsync.spread.shard import Shard, end_text
-from blobsync.spread.shard_account import ShardAccount, is_same_version
+from blobsync.spread.shard_account import ShardAccount, file_to_read, is_same_version, with_own_look
+from blobsync.spread.shard_worker import read_shard
+from blobsync.spread.shared_store import CLAIM_SECONDS, SharedStore
 from blobsync.store.ends import LocalEnd, RemoteEnd, with_md5
 from blobsync.transfer.engines import Moved
 from blobsync.transfer.fresh_look import states_at_destination
@@ -69,7 +68,7 @@ class Merged(NamedTuple):
 
 
 def recall(
-    place: SharedPlace,
+    place: SharedStore,
     holder: str,
     *,
     now: Callable[[], float] = time.monotonic,
@@ -89,7 +88,7 @@ def recall(
             sleep(_LOOK_SECONDS)
 
 
-def merge_records(place: SharedPlace, parts: Sequence[LivePart], records: Callable[[IndexKey], PairIndex]) -> Merged:
+def merge_records(place: SharedStore, parts: Sequence[LivePart], records: Callable[[IndexKey], PairIndex]) -> Merged:
     """Take over what was moved, then remove the shards that are left: the files are planned anew.
 
     The index then has them as each side was when it was moved; whether they still are is for the next look.
@@ -111,7 +110,7 @@ def merge_records(place: SharedPlace, parts: Sequence[LivePart], records: Callab
     return Merged(count, following, blocks, anything)
 
 
-def record_files(place: SharedPlace, parts: Sequence[LivePart], records: Callable[[IndexKey], PairIndex]) -> int:
+def record_files(place: SharedStore, parts: Sequence[LivePart], records: Callable[[IndexKey], PairIndex]) -> int:
     """Bring the files that workers have moved to the index; how many. Nothing of the place changes.
 
     What they say is looked at first. Also those of which no worker could say so, as far as their content shows it.
@@ -142,7 +141,7 @@ def record_files(place: SharedPlace, parts: Sequence[LivePart], records: Callabl
     return count
 
 
-def leave_told(place: SharedPlace, *, files: bool) -> bool:
+def leave_told(place: SharedStore, *, files: bool) -> bool:
     """Remove all of the place but what tells the next run which blocks of unfinished files are there, and with
     ``files`` which files have moved. Whether there is anything. Only when no worker is there any more."""
     left = {}
@@ -170,7 +169,7 @@ def _of_shard(pieces: Sequence[str], name: str) -> list[str]:
     return [piece for piece in pieces if piece.startswith(f"{name}~")]
 
 
-def _told(place: SharedPlace, pieces: Sequence[str], account: ShardAccount) -> Iterator[Moved]:
+def _told(place: SharedStore, pieces: Sequence[str], account: ShardAccount) -> Iterator[Moved]:
     for answer in _answers(place, pieces, account.shard):
         # One that tells of a file twice, or of a failure, says nothing.
         with suppress(FormatError):
@@ -241,7 +240,7 @@ def _has_changed(end: LocalEnd, action: FileAction) -> bool:
     return False
 
 
-def _named(place: SharedPlace, pieces: Sequence[str], shard: Shard) -> Mapping[int, str]:
+def _named(place: SharedStore, pieces: Sequence[str], shard: Shard) -> Mapping[int, str]:
     account = ShardAccount(shard)
     for answer in _answers(place, pieces, shard):
         with suppress(FormatError):
@@ -250,7 +249,7 @@ def _named(place: SharedPlace, pieces: Sequence[str], shard: Shard) -> Mapping[i
     return account.named
 
 
-def _answers(place: SharedPlace, pieces: Sequence[str], shard: Shard) -> Iterator[Answer]:
+def _answers(place: SharedStore, pieces: Sequence[str], shard: Shard) -> Iterator[Answer]:
     for piece in pieces:
         body = place.read(f"records/{piece}") or b""
         for line in body.decode("utf-8", "replace").splitlines():

@@ -20,11 +20,10 @@ from blobsync.plan.block_edges import block_bytes, block_count
 from blobsync.plan.listener import Listener
 from blobsync.plan.spreading import is_cut
 from blobsync.plan.transfer_plan import FileAction, FileFailure, Route
-from blobsync.spread.arrivals_here import OwnReading
 from blobsync.spread.earlier_records import EarlierBlocks
 from blobsync.spread.record import FileRecord
 from blobsync.spread.shard import Shard, can_be_in_shard, cut_file, size_of_file
-from blobsync.spread.shard_account import ShardAccount
+from blobsync.spread.shard_account import OwnReading, ShardAccount
 from blobsync.store.ends import LocalEnd
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 

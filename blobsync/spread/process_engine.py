@@ -16,17 +16,15 @@ from blobsync.base.errors import BlobsyncError, CredentialError, ProcessError
 from blobsync.base.events import Connected, Disconnected
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.process import ProcessRunner, SubprocessRunner
-from blobsync.direct.pool import GivingUp, not_tried
+from blobsync.direct.pool import CircuitBreaker, not_tried
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_plan import FileAction, FileFailure
-from blobsync.spread.arrivals_here import as_seen_here
-from blobsync.spread.conversation import Conversation, Credentials, WorkerLostError
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.record import Answer, FileRecord, KeptFile, MovedBytes, Note, UnderWay
 from blobsync.spread.shard import can_be_in_shard, cut
-from blobsync.spread.shard_account import TRIES, ShardAccount
-from blobsync.spread.under_way import WorkersBusy
+from blobsync.spread.shard_account import TRIES, ShardAccount, WorkersBusy, as_seen_here
+from blobsync.spread.worker_pipe import Credentials, WorkerLostError, WorkerPipe
 from blobsync.transfer.engines import Engine, MoveReport, MoveTask
 from blobsync.transfer.fresh_look import written_before
 
@@ -93,9 +91,9 @@ class _Run:
         self._changed = threading.Condition()
         self._busy = 0
         self._alive = workers
-        self._live: set[Conversation] = set()
+        self._live: set[WorkerPipe] = set()
         self._stopping = False
-        self._giving_up = GivingUp()
+        self._giving_up = CircuitBreaker()
         self._busy_with = WorkersBusy(listener, task.part.path)
         self._hopeless: FileFailure | None = None
         self._bug: BaseException | None = None
@@ -127,7 +125,7 @@ class _Run:
         return left
 
     def _serve(self) -> None:
-        worker: Conversation | None = None
+        worker: WorkerPipe | None = None
         try:
             while (account := self._take()) is not None:
                 try:
@@ -174,11 +172,11 @@ class _Run:
             self._busy -= 1
             self._changed.notify_all()
 
-    def _start(self) -> Conversation:
+    def _start(self) -> WorkerPipe:
         cap = self._task.cap_mbps
         share = cap / self._workers if cap else None
         source = self._source
-        worker = Conversation(
+        worker = WorkerPipe(
             source.runner,
             self._task.part,
             source.credentials,
@@ -193,14 +191,14 @@ class _Run:
             worker.ask_to_stop()
         return worker
 
-    def _gone(self, worker: Conversation | None) -> None:
+    def _gone(self, worker: WorkerPipe | None) -> None:
         if worker is not None:
             worker.ask_to_stop()
             worker.end()
             with self._changed:
                 self._live.discard(worker)
 
-    def _carry(self, worker: Conversation, account: ShardAccount) -> None:
+    def _carry(self, worker: WorkerPipe, account: ShardAccount) -> None:
         account.worker = f"process {worker.pid}"
         try:
             for answer in worker.carry(account.shard):

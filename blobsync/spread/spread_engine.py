@@ -19,12 +19,9 @@ from blobsync.base.failure_codes import FailureCode
 from blobsync.direct.pool import not_tried
 from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_plan import FileAction, FileFailure
-from blobsync.spread.arrivals_here import OwnReading, file_to_read, with_own_look
 from blobsync.spread.earlier_records import EarlierBlocks
 from blobsync.spread.file_json import LONGEST_TEXT, FormatError, message_of
-from blobsync.spread.hauler import FROM_PARENT
 from blobsync.spread.large_files import LargeFiles
-from blobsync.spread.place import SharedPlace
 from blobsync.spread.record import (
     FileRecord,
     KeptFile,
@@ -37,8 +34,9 @@ from blobsync.spread.record import (
     read_answer,
 )
 from blobsync.spread.shard import Shard, can_be_in_shard, cut, shard_lines
-from blobsync.spread.shard_account import TRIES, ShardAccount
-from blobsync.spread.under_way import WorkersBusy
+from blobsync.spread.shard_account import TRIES, OwnReading, ShardAccount, WorkersBusy, file_to_read, with_own_look
+from blobsync.spread.shard_worker import FROM_PARENT
+from blobsync.spread.shared_store import SharedStore
 from blobsync.store.ends import LocalEnd
 from blobsync.transfer.engines import Engine, MoveReport, MoveTask
 from blobsync.transfer.fresh_look import written_before
@@ -115,7 +113,7 @@ class SpreadEngine:
     def __init__(
         self,
         alone: Engine,
-        place: SharedPlace,
+        place: SharedStore,
         crew: Workforce,
         workers: int,
         *,

@@ -1,4 +1,4 @@
-"""Settles conflicts as ``--keep`` says, so that both ends hold the same afterwards and nothing that is kept is lost.
+"""Resolves conflicts as ``--keep`` says, so that both ends hold the same afterwards and no version is lost.
 
 Three steps; until the last one the file is in conflict, so that the same command goes on after any of them:
 

@@ -74,7 +74,7 @@ def _pod(pod: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-class Conversation:
+class WorkerPipe:
     """One recording, replayed against one cluster."""
 
     def __init__(self, cluster: KubeCluster, folder: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.kube_replay import Conversation, polled, recording, reduced, stories, told
+from tests.contract.kube_replay import WorkerPipe, polled, recording, reduced, stories, told
 from tests.servers.kube.cluster import KubeCluster, missing_for_kubernetes
 
 pytestmark = pytest.mark.kubernetes
@@ -44,8 +44,8 @@ class Scene:
 
     def __init__(self, cluster: KubeCluster, name: str) -> None:
         self.cluster, self.name = cluster, name
-        self.talk = Conversation(cluster, Path())
-        self.own = Conversation(cluster, Path())
+        self.talk = WorkerPipe(cluster, Path())
+        self.own = WorkerPipe(cluster, Path())
         for path in ("/apis/batch/v1/namespaces/default/jobs", "/api/v1/namespaces/default/pods"):
             self.own.watch({"method": "GET", "path": f"{path}?watch=true"})
 
@@ -190,7 +190,7 @@ def test_requests_are_answered_as_by_a_real_server(cluster: KubeCluster, scene: 
 
 
 def test_discovery_names_what_a_real_server_names(cluster: KubeCluster) -> None:
-    talk = Conversation(cluster, Path())
+    talk = WorkerPipe(cluster, Path())
     for line in recording("01-version-and-rights"):
         status, reply = talk.send(line)
         assert status == line["status"], line["path"]

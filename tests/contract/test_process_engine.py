@@ -17,10 +17,10 @@ from blobsync.base.process import RunningProcess, SubprocessRunner
 from blobsync.config.model import StorageAccount
 from blobsync.direct.engine import DirectEngine
 from blobsync.plan.transfer_plan import FileFailure
-from blobsync.spread.conversation import Conversation, Credentials
 from blobsync.spread.process_engine import ProcessEngine
 from blobsync.spread.record import Note
 from blobsync.spread.shard import cut
+from blobsync.spread.worker_pipe import Credentials, WorkerPipe
 from blobsync.store.connect import signer_for
 from blobsync.store.protocol import BlobStore
 from blobsync.store.rest.auth import BearerSigner, Signer
@@ -346,7 +346,7 @@ def _talk(then: str, signer: Signer, tmp_path: Path) -> Iterator[str]:
     task = upload(tmp_path, MemoryStore(), "p")
     workers = FalseWorkers(then)
     credentials = Credentials(lambda container: signer, _no_copies, {})
-    worker = Conversation(workers, task.part, credentials)  # type: ignore[arg-type]
+    worker = WorkerPipe(workers, task.part, credentials)  # type: ignore[arg-type]
     (shard,) = cut(task.part, task.actions, 1)
     for answer in worker.carry(shard):
         assert isinstance(answer, Note)

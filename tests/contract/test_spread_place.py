@@ -15,22 +15,22 @@ from benchmarks.fast_server import fast_server
 from blobsync.base.azure_urls import Secret
 from blobsync.base.errors import SpreadBusyError, StorageUnreachableError
 from blobsync.config.model import StorageAccount
-from blobsync.spread.place import ContainerPlace, FolderPlace, SharedPlace
-from blobsync.spread.presence import OwnerLock, Presence
+from blobsync.spread.coordinator_lock import CoordinatorLock, OwnerLock
+from blobsync.spread.shared_store import ContainerStore, FolderStore, SharedStore
 from blobsync.store.connect import connect
 from tests.conftest import TOOLS, Azurite
 from tests.contract.test_engines import azurite_containers
 
 _ONE, _OTHER = (str(uuid.UUID(int=number)) for number in (1, 2))
 
-Opener = Callable[[], SharedPlace]
+Opener = Callable[[], SharedStore]
 
 
 @pytest.fixture(params=["container", "container of the benchmarks' server", "folder"])
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
     """Opens the same place again, as another machine does."""
     if request.param == "folder":
-        yield lambda: FolderPlace(tmp_path / "place")
+        yield lambda: FolderStore(tmp_path / "place")
         return
     with ExitStack() as held:
         if request.param == "container":
@@ -43,7 +43,7 @@ def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
             endpoint = f"{server.url}/{ACCOUNT}"
         file = StorageAccount("t.yaml", account, container, endpoint, account_key=Secret(key))
         store = held.enter_context(connect(file))
-        yield lambda: ContainerPlace(store, store.leases(), ".blobsync/spread/x")
+        yield lambda: ContainerStore(store, store.leases(), ".blobsync/spread/x")
 
 
 def test_files_are_whole_are_replaced_and_go(opener: Opener) -> None:
@@ -84,10 +84,10 @@ def test_of_two_who_claim_one_has_it_until_it_gives_it_up(opener: Opener) -> Non
 
 
 def test_a_second_parent_is_told_and_the_same_one_comes_back(opener: Opener, tmp_path: Path) -> None:
-    with OwnerLock(tmp_path / "lock") as holder, Presence(opener(), holder) as presence:
+    with OwnerLock(tmp_path / "lock") as holder, CoordinatorLock(opener(), holder) as presence:
         presence.show(opener())
         assert opener().read("alive")
-        with pytest.raises(SpreadBusyError), Presence(opener(), _OTHER):
+        with pytest.raises(SpreadBusyError), CoordinatorLock(opener(), _OTHER):
             pass
         with pytest.raises(SpreadBusyError), OwnerLock(tmp_path / "lock"):
             pass
@@ -106,7 +106,7 @@ def test_a_place_that_nobody_waits_for_is_the_same_while_it_is_there(opener: Ope
     assert there.claim("owner", _OTHER)
 
 
-class _Down(FolderPlace):
+class _Down(FolderStore):
     """A place that answers nobody from when ``down`` is set: whoever asks waits until nobody wants to wait any more."""
 
     def __init__(self, root: Path) -> None:
@@ -138,7 +138,7 @@ def test_ctrl_c_is_what_a_parent_hears_whose_place_is_down(tmp_path: Path) -> No
     place = _Down(tmp_path / "place")
 
     def stopped() -> None:
-        with Presence(place, _ONE) as presence:
+        with CoordinatorLock(place, _ONE) as presence:
             presence.show(place)
             place.down.set()
             raise KeyboardInterrupt
@@ -146,14 +146,14 @@ def test_ctrl_c_is_what_a_parent_hears_whose_place_is_down(tmp_path: Path) -> No
     with pytest.raises(KeyboardInterrupt):
         stopped()
     # Nobody could be told; the claim runs out by itself, and the same parent has it again at once.
-    again = FolderPlace(tmp_path / "place")
+    again = FolderStore(tmp_path / "place")
     assert again.read("alive")
     assert not again.claim("owner", _OTHER) and again.claim("owner", _ONE)
 
 
 def test_a_claim_whose_file_stays_the_same_for_a_minute_has_ended(tmp_path: Path) -> None:
     now = [0.0]
-    holder, other = FolderPlace(tmp_path), FolderPlace(tmp_path, clock=lambda: now[0])
+    holder, other = FolderStore(tmp_path), FolderStore(tmp_path, clock=lambda: now[0])
     assert holder.claim("claims/1", _ONE)
     assert not other.claim("claims/1", _OTHER)
     now[0] = 59.0

@@ -9,10 +9,10 @@ from pathlib import Path
 from blobsync.base.seals import SealKey
 from blobsync.plan.transfer_plan import Route
 from blobsync.spread.file_json import FormatError
-from blobsync.spread.place import FolderPlace
 from blobsync.spread.record import read_answer
-from blobsync.spread.sealed_place import SealedPlace, parent_keys, worker_keys
+from blobsync.spread.sealed_store import SealedStore, parent_keys, worker_keys
 from blobsync.spread.shard import ShardReader
+from blobsync.spread.shared_store import FolderStore
 from tests.soak.target import Target, ignoring, text
 
 _BLOB = '{"size":5,"etag":"0x8DC","md5":"000102030405060708090a0b0c0d0e0f","tier":"Cool"}'
@@ -54,7 +54,7 @@ def _records(data: bytes) -> None:
         read_answer(line, Route.UPLOAD)
 
 
-class _OneDocument(FolderPlace):
+class _OneDocument(FolderStore):
     """A place with one document, whatever it is asked for."""
 
     def __init__(self) -> None:
@@ -90,10 +90,10 @@ _SEALED = {
 }
 
 
-def _place(*, parent: bool) -> tuple[_OneDocument, SealedPlace]:
+def _place(*, parent: bool) -> tuple[_OneDocument, SealedStore]:
     raw = _OneDocument()
     keys = parent_keys(_RUN) if parent else worker_keys(_RUN, _WORKER)
-    return raw, SealedPlace(raw, keys, "run", _ignored, session="one")
+    return raw, SealedStore(raw, keys, "run", _ignored, session="one")
 
 
 def _document(name: str, body: bytes) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.spread.place import CLAIM_SECONDS
+from blobsync.spread.shared_store import CLAIM_SECONDS
 from tests.e2e.conftest import new_container, project, service  # noqa: F401 - fixtures
 from tests.e2e.test_spread import fill, nothing_is_left, workers_of
 from tests.e2e.test_spread_faults import line, records_told

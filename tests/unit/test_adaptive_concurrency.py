@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from blobsync.direct.adaptive_concurrency import Width
+from blobsync.direct.adaptive_concurrency import AdaptiveConcurrency
 
 
 class Service:
@@ -16,7 +16,7 @@ class Service:
         self.now = 1000.0
         self.rate = rate
         self.throttled = 0
-        self.width = Width(start, most, lambda: self.now)
+        self.width = AdaptiveConcurrency(start, most, lambda: self.now)
 
     def serve(self, seconds: float) -> list[int]:
         """The widths of these seconds."""
@@ -95,7 +95,7 @@ class ByHand:
 
     def __init__(self, start: int, most: int = 64, *, began: float = 0.0) -> None:
         self.now = began
-        self.width = Width(start, most, lambda: self.now)
+        self.width = AdaptiveConcurrency(start, most, lambda: self.now)
 
     def finished(self, count: int, after: float, *, throttled: int = 0) -> int:
         """The width when so many have finished, all at the moment that is ``after`` the last one."""

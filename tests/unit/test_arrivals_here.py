@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.file_states import FileState, LocalState, RemoteState
-from blobsync.spread.arrivals_here import OwnReading, as_seen_here, file_to_read, known_source, with_own_look
+from blobsync.spread.shard_account import OwnReading, as_seen_here, file_to_read, known_source, with_own_look
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.transfer.engines import Moved
 from tests.fakes.store import MemoryStore

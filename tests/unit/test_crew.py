@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from blobsync.direct.pool import Crew
+from blobsync.direct.pool import WorkerThreads
 from tests.fakes.tasks import ctrl_c_after
 
 
@@ -26,7 +26,7 @@ class Scripted:
         with self._lock:
             self.said.append(text)
 
-    def labour(self) -> None:
+    def run(self) -> None:
         self.say("daemon" if threading.current_thread().daemon else "thread")
         self._what()
         self.say("ended")
@@ -44,7 +44,7 @@ def test_each_trade_has_its_threads_and_all_have_ended_at_the_end() -> None:
     together = threading.Barrier(3)
     one, two, none = Scripted(lambda: _meet(together)), Scripted(lambda: _meet(together)), Scripted()
     stop = threading.Event()
-    Crew(stop).work((one, 2), (two, 1), (none, 0))
+    WorkerThreads(stop).work((one, 2), (two, 1), (none, 0))
     assert sorted(one.said) == ["daemon", "daemon", "ended", "ended"]
     assert two.said == ["daemon", "ended"] and none.said == []
     assert not stop.is_set()
@@ -56,12 +56,12 @@ def _meet(barrier: threading.Barrier) -> None:
 
 def test_no_thread_is_left_at_work_when_the_crew_is_done() -> None:
     slow = Scripted(lambda: time.sleep(0.1))
-    Crew(threading.Event()).work((slow, 1), (Scripted(), 3))
+    WorkerThreads(threading.Event()).work((slow, 1), (Scripted(), 3))
     assert slow.said == ["daemon", "ended"]
 
 
 def test_nothing_to_do_ends_at_once() -> None:
-    Crew(threading.Event()).work()
+    WorkerThreads(threading.Event()).work()
 
 
 def test_a_bug_in_one_thread_stops_the_others_and_is_raised_after_the_cleaning() -> None:
@@ -72,7 +72,7 @@ def test_a_bug_in_one_thread_stops_the_others_and_is_raised_after_the_cleaning()
 
     faulty, other = Scripted(fail), Scripted(lambda: _end_of(stop))
     with pytest.raises(ZeroDivisionError, match="ours"):
-        Crew(stop).work((other, 2), (faulty, 1))
+        WorkerThreads(stop).work((other, 2), (faulty, 1))
     assert stop.is_set()
     assert faulty.said == ["daemon", "wake", "abandon"]
     assert other.said[:2] == ["daemon", "daemon"] and other.said[-2:] == ["wake", "abandon"]
@@ -102,7 +102,7 @@ def test_ctrl_c_wakes_all_waits_a_moment_and_cleans_up(hanging: bool) -> None:
     waiting, stuck = Scripted(end_a_little_after_the_call), Scripted(hang_or_end)
     try:
         with ctrl_c_after(30), pytest.raises(KeyboardInterrupt):
-            Crew(stop).work((stuck, 1), (waiting, 2))
+            WorkerThreads(stop).work((stuck, 1), (waiting, 2))
         told = list(stuck.said)
     finally:
         released.set()
@@ -140,7 +140,7 @@ def _seconds_to_end(*, ends: bool) -> float:
 
     try:
         with ctrl_c_after(30), pytest.raises(KeyboardInterrupt):
-            Crew(stop).work((Scripted(work), 1))
+            WorkerThreads(stop).work((Scripted(work), 1))
         return time.monotonic() - interrupted[0]
     finally:
         released.set()

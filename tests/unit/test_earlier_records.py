@@ -15,9 +15,9 @@ from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.local.index import Index, PairIndex
 from blobsync.plan.transfer_plan import FileAction, FileFailure, IndexKey
 from blobsync.spread.earlier_records import EarlierBlocks, leave_told, merge_records, recall, record_files
-from blobsync.spread.place import CLAIM_SECONDS, FolderPlace
 from blobsync.spread.record import Answer, FileRecord, NamedBlock, Ready, answer_line
 from blobsync.spread.shard import Shard, cut, cut_file, end_text, shard_lines
+from blobsync.spread.shared_store import CLAIM_SECONDS, FolderStore
 from blobsync.store.ends import RemoteEnd
 from blobsync.store.protocol import block_id_of
 from blobsync.transfer.engines import MoveTask
@@ -30,7 +30,7 @@ _MIB = 1 << 20
 _MD5 = hashlib.md5(b"planned").digest()
 
 
-class Place(FolderPlace):
+class Place(FolderStore):
     """Counts who asks for claims. A folder in it is a file that has gone since its name was seen."""
 
     asked = 0
@@ -52,7 +52,7 @@ def known(tmp_path: Path) -> Iterator[Index]:
     index.close()
 
 
-def _write(place: FolderPlace, number: int, shard: Shard, *told: Answer) -> None:
+def _write(place: FolderStore, number: int, shard: Shard, *told: Answer) -> None:
     """A shard, and what one worker said of it."""
     place.write(f"shards/{number:07}", ("\n".join(shard_lines(shard)) + "\n").encode())
     if told:
@@ -60,7 +60,7 @@ def _write(place: FolderPlace, number: int, shard: Shard, *told: Answer) -> None
         place.write(f"records/{number:07}~node1.0-00000001~000000", lines.encode())
 
 
-def _with_gone_files(place: FolderPlace, tmp_path: Path) -> None:
+def _with_gone_files(place: FolderStore, tmp_path: Path) -> None:
     for name in ("shards/0000000", "records/0000000~node1.0-00000001~000001", "records/0000001~node1.0-0~000001"):
         (tmp_path / "place" / name).mkdir(parents=True)
 
@@ -191,7 +191,7 @@ def _pair(known: Index, key: IndexKey) -> PairIndex:
     return known.pair(key.near, key.remote)
 
 
-def _recorded(place: FolderPlace, known: Index, task: MoveTask) -> list[str]:
+def _recorded(place: FolderStore, known: Index, task: MoveTask) -> list[str]:
     count = record_files(place, [task.part], lambda key: _pair(known, key))
     found = known.pair("data", "blobs").get([f"x/{action.path}" for action in task.actions])
     assert count == len(found)
@@ -217,7 +217,7 @@ def test_what_others_put_among_the_shards_stops_nobody(place: Place, known: Inde
     assert not place.names("shards")
 
 
-class Gone(FolderPlace):
+class Gone(FolderStore):
     """Somebody removes each shard and each record after its name was seen."""
 
     def read(self, name: str) -> bytes | None:
@@ -238,7 +238,7 @@ def test_what_somebody_removes_meanwhile_counts_as_absent(known: Index, tmp_path
 class Copying:
     """A blob to be copied, and what a worker told of it."""
 
-    def __init__(self, place: FolderPlace, *, target: str | None = None, with_md5: bool = True) -> None:
+    def __init__(self, place: FolderStore, *, target: str | None = None, with_md5: bool = True) -> None:
         self.here = MemoryStore("here")
         self.there = MemoryStore("there", {"here": self.here})
         self.here.add("x/a", b"planned", with_md5=with_md5)
@@ -333,7 +333,7 @@ def test_an_upload_that_nobody_told_of_is_not_recorded_though_its_md5_is_known(
 class Downloading:
     """A blob to be downloaded to ``down/a``, or ``down/TARGET``."""
 
-    def __init__(self, place: FolderPlace, root: Path, *, with_md5: bool, target: str | None = None) -> None:
+    def __init__(self, place: FolderStore, root: Path, *, with_md5: bool, target: str | None = None) -> None:
         self.store, self.root, self.place = MemoryStore("box"), root, place
         self.file = root / (target or "a")
         root.mkdir()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from blobsync.base.failure_codes import FailureCode
-from blobsync.direct.pool import GivingUp, not_tried, was_tried
+from blobsync.direct.pool import CircuitBreaker, not_tried, was_tried
 
 # Of these, so many in a row.
 ROW = 16
@@ -27,7 +27,7 @@ AT_ONCE = [
 
 @pytest.mark.parametrize("code", FailureCode)
 def test_each_failure_ends_it_at_once_or_in_a_row_or_never(code: FailureCode) -> None:
-    giving_up = GivingUp()
+    giving_up = CircuitBreaker()
     said = [giving_up.failed(code) for _ in range(100)]
     before = 0 if code in AT_ONCE else ROW - 1 if code in IN_A_ROW else 100
     assert said == [False] * before + [True] * (100 - before)
@@ -35,7 +35,7 @@ def test_each_failure_ends_it_at_once_or_in_a_row_or_never(code: FailureCode) ->
 
 @pytest.mark.parametrize("between", ["a file that moved", "a failure of its own"])
 def test_a_row_is_one_without_anything_between(between: str) -> None:
-    giving_up = GivingUp()
+    giving_up = CircuitBreaker()
     for _ in range(ROW - 1):
         assert not giving_up.failed(FailureCode.SERVICE_BUSY)
     if between == "a file that moved":
@@ -47,7 +47,7 @@ def test_a_row_is_one_without_anything_between(between: str) -> None:
 
 
 def test_different_failures_make_one_row() -> None:
-    giving_up = GivingUp()
+    giving_up = CircuitBreaker()
     said = [giving_up.failed(code) for _ in range(ROW // len(IN_A_ROW)) for code in IN_A_ROW]
     assert said == [False] * (ROW - 1) + [True]
 

@@ -32,7 +32,7 @@ from blobsync.jobspec.code_choice import CodeChoice
 from blobsync.jobspec.describe import SubmitRequest
 from blobsync.jobspec.spec import CodeRef, JobRef, JobSpec, RunInfo, State
 from blobsync.plan.spreading import SpreadPlan
-from blobsync.spread.place import FolderPlace
+from blobsync.spread.shared_store import FolderStore
 from tests.fakes.backend import FakeBackend
 from tests.fakes.jobs import make_spec
 
@@ -474,7 +474,7 @@ def test_workers_that_cannot_be_stopped_are_named_with_the_command_that_stops_th
     cluster = Cluster("eu", "eu.yaml", tmp_path)
     board = Board(tmp_path, os.environ, cluster, backends={"eu": fake}, note=told.append)
     request = SpreadRequest((), SpreadPlan("local", 2, 1, 2, ""), "", "", [], {}, "")
-    crew = JobCrew(board, (cluster, None), request, FolderPlace(tmp_path / "place"))
+    crew = JobCrew(board, (cluster, None), request, FolderStore(tmp_path / "place"))
     crew.record = board.refresh([send(board, "sleep", "9")]).records[0]
     told.clear()
     fake.gone = True

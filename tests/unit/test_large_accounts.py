@@ -15,13 +15,12 @@ from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState
 from blobsync.local.files import hash_file
 from blobsync.plan.transfer_plan import FileFailure
-from blobsync.spread.arrivals_here import OwnReading
 from blobsync.spread.earlier_records import EarlierBlocks
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.large_files import LargeFiles
 from blobsync.spread.record import FileRecord, NamedBlock
 from blobsync.spread.shard import Shard, cut_file
-from blobsync.spread.shard_account import ShardAccount
+from blobsync.spread.shard_account import OwnReading, ShardAccount
 from blobsync.store.protocol import block_id_of
 from blobsync.transfer.engines import CollectedReport, MoveTask
 from tests.fakes.store import MemoryStore, Request

@@ -22,8 +22,8 @@ from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.index import Index
 from blobsync.plan.block_edges import BlockRange
 from blobsync.spread.earlier_records import Merged, leave_told, merge_records
-from blobsync.spread.place import FolderPlace
 from blobsync.spread.record import Answer, FileRecord, NamedBlock, Ready, answer_line
+from blobsync.spread.shared_store import FolderStore
 from blobsync.spread.spread_engine import SpreadEngine
 from blobsync.store.ends import RemoteEnd
 from blobsync.store.protocol import BlobProperties, block_id_of
@@ -40,8 +40,8 @@ _RANGE = 4 * _MIB
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> FolderPlace:
-    return FolderPlace(tmp_path / "place")
+def place(tmp_path: Path) -> FolderStore:
+    return FolderStore(tmp_path / "place")
 
 
 @pytest.fixture
@@ -60,26 +60,26 @@ def task(tmp_path: Path, store: MemoryStore) -> MoveTask:
 
 
 @contextmanager
-def _alone(place: FolderPlace, task: MoveTask, kind: type[Threads] = Threads) -> Iterator[Threads]:
+def _alone(place: FolderStore, task: MoveTask, kind: type[Threads] = Threads) -> Iterator[Threads]:
     crew = kind(place, task)
     yield crew
     crew.join()
 
 
-def _forget(place: FolderPlace) -> None:
+def _forget(place: FolderStore) -> None:
     """What a parent that gave up told others of its shards."""
     for folder in ("done", "records"):
         for name in place.names(folder):
             place.remove(f"{folder}/{name}")
 
 
-def _moved(place: FolderPlace, task: MoveTask, listener: RecordingListener | None = None) -> CollectedReport:
+def _moved(place: FolderStore, task: MoveTask, listener: RecordingListener | None = None) -> CollectedReport:
     with _alone(place, task) as crew:
         return moved_by(SpreadEngine(DirectEngine(), place, crew, 2, poll=0.01, range_bytes=_RANGE), task, listener)
 
 
 def test_a_large_file_is_put_in_ranges_and_committed_once_with_its_md5(
-    task: MoveTask, place: FolderPlace, store: MemoryStore
+    task: MoveTask, place: FolderStore, store: MemoryStore
 ) -> None:
     listener = RecordingListener()
     report = _moved(place, task, listener)
@@ -94,13 +94,13 @@ def test_a_large_file_is_put_in_ranges_and_committed_once_with_its_md5(
     assert len(place.names("shards")) == 3 + 1 + 2
 
 
-def test_a_part_that_is_one_large_file_is_cut_too(tmp_path: Path, place: FolderPlace, store: MemoryStore) -> None:
+def test_a_part_that_is_one_large_file_is_cut_too(tmp_path: Path, place: FolderStore, store: MemoryStore) -> None:
     (tmp_path / "big").write_bytes(_BIG)
     report = _moved(place, upload(tmp_path / "big", store, "sets/big", [""]))
     assert [each.action.path for each in report.moved] == [""] and store.body("sets/big") == _BIG
 
 
-def test_without_a_length_for_ranges_no_file_is_cut(task: MoveTask, place: FolderPlace, store: MemoryStore) -> None:
+def test_without_a_length_for_ranges_no_file_is_cut(task: MoveTask, place: FolderStore, store: MemoryStore) -> None:
     with _alone(place, task) as crew:
         report = moved_by(SpreadEngine(DirectEngine(), place, crew, 2, poll=0.01), task)
     assert len(report.moved) == 6 and not store.asked("put_block_list")[1:]
@@ -108,7 +108,7 @@ def test_without_a_length_for_ranges_no_file_is_cut(task: MoveTask, place: Folde
 
 
 def test_a_worker_puts_only_the_blocks_that_a_lost_one_has_not_named(
-    task: MoveTask, place: FolderPlace, store: MemoryStore
+    task: MoveTask, place: FolderStore, store: MemoryStore
 ) -> None:
     engine = SpreadEngine(
         DirectEngine(), place, Threads(place, task, "lost"), 2, watch=clock(), range_bytes=_RANGE, keep_records=True
@@ -130,7 +130,7 @@ def test_a_worker_puts_only_the_blocks_that_a_lost_one_has_not_named(
 class _Killed(NamedTuple):
     """A place as a command leaves it that was killed after the first block of the large file was put and named."""
 
-    place: FolderPlace
+    place: FolderStore
     task: MoveTask
     known: Index
 
@@ -181,7 +181,7 @@ class _Killed(NamedTuple):
 
 
 @pytest.fixture
-def killed(place: FolderPlace, task: MoveTask, tmp_path: Path) -> Iterator[_Killed]:
+def killed(place: FolderStore, task: MoveTask, tmp_path: Path) -> Iterator[_Killed]:
     index = Index(tmp_path / "index.sqlite", lambda text: None)
     killed = _Killed(place, task, index)
     killed.prepare()
@@ -269,7 +269,7 @@ def test_blocks_that_the_service_has_dropped_meanwhile_are_put_again_and_counted
 
 
 def test_what_workers_told_of_ranges_is_no_file_for_the_next_command(
-    task: MoveTask, place: FolderPlace, tmp_path: Path
+    task: MoveTask, place: FolderStore, tmp_path: Path
 ) -> None:
     with _alone(place, task) as crew:
         moved_by(SpreadEngine(DirectEngine(), place, crew, 2, poll=0.01, range_bytes=_RANGE), task)
@@ -281,7 +281,7 @@ def test_what_workers_told_of_ranges_is_no_file_for_the_next_command(
 
 
 def test_blocks_that_another_writer_has_dropped_are_put_once_more(
-    task: MoveTask, place: FolderPlace, store: MemoryStore
+    task: MoveTask, place: FolderStore, store: MemoryStore
 ) -> None:
     times = 0
 
@@ -300,7 +300,7 @@ def test_blocks_that_another_writer_has_dropped_are_put_once_more(
 
 
 def test_blocks_that_are_dropped_again_and_again_fail_the_file_by_name(
-    task: MoveTask, place: FolderPlace, store: MemoryStore
+    task: MoveTask, place: FolderStore, store: MemoryStore
 ) -> None:
     def drop(request: Request) -> None:
         if request.operation == "put_block_list":
@@ -314,7 +314,7 @@ def test_blocks_that_are_dropped_again_and_again_fail_the_file_by_name(
 
 
 def test_a_range_that_fails_fails_the_file_once_with_its_own_reason(
-    task: MoveTask, place: FolderPlace, store: MemoryStore
+    task: MoveTask, place: FolderStore, store: MemoryStore
 ) -> None:
     def refuse(request: Request) -> None:
         if request.operation == "put_block":
@@ -326,7 +326,7 @@ def test_a_range_that_fails_fails_the_file_once_with_its_own_reason(
     assert [(action.path, failure.code) for action, failure in report.failed] == [("big", FailureCode.ACCESS_DENIED)]
 
 
-def test_somebody_elses_blob_is_not_replaced(task: MoveTask, place: FolderPlace, store: MemoryStore) -> None:
+def test_somebody_elses_blob_is_not_replaced(task: MoveTask, place: FolderStore, store: MemoryStore) -> None:
     store.add("sets/big", b"another's")
     report = _moved(place, task)
     assert [failure.code for _, failure in report.failed] == [FailureCode.CHANGED_MEANWHILE]
@@ -334,7 +334,7 @@ def test_somebody_elses_blob_is_not_replaced(task: MoveTask, place: FolderPlace,
 
 
 def test_a_file_that_two_workers_read_differently_is_not_committed(
-    task: MoveTask, place: FolderPlace, store: MemoryStore
+    task: MoveTask, place: FolderStore, store: MemoryStore
 ) -> None:
     lost = SpreadEngine(DirectEngine(), place, Threads(place, task, "lost"), 2, watch=clock(), range_bytes=_RANGE)
     moved_by(lost, task)
@@ -357,7 +357,7 @@ def test_a_file_that_two_workers_read_differently_is_not_committed(
 
 
 @pytest.mark.parametrize("with_md5", [True, False])
-def test_a_copy_is_put_in_ranges_from_one_version_with_its_properties(place: FolderPlace, with_md5: bool) -> None:
+def test_a_copy_is_put_in_ranges_from_one_version_with_its_properties(place: FolderStore, with_md5: bool) -> None:
     here = MemoryStore("here")
     there = MemoryStore("there", {"here": here})
     properties = BlobProperties(content_type="image/png", metadata={"k": "v"})
@@ -370,7 +370,7 @@ def test_a_copy_is_put_in_ranges_from_one_version_with_its_properties(place: Fol
     assert len(there.asked("put_block_from_url")) == 6 and not here.asked("get")
 
 
-def test_a_copy_whose_source_changed_meanwhile_is_not_committed(place: FolderPlace) -> None:
+def test_a_copy_whose_source_changed_meanwhile_is_not_committed(place: FolderStore) -> None:
     here = MemoryStore("here")
     there = MemoryStore("there", {"here": here})
     here.add("x/big", _BIG)
@@ -389,7 +389,7 @@ def test_a_copy_whose_source_changed_meanwhile_is_not_committed(place: FolderPla
 
 
 def test_a_blob_of_other_blocks_than_were_put_is_no_success(
-    task: MoveTask, place: FolderPlace, store: MemoryStore
+    task: MoveTask, place: FolderStore, store: MemoryStore
 ) -> None:
     """A server, or another writer, that commits something else than it was asked to."""
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from blobsync.jobspec.spec import JobSpec
-from blobsync.node.rendezvous import Contact, MeetingPlace, News, meeting_port
+from blobsync.node.rendezvous import Contact, News, Rendezvous, meeting_port
 from tests.fakes.blob_service import serve
 from tests.fakes.jobs import Node, make_spec
 
@@ -134,7 +134,7 @@ def test_another_node_begins_with_node_0_comes_back_with_it_and_succeeds_with_it
     with started(node, 1, elastic(node)) as other:
         assert until(lambda: "waiting for node 0 before the command starts" in said(node, 1))
         assert runs(node) == 0
-        place = MeetingPlace("me_1_0badcafe", port_of(node), 3)
+        place = Rendezvous("me_1_0badcafe", port_of(node), 3)
         place.say("runs a")
         assert until(lambda: runs(node) == 1)
         # Node 0 is lost, and so is the rendezvous: the command ends, and waits for it.
@@ -142,7 +142,7 @@ def test_another_node_begins_with_node_0_comes_back_with_it_and_succeeds_with_it
         let_end(node, 1)
         assert until(lambda: "the command ended with 1 and node 0 is gone; waiting" in said(node, 1))
         assert other.poll() is None and runs(node) == 1
-        place = MeetingPlace("me_1_0badcafe", port_of(node), 3)
+        place = Rendezvous("me_1_0badcafe", port_of(node), 3)
         place.say("runs b")
         assert until(lambda: runs(node) == 2)
         place.say("over 0")
@@ -153,7 +153,7 @@ def test_another_node_begins_with_node_0_comes_back_with_it_and_succeeds_with_it
 
 
 def test_a_node_that_comes_when_the_job_is_over_starts_nothing(node: Node) -> None:
-    place = MeetingPlace("me_1_0badcafe", port_of(node), 3)
+    place = Rendezvous("me_1_0badcafe", port_of(node), 3)
     place.say("over 0")
     with started(node, 2, elastic(node)) as late:
         assert late.wait(20) == 0
@@ -173,7 +173,7 @@ def test_a_node_that_waits_ends_when_it_is_asked_to(node: Node, number: int) -> 
 def test_a_node_that_comes_later_finds_what_the_others_have_uploaded(node: Node) -> None:
     folder = node.folder_link("output", "upload")
     node.service.put("mine/output/checkpoint.txt", b"step 7")
-    place = MeetingPlace("me_1_0badcafe", port_of(node), 3)
+    place = Rendezvous("me_1_0badcafe", port_of(node), 3)
     place.say("over 0")
     for number, files in ((1, []), (2, ["checkpoint.txt"])):
         spec = elastic(node, folders=(folder,), nodes=2)

@@ -8,7 +8,7 @@ from blobsync.base.azure_urls import ContainerUrl, SasToken
 from blobsync.store.rest.auth import SasSigner
 from blobsync.store.rest.http import BlobHttp, Pace, Reply, RetryPolicy
 from blobsync.store.rest.side_by_side import Pause, Steps
-from blobsync.store.rest.transport import Answered, Headers, Try, WholeResponse
+from blobsync.store.rest.transport import Headers, HttpRequest, HttpResponse, WholeResponse
 
 _SAS = SasToken.parse("sv=2023-11-03&sp=rwl&sr=c&se=2099-01-01T00:00:00Z&sig=UEFDRQ%3D%3D")
 
@@ -22,8 +22,8 @@ def _asked(http: BlobHttp) -> Steps[Reply]:
     return http.tries("PUT", "/acct/box/x", {}, {}, b"")
 
 
-def _answered(status: int, *headers: tuple[str, str]) -> Answered:
-    return Answered(WholeResponse(status, Headers(headers), resent=False), b"")
+def _answered(status: int, *headers: tuple[str, str]) -> HttpResponse:
+    return HttpResponse(WholeResponse(status, Headers(headers), resent=False), b"")
 
 
 def test_no_other_request_begins_before_the_time_is_over() -> None:
@@ -31,7 +31,7 @@ def test_no_other_request_begins_before_the_time_is_over() -> None:
     pace = Pace(lambda: now[0])
     one, other, free = _http(pace), _http(pace), _http(None)
     throttled, waiting = _asked(one), _asked(other)
-    assert isinstance(next(throttled), Try)
+    assert isinstance(next(throttled), HttpRequest)
     assert throttled.send(_answered(503, ("Retry-After", "7"))) == Pause(7.0)
     assert next(waiting) == Pause(7.0)
     # So that the engine has fewer of them under way afterwards.
@@ -39,9 +39,9 @@ def test_no_other_request_begins_before_the_time_is_over() -> None:
     now[0] = 5.0
     assert waiting.send(None) == Pause(2.0)
     now[0] = 7.0
-    assert isinstance(waiting.send(None), Try) and isinstance(throttled.send(None), Try)
+    assert isinstance(waiting.send(None), HttpRequest) and isinstance(throttled.send(None), HttpRequest)
     assert pace.take() == 7.0 and pace.take() == 0.0
-    assert isinstance(next(_asked(free)), Try)
+    assert isinstance(next(_asked(free)), HttpRequest)
     with pytest.raises(StopIteration) as end:
         waiting.send(_answered(201))
     assert end.value.value.status == 201

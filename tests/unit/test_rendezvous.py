@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from blobsync.node.ranks import NotReadyError
-from blobsync.node.rendezvous import Contact, MeetingPlace, News
+from blobsync.node.rendezvous import Contact, News, Rendezvous
 
 RUN = "me_1_0badcafe"
 
@@ -34,13 +34,13 @@ def port() -> int:
 
 
 @pytest.fixture
-def place(port: int) -> Iterator[MeetingPlace]:
-    place = MeetingPlace(RUN, port, 4)
+def place(port: int) -> Iterator[Rendezvous]:
+    place = Rendezvous(RUN, port, 4)
     yield place
     place.close()
 
 
-def test_a_node_hears_what_holds_when_it_comes_and_each_change(place: MeetingPlace, port: int) -> None:
+def test_a_node_hears_what_holds_when_it_comes_and_each_change(place: Rendezvous, port: int) -> None:
     place.say("runs abc1")
     node = Contact(RUN, 2, "127.0.0.1", port)
     assert until(lambda: node.news == News("abc1")) and place.present == {2}
@@ -55,7 +55,7 @@ def test_a_node_hears_what_holds_when_it_comes_and_each_change(place: MeetingPla
 
 
 def test_a_node_that_says_nothing_at_its_end_is_waited_for_a_moment(port: int) -> None:
-    place = MeetingPlace(RUN, port, 4)
+    place = Rendezvous(RUN, port, 4)
     with socket.create_connection(("127.0.0.1", port)) as killed:
         killed.sendall(f"hello {RUN} 1\n".encode())
         assert until(lambda: place.present == {1})
@@ -72,12 +72,12 @@ def test_node_0_that_is_gone_is_missed_at_once_and_found_again(port: int) -> Non
     node = Contact(RUN, 1, "127.0.0.1", port)
     time.sleep(0.3)
     assert node.news == News(), "nobody is there yet"
-    first = MeetingPlace(RUN, port, 4)
+    first = Rendezvous(RUN, port, 4)
     first.say("runs a")
     assert until(lambda: node.news.start == "a")
     first.close()
     assert until(lambda: node.news == News())
-    second = MeetingPlace(RUN, port, 4)
+    second = Rendezvous(RUN, port, 4)
     second.say("runs b")
     assert until(lambda: node.news.start == "b")
     second.say("over 0")
@@ -101,7 +101,7 @@ def test_node_0_that_is_gone_is_missed_at_once_and_found_again(port: int) -> Non
     ],
 )
 def test_whoever_is_no_node_of_the_job_is_sent_away_and_changes_nothing(
-    place: MeetingPlace, port: int, said: bytes
+    place: Rendezvous, port: int, said: bytes
 ) -> None:
     with socket.create_connection(("127.0.0.1", port)) as stranger:
         stranger.settimeout(5.0)
@@ -132,4 +132,4 @@ def test_a_node_believes_nobody_who_does_not_speak_as_node_0(said: bytes, port: 
 
 def test_a_port_that_is_taken_is_named(port: int) -> None:
     with socket.create_server(("", port)), pytest.raises(NotReadyError, match=f"port {port}, where the job's nodes"):
-        MeetingPlace(RUN, port, 4, bind_seconds=0.0)
+        Rendezvous(RUN, port, 4, bind_seconds=0.0)

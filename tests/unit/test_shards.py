@@ -33,8 +33,7 @@ from blobsync.spread.record import (
     read_answer,
 )
 from blobsync.spread.shard import Shard, ShardReader, can_be_in_shard, cut, cut_file, shard_lines, size_of_file, weight
-from blobsync.spread.shard_account import TRIES, ShardAccount
-from blobsync.spread.under_way import WorkersBusy
+from blobsync.spread.shard_account import TRIES, ShardAccount, WorkersBusy
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.store.protocol import block_id_of
 from tests.fakes.store import MemoryStore

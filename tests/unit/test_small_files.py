@@ -13,9 +13,9 @@ import pytest
 from blobsync.base.errors import BlobNotFoundError, BlobsyncError, ChecksumError, SasExpiredError
 from blobsync.base.file_states import LocalState
 from blobsync.base.reasons import Reason
-from blobsync.direct.adaptive_concurrency import Width
-from blobsync.direct.pool import Crew, FileJob, RunState, Stopped
-from blobsync.direct.small_files import HANDS, Clocks, Lane
+from blobsync.direct.adaptive_concurrency import AdaptiveConcurrency
+from blobsync.direct.pool import FileJob, RunState, Stopped, WorkerThreads
+from blobsync.direct.small_files import HANDS, Clocks, SmallFiles
 from blobsync.direct.upload import BlockMemory, UploadJob
 from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.source_folder import SourceFolder
@@ -73,8 +73,8 @@ def test_more_threads_work_only_where_the_disk_is_slow(tmp_path: Path, seconds: 
         opened.append(made)
         return made
 
-    lane = Lane(run, map(job, actions), orders, Width(32, 64), clocks)
-    Crew(run.stop).work((lane, HANDS))
+    lane = SmallFiles(run, map(job, actions), orders, AdaptiveConcurrency(32, 64), clocks)
+    WorkerThreads(run.stop).work((lane, HANDS))
     assert {name.removeprefix("p/"): blob.body for name, blob in store.blobs.items()} == files
     assert sorted(moved.action.path for moved in report.moved) == sorted(files)
     assert (len(threads) > 1) is several
@@ -208,13 +208,13 @@ class Place:
         )
         jobs = [str(number) for number in range(1, count + 1)]
         self.run = RecordedRun(MoveTask(part, ()), self.listener, 1 << 20)
-        self.width = Width(width, 64, clock)
+        self.width = AdaptiveConcurrency(width, 64, clock)
         self.hand = Hand()
         self.lines: list[Connections] = []
         self.helped = threading.Event()
         self._answer = answer
         made = (OneRequest(self.run, path, self) for path in jobs)
-        self.lane = Lane(self.run, made, self._connect, self.width, lambda: self.hand.clocks)
+        self.lane = SmallFiles(self.run, made, self._connect, self.width, lambda: self.hand.clocks)
 
     def _connect(self) -> Connections:
         self.lines.append(Connections(self._answer))
@@ -223,7 +223,7 @@ class Place:
         return self.lines[-1]
 
     def work(self, threads: int = 1) -> None:
-        Crew(self.run.stop).work((self.lane, threads))
+        WorkerThreads(self.run.stop).work((self.lane, threads))
 
     @property
     def moved(self) -> list[str]:
@@ -409,7 +409,7 @@ def test_a_stop_is_seen_by_those_who_wait_to_help_and_what_hangs_is_removed_from
             released.wait(60)
 
     place = Place(3, 2, landing=landing)
-    threads = [threading.Thread(target=place.lane.labour, daemon=True) for _ in range(2)]
+    threads = [threading.Thread(target=place.lane.run, daemon=True) for _ in range(2)]
     threads[0].start()
     assert hanging.wait(10)
     threads[1].start()

@@ -15,10 +15,9 @@ from blobsync.base.errors import AccessDeniedError, BlobsyncError, StorageUnreac
 from blobsync.base.failure_codes import FailureCode
 from blobsync.direct.engine import DirectEngine
 from blobsync.plan.listener import Listener
-from blobsync.spread.hauler import Ends, Hauler, HaulerSettings
-from blobsync.spread.place import FolderPlace, SharedPlace
 from blobsync.spread.shard import cut, end_text, shard_lines
-from blobsync.spread.shared_pace import SharedPace
+from blobsync.spread.shard_worker import Ends, ShardWorker, ShardWorkerSettings, SharedPace
+from blobsync.spread.shared_store import FolderStore, SharedStore
 from blobsync.spread.spread_engine import SpreadEngine
 from blobsync.store.ends import RemoteEnd
 from blobsync.store.rest.http import Pace
@@ -54,7 +53,7 @@ def _another_line(store: MemoryStore) -> MemoryStore:
     return line
 
 
-class Hanging(FolderPlace):
+class Hanging(FolderStore):
     """The place as a machine sees it that hangs from when ``hung`` is set until ``awake`` is."""
 
     def __init__(self, root: Path) -> None:
@@ -81,16 +80,16 @@ class Hanging(FolderPlace):
 class Machine:
     """One worker in a thread; ``said`` is its log: the first line is about its first shard, when that is over."""
 
-    def __init__(self, number: int, place: SharedPlace, task: MoveTask, store: MemoryStore) -> None:
+    def __init__(self, number: int, place: SharedStore, task: MoveTask, store: MemoryStore) -> None:
         end = task.part.destination
         assert isinstance(end, RemoteEnd)
         ends = Ends(task.part.source, RemoteEnd(store, end.name))
         key = end_text(task.part.source), end_text(end)
         holder = str(uuid.UUID(int=number))
-        settings = HaulerSettings(f"node{number}.0", number, holder, poll=0.01, flush=0.01, claim=_SECONDS)
+        settings = ShardWorkerSettings(f"node{number}.0", number, holder, poll=0.01, flush=0.01, claim=_SECONDS)
         self.said: list[str] = []
         self.spoke = threading.Event()
-        hauler = Hauler(place, {key: ends}, DirectEngine(), settings, lambda: None, self._hear)
+        hauler = ShardWorker(place, {key: ends}, DirectEngine(), settings, lambda: None, self._hear)
         self._thread = threading.Thread(target=hauler.work, daemon=True)
 
     def start(self) -> None:
@@ -108,7 +107,7 @@ class Machine:
 class Machines:
     """Those of a job; each next one comes when the one before says so, with :meth:`come`."""
 
-    def __init__(self, place: SharedPlace, *all_of_them: Machine) -> None:
+    def __init__(self, place: SharedStore, *all_of_them: Machine) -> None:
         self._place = place
         self._waiting = list(all_of_them)
 
@@ -132,7 +131,7 @@ def test_what_a_worker_says_after_it_hung_and_its_shard_went_to_another_does_no_
     task: MoveTask, tmp_path: Path, error: BlobsyncError
 ) -> None:
     root, store = tmp_path / "place", _store(task)
-    place, hanging = FolderPlace(root, seconds=_SECONDS), Hanging(root)
+    place, hanging = FolderStore(root, seconds=_SECONDS), Hanging(root)
     hung, other = _another_line(store), _another_line(store)
     first, second = Machine(1, hanging, task, hung), Machine(2, place, task, other)
     crew = Machines(place, first, second)
@@ -203,8 +202,8 @@ def test_a_worker_that_is_stopped_does_not_wait_for_a_service_that_is_down(task:
     place = Down(tmp_path / "place")
     end = task.part.destination
     key = end_text(task.part.source), end_text(end)
-    settings = HaulerSettings("node1.0", 1, str(uuid.UUID(int=1)), poll=0.01, flush=0.01, claim=_SECONDS)
-    worker = Hauler(
+    settings = ShardWorkerSettings("node1.0", 1, str(uuid.UUID(int=1)), poll=0.01, flush=0.01, claim=_SECONDS)
+    worker = ShardWorker(
         place, {key: Ends(task.part.source, end)}, Stopped(place), settings, lambda: None, lambda text: None
     )
     place.write("alive", b"1")
@@ -216,7 +215,7 @@ def test_a_worker_that_is_stopped_does_not_wait_for_a_service_that_is_down(task:
 
 
 def _with_one_worker(task: MoveTask, tmp_path: Path, before: Callable[[Request], None]) -> CollectedReport:
-    place, store = FolderPlace(tmp_path / "place", seconds=_SECONDS), _store(task)
+    place, store = FolderStore(tmp_path / "place", seconds=_SECONDS), _store(task)
     store.before = before
     worker = Machine(1, place, task, store)
     report = moved_by(SpreadEngine(DirectEngine(), place, Machines(place, worker), 1, poll=0.01), task)
@@ -253,7 +252,7 @@ def test_files_that_no_try_could_move_fail_by_name_for_the_reason_that_they_have
 
 def test_what_the_account_asks_of_one_worker_holds_all_back(tmp_path: Path) -> None:
     now, said = [100.0], list[str]()
-    place = FolderPlace(tmp_path)
+    place = FolderStore(tmp_path)
     paces = [Pace(lambda: now[0]) for _ in range(3)]
     one, two, late = (SharedPace(place, f"node{at}.0", pace, said.append) for at, pace in enumerate(paces))
     one.begin()
@@ -285,7 +284,7 @@ def test_what_the_account_asks_of_one_worker_holds_all_back(tmp_path: Path) -> N
 
 
 def test_who_is_asked_to_wait_as_long_once_more_holds_the_others_back_once_more(tmp_path: Path) -> None:
-    now, place = [100.0], FolderPlace(tmp_path)
+    now, place = [100.0], FolderStore(tmp_path)
     paces = [Pace(lambda: now[0]) for _ in range(2)]
     one, two = (SharedPace(place, f"node{at}.0", pace, lambda text: None) for at, pace in enumerate(paces))
     one.begin()
@@ -314,7 +313,7 @@ def test_who_is_asked_to_wait_as_long_once_more_holds_the_others_back_once_more(
     ],
 )
 def test_a_note_that_no_worker_wrote_holds_nobody_back(note: bytes, tmp_path: Path) -> None:
-    place, pace, said = FolderPlace(tmp_path), Pace(), list[str]()
+    place, pace, said = FolderStore(tmp_path), Pace(), list[str]()
     shared = SharedPace(place, "node1.0", pace, said.append)
     shared.begin()
     place.write("slow", note)

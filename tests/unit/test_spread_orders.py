@@ -20,7 +20,7 @@ from blobsync.node.job import NodeJob
 from blobsync.node.places import JobPlaces
 from blobsync.node.ranks import NotReadyError
 from blobsync.node.spread import run_spread
-from blobsync.spread.sealed_orders import orders_seal
+from blobsync.spread.sealed_store import orders_seal
 from tests.fakes.jobs import make_spec
 
 _KEY = SealKey(bytes(range(32)))

@@ -13,10 +13,10 @@ from blobsync.direct.engine import DirectEngine
 from blobsync.node.arguments import parse_arguments
 from blobsync.node.job import NodeJob
 from blobsync.node.spread_parent import run_parent
-from blobsync.spread.hauler import Ends
-from blobsync.spread.place import FolderPlace
 from blobsync.spread.probe import OwnProbe
 from blobsync.spread.shard import cut, shard_lines
+from blobsync.spread.shard_worker import Ends
+from blobsync.spread.shared_store import FolderStore
 from blobsync.transfer.engines import MoveTask
 from tests.fakes.jobs import make_spec
 from tests.fakes.store import MemoryStore, Request
@@ -30,7 +30,7 @@ class _Killed(BaseException):
     """Nothing that anybody catches."""
 
 
-class _UntilTheResult(FolderPlace):
+class _UntilTheResult(FolderStore):
     """The place as a parent sees it that is killed right after it has left the result: nothing more of it arrives."""
 
     def __init__(self, root: Path) -> None:
@@ -88,9 +88,9 @@ def job(tmp_path: Path, task: MoveTask) -> NodeJob:
 
 
 @pytest.fixture
-def place(tmp_path: Path, task: MoveTask) -> Iterator[FolderPlace]:
+def place(tmp_path: Path, task: MoveTask) -> Iterator[FolderStore]:
     """With the plan, and workers that come to it."""
-    place = FolderPlace(tmp_path / "place")
+    place = FolderStore(tmp_path / "place")
     for shard in cut(task.part, task.actions, 2):
         place.write(f"plan/{shard.number:07}", ("\n".join(shard_lines(shard)) + "\n").encode())
     workers = Threads(place, task)
@@ -104,7 +104,7 @@ def _ends(task: MoveTask) -> list[Ends]:
 
 
 def test_a_parent_that_was_killed_after_it_left_the_result_ends_with_that_result(
-    job: NodeJob, place: FolderPlace, task: MoveTask, store: MemoryStore, tmp_path: Path
+    job: NodeJob, place: FolderStore, task: MoveTask, store: MemoryStore, tmp_path: Path
 ) -> None:
     with pytest.raises(_Killed):
         run_parent(job, _UntilTheResult(tmp_path / "place"), _ends(task), DirectEngine(), lambda text: None, poll=0.01)
@@ -133,7 +133,7 @@ def test_a_parent_that_was_killed_after_it_left_the_result_ends_with_that_result
     ],
 )
 def test_what_is_no_result_of_this_job_is_none(
-    left: dict[str, object] | None, job: NodeJob, place: FolderPlace, task: MoveTask
+    left: dict[str, object] | None, job: NodeJob, place: FolderStore, task: MoveTask
 ) -> None:
     result = {"job": job.spec.run_id, "exit_code": 0, "transferred": 20, "verified": 20, "failures": list[object]()}
     place.write("result", json.dumps(result | left).encode() if left is not None else b"\xff")

@@ -24,14 +24,14 @@ from blobsync.plan.listener import Listener
 from blobsync.plan.spreading import Load, SpreadPlan, check_spread, choose_spread
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, FileFailure
-from blobsync.spread.arrivals_here import as_seen_here
 from blobsync.spread.earlier_records import merge_records
-from blobsync.spread.hauler import Ends, Hauler, HaulerSettings
-from blobsync.spread.place import CLAIM_SECONDS, FolderPlace, SharedPlace
 from blobsync.spread.probe import OwnProbe, files_probe, probe_problem, remove_probe, source_probe
 from blobsync.spread.record import FileRecord, Ready, answer_line
-from blobsync.spread.sealed_place import SealedPlace, parent_keys, worker_keys
+from blobsync.spread.sealed_store import SealedStore, parent_keys, worker_keys
 from blobsync.spread.shard import cut, end_text, shard_lines
+from blobsync.spread.shard_account import as_seen_here
+from blobsync.spread.shard_worker import Ends, ShardWorker, ShardWorkerSettings
+from blobsync.spread.shared_store import CLAIM_SECONDS, FolderStore, SharedStore
 from blobsync.spread.spread_engine import SpreadClock, SpreadEngine, SpreadRefusedError
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
@@ -44,7 +44,7 @@ _MD5 = bytes(16)
 class Threads:
     """Workers in threads of this process; ``lost`` says how the job ended before any came."""
 
-    def __init__(self, place: SharedPlace, task: MoveTask, lost: str | None = None) -> None:
+    def __init__(self, place: SharedStore, task: MoveTask, lost: str | None = None) -> None:
         self.place, self._task, self._lost = place, task, lost
         self.starts = 0
         self.stopped = False
@@ -59,7 +59,7 @@ class Threads:
             for thread in self.running:
                 thread.start()
 
-    def place_of(self, number: int) -> SharedPlace:
+    def place_of(self, number: int) -> SharedStore:
         """As one worker reaches it."""
         return self.place
 
@@ -76,18 +76,19 @@ class Threads:
 
 
 def hauler(
-    place: SharedPlace,
+    place: SharedStore,
     task: MoveTask,
     number: int = 0,
     engine: DirectEngine | None = None,
     *,
     claim: float = CLAIM_SECONDS,
     told: Callable[[str], None] = lambda text: None,
-) -> Hauler:
+) -> ShardWorker:
     ends = Ends(task.part.source, task.part.destination)
-    settings = HaulerSettings(f"node{number}.0", number, str(uuid.UUID(int=number)), poll=0.01, flush=0.01, claim=claim)
+    name, run = f"node{number}.0", str(uuid.UUID(int=number))
+    settings = ShardWorkerSettings(name, number, run, poll=0.01, flush=0.01, claim=claim)
     key = end_text(ends.source), end_text(ends.destination)
-    return Hauler(place, {key: ends}, engine or DirectEngine(), settings, lambda: None, told)
+    return ShardWorker(place, {key: ends}, engine or DirectEngine(), settings, lambda: None, told)
 
 
 def clock() -> SpreadClock:
@@ -106,11 +107,11 @@ def task(tmp_path: Path) -> MoveTask:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> FolderPlace:
-    return FolderPlace(tmp_path / "place")
+def place(tmp_path: Path) -> FolderStore:
+    return FolderStore(tmp_path / "place")
 
 
-def _attempt(place: SharedPlace, number: int, *records: FileRecord) -> None:
+def _attempt(place: SharedStore, number: int, *records: FileRecord) -> None:
     lines = "\n".join([answer_line(Ready()), *map(answer_line, records)]) + "\n"
     place.write(f"records/0000000~node7.0-{number:08x}~000000", lines.encode())
 
@@ -123,7 +124,7 @@ def _moved(task: MoveTask, index: int) -> FileRecord:
     return FileRecord(action.path, told, RemoteState(source.size, "0x1", _MD5))
 
 
-def test_workers_move_all_of_it_and_what_they_say_is_still_to_be_looked_at(task: MoveTask, place: FolderPlace) -> None:
+def test_workers_move_all_of_it_and_what_they_say_is_still_to_be_looked_at(task: MoveTask, place: FolderStore) -> None:
     crew = Threads(place, task)
     engine = SpreadEngine(DirectEngine(), place, crew, 2, poll=0.01)
     listener = RecordingListener()
@@ -144,7 +145,7 @@ def test_workers_move_all_of_it_and_what_they_say_is_still_to_be_looked_at(task:
     crew.join()
 
 
-def test_a_worker_goes_on_from_the_records_of_one_that_was_lost(task: MoveTask, place: FolderPlace) -> None:
+def test_a_worker_goes_on_from_the_records_of_one_that_was_lost(task: MoveTask, place: FolderStore) -> None:
     engine = SpreadEngine(DirectEngine(), place, Threads(place, task, "lost"), 1, watch=clock())
     moved_by(engine, task)
     for name in place.names("records"):
@@ -162,7 +163,7 @@ def test_a_worker_goes_on_from_the_records_of_one_that_was_lost(task: MoveTask, 
     assert arrived == {f"sets/{action.path}" for action in task.actions[2:]}
 
 
-def test_a_shard_over_which_three_workers_were_lost_is_given_up_by_name(task: MoveTask, place: FolderPlace) -> None:
+def test_a_shard_over_which_three_workers_were_lost_is_given_up_by_name(task: MoveTask, place: FolderStore) -> None:
     for number in range(3):
         _attempt(place, number, *([_moved(task, 5)] if number == 1 else []))
     crew, listener = Threads(place, task), RecordingListener()
@@ -178,7 +179,7 @@ def test_a_shard_over_which_three_workers_were_lost_is_given_up_by_name(task: Mo
 class FullDisk(DirectEngine):
     """Has room for nothing; the worker ends after its first shard."""
 
-    def __init__(self, place: SharedPlace) -> None:
+    def __init__(self, place: SharedStore) -> None:
         super().__init__()
         self._place = place
 
@@ -197,7 +198,7 @@ class OneShard(Threads):
         hauler(self.place, self._task, engine=FullDisk(self.place)).work()
 
 
-def test_the_first_file_that_finds_no_room_ends_the_fetching_of_all_nodes(place: FolderPlace, tmp_path: Path) -> None:
+def test_the_first_file_that_finds_no_room_ends_the_fetching_of_all_nodes(place: FolderStore, tmp_path: Path) -> None:
     store = MemoryStore("box")
     names = [f"f{number:03}" for number in range(200)]
     for name in names:
@@ -214,7 +215,7 @@ def test_the_first_file_that_finds_no_room_ends_the_fetching_of_all_nodes(place:
     assert {failure.code for _, failure in again.failed} == {FailureCode.DISK_FULL} and len(again.failed) == 200
 
 
-def test_a_record_that_cannot_be_is_not_believed_nor_what_comes_after_it(task: MoveTask, place: FolderPlace) -> None:
+def test_a_record_that_cannot_be_is_not_believed_nor_what_comes_after_it(task: MoveTask, place: FolderStore) -> None:
     _attempt(place, 1, FileRecord("../etc", None, None), _moved(task, 0))
     crew = Threads(place, task, "Failed")
     report = moved_by(SpreadEngine(DirectEngine(), place, crew, 1, watch=clock()), task)
@@ -224,7 +225,7 @@ def test_a_record_that_cannot_be_is_not_believed_nor_what_comes_after_it(task: M
 
 @pytest.mark.parametrize("there", ["as it was told", "another file", "nothing"])
 def test_a_download_counts_as_seen_only_where_this_machine_sees_the_same_file(
-    there: str, place: FolderPlace, tmp_path: Path
+    there: str, place: FolderStore, tmp_path: Path
 ) -> None:
     store, file = MemoryStore("box"), tmp_path / "down" / "a"
     store.add("sets/a", b"a file")
@@ -260,7 +261,7 @@ def test_a_file_is_looked_at_under_the_name_that_it_was_written_to(task: MoveTas
     assert as_seen_here(LocalEnd(tmp_path), moved) is moved
 
 
-def test_a_job_that_ends_early_is_started_again_and_then_given_up(task: MoveTask, place: FolderPlace) -> None:
+def test_a_job_that_ends_early_is_started_again_and_then_given_up(task: MoveTask, place: FolderStore) -> None:
     crew = Threads(place, task, "Failed with code 1")
     report = moved_by(SpreadEngine(DirectEngine(), place, crew, 2, watch=clock()), task)
     assert crew.starts == 3
@@ -270,7 +271,7 @@ def test_a_job_that_ends_early_is_started_again_and_then_given_up(task: MoveTask
 
 
 @pytest.mark.parametrize("changed", [False, True])
-def test_what_a_source_holds_is_read_here_and_not_told(task: MoveTask, place: FolderPlace, changed: bool) -> None:
+def test_what_a_source_holds_is_read_here_and_not_told(task: MoveTask, place: FolderStore, changed: bool) -> None:
     """A worker's word counts only for a version that is not there any more."""
     _attempt(place, 1, _moved(task, 3))
     file = task.part.source.at(task.actions[3].path)
@@ -283,7 +284,7 @@ def test_what_a_source_holds_is_read_here_and_not_told(task: MoveTask, place: Fo
     assert moved.source.md5 == (_MD5 if changed else hashlib.md5(b"x" * moved.action.size).digest())
 
 
-def test_of_a_blob_the_plan_s_md5_counts_and_not_a_worker_s(place: FolderPlace) -> None:
+def test_of_a_blob_the_plan_s_md5_counts_and_not_a_worker_s(place: FolderStore) -> None:
     here = MemoryStore("here")
     there = MemoryStore("there", {"here": here})
     here.add("x/a", b"planned")
@@ -298,7 +299,7 @@ def test_of_a_blob_the_plan_s_md5_counts_and_not_a_worker_s(place: FolderPlace) 
     assert md5s == {"a": hashlib.md5(b"planned").digest(), "b": _MD5}
 
 
-def test_a_claim_of_somebody_who_moves_nothing_is_passed_over(task: MoveTask, place: FolderPlace) -> None:
+def test_a_claim_of_somebody_who_moves_nothing_is_passed_over(task: MoveTask, place: FolderStore) -> None:
     moved_by(SpreadEngine(DirectEngine(), place, Threads(place, task, "lost"), 1, watch=clock()), task)
     for name in place.names("records"):
         place.remove(f"records/{name}")
@@ -319,7 +320,7 @@ def test_a_claim_of_somebody_who_moves_nothing_is_passed_over(task: MoveTask, pl
     assert not place.claim(f"claims/{shard}", str(uuid.UUID(int=0)))
 
 
-class _Vandal(FolderPlace):
+class _Vandal(FolderStore):
     """Somebody takes each shard away as soon as it is there, but not for ever."""
 
     taken = 0
@@ -347,7 +348,7 @@ class _Finished(Threads):
             self.place.write(f"done/{name}", b"")
 
 
-def test_a_shard_whose_records_are_gone_ends_in_failures_by_name(task: MoveTask, place: FolderPlace) -> None:
+def test_a_shard_whose_records_are_gone_ends_in_failures_by_name(task: MoveTask, place: FolderStore) -> None:
     report = moved_by(SpreadEngine(DirectEngine(), place, _Finished(place, task), 1, watch=clock()), task)
     assert not report.moved and len(report.failed) == 30
     assert {failure.code for _, failure in report.failed} == {FailureCode.NOT_REPORTED}
@@ -355,8 +356,8 @@ def test_a_shard_whose_records_are_gone_ends_in_failures_by_name(task: MoveTask,
 
 def test_workers_of_a_sealed_place_move_all_of_it_beside_what_others_left_there(task: MoveTask, tmp_path: Path) -> None:
     run, told = SealKey(bytes(range(32))), list[str]()
-    raw = FolderPlace(tmp_path / "place")
-    parent = SealedPlace(FolderPlace(tmp_path / "place"), parent_keys(run), "run", told.append, session="one")
+    raw = FolderStore(tmp_path / "place")
+    parent = SealedStore(FolderStore(tmp_path / "place"), parent_keys(run), "run", told.append, session="one")
     (shard,) = cut(task.part, task.actions[:3], 1)
     raw.write("shards/0000000", b"replaced at once")
     raw.write("shards/9999999", "\n".join(shard_lines(shard)).encode())
@@ -374,16 +375,16 @@ def test_workers_of_a_sealed_place_move_all_of_it_beside_what_others_left_there(
 class _SealedThreads(Threads):
     """Each worker with its own keys."""
 
-    def __init__(self, place: SealedPlace, task: MoveTask, root: Path, run: SealKey) -> None:
+    def __init__(self, place: SealedStore, task: MoveTask, root: Path, run: SealKey) -> None:
         super().__init__(place, task)
         self._root, self._run = root, run
 
-    def place_of(self, number: int) -> SharedPlace:
+    def place_of(self, number: int) -> SharedStore:
         keys = worker_keys(self._run, f"node{number}.0")
-        return SealedPlace(FolderPlace(self._root), keys, "run", lambda text: None)
+        return SealedStore(FolderStore(self._root), keys, "run", lambda text: None)
 
 
-def test_a_node_that_cannot_take_part_stops_it_with_its_sentence(task: MoveTask, place: FolderPlace) -> None:
+def test_a_node_that_cannot_take_part_stops_it_with_its_sentence(task: MoveTask, place: FolderStore) -> None:
     hauler(place, task).refuse("n1: f0 is another file here")
     crew = Threads(place, task, "lost")
     with pytest.raises(SpreadRefusedError, match=r"node0\.0 cannot take part: n1: f0 is another file here"):
@@ -404,7 +405,7 @@ def _arrived(task: MoveTask, index: int, letter: bytes = b"x") -> FileRecord:
 
 
 def test_what_workers_told_a_parent_that_was_killed_is_in_the_index_as_far_as_it_is_so(
-    task: MoveTask, place: FolderPlace, tmp_path: Path
+    task: MoveTask, place: FolderStore, tmp_path: Path
 ) -> None:
     moved_by(SpreadEngine(DirectEngine(), place, Threads(place, task, "lost"), 1, watch=clock()), task)
     true, junk, replaced = _arrived(task, 3), _arrived(task, 4, b"j"), _arrived(task, 5)

@@ -19,10 +19,10 @@ from blobsync.direct.engine import DirectEngine
 from blobsync.local.index import Index, PairIndex
 from blobsync.plan.transfer_plan import IndexKey
 from blobsync.spread.earlier_records import merge_records, recall, record_files
-from blobsync.spread.hauler import Ends, Hauler, HaulerSettings
-from blobsync.spread.place import CLAIM_SECONDS, FolderPlace
 from blobsync.spread.record import Answer, FileRecord, Ready, answer_line
 from blobsync.spread.shard import cut, cut_file, end_text, shard_lines
+from blobsync.spread.shard_worker import Ends, ShardWorker, ShardWorkerSettings
+from blobsync.spread.shared_store import CLAIM_SECONDS, FolderStore
 from blobsync.transfer.engines import MoveTask
 from tests.fakes.store import MemoryStore, Request
 from tests.fakes.tasks import copy, download, upload
@@ -32,8 +32,8 @@ _PATIENCE = 30.0
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> FolderPlace:
-    return FolderPlace(tmp_path / "place")
+def place(tmp_path: Path) -> FolderStore:
+    return FolderStore(tmp_path / "place")
 
 
 @pytest.fixture
@@ -47,28 +47,28 @@ def _pair(known: Index) -> PairIndex:
     return known.pair("data", "blobs")
 
 
-def _put(place: FolderPlace, task: MoveTask) -> None:
+def _put(place: FolderStore, task: MoveTask) -> None:
     """All of it as one shard."""
     (shard,) = cut(task.part, task.actions, 1)
     place.write("shards/0000000", ("\n".join(shard_lines(shard)) + "\n").encode())
 
 
-def _begun(place: FolderPlace, *records: FileRecord) -> None:
+def _begun(place: FolderStore, *records: FileRecord) -> None:
     told: list[Answer] = [Ready(), *records]
     lines = "".join(f"{answer_line(each)}\n" for each in told)
     place.write("records/0000000~node1.0-00000001~000000", lines.encode())
 
 
-def _hauler(place: FolderPlace, task: MoveTask, interrupt: object = None) -> Hauler:
+def _hauler(place: FolderStore, task: MoveTask, interrupt: object = None) -> ShardWorker:
     ends = Ends(task.part.source, task.part.destination)
-    settings = HaulerSettings("node1.0", 0, _WORKER, poll=0.01, flush=0.01)
+    settings = ShardWorkerSettings("node1.0", 0, _WORKER, poll=0.01, flush=0.01)
     key = end_text(ends.source), end_text(ends.destination)
     stop = interrupt if callable(interrupt) else lambda: None
-    return Hauler(place, {key: ends}, DirectEngine(), settings, stop, lambda text: None)
+    return ShardWorker(place, {key: ends}, DirectEngine(), settings, stop, lambda text: None)
 
 
 def test_a_worker_gives_up_what_is_taken_back_after_it_said_what_it_has_moved(
-    place: FolderPlace, tmp_path: Path, known: Index
+    place: FolderStore, tmp_path: Path, known: Index
 ) -> None:
     root, store = tmp_path / "data", MemoryStore("box")
     root.mkdir()
@@ -112,7 +112,7 @@ def test_a_worker_gives_up_what_is_taken_back_after_it_said_what_it_has_moved(
 
 
 def test_nobody_takes_a_shard_that_was_taken_back_and_a_worker_that_hangs_is_waited_for_once(
-    place: FolderPlace, tmp_path: Path
+    place: FolderStore, tmp_path: Path
 ) -> None:
     store = MemoryStore("box")
     store.add("sets/a", b"a")
@@ -135,7 +135,7 @@ def test_nobody_takes_a_shard_that_was_taken_back_and_a_worker_that_hangs_is_wai
 
 
 def test_a_worker_that_is_started_again_gives_back_what_it_had_and_nothing_else(
-    place: FolderPlace, tmp_path: Path
+    place: FolderStore, tmp_path: Path
 ) -> None:
     task = download(MemoryStore("box"), "sets", tmp_path, [])
     _begun(place)
@@ -149,7 +149,7 @@ def test_a_worker_that_is_started_again_gives_back_what_it_had_and_nothing_else(
 class Copied:
     """A blob that a worker has copied without a word, and whose source is another version by now."""
 
-    def __init__(self, place: FolderPlace, known: Index, *, with_md5: bool = True) -> None:
+    def __init__(self, place: FolderStore, known: Index, *, with_md5: bool = True) -> None:
         self.here, self.place, self.known, self.with_md5 = MemoryStore("here"), place, known, with_md5
         self.there = MemoryStore("there", {"here": self.here})
         self.here.add("x/a", b"planned", with_md5=with_md5)
@@ -175,7 +175,7 @@ class Copied:
 
 
 def test_what_was_copied_without_a_word_is_on_record_as_the_version_that_was_planned(
-    place: FolderPlace, known: Index
+    place: FolderStore, known: Index
 ) -> None:
     copied = Copied(place, known)
     _begun(place)
@@ -185,14 +185,14 @@ def test_what_was_copied_without_a_word_is_on_record_as_the_version_that_was_pla
     assert place.names("shards") and place.names("records")
 
 
-def test_what_has_no_md5_is_compared_by_its_content(place: FolderPlace, known: Index) -> None:
+def test_what_has_no_md5_is_compared_by_its_content(place: FolderStore, known: Index) -> None:
     copied = Copied(place, known, with_md5=False)
     _begun(place)
     copied.there.add("y/a", b"planned", with_md5=False)
     assert copied.recorded() == ["x/a"]
 
 
-def test_what_cannot_be_read_at_either_end_is_not_equal(place: FolderPlace, known: Index) -> None:
+def test_what_cannot_be_read_at_either_end_is_not_equal(place: FolderStore, known: Index) -> None:
     copied = Copied(place, known, with_md5=False)
     _begun(place)
     copied.there.add("y/a", b"foreign", with_md5=False)
@@ -206,7 +206,7 @@ def test_what_cannot_be_read_at_either_end_is_not_equal(place: FolderPlace, know
 
 
 @pytest.mark.parametrize(("body", "with_md5"), [(b"planned", True), (b"another size", False)])
-def test_nothing_is_read_where_size_or_md5_tells(body: bytes, with_md5: bool, place: FolderPlace, known: Index) -> None:
+def test_nothing_is_read_where_size_or_md5_tells(body: bytes, with_md5: bool, place: FolderStore, known: Index) -> None:
     copied = Copied(place, known, with_md5=with_md5)
     _begun(place)
     copied.there.add("y/a", body, with_md5=with_md5)
@@ -214,7 +214,7 @@ def test_nothing_is_read_where_size_or_md5_tells(body: bytes, with_md5: bool, pl
     assert not copied.here.asked("get") and not copied.there.asked("get")
 
 
-def test_one_file_that_is_somebody_elses_keeps_no_other_from_being_found(place: FolderPlace, known: Index) -> None:
+def test_one_file_that_is_somebody_elses_keeps_no_other_from_being_found(place: FolderStore, known: Index) -> None:
     here = MemoryStore("here")
     there = MemoryStore("there", {"here": here})
     for name in "abc":
@@ -230,7 +230,7 @@ def test_one_file_that_is_somebody_elses_keeps_no_other_from_being_found(place: 
     assert list(_pair(known).get(["x/a", "x/b", "x/c"])) == ["x/c"]
 
 
-def test_a_range_of_a_copy_that_came_to_its_end_is_no_file(place: FolderPlace, known: Index) -> None:
+def test_a_range_of_a_copy_that_came_to_its_end_is_no_file(place: FolderStore, known: Index) -> None:
     here = MemoryStore("here")
     there = MemoryStore("there", {"here": here})
     here.add("x/big", bytes(8 << 20))
@@ -246,7 +246,7 @@ def test_a_range_of_a_copy_that_came_to_its_end_is_no_file(place: FolderPlace, k
 
 
 @pytest.mark.parametrize("seen", [True, False])
-def test_what_a_worker_told_without_a_look_is_looked_at(place: FolderPlace, known: Index, seen: bool) -> None:
+def test_what_a_worker_told_without_a_look_is_looked_at(place: FolderStore, known: Index, seen: bool) -> None:
     copied = Copied(place, known)
     _begun(place, FileRecord("a", copied.task.actions[0].source, None))
     if seen:
@@ -266,7 +266,7 @@ def test_what_a_worker_told_without_a_look_is_looked_at(place: FolderPlace, know
     ],
 )
 def test_what_may_be_somebody_elses_is_not_on_record(
-    body: bytes | None, with_md5: bool, begun: bool, changed: bool, place: FolderPlace, known: Index
+    body: bytes | None, with_md5: bool, begun: bool, changed: bool, place: FolderStore, known: Index
 ) -> None:
     copied = Copied(place, known, with_md5=with_md5)
     if begun:
@@ -281,7 +281,7 @@ def test_what_may_be_somebody_elses_is_not_on_record(
 @pytest.mark.parametrize("with_md5", [True, False])
 @pytest.mark.parametrize("body", [b"planned", b"foreign", None])
 def test_what_was_downloaded_without_a_word_is_on_record_where_it_is_the_planned_version(
-    body: bytes | None, with_md5: bool, place: FolderPlace, known: Index, tmp_path: Path
+    body: bytes | None, with_md5: bool, place: FolderStore, known: Index, tmp_path: Path
 ) -> None:
     store, root = MemoryStore("box"), tmp_path / "down"
     root.mkdir()
@@ -301,7 +301,7 @@ def test_what_was_downloaded_without_a_word_is_on_record_where_it_is_the_planned
 
 
 def test_of_an_upload_nothing_is_taken_for_moved_that_nobody_told_of(
-    place: FolderPlace, known: Index, tmp_path: Path
+    place: FolderStore, known: Index, tmp_path: Path
 ) -> None:
     """What the file held when it was planned is not known."""
     root, store = tmp_path / "data", MemoryStore("box")
@@ -314,7 +314,7 @@ def test_of_an_upload_nothing_is_taken_for_moved_that_nobody_told_of(
     assert record_files(place, [task.part], lambda key: known.pair(key.near, key.remote)) == 0
 
 
-def test_records_of_other_ends_and_of_no_shard_say_nothing(place: FolderPlace, known: Index) -> None:
+def test_records_of_other_ends_and_of_no_shard_say_nothing(place: FolderStore, known: Index) -> None:
     copied = Copied(place, known)
     _begun(place)
     copied.there.add("y/a", b"planned")

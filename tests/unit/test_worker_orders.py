@@ -14,7 +14,6 @@ from blobsync.base.plain_json import parse_object
 from blobsync.base.reasons import Reason
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.transfer_plan import Action, FileAction, Route
-from blobsync.spread.conversation import worker_environment
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.orders import (
     Handed,
@@ -31,6 +30,7 @@ from blobsync.spread.orders import (
 )
 from blobsync.spread.shard import Shard
 from blobsync.spread.worker import Incoming, Outgoing, Worker
+from blobsync.spread.worker_pipe import worker_environment
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
 
 _BOX = ContainerUrl("acct", "box", "http://127.0.0.1:9/acct")

@@ -680,12 +680,12 @@ def test_a_thread_that_waits_for_work_takes_no_processor_and_ends_when_it_is_wok
             released.wait(60)
 
         pool = WorkerPool(run, guided(run, moving=hang), 2)
-        busy = threading.Thread(target=pool.labour, daemon=True)
+        busy = threading.Thread(target=pool.run, daemon=True)
         busy.start()
         assert working.wait(10)
 
         def find_nothing() -> None:
-            pool.labour()
+            pool.run()
             spent.append(time.thread_time())
 
         idle = threading.Thread(target=find_nothing, daemon=True)

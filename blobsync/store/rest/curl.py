@@ -27,14 +27,14 @@ from blobsync.base.errors import StorageError
 from blobsync.store.protocol import Sent
 from blobsync.store.rest.transport import (
     POOL_SIZE,
-    Answered,
     Guard,
     Headers,
+    HttpRequest,
+    HttpResponse,
     ServerOrigin,
     Timeouts,
     TransportError,
     Trouble,
-    Try,
     WholeResponse,
 )
 
@@ -307,7 +307,7 @@ class CurlExchanges:
         self._multi.setopt(pycurl.M_MAXCONNECTS, POOL_SIZE)
         self._look_again = 0.0
 
-    def begin(self, key: object, attempt: Try) -> None:
+    def begin(self, key: object, attempt: HttpRequest) -> None:
         """See the protocol."""
         handle = self._idle.pop() if self._idle else CurlHandle(self._origin, self._timeouts)
         handle.load(attempt.method, attempt.target, attempt.headers, attempt.body)
@@ -315,7 +315,7 @@ class CurlExchanges:
         self._under_way[handle.easy] = _Exchange(key, handle, time.monotonic() + self._timeouts.read)
         self._multi.add_handle(handle.easy)
 
-    def wait(self, seconds: float) -> list[tuple[object, Answered | TransportError]]:
+    def wait(self, seconds: float) -> list[tuple[object, HttpResponse | TransportError]]:
         """See the protocol."""
         ended = self._step()
         if not ended and seconds > 0:
@@ -335,9 +335,9 @@ class CurlExchanges:
             self._idle.pop().close()
         self._multi.close()
 
-    def _step(self) -> list[tuple[object, Answered | TransportError]]:
+    def _step(self) -> list[tuple[object, HttpResponse | TransportError]]:
         self._multi.perform()
-        ended: list[tuple[object, Answered | TransportError]] = []
+        ended: list[tuple[object, HttpResponse | TransportError]] = []
         left = 1
         while left:
             left, whole, failed = self._multi.info_read()
@@ -345,7 +345,7 @@ class CurlExchanges:
             ended += [self._end(easy, (code, text)) for easy, code, text in failed]
         return ended
 
-    def _end(self, easy: pycurl.Curl, error: tuple[int, str] | None) -> tuple[object, Answered | TransportError]:
+    def _end(self, easy: pycurl.Curl, error: tuple[int, str] | None) -> tuple[object, HttpResponse | TransportError]:
         self._multi.remove_handle(easy)
         exchange = self._under_way.pop(easy)
         handle = exchange.handle
@@ -356,9 +356,9 @@ class CurlExchanges:
         if not handle.has_headers():
             return exchange.key, TransportError(Trouble.BROKEN)
         body = handle.pieces[0] if len(handle.pieces) == 1 else b"".join(handle.pieces)
-        return exchange.key, Answered(WholeResponse(handle.status(), handle.headers(), handle.was_resent()), body)
+        return exchange.key, HttpResponse(WholeResponse(handle.status(), handle.headers(), handle.was_resent()), body)
 
-    def _stalled(self) -> list[tuple[object, Answered | TransportError]]:
+    def _stalled(self) -> list[tuple[object, HttpResponse | TransportError]]:
         """Those of which nothing has moved for too long."""
         now = time.monotonic()
         stalled = []
@@ -371,7 +371,7 @@ class CurlExchanges:
         self._look_again = now + min(1.0, self._timeouts.read / 4)
         return [self._cut(each, Trouble.READ_TIMEOUT) for each in stalled]
 
-    def _cut(self, exchange: _Exchange, trouble: Trouble) -> tuple[object, Answered | TransportError]:
+    def _cut(self, exchange: _Exchange, trouble: Trouble) -> tuple[object, HttpResponse | TransportError]:
         # Not at its end: libcurl closes the connection.
         del self._under_way[exchange.handle.easy]
         self._multi.remove_handle(exchange.handle.easy)

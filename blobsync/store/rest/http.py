@@ -56,14 +56,14 @@ from blobsync.store.rest.errors import RETRYABLE_STATUS, Answer
 from blobsync.store.rest.side_by_side import Pause, SideBySide, Steps
 from blobsync.store.rest.transport import (
     NOT_CONNECTED,
-    Answered,
     Guard,
+    HttpRequest,
+    HttpResponse,
     Response,
     Timeouts,
     Transport,
     TransportError,
     Trouble,
-    Try,
 )
 from blobsync.store.rest.transport_choice import transport_to
 
@@ -306,7 +306,7 @@ class BlobHttp:
 
     def run(self, steps: Steps[_T], sent: Sent | None = None) -> _T:
         """Drive one operation to its end in this thread; ``sent`` hears of each try's body on its way."""
-        back: Answered | None = None
+        back: HttpResponse | None = None
         error: Exception | None = None
         while True:
             try:
@@ -399,20 +399,20 @@ class BlobHttp:
         headers: Mapping[str, str],
         body: bytes | None,
         most: int,
-    ) -> Try:
+    ) -> HttpRequest:
         signed = {"x-ms-version": API_VERSION, "User-Agent": "blobsync", **headers}
         if body is not None:
             signed["Content-Length"] = str(len(body))
         text = self.signer.sign(method, path, query, signed)
         # Bodies have a length of their own, which the transport tells.
         signed.pop("Content-Length", None)
-        return Try(method, f"{path}?{text}" if text else path, signed, body, most)
+        return HttpRequest(method, f"{path}?{text}" if text else path, signed, body, most)
 
-    def _exchange(self, attempt: Try, sent: Sent | None) -> Answered:
+    def _exchange(self, attempt: HttpRequest, sent: Sent | None) -> HttpResponse:
         if self._closing.is_set():
             raise self._closed()
         response = self._transport.exchange(attempt.method, attempt.target, attempt.headers, attempt.body, sent)
-        return Answered(response, _whole_body(response, attempt.most) if attempt.most else None)
+        return HttpResponse(response, _whole_body(response, attempt.most) if attempt.most else None)
 
     def _sleep(self, seconds: float) -> None:
         if self._hurried.is_set():

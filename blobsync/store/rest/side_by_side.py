@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, TypeVar, final
 
 from blobsync.base.errors import BlobsyncError
-from blobsync.store.rest.transport import Exchanges, TransportError, Try
+from blobsync.store.rest.transport import Exchanges, HttpRequest, TransportError
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class Pause(NamedTuple):
 
 
 # What comes back differs by what was yielded.
-Steps = Generator[Try | Pause, Any, T]
+Steps = Generator[HttpRequest | Pause, Any, T]
 
 
 _Running = tuple[object, Steps[Any]]

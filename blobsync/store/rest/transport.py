@@ -118,8 +118,8 @@ class WholeResponse:
         """See :class:`Response`."""
 
 
-class Try(NamedTuple):
-    """One request, to be sent once; the end is :class:`Answered` or a ``TransportError``.
+class HttpRequest(NamedTuple):
+    """One request, to be sent once; the end is :class:`HttpResponse` or a ``TransportError``.
 
     ``target`` is path and query. ``most`` bytes of the body are read, and more are ``Trouble.TOO_LARGE``; with 0 the
     body is left unread.
@@ -132,7 +132,7 @@ class Try(NamedTuple):
     most: int
 
 
-class Answered(NamedTuple):
+class HttpResponse(NamedTuple):
     """``body`` is None where it was left unread."""
 
     response: Response
@@ -142,11 +142,11 @@ class Answered(NamedTuple):
 class Exchanges(Protocol):
     """Many exchanges at a time, driven by the one thread that uses this."""
 
-    def begin(self, key: object, attempt: Try) -> None:
+    def begin(self, key: object, attempt: HttpRequest) -> None:
         """Begin an exchange; ``key`` comes back with its end."""
         ...
 
-    def wait(self, seconds: float) -> list[tuple[object, Answered | TransportError]]:
+    def wait(self, seconds: float) -> list[tuple[object, HttpResponse | TransportError]]:
         """Those that have ended; waits for one up to ``seconds``."""
         ...
 

@@ -1,7 +1,7 @@
-"""The place that the parent and the workers of a spread transfer share: small files with names, and claims on names.
+"""The store that the parent and the workers of a spread transfer share: small named documents, and claims on names.
 
 Two kinds: blobs below ``.blobsync/spread/`` of the destination's container, where a claim is a lease and ends by the
-service's clock; and a folder of a shared file system, where nobody's clock can be trusted: there a claim whose file
+service's clock; and a folder of a shared file system, where no clock can be trusted: there a claim whose file
 stays the same for a minute has ended.
 """
 
@@ -35,7 +35,7 @@ _NAME = re.compile(r"[a-z]+(/[A-Za-z0-9][A-Za-z0-9~.-]{0,199})?")
 _PIECE = 4 << 20
 
 
-class SharedPlace(Protocol):
+class SharedStore(Protocol):
     """Files that appear whole. Names are one word, or a word and a name below it; safe for several threads.
 
     Raises ``StorageError`` or ``LocalFileError`` where the place cannot be reached, which takes minutes to show where
@@ -80,7 +80,7 @@ class SharedPlace(Protocol):
         ...
 
 
-class ContainerPlace:
+class ContainerStore:
     """Blobs below ``prefix`` of a container. ``leases`` are those of the same container."""
 
     def __init__(self, store: BlobStore, leases: BlobLeases, prefix: str, *, seconds: int = CLAIM_SECONDS) -> None:
@@ -160,7 +160,7 @@ class ContainerPlace:
         return self._prefix + _checked(name)
 
 
-class FolderPlace:
+class FolderStore:
     """A folder that all nodes see. ``clock`` is steady, in seconds."""
 
     def __init__(

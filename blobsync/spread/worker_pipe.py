@@ -1,4 +1,4 @@
-"""The parent's end of one worker process: start it, hand it orders and shards, hear its answers."""
+"""The parent's end of one worker process: starts it, sends it orders and shards, reads its answers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class WorkerLostError(Exception):
     """The worker is gone, or talks nonsense; the text says how, for the user."""
 
 
-class Conversation:
+class WorkerPipe:
     """One worker. Used by one thread, but for :meth:`ask_to_stop` and :meth:`end`."""
 
     def __init__(

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import LocalFileError, SpreadBusyError, StorageUnreachableError
-from blobsync.spread.place import CLAIM_SECONDS, FolderPlace
-from blobsync.spread.presence import BEAT_SECONDS, OwnerLock, Presence
+from blobsync.spread.coordinator_lock import BEAT_SECONDS, CoordinatorLock, OwnerLock
+from blobsync.spread.shared_store import CLAIM_SECONDS, FolderStore
 
 _ONE, _OTHER = (str(uuid.UUID(int=number)) for number in (1, 2))
 _PATIENCE = 60.0
 
 
-class Place(FolderPlace):
+class Place(FolderStore):
     """Fails so many times while it is cut off, and knows who wrote what."""
 
     def __init__(self, root: Path) -> None:
@@ -63,37 +63,37 @@ def _until(met: Callable[[], bool]) -> None:
 
 def test_others_see_that_the_parent_lives_until_it_ends(place: Place, tmp_path: Path) -> None:
     claims = Place(tmp_path / "claims")
-    with Presence(claims, _ONE, beat=0.01) as presence:
+    with CoordinatorLock(claims, _ONE, beat=0.01) as presence:
         assert claims.claims == 1 and not place.signs, "nobody is told before there is something to do"
         presence.show(place)
         assert place.read("alive") == place.signs[0] != b""
         _until(lambda: len(place.signs) > 3 and claims.claims > 3)
         # Each differs from the one before it, and nobody else could have made it.
         assert len(set(place.signs)) == len(place.signs) and {len(each) for each in place.signs} == {16}
-        assert not FolderPlace(tmp_path / "claims").claim("owner", _OTHER)
+        assert not FolderStore(tmp_path / "claims").claim("owner", _OTHER)
     assert place.read("alive") == b"" and not claims.signs
     count = len(place.signs)
-    assert FolderPlace(tmp_path / "claims").claim("owner", _OTHER), "given up at the end"
+    assert FolderStore(tmp_path / "claims").claim("owner", _OTHER), "given up at the end"
     presence.end()
     assert len(place.signs) == count, "an end is told once"
 
 
 def test_a_parent_that_is_cut_off_for_a_while_goes_on(place: Place) -> None:
-    with Presence(place, _ONE, beat=0.01) as presence:
+    with CoordinatorLock(place, _ONE, beat=0.01) as presence:
         presence.show(place)
         place.failures = 3
         _until(lambda: not place.failures and len(place.signs) > 2)
 
 
 def test_whoever_was_never_shown_says_nothing_at_its_end(place: Place) -> None:
-    with Presence(place, _ONE):
+    with CoordinatorLock(place, _ONE):
         # Later its claim is renewed several times while it lasts.
         assert CLAIM_SECONDS / BEAT_SECONDS >= 3
     assert place.read("alive") is None and place.claim("owner", _OTHER)
 
 
 def test_a_second_parent_is_told_who_has_the_place_and_when_to_try_again(place: Place, tmp_path: Path) -> None:
-    with Presence(place, _ONE), pytest.raises(SpreadBusyError) as error, Presence(place, _OTHER):
+    with CoordinatorLock(place, _ONE), pytest.raises(SpreadBusyError) as error, CoordinatorLock(place, _OTHER):
         pass
     assert f"{tmp_path / 'place'}/" in error.value.message
     assert error.value.hint == "wait for it; if it was killed, try again after 60 s"
@@ -102,7 +102,7 @@ def test_a_second_parent_is_told_who_has_the_place_and_when_to_try_again(place: 
 def test_a_command_that_ends_does_not_wait_for_the_next_beat(place: Place) -> None:
     known = set(threading.enumerate())
     began = time.monotonic()
-    with Presence(place, _ONE, beat=10 * _PATIENCE) as presence:
+    with CoordinatorLock(place, _ONE, beat=10 * _PATIENCE) as presence:
         presence.show(place)
         (thread,) = set(threading.enumerate()) - known
         assert thread.daemon
@@ -118,7 +118,7 @@ def test_an_end_that_nobody_hurries_waits_for_the_beat_under_way_and_has_the_las
 ) -> None:
     claims = Place(tmp_path / "claims")
     known = set(threading.enumerate())
-    with Presence(claims, _ONE, beat=0.01) as presence:
+    with CoordinatorLock(claims, _ONE, beat=0.01) as presence:
         presence.show(place)
         (thread,) = set(threading.enumerate()) - known
         claims.awake.clear()
@@ -139,7 +139,7 @@ def _cut_off(place: Place) -> None:
     place.failures = 1
 
 
-def _live(presence: Presence, signs: Place, then: Callable[[], None], error: type[BaseException] | None) -> None:
+def _live(presence: CoordinatorLock, signs: Place, then: Callable[[], None], error: type[BaseException] | None) -> None:
     with presence:
         presence.show(signs)
         then()
@@ -149,7 +149,7 @@ def _live(presence: Presence, signs: Place, then: Callable[[], None], error: typ
 
 def test_who_is_stopped_does_not_wait_for_a_beat_that_hangs_and_says_its_end_once(place: Place, tmp_path: Path) -> None:
     claims = Place(tmp_path / "claims")
-    presence = Presence(claims, _ONE, beat=0.01)
+    presence = CoordinatorLock(claims, _ONE, beat=0.01)
     with pytest.raises(_Stopped):
         _live(presence, place, lambda: _hang(claims), _Stopped)
     assert (claims.hurried, place.hurried) == (1, 1)
@@ -160,15 +160,15 @@ def test_who_is_stopped_does_not_wait_for_a_beat_that_hangs_and_says_its_end_onc
 
 def test_what_ended_the_command_is_told_and_not_that_the_place_is_cut_off(place: Place) -> None:
     with pytest.raises(_Stopped):
-        _live(Presence(place, _ONE), place, lambda: _cut_off(place), _Stopped)
+        _live(CoordinatorLock(place, _ONE), place, lambda: _cut_off(place), _Stopped)
     assert place.failures == 0
     # Where nothing else ended it, it is told.
     with pytest.raises(StorageUnreachableError):
-        _live(Presence(place, _ONE), place, lambda: _cut_off(place), None)
+        _live(CoordinatorLock(place, _ONE), place, lambda: _cut_off(place), None)
 
 
 def test_who_is_stopped_before_anything_was_shown_gives_its_claim_up(place: Place) -> None:
-    with pytest.raises(_Stopped), Presence(place, _ONE):
+    with pytest.raises(_Stopped), CoordinatorLock(place, _ONE):
         raise _Stopped
     assert place.hurried and not place.signs and place.claim("owner", _OTHER)
 

@@ -1,7 +1,7 @@
-"""The place that parent and workers share, where others may write as well: what they put there counts as absent.
+"""Seals the documents of a shared store that others can write to: what they put there counts as absent.
 
-Each document has the seal of its transfer, over what it is, the run, its name and its content. Every worker has the
-key for that. What is one worker's word, or the parent's alone, has a seal of its writer's own key inside: the parent
+Each document has the seal of its transfer, over its kind, the run, its name and its content. Every worker has the
+key for that. What only one worker or only the parent may say has a seal of its writer's own key inside: the parent
 can make each worker's key, and no worker another's. Within a run, each parent has a session of its own, which workers
 learn from the parent's sign of life: what belongs to an earlier session counts as absent, too.
 
@@ -12,6 +12,9 @@ learn from the parent's sign of life: what belongs to an earlier session counts 
     done              no content: the seal is a part of the name
     claims, owner     not sealed: they only make somebody wait
     node              the archive, whose SHA-256 is in the job's specification
+
+The orders for the workers of a transfer are sealed, too: they are in a job's specification, whose file others may be
+able to write to.
 """
 
 from __future__ import annotations
@@ -19,12 +22,12 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from blobsync.base.plain_json import parse_object
 from blobsync.base.seals import SealKey, within
-from blobsync.spread.place import SharedPlace
+from blobsync.spread.shared_store import SharedStore
 
 # What the parent writes for itself has this in the place of a worker's name.
 PARENT = "parent"
@@ -59,11 +62,11 @@ def new_session() -> str:
     return secrets.token_hex(8)
 
 
-class SealedPlace:
-    """Seals what it writes to ``place``, and shows nothing of it that has no valid seal. See ``SharedPlace``."""
+class SealedStore:
+    """Seals what it writes to ``place``, and shows nothing of it that has no valid seal. See ``SharedStore``."""
 
     def __init__(
-        self, place: SharedPlace, keys: Keys, run: str, told: Callable[[str], None], *, session: str = ""
+        self, place: SharedStore, keys: Keys, run: str, told: Callable[[str], None], *, session: str = ""
     ) -> None:
         """``run`` names the transfer that the keys are of. ``told`` hears of each document that is not of it.
         ``session`` is the parent's own; empty: the one that the last sign of life names."""
@@ -210,3 +213,10 @@ def _writer(name: str) -> str:
         attempt = rest.split("~")[1] if rest.count("~") == 2 else ""
         return attempt.rpartition("-")[0] or PARENT
     return ""
+
+
+def orders_seal(run: SealKey, orders: Mapping[str, Any]) -> str:
+    """Over all orders but the seal itself, which is among them."""
+    plain = {name: value for name, value in orders.items() if name != "seal"}
+    body = json.dumps(plain, sort_keys=True).encode()
+    return run.derive("orders").seal("orders", str(orders.get("run")), "orders", body).split()[2].decode()

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blobsync.base.seals import SealKey
-from blobsync.spread.place import LARGEST, FolderPlace
-from blobsync.spread.sealed_orders import orders_seal
-from blobsync.spread.sealed_place import Keys, SealedPlace, new_session, parent_keys, worker_keys
+from blobsync.spread.sealed_store import Keys, SealedStore, new_session, orders_seal, parent_keys, worker_keys
+from blobsync.spread.shared_store import LARGEST, FolderStore
 
 _RUN = SealKey(bytes(range(32)))
 _RECORD = "records/0000001~node1.0-0badcafe~000000"
@@ -23,16 +22,16 @@ class World:
 
     def __init__(self, root: Path) -> None:
         self.root, self.told = root, list[str]()
-        self.raw = FolderPlace(root)
+        self.raw = FolderStore(root)
         self.parent = self.as_parent("one")
         self.parent.write("alive", b"1")
         self.worker, self.other = self.as_worker("node1.0"), self.as_worker("node2.0")
 
-    def as_parent(self, session: str, run: str = "run", key: SealKey = _RUN) -> SealedPlace:
-        return SealedPlace(FolderPlace(self.root), parent_keys(key), run, self.told.append, session=session)
+    def as_parent(self, session: str, run: str = "run", key: SealKey = _RUN) -> SealedStore:
+        return SealedStore(FolderStore(self.root), parent_keys(key), run, self.told.append, session=session)
 
-    def as_worker(self, name: str) -> SealedPlace:
-        worker = SealedPlace(FolderPlace(self.root), worker_keys(_RUN, name), "run", self.told.append)
+    def as_worker(self, name: str) -> SealedStore:
+        worker = SealedStore(FolderStore(self.root), worker_keys(_RUN, name), "run", self.told.append)
         assert worker.read("alive") is not None
         return worker
 
@@ -174,7 +173,7 @@ def test_who_gives_a_claim_up_leaves_it_to_others_and_the_end_leaves_nothing(wor
     world.worker.release("claims/0000001", one)
     assert world.other.claim("claims/0000001", other)
     hurrying = _Hurrying(world.root)
-    SealedPlace(hurrying, parent_keys(_RUN), "run", world.told.append).hurry()
+    SealedStore(hurrying, parent_keys(_RUN), "run", world.told.append).hurry()
     assert hurrying.hurried, "nor does anybody who is told to hurry wait"
     world.parent.remove_all()
     assert not list(world.root.glob("*")) and world.parent.read("alive") is None
@@ -197,14 +196,14 @@ def test_an_older_sign_of_life_is_none(world: World) -> None:
         assert world.worker.read("alive") == body and world.worker.session == "two"
 
 
-class _Hurrying(FolderPlace):
+class _Hurrying(FolderStore):
     hurried = False
 
     def hurry(self) -> None:
         self.hurried = True
 
 
-class _Counting(FolderPlace):
+class _Counting(FolderStore):
     """Knows what was read."""
 
     def __init__(self, root: Path) -> None:
@@ -221,7 +220,7 @@ def test_a_parent_looks_once_at_what_another_left_as_its_sign_of_life_and_replac
 ) -> None:
     world.raw.write("alive", b"of another transfer")
     place = _Counting(tmp_path)
-    parent = SealedPlace(place, parent_keys(_RUN), "run", world.told.append, session="two")
+    parent = SealedStore(place, parent_keys(_RUN), "run", world.told.append, session="two")
     for body in (b"1", b"", b"2"):
         parent.write("alive", body)
     assert place.asked == ["alive"] and not world.told

@@ -1,4 +1,4 @@
-"""The parent of a spread transfer, as others see it: it has the claim on the place, and lives."""
+"""Coordinator lock and heartbeat: one parent at a time coordinates a spread transfer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import IO
 
 from blobsync.base.errors import BlobsyncError, SpreadBusyError
 from blobsync.local.errors import naming
-from blobsync.spread.place import CLAIM_SECONDS, SharedPlace
+from blobsync.spread.shared_store import CLAIM_SECONDS, SharedStore
 
 _OWNER = "owner"
 # So often a claim is renewed, and a sign of life given.
@@ -22,11 +22,11 @@ BEAT_SECONDS = CLAIM_SECONDS / 4
 _LAST_BEAT_SECONDS = 2.0
 
 
-class Presence:
+class CoordinatorLock:
     """From the beginning of a ``with`` block to its end. ``holder`` is a UUID: whoever has the same is the same parent,
     started again."""
 
-    def __init__(self, place: SharedPlace, holder: str, *, beat: float = BEAT_SECONDS) -> None:
+    def __init__(self, place: SharedStore, holder: str, *, beat: float = BEAT_SECONDS) -> None:
         """The claim is on ``place``, and is renewed each ``beat``, in seconds."""
         self._place = place
         self._signs = place
@@ -35,7 +35,7 @@ class Presence:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
 
-    def __enter__(self) -> Presence:
+    def __enter__(self) -> CoordinatorLock:
         """Raises ``SpreadBusyError`` where somebody else has the claim."""
         if not self._place.claim(_OWNER, self._holder):
             raise SpreadBusyError(
@@ -44,7 +44,7 @@ class Presence:
             )
         return self
 
-    def show(self, signs: SharedPlace) -> None:
+    def show(self, signs: SharedStore) -> None:
         """From now on workers see that the parent lives, by its signs at the place of their shards."""
         self._signs = signs
         self._say()

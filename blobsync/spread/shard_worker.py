@@ -1,23 +1,27 @@
-"""A worker of a spread transfer: claims one shard after the other at the place, moves it, and leaves records there.
+"""A worker of a spread transfer: claims one shard after the other in the shared store, moves it, and leaves records.
 
     alive             from the parent; what it says changes while the parent lives, and it goes when nothing is left
     shards/NUMBER     what is to be moved (``shard``)
     claims/NUMBER     who moves it at this moment
     records/NUMBER~ATTEMPT~PIECE      what became of it (``record``); the last piece ends with ``done``
-    done/NUMBER       nobody has to look at this shard again; who moves it gives it up
+    done/NUMBER       the shard is finished; who moves it gives it up
     refused/WORKER    why this worker cannot work at all
-    slow              how long the storage account has asked one of them to wait (``shared_pace``)
+    slow              how long the storage account asked a worker to wait: {"seconds": 5, "by": "node3.1", "mark": ".."}
     stop              the parent gives up
 
-Others may write there as well: what has no seal of the transfer counts as absent (``sealed_place``). A claim needs no
-seal, and makes a worker wait for so long as its holder says something that has one, and twice as long as claims last.
+Others may write there as well: what has no seal of the transfer counts as absent (``sealed_store``). A claim needs no
+seal, and makes a worker wait for so long as its holder writes something sealed, and twice as long as claims last.
 
 A write done twice is idempotent: a file that somebody else has put there meanwhile fails under its condition, and the
-parent compares it. So a claim need not be perfect.
+parent compares it. So a claim need not be perfect. No clocks are compared: every worker that finds a new ``slow`` waits
+that many seconds from then on.
 """
 
 from __future__ import annotations
 
+import json
+import math
+import re
 import secrets
 import threading
 import time
@@ -31,16 +35,61 @@ from blobsync.direct.file_blocks import BlockOrder, Named
 from blobsync.plan.listener import Listener
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction, FileFailure, IndexKey, Part
-from blobsync.spread.file_json import FormatError
-from blobsync.spread.place import CLAIM_SECONDS, SharedPlace
+from blobsync.spread.file_json import FormatError, object_of, size_of, text_of
 from blobsync.spread.record import FileRecord, NamedBlock, Ready, ShardDone, read_answer
 from blobsync.spread.shard import Shard, ShardReader
 from blobsync.spread.shard_account import TRIES
-from blobsync.spread.shared_pace import SharedPace
+from blobsync.spread.shared_store import CLAIM_SECONDS, SharedStore
 from blobsync.spread.worker import Outgoing
 from blobsync.store.ends import LiveEnd
 from blobsync.store.rest.http import Pace
 from blobsync.transfer.engines import Engine, MoveReport, MoveTask
+
+_NOTE = "slow"
+# Seconds. A request waits no longer, whatever it is asked for; and whoever may write to the place may write a note.
+_LONGEST = 90
+_WORKER = re.compile(r"[A-Za-z0-9.-]{1,60}")
+
+
+class SharedPace:
+    """One worker's part. ``name`` is the worker's, ``told`` hears a sentence for its log. Used by one thread at a
+    time."""
+
+    def __init__(self, place: SharedStore, name: str, pace: Pace, told: Callable[[str], None]) -> None:
+        self._place = place
+        self._name = name
+        self._pace = pace
+        self._told = told
+        self._known: bytes | None = None
+
+    def begin(self) -> None:
+        """A note that is there already is of any age, and does not count. Raises what the place raises."""
+        self._known = self._place.read(_NOTE)
+
+    def look(self) -> None:
+        """Tell all others what the service has asked of this worker, or keep to what it has asked of another.
+
+        Raises what the place raises; a note that cannot be ours says nothing.
+        """
+        if asked := math.ceil(min(self._pace.take(), _LONGEST)):
+            note = {"seconds": asked, "by": self._name, "mark": secrets.token_hex(8)}
+            self._known = json.dumps(note).encode()
+            self._told(f"the storage account asks for fewer requests: all workers wait {asked} s")
+            self._place.write(_NOTE, self._known)
+            return
+        body = self._place.read(_NOTE)
+        if body is None or body == self._known:
+            return
+        self._known = body
+        try:
+            note = object_of(body.decode("utf-8", "replace"))
+            seconds, other = size_of(note, "seconds", _LONGEST), text_of(note, "by")
+        except FormatError:
+            return
+        if _WORKER.fullmatch(other):
+            self._pace.hold(seconds)
+            self._told(f"{other} was asked by the storage account for fewer requests: waiting {seconds} s")
+
 
 # Seconds. A parent from which nothing was heard for so long is gone.
 PARENT_SECONDS = 180.0
@@ -73,7 +122,7 @@ class BlockEngine(Engine, Protocol):
         ...
 
 
-class HaulerSettings(NamedTuple):
+class ShardWorkerSettings(NamedTuple):
     """``name`` is the worker's, ``number`` its place among all of them, ``holder`` the UUID under which it claims: the
     same after it was started again, so that it takes back at once what it had. Times in seconds; ``claim`` is how long
     the place's claims last, and a parent of which nothing was heard for ``parent`` is gone."""
@@ -88,15 +137,15 @@ class HaulerSettings(NamedTuple):
     claim: float = CLAIM_SECONDS
 
 
-class Hauler:
+class ShardWorker:
     """One worker. ``interrupt`` stops the thread that works, as Ctrl-C does."""
 
     def __init__(
         self,
-        place: SharedPlace,
+        place: SharedStore,
         ends: Mapping[tuple[str, str], Ends],
         engine: BlockEngine,
-        settings: HaulerSettings,
+        settings: ShardWorkerSettings,
         interrupt: Callable[[], None],
         told: Callable[[str], None],
         *,
@@ -300,7 +349,7 @@ def read_shard(body: bytes) -> Shard:
 class _Records:
     """Writes records as pieces with numbers. What cannot be written now goes along with the next piece."""
 
-    def __init__(self, place: SharedPlace, name: str) -> None:
+    def __init__(self, place: SharedStore, name: str) -> None:
         self._place, self._name = place, name
         self._count = 0
         self._waiting = b""
@@ -341,9 +390,9 @@ class _Keeping:
 
     def __init__(
         self,
-        place: SharedPlace,
+        place: SharedStore,
         number: str,
-        settings: HaulerSettings,
+        settings: ShardWorkerSettings,
         pace: SharedPace,
         out: Outgoing,
         interrupt: Callable[[], None],
