@@ -145,6 +145,7 @@ if TYPE_CHECKING:
     from blobsync.project.running import RunningTransfer
     from blobsync.project.sharing import Link
     from blobsync.project.status import EntryStatus, FileTally, ProjectStatus
+    from blobsync.project.transfer import Transfer
     from blobsync.project.verify import ComparedFile, VerifyReport
     from blobsync.store.protocol import BlobInfo
     from blobsync.tunnels.job_tunnel import JobTunnel
@@ -310,6 +311,7 @@ __all__ = [
     "SubmitKeywords",
     "Submitted",
     "ThrottledError",
+    "Transfer",
     "TransferCancelledError",
     "TransferEntry",
     "TransferKeywords",
@@ -405,6 +407,7 @@ _HOMES = {
     "blobsync.project.running": ("RunningTransfer",),
     "blobsync.project.sharing": ("Link",),
     "blobsync.project.status": ("EntryStatus", "FileTally", "ProjectStatus"),
+    "blobsync.project.transfer": ("Transfer",),
     "blobsync.project.verify": ("ComparedFile", "VerifyReport"),
     "blobsync.store.protocol": ("BlobInfo",),
 }

@@ -295,7 +295,7 @@ ROWS: tuple[ReadBack, ...] = (
         "made for you alone; a ticket only makes jobs wait, and no process is ended that is not the one on record",
         (
             "e2e/test_emulator.py::test_others_on_the_machine_do_not_know_its_key",
-            "unit/test_running.py::test_stop_ends_no_process_that_is_not_that_command",
+            "e2e/test_hostile_state.py::test_a_shipped_state_folder_deletes_and_kills_nothing",
         ),
         (
             "emulator.account:kept_account",
@@ -399,7 +399,7 @@ ROWS: tuple[ReadBack, ...] = (
         "`/proc`",
         "the kernel says it; of other users' processes nothing is taken",
         (
-            "unit/test_running.py::test_a_process_of_another_user_is_not_ended",
+            "unit/test_running.py::test_what_a_killed_transfer_left_is_not_believed_and_goes",
             "unit/test_interactive.py::test_a_shell_has_nothing_of_another_users_process",
         ),
         (

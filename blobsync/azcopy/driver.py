@@ -184,7 +184,7 @@ class _Transfer:
         hashes.start()
         try:
             outcome, log = self._run_job(command)
-            hashes.join()
+            hashes.join(self._task.stop)
         finally:
             hashes.stop()
         self._judge_upload(names, hashes, Verdict(self._task.part.route, outcome, log, self._credentials, end))
@@ -311,7 +311,12 @@ class _Transfer:
         log = LogFollower(self._space.logs, self._under_way)
         # Downloads are told of one by one as they arrive.
         files = self._files if self._task.part.route is not Route.DOWNLOAD else None
-        watch = _Watch(self._bytes, files, self._space, lambda: done(log))
+
+        def finished() -> bool:
+            self._task.stop.check()
+            return done(log)
+
+        watch = _Watch(self._bytes, files, self._space, finished)
         space = self._space
         env = argv.child_environment(self._engine.environ, space.home, space.logs, space.plans, self._tuning)
         places = [space.home, space.logs, space.plans, *([space.staging] if space.staging else [])]

@@ -18,6 +18,7 @@ from blobsync.azcopy.reasons import AzcopyTransferError
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState
+from blobsync.base.stop_request import NEVER, StopRequest
 from blobsync.local.files import SourceFile
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.ends import LocalEnd
@@ -65,10 +66,12 @@ class SourceHashes:
         for thread in self._crew:
             thread.start()
 
-    def join(self) -> None:
-        """Wait for the rest."""
-        for thread in self._crew:
-            thread.join()
+    def join(self, stop: StopRequest = NEVER) -> None:
+        """Wait for the rest; raises ``KeyboardInterrupt`` when ``stop`` asks for that."""
+        with stop.waking(self.stop):
+            for thread in self._crew:
+                thread.join()
+        stop.check()
 
     def stop(self) -> None:
         """Give up what is left."""

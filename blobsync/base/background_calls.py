@@ -10,11 +10,17 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Generic, ParamSpec, TypeVar
 
+from blobsync.base.stop_request import NEVER, StopRequest
+
 # Items taken ahead of the results, per thread.
 _AHEAD = 64
+# Seconds between two looks at a request to stop.
+_LOOK_EVERY = 0.1
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -46,19 +52,20 @@ class Ahead(Generic[T]):
         self._thread.join(max(0.0, seconds))
         return not self._thread.is_alive()
 
-    def result(self) -> T:
-        """What the call returned; raises what it raised."""
-        self._thread.join()
+    def result(self, stop: StopRequest = NEVER) -> T:
+        """What the call returned; raises what it raised, and ``KeyboardInterrupt`` when ``stop`` asks for that."""
+        while not self.is_done(_LOOK_EVERY):
+            stop.check()
         if self._error is not None:
             raise self._error
         return self._found[0]
 
 
-def side_by_side(call: Callable[[A], T], items: Iterable[A], threads: int) -> Iterator[T]:
+def side_by_side(call: Callable[[A], T], items: Iterable[A], threads: int, stop: StopRequest = NEVER) -> Iterator[T]:
     """``map(call, items)`` with up to ``threads`` calls at a time; the results come in the order of the items.
 
-    Raises the exception of the first call that failed. A caller that stops (Ctrl-C, an exception, no more ``next``)
-    does not wait for running calls, and the remaining calls never start.
+    Raises the exception of the first call that failed. A caller that stops (Ctrl-C, ``stop``, an exception, no more
+    ``next``) does not wait for running calls, and the remaining calls never start.
     """
     todo: SimpleQueue[tuple[Future[T], A] | None] = SimpleQueue()
     gone = threading.Event()
@@ -81,10 +88,18 @@ def side_by_side(call: Callable[[A], T], items: Iterable[A], threads: int) -> It
                 crew += 1
                 threading.Thread(target=work, daemon=True).start()
             if len(waiting) >= threads * _AHEAD:
-                yield waiting.popleft().result()
+                yield _result(waiting.popleft(), stop)
         while waiting:
-            yield waiting.popleft().result()
+            yield _result(waiting.popleft(), stop)
     finally:
         gone.set()
         for _ in range(crew):
             todo.put(None)
+
+
+def _result(of: Future[T], stop: StopRequest) -> T:
+    while not of.done():
+        stop.check()
+        with suppress(FutureTimeoutError):
+            of.exception(_LOOK_EVERY)
+    return of.result()

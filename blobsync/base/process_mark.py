@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,36 +33,6 @@ class ProcessMark:
             pass
         state, born = _facts(self.pid)
         return born == self.born and state not in ("Z", "X")
-
-    def ask_to_end(self) -> bool:
-        """Send SIGTERM, which a blobsync command takes as Ctrl-C, also where a shell lets it ignore that; False if it
-        is gone. Raises ``PermissionError`` for a process of another user, and where numbers are all that is known."""
-        if not self.born:
-            raise PermissionError(1, "this system does not say when a process began")
-        handle = _open(self.pid)
-        try:
-            # Looked at while the handle holds it: from here on the number means this process.
-            if not self.is_alive:
-                return False
-            if Path("/proc", str(self.pid)).stat().st_uid != os.geteuid():
-                raise PermissionError(1, f"process {self.pid} belongs to another user")
-            if handle is None:
-                os.kill(self.pid, signal.SIGTERM)
-            else:
-                signal.pidfd_send_signal(handle, signal.SIGTERM)
-        except (ProcessLookupError, FileNotFoundError):
-            return False
-        finally:
-            if handle is not None:
-                os.close(handle)
-        return True
-
-
-def _open(pid: int) -> int | None:
-    """Kernels before 5.3 have no such handles."""
-    with suppress(OSError, AttributeError):
-        return os.pidfd_open(pid)
-    return None
 
 
 def _facts(pid: int) -> tuple[str, str]:

@@ -197,7 +197,7 @@ def _work_off(run: RunState, way: _Way, fewest_for_lane: int, processes: int) ->
     if pieces:
         threads = min(_share(way.tuning.threads, processes), pieces)
         shifts.append((WorkerPool(run, map(way.job, large), threads), threads))
-    WorkerThreads(run.stop).work(*shifts)
+    WorkerThreads(run.stop, run.task.stop).work(*shifts)
 
 
 def _orders_of(store: BlobStore | None) -> Callable[[], Orders] | None:

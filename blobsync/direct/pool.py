@@ -21,6 +21,7 @@ from typing import Protocol
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.failure_codes import FailureCode
+from blobsync.base.stop_request import NEVER, StopRequest
 from blobsync.plan.listener import Listener
 from blobsync.plan.transfer_plan import FileAction, FileFailure
 from blobsync.store.protocol import BlobInfo, Order, Sent
@@ -47,10 +48,11 @@ class ThreadWork(Protocol):
 
 
 class WorkerThreads:
-    """The threads of one run; ``stop`` is the run's signal to end."""
+    """The threads of one run; ``stop`` tells them to end, when ``request`` asks for that."""
 
-    def __init__(self, stop: threading.Event) -> None:
+    def __init__(self, stop: threading.Event, request: StopRequest = NEVER) -> None:
         self._stop = stop
+        self._request = request
         self._works: list[ThreadWork] = []
         self._over = threading.Condition()
         self._started = 0
@@ -67,16 +69,21 @@ class WorkerThreads:
                     threading.Thread(target=self._thread, args=(work,), daemon=True).start()
                     with self._over:
                         self._started += 1
-            with self._over:
+            with self._request.waking(self._look), self._over:
                 # Not Thread.join: interrupted, it takes the thread for ended (CPython 3.10 to 3.12).
-                while self._ended < self._started:
+                while self._ended < self._started and not self._request.made:
                     self._over.wait()
+            self._request.check()
         except BaseException:
             self._interrupt()
             raise
         if self._bug is not None:
             self._interrupt()
             raise self._bug
+
+    def _look(self) -> None:
+        with self._over:
+            self._over.notify_all()
 
     def _interrupt(self) -> None:
         self._stop.set()
@@ -422,7 +429,7 @@ class WorkerPool:
 
     def work(self) -> None:
         """Return when every job is reported; re-raises what interrupts it, after cleaning up."""
-        WorkerThreads(self._run.stop).work((self, self._threads))
+        WorkerThreads(self._run.stop, self._run.task.stop).work((self, self._threads))
 
     def run(self) -> None:
         """See :class:`blobsync.direct.pool.ThreadWork`."""

@@ -1,4 +1,5 @@
-"""What transfers under way write of themselves, in a folder of the project's state: one small file for each, by its id.
+"""Records of the transfers under way, in a folder of the project's state: one small file for each, by its id. Beside it
+is the request to stop one, an empty file that the transfer looks for.
 
 A file appears whole. Whoever finds one whose transfer is gone removes it.
 """
@@ -55,10 +56,23 @@ class RunningRecords:
             except (OSError, ValueError):
                 _remove_old(file)
 
+    def request_stop(self, id: str) -> None:
+        """Ask the transfer with this record to stop. Raises ``OSError`` and ``LocalFileError``."""
+        self._state.folder(_FOLDER)
+        os.close(os.open(self._request(id), _WRITE, 0o600))
+
+    def is_stop_requested(self, id: str) -> bool:
+        """Whether somebody has asked this transfer to stop."""
+        return os.path.lexists(self._request(id))
+
     def remove(self, id: str) -> None:
-        """There is no such record any more."""
-        with suppress(OSError):
-            self._file(id).unlink(missing_ok=True)
+        """Remove the record, and a request to stop."""
+        for file in (self._file(id), self._request(id)):
+            with suppress(OSError):
+                file.unlink(missing_ok=True)
+
+    def _request(self, id: str) -> Path:
+        return self._folder / f".{id}.stop"
 
     def _file(self, id: str) -> Path:
         return self._folder / f"{id}.json"

@@ -10,6 +10,7 @@ from pathlib import Path
 from blobsync.base.background_calls import side_by_side
 from blobsync.base.events import Event, Hashing, unheard
 from blobsync.base.file_states import FileState, LocalState
+from blobsync.base.stop_request import NEVER, StopRequest
 from blobsync.local.files import hash_file, reading_threads
 from blobsync.local.index import PairIndex
 from blobsync.plan.pairs import Pair, is_as_recorded, needs_local_md5, source_is_near
@@ -26,11 +27,12 @@ def complete(
     records: PairIndex,
     compare_content: bool,
     emit: Callable[[Event], None] = unheard,
+    stop: StopRequest = NEVER,
 ) -> Iterator[Pair]:
     """Add each pair's record, and the MD5s that are needed to decide, a batch at a time.
 
     ``compare_content``: blobs without an MD5 are read where their size alone would leave a doubt. ``emit`` hears what
-    is read.
+    is read; ``stop`` ends the reading.
     """
     threads = reading_threads()
     while batch := list(islice(pairs, _BATCH)):
@@ -39,13 +41,13 @@ def complete(
         size = sum(_near(batch[at], part).size for at in unknown)
         if unknown:
             emit(Hashing(len(unknown), size))
-        read = side_by_side(partial(_with_local_md5, part), [batch[at] for at in unknown], threads)
+        read = side_by_side(partial(_with_local_md5, part), [batch[at] for at in unknown], threads, stop)
         for at, pair in zip(unknown, read, strict=True):
             batch[at] = pair
         if unknown:
             emit(Hashing(-len(unknown), -size))
         if compare_content:
-            batch = list(side_by_side(partial(_with_remote_md5, part), batch, threads))
+            batch = list(side_by_side(partial(_with_remote_md5, part), batch, threads, stop))
         yield from batch
 
 

@@ -62,6 +62,7 @@ def request_for(context: ProjectContext, leg: Leg, options: TransferOptions) -> 
         apart=below_any(leg.elsewhere),
         covered=below_any(leg.covered),
         spill=context.spill,
+        stop=context.stop,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
+from blobsync.base.stop_request import NEVER, StopRequest
 from blobsync.config.mapping import is_below
 from blobsync.config.model import Cluster
 from blobsync.config.project_root import STATE_FOLDER
@@ -41,6 +42,7 @@ class ProjectContext:
     """The project, its two clusters and what reaches them. ``unfinished`` are the downloads that were killed.
 
     ``spill`` says how much of a plan memory may hold, and where the rest goes; ``disks``, how much room there is.
+    ``stop`` ends the planning as Ctrl-C does.
     """
 
     root: Path
@@ -54,6 +56,7 @@ class ProjectContext:
     unfinished: RangeRecords | None = None
     spill: Spill = field(default_factory=Spill)
     disks: LocalDisks = LocalDisks()  # noqa: RUF009 - it is frozen
+    stop: StopRequest = NEVER
 
     def opened(self, part: PlanPart) -> LivePart:
         """The part with the stores behind its ends; touches no network."""

@@ -23,6 +23,7 @@ from blobsync.base.events import Event, unheard
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.reasons import Reason
+from blobsync.base.stop_request import NEVER, StopRequest
 from blobsync.local.errors import where_to_look
 from blobsync.local.index import PairIndex
 from blobsync.local.names import is_temporary, local_problem
@@ -67,6 +68,7 @@ class Request(NamedTuple):
     remembered: BlobSource | None = None
     clock: Callable[[], float] = time.monotonic
     spill: Spill = Spill()
+    stop: StopRequest = NEVER
 
     @property
     def chooses(self) -> bool:
@@ -125,7 +127,7 @@ def survey(request: Request, seen: Callable[[int], None], emit: Callable[[Event]
     file and the other a folder, and whatever the store raises.
     """
     looks = [Ahead(_look_at, end, request) for end in (request.part.source, request.part.destination)]
-    source, destination = (look.result() for look in looks)
+    source, destination = (look.result(request.stop) for look in looks)
     shape = _shape(request, source, destination)
     # Filled while the entries are read; still empty here.
     near = source if isinstance(request.part.source, LocalEnd) else destination
@@ -145,8 +147,10 @@ def survey(request: Request, seen: Callable[[int], None], emit: Callable[[Event]
             request.records,
             request.compare_content,
             emit,
+            request.stop,
         ),
         seen,
+        request.stop,
     )
     return found
 
@@ -395,11 +399,12 @@ def _note(request: Request, found: Survey, path: str, reason: Reason, detail: st
         found.warnings.append(f"{shown} at the destination: {reason.value} ({detail})")
 
 
-def _counted(pairs: Iterator[Pair], seen: Callable[[int], None]) -> Iterator[Pair]:
+def _counted(pairs: Iterator[Pair], seen: Callable[[int], None], stop: StopRequest) -> Iterator[Pair]:
     count = 0
     for pair in pairs:
         count += 1
         if count % 1000 == 0:
+            stop.check()
             seen(1000)
         yield pair
     seen(count % 1000)

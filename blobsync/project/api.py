@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from blobsync.base.azure_urls import BlobUrl, ContainerUrl
 from blobsync.base.environment import environment
 from blobsync.base.errors import BlobsyncError, UsageError
+from blobsync.base.stop_request import StopRequest
 from blobsync.config.loader import load_cluster
 from blobsync.config.mapping import Resolution, project_relative, resolve
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from blobsync.project.paths import PathName, Paths
     from blobsync.project.progress_listeners import OnProgress
     from blobsync.project.spreading import Spreading
+    from blobsync.project.transfer import Transfer
     from blobsync.project.verify import VerifyReport
     from blobsync.store.protocol import BlobStore
 
@@ -111,6 +113,10 @@ class Project:
         self._context: ProjectContext | None = None
         self._jobs: Jobs | None = None
         self._closed = False
+        # Made by other processes, or with the handle of a transfer that this project carries out in its thread.
+        self._stop = StopRequest()
+        self._has_handle = False
+        self._transfers: Sequence[Transfer] = ()
 
     @classmethod
     def open(
@@ -147,8 +153,14 @@ class Project:
         return other
 
     def close(self) -> None:
-        """Let go of connections and files. Safe to repeat; any other use after it raises ``UsageError``."""
+        """Wait for the transfers that it started, and let go of connections and files. Safe to repeat; any other use
+        after it raises ``UsageError``. Ctrl-C while it waits stops the transfers."""
         self._closed = True
+        running = [transfer for transfer in self._transfers if not transfer.done()]
+        if running:
+            from blobsync.project.transfer import wait_for
+
+            wait_for(running)
         context, self._context = self._context, None
         if context is not None:
             context.connections.close()
@@ -162,6 +174,9 @@ class Project:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Closes the project; where an exception left the block, transfers that it started are stopped first."""
+        for transfer in self._transfers if error is not None else ():
+            transfer.cancel()
         self.close()
 
     def __repr__(self) -> str:
@@ -295,6 +310,36 @@ class Project:
                 plan = self.plan_download(paths, options, **keywords)
             return self.carry_out(plan)
 
+    def start_upload(
+        self,
+        paths: Paths = (),
+        options: TransferOptions | None = None,
+        *,
+        on_progress: OnProgress | None = None,
+        **keywords: Unpack[TransferKeywords],
+    ) -> Transfer:
+        """Begin :meth:`upload` in a thread of its own, with connections of its own; returns at once. The result of the
+        ``Transfer`` is what ``upload`` returns or raises.
+
+        ``on_progress`` is called in other threads; a notebook shows no bar by itself.
+        """
+        return self._start_moving(Direction.UP, paths, chosen_options(options, keywords), on_progress)
+
+    def start_download(
+        self,
+        paths: Paths = (),
+        options: TransferOptions | None = None,
+        *,
+        on_progress: OnProgress | None = None,
+        **keywords: Unpack[TransferKeywords],
+    ) -> Transfer:
+        """Begin :meth:`download` in a thread of its own, as :meth:`start_upload` does."""
+        return self._start_moving(Direction.DOWN, paths, chosen_options(options, keywords), on_progress)
+
+    def start(self, plan: TransferPlan, *, on_progress: OnProgress | None = None) -> Transfer:
+        """Begin :meth:`carry_out` of a plan in a thread of its own, as :meth:`start_upload` does."""
+        return self._start(lambda project: project.carry_out(plan, on_progress=on_progress))
+
     def carry_out(self, plan: TransferPlan, *, on_progress: OnProgress | None = None) -> TransferResult:
         """Do what ``plan`` says, look again, and return what is verified and what is not."""
         with self._telling(on_progress):
@@ -373,7 +418,13 @@ class Project:
 
             demand_spreadable(options, self.cluster, copies=copies)
         given = one_or_many(paths, or_none=options.all_entries)
-        plan = make_plan(self._open_context, direction, given, options, self._engine_rules(options), self.listener)
+        context, rules = replace(self._open_context, stop=self._stop), self._engine_rules(options)
+        with self._stop.waking(self._hang_up):
+            try:
+                plan = make_plan(context, direction, given, options, rules, self.listener)
+            except BlobsyncError:
+                self._stop.check()
+                raise
         ends = [part.destination for part in plan.parts_with(Action.DELETE)]
         emptied = {end.container for end in ends if isinstance(end, BlobUrl)}
         plan = replace(plan, warnings=(*plan.warnings, *map(self.recovery, sorted(emptied))))
@@ -545,7 +596,7 @@ class Project:
         entry = removal.removal_begun(deletions, self.cluster.name, self.command_line)
         with self._telling(on_progress), logged(self._logbook.log, entry) as end, self._told_of(entry):
             index, name = self._open_context.index, self.cluster.name
-            done = removal.remove(self.connections, index, deletions, self.listener, folder, name)
+            done = removal.remove(self.connections, index, deletions, self.listener, folder, name, self._stop)
             end(done.entry(entry))
             return done
 
@@ -612,10 +663,10 @@ class Project:
         return self._logbook.running.all()
 
     def stop(self, id: str) -> None:
-        """End the command that runs a transfer, as Ctrl-C does; returns at once.
+        """Ask a transfer of :meth:`running` to stop, as Ctrl-C does, whichever process runs it; returns at once.
 
-        Raises ``NothingMatchedError`` if it does not run any more, ``UsageError`` where it runs elsewhere or is no
-        blobsync command.
+        The transfer sees the request within half a second. Raises ``NothingMatchedError`` if it does not run any more,
+        ``UsageError`` where it would not see it: a program waits for it in ``upload``, or its blobsync is older.
         """
         self._logbook.running.stop(id)
 
@@ -648,11 +699,47 @@ class Project:
     def _engines(self, plan: TransferPlan) -> Engines:
         from blobsync.project.engine_set import engine_set
 
-        return engine_set(self._open_context, self.state, plan, self.environ)
+        return engine_set(self._open_context, self.state, plan, self.environ, self._stop)
 
     @property
     def _logbook(self) -> LogBook:
         return LogBook(self.root, self.cwd, self.state, lambda text: self.listener.note(text))
+
+    def _start_moving(
+        self, direction: Direction, paths: Paths, options: TransferOptions, on_progress: OnProgress | None
+    ) -> Transfer:
+        given = one_or_many(paths, or_none=True)
+
+        def move(project: Project) -> TransferResult:
+            if direction is Direction.UP:
+                return project.upload(given, options, on_progress=on_progress)
+            return project.download(given, options, on_progress=on_progress)
+
+        return self._start(move)
+
+    def _start(self, call: Callable[[Project], TransferResult]) -> Transfer:
+        """The call, in a thread of its own, with connections and files of its own."""
+        from blobsync.project.transfer import ProgressSnapshot, Transfer
+
+        self._demand_open()
+        other = type(self)(
+            self.root, self.cwd, self.cluster, self.from_cluster, environ=self.environ, connect=self._connect
+        )
+        other.command_line, other._has_handle, other._state = self.command_line, True, self.state
+        counter = other.listener = ProgressSnapshot(self.listener)
+
+        def work() -> TransferResult:
+            with other:
+                return call(other)
+
+        transfer = Transfer(work, other._stop, counter)
+        self._transfers = (*(each for each in self._transfers if not each.done()), transfer)
+        return transfer
+
+    def _hang_up(self) -> None:
+        """Requests of a planning that was stopped are not waited for."""
+        if self._context is not None:
+            self._context.connections.close()
 
     def _from_root(self, path: str) -> str:
         """As typed where it is no path of the project: the plan will say so."""
@@ -664,14 +751,23 @@ class Project:
     @contextmanager
     def _told_of(self, entry: TransferEntry, *, planning: bool = False) -> Iterator[None]:
         """While it lasts others can see how far this transfer is."""
-        before = self.listener
-        # A program that uses blobsync does not end because somebody stops its transfer.
-        stoppable = bool(self.command_line)
-        with told_meanwhile(self.state, entry, before, stoppable=stoppable, planning=planning) as self.listener:
-            try:
-                yield
-            finally:
-                self.listener = before
+        before, stop = self.listener, self._stop
+        # A program that waits for its transfer does not end because somebody stops that.
+        stoppable = bool(self.command_line) or self._has_handle
+        try:
+            with told_meanwhile(
+                self.state, entry, before, stoppable=stoppable, planning=planning, stop=stop
+            ) as self.listener:
+                try:
+                    yield
+                finally:
+                    self.listener = before
+        except KeyboardInterrupt:
+            self._stop = StopRequest()
+            raise
+        # What comes too late to stop a planning stops what is planned; nothing else is.
+        if stop.made and not planning:
+            self._stop = StopRequest()
 
     @contextmanager
     def _telling(self, on_progress: OnProgress | None) -> Iterator[None]:

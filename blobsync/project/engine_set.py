@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast, get_args
 
 from blobsync.base.azure_urls import BlobUrl, ContainerUrl, SasToken
 from blobsync.base.errors import UsageError
+from blobsync.base.stop_request import NEVER, StopRequest
 from blobsync.base.trusted_hosts import TRUSTED_HOSTS_VARIABLE
 from blobsync.config.model import Cluster
 from blobsync.config.user_config import load_user_config
@@ -68,8 +69,14 @@ def engine_wish(
     return EngineWish()
 
 
-def engine_set(context: ProjectContext, state: StateDir, plan: TransferPlan, environ: Mapping[str, str]) -> Engines:
-    """The engines of one plan; each is made when it is first needed."""
+def engine_set(
+    context: ProjectContext,
+    state: StateDir,
+    plan: TransferPlan,
+    environ: Mapping[str, str],
+    stop: StopRequest = NEVER,
+) -> Engines:
+    """The engines of one plan; each is made when it is first needed. ``stop`` ends their work as Ctrl-C does."""
     _remove_what_azcopy_left(state)
     seconds = transfer_seconds(plan.bytes_to_transfer)
     copies = [
@@ -110,7 +117,7 @@ def engine_set(context: ProjectContext, state: StateDir, plan: TransferPlan, env
 
     allowed = plan.options.relay or context.cluster.relay == "auto" or _is_emulator(plan)
     makers = {"direct": direct, "relay": relay, "azcopy": azcopy}
-    return Engines(makers, relay_allowed=allowed, unfinished=context.unfinished)
+    return Engines(makers, relay_allowed=allowed, unfinished=context.unfinished, stop=stop)
 
 
 def _remove_what_azcopy_left(state: StateDir) -> None:

@@ -11,6 +11,7 @@ from blobsync.base.azure_urls import reaches_another
 from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import NothingMatchedError, ShapeConflictError, UsageError
 from blobsync.base.failure_codes import FailureCode
+from blobsync.base.stop_request import NEVER, StopRequest
 from blobsync.config.mapping import Resolution
 from blobsync.local.index import Index
 from blobsync.local.transfer_log import TransferEntry
@@ -136,15 +137,19 @@ def remove(
     listener: Listener,
     receipt_folder: Path,
     cluster: str,
+    stop: StopRequest = NEVER,
 ) -> Removal:
-    """Delete in batches, then look whether they are gone; a receipt names them, also after an interrupt."""
+    """Delete in batches, then look whether they are gone; a receipt names them, also after an interrupt.
+
+    Raises ``KeyboardInterrupt`` when ``stop`` asks for that: what is deleted by then is in the receipt.
+    """
     listener.phase("deleting")
     listener.expect(sum(len(each.blobs) for each in deletions), 0)
     result = Removal()
     whole = False
     try:
         for each in deletions:
-            _remove(connections, index, each, listener, result)
+            _remove(connections, index, each, listener, result, stop)
         whole = True
     finally:
         if result.gone or result.unsure or result.failures:
@@ -165,11 +170,19 @@ def _leave_receipt(
         listener.note(f"no receipt was written to {folder}: {error.strerror}")
 
 
-def _remove(connections: Connections, index: Index, deletion: Deletion, listener: Listener, result: Removal) -> None:
+def _remove(
+    connections: Connections,
+    index: Index,
+    deletion: Deletion,
+    listener: Listener,
+    result: Removal,
+    stop: StopRequest,
+) -> None:
     end = connections.end(deletion.place.remote)
     shown = _shown(deletion.place, end)
     failed: dict[str, str] = {}
     for start in range(0, len(deletion.blobs), _DELETE_CHUNK):
+        stop.check()
         chunk = deletion.blobs[start : start + _DELETE_CHUNK]
         # From here on the service may have deleted them, even if the response is lost.
         result.unsure += [(shown(blob.name), blob) for blob in chunk]

@@ -1,8 +1,8 @@
-"""How far transfers are that run at this moment, for whoever looks from elsewhere: the page, ``history``, a caller.
+"""Transfers that run at this moment, as other processes see them: how far they are, and the request to stop one.
 
 Each transfer writes a small record beside the log, two times a second, from its first half second to its end, and so
-does the planning before it. The record holds no secret. What a killed one left is known by its process, which is gone,
-and removed by who finds it.
+does the planning before it; each time it looks for a request to stop. The record holds no secret. What a killed one
+left is known by its process, which is gone, and removed by who finds it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from blobsync.base.errors import BlobsyncError, NothingMatchedError, UsageError
 from blobsync.base.plain_json import demand_types
 from blobsync.base.process_mark import ProcessMark
 from blobsync.base.redaction import redact
+from blobsync.base.stop_request import NEVER, StopRequest
 from blobsync.local.running_records import RunningRecords
 from blobsync.local.state_dir import StateDir
 from blobsync.local.transfer_log import TransferEntry
@@ -32,6 +33,8 @@ _EVERY = 0.5
 # Workers and paths that a record names: it is written often.
 _MOST_WORKERS = 200
 _MOST_PATHS = 100
+# Seconds without a word from another machine, after which nobody there may be left to look for a request.
+_SILENT = 60.0
 # What another machine wrote, and did not renew for so many seconds, nobody will remove there.
 _FORGOTTEN = 7 * 86400.0
 
@@ -41,10 +44,11 @@ _LOG = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class RunningTransfer:
     """A transfer under way. ``id`` is that of its entry in the history, ``pid`` its process on ``host``, which began
-    then (``born``, in the kernel's own count); ``told`` is when it said so (seconds since 1970). ``stoppable``: a
-    blobsync command of its own runs it, which can be ended as Ctrl-C ends it. ``kind``, ``paths``, ``command``,
-    ``user`` and ``began`` are as in the history. ``planning``: nothing moves yet, and the history does not have it;
-    what then moves has an id of its own. ``points`` are those of the curve of its rate, oldest first."""
+    then (``born``, in the kernel's own count); ``told`` is when it said so (seconds since 1970). ``stoppable``:
+    other processes may stop it: a blobsync command runs it, or a program that began it with ``start_upload`` and its
+    like. ``looks_for_stop``: it looks for the request, which an older blobsync does not. ``kind``, ``paths``,
+    ``command``, ``user`` and ``began`` are as in the history. ``planning``: nothing moves yet, and the history does
+    not have it; what then moves has an id of its own. ``points`` are those of the curve of its rate, oldest first."""
 
     id: str
     pid: int
@@ -61,6 +65,7 @@ class RunningTransfer:
     planning: bool = False
     # Those of RatePoint.
     points: tuple[tuple[float, int, float], ...] = ()
+    looks_for_stop: bool = False
 
     def __repr__(self) -> str:
         return f"<RunningTransfer {self.id}: {'planning' if self.planning else self.progress!r}, process {self.pid}>"
@@ -94,24 +99,31 @@ class RunningTransfers:
         return found
 
     def stop(self, id: str) -> None:
-        """End the command that runs it, as Ctrl-C does; returns at once. Raises ``NothingMatchedError`` if it does not
-        run any more, ``UsageError`` where that cannot be done from here."""
+        """Ask the transfer to stop, as Ctrl-C does; returns at once. It sees that within half a second.
+
+        Raises ``NothingMatchedError`` if it does not run any more, ``UsageError`` where it would not see it.
+        """
         one = self.all().get(id)
         if one is None:
             raise NothingMatchedError(
                 f"the transfer {id} is not running any more, or does not answer", hint="'blobsync history' has it"
             )
-        if not one.is_here:
+        if not one.is_here and (one.silent > _SILENT or not one.looks_for_stop):
             raise UsageError(f"the transfer {id} runs on {one.host}", hint="press Ctrl-C there")
         if not one.stoppable:
             raise UsageError(
                 f"process {one.pid} is a program that uses blobsync, not a blobsync command",
                 hint="stop the transfer in that program",
             )
+        if not one.looks_for_stop:
+            raise UsageError(
+                f"an older blobsync runs the transfer {id}, and does not look for requests to stop",
+                hint=f"press Ctrl-C there, or run 'kill {one.pid}'",
+            )
         try:
-            ProcessMark(one.pid, one.born).ask_to_end()
-        except PermissionError as error:
-            raise UsageError(f"process {one.pid} cannot be stopped: {error.strerror}") from error
+            self._records.request_stop(id)
+        except OSError as error:
+            raise UsageError(f"the transfer {id} cannot be asked to stop: {error.strerror}") from error
 
 
 def _running(id: str, values: Mapping[str, Any]) -> RunningTransfer | None:
@@ -138,18 +150,20 @@ def told_meanwhile(
     *,
     stoppable: bool,
     planning: bool = False,
+    stop: StopRequest = NEVER,
     every: float = _EVERY,
 ) -> Iterator[Listener]:
-    """While the block runs, what its listener hears stands in the record of ``entry``. ``planning``: it plans, and the
-    log has no such entry."""
+    """While the block runs, what its listener hears stands in the record of ``entry``, and other processes can make the
+    request ``stop``, where the transfer is ``stoppable``. ``planning``: it plans, and the log has no such entry."""
     if not state.lasting:
         yield listener
         return
     known = RunningTransfer(
         entry.id, entry.pid, ProcessMark.of(entry.pid).born, entry.host, stoppable, 0.0, Progress("", 0.0),
         entry.kind, entry.paths[:_MOST_PATHS], redact(entry.command), entry.user, entry.began, planning,
+        looks_for_stop=True,
     )  # fmt: skip
-    teller = _Teller(RunningRecords(state), known, listener, every)
+    teller = _Teller(RunningRecords(state), known, listener, every, stop)
     teller.begin()
     try:
         yield teller
@@ -160,9 +174,12 @@ def told_meanwhile(
 class _Teller(PassingCounter):
     """Counts what it passes on; a thread of its own writes, since the disk may be slow."""
 
-    def __init__(self, records: RunningRecords, known: RunningTransfer, behind: Listener, every: float) -> None:
+    def __init__(
+        self, records: RunningRecords, known: RunningTransfer, behind: Listener, every: float, stop: StopRequest
+    ) -> None:
         super().__init__(behind)
         self._records = records
+        self._stop = stop
         self._every = every
         self._known = known
         self._points: list[RatePoint] = []
@@ -179,7 +196,8 @@ class _Teller(PassingCounter):
     def end(self) -> None:
         self._over.set()
         self._thread.join()
-        if self._known.told:
+        self._look()
+        if self._known.told or self._stop.made:
             self._records.remove(self._known.id)
 
     def _write(self) -> None:
@@ -191,8 +209,13 @@ class _Teller(PassingCounter):
                     add_point(self._points, round(self.clock() - self._start, 2), now)
                 self._known = replace(self._known, told=time.time(), progress=now, points=tuple(self._points))
                 self._records.write(self._known.id, asdict(self._known))
+                self._look()
         except (OSError, BlobsyncError) as error:
             _LOG.debug("nobody else can see how far this transfer is: %s", error)
+
+    def _look(self) -> None:
+        if self._known.stoppable and self._records.is_stop_requested(self._known.id):
+            self._stop.make()
 
     def _now(self) -> Progress:
         with self.lock:

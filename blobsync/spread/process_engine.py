@@ -107,9 +107,10 @@ class _Run:
         try:
             for _ in range(self._workers):
                 threading.Thread(target=self._serve, daemon=True).start()
-            with self._changed:
-                while self._alive and self._bug is None:
+            with self._task.stop.waking(self._look), self._changed:
+                while self._alive and self._bug is None and not self._task.stop.made:
                     self._changed.wait()
+            self._task.stop.check()
         except BaseException:
             self._interrupt()
             raise
@@ -281,6 +282,10 @@ class _Run:
             said = f"not moved: {TRIES} worker processes in a row were lost over it; the last: {how}"
             hint = "run the same command again with --processes 1"
             self._fail(account, FailureCode.NOT_REPORTED, said, hint)
+
+    def _look(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
     def _interrupt(self) -> None:
         """Workers clean up as after Ctrl-C; records that they still send count."""

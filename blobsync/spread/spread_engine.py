@@ -194,6 +194,7 @@ class SpreadEngine:
         looked, crews = self._watch.now(), 1
         heard = looked
         while run.open or run.reading.open:
+            run.task.stop.check()
             if not run.open:
                 run.reading.settle(self._poll)
                 self._hand_out(run, run.large.again())

@@ -15,6 +15,7 @@ from blobsync.base.errors import StorageError
 from blobsync.base.events import FilesCounted, Moving
 from blobsync.base.failure_codes import FailureCode, Retry
 from blobsync.base.file_states import FileState, LocalState
+from blobsync.base.stop_request import NEVER, StopRequest
 from blobsync.local.range_records import RangeRecords
 from blobsync.local.sorted_runs import IN_MEMORY, Spill
 from blobsync.plan.failure_groups import again_sentence
@@ -54,12 +55,13 @@ class Engines(NamedTuple):
     """How to get each engine by name; made on first use, so that azcopy need not be there if it is not needed.
 
     ``relay_allowed`` says whether a copy that the service refuses may go through this machine; ``unfinished`` is where
-    the direct engine has downloads on record that were killed.
+    the direct engine has downloads on record that were killed. ``stop`` ends the work as Ctrl-C does.
     """
 
     make: Mapping[str, Callable[[], Engine]]
     relay_allowed: bool = False
     unfinished: RangeRecords | None = None
+    stop: StopRequest = NEVER
 
 
 # So many failures are the fault of something else than the files.
@@ -220,7 +222,7 @@ def carry_out(
                 break
             ledgers = [Ledger(context.opened(part), context.records(part.key)) for part in batch.parts]
             _carry_out(_Run(batch, engines, tally, ledgers), account)
-        deleting = _delete_extras(account, context, tally)
+        deleting = _delete_extras(account, context, tally, engines.stop)
     except KeyboardInterrupt as stop:
         error = cancelled(plan, account.arrived, tally.bytes + tally.reused)
         error.result = account.result(receipt_folder, tally.note, interrupted=True)
@@ -246,6 +248,7 @@ def _carry_out(run: _Run, account: _Account) -> None:
 
 
 def _move_and_verify(run: _Run) -> None:
+    run.engines.stop.check()
     for ledger in run.ledgers:
         ledger.record_unchanged()
         ledger.record_settled(action for action in ledger.part.actions if action.action is Action.SKIP)
@@ -320,6 +323,7 @@ def _move_back(run: _Run, ledger: Ledger, back: LivePart) -> Ledger:
 
 
 def _move(run: _Run, ledger: Ledger, actions: Sequence[FileAction], engine: str, to_come: frozenset[Retry]) -> None:
+    run.engines.stop.check()
     part = ledger.part
     task = MoveTask(
         part,
@@ -327,6 +331,7 @@ def _move(run: _Run, ledger: Ledger, actions: Sequence[FileAction], engine: str,
         whole_folder=part.whole and len(actions) == len(part.actions),
         cap_mbps=run.plan.options.cap_mbps,
         again=to_come is not _FIRST,
+        stop=run.engines.stop,
     )
     report = _Report(run, ledger, engine, to_come)
     run.engines.make[engine]().move(task, report, run.listener)
@@ -463,7 +468,7 @@ def _verify(run: _Run, ledger: Ledger) -> None:
     run.listener.phase("verifying")
     pending = list(ledger.pending.values())
     end = ledger.part.destination
-    states = states_at_destination(end, pending, run.listener.seen)
+    states = states_at_destination(end, pending, run.listener.seen, run.engines.stop)
     if run.plan.options.compare_content and isinstance(end, RemoteEnd):
         # What was compared by content is checked by content.
         states = read_without_md5(end, pending, states)
@@ -476,7 +481,7 @@ def _verify(run: _Run, ledger: Ledger) -> None:
         run.listener.file_done(shown, ledger.failures.get(path))
 
 
-def _delete_extras(account: _Account, context: PartOpener, listener: Listener) -> int:
+def _delete_extras(account: _Account, context: PartOpener, listener: Listener, stop: StopRequest) -> int:
     """Delete what a mirror is to delete, if nothing failed; returns how many files that is."""
     count = account.plan.count(Action.DELETE) if account.plan.options.mirror else 0
     if not count:
@@ -490,6 +495,7 @@ def _delete_extras(account: _Account, context: PartOpener, listener: Listener) -
         deletions = (action for action in part.actions if action.action is Action.DELETE)
         listener.phase("deleting")
         for batch in batches_of(deletions, actions_of(part.actions).batch):
+            stop.check()
             account.given += len(batch)
             try:
                 failures = extras.delete(live.destination, batch, listener.seen)

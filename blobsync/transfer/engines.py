@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from blobsync.base.file_states import FileState
+from blobsync.base.stop_request import NEVER, StopRequest
 from blobsync.plan.listener import Listener
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction, FileFailure
@@ -36,7 +37,8 @@ class MoveTask(NamedTuple):
 
     The engine reads ``part.source.at(action.path)`` and writes ``part.destination.at(action.target or action.path)``.
     ``whole_folder`` says that these are all the files that the source folder holds. ``cap_mbps`` is megabits (10^6) a
-    second for the whole task. ``again``: these files failed before, and this is their one second try.
+    second for the whole task. ``again``: these files failed before, and this is their one second try. The engine looks
+    for ``stop`` wherever the calling thread waits.
     """
 
     part: LivePart
@@ -44,6 +46,7 @@ class MoveTask(NamedTuple):
     whole_folder: bool = False
     cap_mbps: float | None = None
     again: bool = False
+    stop: StopRequest = NEVER
 
 
 class MoveReport(Protocol):
@@ -99,7 +102,7 @@ class Engine(Protocol):
     """Moves one task's files. Failures of single files are reported, never raised.
 
     ``listener`` hears of bytes on their way. ``KeyboardInterrupt`` in the calling thread stops all work, cleans up and
-    is raised again.
+    is raised again; the task's ``stop`` raises it there.
     """
 
     @property

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
-from blobsync.base.background_calls import side_by_side
+from blobsync.base.background_calls import Ahead, side_by_side
 from blobsync.base.errors import StorageError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, RemoteState
+from blobsync.base.stop_request import NEVER, StopRequest
 from blobsync.local.files import hash_file, reading_threads
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction, FileFailure
@@ -52,14 +53,19 @@ def check_arrival(shown: str, moved: Moved, destination: FileState | None) -> Fi
 _AGAIN = "run the same command again: verified files are skipped"
 
 
-def states_at_destination(end: LiveEnd, moved: Sequence[Moved], seen: Callable[[int], None]) -> Mapping[str, FileState]:
-    """The present state of each moved file's destination, by the action's path; absent ones are left out."""
+def states_at_destination(
+    end: LiveEnd, moved: Sequence[Moved], seen: Callable[[int], None], stop: StopRequest = NEVER
+) -> Mapping[str, FileState]:
+    """The present state of each moved file's destination, by the action's path; absent ones are left out.
+
+    Raises ``KeyboardInterrupt`` when ``stop`` asks for that.
+    """
     names = {m.action.path: m.action.target or m.action.path for m in moved}
     if isinstance(end, LocalEnd):
-        return _look_on_disk(end, names, seen)
+        return _look_on_disk(end, names, seen, stop)
     if len(names) <= _HEADS_AT_MOST:
-        return _look_by_head(end, names, seen)
-    return _look_by_listing(end, names, seen)
+        return _look_by_head(end, names, seen, stop)
+    return Ahead(_look_by_listing, end, names, seen).result(stop)
 
 
 def read_without_md5(
@@ -81,9 +87,11 @@ def _needs_reading(moved: Moved, state: FileState | None) -> bool:
     return isinstance(state, RemoteState) and state.md5 is None and state.size == source.size
 
 
-def _look_on_disk(end: LocalEnd, names: dict[str, str], seen: Callable[[int], None]) -> dict[str, FileState]:
+def _look_on_disk(
+    end: LocalEnd, names: dict[str, str], seen: Callable[[int], None], stop: StopRequest
+) -> dict[str, FileState]:
     found: dict[str, FileState] = {}
-    states = side_by_side(lambda name: hash_file(end.at(name)), names.values(), reading_threads())
+    states = side_by_side(lambda name: hash_file(end.at(name)), names.values(), reading_threads(), stop)
     for path, state in zip(names, states, strict=True):
         seen(1)
         if state is not None:
@@ -91,9 +99,11 @@ def _look_on_disk(end: LocalEnd, names: dict[str, str], seen: Callable[[int], No
     return found
 
 
-def _look_by_head(end: RemoteEnd, names: dict[str, str], seen: Callable[[int], None]) -> dict[str, FileState]:
+def _look_by_head(
+    end: RemoteEnd, names: dict[str, str], seen: Callable[[int], None], stop: StopRequest
+) -> dict[str, FileState]:
     found: dict[str, FileState] = {}
-    blobs = side_by_side(lambda name: end.store.head(end.at(name)), names.values(), _HEAD_THREADS)
+    blobs = side_by_side(lambda name: end.store.head(end.at(name)), names.values(), _HEAD_THREADS, stop)
     for path, blob in zip(names, blobs, strict=True):
         seen(1)
         if blob is not None:

@@ -68,8 +68,8 @@ class OtherTransfer:
 
     @property
     def can_stop(self) -> bool:
-        """Whether somebody on this machine can end it as Ctrl-C does."""
-        return self.told is not None and self.told.is_here and self.told.stoppable
+        """Whether somebody here may ask it to stop; an older blobsync does not look for that, which is said then."""
+        return self.told is not None and self.told.stoppable and (self.told.is_here or self.told.looks_for_stop)
 
 
 def other_transfers(book: LogBook, shown: Iterable[str], own: Iterable[int | None]) -> list[OtherTransfer]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from blobsync.base.azure_urls import ContainerUrl, Secret
 from blobsync.base.errors import LoginRequiredError
 from blobsync.base.process import RunningProcess, SubprocessRunner
+from blobsync.base.stop_request import StopRequest
 from blobsync.config.model import StorageAccount
 from blobsync.direct.engine import DirectEngine
 from blobsync.plan.transfer_plan import FileFailure
@@ -162,6 +164,23 @@ def test_an_interrupt_ends_the_workers_and_leaves_nothing_half_done(
     found = {str(path.relative_to(tmp_path / "down")) for path in (tmp_path / "down").rglob("*") if path.is_file()}
     assert found == {moved.action.path for moved in report.moved}
     assert len(found) < len(files)
+
+
+def test_a_request_from_another_thread_ends_the_workers_as_ctrl_c_does(
+    direct: ProcessEngine, store: BlobStore, tmp_path: Path
+) -> None:
+    files, stop = _tree(), StopRequest()
+    write_tree(tmp_path / "up", files)
+
+    class Stopping(RecordingListener):
+        def bytes_moved(self, count: int) -> None:
+            super().bytes_moved(count)
+            threading.Thread(target=stop.make).start()
+
+    report = CollectedReport()
+    with pytest.raises(KeyboardInterrupt):
+        direct.move(capped(upload(tmp_path / "up", store, "p"), 20)._replace(stop=stop), report, Stopping())
+    assert not _children() and len(report.moved) < len(files)
 
 
 # -- a worker that is not what it should be ---------------------------------------------------------------

@@ -16,6 +16,7 @@ from blobsync.base.azure_urls import SasToken
 from blobsync.base.errors import ProcessError
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.process import RunningProcess
+from blobsync.base.stop_request import StopRequest
 from blobsync.plan.transfer_plan import Route
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.transfer.engines import CollectedReport, MoveTask
@@ -101,6 +102,15 @@ def test_an_upload_reads_exactly_the_planned_files(tmp_path: Path, store: Memory
     ]
     assert {each.destination for each in report.moved} == {None}
     assert (listener.bytes, report.azcopy_job_ids) == (4, ["job-1"])
+
+
+def test_a_request_to_stop_ends_azcopy_as_ctrl_c_does(tmp_path: Path, store: MemoryStore) -> None:
+    stop = StopRequest()
+    process = ScriptedAzcopy([STARTED], lambda text: [None], ends=False)
+    runner = AzcopyRunner(process, lambda argv, env: stop.make())
+    with pytest.raises(KeyboardInterrupt):
+        moved_by(engine(tmp_path, runner), two_files(tmp_path, store)._replace(stop=stop))
+    assert process.received == ["cancel"] and process.stopped
 
 
 def test_an_upload_names_what_is_under_way_as_the_user_did(tmp_path: Path, store: MemoryStore) -> None:

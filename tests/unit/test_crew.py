@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from blobsync.base.stop_request import StopRequest
 from blobsync.direct.pool import WorkerThreads
 from tests.fakes.tasks import ctrl_c_after
 
@@ -114,6 +115,27 @@ def test_ctrl_c_wakes_all_waits_a_moment_and_cleans_up(hanging: bool) -> None:
 
 def _interrupt_soon() -> None:
     signal.setitimer(signal.ITIMER_REAL, 0.05)
+
+
+def test_a_request_from_another_thread_ends_the_run_as_ctrl_c_does() -> None:
+    stop, request = threading.Event(), StopRequest()
+
+    def ask() -> None:
+        request.make()
+        assert stop.wait(60)
+
+    working = Scripted(ask)
+    with pytest.raises(KeyboardInterrupt):
+        WorkerThreads(stop, request).work((working, 1))
+    assert working.said == ["daemon", "wake", "ended", "abandon"] or working.said == [
+        "daemon",
+        "ended",
+        "wake",
+        "abandon",
+    ]
+    with pytest.raises(KeyboardInterrupt):
+        # One that was made before it began.
+        WorkerThreads(stop, request).work((Scripted(lambda: time.sleep(60)), 1))
 
 
 def test_threads_that_never_end_hold_an_interrupted_run_for_less_than_a_second() -> None:

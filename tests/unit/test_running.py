@@ -1,4 +1,4 @@
-"""Transfers under way: what they write of themselves while they run, who believes it, and how they are ended."""
+"""Transfers under way: what they write of themselves while they run, who believes it, and how they are stopped."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,10 +18,10 @@ import pytest
 
 from blobsync.base.errors import NothingMatchedError, UsageError
 from blobsync.base.process_mark import ProcessMark
+from blobsync.base.stop_request import NEVER, StopRequest
 from blobsync.local.state_dir import StateDir
 from blobsync.local.transfer_log import TransferEntry
 from blobsync.plan.listener import Listener, SilentListener
-from blobsync.plan.progress import Progress, ProgressCounter, WorkerProgress, read_progress
 from blobsync.project.running import RunningTransfer, RunningTransfers, told_meanwhile
 from tests.fakes.tasks import RecordingListener
 
@@ -39,10 +40,17 @@ def entry(pid: int | None = None, host: str | None = None) -> TransferEntry:
 
 @contextmanager
 def told(
-    state: StateDir, entry: TransferEntry, *, behind: Listener | None = None, stoppable: bool = True
+    state: StateDir,
+    entry: TransferEntry,
+    *,
+    behind: Listener | None = None,
+    stoppable: bool = True,
+    stop: StopRequest = NEVER,
 ) -> Iterator[Listener]:
     """A transfer that tells how far it is without waiting for its half second."""
-    with told_meanwhile(state, entry, behind or SilentListener(), stoppable=stoppable, every=0.01) as listener:
+    with told_meanwhile(
+        state, entry, behind or SilentListener(), stoppable=stoppable, stop=stop, every=0.01
+    ) as listener:
         listener.expect(4, 1000)
         listener.phase("moving")
         yield listener
@@ -195,103 +203,69 @@ def test_no_link_is_followed_and_nothing_is_waited_for(state: StateDir, tmp_path
     assert RunningTransfers(state).all() == {}
 
 
-# -- ending one -------------------------------------------------------------------------------------------
-
-# Takes SIGTERM as the command line does, and lets a shell's background have taken SIGINT away.
-_COMMAND = """
-import signal, sys, time
-def stop(*_): raise KeyboardInterrupt
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-signal.signal(signal.SIGTERM, stop)
-print("ready", flush=True)
-try:
-    time.sleep(600)
-except KeyboardInterrupt:
-    sys.exit(130)
-"""
+# -- stopping one -----------------------------------------------------------------------------------------
 
 
-@contextmanager
-def command() -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen([sys.executable, "-c", _COMMAND], stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None and process.stdout.readline() == "ready\n"
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def test_stop_ends_the_command_as_ctrl_c_does(state: StateDir) -> None:
-    with command() as process, told(state, entry(process.pid)):
-        seen(state)
+def test_a_request_from_elsewhere_reaches_the_transfer_and_does_not_stay(state: StateDir) -> None:
+    stop, asked = StopRequest(), threading.Event()
+    with stop.waking(asked.set), told(state, entry(), stop=stop):
+        found = seen(state)
+        assert found.stoppable and found.looks_for_stop and not stop.made
         RunningTransfers(state).stop(_ID)
-        assert process.wait(60) == 130
+        assert asked.wait(60)
+        # The file is private, and empty.
+        file = state.root / "running" / f".{_ID}.stop"
+        assert (file.stat().st_mode & 0o777, file.read_bytes()) == (0o600, b"")
+        # Asking again is no error.
+        RunningTransfers(state).stop(_ID)
+    assert list((state.root / "running").iterdir()) == []
 
 
-def test_stop_ends_no_process_that_is_not_that_command(state: StateDir) -> None:
+def test_a_request_that_comes_last_is_seen_at_the_end(state: StateDir) -> None:
+    stop = StopRequest()
+    with told_meanwhile(state, entry(), SilentListener(), stoppable=True, stop=stop, every=3600.0):
+        (state.folder("running") / f".{_ID}.stop").touch()
+    assert stop.made and list((state.root / "running").iterdir()) == []
+
+
+def test_a_program_that_waits_for_its_transfer_is_not_stopped(state: StateDir) -> None:
+    stop = StopRequest()
+    with told(state, entry(), stoppable=False, stop=stop):
+        first = seen(state)
+        (state.root / "running" / f".{_ID}.stop").touch()
+        # Two more looks at least.
+        seen(state, lambda each: each.told > first.told)
+        second = seen(state, lambda each: each.told > first.told)
+        seen(state, lambda each: each.told > second.told)
+    assert not stop.made
+
+
+def test_nothing_is_asked_of_what_would_not_see_it(state: StateDir) -> None:
     running = RunningTransfers(state)
-    with command() as process:
-        born = ProcessMark.of(process.pid).born
-        for changes, kind, said in (
-            ({"born": "1"}, NothingMatchedError, "is not running any more"),
-            ({"born": born, "host": "another"}, UsageError, "runs on another"),
-            ({"born": born, "stoppable": False}, UsageError, "a program that uses blobsync"),
-        ):
-            _leave(state, pid=process.pid, **changes)
-            with pytest.raises(kind, match=said):
-                running.stop(_ID)
-        assert ProcessMark(process.pid, "1").ask_to_end() is False
-        assert process.poll() is None
+    for changes, kind, said in (
+        ({"born": "1"}, NothingMatchedError, "is not running any more"),
+        ({"host": "another"}, UsageError, "runs on another"),
+        ({"host": "another", "looks_for_stop": True, "told": time.time() - 600}, UsageError, "runs on another"),
+        ({"looks_for_stop": True, "stoppable": False}, UsageError, "a program that uses blobsync"),
+        ({}, UsageError, "an older blobsync runs the transfer 0123abcd, and does not look for requests to stop"),
+    ):
+        file = _leave(state, **changes)
+        with pytest.raises(kind, match=said):
+            running.stop(_ID)
+        assert set((state.root / "running").iterdir()) <= {file}
     with pytest.raises(NothingMatchedError):
         running.stop("../../x")
 
 
-def test_a_process_of_another_user_is_not_ended() -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root can start a process of another user")
-    process = subprocess.Popen(["/bin/sleep", "600"], user=65534, group=65534)
-    try:
-        with pytest.raises(PermissionError, match="belongs to another user"):
-            ProcessMark.of(process.pid).ask_to_end()
-        assert process.poll() is None
-    finally:
-        process.kill()
-        process.wait()
+def test_a_transfer_of_another_machine_on_a_shared_disk_can_be_asked(state: StateDir) -> None:
+    _leave(state, host="another", looks_for_stop=True)
+    RunningTransfers(state).stop(_ID)
+    assert (state.root / "running" / f".{_ID}.stop").exists()
 
 
-# -- workers ----------------------------------------------------------------------------------------------
-
-
-class _Counter(ProgressCounter):
-    def show(self, *, force: bool, began: bool = False) -> None: ...
-
-
-def test_what_each_of_several_workers_moved_is_counted_by_its_name() -> None:
-    now = [100.0]
-    counter = _Counter(lambda: now[0])
-    counter.phase("moving")
-    counter.by_worker("node0.0", 0, 300)
-    counter.by_worker("node1.0", 1, 500)
-    now[0] += 2
-    counter.by_worker("node0.0", 2, 300)
-    # It was lost, and what it had under way moves again.
-    counter.by_worker("node1.0", 0, -900)
-    found = counter.progress(now[0])
-    assert found.workers == (WorkerProgress("node0.0", 2, 600, 300.0), WorkerProgress("node1.0", 1, 0, 0.0))
-    now[0] += 2
-    counter.by_worker("node0.0", 0, 1000)
-    assert counter.progress(now[0]).workers[0].rate == 500.0
-
-
-def test_progress_comes_back_from_another_process_as_it_was() -> None:
-    from dataclasses import asdict
-
-    workers = (WorkerProgress("process 17", 1, 5, 2.5),)
-    one = Progress("moving", 1.0, files=1, files_expected=4, seconds_left=3.5, current="a", workers=workers)
-    assert read_progress(json.loads(json.dumps(asdict(one)))) == one
-    assert (one.share, Progress("surveying", 1.0).share) == (0.25, 0.0)
-    assert Progress("moving", 1.0, bytes=-5, bytes_expected=10).share == 0.0
-    for wrong in ({}, {"phase": "moving", "seconds": 1.0, "workers": [7]}, {"phase": 1, "seconds": 1.0}):
-        with pytest.raises(ValueError, match=r"."):
-            read_progress(wrong)
+def test_a_request_that_a_killed_transfer_never_saw_goes_with_its_record(state: StateDir) -> None:
+    _leave(state, looks_for_stop=True)
+    RunningTransfers(state).stop(_ID)
+    _leave(state, looks_for_stop=True, born="7")
+    assert RunningTransfers(state).all() == {}
+    assert list((state.root / "running").iterdir()) == []

@@ -13,6 +13,7 @@ import pytest
 
 from blobsync.base.errors import AccessDeniedError, BlobsyncError, StorageUnreachableError
 from blobsync.base.failure_codes import FailureCode
+from blobsync.base.stop_request import StopRequest
 from blobsync.direct.engine import DirectEngine
 from blobsync.plan.listener import Listener
 from blobsync.spread.shard import cut, end_text, shard_lines
@@ -212,6 +213,31 @@ def test_a_worker_that_is_stopped_does_not_wait_for_a_service_that_is_down(task:
     with pytest.raises(KeyboardInterrupt):
         worker.work()
     assert place.awake.is_set()
+
+
+class Nobody:
+    """Workers that never come; somebody asks the transfer to stop meanwhile."""
+
+    def __init__(self, stop: StopRequest) -> None:
+        self._stop = stop
+        self.told: list[str] = []
+
+    def start(self) -> None:
+        self._stop.make()
+
+    def ended(self) -> str | None:
+        return None
+
+    def stop(self) -> None:
+        self.told.append("stop")
+
+
+def test_a_request_to_stop_ends_the_parent_as_ctrl_c_does(task: MoveTask, tmp_path: Path) -> None:
+    stop, place = StopRequest(), FolderStore(tmp_path / "place")
+    crew = Nobody(stop)
+    with pytest.raises(KeyboardInterrupt):
+        moved_by(SpreadEngine(DirectEngine(), place, crew, 1, poll=0.01), task._replace(stop=stop))
+    assert crew.told == ["stop"] and place.read("stop") == b""
 
 
 def _with_one_worker(task: MoveTask, tmp_path: Path, before: Callable[[Request], None]) -> CollectedReport:

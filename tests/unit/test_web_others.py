@@ -74,7 +74,7 @@ def _begin(state: StateDir, pid: int, command: str = "blobsync u data/x") -> Tra
 
 def _tell(state: StateDir, entry: TransferEntry, *, stoppable: bool = True, ago: float = 0.0, **more: Any) -> None:
     known = {"id": entry.id, "pid": entry.pid, "born": ProcessMark.of(entry.pid).born, "host": entry.host}
-    told = {"stoppable": stoppable, "told": time.time() - ago, "progress": asdict(_FAR)}
+    told = {"stoppable": stoppable, "told": time.time() - ago, "progress": asdict(_FAR), "looks_for_stop": True}
     RunningRecords(state).write(entry.id, {**known, **told, **more})
 
 
@@ -102,7 +102,9 @@ def test_a_transfer_of_a_terminal_is_shown_live_with_its_workers_and_can_be_canc
     assert "43 %" in words_of(pages.parts("/transfers/live?active=0123abcd")["work-0123abcd"])
     assert pages.parts("/transfers/live?active=")["load"] == "/transfers", "a new one began"
     assert pages.post("/transfers/running/0123abcd/cancel").status == 303
-    assert command.wait(60) == -15
+    assert RunningRecords(state).is_stop_requested("0123abcd") and command.poll() is None
+    command.kill()
+    command.wait()
     assert pages.parts("/transfers/live?active=0123abcd")["load"] == "/transfers", "it has ended"
     assert "killed" in words_of(pages.get("/transfers").text)
     assert pages.post("/transfers/running/0123abcd/cancel").status == 404
@@ -136,7 +138,7 @@ def test_a_transfer_of_a_terminal_is_shown_while_it_is_planned_and_then_with_the
     drawn = pages.parts("/transfers/live?active=0123abcd")["work-0123abcd"]
     assert 'aria-label="Rate over time, at most 2 MB a second"' in drawn and "<polygon" in drawn
     assert pages.post("/transfers/running/0123abcd/cancel").status == 303
-    assert command.wait(60) == -15
+    assert RunningRecords(state).is_stop_requested("0123abcd")
 
 
 def test_what_cannot_be_cancelled_from_here_has_no_button_and_a_silent_one_says_so(
@@ -149,7 +151,11 @@ def test_what_cannot_be_cancelled_from_here_has_no_button_and_a_silent_one_says_
     assert "No news of this transfer for 3 min" in words_of(page)
     answer = pages.post("/transfers/running/0123abcd/cancel")
     assert answer.status == 400 and "a program that uses blobsync" in answer.text
-    assert command.poll() is None
+    _tell(state, entry, looks_for_stop=False)
+    assert "/transfers/running/0123abcd/cancel" in pages.get("/transfers").text
+    answer = pages.post("/transfers/running/0123abcd/cancel")
+    assert answer.status == 400 and "an older blobsync runs the transfer" in answer.text
+    assert command.poll() is None and not RunningRecords(state).is_stop_requested("0123abcd")
 
 
 def test_the_project_is_shown_through_another_cluster_and_its_forms_and_links_keep_to_it(pages: WebPages) -> None:

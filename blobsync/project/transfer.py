@@ -1,0 +1,139 @@
+"""A transfer in a thread of its own: its progress, its result, and its end before that."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future, wait
+
+from blobsync.base.errors import TransferCancelledError
+from blobsync.base.stop_request import StopRequest
+from blobsync.plan.progress import Progress
+from blobsync.plan.transfer_plan import TransferResult
+from blobsync.project.progress_listeners import PassingCounter
+
+# The interpreter waits for their threads before it ends, and stops them after Ctrl-C.
+_STARTED: weakref.WeakSet[Transfer] = weakref.WeakSet()
+
+
+class Transfer(Future[TransferResult]):
+    """A transfer that runs in a thread of its own: a ``concurrent.futures.Future`` of its ``TransferResult``.
+
+    What futures have it has: ``done()``, ``exception()``, ``add_done_callback()``, and ``concurrent.futures.wait`` and
+    ``as_completed`` for several. From asyncio: ``await asyncio.wrap_future(transfer)``; a task that is cancelled there
+    stops the transfer. The interpreter does not end before the transfer; Ctrl-C that ends the program stops it.
+    """
+
+    def __init__(self, work: Callable[[], TransferResult], stop: StopRequest, counter: ProgressSnapshot) -> None:
+        super().__init__()
+        self._work = work
+        self._stop = stop
+        self._counter = counter
+        self._stopped: TransferCancelledError | None = None
+        # No daemon: what it writes comes to its end before the interpreter does.
+        _STARTED.add(self)
+        threading.Thread(target=self._run, name="blobsync transfer").start()
+
+    def __repr__(self) -> str:
+        how = "stopped" if self.cancelled() else "ended" if self.done() else repr(self.progress)
+        return f"<Transfer: {how}>"
+
+    @property
+    def progress(self) -> Progress:
+        """How far it is now; at the end, how far it came."""
+        return self._counter.now()
+
+    @property
+    def partial_result(self) -> TransferResult | None:
+        """What a transfer that was stopped had done, with ``interrupted`` set; None where it was not stopped, or before
+        anything moved."""
+        return self._stopped.result if self._stopped is not None else None
+
+    def cancel(self) -> bool:
+        """Stop the transfer as Ctrl-C stops ``upload``: in order, so that a second run goes on from there. For any
+        thread, and safe to repeat.
+
+        Returns at once: False where it is over, else True; :meth:`result` waits for the end. A transfer that was just
+        about to end may still end well.
+        """
+        if self.done():
+            return False
+        self._stop.make()
+        return True
+
+    def running(self) -> bool:
+        """Whether it is not over; a transfer that was told to stop runs until everything is cleaned up."""
+        return not self.done()
+
+    def result(self, timeout: float | None = None) -> TransferResult:
+        """Wait for the end, at most ``timeout`` seconds, and return what ``upload`` returns, or raise what it raises.
+
+        Raises ``concurrent.futures.TimeoutError`` (from Python 3.11 on the built-in ``TimeoutError``) while it runs,
+        and ``concurrent.futures.CancelledError``, in words, where it was stopped; :attr:`partial_result` is what was
+        done. Ctrl-C while it waits stops the transfer, and raises what it raises from ``upload``.
+        """
+        try:
+            return super().result(timeout)
+        except CancelledError:
+            said = self._stopped.message if self._stopped is not None else "stopped before anything was changed"
+            raise CancelledError(said) from None
+        except KeyboardInterrupt:
+            self.cancel()
+            wait([self])
+            if self._stopped is not None:
+                raise self._stopped from None
+            raise
+
+    def _run(self) -> None:
+        try:
+            result = self._work()
+        except KeyboardInterrupt as stop:
+            self._stopped = stop if isinstance(stop, TransferCancelledError) else None
+            super().cancel()
+            self.set_running_or_notify_cancel()
+        except BaseException as error:  # noqa: BLE001 - raised again by whoever asks for the result
+            self.set_exception(error)
+        else:
+            self.set_result(result)
+
+
+class ProgressSnapshot(PassingCounter):
+    """Passes everything on, and has the numbers for whoever asks."""
+
+    def show(self, *, force: bool, began: bool = False) -> None:
+        """Whoever wants to know asks."""
+
+    def now(self) -> Progress:
+        """The numbers as they are."""
+        with self.lock:
+            return self.progress(self.clock())
+
+
+def wait_for(running: Sequence[Transfer]) -> None:
+    """Return when all have ended; Ctrl-C stops them first."""
+    try:
+        wait(running)
+    except KeyboardInterrupt:
+        for transfer in running:
+            transfer.cancel()
+        wait(running)
+        raise
+
+
+def _stop_after_ctrl_c() -> None:
+    """The program has ended, with a traceback, and the interpreter waits for the transfers."""
+    threading.main_thread().join()
+    if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt):
+        _stop_all()
+
+
+def _stop_all() -> None:
+    running = [transfer for transfer in _STARTED if transfer.cancel()]
+    wait(running)
+
+
+threading.Thread(target=_stop_after_ctrl_c, daemon=True).start()
+atexit.register(_stop_all)
