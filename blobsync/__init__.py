@@ -90,10 +90,8 @@ if TYPE_CHECKING:
     from blobsync.code.snapshot import CodeSnapshot, HashedFile
     from blobsync.config.mapping import Resolution
     from blobsync.config.model import Cluster, CodeEntry, Docker, FolderEntry, StorageAccount
-    from blobsync.jobs.job_answers import Cancellation, Diagnosis, JobLog, JobReport, LogLine
     from blobsync.jobs.logs import FetchedLogs
-    from blobsync.jobs.output_copies import CopiedOutputs
-    from blobsync.jobs.outputs import JobOutputs, OutputFile
+    from blobsync.jobs.outputs import CopiedOutputs, JobOutputs, OutputFile
     from blobsync.jobs.parse import Cause, FoundCause
     from blobsync.jobs.record import JobRecord
     from blobsync.jobs.service import JobList
@@ -136,7 +134,17 @@ if TYPE_CHECKING:
     from blobsync.project.browse import Beginning, ListingEntry, PathStatus, Usage
     from blobsync.project.content import FileDifference
     from blobsync.project.folders import FolderName, FolderStatus
-    from blobsync.project.jobs import Command, JobName, Jobs, PlannedJob
+    from blobsync.project.jobs import (
+        Cancellation,
+        Command,
+        Diagnosis,
+        JobLog,
+        JobName,
+        JobReport,
+        Jobs,
+        LogLine,
+        PlannedJob,
+    )
     from blobsync.project.open_jobs import open_jobs
     from blobsync.project.options import TransferKeywords
     from blobsync.project.paths import PathName, Paths
@@ -359,10 +367,8 @@ _HOMES = {
     "blobsync.jobs.service": ("JobList",),
     "blobsync.jobs.record": ("JobRecord",),
     "blobsync.jobs.logs": ("FetchedLogs",),
-    "blobsync.jobs.output_copies": ("CopiedOutputs",),
-    "blobsync.jobs.outputs": ("JobOutputs", "OutputFile"),
+    "blobsync.jobs.outputs": ("CopiedOutputs", "JobOutputs", "OutputFile"),
     "blobsync.jobs.parse": ("Cause", "FoundCause"),
-    "blobsync.jobs.job_answers": ("Cancellation", "Diagnosis", "JobLog", "JobReport", "LogLine"),
     "blobsync.jobspec.describe": ("SubmitKeywords",),
     "blobsync.jobspec.spec": (
         *("CodeRef", "FolderLink", "JobRef", "JobSpec", "JobState", "LogMirror", "NodeArchiveRef", "NodeChange"),
@@ -399,7 +405,9 @@ _HOMES = {
     "blobsync.project.progress_listeners": ("OnProgress",),
     "blobsync.project.content": ("FileDifference",),
     "blobsync.project.folders": ("FolderName", "FolderStatus"),
-    "blobsync.project.jobs": ("Command", "JobName", "Jobs", "PlannedJob"),
+    "blobsync.project.jobs": (
+        *("Cancellation", "Command", "Diagnosis", "JobLog", "JobName", "JobReport", "Jobs", "LogLine", "PlannedJob"),
+    ),
     "blobsync.project.open_jobs": ("open_jobs",),
     "blobsync.project.options": ("TransferKeywords",),
     "blobsync.project.paths": ("PathName", "Paths"),

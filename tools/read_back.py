@@ -165,7 +165,7 @@ ROWS: tuple[ReadBack, ...] = (
             "unit/test_worker_orders.py::test_a_shard_between_other_ends_is_refused",
         ),
         (
-            "node.spread_parent:_earlier_result",
+            "node.spread:_earlier_result",
             "project.spreading:Spreading._earlier",
             "spread.file_json:object_of",
             "spread.shared_store:ContainerStore.read",
@@ -188,12 +188,12 @@ ROWS: tuple[ReadBack, ...] = (
         ),
         (
             "backends.local.backend:LocalBackend.read_log",
-            "jobs.log_text:log_piece",
+            "jobs.logs:log_piece",
             "jobs.logs:FetchedLogs.tail",
             "jobs.logs:MirroredLogs.read",
             "jobs.logs:_new_lines",
             "node.echo:Echo._new_lines",
-            "node.log_mirror:_bring_up",
+            "node.keeper:_bring_up",
         ),
     ),
     ReadBack(

@@ -1,13 +1,15 @@
-"""A job's own outputs: where they are, what is there, and links to it.
+"""A job's own outputs: where they are, what is there, links to it, and copies of it into the project.
 
 Three kinds of place: the directories of a Batch AI job by their ids, the folder of this job alone (``output:
 per_job``), and else the output folder that all jobs share, of which only what changed while the job ran is its own.
 A linked folder is on a disk, which is not always the project's own folder (Slurm's ``shared_root``); every other one
-is in a container.
+is in a container. Copying from such a disk never replaces a file of the project: it may be all that is left of an
+earlier run.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shlex
@@ -19,17 +21,20 @@ from datetime import timedelta
 from pathlib import Path
 
 from blobsync.base.azure_urls import BlobUrl
-from blobsync.base.errors import ConfigError, JobError, NothingMatchedError, UsageError
+from blobsync.base.errors import BlobsyncError, ConfigError, JobError, NothingMatchedError, UsageError
+from blobsync.base.failure_codes import ExitCode, FailureCode
 from blobsync.config.account_files import ACCOUNT_FOLDER
 from blobsync.config.accounts import AccountFile
-from blobsync.config.mapping import Resolution, resolve
+from blobsync.config.mapping import Resolution, is_below, resolve
 from blobsync.config.model import DEFAULT_CLUSTER, Cluster, StorageAccount
+from blobsync.config.trusted_links import load_trusted_links
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.service import Board
 from blobsync.jobspec.node_sas import known_accounts
 from blobsync.jobspec.spec import OWN_OUTPUT, FolderLink, JobSpec, batchai_settings, container_url
-from blobsync.local.files import hash_file
+from blobsync.local.files import LocalFolder, SourceFile, hash_file
 from blobsync.local.names import local_problem, relative_name
+from blobsync.plan.transfer_plan import FileFailure
 from blobsync.store.connect import sas_url
 from blobsync.store.grants import LINK_LIFETIME, READ_BLOB
 from blobsync.store.protocol import BlobStore
@@ -321,3 +326,100 @@ def _account(board: Board, cluster: Cluster, container: str) -> StorageAccount:
             hint="restore the storage account file",
         )
     return known
+
+
+_PIECE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedOutputs:
+    """What became of the files on a disk: ``copied`` and verified, or in the project already (``present``)."""
+
+    copied: tuple[OutputFile, ...] = ()
+    present: tuple[OutputFile, ...] = ()
+    failures: tuple[FileFailure, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<CopiedOutputs: {len(self.copied)} copied, {len(self.present)} present, {len(self.failures)} failed>"
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0: all are in the project; 3: some failed or conflict; 1: none is there."""
+        if not self.failures:
+            return ExitCode.DONE
+        if self.copied or self.present or any(each.code == FailureCode.CONFLICT for each in self.failures):
+            return ExitCode.PARTIAL
+        return ExitCode.FAILED
+
+
+def copy_outputs(outputs: JobOutputs, root: Path, environ: Mapping[str, str]) -> CopiedOutputs:
+    """Bring each file that lies on a disk, and not in the project at ``root``, to its path there.
+
+    Writes through no link out of the project that the user has not trusted. Raises ``LocalFileError`` and
+    ``ConfigError`` before anything is written.
+    """
+    trusted = [Path(link.target) for link in load_trusted_links(root, environ)]
+    folder = LocalFolder(root, (root, *trusted))
+    boundaries = {place.id: _boundary(place.folder) for place in output_places(outputs.record.spec)}
+    copied: list[OutputFile] = []
+    present: list[OutputFile] = []
+    failures: list[FileFailure] = []
+    for one in outputs.files:
+        if one.on_disk is None:
+            continue
+        done: bool | FileFailure
+        try:
+            done = not outputs.is_here(one) and _copy(folder, one, one.on_disk, boundaries[one.output])
+        except BlobsyncError as error:
+            done = FileFailure(one.path, error.code, error.message, error.hint)
+        if isinstance(done, FileFailure):
+            failures.append(done)
+        else:
+            (copied if done else present).append(one)
+    return CopiedOutputs(tuple(copied), tuple(present), tuple(failures))
+
+
+def _boundary(folder: FolderLink) -> str:
+    """The project's folder on that disk, without links: the job's own files may be links within it."""
+    return os.path.realpath(folder.source.removesuffix(folder.name) or "/")
+
+
+def _copy(folder: LocalFolder, one: OutputFile, path: Path, boundary: str) -> bool | FileFailure:
+    """Whether it was copied: False if the same bytes are there already. Raises ``BlobsyncError``."""
+    real = os.path.realpath(path)
+    if not is_below(real, boundary):
+        why = f"{path} leads to {real}, outside of {boundary}"
+        return FileFailure(one.path, FailureCode.LINK_REFUSED, why, "copy the file itself, if you trust the link")
+    name = relative_name(one.path)
+    target = folder.path_of(name)
+    source = SourceFile(real)
+    try:
+        if os.path.lexists(target):
+            return _compare(one, Path(real), target)
+        part = folder.create(name, source.state.size)
+        try:
+            digest = hashlib.md5(usedforsecurity=False)
+            for offset in range(0, source.state.size, _PIECE):
+                piece = source.read_at(offset, min(_PIECE, source.state.size - offset))
+                digest.update(piece)
+                part.write_at(offset, piece)
+            source.check_unchanged()
+            part.commit(None)
+        finally:
+            part.discard()
+    finally:
+        source.close()
+    written = hash_file(Path(target))
+    if written is None or written.md5 != digest.digest():
+        why = f"{target} is not what was copied from {path}"
+        return FileFailure(one.path, FailureCode.MD5_MISMATCH, why, "move it away, then run the same command again")
+    return True
+
+
+def _compare(one: OutputFile, path: Path, target: str) -> bool | FileFailure:
+    theirs, ours = hash_file(path), hash_file(Path(target))
+    if theirs and ours and (theirs.size, theirs.md5) == (ours.size, ours.md5):
+        return False
+    why = f"{one.path}: the project has another version than {path}; it was left alone"
+    hint = f"cp {shlex.quote(str(path))} {shlex.quote(target)} replaces it"
+    return FileFailure(one.path, FailureCode.CONFLICT, why, hint)

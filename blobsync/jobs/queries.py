@@ -1,26 +1,32 @@
-"""Looking at jobs as a page does: some of many, a log piece by piece, how busy the nodes were, two jobs side by side.
+"""Questions about jobs that change nothing: pages of the history, pieces of logs, use of the nodes, comparisons.
 
-What ``q``, ``logs`` and ``parse`` tell is in ``Jobs``; here is what a page needs besides.
+``with_others`` adds the jobs of an Azure ML experiment that this project has no record of: of colleagues, of other
+clones, of other programs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from blobsync.backends.protocol import Grouping, SeenJob
 from blobsync.base.errors import BlobsyncError, ConfigError
+from blobsync.config.loader import load_cluster
+from blobsync.config.model import Cluster
+from blobsync.jobs.home import home_of
 from blobsync.jobs.logs import fetch_logs, rank_of
 from blobsync.jobs.parse import FoundCause, read_causes, summarise
 from blobsync.jobs.record import JobFilter, JobRecord
-from blobsync.jobs.service import Board
-from blobsync.jobspec.spec import State
+from blobsync.jobs.service import Board, JobList
+from blobsync.jobspec.spec import SERVICES, State, submission_time
 
 if TYPE_CHECKING:
     from blobsync.jobs.compare import ComparedFiles, ComparedJobs
-    from blobsync.jobs.log_text import FoundLine, LogPiece
-    from blobsync.jobs.logs import FetchedLogs
+    from blobsync.jobs.logs import FetchedLogs, FoundLine, LogPiece
     from blobsync.jobs.node_use import NodeUse
+
 
 # How many jobs that have not ended are asked for at once, and how many lines a search returns.
 MOST_ASKED = 200
@@ -71,7 +77,7 @@ class JobReading:
 
         ``ended`` says that nothing will be written any more. Raises ``ConfigError`` for a log that is not among them.
         """
-        from blobsync.jobs.log_text import log_piece
+        from blobsync.jobs.logs import log_piece
 
         if name not in fetched.names:
             raise ConfigError(f"there is no log {name!a}")
@@ -79,7 +85,7 @@ class JobReading:
 
     def search_logs(self, fetched: FetchedLogs, text: str, *, limit: int = MOST_FOUND) -> tuple[FoundLine, ...]:
         """The first lines that hold ``text``: in the logs of the processes, then in those of the system."""
-        from blobsync.jobs.log_text import find_lines
+        from blobsync.jobs.logs import find_lines
 
         names = sorted(fetched.names, key=lambda name: (rank_of(name) is None, name))
         return find_lines(fetched, names, text, limit) if text else ()
@@ -134,3 +140,46 @@ class JobReading:
             raise ConfigError(f"cluster {record.cluster} no longer knows {code.container}, where the code is")
         with self._board.store(cluster, account) as store:
             return published_files(store, code.blob, code.digest)
+
+
+def with_others(
+    board: Board, found: JobList, states: Collection[State], limit: int | None, cluster_name: str | None
+) -> JobList:
+    """The list with the newest jobs of the experiment of this cluster (None: the default one); nothing is recorded.
+
+    A service that does not answer costs a sentence. Clusters that keep no lists of their own add nothing.
+    """
+    cluster = _service(board, cluster_name)
+    # Where a cluster did not answer just now, asking again would only take time.
+    if cluster is None or found.problems:
+        return found
+    try:
+        backend = board.backend(cluster)
+        if not isinstance(backend, Grouping):
+            return found
+        seen, experiment = tuple(backend.newest(states, limit)), backend.experiment
+    except BlobsyncError as error:
+        told = f"cluster {cluster.name}: {error.message}; jobs that this project did not submit are not shown"
+        return replace(found, problems=(*found.problems, told))
+    others = (_record(board, cluster, one) for one in seen if not board.history.holds(one.spec.run_id))
+    newest = sorted((*found.records, *others), key=lambda record: record.submitted, reverse=True)
+    return replace(found, records=tuple(newest[:limit]), experiment=experiment)
+
+
+def _service(board: Board, name: str | None) -> Cluster | None:
+    if board.current and name in (None, board.current.name):
+        cluster = board.current
+    else:
+        try:
+            cluster = load_cluster(board.root, name, environ=board.environ)
+        except ConfigError:
+            return None
+    return cluster if cluster.platform in SERVICES else None
+
+
+def _record(board: Board, cluster: Cluster, seen: SeenJob) -> JobRecord:
+    now, home = time.time(), home_of(cluster, board.environ)
+    submitted = submission_time(seen.spec.run_id) or seen.submitted
+    return JobRecord(
+        seen.spec, seen.ref, cluster.platform, seen.info, submitted, home=home, confirmed=now, current=True
+    )

@@ -1,29 +1,77 @@
-"""Submitting: code archive, specification, plan, access, submission and record, in this order."""
+"""Submits a job: code archive, specification, plan, SAS, submission and record, in this order.
+
+Before that, linked folders are compared with their containers: a link shows the job what is on the disk, so a job
+could train on an empty folder, succeed, and leave its results in no container.
+"""
 
 from __future__ import annotations
 
 import secrets as random_source
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
+from blobsync.backends.login import LoginNode
 from blobsync.backends.protocol import Plan, Refused, Unknown
 from blobsync.base.errors import BlobsyncError, JobError, SubmissionUnknownError
-from blobsync.config.model import Cluster
+from blobsync.config.model import Cluster, FolderEntry
 from blobsync.jobs.batchai.files import MovedJob, translate_again
 from blobsync.jobs.home import home_of
-from blobsync.jobs.linked_folders import empty_links
 from blobsync.jobs.record import JobRecord
-from blobsync.jobs.service import Board
+from blobsync.jobs.service import Board, settings_of
 from blobsync.jobspec.code_choice import ChooseCode, CodeChoice, demand_known
-from blobsync.jobspec.describe import SubmitRequest, demand_platform, describe, find_mirror, shape_of
+from blobsync.jobspec.describe import SubmitRequest, demand_platform, describe, find_mirror, is_output, shape_of
 from blobsync.jobspec.hold import entering_command, hold_text
 from blobsync.jobspec.node_archive import node_archive, publish
 from blobsync.jobspec.node_sas import grant, known_accounts, sas_minter
-from blobsync.jobspec.spec import MOUNTED, RECALLED, CodeRef, JobRef, JobSpec, own_inputs, owner_name
+from blobsync.jobspec.spec import MOUNTED, RECALLED, CodeRef, FolderLink, JobRef, JobSpec, own_inputs, owner_name
 from blobsync.jobspec.topology import job_size_text
 from blobsync.jobspec.transfer_key import with_run_key
+
+
+def empty_links(board: Board, cluster: Cluster, spec: JobSpec) -> Iterator[str]:
+    """A sentence for each; a place, or a container, that does not answer at once is passed over."""
+    for folder in spec.folders:
+        entry = cluster.folder(folder.name)
+        if folder.mode != "link" or entry is None or entry.storage_type == "file":
+            continue
+        try:
+            is_there = _look(board, cluster, folder)
+            if is_there is not None and _has_blobs(board, cluster, entry):
+                yield _sentence(folder, entry, is_there=is_there)
+        except BlobsyncError:
+            # No job is refused for it; what it needs of both, its own errors say.
+            continue
+
+
+def _look(board: Board, cluster: Cluster, folder: FolderLink) -> bool | None:
+    """None: there is something in it. Else whether it is there at all. Raises ``BlobsyncError``."""
+    settings = settings_of(cluster)
+    if cluster.platform == "slurm" and settings.get("ssh"):
+        login = LoginNode(board.process, str(settings["ssh"]), board.environ, str(settings.get("python") or "python3"))
+        done = login.run(("ls", "-A", folder.source))
+        return None if done.stdout.strip() else done.returncode == 0
+    try:
+        return None if any(Path(folder.source).iterdir()) else True
+    except OSError:
+        return False
+
+
+def _has_blobs(board: Board, cluster: Cluster, entry: FolderEntry) -> bool:
+    with board.impatient_store(cluster, entry.account) as store:
+        return any(True for _ in store.list_blobs(f"{entry.path}/" if entry.path else ""))
+
+
+def _sentence(folder: FolderLink, entry: FolderEntry, *, is_there: bool) -> str:
+    what = "is empty" if is_there else "is not there"
+    road = (
+        "what the job writes stays on that disk; mode: upload brings it to the container"
+        if is_output(entry)
+        else f"blobsync d {entry.prefix} brings them here, mode: download to the job"
+    )
+    return f"{entry.key} is linked to {folder.source}, which {what}, while {entry.remote} has files: {road}"
 
 
 class Submitted(NamedTuple):

@@ -15,9 +15,8 @@ from blobsync.base.errors import BlobsyncError
 from blobsync.base.redaction import redact
 from blobsync.jobspec.spec import SETUP_FAILED_EXIT, JobSpec, Secrets
 from blobsync.node import verbs
-from blobsync.node.arguments import NodeArguments, parse_arguments
 from blobsync.node.echo import Echo
-from blobsync.node.job import NodeJob, demand_startable, read_text
+from blobsync.node.job import NodeArguments, NodeJob, demand_startable, parse_arguments, read_text
 from blobsync.node.places import JobPlaces
 from blobsync.node.ranks import NotReadyError, node_rank_from_launcher, ranks_from_launcher
 from blobsync.node.spread import run_spread

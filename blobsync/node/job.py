@@ -1,7 +1,18 @@
-"""A job as one of its nodes sees it: the specification, this node's place in it, and where its files are."""
+"""A job on one of its nodes: the command line, the specification, this node's place in it, and where its files are.
+
+torchrun reads every option from ``PET_<OPTION>``, so the command of an elastic job stays ``torchrun train.py``; an
+option on its command line wins. Seen with torchrun 2.13 and its c10d rendezvous:
+
+* Without ``TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`` on every node, a node that joins hangs for 60 seconds; then all end.
+* ``max_restarts`` counts the times that a node goes, so it has to be large.
+* The rendezvous is on one node; when that goes, the others end within two seconds (pytorch/pytorch#67742).
+* ``is_host`` says who that is. Otherwise each node compares the name of the endpoint with its own, and on one machine
+  whoever comes first is the host.
+"""
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shlex
@@ -10,8 +21,9 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import blobsync
@@ -30,10 +42,85 @@ from blobsync.jobspec.spec import (
     Secrets,
     batchai_settings,
 )
-from blobsync.node.arguments import NodeArguments
 from blobsync.node.batchai import NodePlace, batchai_variables, kept_command
-from blobsync.node.ranks import OF_ONE_PROCESS, NotReadyError, Ranks, rank_variables
-from blobsync.node.torchrun import elastic_variables
+from blobsync.node.ranks import OF_ONE_PROCESS, NotReadyError, Ranks, master_address, master_port, rank_variables
+
+VERBS = ("prepare", "exec", "node", "finish", "here", "spread")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeArguments:
+    """What to do and where. ``root`` None: the code goes to a folder of this node; ``node_rank`` None: the launcher
+    tells; ``code`` is what the command ended with (``finish``), ``log`` whether ``exec`` opens the rank's log, ``echo``
+    whether all logs are copied to our own output, ``worker`` which worker of a transfer this is (None: what starts
+    them)."""
+
+    verb: str
+    job: Path
+    run_dir: Path
+    secrets: Path | None = None
+    root: Path | None = None
+    node_rank: int | None = None
+    log: bool = False
+    code: int = 0
+    keep_root: str = "never"
+    sync_seconds: float = 60.0
+    echo: bool = False
+    worker: int | None = None
+
+
+def parse_arguments(argv: Sequence[str]) -> NodeArguments:
+    """Raises ``SystemExit`` with code 2 for other words."""
+    parser = argparse.ArgumentParser(prog="blobsync-node")
+    parser.add_argument("verb", choices=VERBS)
+    parser.add_argument("--job", required=True, type=Path, help="the job's specification")
+    parser.add_argument("--secrets", type=Path, help="a file that only the owner can read")
+    parser.add_argument("--run-dir", required=True, type=Path, help="where the job's logs are")
+    parser.add_argument("--root", type=Path, help="where the code goes; without it, a folder of this node")
+    parser.add_argument("--node-rank", type=int, help="which of the job's nodes this is")
+    parser.add_argument("--log", action="store_true", help="exec: write the rank's log ourselves")
+    parser.add_argument("--code", type=int, default=0, help="finish: what the command ended with")
+    parser.add_argument("--keep-root", choices=("never", "failed", "always"), default="never")
+    parser.add_argument("--sync-seconds", type=float, default=60.0)
+    parser.add_argument("--echo", action="store_true", help="copy the logs to our own output, marked with their names")
+    parser.add_argument("--worker", type=int, help="spread: which of the node's workers this is; -1: the parent")
+    return NodeArguments(**vars(parser.parse_args(argv)))
+
+
+# How long a rendezvous that has enough nodes waits for one more, and how long a node waits to be let in (seconds).
+_CONF = "last_call_timeout=3,join_timeout=300"
+# As in the examples of PyTorch and Kubeflow.
+_MAX_RESTARTS = 100
+_MONITOR_SECONDS = 0.5
+
+
+def elastic_variables(
+    spec: JobSpec, ranks: Ranks, environ: Mapping[str, str], given: Mapping[str, str]
+) -> dict[str, str]:
+    """What is added to the environment of an elastic job's command.
+
+    ``environ`` is the launcher's environment, ``given`` the one that the command would have otherwise: what the user
+    has set there stays.
+    """
+    address = master_address(spec, environ)
+    host = f"[{address}]" if ":" in address else address
+    settings = {
+        "PET_NNODES": f"{spec.min_nodes}:{spec.max_nodes}",
+        "PET_NPROC_PER_NODE": str(spec.workers_per_node),
+        "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_ENDPOINT": f"{host}:{master_port(spec, environ)}",
+        "PET_RDZV_ID": spec.run_id,
+        "PET_MAX_RESTARTS": str(_MAX_RESTARTS),
+        "PET_MONITOR_INTERVAL": str(_MONITOR_SECONDS),
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    }
+    own = {name: value for name, value in settings.items() if name not in given}
+    conf = given.get("PET_RDZV_CONF", _CONF)
+    if "is_host" not in conf and given.get("PET_RDZV_BACKEND", "c10d") == "c10d":
+        conf = f"is_host={int(ranks.node_rank == 0)},{conf}".rstrip(",")
+    bounds = {"BLOBSYNC_MIN_NODES": str(spec.min_nodes), "BLOBSYNC_MAX_NODES": str(spec.max_nodes)}
+    return {**own, "PET_RDZV_CONF": conf, **bounds}
+
 
 # Programs that start others and tell them their ranks.
 _RANK_STARTERS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun")

@@ -20,10 +20,9 @@ from blobsync.code.unpack import keep_listed, unpack_archive
 from blobsync.jobspec.spec import batchai_settings
 from blobsync.node.batchai import make_directories
 from blobsync.node.container import fetch_image, remove_image
-from blobsync.node.folders import KEPT, keep_downloads, place_folders
+from blobsync.node.folders import KEPT, keep_downloads, place_folders, take_mounts_off
 from blobsync.node.job import NodeJob, read_text, shell_line, write_text
 from blobsync.node.machine import describe_machine, run_into_log
-from blobsync.node.mounts import take_mounts_off
 from blobsync.node.places import JobPlaces
 from blobsync.node.ranks import NotReadyError, master_address, ranks_of_node
 from blobsync.node.transfers import NodeTransfers

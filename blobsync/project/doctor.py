@@ -26,7 +26,7 @@ from blobsync.base.errors import (
 )
 from blobsync.base.failure_codes import FailureCode
 from blobsync.config.model import Cluster, StorageAccount
-from blobsync.jobs.examine import examine_jobs
+from blobsync.jobs.preflight import examine_jobs
 from blobsync.local.names import new_temporary_name
 from blobsync.project.leftovers import leftover_blocks
 from blobsync.store import sas

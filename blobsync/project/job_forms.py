@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from blobsync.config.loader import load_cluster
 from blobsync.jobs.form import templates
-from blobsync.jobs.form.checked import CheckedForm, check_form
 from blobsync.jobs.form.fields import GROUPS, FormField, choices_of, fields_of
-from blobsync.jobs.form.filled import AskedJob, JobForm
-from blobsync.jobs.form.filling import FilledForm, form_of_job
+from blobsync.jobs.form.filled import AskedJob, CheckedForm, FilledForm, JobForm, check_form, form_of_job
 
 if TYPE_CHECKING:
     from blobsync.config.model import Cluster

@@ -1,4 +1,4 @@
-"""The jobs of a project: ``project.jobs``, and what ``open_jobs`` returns.
+"""The jobs of a project, ``project.jobs``: submitting, looking, stopping, and what these return.
 
 Errors raise ``BlobsyncError``; warnings come with the result (``warnings``, ``problems``), and go to the listener's
 notes if a cluster could not be asked.
@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from blobsync.backends.protocol import KEEP_SECRETS
 from blobsync.base.errors import BlobsyncError, UsageError
-from blobsync.jobs.experiment import with_others
-from blobsync.jobs.job_answers import Cancellation, Diagnosis, JobLog, JobReport, LogLine
 from blobsync.jobs.logs import FetchedLogs, rank_of
+from blobsync.jobs.queries import with_others
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.service import Board, JobList
 from blobsync.jobspec.spec import JobSpec, State
@@ -26,14 +25,72 @@ if TYPE_CHECKING:
     from blobsync.backends.aml.computes import Computes
     from blobsync.backends.protocol import ClusterSummary, Holder
     from blobsync.config.model import Cluster
-    from blobsync.jobs.output_copies import CopiedOutputs
-    from blobsync.jobs.outputs import JobOutputs
+    from blobsync.jobs.outputs import CopiedOutputs, JobOutputs
+    from blobsync.jobs.parse import FoundCause
     from blobsync.jobs.submit import Submitted
     from blobsync.jobs.watch import Attempt
     from blobsync.jobspec.code_choice import ChooseCode, ProjectOpener
     from blobsync.jobspec.describe import SubmitKeywords, SubmitRequest
     from blobsync.tunnels.job_tunnel import JobTunnel
     from blobsync.tunnels.node_apps import TunnelRequest
+
+
+class LogLine(NamedTuple):
+    """One line of a running job: its text, the process that wrote it (None: the system), and the log's name."""
+
+    text: str
+    rank: int | None
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobLog:
+    """The lines of one log; ``name`` is None where the job has no such log yet. ``fetched`` are all that are here."""
+
+    record: JobRecord
+    name: str | None
+    lines: tuple[str, ...]
+    fetched: FetchedLogs
+
+    def __repr__(self) -> str:
+        return f"<JobLog {self.name!r} of {self.record.run_id}: {len(self.lines):,} lines>"
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """One job with the last lines of rank 0, its logs, and, where it failed, the causes that are known."""
+
+    record: JobRecord
+    tail: tuple[str, ...]
+    fetched: FetchedLogs
+    causes: tuple[FoundCause, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<JobReport {self.record.run_id}: {self.record.state}, {len(self.causes)} causes>"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The known causes of failure that a job's logs show; ``is_retriable``: another try may help."""
+
+    record: JobRecord
+    causes: tuple[FoundCause, ...]
+    is_retriable: bool
+
+    def __repr__(self) -> str:
+        codes = ", ".join(found.cause.code for found in self.causes) or "no known cause"
+        return f"<Diagnosis of {self.record.run_id}: {codes}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Cancellation:
+    """Several jobs after a request to stop; ``errors`` name those that could not be asked, and why."""
+
+    records: tuple[JobRecord, ...]
+    errors: tuple[BlobsyncError, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Cancellation: {len(self.records) - len(self.errors):,} of {len(self.records):,} jobs>"
 
 
 # A command: words, never split again; one text alone is a line for the shell.
@@ -81,8 +138,7 @@ class Jobs:
 
     def plan(self, command: Command, **keywords: Unpack[SubmitKeywords]) -> PlannedJob:
         """What :meth:`submit` would submit; nothing is uploaded, submitted or recorded."""
-        from blobsync.jobs.linked_folders import empty_links
-        from blobsync.jobs.submit import asked_text, plan_job
+        from blobsync.jobs.submit import asked_text, empty_links, plan_job
 
         cluster, request = self._asked(command, keywords)
         plan, warnings = plan_job(self._board, cluster, request, self._chooser(keywords, looks_only=True))
@@ -203,7 +259,7 @@ class Jobs:
 
         Each is verified, and none replaces another version: see ``failures``. Raises ``LocalFileError``.
         """
-        from blobsync.jobs.output_copies import copy_outputs
+        from blobsync.jobs.outputs import copy_outputs
 
         return copy_outputs(outputs, self._board.root, self._board.environ)
 

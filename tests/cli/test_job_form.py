@@ -8,8 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from blobsync.jobs.form.checked import check_form
-from blobsync.jobs.form.filled import JobForm
+from blobsync.jobs.form.filled import JobForm, check_form
 from blobsync.project.api import Project
 from tests.cli.conftest import Cli
 

@@ -15,7 +15,7 @@ from blobsync.backends.aml.replies import AmlReply
 from blobsync.backends.protocol import SeenJob, Surroundings
 from blobsync.base.process import SubprocessRunner
 from blobsync.config.model import Cluster
-from blobsync.jobs.experiment import with_others
+from blobsync.jobs.queries import with_others
 from blobsync.jobs.service import Board
 from blobsync.jobspec.spec import JobRef, JobSpec, RunInfo, State, own_inputs
 from tests.fakes.aml_configs import load

@@ -21,9 +21,8 @@ from blobsync.config.loader import load_cluster
 from blobsync.config.model import Cluster
 from blobsync.config.scaffold import with_changes
 from blobsync.config.yaml_lines import KeyPath
-from blobsync.jobs.form.checked import check_form
 from blobsync.jobs.form.fields import BY_NAME
-from blobsync.jobs.form.filled import AskedJob, JobForm
+from blobsync.jobs.form.filled import AskedJob, JobForm, check_form
 from blobsync.jobs.preflight import around
 from blobsync.jobspec.describe import SubmitRequest, describe
 from blobsync.jobspec.spec import CodeRef

@@ -11,10 +11,10 @@ from blobsync.base.errors import BlobsyncError, ConfigError, UsageError
 from blobsync.jobspec.elastic import Bounds, GivenBounds, bounds_of, demand_scalable, find_bounds
 from blobsync.jobspec.spec import JobSpec, State
 from blobsync.jobspec.topology import JobShape, Size, find_shape
+from blobsync.node.job import elastic_variables
 from blobsync.node.members import REJOIN_SECONDS, Next, after_end, final_code, was_killed
 from blobsync.node.ranks import NotReadyError, Ranks, master_address, ranks_of_node
 from blobsync.node.rendezvous import News, meeting_port
-from blobsync.node.torchrun import elastic_variables
 from tests.fakes.jobs import make_spec
 
 FILE = "aux_data/aml/aml.yaml"

@@ -15,7 +15,7 @@ from blobsync.base.check_results import CheckResult, CheckStatus
 from blobsync.base.errors import ProcessError
 from blobsync.base.process import Completed
 from blobsync.config.loader import load_cluster
-from blobsync.jobs.examine import examine_jobs
+from blobsync.jobs.preflight import examine_jobs
 from tests.fakes.aml_configs import ENTRY
 from tests.fakes.runner import Call, ScriptedRunner
 from tests.unit.project_files import NO_ENVIRON, ProjectFiles

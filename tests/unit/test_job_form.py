@@ -15,10 +15,17 @@ from blobsync.base.errors import BlobsyncError, ConfigError, NothingMatchedError
 from blobsync.config.job_keys import ONLY_ON
 from blobsync.config.known_keys import PLATFORMS
 from blobsync.config.loader import load_cluster, parse_overrides
-from blobsync.jobs.form.checked import CheckedForm, check_form
 from blobsync.jobs.form.fields import BY_NAME, FIELDS, choices_of, fields_of, known_key
-from blobsync.jobs.form.filled import AskedJob, JobForm, param_text, text_of_command, words_of
-from blobsync.jobs.form.filling import form_of_job
+from blobsync.jobs.form.filled import (
+    AskedJob,
+    CheckedForm,
+    JobForm,
+    check_form,
+    form_of_job,
+    param_text,
+    text_of_command,
+    words_of,
+)
 from blobsync.jobs.form.templates import load_template, remove_template, save_template, template_names
 from blobsync.jobs.preflight import around
 from blobsync.jobs.record import JobRecord

@@ -12,8 +12,7 @@ import pytest
 from blobsync.base.azure_urls import Secret
 from blobsync.base.errors import ConfigError, JobError, NothingMatchedError, UsageError
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
-from blobsync.jobs.output_copies import copy_outputs
-from blobsync.jobs.outputs import OutputPlace, demand_mapped, list_outputs, output_places
+from blobsync.jobs.outputs import OutputPlace, copy_outputs, demand_mapped, list_outputs, output_places
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.service import Board
 from blobsync.jobspec.describe import SubmitRequest, describe

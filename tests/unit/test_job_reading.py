@@ -18,8 +18,7 @@ from blobsync.config.loader import load_cluster
 from blobsync.jobs.compare import ComparedFiles, compare_files, compare_records
 from blobsync.jobs.history import History
 from blobsync.jobs.home import Home
-from blobsync.jobs.log_text import LINE_CHARS, PIECE_BYTES, inert_line, log_piece
-from blobsync.jobs.logs import FetchedLogs
+from blobsync.jobs.logs import LINE_CHARS, PIECE_BYTES, FetchedLogs, inert_line, log_piece
 from blobsync.jobs.node_use import node_of_log, node_use
 from blobsync.jobs.queries import JobReading
 from blobsync.jobs.record import JobFilter, JobRecord

@@ -14,8 +14,7 @@ import pytest
 
 from blobsync.backends.kubernetes.kubectl import Kubectl, KubernetesRefusal, find_kubectl
 from blobsync.backends.kubernetes.pod_logs import PodLogs
-from blobsync.backends.kubernetes.pod_times import states_over_time
-from blobsync.backends.kubernetes.replies import Pod, job_info, read_jobs, read_pods, read_warnings
+from blobsync.backends.kubernetes.replies import Pod, job_info, read_jobs, read_pods, read_warnings, states_over_time
 from blobsync.base.errors import (
     BackendDeniedError,
     BackendFailingError,

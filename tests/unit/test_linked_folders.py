@@ -15,9 +15,8 @@ from blobsync.base.errors import StorageError
 from blobsync.base.process import Completed
 from blobsync.code.project_code import CodeProject
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
-from blobsync.jobs.linked_folders import empty_links
 from blobsync.jobs.service import Board
-from blobsync.jobs.submit import asked_text, submit
+from blobsync.jobs.submit import asked_text, empty_links, submit
 from blobsync.jobspec.code_choice import CodeChoice
 from blobsync.jobspec.describe import SubmitRequest, describe
 from blobsync.jobspec.spec import CodeRef

@@ -255,7 +255,7 @@ def test_a_stopped_process_leaves_nothing_on_its_node_once_the_others_have_ended
 
 def test_a_signal_that_arrives_while_the_program_is_started_is_not_lost(node: Node) -> None:
     script = (
-        "import os, signal, sys; from pathlib import Path; from blobsync.node.arguments import parse_arguments\n"
+        "import os, signal, sys; from pathlib import Path; from blobsync.node.job import parse_arguments\n"
         "from blobsync.node.job import NodeJob; from blobsync.node.ranks import ranks_of_node\n"
         "from blobsync.node.stopping import HeldSignals, run_processes; from blobsync.jobspec.spec import JobSpec\n"
         "words = parse_arguments(sys.argv[1:]); spec = JobSpec.from_json(words.job.read_text())\n"

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from blobsync.jobspec.spec import FolderLink
-from blobsync.node.arguments import parse_arguments
-from blobsync.node.job import NodeJob
+from blobsync.node.job import NodeJob, parse_arguments
 from blobsync.node.ranks import (
     NotReadyError,
     Ranks,

@@ -20,12 +20,10 @@ from blobsync.backends.kubernetes.naming import CANCELED_NOTE, RENEWED_NOTE, obj
 from blobsync.backends.kubernetes.place import Place, recorded_place
 from blobsync.backends.kubernetes.pod import CONTAINER, FILES, RUN_DIR
 from blobsync.backends.kubernetes.pod_logs import KnownBytes, PodLogs
-from blobsync.backends.kubernetes.pod_times import states_over_time
-from blobsync.backends.kubernetes.replies import KubernetesJob, Pod
+from blobsync.backends.kubernetes.replies import KubernetesJob, Pod, holders_of, read_cluster, states_over_time
 from blobsync.backends.kubernetes.request import SECRETS_KEY, build_kubernetes, pull_login
 from blobsync.backends.kubernetes.settings import read_settings
 from blobsync.backends.kubernetes.submission import DOUBTFUL, Submission
-from blobsync.backends.kubernetes.summary import holders_of, read_cluster
 from blobsync.backends.protocol import (
     Accepted,
     ClusterSummary,

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from blobsync.backends.kubernetes.kubectl import Kubectl, KubernetesRefusal
-from blobsync.backends.kubernetes.kueue import demand_queue
-from blobsync.backends.kubernetes.place import Place
+from blobsync.backends.kubernetes.kubectl import CLUSTER_WIDE, Kubectl, KubernetesRefusal, Right
+from blobsync.backends.kubernetes.place import Place, demand_queue
 from blobsync.backends.kubernetes.pod_security import RESTRICTED, enforced_level
 from blobsync.backends.kubernetes.request import KubernetesRequest
-from blobsync.backends.kubernetes.rights import CLUSTER_WIDE, Right
 from blobsync.backends.kubernetes.settings import KubernetesSettings
 from blobsync.base.check_results import CheckResult, CheckStatus, failed_check
 from blobsync.base.errors import BackendDeniedError, BlobsyncError, JobNotFoundError, SubmissionError

@@ -1,4 +1,7 @@
-"""One namespace of one cluster: the paths of its objects, and what is asked of them."""
+"""One namespace of one cluster: the paths of its objects, and Kueue's queues in it.
+
+https://kueue.sigs.k8s.io
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from blobsync.backends.kubernetes.kubectl import Kubectl
+from blobsync.backends.kubernetes.kubectl import CLUSTER_WIDE, Kubectl
 from blobsync.backends.kubernetes.naming import MANAGED_BY, RUN_LABEL, US
-from blobsync.backends.kubernetes.rights import CLUSTER_WIDE
+from blobsync.base.errors import BackendUnavailableError, JobNotFoundError, SubmissionError
 from blobsync.jobspec.spec import JobRef
 
 # So many jobs are asked for by their names; of more, all of ours.
@@ -94,3 +97,33 @@ def recorded_place(ref: JobRef) -> tuple[str, str] | None:
     context, _, namespace = ref.place.rpartition("/")
     fine = _CONTEXT.fullmatch(context) and _NAMESPACE.fullmatch(namespace)
     return (context, namespace) if fine else None
+
+
+_KUEUE = "/apis/kueue.x-k8s.io"
+_VERSION = re.compile(r"kueue\.x-k8s\.io/v[0-9a-z]{1,20}")
+
+
+def demand_queue(place: Place, queue: str) -> None:
+    """Raises ``SubmissionError`` where nobody would ever start a job of this queue, and what asking raises.
+
+    https://kubernetes.io/docs/reference/using-api/#api-groups: a group says which version it prefers.
+    """
+    try:
+        preferred = place.kubectl.get(_KUEUE).get("preferredVersion")
+    except JobNotFoundError:
+        raise SubmissionError(
+            f"the cluster has no Kueue, so that a job of the queue {queue} would wait for ever",
+            hint="omit kubernetes.queue, or install Kueue",
+        ) from None
+    version = str(preferred.get("groupVersion")) if isinstance(preferred, dict) else ""
+    if not _VERSION.fullmatch(version):
+        raise BackendUnavailableError("cannot find out which version of Kueue the cluster runs")
+    namespace = place.namespace
+    try:
+        place.kubectl.get(f"/apis/{version}/namespaces/{namespace}/localqueues/{queue}")
+    except JobNotFoundError:
+        shown = place.kubectl.shown("get", "localqueues", "-n", namespace)
+        raise SubmissionError(
+            f"the namespace {namespace} has no queue {queue}, so that the job would wait for ever",
+            hint=f"see what there is: {shown}",
+        ) from None

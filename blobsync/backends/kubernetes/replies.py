@@ -1,4 +1,9 @@
-"""What the server says about jobs, as values. Pure; whatever is missing or of another type counts as not said."""
+"""What the server says about jobs, pods and the cluster, as values. Pure; what is missing or of another type counts
+as not said.
+
+https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#PodStatus: times are to the second.
+Pods that are gone have no times any more.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +28,9 @@ from blobsync.backends.kubernetes.naming import (
     RUN_LABEL,
 )
 from blobsync.backends.kubernetes.pod import CONTAINER
+from blobsync.backends.protocol import ClusterSummary, Holder
 from blobsync.base.quoted import quoted
-from blobsync.jobspec.spec import RUN_ID, SETUP_FAILED_EXIT, RunInfo, State
+from blobsync.jobspec.spec import RUN_ID, SETUP_FAILED_EXIT, RunInfo, State, StateChange
 
 # https://kubernetes.io/docs/concepts/containers/images/: what the kubelet says of an image that does not come.
 _IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
@@ -489,3 +495,85 @@ def _when(body: Mapping[str, Any], *path: str) -> float | None:
         return datetime.fromisoformat(f"{_text(body, *path)[:19]}+00:00").timestamp()
     except (ValueError, OverflowError, OSError):
         return None
+
+
+def states_over_time(job: KubernetesJob, pods: Sequence[Pod]) -> tuple[StateChange, ...]:
+    """When as many nodes as it needs were made ready and ran, and when they were lost and waited again."""
+    times = {time for pod in pods for time in (pod.begun, pod.ran, _lost_at(pod, pods)) if time is not None}
+    found: list[StateChange] = []
+    for time in sorted(times):
+        before = found[-1].state if found else State.QUEUED
+        state = _state_at(time, job, pods)
+        if state is not before:
+            tries = [pod.attempt for pod in pods if pod.begun is not None and pod.begun <= time]
+            found.append(StateChange(time, state, max(tries, default=0)))
+    return tuple(found)
+
+
+def _lost_at(pod: Pod, pods: Sequence[Pod]) -> float | None:
+    """When another try had to take its place; one that ended otherwise ends the job, or has done its part."""
+    again = any(other.index == pod.index and other.attempt > pod.attempt for other in pods)
+    return pod.finished if again or pod.evicted else None
+
+
+def _state_at(time: float, job: KubernetesJob, pods: Sequence[Pod]) -> State:
+    """As ``replies.job_state`` has it; how many nodes are wanted now says nothing about that time."""
+    there: dict[int, bool] = {}
+    for pod in pods:
+        lost = _lost_at(pod, pods)
+        if pod.begun is not None and pod.begun <= time and (lost is None or lost > time):
+            there[pod.index] = pod.ran is not None and pod.ran <= time
+    if sum(there.values()) >= job.least:
+        return State.RUNNING
+    return State.PREPARING if len(there) >= job.least else State.QUEUED
+
+
+def read_cluster(
+    nodes: Sequence[Mapping[str, Any]], pods: Sequence[Pod], jobs: Sequence[KubernetesJob], gpu_resource: str
+) -> ClusterSummary:
+    """``pods`` are all that may be seen; ``jobs`` are ours."""
+    usable = [node for node in nodes if _is_ready(node)]
+    names = {str(_at(node, "metadata", "name")) for node in usable}
+    here = [pod for pod in pods if pod.node in names and not pod.is_over]
+    total = sum(_whole(_at(node, "status", "allocatable", gpu_resource)) for node in usable)
+    states = [job_state(job, [pod for pod in pods if pod.job == job.name]) for job in jobs]
+    unusable = len(nodes) - len(usable)
+    return ClusterSummary(
+        nodes_total=len(nodes),
+        nodes_free=len(names - {pod.node for pod in here if pod.job}),
+        gpus_total=total,
+        gpus_free=max(0, total - sum(pod.gpus for pod in here)),
+        jobs_running=sum(state in (State.RUNNING, State.PREPARING) for state in states),
+        jobs_queued=sum(state is State.QUEUED for state in states),
+        notes=(f"{unusable} nodes are not ready, or take no pods",) if unusable else (),
+    )
+
+
+def holders_of(jobs: Sequence[KubernetesJob], pods: Sequence[Pod]) -> tuple[Holder, ...]:
+    """Jobs of blobsync that have, or wait for, nodes; the user is the one in a job's id."""
+    found = []
+    for job in jobs:
+        own = [pod for pod in pods if pod.job == job.name and not pod.is_over]
+        state = job_state(job, [pod for pod in pods if pod.job == job.name])
+        if not state.is_final:
+            user = job.run_id.partition("_")[0]
+            found.append(Holder(user, job.name, job.run_id, state, sum(pod.gpus for pod in own), job.nodes))
+    return tuple(found)
+
+
+def _is_ready(node: Mapping[str, Any]) -> bool:
+    conditions = _at(node, "status", "conditions")
+    ready = [one for one in conditions if isinstance(one, Mapping) and one.get("type") == "Ready"] if conditions else []
+    return not _at(node, "spec", "unschedulable") and all(one.get("status") == "True" for one in ready)
+
+
+def _at(body: Mapping[str, Any], *path: str) -> Any:
+    here: Any = body
+    for part in path:
+        here = here.get(part) if isinstance(here, Mapping) else None
+    return here
+
+
+def _whole(value: object) -> int:
+    text = str(value)
+    return int(text) if text.isascii() and text.isdigit() else 0

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from blobsync.backends.kubernetes.mounting import Mount, find_mounts, on_node
 from blobsync.backends.kubernetes.naming import (
     CONTAINER_NOTE,
     ELASTIC_NOTE,
@@ -28,7 +27,7 @@ from blobsync.backends.kubernetes.naming import (
     object_name,
     pull_name,
 )
-from blobsync.backends.kubernetes.pod import node_files, pod_template
+from blobsync.backends.kubernetes.pod import Mount, find_mounts, node_files, on_node, pod_template
 from blobsync.backends.kubernetes.pod_security import RESTRICTED_CONTEXT
 from blobsync.backends.kubernetes.settings import KubernetesSettings
 from blobsync.jobspec.node_sas import rights_needed

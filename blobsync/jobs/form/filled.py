@@ -1,7 +1,11 @@
-"""A filled form as a value, and the submission that it stands for, with every mistake at its field. Pure.
+"""A filled form: its checks, the submission that it stands for, and a form filled from a recorded job. Pure.
 
 ``-p`` is written as JSON, which is YAML too. A command is read as words where a shell would read the same words from
 them, quoted its way; anything else is a line for the shell.
+
+A form from a recorded job (Load from history) asks for the same again when it is submitted as it is. What ``-p`` and
+``-n`` changed is in the job's home, without credentials; variables are those of the job's specification that the
+cluster file of today does not set to the same. Values of secret variables are not recorded, and stay out.
 """
 
 from __future__ import annotations
@@ -9,21 +13,43 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blobsync.base.errors import BlobsyncError, ConfigError
+from blobsync.base.errors import BlobsyncError, ConfigError, UsageError
 from blobsync.config.known_keys import Kind
-from blobsync.config.loader import SHOWN, apply_overrides, parse_overrides
+from blobsync.config.loader import SHOWN, ClusterFile, apply_overrides, find_cluster_file, load_cluster, parse_overrides
 from blobsync.config.model import Cluster
 from blobsync.config.typed import FOLDER_SUFFIX
 from blobsync.config.yaml_lines import Document
-from blobsync.jobs.form.fields import BY_NAME, FIELDS, INCLUDE, MODE, FieldEntry, FormField, key_on, known_key
-from blobsync.jobspec.describe import SLURM_OPTIONS, SubmitRequest
+from blobsync.jobs.form.fields import (
+    BY_NAME,
+    FIELDS,
+    INCLUDE,
+    MODE,
+    FieldEntry,
+    FormField,
+    fields_of,
+    key_on,
+    known_key,
+)
+from blobsync.jobs.preflight import refusals
+from blobsync.jobs.record import JobRecord
+from blobsync.jobspec.describe import (
+    SLURM_OPTIONS,
+    SubmitRequest,
+    demand_command,
+    elastic_bounds,
+    read_seconds,
+    shape_of,
+)
+from blobsync.jobspec.spec import JobSpec
 
 if TYPE_CHECKING:
     from blobsync.jobspec.describe import SubmitKeywords
+
 
 _WHOLE = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 # JSON may hold them as they are, YAML not.
@@ -313,3 +339,161 @@ _ALSO = {
     "kubernetes.image": "docker.image",
     "singularity_sla_tier": "sla_tier",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedForm:
+    """A form, its mistakes, and what ``config check`` warns of.
+
+    ``known`` is the cluster without the form's changes, None where its file cannot be used; ``asked`` is None
+    where there is a mistake. ``changes`` are those of the cluster file, as far as they could be read.
+    """
+
+    form: JobForm
+    known: Cluster | None
+    asked: AskedJob | None = field(default=None, repr=False)
+    mistakes: tuple[FieldMistake, ...] = ()
+    warnings: tuple[str, ...] = ()
+    changes: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+def check_form(root: Path, form: JobForm, environ: Mapping[str, str]) -> CheckedForm:
+    """Read a form and find all its mistakes; never raises for them. Starts nothing and asks nobody."""
+    try:
+        known = load_cluster(root, form.cluster, environ=environ)
+    except BlobsyncError as error:
+        return CheckedForm(form, None, None, (FieldMistake.of("cluster", error),))
+    asked, mistakes = read_form(form, known)
+    found = list(mistakes)
+    try:
+        loaded = ClusterFile(root, find_cluster_file(root, form.cluster, environ), asked.overrides, environ)
+    except BlobsyncError as error:
+        return CheckedForm(form, known, None, (*found, FieldMistake.of("other", error)), changes=asked.overrides)
+    found += [_placed(problem) for problem in loaded.problems]
+    if loaded.cluster is not None:
+        found += _refused(loaded.cluster, asked, environ)
+    distinct = tuple({(one.field, one.message): one for one in found}.values())
+    warnings = (*loaded.warnings, *loaded.job_notes)
+    return CheckedForm(form, known, None if distinct else asked, distinct, warnings, asked.overrides)
+
+
+def _refused(cluster: Cluster, asked: AskedJob, environ: Mapping[str, str]) -> Iterator[FieldMistake]:
+    request = asked.request
+    told: set[str] = set()
+    for name, error in _each(cluster, asked):
+        told.add(error.message)
+        yield FieldMistake.of(name, error)
+    # A missing command must not hide the rest.
+    for error in refusals(cluster, environ, replace(request, argv=request.argv or ("true",))):
+        if error.message not in told:
+            yield _placed(error)
+
+
+def _each(cluster: Cluster, asked: AskedJob) -> Iterator[tuple[str, BlobsyncError]]:
+    """What the parts of the request say by themselves: one mistake must not hide another."""
+    request = asked.request
+    size = "nodes" if request.nodes and asked.num_gpu is None else "num_gpu"
+    parts: tuple[tuple[str, Callable[[], object]], ...] = (
+        ("command", lambda: demand_command(request)),
+        ("elastic" if request.elastic else "", lambda: elastic_bounds(cluster, request)),
+        (size, lambda: shape_of(cluster, request)),
+        ("timeout", lambda: read_seconds(cluster, "timeout")),
+    )
+    told: set[str] = set()
+    for name, look in parts:
+        try:
+            look()
+        except BlobsyncError as error:
+            # The size of an elastic job depends on its bounds.
+            if error.message not in told:
+                yield name if isinstance(error, UsageError) and name else _field(error), error
+            told.add(error.message)
+
+
+def _placed(error: BlobsyncError) -> FieldMistake:
+    return FieldMistake.of(_field(error), error)
+
+
+def _field(error: BlobsyncError) -> str:
+    """The field of an error: that of its key; those of the file itself belong to the cluster."""
+    key = error.key if isinstance(error, ConfigError) else None
+    return (field_of_key(key) if key else "") or "cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class FilledForm:
+    """A form, and a sentence for each thing that it could not be filled with."""
+
+    form: JobForm
+    notes: tuple[str, ...] = ()
+
+
+def form_of_job(record: JobRecord, known: Cluster | None) -> FilledForm:
+    """The form for a recorded job; ``known`` is its cluster as its file is today, None where that cannot be used."""
+    spec, home = record.spec, record.home
+    param: dict[str, Any] = dict(apply_overrides(Document(SHOWN, {}, {}), home.overrides).values if home else {})
+    values = {"command": text_of_command(spec.argv), "name": spec.name}
+    gpus = param.pop("num_gpu", None)
+    values["num_gpu"] = "" if gpus is None else str(gpus)
+    values |= _size(spec)
+    values |= {name: str(spec.options[name]) for name in SLURM_OPTIONS if spec.options.get(name)}
+    if known is not None:
+        param.pop("env", None)
+        values["env"] = _variables(spec, known)
+        for each in fields_of(known.platform):
+            if each.key and each.key not in ("num_gpu", "env"):
+                values[each.name] = _take(param, each, known)
+        values |= _folders(param)
+    values["other"] = param_text(param) if param else ""
+    notes = [f"{name}: its value is not recorded" for name in spec.secret_env if known is None or name not in known.env]
+    if home is None:
+        notes.append("an older blobsync recorded this job: what -p changed is not known")
+    return FilledForm(JobForm(spec.cluster, {name: text for name, text in values.items() if text}), tuple(notes))
+
+
+def _size(spec: JobSpec) -> dict[str, str]:
+    elastic = f"{spec.min_nodes}:{spec.max_nodes}" if spec.is_elastic else ""
+    nodes = str(spec.nodes) if spec.nodes > 1 or elastic else ""
+    each = max(spec.procs_per_node, spec.workers_per_node)
+    return {"elastic": elastic, "nodes": nodes, "single": "yes" if each == 1 and spec.gpus_per_node > 1 else ""}
+
+
+def _variables(spec: JobSpec, known: Cluster) -> str:
+    """Those that the cluster file of today would not give the job."""
+    own = {name: value for name, value in spec.env.items() if known.env.get(name) != value}
+    return "\n".join(f"{name}={value}" for name, value in own.items() if "\n" not in value)
+
+
+def _take(param: dict[str, Any], each: FormField, known: Cluster) -> str:
+    """The text of a field; its key is then no longer one of the others."""
+    *around, last = key_on(each, known).split(".")
+    here: Any = param
+    for part in around:
+        here = here.get(part) if isinstance(here, Mapping) else None
+    value = here.get(last) if isinstance(here, dict) else None
+    if isinstance(value, list) and all(isinstance(line, str) and "\n" not in line for line in value):
+        value = "\n".join(value)
+    if isinstance(value, bool) != (each.entry is FieldEntry.FLAG) or not isinstance(value, (str, int)):
+        return ""
+    assert isinstance(here, dict)
+    del here[last]
+    if around and not here:
+        param.pop(around[0])
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def _folders(param: dict[str, Any]) -> dict[str, str]:
+    """The modes and parts of folder entries; an entry that says more stays among the other keys."""
+    found: dict[str, str] = {}
+    entries = param.get("config_param")
+    for key, entry in list(entries.items()) if isinstance(entries, dict) else ():
+        name = key.removesuffix(FOLDER_SUFFIX)
+        if not isinstance(entry, Mapping) or not entry or entry.keys() - {"mode", "include"}:
+            continue
+        mode, parts = entry.get("mode", ""), entry.get("include", [])
+        if isinstance(mode, str) and isinstance(parts, list) and all(isinstance(part, str) for part in parts):
+            found |= {f"{MODE}{name}": mode, f"{INCLUDE}{name}": "; ".join(parts)}
+            del param["config_param"][key]
+    if entries == {}:
+        del param["config_param"]
+    return found

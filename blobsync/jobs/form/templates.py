@@ -19,8 +19,7 @@ from blobsync.config.loader import parse_overrides
 from blobsync.config.scaffold import NewFile
 from blobsync.config.yaml_lines import read_document
 from blobsync.jobs.form.fields import BY_NAME, INCLUDE, MODE
-from blobsync.jobs.form.filled import MOST_CHARS, JobForm
-from blobsync.jobs.form.filling import FilledForm
+from blobsync.jobs.form.filled import MOST_CHARS, FilledForm, JobForm
 from blobsync.jobs.home import is_secret
 from blobsync.jobspec.describe import is_secret_name
 from blobsync.local.names import new_temporary_name, safe_name

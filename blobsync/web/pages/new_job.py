@@ -21,9 +21,8 @@ from blobsync.code.project_code import Code
 from blobsync.config.known_keys import FOLDER_MODES
 from blobsync.config.loader import cluster_names
 from blobsync.config.trusted_code import demand_digest, trust_code
-from blobsync.jobs.form.checked import CheckedForm
 from blobsync.jobs.form.fields import INCLUDE, MODE, FieldEntry, FormField, key_on
-from blobsync.jobs.form.filled import JobForm
+from blobsync.jobs.form.filled import CheckedForm, JobForm
 from blobsync.jobs.record import JobFilter
 from blobsync.project.job_forms import JobForms
 from blobsync.project.open_jobs import open_job_forms, open_job_reading, open_jobs
