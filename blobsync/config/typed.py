@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blobsync.base.amounts import count_text
 from blobsync.base.azure_urls import Secret
 from blobsync.base.errors import ConfigError
 from blobsync.config.known_keys import GONE_PLATFORMS, PROGRAM_FORM, Key, Kind
-from blobsync.config.yaml_lines import Document, KeyPath
+
+if TYPE_CHECKING:
+    # Nodes, which have no PyYAML, use ``nearest``.
+    from blobsync.config.yaml_lines import Document, KeyPath
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
