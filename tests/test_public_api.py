@@ -129,7 +129,7 @@ _FEW = {"ClusterSummary", "Docker", "FolderLink"}
 
 # What is handed out, and is nobody's to build on.
 _INSIDE = {
-    *("Board", "CodeProject", "Connections", "StateDir"),
+    *("JobService", "CodeProject", "Connections", "StateDir"),
     *(
         "BlobStore",
         "Home",

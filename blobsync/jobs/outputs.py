@@ -29,7 +29,7 @@ from blobsync.config.mapping import Resolution, is_below, resolve
 from blobsync.config.model import DEFAULT_CLUSTER, Cluster, StorageAccount
 from blobsync.config.trusted_links import load_trusted_links
 from blobsync.jobs.record import JobRecord
-from blobsync.jobs.service import Board
+from blobsync.jobs.service import JobService
 from blobsync.jobspec.node_sas import known_accounts
 from blobsync.jobspec.spec import OWN_OUTPUT, FolderLink, JobSpec, batchai_settings, container_url
 from blobsync.local.files import LocalFolder, SourceFile, hash_file
@@ -99,7 +99,7 @@ class JobOutputs:
 
     record: JobRecord
     files: tuple[OutputFile, ...]
-    board: Board = field(repr=False, compare=False)
+    service: JobService = field(repr=False, compare=False)
     paths: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -108,7 +108,7 @@ class JobOutputs:
 
     def is_here(self, one: OutputFile) -> bool:
         """Whether the file on a disk is the one at its path of the project."""
-        return one.on_disk is not None and is_same(one.on_disk, self.board.root / one.path)
+        return one.on_disk is not None and is_same(one.on_disk, self.service.root / one.path)
 
     @property
     def are_here(self) -> bool:
@@ -121,19 +121,19 @@ class JobOutputs:
         Raises ``UsageError`` for a file on a disk whose blob is not there or not the same, ``MappingError`` where the
         project has no blob for it, ``CredentialError`` where the account cannot sign such a link.
         """
-        board, cluster = self.board, self.board.cluster_of(self.record)
+        service, cluster = self.service, self.service.cluster_of(self.record)
         if one.blob is None:
-            place = resolve(one.path, cwd=board.root, root=board.root, cluster=cluster)
+            place = resolve(one.path, cwd=service.root, root=service.root, cluster=cluster)
             self._demand_uploaded(one, cluster, place)
             blob, account = place.remote, place.entry.account
         else:
-            blob, account = one.blob, _account(board, cluster, str(one.blob.container))
+            blob, account = one.blob, _account(service, cluster, str(one.blob.container))
         seconds, cli_login = int(expiry.total_seconds()), cluster.flag("use_cli_auth")
-        return sas_url(account, blob, READ_BLOB, seconds, environ=board.environ, use_cli_auth=cli_login)
+        return sas_url(account, blob, READ_BLOB, seconds, environ=service.environ, use_cli_auth=cli_login)
 
     def _demand_uploaded(self, one: OutputFile, cluster: Cluster, place: Resolution) -> None:
         """Raise ``UsageError`` unless the file's blob has the same bytes."""
-        with self.board.store(cluster, place.entry.account) as store:
+        with self.service.store(cluster, place.entry.account) as store:
             blob = store.head(place.remote.name)
         other = "" if cluster.name == DEFAULT_CLUSTER else f"-c {cluster.name} "
         path = shlex.quote(one.path)
@@ -189,14 +189,14 @@ def _batchai_place(spec: JobSpec, name: str, path: str) -> OutputPlace | None:
     return OutputPlace(name, folder, below[len(folder.name) + 1 :])
 
 
-def list_outputs(board: Board, record: JobRecord, asked: str = "") -> JobOutputs:
+def list_outputs(service: JobService, record: JobRecord, asked: str = "") -> JobOutputs:
     """What is there now, below ``asked`` (empty: all of it).
 
     Raises ``NothingMatchedError`` if the job has no outputs, or none of that name; ``CredentialError`` and the
     container's errors; ``JobError`` for a disk that is not this machine's.
     """
     wanted = asked.strip("/")
-    if wanted and local_problem(wanted, str(board.root)):
+    if wanted and local_problem(wanted, str(service.root)):
         raise UsageError(f"{asked!a} is no path below the outputs of {record.run_id}")
     places = output_places(record.spec)
     if not places:
@@ -204,12 +204,12 @@ def list_outputs(board: Board, record: JobRecord, asked: str = "") -> JobOutputs
             f"{record.run_id} has no output folder that stays",
             hint="add output_folder to the cluster file, and output: per_job to give each job its own",
         )
-    cluster = board.cluster_of(record)
+    cluster = service.cluster_of(record)
     files: list[OutputFile] = []
     paths: list[str] = []
     for place in places:
         part = place.part(wanted)
-        found = list(_files(board, cluster, record, place, part))
+        found = list(_files(service, cluster, record, place, part))
         files += found
         if found and place.folder.mode != "link":
             paths += [one.path for one in found] if place.is_shared else [f"{place.path}/{part}".rstrip("/")]
@@ -220,13 +220,13 @@ def list_outputs(board: Board, record: JobRecord, asked: str = "") -> JobOutputs
             hint = f"blobsync outputs {record.run_id} lists the rest"
             raise NothingMatchedError(f"{record.run_id} has written nothing to {wanted}{yet}", hint=hint, path=asked)
         raise NothingMatchedError(f"{record.run_id} has written no {asked}", hint=f"its outputs: {known}", path=asked)
-    notes = tuple(sentence for place in places if (sentence := _elsewhere(board, place))) + tuple(
+    notes = tuple(sentence for place in places if (sentence := _elsewhere(service, place))) + tuple(
         f"{place.path} is shared by all jobs: these files changed while {record.run_id} ran; output: per_job in the"
         " cluster file gives each job its own"
         for place in places
         if place.is_shared
     )
-    return JobOutputs(record, tuple(sorted(files, key=lambda one: one.shown)), board, tuple(paths), notes)
+    return JobOutputs(record, tuple(sorted(files, key=lambda one: one.shown)), service, tuple(paths), notes)
 
 
 def demand_mapped(outputs: JobOutputs, cluster: Cluster) -> None:
@@ -243,20 +243,22 @@ def demand_mapped(outputs: JobOutputs, cluster: Cluster) -> None:
             )
 
 
-def _files(board: Board, cluster: Cluster, record: JobRecord, place: OutputPlace, part: str) -> Iterator[OutputFile]:
+def _files(
+    service: JobService, cluster: Cluster, record: JobRecord, place: OutputPlace, part: str
+) -> Iterator[OutputFile]:
     if place.folder.mode == "link":
-        found = _on_disk(board, cluster, record, place, part)
+        found = _on_disk(service, cluster, record, place, part)
     else:
-        account = _account(board, cluster, place.folder.container)
-        with board.store(cluster, account) as store:
+        account = _account(service, cluster, place.folder.container)
+        with service.store(cluster, account) as store:
             found = list(_in_container(store, place, part))
     yield from (one for one in found if not place.is_shared or _is_of(record, one.last_modified))
 
 
-def _elsewhere(board: Board, place: OutputPlace) -> str:
+def _elsewhere(service: JobService, place: OutputPlace) -> str:
     """A sentence if the linked folder is not the project's own."""
     source = place.folder.source
-    if place.folder.mode != "link" or is_same(Path(source), board.root / place.folder.name):
+    if place.folder.mode != "link" or is_same(Path(source), service.root / place.folder.name):
         return ""
     what = "is not the project's folder: --download copies from there" if Path(source).is_dir() else "is not there"
     return f"{place.folder.name} of this job is {source}, which {what}"
@@ -282,13 +284,15 @@ def _in_container(store: BlobStore, place: OutputPlace, part: str) -> Iterator[O
             yield OutputFile(place.id, below, path, blob.size, blob.last_modified, url.blob(blob.name))
 
 
-def _on_disk(board: Board, cluster: Cluster, record: JobRecord, place: OutputPlace, part: str) -> list[OutputFile]:
+def _on_disk(
+    service: JobService, cluster: Cluster, record: JobRecord, place: OutputPlace, part: str
+) -> list[OutputFile]:
     # Other people's records of jobs come from Azure ML.
     base = Path(place.folder.source, relative_name(place.below) if place.below else "")
     if cluster.platform == "slurm" and cluster.text("ssh"):
         raise JobError(
             f"the outputs of {record.run_id} are on {cluster.text('ssh')}, in {base}",
-            hint=f"{_copy_command(board, cluster, place, base)} brings them here;"
+            hint=f"{_copy_command(service, cluster, place, base)} brings them here;"
             f" mode: upload for {place.folder.name}_folder brings those of later jobs to the container",
         )
     start = base / part
@@ -305,19 +309,19 @@ def _on_disk(board: Board, cluster: Cluster, record: JobRecord, place: OutputPla
     return found
 
 
-def _copy_command(board: Board, cluster: Cluster, place: OutputPlace, base: Path) -> str:
+def _copy_command(service: JobService, cluster: Cluster, place: OutputPlace, base: Path) -> str:
     """What brings a folder of the login node here; rsync makes no folders above its own."""
-    there, here = shlex.quote(f"{cluster.text('ssh')}:{base}/"), shlex.quote(str(board.root / place.path))
+    there, here = shlex.quote(f"{cluster.text('ssh')}:{base}/"), shlex.quote(str(service.root / place.path))
     return f"mkdir -p {here} && rsync -a {there} {here}/"
 
 
-def _account(board: Board, cluster: Cluster, container: str) -> StorageAccount:
+def _account(service: JobService, cluster: Cluster, container: str) -> StorageAccount:
     """The account file that opens a container: one of the cluster file, or another one of the project."""
     known = known_accounts([cluster]).get(container)
-    folder = board.root / ACCOUNT_FOLDER
+    folder = service.root / ACCOUNT_FOLDER
     for path in sorted(folder.glob("*.y*ml")) if known is None and folder.is_dir() else ():
         with suppress(ConfigError):
-            account = AccountFile(path, f"{ACCOUNT_FOLDER}/{path.name}", board.environ).account
+            account = AccountFile(path, f"{ACCOUNT_FOLDER}/{path.name}", service.environ).account
             if account and str(account.container) == container:
                 return account
     if known is None:

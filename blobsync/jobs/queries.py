@@ -19,7 +19,7 @@ from blobsync.jobs.home import home_of
 from blobsync.jobs.logs import fetch_logs, rank_of
 from blobsync.jobs.parse import FoundCause, read_causes, summarise
 from blobsync.jobs.record import JobFilter, JobRecord
-from blobsync.jobs.service import Board, JobList
+from blobsync.jobs.service import JobList, JobService
 from blobsync.jobspec.spec import SERVICES, State, submission_time
 
 if TYPE_CHECKING:
@@ -45,15 +45,15 @@ class JobPage:
         return f"<JobPage: {len(self.records):,} of {self.total:,} jobs>"
 
 
-class JobReading:
+class JobQueries:
     """What pages show of the jobs of one project."""
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
+    def __init__(self, service: JobService) -> None:
+        self._service = service
 
     def page(self, chosen: JobFilter, *, limit: int, offset: int = 0) -> JobPage:
         """The newest jobs that are ``chosen``, from number ``offset`` on; asks no cluster."""
-        history = self._board.history
+        history = self._service.history
         counts = history.count_states(chosen)
         total = sum(count for state, count in counts.items() if not chosen.states or state in chosen.states)
         return JobPage(history.page(chosen, limit=limit, offset=offset), total, counts)
@@ -61,16 +61,16 @@ class JobReading:
     def refresh_unfinished(self) -> tuple[str, ...]:
         """Ask the clusters for the newest jobs that have not ended; returns why some could not be asked."""
         unfinished = tuple(state for state in State if not state.is_final)
-        records = self._board.history.page(JobFilter(unfinished), limit=MOST_ASKED)
-        return self._board.refresh(records).problems
+        records = self._service.history.page(JobFilter(unfinished), limit=MOST_ASKED)
+        return self._service.refresh(records).problems
 
     def clusters_of_jobs(self) -> tuple[str, ...]:
         """The clusters that have jobs, sorted."""
-        return self._board.history.clusters()
+        return self._service.history.clusters()
 
     def fetched(self, record: JobRecord) -> FetchedLogs:
         """The logs that are here already; asks nobody."""
-        return fetch_logs((), *self._board.log_folder(record))
+        return fetch_logs((), *self._service.log_folder(record))
 
     def log_piece(self, fetched: FetchedLogs, name: str, start: int | None = None, *, ended: bool = False) -> LogPiece:
         """Lines of one of the ``fetched`` logs from byte ``start`` on; without it, the last ones.
@@ -106,7 +106,7 @@ class JobReading:
         """Why a job failed, as far as its logs and its cluster say; none for one that did not."""
         if record.state is not State.FAILED:
             return ()
-        return summarise([*read_causes("the cluster", [record.reason]), *self._board.causes(fetched)])
+        return summarise([*read_causes("the cluster", [record.reason]), *self._service.causes(fetched)])
 
     def compare(self, left: JobRecord, right: JobRecord) -> ComparedJobs:
         """What was different between two jobs; the lists of their files are read where their code is kept."""
@@ -134,51 +134,51 @@ class JobReading:
 
         code = record.spec.code
         assert code is not None
-        cluster = self._board.cluster_of(record)
+        cluster = self._service.cluster_of(record)
         account = known_accounts([cluster]).get(code.container)
         if account is None:
             raise ConfigError(f"cluster {record.cluster} no longer knows {code.container}, where the code is")
-        with self._board.store(cluster, account) as store:
+        with self._service.store(cluster, account) as store:
             return published_files(store, code.blob, code.digest)
 
 
 def with_others(
-    board: Board, found: JobList, states: Collection[State], limit: int | None, cluster_name: str | None
+    service: JobService, found: JobList, states: Collection[State], limit: int | None, cluster_name: str | None
 ) -> JobList:
     """The list with the newest jobs of the experiment of this cluster (None: the default one); nothing is recorded.
 
     A service that does not answer costs a sentence. Clusters that keep no lists of their own add nothing.
     """
-    cluster = _service(board, cluster_name)
+    cluster = _experiment_cluster(service, cluster_name)
     # Where a cluster did not answer just now, asking again would only take time.
     if cluster is None or found.problems:
         return found
     try:
-        backend = board.backend(cluster)
+        backend = service.backend(cluster)
         if not isinstance(backend, Grouping):
             return found
         seen, experiment = tuple(backend.newest(states, limit)), backend.experiment
     except BlobsyncError as error:
         told = f"cluster {cluster.name}: {error.message}; jobs that this project did not submit are not shown"
         return replace(found, problems=(*found.problems, told))
-    others = (_record(board, cluster, one) for one in seen if not board.history.holds(one.spec.run_id))
+    others = (_record(service, cluster, one) for one in seen if not service.history.holds(one.spec.run_id))
     newest = sorted((*found.records, *others), key=lambda record: record.submitted, reverse=True)
     return replace(found, records=tuple(newest[:limit]), experiment=experiment)
 
 
-def _service(board: Board, name: str | None) -> Cluster | None:
-    if board.current and name in (None, board.current.name):
-        cluster = board.current
+def _experiment_cluster(service: JobService, name: str | None) -> Cluster | None:
+    if service.current and name in (None, service.current.name):
+        cluster = service.current
     else:
         try:
-            cluster = load_cluster(board.root, name, environ=board.environ)
+            cluster = load_cluster(service.root, name, environ=service.environ)
         except ConfigError:
             return None
     return cluster if cluster.platform in SERVICES else None
 
 
-def _record(board: Board, cluster: Cluster, seen: SeenJob) -> JobRecord:
-    now, home = time.time(), home_of(cluster, board.environ)
+def _record(service: JobService, cluster: Cluster, seen: SeenJob) -> JobRecord:
+    now, home = time.time(), home_of(cluster, service.environ)
     submitted = submission_time(seen.spec.run_id) or seen.submitted
     return JobRecord(
         seen.spec, seen.ref, cluster.platform, seen.info, submitted, home=home, confirmed=now, current=True

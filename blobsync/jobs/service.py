@@ -104,7 +104,7 @@ class JobList:
         return f"<JobList: {len(self.records):,} jobs{problems}>"
 
 
-class Board:
+class JobService:
     """The jobs of a project, on whatever cluster they are."""
 
     def __init__(

@@ -14,7 +14,7 @@ from typing import Any
 from blobsync.base.errors import BlobsyncError, ConfigError, UsageError
 from blobsync.config.model import Cluster
 from blobsync.jobs.record import JobFilter, JobRecord
-from blobsync.jobs.service import Board
+from blobsync.jobs.service import JobService
 from blobsync.jobs.standing import News, standing_of
 from blobsync.jobs.submit import hand_over, new_run_id
 from blobsync.jobspec.describe import SubmitRequest, describe, read_seconds
@@ -55,13 +55,13 @@ class SpreadRequest:
     planned: int = 0
 
 
-def spread_spec(board: Board, cluster: Cluster, request: SpreadRequest, place: SharedStore) -> JobSpec:
+def spread_spec(service: JobService, cluster: Cluster, request: SpreadRequest, place: SharedStore) -> JobSpec:
     """The specification. Raises ``ConfigError`` and ``UsageError`` for what the cluster cannot run."""
     plan = request.plan
     elastic = "" if cluster.platform in SERVICES else f"1:{plan.nodes}"
     asked = SubmitRequest(request.words, 0, nodes=plan.nodes, elastic=elastic)
     # What the file says of the jobs of its programs is none of a transfer's business.
-    spec = describe(replace(cluster, job_refusals=()), asked, new_run_id(board.environ), None)
+    spec = describe(replace(cluster, job_refusals=()), asked, new_run_id(service.environ), None)
     if plan.detach:
         _demand_limit(cluster, spec)
     each = request.cap_mbps / plan.workers if request.cap_mbps else None
@@ -80,7 +80,7 @@ def spread_spec(board: Board, cluster: Cluster, request: SpreadRequest, place: S
         "run": request.run,
         "planned": request.planned,
     }
-    orders["seal"] = orders_seal(run_key(board.environ, request.run), orders)
+    orders["seal"] = orders_seal(run_key(service.environ, request.run), orders)
     return replace(
         spec,
         env={},
@@ -89,7 +89,7 @@ def spread_spec(board: Board, cluster: Cluster, request: SpreadRequest, place: S
         logs=None,
         setup=(),
         options={"spread": orders},
-        node_archive=_archive(board, cluster, request, place),
+        node_archive=_archive(service, cluster, request, place),
     )
 
 
@@ -111,11 +111,13 @@ def _demand_limit(cluster: Cluster, spec: JobSpec) -> None:
         )
 
 
-def _archive(board: Board, cluster: Cluster, request: SpreadRequest, place: SharedStore) -> NodeArchiveRef | None:
+def _archive(
+    service: JobService, cluster: Cluster, request: SpreadRequest, place: SharedStore
+) -> NodeArchiveRef | None:
     """Where the job's nodes find blobsync; this machine's have it."""
     if cluster.platform == "local":
         return None
-    archive = node_archive(board.environ)
+    archive = node_archive(service.environ)
     if cluster.platform in SERVICES:
         # The service brings it, as the code of other jobs. Without a code_path the request is refused, which says so.
         code = cluster.code
@@ -130,15 +132,15 @@ class JobCrew:
     """The workers of a transfer, as a job; see :class:`blobsync.spread.spread_engine.Workforce`."""
 
     def __init__(
-        self, board: Board, clusters: tuple[Cluster, Cluster | None], request: SpreadRequest, place: SharedStore
+        self, service: JobService, clusters: tuple[Cluster, Cluster | None], request: SpreadRequest, place: SharedStore
     ) -> None:
         """``clusters``: the one whose nodes work, and the other one of a copy."""
-        self._board = board
+        self._service = service
         self._cluster, self._other = clusters
         self._request = request
         self._place = place
         self.record: JobRecord | None = None
-        self._news = News(board.note)
+        self._news = News(service.note)
 
     def start(self) -> None:
         """The job that works at the place already, or a new one."""
@@ -147,12 +149,12 @@ class JobCrew:
 
     def submit(self) -> JobRecord:
         """A new job."""
-        spec = spread_spec(self._board, self._cluster, self._request, self._place)
-        submitted = hand_over(self._board, self._cluster, spec, origin=self._other)
+        spec = spread_spec(self._service, self._cluster, self._request, self._place)
+        submitted = hand_over(self._service, self._cluster, spec, origin=self._other)
         self.record = submitted.record
         for warning in submitted.warnings:
-            self._board.note(warning)
-        self._board.note(f"job {self.record.run_id} on {self._cluster.name}: {self._request.plan.nodes} nodes")
+            self._service.note(warning)
+        self._service.note(f"job {self.record.run_id} on {self._cluster.name}: {self._request.plan.nodes} nodes")
         return self.record
 
     def find(self) -> JobRecord | None:
@@ -160,10 +162,10 @@ class JobCrew:
         stands at the place is asked: others may write there."""
         alive = JobFilter(states=tuple(state for state in State if not state.is_final))
         here = (self._request.path, self._request.claims)
-        for known in self._board.history.page(alive, limit=_MOST_JOBS):
+        for known in self._service.history.page(alive, limit=_MOST_JOBS):
             orders = known.spec.spread or {}
             if orders.get("container") == self._request.container and orders.get("path") in here:
-                fresh = self._board.refresh([known])[0]
+                fresh = self._service.refresh([known])[0]
                 if not fresh.info.state.is_final:
                     return fresh
         return None
@@ -179,7 +181,7 @@ class JobCrew:
         """How the job ended; notes what keeps it from running."""
         if self.record is None:
             return "it was never there"
-        found = self._board.refresh([self.record])
+        found = self._service.refresh([self.record])
         self.record = found[0]
         self._news.tell(self.record, found.problems)
         info = self.record.info
@@ -200,10 +202,10 @@ class JobCrew:
         if self.record is None:
             return
         try:
-            self._board.cancel(self.record)
+            self._service.cancel(self.record)
         except BlobsyncError as error:
             job = self.record.run_id
-            self._board.note(f"the job {job} was not stopped: {error.message}; stop it with blobsync abort {job}")
+            self._service.note(f"the job {job} was not stopped: {error.message}; stop it with blobsync abort {job}")
 
 
 def demand_shared(cluster: Cluster) -> None:

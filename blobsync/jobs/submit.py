@@ -20,7 +20,7 @@ from blobsync.config.model import Cluster, FolderEntry
 from blobsync.jobs.batchai.files import MovedJob, translate_again
 from blobsync.jobs.home import home_of
 from blobsync.jobs.record import JobRecord
-from blobsync.jobs.service import Board, settings_of
+from blobsync.jobs.service import JobService, settings_of
 from blobsync.jobspec.code_choice import ChooseCode, CodeChoice, demand_known
 from blobsync.jobspec.describe import SubmitRequest, demand_platform, describe, find_mirror, is_output, shape_of
 from blobsync.jobspec.hold import entering_command, hold_text
@@ -31,26 +31,28 @@ from blobsync.jobspec.topology import job_size_text
 from blobsync.jobspec.transfer_key import with_run_key
 
 
-def empty_links(board: Board, cluster: Cluster, spec: JobSpec) -> Iterator[str]:
+def empty_links(service: JobService, cluster: Cluster, spec: JobSpec) -> Iterator[str]:
     """A sentence for each; a place, or a container, that does not answer at once is passed over."""
     for folder in spec.folders:
         entry = cluster.folder(folder.name)
         if folder.mode != "link" or entry is None or entry.storage_type == "file":
             continue
         try:
-            is_there = _look(board, cluster, folder)
-            if is_there is not None and _has_blobs(board, cluster, entry):
+            is_there = _look(service, cluster, folder)
+            if is_there is not None and _has_blobs(service, cluster, entry):
                 yield _sentence(folder, entry, is_there=is_there)
         except BlobsyncError:
             # No job is refused for it; what it needs of both, its own errors say.
             continue
 
 
-def _look(board: Board, cluster: Cluster, folder: FolderLink) -> bool | None:
+def _look(service: JobService, cluster: Cluster, folder: FolderLink) -> bool | None:
     """None: there is something in it. Else whether it is there at all. Raises ``BlobsyncError``."""
     settings = settings_of(cluster)
     if cluster.platform == "slurm" and settings.get("ssh"):
-        login = LoginNode(board.process, str(settings["ssh"]), board.environ, str(settings.get("python") or "python3"))
+        login = LoginNode(
+            service.process, str(settings["ssh"]), service.environ, str(settings.get("python") or "python3")
+        )
         done = login.run(("ls", "-A", folder.source))
         return None if done.stdout.strip() else done.returncode == 0
     try:
@@ -59,8 +61,8 @@ def _look(board: Board, cluster: Cluster, folder: FolderLink) -> bool | None:
         return False
 
 
-def _has_blobs(board: Board, cluster: Cluster, entry: FolderEntry) -> bool:
-    with board.impatient_store(cluster, entry.account) as store:
+def _has_blobs(service: JobService, cluster: Cluster, entry: FolderEntry) -> bool:
+    with service.impatient_store(cluster, entry.account) as store:
         return any(True for _ in store.list_blobs(f"{entry.path}/" if entry.path else ""))
 
 
@@ -87,17 +89,17 @@ def new_run_id(environ: Mapping[str, str], now: float | None = None) -> str:
 
 
 def plan_job(
-    board: Board, cluster: Cluster, request: SubmitRequest, choose_code: ChooseCode
+    service: JobService, cluster: Cluster, request: SubmitRequest, choose_code: ChooseCode
 ) -> tuple[Plan, tuple[str, ...]]:
     """What would be submitted, and warnings; nothing is submitted, signed or recorded."""
     demand_platform(cluster)
-    run_id = new_run_id(board.environ)
+    run_id = new_run_id(service.environ)
     # Errors of the request come before any code is read or uploaded.
     with cluster.naming_lines():
         describe(cluster, request, run_id, None)
         code = choose_code(cluster)
-        spec = _with_node_archive(board, describe(cluster, request, run_id, code.ref))
-        plan = board.backend(cluster).plan(spec)
+        spec = _with_node_archive(service, describe(cluster, request, run_id, code.ref))
+        plan = service.backend(cluster).plan(spec)
     return plan, code.warnings + plan.warnings + cluster.job_notes
 
 
@@ -113,23 +115,23 @@ def asked_text(cluster: Cluster, spec: JobSpec) -> str:
     return size if is_said else f"{size} (-n or gpu_per_node asks for some)"
 
 
-def submit(board: Board, cluster: Cluster, request: SubmitRequest, choose_code: ChooseCode) -> Submitted:
+def submit(service: JobService, cluster: Cluster, request: SubmitRequest, choose_code: ChooseCode) -> Submitted:
     """Plan, hand over and record one job. Raises before anything runs, or returns a job that is accepted."""
-    plan, warnings = plan_job(board, cluster, request, choose_code)
-    _tell(board, cluster, plan.spec)
-    submitted = hand_over(board, cluster, plan.spec)
+    plan, warnings = plan_job(service, cluster, request, choose_code)
+    _tell(service, cluster, plan.spec)
+    submitted = hand_over(service, cluster, plan.spec)
     return Submitted(submitted.record, tuple(dict.fromkeys(warnings + submitted.warnings)))
 
 
-def _tell(board: Board, cluster: Cluster, spec: JobSpec) -> None:
+def _tell(service: JobService, cluster: Cluster, spec: JobSpec) -> None:
     """What is about to be submitted, while it can still be stopped."""
-    board.note(asked_text(cluster, spec))
-    for sentence in empty_links(board, cluster, spec):
-        board.note(sentence)
+    service.note(asked_text(cluster, spec))
+    for sentence in empty_links(service, cluster, spec):
+        service.note(sentence)
 
 
 def resubmit(
-    board: Board,
+    service: JobService,
     old: JobRecord,
     *,
     to: str | None = None,
@@ -141,26 +143,26 @@ def resubmit(
     In this order: a submission that fails never costs the job that runs. ``to`` is another cluster;
     ``num_gpu`` another number of GPUs than the job's own; ``choose_code`` takes today's code instead of the job's own.
     """
-    origin = board.cluster_of(old)
-    cluster = board.cluster(to) if to else origin
+    origin = service.cluster_of(old)
+    cluster = service.cluster(to) if to else origin
     demand_platform(cluster)
     if choose_code is None:
         is_ours = RECALLED not in old.spec.options
-        demand_known(board.root, old.spec.code, old.run_id, is_ours=is_ours, environ=board.environ)
+        demand_known(service.root, old.spec.code, old.run_id, is_ours=is_ours, environ=service.environ)
     code = choose_code(cluster) if choose_code else CodeChoice(old.spec.code)
     told: tuple[str, ...] = (_untaken(old.spec, cluster),) if old.spec.is_foreign else ()
     # The keys of a job file are on top of the cluster's, as they were when it was submitted.
-    moved = translate_again(cluster, old.spec, board.environ)
+    moved = translate_again(cluster, old.spec, service.environ)
     if moved:
         cluster, told = moved.cluster, moved.translation.notes
     with cluster.naming_lines():
-        spec = _with_node_archive(board, _spec_again(board, old, cluster, code.ref, num_gpu, moved))
-    _tell(board, cluster, spec)
-    new = hand_over(board, cluster, spec, successor_of=old.run_id, origin=origin)
+        spec = _with_node_archive(service, _spec_again(service, old, cluster, code.ref, num_gpu, moved))
+    _tell(service, cluster, spec)
+    new = hand_over(service, cluster, spec, successor_of=old.run_id, origin=origin)
     warnings = told + code.warnings + new.warnings
     try:
-        known = board.refresh([old]).records[0]
-        stopped = board.cancel(known)
+        known = service.refresh([old]).records[0]
+        stopped = service.cancel(known)
         if not known.info.state.is_final:
             warnings += (f"the old job {old.run_id} was stopped: {stopped.info.state}",)
     except BlobsyncError as error:
@@ -175,17 +177,22 @@ def _untaken(old: JobSpec, cluster: Cluster) -> str:
     return f"blobsync did not submit {old.run_id}: {taken}, all else is that of cluster {cluster.name}{missing}"
 
 
-def _with_node_archive(board: Board, spec: JobSpec) -> JobSpec:
+def _with_node_archive(service: JobService, spec: JobSpec) -> JobSpec:
     """With this version's node archive. This machine runs jobs with the installed blobsync."""
     elsewhere = spec.platform != "local"
-    archive = node_archive(board.environ).beside(spec.code) if spec.code and elsewhere else None
+    archive = node_archive(service.environ).beside(spec.code) if spec.code and elsewhere else None
     return replace(spec, node_archive=archive)
 
 
 def _spec_again(
-    board: Board, old: JobRecord, cluster: Cluster, code: CodeRef | None, num_gpu: int | None, moved: MovedJob | None
+    service: JobService,
+    old: JobRecord,
+    cluster: Cluster,
+    code: CodeRef | None,
+    num_gpu: int | None,
+    moved: MovedJob | None,
 ) -> JobSpec:
-    run_id = new_run_id(board.environ)
+    run_id = new_run_id(service.environ)
     spec = old.spec
     request = SubmitRequest(spec.argv, num_gpu, name=spec.name, multi_process=_several(spec), elastic=_elastic(spec))
     if spec.is_foreign:
@@ -251,25 +258,25 @@ def _gpus(spec: JobSpec) -> int:
 
 
 def hand_over(
-    board: Board, cluster: Cluster, spec: JobSpec, *, successor_of: str = "", origin: Cluster | None = None
+    service: JobService, cluster: Cluster, spec: JobSpec, *, successor_of: str = "", origin: Cluster | None = None
 ) -> Submitted:
     """Grant its rights, record it, hand it over; ``origin`` is another cluster whose containers it needs."""
-    backend, home = board.backend(cluster), home_of(cluster, board.environ)
+    backend, home = service.backend(cluster), home_of(cluster, service.environ)
     clusters = [cluster, *([origin] if origin else [])]
-    spec, secrets, warnings = grant(spec, clusters, sas_minter(cluster, board.environ))
-    secrets = with_run_key(spec, secrets, board.environ)
+    spec, secrets, warnings = grant(spec, clusters, sas_minter(cluster, service.environ))
+    secrets = with_run_key(spec, secrets, service.environ)
     with cluster.naming_lines():
         plan = backend.plan(spec)
     if spec.node_archive is not None and not spec.node_archive.container.startswith(MOUNTED):
         # It is beside the code, and the job has just been granted access to that: the account is known.
         account = known_accounts(clusters)[spec.node_archive.container]
-        with board.store(cluster, account) as store:
-            publish(node_archive(board.environ), spec.node_archive, store)
+        with service.store(cluster, account) as store:
+            publish(node_archive(service.environ), spec.node_archive, store)
     # Recorded first: a job that was accepted just before we are killed must not get lost.
-    record = board.history.add(spec, JobRef(spec.run_id, "", ""), backend.name, successor_of=successor_of, home=home)
+    record = service.history.add(spec, JobRef(spec.run_id, "", ""), backend.name, successor_of=successor_of, home=home)
     outcome = backend.submit(plan, secrets)
     if isinstance(outcome, Refused):
-        board.history.remove(spec.run_id)
+        service.history.remove(spec.run_id)
         raise outcome.error
     if isinstance(outcome, Unknown):
         last = spec.run_id.rpartition("_")[2]
@@ -282,4 +289,4 @@ def hand_over(
         way_in = (f"it waits {hold_text(spec.hold)} for you once it runs: {entering_command(spec.run_id)}",)
     if spec.hold and spec.image and spec.platform in ("local", "slurm"):
         way_in += (f"its shells are on the node itself, not in docker.image of {cluster.file}, {spec.image}",)
-    return Submitted(board.history.accept(record, outcome.ref), warnings + plan.warnings + cluster.job_notes + way_in)
+    return Submitted(service.history.accept(record, outcome.ref), warnings + plan.warnings + cluster.job_notes + way_in)

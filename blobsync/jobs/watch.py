@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from blobsync.jobs.parse import FoundCause, is_retriable, read_causes, summarise
 from blobsync.jobs.record import JobRecord
-from blobsync.jobs.service import Board
+from blobsync.jobs.service import JobService
 from blobsync.jobs.submit import resubmit
 from blobsync.jobspec.spec import State
 
@@ -26,27 +26,27 @@ class Attempt:
 
 
 def watch(
-    board: Board, record: JobRecord, retries: int, wait: Callable[[JobRecord], JobRecord] | None = None
+    service: JobService, record: JobRecord, retries: int, wait: Callable[[JobRecord], JobRecord] | None = None
 ) -> Iterator[Attempt]:
     """Wait for the end of the job; resubmit it at most ``retries`` times, each time with its own code."""
-    wait = wait or board.wait
+    wait = wait or service.wait
     while True:
         record = wait(record)
         if record.info.state is not State.FAILED:
             yield Attempt(record)
             return
-        causes = find_causes(board, record)
+        causes = find_causes(service, record)
         listed = record.info.exit_code in record.spec.retry_exit_codes
         if retries <= 0 or not (is_retriable(causes) or listed):
             yield Attempt(record, causes)
             return
         retries -= 1
-        new = resubmit(board, record).record
+        new = resubmit(service, record).record
         yield Attempt(record, causes, new.run_id)
         record = new
 
 
-def find_causes(board: Board, record: JobRecord) -> tuple[FoundCause, ...]:
+def find_causes(service: JobService, record: JobRecord) -> tuple[FoundCause, ...]:
     """From the logs, and from the reason that the cluster gives."""
     told = read_causes("the cluster", [record.info.reason])
-    return summarise([*told, *board.causes(board.logs(record))])
+    return summarise([*told, *service.causes(service.logs(record))])

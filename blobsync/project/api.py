@@ -445,11 +445,11 @@ class Project:
         """The jobs of this project; what it submits goes to its cluster."""
         self._demand_open()
         if self._jobs is None:
-            from blobsync.jobs.service import Board
+            from blobsync.jobs.service import JobService
             from blobsync.project.jobs import Jobs
 
-            board = Board(self.root, self.environ, self.cluster, note=lambda text: self.listener.note(text))
-            self._jobs = Jobs(board, self.with_cluster)
+            service = JobService(self.root, self.environ, self.cluster, note=lambda text: self.listener.note(text))
+            self._jobs = Jobs(service, self.with_cluster)
         return self._jobs
 
     # -- looking --------------------------------------------------------------------------------------------

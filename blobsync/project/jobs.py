@@ -16,7 +16,7 @@ from blobsync.base.errors import BlobsyncError, UsageError
 from blobsync.jobs.logs import FetchedLogs, rank_of
 from blobsync.jobs.queries import with_others
 from blobsync.jobs.record import JobRecord
-from blobsync.jobs.service import Board, JobList
+from blobsync.jobs.service import JobList, JobService
 from blobsync.jobspec.spec import JobSpec, State
 
 if TYPE_CHECKING:
@@ -126,13 +126,13 @@ class Jobs:
     A job is named by its id, any unique end of it, the id that its cluster gave it, or a record.
     """
 
-    def __init__(self, board: Board, open_project: ProjectOpener) -> None:
+    def __init__(self, service: JobService, open_project: ProjectOpener) -> None:
         """``open_project`` gives the project through a cluster, to find or pack its code."""
-        self._board = board
+        self._service = service
         self._open_project = open_project
 
     def __repr__(self) -> str:
-        return f"<Jobs of {str(self._board.root)!r}>"
+        return f"<Jobs of {str(self._service.root)!r}>"
 
     # -- starting -----------------------------------------------------------------------------------------------
 
@@ -141,8 +141,8 @@ class Jobs:
         from blobsync.jobs.submit import asked_text, empty_links, plan_job
 
         cluster, request = self._asked(command, keywords)
-        plan, warnings = plan_job(self._board, cluster, request, self._chooser(keywords, looks_only=True))
-        warnings = (*empty_links(self._board, cluster, plan.spec), *warnings)
+        plan, warnings = plan_job(self._service, cluster, request, self._chooser(keywords, looks_only=True))
+        warnings = (*empty_links(self._service, cluster, plan.spec), *warnings)
         asked = asked_text(cluster, plan.spec)
         return PlannedJob(plan.spec.run_id, plan.text, plan.shown or plan.text, warnings, asked, plan.spec)
 
@@ -156,7 +156,7 @@ class Jobs:
         from blobsync.jobs.submit import submit
 
         cluster, request = self._asked(command, keywords)
-        return submit(self._board, cluster, request, self._chooser(keywords))
+        return submit(self._service, cluster, request, self._chooser(keywords))
 
     def resubmit(
         self, job: JobName, *, cluster: str | None = None, num_gpu: int | None = None, latest_code: bool = False
@@ -170,7 +170,7 @@ class Jobs:
         record = self.find(job)
         # The code of another program's job is somewhere else.
         choose = self._chooser({}) if latest_code or record.spec.is_foreign else None
-        return resubmit(self._board, record, to=cluster, num_gpu=num_gpu, choose_code=choose)
+        return resubmit(self._service, record, to=cluster, num_gpu=num_gpu, choose_code=choose)
 
     def run_here(self, command: Command, *, num_gpu: int | None = None) -> int:
         """Run a command in the foreground of this terminal, as a job would be; returns its exit code."""
@@ -178,20 +178,20 @@ class Jobs:
         from blobsync.jobspec.describe import SubmitRequest
 
         request = SubmitRequest(_words(command), num_gpu, here=True)
-        code, note = run_here(self._cluster(), request, self._board.process, self._board.environ)
+        code, note = run_here(self._cluster(), request, self._service.process, self._service.environ)
         if note:
-            self._board.note(note)
+            self._service.note(note)
         return code
 
     # -- looking ------------------------------------------------------------------------------------------------
 
     def find(self, job: JobName) -> JobRecord:
         """What is recorded of a job. Raises ``JobNotFoundError`` or ``AmbiguousJobError``."""
-        return job if isinstance(job, JobRecord) else self._board.find([job])[0]
+        return job if isinstance(job, JobRecord) else self._service.find([job])[0]
 
     def newest(self) -> JobRecord:
         """What is recorded of the job that was submitted last. Raises ``JobNotFoundError``."""
-        return self._board.history.newest()
+        return self._service.history.newest()
 
     def get(self, job: JobName) -> JobRecord:
         """A job as its cluster says that it is now; ``is_settled`` is False where it could not be asked."""
@@ -199,7 +199,7 @@ class Jobs:
 
     def refresh(self, jobs: Iterable[JobName]) -> JobList:
         """Several jobs as they are now, in this order; each cluster is asked once."""
-        return self._told(self._board.refresh([self.find(job) for job in jobs]))
+        return self._told(self._service.refresh([self.find(job) for job in jobs]))
 
     def list(
         self, states: Iterable[State | str] = (), *, limit: int | None = DEFAULT_LIMIT, cluster: str | None = None
@@ -210,31 +210,31 @@ class Jobs:
         for a word that is no state, ``UnknownClusterError`` where a cluster has neither a file nor jobs.
         """
         wanted = tuple(map(_state, states))
-        found = with_others(self._board, self._board.recent(wanted, limit, cluster), wanted, limit, cluster)
+        found = with_others(self._service, self._service.recent(wanted, limit, cluster), wanted, limit, cluster)
         self._told(found)
         if cluster and not found:
             from blobsync.config.loader import find_cluster_file
 
             # A cluster whose file is gone may still have jobs; a name with neither is a typing error.
-            find_cluster_file(self._board.root, cluster, self._board.environ)
+            find_cluster_file(self._service.root, cluster, self._service.environ)
         return found
 
     def history(self, *, limit: int | None = None, cluster: str | None = None) -> tuple[JobRecord, ...]:
         """All jobs that were ever submitted from this project, newest first; asks no cluster."""
-        return self._board.history.recent(cluster=cluster, limit=limit)
+        return self._service.history.recent(cluster=cluster, limit=limit)
 
     def report(self, job: JobName, *, lines: int = REPORT_LINES) -> JobReport:
         """A job with its logs, the last lines of rank 0, and, where it failed, the causes that are known."""
         record = self.find(job)
-        fetched = self._board.logs(record)
+        fetched = self._service.logs(record)
         leading = fetched.leading
         tail = tuple(fetched.tail(leading, lines)) if leading else ()
-        causes = self._board.causes(fetched) if record.state is State.FAILED else ()
+        causes = self._service.causes(fetched) if record.state is State.FAILED else ()
         return JobReport(record, tail, fetched, causes)
 
     def logs(self, job: JobName) -> FetchedLogs:
         """Update the logs in ``assets/<ID>/``; returns their folder."""
-        return self._board.logs(self._looked_at(job))
+        return self._service.logs(self._looked_at(job))
 
     def read_log(self, job: JobName, *, rank: int | None = None, tail: int | None = None) -> JobLog:
         """The log of one process (default: rank 0), or its last ``tail`` lines.
@@ -242,7 +242,7 @@ class Jobs:
         Raises the error of fetching it if there is no such log here.
         """
         record = self._looked_at(job)
-        fetched = self._board.logs(record)
+        fetched = self._service.logs(record)
         name = fetched.leading if rank is None else fetched.of_rank(rank)
         if name is None and fetched.problem:
             raise fetched.problem
@@ -252,7 +252,7 @@ class Jobs:
         """What a job has written so far, below ``path``; see ``blobsync.jobs.outputs``."""
         from blobsync.jobs.outputs import list_outputs
 
-        return list_outputs(self._board, self.refresh([job])[0], path)
+        return list_outputs(self._service, self.refresh([job])[0], path)
 
     def copy_outputs(self, outputs: JobOutputs) -> CopiedOutputs:
         """Bring those files of a job that are on a disk, but not in the project, to their paths in it.
@@ -261,18 +261,18 @@ class Jobs:
         """
         from blobsync.jobs.outputs import copy_outputs
 
-        return copy_outputs(outputs, self._board.root, self._board.environ)
+        return copy_outputs(outputs, self._service.root, self._service.environ)
 
     def follow(self, job: JobName, *, rank: int | None = None) -> Iterator[LogLine]:
         """The lines of all processes (or of one) as they arrive, until the job has ended."""
-        for name, text in self._board.follow(self.find(job)):
+        for name, text in self._service.follow(self.find(job)):
             found = rank_of(name)
             if rank is None or (found and found[1] == rank):
                 yield LogLine(text, found[1] if found else None, name)
 
     def wait(self, job: JobName) -> JobRecord:
         """Wait until the job has ended, in whatever state."""
-        return self._board.wait(self.find(job))
+        return self._service.wait(self.find(job))
 
     def diagnose(self, job: JobName) -> Diagnosis:
         """Look for known causes of failure in a job's logs and in what its cluster says."""
@@ -280,7 +280,7 @@ class Jobs:
         from blobsync.jobs.watch import find_causes
 
         record = self.get(job)
-        causes = find_causes(self._board, record)
+        causes = find_causes(self._service, record)
         return Diagnosis(record, causes, is_retriable(causes))
 
     # -- stopping, and going on ---------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ class Jobs:
 
         Raises ``JobError`` and its like unless the job's own backend has taken the request.
         """
-        return self._board.cancel(self.get(job))
+        return self._service.cancel(self.get(job))
 
     def cancel_all(self, jobs: Iterable[JobName]) -> Cancellation:
         """Stop several jobs; an error with one does not stop the others."""
@@ -298,7 +298,7 @@ class Jobs:
         errors: list[BlobsyncError] = []
         for record in self.refresh(jobs):
             try:
-                records.append(self._board.cancel(record))
+                records.append(self._service.cancel(record))
             except BlobsyncError as error:
                 records.append(record)
                 errors.append(error)
@@ -310,7 +310,7 @@ class Jobs:
         Raises ``UsageError`` outside the job's bounds and for a job of a fixed size, ``JobError`` and its like unless
         the job's own backend has taken the request.
         """
-        return self._board.scale(self.get(job), nodes)
+        return self._service.scale(self.get(job), nodes)
 
     def watch(self, job: JobName, *, retries: int | None = None) -> Iterator[Attempt]:
         """Wait for the end of a job; submit it again when the failure looks temporary, ``retries`` times at most.
@@ -320,33 +320,33 @@ class Jobs:
         from blobsync.jobs.watch import watch
 
         record = self.find(job)
-        return watch(self._board, record, record.spec.retries if retries is None else retries)
+        return watch(self._service, record, record.spec.retries if retries is None else retries)
 
     def ssh_command(self, job: JobName, *, node: int = 0) -> tuple[str, ...]:
         """The command that opens a shell on one of a job's nodes."""
         record = self.find(job)
-        return tuple(self._board.backend_of(record).ssh_command(record.ref, node, holds=bool(record.spec.hold)))
+        return tuple(self._service.backend_of(record).ssh_command(record.ref, node, holds=bool(record.spec.hold)))
 
     def ssh(self, job: JobName, *, node: int = 0) -> int:
         """Run that command with this terminal; returns its exit code."""
-        return self._board.process.attach(self.ssh_command(job, node=node), env=self._board.environ)
+        return self._service.process.attach(self.ssh_command(job, node=node), env=self._service.environ)
 
     def tunnel(self, job: JobName, request: TunnelRequest) -> JobTunnel:
         """Open a port of a running job's node at 127.0.0.1; ``with`` closes it. Raises ``JobError`` unless it runs."""
         from blobsync.tunnels.job_tunnel import open_tunnel
 
-        return open_tunnel(self._board, self.find(job), request)
+        return open_tunnel(self._service, self.find(job), request)
 
     # -- the cluster --------------------------------------------------------------------------------------------
 
     def summary(self) -> ClusterSummary:
         """What the project's cluster has free, and how many jobs wait."""
-        return self._board.backend(self._cluster()).summary()
+        return self._service.backend(self._cluster()).summary()
 
     def holders(self) -> tuple[Holder, ...]:
         """Who has jobs on the project's cluster. Raises ``UsageError`` where it does not tell."""
         cluster = self._cluster()
-        backend = self._board.backend(cluster)
+        backend = self._service.backend(cluster)
         if "blame" not in backend.capabilities:
             raise UsageError(f"cluster {cluster.name} ({backend.name}) does not report who uses it")
         return tuple(backend.blame())
@@ -355,7 +355,7 @@ class Jobs:
         """The compute clusters of the project's workspace. Raises ``UsageError`` where the cluster has none."""
         from blobsync.backends.aml.backend import computes_of
 
-        return computes_of(self._board.backend(self._cluster()))
+        return computes_of(self._service.backend(self._cluster()))
 
     # -- inside -------------------------------------------------------------------------------------------------
 
@@ -365,9 +365,9 @@ class Jobs:
         return self.refresh([record])[0] if record.backend in KEEP_SECRETS else record
 
     def _cluster(self) -> Cluster:
-        if self._board.current is None:
+        if self._service.current is None:
             raise UsageError("no cluster selected", hint="use Project.open(cluster=NAME).jobs")
-        return self._board.current
+        return self._service.current
 
     def _asked(self, command: Command, keywords: SubmitKeywords) -> tuple[Cluster, SubmitRequest]:
         from blobsync.jobspec.describe import SLURM_OPTIONS, SubmitKeywords, SubmitRequest
@@ -399,7 +399,7 @@ class Jobs:
 
     def _told(self, found: JobList) -> JobList:
         for problem in found.problems:
-            self._board.note(problem)
+            self._service.note(problem)
         return found
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from blobsync.base.environment import environment
 from blobsync.config.model import Cluster
 from blobsync.config.project_root import current_folder, find_project
-from blobsync.jobs.queries import JobReading
-from blobsync.jobs.service import Board
+from blobsync.jobs.queries import JobQueries
+from blobsync.jobs.service import JobService
 from blobsync.project.jobs import Jobs
 from blobsync.project.paths import PathName, path_text
 
@@ -34,12 +34,12 @@ def open_jobs(
     start = path_text(start)
     root = find_project(current_folder(environ) if start == "." else Path(start).absolute(), environ)
     told = listener or _log_listener()
-    return Jobs(Board(root, environ, note=told.note), lambda cluster: _through(root, cluster, environ, told))
+    return Jobs(JobService(root, environ, note=told.note), lambda cluster: _through(root, cluster, environ, told))
 
 
-def open_job_reading(root: Path, *, environ: Mapping[str, str]) -> JobReading:
+def open_job_queries(root: Path, *, environ: Mapping[str, str]) -> JobQueries:
     """What pages show of the jobs of the project at ``root``, whatever its cluster files say by now."""
-    return JobReading(Board(root, environ, note=_log_listener().note))
+    return JobQueries(JobService(root, environ, note=_log_listener().note))
 
 
 def open_job_forms(root: Path, *, environ: Mapping[str, str]) -> JobForms:
@@ -70,7 +70,7 @@ def first_free(
 
     root = find_project(current_folder(environ), environ)
     clusters = [load_cluster(root, name, overrides=overrides, environ=environ) for name in names]
-    return choose_cluster(Board(root, environ), clusters, request)
+    return choose_cluster(JobService(root, environ), clusters, request)
 
 
 def _log_listener() -> Listener:

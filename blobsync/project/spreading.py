@@ -19,7 +19,7 @@ from blobsync.base.plain_json import parse_object
 from blobsync.base.user_data import config_home
 from blobsync.config.model import Cluster
 from blobsync.jobs.record import JobRecord
-from blobsync.jobs.service import Board
+from blobsync.jobs.service import JobService
 from blobsync.jobs.spread_job import JobCrew, SpreadRequest, demand_shared
 from blobsync.jobspec.transfer_key import own_key
 from blobsync.local.state_dir import KEY_FILE, StateDir
@@ -169,7 +169,7 @@ class Spreading:
             return engines
         place = self._sealed or self._begin(self._run or new_session(), new_session())
         request = self._request(plan)
-        self._crew = JobCrew(self._board, (self._context.cluster, self._context.from_cluster), request, self._place)
+        self._crew = JobCrew(self._service, (self._context.cluster, self._context.from_cluster), request, self._place)
         self._presence.show(place)
         place.remove("stop")
         alone = engines.make["direct"]()
@@ -208,7 +208,7 @@ class Spreading:
                 place.write(f"plan/{count:07}", body)
                 count += 1
         request = replace(self._request(plan), planned=count)
-        crew = JobCrew(self._board, (self._context.cluster, self._context.from_cluster), request, self._place)
+        crew = JobCrew(self._service, (self._context.cluster, self._context.from_cluster), request, self._place)
         # Workers that are there before their parent wait for it.
         place.write("alive", b"submitted")
         record = crew.submit()
@@ -229,7 +229,7 @@ class Spreading:
         """A detached transfer that waits for its nodes has no claim yet. Whether a job of a command that is gone is
         there."""
         found = JobCrew(
-            self._board, (self._context.cluster, None), self._request(self._plan, probes=False), self._place
+            self._service, (self._context.cluster, None), self._request(self._plan, probes=False), self._place
         ).find()
         orders = (found.spec.spread or {}) if found is not None else {}
         if found is not None and (orders.get("detach") or not orders.get("run")):
@@ -298,8 +298,8 @@ class Spreading:
                 self._claims.remove("owner")
 
     @cached_property
-    def _board(self) -> Board:
-        return Board(self._context.root, self._environ, self._context.cluster, note=self._note)
+    def _service(self) -> JobService:
+        return JobService(self._context.root, self._environ, self._context.cluster, note=self._note)
 
     @property
     def _place_name(self) -> str:

@@ -65,13 +65,13 @@ def job_watcher(project: str, job_id: str, environ: Mapping[str, str]) -> Callab
     """Whether the job has ended; a cluster that cannot be asked has not said so."""
     if not job_id:
         return lambda: False
-    from blobsync.jobs.service import Board
+    from blobsync.jobs.service import JobService
 
-    board = Board(Path(project), environ)
+    service = JobService(Path(project), environ)
 
     def has_ended() -> bool:
         with suppress(BlobsyncError):
-            return board.refresh([board.history.find(job_id)]).records[0].info.state.is_final
+            return service.refresh([service.history.find(job_id)]).records[0].info.state.is_final
         return False
 
     return has_ended

@@ -11,7 +11,7 @@ from blobsync.backends.forwarding import LOOPBACK
 from blobsync.backends.protocol import PortForward, Tunnelling
 from blobsync.base.errors import BlobsyncError, JobError, UsageError
 from blobsync.jobs.record import JobRecord
-from blobsync.jobs.service import Board
+from blobsync.jobs.service import JobService
 from blobsync.jobspec.spec import State
 from blobsync.tunnels.keeper import TunnelKeeper
 from blobsync.tunnels.node_apps import BesideProgram, TunnelRequest, demand_tunnel
@@ -88,31 +88,31 @@ class JobTunnel:
                 part.close()
 
 
-def open_tunnel(board: Board, record: JobRecord, request: TunnelRequest) -> JobTunnel:
+def open_tunnel(service: JobService, record: JobRecord, request: TunnelRequest) -> JobTunnel:
     """Open it, and wait until it answers.
 
     Raises ``UsageError``, ``JobError`` where the job does not run, ``BackendUnavailableError`` where there is no way.
     """
     demand_tunnel(request)
-    backend = board.backend_of(record)
+    backend = service.backend_of(record)
     tunnelling = backend if isinstance(backend, Tunnelling) else None
     if tunnelling is None and record.spec.platform != "local":
         raise UsageError(f"{backend.name} opens no port of a job", hint=f"blobsync ssh {record.run_id}")
 
     def state() -> State:
-        return board.refresh([board.history.find(record.run_id)]).records[0].info.state
+        return service.refresh([service.history.find(record.run_id)]).records[0].info.state
 
     found = state()
     if found is not State.RUNNING:
         raise JobError(f"{record.run_id} is {found}: only a running job has ports to open")
     remote = request.port or _USUAL_PORTS[request.program]
-    program = BesideProgram(board, record, request, tunnelling, remote) if request.program else None
+    program = BesideProgram(service, record, request, tunnelling, remote) if request.program else None
     keeper = None
     try:
         if program:
             program.open()
         if tunnelling:
-            keeper = _keeper(board, record, request, tunnelling, lambda: program.port if program else remote)
+            keeper = _keeper(service, record, request, tunnelling, lambda: program.port if program else remote)
             keeper.open()
         return JobTunnel(record, state, keeper, program, program.port if program else remote)
     except BaseException:
@@ -123,14 +123,14 @@ def open_tunnel(board: Board, record: JobRecord, request: TunnelRequest) -> JobT
 
 
 def _keeper(
-    board: Board, record: JobRecord, request: TunnelRequest, backend: Tunnelling, remote: Callable[[], int]
+    service: JobService, record: JobRecord, request: TunnelRequest, backend: Tunnelling, remote: Callable[[], int]
 ) -> TunnelKeeper:
     wanted = request.local_port or (remote() if remote() >= _FIRST_OPEN_PORT else None)
     local = free_local_port(wanted)
     if wanted and local != wanted:
-        board.note(f"port {wanted} is taken on this machine: {local} is used instead")
+        service.note(f"port {wanted} is taken on this machine: {local} is used instead")
 
     def make() -> Sequence[str]:
         return backend.forward_argv(record.ref, PortForward(local, remote(), request.node, request.node_ssh))
 
-    return TunnelKeeper(make, local, board.process, board.environ, note=board.note)
+    return TunnelKeeper(make, local, service.process, service.environ, note=service.note)

@@ -19,7 +19,7 @@ from blobsync.base.plain_json import parse_object
 from blobsync.base.process import RunningProcess
 from blobsync.base.redaction import register_secret
 from blobsync.jobs.record import JobRecord
-from blobsync.jobs.service import Board
+from blobsync.jobs.service import JobService
 from blobsync.jobspec.node_archive import standalone_source
 
 # How long such a program may take to say where it listens (seconds).
@@ -65,7 +65,7 @@ class BesideProgram:
     """The program. ``port`` is where it listens on its node, once it is open; ``token`` opens Jupyter."""
 
     def __init__(
-        self, board: Board, record: JobRecord, request: TunnelRequest, backend: Tunnelling | None, port: int
+        self, service: JobService, record: JobRecord, request: TunnelRequest, backend: Tunnelling | None, port: int
     ) -> None:
         """``backend`` None: the job runs on this machine. ``port`` is the one that is wanted."""
         self.port = port
@@ -73,7 +73,7 @@ class BesideProgram:
         if self.token:
             register_secret(self.token)
         self._record, self._request, self._backend = record, request, backend
-        self._process, self._environ, self._note = board.process, board.environ, board.note
+        self._process, self._environ, self._note = service.process, service.environ, service.note
         self._child: RunningProcess | None = None
         self._retry_at = 0.0
 

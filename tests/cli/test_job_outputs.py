@@ -24,7 +24,7 @@ def job_of(cli: Cli, shared_root: str) -> JobRecord:
     folder = FolderLink("output", URL, "p/output", "link", source=f"{shared_root}/output")
     own = {"own_output": "output"}
     spec = make_spec(run_id=RUN, cluster="uni", platform="slurm", folders=(folder,), options=own)
-    history = open_jobs(cli.root)._board.history
+    history = open_jobs(cli.root)._service.history
     return history.update(history.add(spec, JobRef(RUN, "7"), "slurm"), RunInfo(RUN, State.COMPLETED))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from blobsync.jobs.service import Board
+from blobsync.jobs.service import JobService
 from tests.e2e.world import Container, Done, Project, wait_until, write_tree
 from tests.servers.aml_stub import ARM_TOKEN, ML_TOKEN, AmlStub, serve
 from tests.unit.test_config_loader import ACT_EXAMPLE
@@ -69,7 +69,7 @@ class Lab:
         return job_id
 
     def until(self, job_id: str, *states: str) -> dict[str, Any]:
-        board = Board(self.project.root, {**os.environ, **self.project.environ})
+        board = JobService(self.project.root, {**os.environ, **self.project.environ})
         wanted = states or ("Completed", "Failed", "Canceled")
 
         def there() -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from blobsync.jobs.service import Board
+from blobsync.jobs.service import JobService
 from tests.e2e.world import Container, Done, Project, blobsync_command, hashes, read_tree, wait_until, write_tree
 from tests.fakes.bootstrap import python_of
 from tests.servers.slurm_cluster import SlurmCluster
@@ -114,7 +114,7 @@ class Lab:
 
     def until(self, job_id: str, *states: str) -> dict[str, Any]:
         """Wait through the library, which costs less than a process for each look; the answer is the command's."""
-        board = Board(self.project.root, {**os.environ, **self.project.environ})
+        board = JobService(self.project.root, {**os.environ, **self.project.environ})
         wanted = states or ("Completed", "Failed", "Canceled")
 
         def there() -> bool:

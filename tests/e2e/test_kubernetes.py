@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from blobsync.jobs.home import home_of
-from blobsync.jobs.service import Board
+from blobsync.jobs.service import JobService
 from blobsync.jobspec.spec import JobRef
 from tests.e2e.test_jobs import SHOW, Lab
 from tests.e2e.world import Container, Project, wait_until, write_tree
@@ -74,8 +74,8 @@ class KubeLab(Lab):
         self.configure(name, "kubernetes", kubernetes=given, **settings)
 
     @property
-    def board(self) -> Board:
-        return Board(self.project.root, {**os.environ, **self.project.environ})
+    def board(self) -> JobService:
+        return JobService(self.project.root, {**os.environ, **self.project.environ})
 
     def name_of(self, job_id: str) -> str:
         return job_id.replace("_", "-")

@@ -29,7 +29,7 @@ from blobsync.jobs.form.filled import (
 from blobsync.jobs.form.templates import load_template, remove_template, save_template, template_names
 from blobsync.jobs.preflight import around
 from blobsync.jobs.record import JobRecord
-from blobsync.jobs.service import Board
+from blobsync.jobs.service import JobService
 from blobsync.jobspec.describe import SubmitRequest, describe
 from blobsync.jobspec.spec import CodeRef, JobSpec
 from tests.fakes.backend import FakeBackend
@@ -168,8 +168,8 @@ def test_a_form_filled_from_a_recorded_job_asks_for_the_same_again(root: Path, c
     submission = asked(root, cluster_name, **values)
     cluster = load_cluster(root, cluster_name, overrides=submission.overrides, environ=NO_ENVIRON)
     environ = {**os.environ, "HOME": str(root / "home")}
-    board = Board(root, environ, cluster, backends={cluster_name: FakeBackend()})
-    record = recorded(board, cluster_name, submission)
+    service = JobService(root, environ, cluster, backends={cluster_name: FakeBackend()})
+    record = recorded(service, cluster_name, submission)
     known = load_cluster(root, cluster_name, environ=NO_ENVIRON)
     again = check_form(root, form_of_job(record, known).form, NO_ENVIRON)
     assert again.asked, again.mistakes
@@ -177,14 +177,14 @@ def test_a_form_filled_from_a_recorded_job_asks_for_the_same_again(root: Path, c
     assert again.asked.param == submission.param
 
 
-def recorded(board: Board, cluster_name: str, submission: AskedJob) -> JobRecord:
+def recorded(service: JobService, cluster_name: str, submission: AskedJob) -> JobRecord:
     from blobsync.jobs.home import home_of
     from blobsync.jobspec.spec import JobRef
 
-    assert board.current
-    spec = describe(board.current, submission.request, "me_1_0badcafe", None)
-    home = home_of(board.current, board.environ)
-    return board.history.add(spec, JobRef(spec.run_id, "n", ""), cluster_name, home=home)
+    assert service.current
+    spec = describe(service.current, submission.request, "me_1_0badcafe", None)
+    home = home_of(service.current, service.environ)
+    return service.history.add(spec, JobRef(spec.run_id, "n", ""), cluster_name, home=home)
 
 
 MISTAKES: Mapping[str, tuple[str, Mapping[str, str], Mapping[str, str]]] = {

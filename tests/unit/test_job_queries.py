@@ -20,9 +20,9 @@ from blobsync.jobs.history import History
 from blobsync.jobs.home import Home
 from blobsync.jobs.logs import LINE_CHARS, PIECE_BYTES, FetchedLogs, inert_line, log_piece
 from blobsync.jobs.node_use import node_of_log, node_use
-from blobsync.jobs.queries import JobReading
+from blobsync.jobs.queries import JobQueries
 from blobsync.jobs.record import JobFilter, JobRecord
-from blobsync.jobs.service import Board
+from blobsync.jobs.service import JobService
 from blobsync.jobs.timeline import spans_of
 from blobsync.jobspec.spec import CodeRef, FolderLink, JobRef, RunInfo, State
 from blobsync.web.charts import use_charts
@@ -137,8 +137,8 @@ def test_a_large_log_begins_with_its_last_lines_and_a_line_without_end_comes_in_
 
 def test_a_log_is_searched_and_only_one_of_the_job_is_read(tmp_path: Path) -> None:
     (tmp_path / "project").mkdir()
-    board = Board(tmp_path / "project", {**os.environ, "HOME": str(tmp_path)}, backends={"eu": FakeBackend()})
-    reading = JobReading(board)
+    service = JobService(tmp_path / "project", {**os.environ, "HOME": str(tmp_path)}, backends={"eu": FakeBackend()})
+    reading = JobQueries(service)
     folder = tmp_path / "logs"
     for name, text in (
         ("system_logs/node_0.txt", "Error of node\n"),
@@ -245,7 +245,7 @@ def test_the_code_of_two_jobs_is_compared_file_by_file_where_it_is_kept(tmp_path
     assert cluster.code
     url, store = str(cluster.code.account.container), MemoryStore()
     environ = {**os.environ, "HOME": str(tmp_path / "home")}
-    board = Board(tmp_path, environ, cluster, backends={"here": FakeBackend()}, stores={url: store})
+    service = JobService(tmp_path, environ, cluster, backends={"here": FakeBackend()}, stores={url: store})
     jobs: list[JobRecord] = []
     for number, text in enumerate(("print(1)\n", "print(2)\n")):
         files.write("src/a.py", text)
@@ -256,8 +256,8 @@ def test_the_code_of_two_jobs_is_compared_file_by_file_where_it_is_kept(tmp_path
         store.add(blob, out.getvalue())
         code = CodeRef(url, blob, snapshot.digest)
         spec = make_spec(run_id=f"me_{number}_0badcafe", cluster="here", code=code)
-        jobs.append(board.history.add(spec, JobRef(spec.run_id, "n"), "local"))
-    reading = JobReading(board)
+        jobs.append(service.history.add(spec, JobRef(spec.run_id, "n"), "local"))
+    reading = JobQueries(service)
     assert reading.compare(jobs[0], jobs[1]).files == ComparedFiles(changed=("src/a.py",))
     assert reading.compare(jobs[0], jobs[0]).files == ComparedFiles()
     store.add(jobs[1].spec.code.blob if jobs[1].spec.code else "", b"not ours")

@@ -23,7 +23,7 @@ from blobsync.base.errors import (
 from blobsync.cli.job_words import state_text
 from blobsync.config.model import Cluster
 from blobsync.jobs.record import JobRecord
-from blobsync.jobs.service import SETTLE_SECONDS, Board
+from blobsync.jobs.service import SETTLE_SECONDS, JobService
 from blobsync.jobs.spread_job import JobCrew, SpreadRequest
 from blobsync.jobs.standing import News, standing_line
 from blobsync.jobs.submit import plan_job, resubmit, submit
@@ -65,158 +65,162 @@ def fake() -> Ordered:
 
 
 @pytest.fixture
-def board(tmp_path: Path, fake: Ordered) -> Board:
+def service(tmp_path: Path, fake: Ordered) -> JobService:
     cluster = Cluster("eu", "eu.yaml", tmp_path)
-    return Board(tmp_path, os.environ, cluster, backends={"eu": fake})
+    return JobService(tmp_path, os.environ, cluster, backends={"eu": fake})
 
 
 def no_code(cluster: Cluster) -> CodeChoice:
     return CodeChoice(None)
 
 
-def send(board: Board, *argv: str) -> JobRecord:
-    assert board.current
-    return submit(board, board.current, SubmitRequest(argv), no_code).record
+def send(service: JobService, *argv: str) -> JobRecord:
+    assert service.current
+    return submit(service, service.current, SubmitRequest(argv), no_code).record
 
 
-def test_a_dry_run_submits_and_records_nothing(board: Board, fake: Ordered) -> None:
-    assert board.current
-    plan, _ = plan_job(board, board.current, SubmitRequest(("echo", "a")), no_code)
+def test_a_dry_run_submits_and_records_nothing(service: JobService, fake: Ordered) -> None:
+    assert service.current
+    plan, _ = plan_job(service, service.current, SubmitRequest(("echo", "a")), no_code)
     assert '"argv": ["echo", "a"]' in plan.text
-    assert fake.jobs == {} and board.history.recent() == ()
+    assert fake.jobs == {} and service.history.recent() == ()
 
 
-def test_an_accepted_job_is_in_the_history(board: Board) -> None:
-    record = send(board, "echo", "hello")
-    assert board.find([record.run_id[-5:]])[0].spec == record.spec
-    assert board.refresh([record]).records[0].info.state is State.COMPLETED
+def test_an_accepted_job_is_in_the_history(service: JobService) -> None:
+    record = send(service, "echo", "hello")
+    assert service.find([record.run_id[-5:]])[0].spec == record.spec
+    assert service.refresh([record]).records[0].info.state is State.COMPLETED
 
 
-def test_a_refused_job_is_not(board: Board, fake: Ordered) -> None:
+def test_a_refused_job_is_not(service: JobService, fake: Ordered) -> None:
     fake.gone = True
     with pytest.raises(BackendUnavailableError):
-        send(board, "echo")
-    assert board.history.recent() == ()
+        send(service, "echo")
+    assert service.history.recent() == ()
 
 
-def test_a_submission_that_is_killed_leaves_a_trace(board: Board, fake: Ordered) -> None:
+def test_a_submission_that_is_killed_leaves_a_trace(service: JobService, fake: Ordered) -> None:
     fake.killed = True
     with pytest.raises(KeyboardInterrupt):
-        send(board, "echo")
-    (record,) = board.recent().records
+        send(service, "echo")
+    (record,) = service.recent().records
     assert record.info.state is State.UNKNOWN and "interrupted" in record.info.reason
     with pytest.raises(JobError, match="cannot be stopped yet"):
-        board.cancel(record)
+        service.cancel(record)
     fake.killed = False
-    assert resubmit(board, record).record.spec.argv == ("echo",)
+    assert resubmit(service, record).record.spec.argv == ("echo",)
 
 
-def test_a_submission_whose_answer_got_lost_stays_and_is_found_at_the_next_look(board: Board, fake: Ordered) -> None:
+def test_a_submission_whose_answer_got_lost_stays_and_is_found_at_the_next_look(
+    service: JobService, fake: Ordered
+) -> None:
     fake.lost = True
     with pytest.raises(SubmissionUnknownError, match="unknown whether it accepted"):
-        send(board, "sleep", "9")
-    (record,) = board.history.recent()
+        send(service, "sleep", "9")
+    (record,) = service.history.recent()
     assert record.ref.native_id == "" and fake.secrets
     fake.gone = True
-    (unknown,) = board.recent().records
+    (unknown,) = service.recent().records
     assert unknown.info.state is State.UNKNOWN
     fake.gone = fake.lost = False
-    (found,) = board.recent().records
+    (found,) = service.recent().records
     assert found.info.state is State.RUNNING and found.ref.native_id == f"n-{record.run_id}"
-    assert board.cancel(found).info.state is State.CANCELED
+    assert service.cancel(found).info.state is State.CANCELED
 
 
 def test_a_submission_that_never_arrived_is_told_so_after_a_while_and_leaves_no_secret(
-    board: Board, fake: Ordered
+    service: JobService, fake: Ordered
 ) -> None:
     with pytest.raises(SubmissionUnknownError):
-        send(board, "vanish")
-    (record,) = board.history.recent()
-    assert board.refresh([record]).records[0].info.state is State.UNKNOWN and fake.secrets
-    (failed,) = board.refresh([replace(record, submitted=record.submitted - SETTLE_SECONDS - 1)]).records
+        send(service, "vanish")
+    (record,) = service.history.recent()
+    assert service.refresh([record]).records[0].info.state is State.UNKNOWN and fake.secrets
+    (failed,) = service.refresh([replace(record, submitted=record.submitted - SETTLE_SECONDS - 1)]).records
     assert failed.info.state is State.FAILED and "never received it" in failed.info.reason
     assert not fake.secrets
 
 
-def test_a_job_is_not_called_stopped_before_its_backend_says_so(board: Board, fake: Ordered) -> None:
-    record = board.refresh([send(board, "sleep", "9")]).records[0]
+def test_a_job_is_not_called_stopped_before_its_backend_says_so(service: JobService, fake: Ordered) -> None:
+    record = service.refresh([send(service, "sleep", "9")]).records[0]
     fake.gone = True
     with pytest.raises(BackendUnavailableError):
-        board.cancel(record)
+        service.cancel(record)
     fake.gone, fake.lost = False, True
     with pytest.raises(JobError, match=r"unknown whether .* is being stopped"):
-        board.cancel(record)
-    assert not board.history.find(record.run_id).cancel_asked
+        service.cancel(record)
+    assert not service.history.find(record.run_id).cancel_asked
     fake.jobs.clear()
     fake.lost = False
     with pytest.raises(JobNotFoundError):
-        board.cancel(record)
-    assert board.refresh([record]).records[0].info.state is State.UNKNOWN
+        service.cancel(record)
+    assert service.refresh([record]).records[0].info.state is State.UNKNOWN
 
 
-def test_a_state_that_nobody_confirmed_is_known_as_such(board: Board, fake: Ordered) -> None:
-    record = board.refresh([send(board, "sleep", "9")]).records[0]
+def test_a_state_that_nobody_confirmed_is_known_as_such(service: JobService, fake: Ordered) -> None:
+    record = service.refresh([send(service, "sleep", "9")]).records[0]
     assert record.is_settled and state_text(record) == "Running"
     fake.gone = True
-    (old,) = board.recent().records
+    (old,) = service.recent().records
     assert not old.is_settled and old.confirmed == pytest.approx(record.confirmed)
     assert re.fullmatch(r"Running as of \d{4}-\d\d-\d\dT[\d:]+Z, not confirmed", state_text(old))
 
 
-def test_a_cluster_is_asked_once_for_all_its_jobs_and_never_about_ended_ones(board: Board, fake: Ordered) -> None:
+def test_a_cluster_is_asked_once_for_all_its_jobs_and_never_about_ended_ones(
+    service: JobService, fake: Ordered
+) -> None:
     for _ in range(3):
-        send(board, "sleep", "9")
-    send(board, "echo")
-    refreshed = board.recent()
+        send(service, "sleep", "9")
+    send(service, "echo")
+    refreshed = service.recent()
     assert fake.asked == 1 and len(refreshed.records) == 4
-    board.recent()
+    service.recent()
     assert fake.asked == 2
     for record in refreshed.records:
-        board.cancel(record)
+        service.cancel(record)
     asked = fake.asked
-    board.recent()
+    service.recent()
     assert fake.asked == asked
 
 
-def test_a_cluster_that_does_not_answer_costs_a_sentence(board: Board, fake: Ordered) -> None:
-    record = send(board, "sleep", "9")
-    board.refresh([record])
+def test_a_cluster_that_does_not_answer_costs_a_sentence(service: JobService, fake: Ordered) -> None:
+    record = send(service, "sleep", "9")
+    service.refresh([record])
     fake.gone = True
-    refreshed = board.recent()
+    refreshed = service.recent()
     assert refreshed.problems == ("cluster eu: the cluster does not answer; showing the last known state",)
     assert refreshed.records[0].info.state is State.RUNNING
 
 
-def test_resubmitting_takes_the_recorded_command_and_cancels_afterwards(board: Board, fake: Ordered) -> None:
-    old = send(board, "sleep", "a b")
-    submitted = resubmit(board, old)
+def test_resubmitting_takes_the_recorded_command_and_cancels_afterwards(service: JobService, fake: Ordered) -> None:
+    old = send(service, "sleep", "a b")
+    submitted = resubmit(service, old)
     new = submitted.record
     assert submitted.warnings == (f"the old job {old.run_id} was stopped: Canceled",)
     assert fake.order == ["submit", "submit", "cancel"]
     assert new.spec.argv == ("sleep", "a b") and new.run_id != old.run_id and new.successor_of == old.run_id
-    assert board.history.find(old.run_id).info.state is State.CANCELED
-    assert board.history.find(new.run_id).info.state is State.QUEUED
+    assert service.history.find(old.run_id).info.state is State.CANCELED
+    assert service.history.find(new.run_id).info.state is State.QUEUED
 
 
-def test_a_resubmission_that_fails_leaves_the_old_job_alone(board: Board, fake: Ordered) -> None:
-    old = send(board, "sleep", "9")
+def test_a_resubmission_that_fails_leaves_the_old_job_alone(service: JobService, fake: Ordered) -> None:
+    old = send(service, "sleep", "9")
     fake.gone = True
     with pytest.raises(BackendUnavailableError):
-        resubmit(board, old)
+        resubmit(service, old)
     fake.gone = False
-    assert board.refresh([old]).records[0].info.state is State.RUNNING
+    assert service.refresh([old]).records[0].info.state is State.RUNNING
 
 
-def test_resubmitting_an_ended_job_cancels_nothing(board: Board, fake: Ordered) -> None:
-    old = send(board, "echo")
-    assert resubmit(board, old).warnings == ()
+def test_resubmitting_an_ended_job_cancels_nothing(service: JobService, fake: Ordered) -> None:
+    old = send(service, "echo")
+    assert resubmit(service, old).warnings == ()
     assert "cancel" not in fake.order
 
 
-def test_a_job_keeps_its_code_unless_the_latest_is_asked_for(board: Board, fake: Ordered) -> None:
-    old = send(board, "echo")
+def test_a_job_keeps_its_code_unless_the_latest_is_asked_for(service: JobService, fake: Ordered) -> None:
+    old = send(service, "echo")
     old = replace(old, spec=replace(old.spec, code=None))
-    newer = resubmit(board, old, choose_code=lambda _: CodeChoice(None, ("a warning",)))
+    newer = resubmit(service, old, choose_code=lambda _: CodeChoice(None, ("a warning",)))
     assert newer.warnings == ("a warning",)
 
 
@@ -232,11 +236,11 @@ def test_a_job_keeps_its_code_unless_the_latest_is_asked_for(board: Board, fake:
     ],
 )
 def test_resubmitting_can_change_the_number_of_gpus(
-    board: Board, fake: Ordered, gpus: int, single: bool | None, again: int | None, size: tuple[int, int, int]
+    service: JobService, fake: Ordered, gpus: int, single: bool | None, again: int | None, size: tuple[int, int, int]
 ) -> None:
-    assert board.current
-    old = submit(board, board.current, SubmitRequest(("sleep", "9"), gpus, multi_process=single), no_code).record
-    new = resubmit(board, old, num_gpu=again).record.spec
+    assert service.current
+    old = submit(service, service.current, SubmitRequest(("sleep", "9"), gpus, multi_process=single), no_code).record
+    new = resubmit(service, old, num_gpu=again).record.spec
     assert (new.nodes, new.procs_per_node, new.gpus_per_node) == size
     assert new.argv == old.spec.argv
 
@@ -256,38 +260,38 @@ def test_resubmitting_can_change_the_number_of_gpus(
     ],
 )
 def test_a_job_that_moves_keeps_its_gpus_and_whether_each_has_a_process(
-    board: Board, fake: Ordered, old: dict[str, Any], asked: int | None, size: tuple[int, int, int]
+    service: JobService, fake: Ordered, old: dict[str, Any], asked: int | None, size: tuple[int, int, int]
 ) -> None:
-    there = send(board, "sleep", "9")
+    there = send(service, "sleep", "9")
     there = replace(there, spec=replace(there.spec, platform="aml", **old))
-    board.current = replace(board.current, gpu_per_node=8) if board.current else None
-    new = resubmit(board, there, to="eu", num_gpu=asked).record.spec
+    service.current = replace(service.current, gpu_per_node=8) if service.current else None
+    new = resubmit(service, there, to="eu", num_gpu=asked).record.spec
     assert (new.nodes, new.procs_per_node, new.gpus_per_node) == size
 
 
 @pytest.mark.parametrize("form", ["{}", "{}/", "assets/{}", "assets/{}/", "./assets/{}/", "/somewhere/assets/{}"])
-def test_an_id_may_be_the_folder_of_its_logs(board: Board, fake: Ordered, form: str) -> None:
-    record = send(board, "echo")
-    assert board.find([form.format(record.run_id)])[0].run_id == record.run_id
-    assert board.find([form.format(record.run_id[-6:])])[0].run_id == record.run_id
+def test_an_id_may_be_the_folder_of_its_logs(service: JobService, fake: Ordered, form: str) -> None:
+    record = send(service, "echo")
+    assert service.find([form.format(record.run_id)])[0].run_id == record.run_id
+    assert service.find([form.format(record.run_id[-6:])])[0].run_id == record.run_id
 
 
 @pytest.mark.parametrize(("given", "place"), [(None, "assets"), ("", "assets"), ("logs/all", "logs/all"), ("/x", "/x")])
 def test_logs_are_kept_where_acts_variable_says(tmp_path: Path, fake: Ordered, given: str | None, place: str) -> None:
     environ = {**os.environ, **({} if given is None else {"AML_LOG_FOLDER": given})}
-    board = Board(tmp_path, environ, Cluster("eu", "eu.yaml", tmp_path), backends={"eu": fake})
-    record = send(board, "echo")
-    folder, boundary = board.log_folder(record)
+    service = JobService(tmp_path, environ, Cluster("eu", "eu.yaml", tmp_path), backends={"eu": fake})
+    record = send(service, "echo")
+    folder, boundary = service.log_folder(record)
     assert folder == tmp_path / place / record.run_id
     assert boundary == (Path("/x") if place == "/x" else tmp_path)
-    assert board.find([f"{place}/{record.run_id}/"])[0].run_id == record.run_id
+    assert service.find([f"{place}/{record.run_id}/"])[0].run_id == record.run_id
 
 
 @pytest.mark.parametrize("form", ["/", "", "assets/", "other/{}", "assets/{}/user_logs"])
-def test_other_paths_are_no_ids(board: Board, fake: Ordered, form: str) -> None:
-    record = send(board, "echo")
+def test_other_paths_are_no_ids(service: JobService, fake: Ordered, form: str) -> None:
+    record = send(service, "echo")
     with pytest.raises(JobNotFoundError):
-        board.find([form.format(record.run_id)])
+        service.find([form.format(record.run_id)])
 
 
 class Remembering(Ordered):
@@ -311,9 +315,9 @@ def test_a_recalled_job_has_the_time_of_its_submission(tmp_path: Path, run_id: s
     (tmp_path / "aux_data" / "aml" / "eu.yaml").write_text("platform: local\n")
     spec = make_spec("true", run_id=run_id.rjust(4, "0"), cluster="eu")
     now = time.time()
-    board = Board(tmp_path, os.environ, Cluster("eu", "eu.yaml", tmp_path), backends={"eu": Remembering(spec)})
-    found = board.find([spec.run_id])[0]
-    assert board.history.find(spec.run_id).submitted == found.submitted
+    service = JobService(tmp_path, os.environ, Cluster("eu", "eu.yaml", tmp_path), backends={"eu": Remembering(spec)})
+    found = service.find([spec.run_id])[0]
+    assert service.history.find(spec.run_id).submitted == found.submitted
     assert found.submitted == min(submitted, now) if submitted else now <= found.submitted <= time.time()
 
 
@@ -336,9 +340,9 @@ def test_a_job_that_only_a_service_may_know_needs_what_lets_it_be_asked(tmp_path
 
     def said(*errors: BlobsyncError) -> BlobsyncError:
         backends = {name: Away(error) for name, error in zip(names, errors, strict=False)}
-        board = Board(tmp_path, os.environ, Cluster("eu", "eu.yaml", tmp_path), backends=backends)
+        service = JobService(tmp_path, os.environ, Cluster("eu", "eu.yaml", tmp_path), backends=backends)
         with pytest.raises(BlobsyncError) as caught:
-            board.find(["0badcafe"])
+            service.find(["0badcafe"])
         return caught.value
 
     busy, login = BackendUnavailableError("it is busy", hint="wait"), LoginRequiredError("nobody", hint="az login")
@@ -350,16 +354,16 @@ def test_a_job_that_only_a_service_may_know_needs_what_lets_it_be_asked(tmp_path
     assert said().hint == "blobsync history lists them"
 
 
-def test_watching_tries_again_only_for_reasons_that_pass(board: Board, fake: Ordered) -> None:
+def test_watching_tries_again_only_for_reasons_that_pass(service: JobService, fake: Ordered) -> None:
     def ends(*infos: RunInfo, listed: tuple[int, ...] = ()) -> Sequence[str | None]:
         queue = iter(infos)
 
         def wait(record: JobRecord) -> JobRecord:
-            return board.history.update(record, replace(next(queue), run_id=record.run_id))
+            return service.history.update(record, replace(next(queue), run_id=record.run_id))
 
-        record = send(board, "exit", "1")
+        record = send(service, "exit", "1")
         record = replace(record, spec=replace(record.spec, retry_exit_codes=listed))
-        attempts = watch(board, record, 2, wait)
+        attempts = watch(service, record, 2, wait)
         return [attempt.next_id and "again" for attempt in attempts]
 
     preempted = RunInfo("", State.FAILED, 1, reason="PREEMPTED")
@@ -374,51 +378,51 @@ def test_watching_tries_again_only_for_reasons_that_pass(board: Board, fake: Ord
     assert ends(broken, listed=(2,)) == [None]
 
 
-def test_a_job_that_stays_on_its_cluster_is_submitted_as_it_was(board: Board, fake: Ordered) -> None:
-    old = send(board, "sleep", "9")
+def test_a_job_that_stays_on_its_cluster_is_submitted_as_it_was(service: JobService, fake: Ordered) -> None:
+    old = send(service, "sleep", "9")
     # What today's configuration would not make of it.
     spec = replace(old.spec, nodes=3, procs_per_node=2, gpus_per_node=2, setup=("make",), retry_exit_codes=(9,))
-    new = resubmit(board, replace(old, spec=spec)).record.spec
+    new = resubmit(service, replace(old, spec=spec)).record.spec
     assert new == replace(spec, run_id=new.run_id)
     assert new.run_id != spec.run_id
 
 
-def test_a_job_that_waits_is_submitted_again_as_one_with_any_number_of_gpus(board: Board, fake: Ordered) -> None:
-    old = send(board, "ssh")
+def test_a_job_that_waits_is_submitted_again_as_one_with_any_number_of_gpus(service: JobService, fake: Ordered) -> None:
+    old = send(service, "ssh")
     for gpus in (None, 8):
-        new = resubmit(board, old, num_gpu=gpus).record.spec
+        new = resubmit(service, old, num_gpu=gpus).record.spec
         assert (new.argv, new.hold, new.procs_per_node) == (("ssh",), old.spec.hold, 1)
         assert new.gpus_per_node == (gpus or old.spec.gpus_per_node)
 
 
-def elastic(board: Board, *argv: str) -> JobRecord:
+def elastic(service: JobService, *argv: str) -> JobRecord:
     request = SubmitRequest(argv or ("sleep", "60"), elastic="1:4")
-    assert board.current
-    cluster = replace(board.current, values={"platform": "slurm"}, platform="slurm", platform_given=True)
-    return submit(board, cluster, request, lambda cluster: CodeChoice(None)).record
+    assert service.current
+    cluster = replace(service.current, values={"platform": "slurm"}, platform="slurm", platform_given=True)
+    return submit(service, cluster, request, lambda cluster: CodeChoice(None)).record
 
 
-def test_an_elastic_job_is_scaled_within_its_bounds(board: Board, fake: Ordered) -> None:
-    record = elastic(board)
+def test_an_elastic_job_is_scaled_within_its_bounds(service: JobService, fake: Ordered) -> None:
+    record = elastic(service)
     assert (record.spec.min_nodes, record.spec.max_nodes, record.spec.nodes) == (1, 4, 1)
-    grown = board.scale(board.refresh([record]).records[0], 3)
+    grown = service.scale(service.refresh([record]).records[0], 3)
     assert [(one.running, one.wanted) for one in grown.info.changes] == [(1, 1), (1, 3), (3, 3)]
     with pytest.raises(UsageError, match="may have 1 to 4 nodes, not 5"):
-        board.scale(grown, 5)
+        service.scale(grown, 5)
     assert fake.jobs[record.run_id].changes[-1].wanted == 3, "nothing was asked"
 
 
 def test_a_scale_whose_answer_got_lost_is_unknown_and_one_that_was_refused_is_not_recorded(
-    board: Board, fake: Ordered
+    service: JobService, fake: Ordered
 ) -> None:
-    record = elastic(board)
+    record = elastic(service)
     fake.lost = True
     with pytest.raises(JobError, match=r"unknown whether .* is being scaled"):
-        board.scale(record, 3)
+        service.scale(record, 3)
     fake.lost, fake.gone = False, True
     with pytest.raises(BackendUnavailableError, match="does not answer"):
-        board.scale(record, 2)
-    assert board.history.find(record.run_id).info.changes == ()
+        service.scale(record, 2)
+    assert service.history.find(record.run_id).info.changes == ()
 
 
 @dataclass
@@ -456,15 +460,17 @@ _TOLD = ["Queued: " + _FULL, "cluster eu: the cluster does not answer; showing t
 def test_whoever_waits_for_a_job_is_told_the_reason_when_it_appears_and_once(tmp_path: Path, how: str) -> None:
     fake, told = Changing(found=[*_SEEN, None]), list[str]()
     cluster = Cluster("eu", "eu.yaml", tmp_path)
-    board = Board(tmp_path, os.environ, cluster, backends={"eu": fake}, note=told.append, sleep=lambda seconds: None)
-    record = send(board, "exit", "7")
+    service = JobService(
+        tmp_path, os.environ, cluster, backends={"eu": fake}, note=told.append, sleep=lambda seconds: None
+    )
+    record = send(service, "exit", "7")
     assert told.pop() == "eu (local): 1 node, 1 process, 1 GPU"
     if how == "wait":
-        assert board.wait(record).state is State.FAILED
+        assert service.wait(record).state is State.FAILED
     elif how == "follow":
-        assert list(board.follow(record)) == []
+        assert list(service.follow(record)) == []
     else:
-        (attempt,) = watch(board, record, 0)
+        (attempt,) = watch(service, record, 0)
         assert standing_line(attempt.record) == f"{record.run_id}: Failed (7)"
     assert [line.removeprefix(f"{record.run_id}: ") for line in told] == _TOLD
 
@@ -472,10 +478,10 @@ def test_whoever_waits_for_a_job_is_told_the_reason_when_it_appears_and_once(tmp
 def test_workers_that_cannot_be_stopped_are_named_with_the_command_that_stops_them(tmp_path: Path) -> None:
     fake, told = FakeBackend(), list[str]()
     cluster = Cluster("eu", "eu.yaml", tmp_path)
-    board = Board(tmp_path, os.environ, cluster, backends={"eu": fake}, note=told.append)
+    service = JobService(tmp_path, os.environ, cluster, backends={"eu": fake}, note=told.append)
     request = SpreadRequest((), SpreadPlan("local", 2, 1, 2, ""), "", "", [], {}, "")
-    crew = JobCrew(board, (cluster, None), request, FolderStore(tmp_path / "place"))
-    crew.record = board.refresh([send(board, "sleep", "9")]).records[0]
+    crew = JobCrew(service, (cluster, None), request, FolderStore(tmp_path / "place"))
+    crew.record = service.refresh([send(service, "sleep", "9")]).records[0]
     told.clear()
     fake.gone = True
     crew.stop()

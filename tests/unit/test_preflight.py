@@ -17,7 +17,7 @@ from blobsync.base.errors import BlobsyncError
 from blobsync.config.loader import load_cluster
 from blobsync.config.model import Cluster
 from blobsync.jobs.preflight import refusals
-from blobsync.jobs.service import Board
+from blobsync.jobs.service import JobService
 from blobsync.jobs.submit import submit
 from blobsync.jobspec.code_choice import CodeChoice, code_entry
 from blobsync.jobspec.describe import SubmitRequest
@@ -242,10 +242,10 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def refused_by_submit(root: Path, cluster: Cluster, kept: Path) -> BlobsyncError:
-    board = Board(root, {"USER": "me", "HOME": str(root), "XDG_STATE_HOME": str(kept)}, cluster)
+    service = JobService(root, {"USER": "me", "HOME": str(root), "XDG_STATE_HOME": str(kept)}, cluster)
     with pytest.raises(BlobsyncError) as caught:
-        submit(board, cluster, SubmitRequest(("true",)), code_there)
-    assert not board.history.recent()
+        submit(service, cluster, SubmitRequest(("true",)), code_there)
+    assert not service.history.recent()
     return caught.value
 
 

@@ -72,7 +72,7 @@ class KubernetesSettings:
 
 
 def read_settings(cluster: Cluster, settings: Mapping[str, Any]) -> KubernetesSettings:
-    """``settings`` are those of ``board.settings_of``. Raises ``ConfigError`` for what a server would refuse."""
+    """``settings`` are those of ``jobs.service.settings_of``. Raises ``ConfigError`` for what a server would refuse."""
     given = _Given(cluster)
     days = cluster.number("kubernetes.ttl_days", _TTL_DAYS)
     if days is None or days > _MOST_DAYS:

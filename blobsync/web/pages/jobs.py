@@ -14,7 +14,7 @@ from blobsync.base.errors import UsageError
 from blobsync.jobs.record import JobFilter
 from blobsync.jobs.timeline import lasted
 from blobsync.jobspec.spec import State
-from blobsync.project.open_jobs import open_job_reading, open_jobs
+from blobsync.project.open_jobs import open_job_queries, open_jobs
 from blobsync.web.app_state import desk_of
 from blobsync.web.events import live_parts
 from blobsync.web.pages import job_outputs, one_job
@@ -70,7 +70,7 @@ def _asked(request: Request) -> _Asked:
 
 def _show(request: Request) -> Response:
     source, asked = desk_of(request).source, _asked(request)
-    reading = open_job_reading(source.root, environ=source.environ)
+    reading = open_job_queries(source.root, environ=source.environ)
     problems = reading.refresh_unfinished() if "fresh" in request.query_params else ()
     names = reading.clusters_of_jobs()
     return page(request, "jobs.html", clusters=names, problems=problems, live=asked.query(), **_listed(source, asked))
@@ -78,7 +78,7 @@ def _show(request: Request) -> Response:
 
 def _listed(source: Source, asked: _Asked) -> dict[str, Any]:
     """What the list shows."""
-    found = open_job_reading(source.root, environ=source.environ).page(
+    found = open_job_queries(source.root, environ=source.environ).page(
         asked.filter, limit=PAGE_JOBS, offset=(asked.number - 1) * PAGE_JOBS
     )
     last = max(1, -(-found.total // PAGE_JOBS))
@@ -98,7 +98,7 @@ def _follow(request: Request) -> Response:
     source, asked = desk_of(request).source, _asked(request)
 
     def look() -> Mapping[str, str]:
-        problems = open_job_reading(source.root, environ=source.environ).refresh_unfinished()
+        problems = open_job_queries(source.root, environ=source.environ).refresh_unfinished()
         values = _listed(source, asked)
         return {
             "job-list": fragment("job_list.html", **values),
@@ -116,7 +116,7 @@ def _compare(request: Request) -> Response:
         raise UsageError(f"{len(chosen)} jobs are selected", hint="select two in the list of jobs")
     jobs = open_jobs(source.root, environ=source.environ)
     left, right = jobs.find(chosen[0]), jobs.find(chosen[1])
-    found = open_job_reading(source.root, environ=source.environ).compare(left, right)
+    found = open_job_queries(source.root, environ=source.environ).compare(left, right)
     files = [*_marked("+", found.files.added), *_marked("-", found.files.removed), *_marked("±", found.files.changed)]
     return page(request, "job_compare.html", found=found, files=files, everything="all" in request.query_params)
 

@@ -25,7 +25,7 @@ from blobsync.jobs.form.fields import INCLUDE, MODE, FieldEntry, FormField, key_
 from blobsync.jobs.form.filled import CheckedForm, JobForm
 from blobsync.jobs.record import JobFilter
 from blobsync.project.job_forms import JobForms
-from blobsync.project.open_jobs import open_job_forms, open_job_reading, open_jobs
+from blobsync.project.open_jobs import open_job_forms, open_job_queries, open_jobs
 from blobsync.web.app_state import desk_of, form_of
 from blobsync.web.pages.one_job import after_submission
 from blobsync.web.render import fragment, page
@@ -138,7 +138,7 @@ def _check(request: Request) -> Response:
 def _page(request: Request, found: CheckedForm, told: _Told, *, fresh: bool) -> Response:
     """``fresh``: nothing was typed yet, and a form that is empty has no mistakes to show."""
     source = desk_of(request).source
-    reading = open_job_reading(source.root, environ=source.environ)
+    reading = open_job_queries(source.root, environ=source.environ)
     recent = reading.page(JobFilter(), limit=_RECENT).records
     return page(
         request,

@@ -22,7 +22,7 @@ from blobsync.jobs.node_use import node_of_log
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.submit import Submitted
 from blobsync.jobspec.spec import SERVICES, State
-from blobsync.project.open_jobs import open_job_reading, open_jobs
+from blobsync.project.open_jobs import open_job_queries, open_jobs
 from blobsync.web.app_state import desk_of, form_of
 from blobsync.web.charts import timeline, use_charts
 from blobsync.web.events import live_parts
@@ -53,7 +53,7 @@ def badge_of(record: JobRecord) -> tuple[str, str]:
 def _show(request: Request) -> Response:
     source, query = desk_of(request).source, request.query_params
     jobs = open_jobs(source.root, environ=source.environ)
-    reading = open_job_reading(source.root, environ=source.environ)
+    reading = open_job_queries(source.root, environ=source.environ)
     record = jobs.find(request.path_params["run_id"])
     if "fresh" in query:
         record = jobs.get(record)
@@ -82,7 +82,7 @@ def _show(request: Request) -> Response:
 
 def _parts(source: Source, record: JobRecord, fetched: FetchedLogs, name: str) -> dict[str, str]:
     """The parts of the page that change while a job runs."""
-    reading, names = open_job_reading(source.root, environ=source.environ), _in_order(fetched)
+    reading, names = open_job_queries(source.root, environ=source.environ), _in_order(fetched)
     use, causes = reading.node_use(fetched), reading.causes(record, fetched)
     about: dict[str, Any] = {"record": record, "spec": record.spec, "info": record.info}
     return {
@@ -152,7 +152,7 @@ def _log(request: Request) -> Response:
 
     def look(start: int | None) -> tuple[tuple[str, ...], int | None, bool]:
         jobs = open_jobs(source.root, environ=source.environ)
-        reading = open_job_reading(source.root, environ=source.environ)
+        reading = open_job_queries(source.root, environ=source.environ)
         over = jobs.get(run_id).state.is_final
         fetched = jobs.logs(run_id)
         name = chosen if chosen in fetched.names else fetched.leading
