@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from blobsync.node.arguments import parse_arguments
 
 from blobsync.base.errors import AccessDeniedError
 from blobsync.direct.engine import DirectEngine
-from blobsync.node.job import NodeJob
+from blobsync.node.job import NodeJob, parse_arguments
 from blobsync.node.spread import run_parent
 from blobsync.spread.probe import OwnProbe
 from blobsync.spread.shard import cut, shard_lines
