@@ -5,21 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-# A step up has to bring this much.
+# A larger width is kept only if it raises the rate by this factor.
 _GAIN = 1.15
-# A measurement takes at least so long (seconds), and so many times the width in finished requests.
+# A measurement lasts at least this long (seconds), and this many times the width in finished requests.
 _SHORTEST = 0.05
 _TURNS = 2
-# Seconds after which a step up is tried again, since lines and services change.
+# Seconds after which a larger width is tried again, since networks and services change.
 _TRY_AGAIN = 10.0
-# Seconds in which all that asks for fewer is one and the same request to slow down.
+# Throttled responses within this many seconds count as one.
 _SAME = 1.0
 
 
 class AdaptiveConcurrency:
-    """``now`` requests may be under way. Fed with each that has finished; used by one thread.
+    """``now`` is how many requests may be under way. Call ``finished`` after each; for use by one thread.
 
-    ``clock`` is in seconds and never set back.
+    ``clock`` is in seconds and monotonic.
     """
 
     def __init__(self, start: int, most: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -28,14 +28,14 @@ class AdaptiveConcurrency:
         self._clock = clock
         self._throttled = 0
         self._shrunk = float("-inf")
-        # When it was last found to be enough; None after a step up, until that is judged.
+        # When the width was last found to be enough; None after a step up, until that is judged.
         self._settled: float | None = None
         # The width before the last step up, and how many requests a second finished with it.
         self._before, self._rate = start, 0.0
         self._measure_from(clock())
 
     def finished(self, throttled: int) -> None:
-        """One request is done; ``throttled`` is how often the service has asked for fewer so far."""
+        """Count one finished request; ``throttled`` is how often the service has asked to slow down so far."""
         self._count += 1
         if throttled != self._throttled:
             self._throttled = throttled
@@ -46,7 +46,7 @@ class AdaptiveConcurrency:
 
     def _judge(self, rate: float, now: float) -> None:
         if self._settled is None and rate < self._rate * _GAIN:
-            # The last step brought nothing.
+            # The last step up did not help.
             self.now, self._settled = self._before, now
         elif self._settled is None or now - self._settled > _TRY_AGAIN:
             self._before, self._rate = self.now, rate

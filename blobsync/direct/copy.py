@@ -1,4 +1,4 @@
-"""One blob to another, from server to server: Put Blob From URL, or Put Block From URL for large ones."""
+"""Copies a blob from server to server: Put Blob From URL, or Put Block From URL for large blobs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SERVER_SIDE = BlockSizes(single=256 * MIB, block=64 * MIB)
 
 
 class CopyJob(FileJob):
-    """The bytes pass no machine of ours; the service reads the source with the SAS it is given."""
+    """Copies one blob inside the service, which reads the source with the SAS it is given."""
 
     def __init__(
         self,
@@ -79,7 +79,8 @@ class CopyJob(FileJob):
     def commit(self) -> Moved:
         version, copied = self._version, self._copied
         if copied is None:
-            # Each range was asked for in this version; a server that does not heed that may have read several.
+            # Each range was requested of this version; a server that ignores the condition may have read several
+            # versions.
             demand_version(self._from, self._source, version)
             copied = self._put_list()
         elif version.md5 is not None and copied.md5 not in {None, version.md5}:
@@ -87,14 +88,14 @@ class CopyJob(FileJob):
         return Moved(self.action, source=version, destination=self._seen(copied))
 
     def _seen(self, copied: CopiedBlob) -> RemoteState | None:
-        """The blob as the service has looked at it; None leaves the look to others.
+        """The copied blob's state from the service's response; None if it has to be looked up.
 
-        What it did not compute an MD5 of may have another size: it was told what to read, and not how much there is.
+        Without an MD5 from the service the size is unknown: the request names what to read, not how much there is.
         """
         version = self._version
         if self._pieces == 1 and version.md5 is not None:
             return RemoteState(version.size, copied.etag, copied.md5) if copied.md5 == version.md5 else None
-        # For the index at once: after a kill nothing else would tell a blob without an MD5 from somebody else's.
+        # Needed by the index at once: after a kill, nothing else tells a blob without an MD5 from somebody else's.
         with suppress(StorageError):
             there = self._to.head(self._name)
             if there is not None and there.etag == copied.etag:
@@ -102,11 +103,11 @@ class CopyJob(FileJob):
         return None
 
     def release(self) -> None:
-        """There is nothing of ours to close."""
+        """Nothing to close."""
 
     def _copy_whole(self) -> CopiedBlob:
         condition = precondition_of(self.action)
-        # The request copies all but the tier, which the survey saw.
+        # The request copies everything but the tier, which the survey has recorded.
         tier = self._version.tier if self._version.tier is not None else self._from.properties(self._source).tier
         try:
             with naming_the_source(self._source):
@@ -119,10 +120,10 @@ class CopyJob(FileJob):
                     source_etag=self._version.etag,
                 )
         except PreconditionFailedError:
-            # An earlier try may have done it and only its answer was lost; equal content is what was asked for.
+            # An earlier attempt may have succeeded although its response was lost: equal content is the goal.
             there = self._to.head(self._name)
             if there is None or there.md5 is None or (there.size, there.md5) != (self._version.size, self._version.md5):
-                # An emulator has one word for a condition at either end.
+                # Emulators return the same error code for a failed condition at either end.
                 demand_version(self._from, self._source, self._version)
                 raise
             return CopiedBlob(there.etag, there.md5)
@@ -137,5 +138,5 @@ class CopyJob(FileJob):
             properties=self._properties,
             condition=precondition_of(self.action),
         )
-        # The MD5 is the one that was given: the service stores it without a look at the blocks.
+        # This MD5 is the one that we sent: the service stores it without checking the blocks.
         return CopiedBlob(there.etag, None)

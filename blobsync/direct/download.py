@@ -1,4 +1,4 @@
-"""One small blob to a local file: one request into a part file, hashed as it lands, then renamed."""
+"""Downloads one small blob: one request into a part file, hashed as it is written, then renamed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from blobsync.transfer.engines import Moved
 
 
 def demand_md5(name: str, version: RemoteState, md5: bytes) -> None:
-    """Raises ``ChecksumError`` where what arrived is not what the blob says it holds."""
+    """Raise ``ChecksumError`` if the received bytes do not have the blob's MD5."""
     if version.md5 not in {None, md5}:
         raise ChecksumError(
             f"{name} arrived with a different MD5 than the blob's own",
@@ -27,7 +27,7 @@ def demand_md5(name: str, version: RemoteState, md5: bytes) -> None:
 
 
 class DownloadJob(FileJob):
-    """The file appears under its name only when its length, and its MD5 where the blob has one, are right."""
+    """The file gets its name only after its length, and its MD5 if the blob has one, are verified."""
 
     def __init__(
         self,

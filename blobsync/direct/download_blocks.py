@@ -1,4 +1,4 @@
-"""The blocks of a blob, as a hint for downloads: it is checked by the MD5 of the whole file."""
+"""The blocks of a blob, as a hint for downloads: the MD5 of the whole file verifies the result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from blobsync.store.protocol import MAX_BLOCKS, BlobStore
 
 
 class KnownBlock(NamedTuple):
-    """So many bytes from ``start`` on, and the SHA-256 that their id names."""
+    """``length`` bytes from ``start`` on, and the SHA-256 that the block's id contains."""
 
     start: int
     length: int
@@ -18,18 +18,18 @@ class KnownBlock(NamedTuple):
 
 
 def known_blocks(store: BlobStore, name: str, version: RemoteState) -> tuple[KnownBlock, ...]:
-    """The blocks of this version in its order; none where they say nothing that can be checked.
+    """The blocks of this version in order; empty if they cannot be used.
 
-    Whoever can write a blob can write any id, so the ids are worth something only where the whole has an MD5, which is
-    compared before the file gets its name. They have to be ours, all of them, and add up to the blob. Without the
-    right to see them, or when the service does not tell, the whole file is fetched.
+    Anyone who can write a blob can choose any ids, so they are used only if the whole blob has an MD5, which is
+    compared before the file gets its name. All of them must be blobsync's ids and add up to the blob's size. Without
+    permission to list them, or if the service does not answer, the whole file is downloaded.
     """
     if version.md5 is None:
         return ()
     try:
         found = store.block_list(name, "committed")
     except BlobsyncError:
-        # If the service is out of reach, the first range says so.
+        # If the service cannot be reached, the first ranged read reports it.
         return ()
     if found is None or found.etag != version.etag or len(found.committed) > MAX_BLOCKS:
         return ()

@@ -1,7 +1,7 @@
-"""The engine that moves files in this process, over the REST client: small work, and small changes in large trees.
+"""The engine that moves files in this process with the REST client: for small transfers and small changes.
 
 Memory: at most ``BUFFERS`` bytes of file content at once while uploading, threads x 1 MiB while downloading,
-none for copies from server to server. Several processes share this.
+none for copies from server to server. Several processes share this limit.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.store.protocol import BlobStore, Orders
 from blobsync.transfer.engines import MoveReport, MoveTask
 
-# Kinds of jobs are imported when the first of them is made: most commands need one, and each takes a while.
+# Job classes are imported on first use: most commands need one, and each import takes a while.
 if TYPE_CHECKING:
     from blobsync.direct.file_blocks import BlockOrder, Named
 
 BUFFERS = 128 * MIB
 
-# With fewer connections one process of several would wait for answers.
+# With fewer connections, one of several processes would mostly wait for responses.
 _FEWEST = 8
 
 # Above this response time (seconds) the network, not the CPU, limits the transfer.
 _FAR = 0.010
 
-# Bytes of a file that a lane moves: larger ones gain from threads that hash side by side.
+# Bytes up to which a file counts as small: larger ones gain from threads that hash in parallel.
 _SMALL = 256 * 1024
-# Files that a lane has under way at a time.
+# Small files under way at a time, to begin with.
 _LANE_START = 32
 _LANE_MOST = 64
 
-# Threads that read a file for its MD5: while one hashes for that, others do for the names of its blocks.
+# Threads that read a file for its MD5: while one computes that, others hash its blocks.
 _READERS = 3
 
 # Below this amount of work, measuring the response time is not worth it.
@@ -53,7 +53,7 @@ _LITTLE_BYTES = 2 * MIB
 
 
 class LineTuning(NamedTuple):
-    """How to use one line: threads, the largest upload in one request and a download's ranges in bytes."""
+    """Settings for one connection: threads, the largest single-request upload and a download's range size, in bytes."""
 
     threads: int
     single: int
@@ -63,7 +63,7 @@ class LineTuning(NamedTuple):
 # Measured by benchmarks/run.py; docs/performance.md has the figures.
 NEAR = LineTuning(threads=16, single=16 * MIB, range=8 * MIB)
 FAR = LineTuning(threads=64, single=4 * MIB, range=4 * MIB)
-# Few files over a long line: many connections at once, since each starts slowly.
+# Few files over a slow connection: many connections at once, since each starts slowly.
 FAR_FEW = LineTuning(threads=64, single=ONE_REQUEST, range=MIB)
 
 
@@ -82,12 +82,12 @@ class DirectEngine:
         processes: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``source_sas`` gives what the destination's service reads a copy's source with.
+        """``source_sas`` returns the SAS with which the destination's service reads a copy's source.
 
-        ``journal`` remembers the blocks of uploads; without one, whole files are sent. ``unfinished`` are the downloads
-        that were killed, on record; without it they start anew. ``fewest_for_lane`` small files are worth connections
-        of their own. ``processes`` do the same at the same time, and share memory and connections. ``clock``
-        (seconds) measures how long the line is.
+        ``journal`` remembers the blocks of uploads; without one, whole files are sent. ``unfinished`` are the records
+        of downloads that were killed; without it they start from the beginning. ``fewest_for_lane`` is from how many
+        small files on they get connections of their own. ``processes`` is how many processes do the same at the same
+        time and share memory and connections. ``clock`` (seconds) measures response times.
         """
         self._source_sas = source_sas
         self._journal = journal
@@ -110,8 +110,8 @@ class DirectEngine:
     def move_blocks(
         self, task: MoveTask, order: BlockOrder, named: Named, report: MoveReport, listener: Listener
     ) -> None:
-        """Put some blocks of the task's one file, or read all of it; ``named`` is told of each. The report has what the
-        source is; nothing appears under the file's name."""
+        """Put some blocks of the task's one file, or read all of it; calls ``named`` for each block. The report
+        contains the state of the source; nothing appears under the file's name."""
         from blobsync.direct.file_blocks import CopyBlocksJob, ReadBlocksJob, UploadBlocksJob
 
         run = RunState(task, report, listener, BUFFERS // self._processes)
@@ -163,7 +163,7 @@ class DirectEngine:
 
 
 class _Way(NamedTuple):
-    """``single`` is the store that small files are sent to or fetched from in one request each, if it does that."""
+    """How a task's files are moved. ``single``: the store that small files use, one request each, if there is one."""
 
     tuning: LineTuning
     job: Callable[[FileAction], FileJob]
@@ -181,7 +181,7 @@ def _upload(run: RunState, source: LocalEnd, destination: RemoteEnd, tuning: Lin
 
 
 def _work_off(run: RunState, way: _Way, fewest_for_lane: int, processes: int) -> None:
-    """Small files in a lane where there are enough of them, all others in the pool, at the same time."""
+    """Move small files in a lane of their own if there are enough of them, all others in the pool, at the same time."""
     small = [action for action in run.task.actions if _is_small(action)] if run.task.cap_mbps is None else []
     opener = _orders_of(way.single) if len(small) >= max(1, fewest_for_lane) else None
     shifts: list[tuple[ThreadWork, int]] = []
@@ -201,7 +201,7 @@ def _work_off(run: RunState, way: _Way, fewest_for_lane: int, processes: int) ->
 
 
 def _orders_of(store: BlobStore | None) -> Callable[[], Orders] | None:
-    """What opens connections for many requests at a time; None where the store has no such thing."""
+    """Returns a function that opens connections for many concurrent requests; None if the store has none."""
     first = store.orders() if store is not None else None
     if store is None or first is None:
         return None
@@ -216,12 +216,12 @@ def _orders_of(store: BlobStore | None) -> Callable[[], Orders] | None:
 
 
 def _share(connections: int, processes: int) -> int:
-    """How many of so many connections one of several processes uses."""
+    """How many of ``connections`` each of several processes uses."""
     return max(connections // processes, min(connections, _FEWEST))
 
 
 def _is_small(action: FileAction) -> bool:
-    """Whether one request moves it, and its size is certain: what changed since is refused before it is read."""
+    """Whether one request moves the file, and its size is certain: a changed source is refused before it is read."""
     in_blocks = action.delta or action.on_record > 0
     return action.source is not None and action.source.size <= _SMALL and not in_blocks
 
@@ -231,7 +231,7 @@ def _sources(source: LocalEnd) -> SourceFolder:
 
 
 def _folder(task: MoveTask, destination: LocalEnd) -> LocalFolder:
-    """The folder that the files of the task are below: of a single file, the one it is in."""
+    """The local folder of the task's files; for a single file, its parent folder."""
     single = len(task.actions) == 1 and not task.actions[0].path
     return LocalFolder(destination.root.parent if single else destination.root, destination.boundary)
 
@@ -248,7 +248,7 @@ def _tune(task: MoveTask, end: RemoteEnd, clock: Callable[[], float]) -> LineTun
 
 def _answer_time(store: BlobStore, name: str, clock: Callable[[], float]) -> float:
     began = clock()
-    # A write-only SAS is refused, which measures the time as well.
+    # A write-only SAS gets an error response, which measures the time as well.
     with suppress(StorageError):
         store.head(name)
     return clock() - began

@@ -1,7 +1,7 @@
-"""Some blocks of one large file, by one of several workers; and the commit of all of them, by whoever was told of each.
+"""Moves some blocks of one large file, as one of several workers; and commits all of them, as their coordinator.
 
-An upload's blocks are named by their SHA-256, and so are those of whoever reads the whole file for its MD5: equal names
-mean that both have read the same bytes. A copy's blocks are named by the version that they come from. So a block that
+An upload's blocks are named by their SHA-256, and so are those of the worker that reads the whole file for its MD5:
+equal names mean that both have read the same bytes. A copy's blocks are named by the source's version. So a block that
 is put twice is put with the same content.
 """
 
@@ -31,14 +31,14 @@ from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.store.protocol import BlobProperties, Block, block_id_of
 from blobsync.transfer.engines import Moved
 
-# Told the number and the id of a block that is there, or of one that was read.
+# Called with the number and the id of each block that was put or read.
 Named = Callable[[int, str], None]
 
 
 class BlockOrder(NamedTuple):
-    """The blocks of a file that are to be put; ``there`` are the numbers of those that somebody has put before.
+    """The blocks of a file that are to be put; ``there`` are the numbers of those that were put before.
 
-    ``only_read``: they are all of it, to be read and hashed.
+    ``only_read``: the blocks are the whole file, to be read and hashed only.
     """
 
     blocks: BlockRange
@@ -47,12 +47,12 @@ class BlockOrder(NamedTuple):
 
     @property
     def left(self) -> list[int]:
-        """The numbers of those that have to be put."""
+        """The numbers of the blocks that still have to be put."""
         return [index for index in range(*self.blocks) if index not in self.there]
 
 
 class _BlocksJob(FileJob):
-    """Blocks in the file's order, from several threads."""
+    """Puts blocks in the file's order, with several threads."""
 
     def __init__(self, run: RunState, action: FileAction, order: BlockOrder, named: Named) -> None:
         super().__init__(run, action)
@@ -63,7 +63,7 @@ class _BlocksJob(FileJob):
     def _begin(self) -> int:
         """Returns the number of pieces."""
         self._left = iter(self._order.left)
-        # Where nothing is left there is still the file to be looked at.
+        # Even if no block is left, the file has to be looked at.
         return max(1, len(self._order.left))
 
     def _next(self) -> int | None:
@@ -71,7 +71,7 @@ class _BlocksJob(FileJob):
 
 
 class UploadBlocksJob(_BlocksJob):
-    """From a file of this machine."""
+    """Puts blocks of a local file."""
 
     def __init__(
         self, run: RunState, action: FileAction, folder: SourceFolder, to: RemoteEnd, order: BlockOrder, named: Named
@@ -111,7 +111,7 @@ class UploadBlocksJob(_BlocksJob):
             source.close()
 
     def _take(self, data: bytes) -> None:
-        """The next block of the order, by one thread at a time."""
+        """Handle the next block of the order; called by one thread at a time."""
 
     def _put(self, block_id: str, data: bytes) -> None:
         self.run.pace(len(data))
@@ -126,7 +126,7 @@ class UploadBlocksJob(_BlocksJob):
 
 
 class ReadBlocksJob(UploadBlocksJob):
-    """All of the file, for its MD5 and the names of its blocks."""
+    """Reads the whole file for its MD5 and the names of its blocks."""
 
     def open(self) -> int:
         self._md5 = hashlib.md5(usedforsecurity=False)
@@ -144,7 +144,7 @@ class ReadBlocksJob(UploadBlocksJob):
 
 
 class CopyBlocksJob(_BlocksJob):
-    """From a blob, which the destination's service reads with ``sas``."""
+    """Puts blocks of a blob, which the destination's service reads with ``sas``."""
 
     def __init__(
         self,
@@ -190,18 +190,18 @@ class CopyBlocksJob(_BlocksJob):
         self._named(index, self._ids[index])
 
     def commit(self) -> Moved:
-        # Each block was read by itself: they are of one version only if it is still there.
+        # Each block was read by itself: they are of one version only if that version still exists.
         demand_version(self._from.store, self._source, self._version)
         return Moved(self.action, source=self._version)
 
     def release(self) -> None:
-        """There is nothing of ours to close."""
+        """Nothing to close."""
 
 
 def commit_blocks(part: LivePart, action: FileAction, ids: Sequence[str], md5: bytes | None) -> Moved:
-    """Make the blob of blocks that others have put, in this order, and look at what it is made of.
+    """Commit blocks that others have put, in this order, and verify the blob's list of blocks.
 
-    ``md5`` is that of an upload's source; a copy takes its source's along. Raises ``ChecksumError`` where the blob has
+    ``md5`` is that of an upload's source; a copy carries its source's over. Raises ``ChecksumError`` if the blob has
     other blocks, else the store's errors.
     """
     source, to = part.source, part.destination
@@ -220,7 +220,7 @@ def commit_blocks(part: LivePart, action: FileAction, ids: Sequence[str], md5: b
     try:
         to.store.put_block_list(name, ids, size=size, md5=whole or b"", properties=properties, condition=condition)
     except PreconditionFailedError:
-        # Somebody may have done it, of whom nothing was heard any more.
+        # An earlier coordinator may have committed it before it was lost.
         there = to.store.head(name)
         if there is None or whole is None or (there.size, there.md5) != (size, whole):
             raise

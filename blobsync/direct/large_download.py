@@ -1,9 +1,9 @@
-"""Downloads one large blob: ranges side by side into a part file, hashed as they arrive; then the file gets its name.
+"""Downloads one large blob: parallel ranges into a part file, hashed as they arrive; then the file gets its name.
 
-A run that is killed leaves the part file and a record of its ranges; the next run checks them and fetches the rest.
-Blocks that the local version has at the same place are copied from there. Ranges are recorded only once the download
-takes long enough for that to be worth it: a download that ends sooner costs nothing more, and leaves nothing when it
-is killed, because its part file has no name until then. What arrived before is recorded afterwards, little by little.
+A run that is killed leaves the part file and a record of its ranges; the next run verifies them and downloads the rest.
+Blocks that the local version has at the same offset are copied from it. Recording starts only after the download has
+taken a few seconds: a shorter one has no extra cost and leaves nothing when it is killed, because its part file has no
+name until then. Ranges that were written earlier are then recorded little by little.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from blobsync.transfer.engines import Moved
 
 
 class Piece(NamedTuple):
-    """So many bytes from ``start`` on. ``recorded`` are ranges that fill it and were written before.
+    """``length`` bytes from ``start`` on. ``recorded`` are the recorded ranges that fill it.
 
-    ``sha256`` is what the bytes have if they are a whole block: the version before may have it at the same place.
+    ``sha256`` is the hash of a whole block, which the local version may have at the same offset; else None.
     """
 
     start: int
@@ -50,10 +50,10 @@ class Piece(NamedTuple):
 def pieces_of(
     size: int, piece: int, recorded: Iterable[RecordedRange] = (), blocks: Sequence[KnownBlock] = ()
 ) -> list[Piece]:
-    """A file of ``size`` bytes in its order, in pieces of ``piece`` bytes or less; one for an empty file.
+    """Divides a file of ``size`` bytes into pieces of ``piece`` bytes or less, in order; an empty file has one.
 
-    ``recorded`` are in that order as well, and none is over another. ``blocks``, if there are any, are all of the
-    file, and no piece goes over their edges; each that is whole is one piece, whatever its length.
+    ``recorded`` is sorted, and its ranges do not overlap. ``blocks``, if there are any, cover the whole file, and no
+    piece crosses their boundaries; a whole block is one piece, whatever its length.
     """
     found: list[Piece] = []
     at = 0
@@ -84,7 +84,7 @@ def _even(start: int, end: int, piece: int) -> Iterator[Piece]:
 
 
 def _groups(recorded: Iterable[RecordedRange], piece: int) -> Iterator[tuple[RecordedRange, ...]]:
-    """Neighbours together, as long as they are no longer than a piece."""
+    """Groups adjacent ranges, each group no longer than a piece."""
     group: list[RecordedRange] = []
     for each in recorded:
         if group and (
@@ -97,17 +97,17 @@ def _groups(recorded: Iterable[RecordedRange], piece: int) -> Iterator[tuple[Rec
         yield tuple(group)
 
 
-# How many ranges that landed earlier are put on record with each piece that lands.
+# How many ranges that were written earlier are recorded with each piece that is written.
 _CATCH_UP = 3
 
-# About so many lines in a record at most; of smaller files each range has a MiB.
+# About the largest number of lines in a record; in smaller files each range has a MiB.
 _MOST_LINES = 100_000
 
 _NEVER = math.inf
 
 
 class Recording:
-    """What has landed in one part file. For any thread."""
+    """Records which ranges of one part file are written. Thread-safe."""
 
     def __init__(
         self,
@@ -119,9 +119,9 @@ class Recording:
         resumed: RangeRecord | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``start`` makes the record when ``after`` seconds have passed; None: there is to be none.
+        """``start`` creates the record after ``after`` seconds; it returns None if there is to be none.
 
-        ``resumed`` is the record of an earlier run, which this one goes on with.
+        ``resumed`` is the record of an earlier run, which this one continues.
         """
         self.grain = max(CHUNK, -(-size // _MOST_LINES))
         self.record = resumed
@@ -133,30 +133,30 @@ class Recording:
         self._landed: deque[tuple[int, int]] = deque()
 
     def range_at(self, start: int) -> LandingRange:
-        """What one thread writes from ``start`` on."""
+        """A writer for one thread, from ``start`` on."""
         return LandingRange(self, start)
 
     def is_on(self) -> bool:
-        """Whether ranges are put on record now; begins with it when it is time."""
+        """Whether ranges are being recorded; starts the record when it is time."""
         return self._on() is not None
 
     def add(self, start: int, length: int, sha256: bytes) -> None:
-        """These bytes have been written, or were there; without a record nothing says so."""
+        """Record bytes that are in the part file; does nothing without a record."""
         record = self._on()
         if record is not None:
             record.add(RecordedRange(start, length, sha256))
 
     def lost(self, found: RecordedRange) -> None:
-        """A range on record is not there any more."""
+        """Remove a range from the record that is no longer in the file."""
         if self.record is not None:
             self.record.lost(found)
 
     def later(self, start: int, length: int) -> None:
-        """These bytes have been written, unhashed."""
+        """Note bytes that are written, to be hashed and recorded later."""
         self._landed.append((start, length))
 
     def catch_up(self) -> None:
-        """Put some of them on record, when it is time for that."""
+        """Record some of the ranges noted earlier, if it is time for that."""
         if not self.is_on():
             return
         for _ in range(_CATCH_UP):
@@ -179,7 +179,7 @@ class Recording:
 
 
 class LandingRange:
-    """One range as it is written, front to back, by one thread."""
+    """One range, written in order by one thread."""
 
     def __init__(self, recording: Recording, start: int) -> None:
         self._recording = recording
@@ -189,7 +189,7 @@ class LandingRange:
         self._hashed = recording.is_on()
 
     def wrote(self, data: bytes) -> None:
-        """So much more, directly behind what was written before."""
+        """Count data that was written directly after the previous data."""
         if not self._hashed and self._recording.is_on():
             self.end()
             self._hashed = True
@@ -201,7 +201,7 @@ class LandingRange:
                 self.end()
 
     def end(self) -> None:
-        """Nothing more follows, or nothing that belongs to this line of the record."""
+        """End this line of the record."""
         if self._length and self._hashed:
             self._recording.add(self._start, self._length, self._digest.digest())
         elif self._length:
@@ -214,9 +214,9 @@ class LandingRange:
 def start_record(
     records: RangeRecords, part: PartFile, destination: str, blob: str, version: RemoteState
 ) -> RangeRecord | None:
-    """A record for a part file, which gets a name; None where another process has one, or none can be made.
+    """Name a part file and create its record; None if another process has one, or none can be created.
 
-    ``destination`` is the path that the file will have, ``blob`` the URL of what it is fetched from, without a SAS.
+    ``destination`` is the final path of the file, ``blob`` the URL of its source, without a SAS.
     """
     record = records.take(destination, make=True)
     if record is None:
@@ -229,12 +229,12 @@ def start_record(
     return None
 
 
-# After these nothing that has landed is worth keeping: wrong bytes, another version, a disk that is full.
+# After these errors the written ranges are not worth keeping: wrong bytes, another version, a full disk.
 _SPOILING = (ChecksumError, ChangedWhileReadError, LocalFileError)
 
 
 class OrderedHash:
-    """MD5 of a file whose pieces are written in any order; each piece is hashed once, in the file's order."""
+    """MD5 of a file whose pieces are written in any order; each is hashed once, in the file's order."""
 
     def __init__(self, part: PartFile, pieces: Sequence[Piece]) -> None:
         self._part = part
@@ -246,25 +246,25 @@ class OrderedHash:
         self._at_work = False
 
     def landed(self, index: int) -> None:
-        """Piece ``index`` is written. Hashes what can be hashed now, unless another thread is at it."""
+        """Mark piece ``index`` as written. Hashes all that can be hashed now, unless another thread is doing so."""
         with self._lock:
             self._landed.add(index)
             if self._at_work:
                 return
             piece = self._take()
         while piece is not None:
-            # From the page cache: these bytes were written a moment ago.
+            # Read from the page cache: these bytes were written a moment ago.
             for data in self._part.chunks(piece.start, piece.length, CHUNK):
                 self._md5.update(data)
             with self._lock:
                 piece = self._take()
 
     def digest(self) -> bytes:
-        """Once every piece has landed."""
+        """The MD5; call after every piece is written."""
         return self._md5.digest()
 
     def _take(self) -> Piece | None:
-        """The next piece in the file's order, if it has landed."""
+        """The next piece in the file's order, if it is written."""
         self._at_work = self._next in self._landed
         if not self._at_work:
             return None
@@ -273,7 +273,7 @@ class OrderedHash:
 
 
 class LargeDownloadJob(FileJob):
-    """The file appears under its name only when its length, and its MD5 where the blob has one, are right."""
+    """The file gets its name only after its length, and its MD5 if the blob has one, are verified."""
 
     def __init__(
         self,
@@ -304,7 +304,7 @@ class LargeDownloadJob(FileJob):
         relative = relative_name(self._relative)
         left = self._left(relative)
         self._part, record = left or (self._folder.create(relative, self._version.size), None)
-        # Once the MD5 was wrong, the ids of the blocks are believed no more.
+        # After a wrong MD5 the ids of the blocks are no longer trusted.
         expected = self.action.destination if self.attempt == 1 else None
         self._before = self._folder.version_before(relative, expected)
         blocks = known_blocks(self._store, self._name, self._version) if self._before is not None else ()
@@ -373,7 +373,7 @@ class LargeDownloadJob(FileJob):
         return str(self._store.container.blob(self._name))
 
     def _check(self, recorded: Sequence[RecordedRange]) -> None:
-        """Count what an earlier run left if it is still there, and fetch it if it is not."""
+        """Count the ranges of an earlier run that are still there, and download the others again."""
         for each in recorded:
             if self.run.stop.is_set():
                 raise Stopped
@@ -384,9 +384,9 @@ class LargeDownloadJob(FileJob):
                 self._fetch(each.start, each.length)
 
     def _reuse(self, piece: Piece) -> bool:
-        """Copy a block that the version before has at the same place; whether it has.
+        """Copy a block that the local version has at the same offset; returns whether it has.
 
-        That version may change between the two looks at it: the MD5 of the whole tells.
+        That version may change while it is read: the MD5 of the whole file detects it.
         """
         if piece.sha256 is None:
             return False
@@ -420,7 +420,7 @@ class LargeDownloadJob(FileJob):
             landing.end()
 
     def _left(self, relative: RelativeName) -> tuple[PartFile, RangeRecord] | None:
-        """What an earlier run left of this version; what it left of another is removed."""
+        """The part file and record that an earlier run left of this version; those of another version are removed."""
         record = self._records.take(self._folder.path_of(relative), make=False) if self._records else None
         if record is None:
             return None
@@ -429,7 +429,7 @@ class LargeDownloadJob(FileJob):
             if part is not None:
                 if _holds(part, record.ranges[0]):
                     return part, record
-                # Whatever it is, nothing of it was written by us: it is not the file to write to.
+                # The part file has no ranges of this version: do not write to it.
                 part.discard()
         except BaseException:
             record.close()
@@ -438,7 +438,7 @@ class LargeDownloadJob(FileJob):
         return None
 
     def _reopened(self, relative: RelativeName, record: RangeRecord) -> PartFile | None:
-        """The part file of a record that has ranges of this version, if it is there as it was left."""
+        """The part file of a record with ranges of this version, if it exists unchanged."""
         of, version = record.of, self._version
         if not record.ranges:
             return None
@@ -453,7 +453,7 @@ class LargeDownloadJob(FileJob):
         return start_record(self._records, self._opened, destination, self._blob, self._version)
 
     def _keeps(self, record: RangeRecord | None) -> bool:
-        """Whether the next run goes on from here, which is told once; else the record is removed."""
+        """Whether the record is kept for the next run, which is reported once; else it is removed."""
         if record is None:
             return False
         if self._spoiled or not record.bytes:

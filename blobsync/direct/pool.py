@@ -1,10 +1,9 @@
 """The thread pool that moves files: many small ones side by side, one large one in pieces, with a circuit breaker.
 
-What is moved is a :class:`FileJob`. A thread takes the next piece of a file that has been begun, and
-begins the next file when there is none; so at most one file more than there are threads is open, and
-memory is bounded by the pieces in flight (:class:`ByteBudget`). :class:`WorkerThreads` runs threads while the caller
-waits, and ends them cleanly at Ctrl-C or an error. :class:`CircuitBreaker` decides after which failures no other file
-is tried.
+What is moved is a :class:`FileJob`. A thread takes the next piece of an open file, and opens the next file if there is
+none; so at most one file more than there are threads is open, and memory is bounded by the pieces in flight
+(:class:`ByteBudget`). :class:`WorkerThreads` runs threads while the caller waits, and ends them cleanly at Ctrl-C or
+an error. :class:`CircuitBreaker` decides after which failures no other file is tried.
 """
 
 from __future__ import annotations
@@ -27,23 +26,23 @@ from blobsync.plan.transfer_plan import FileAction, FileFailure
 from blobsync.store.protocol import BlobInfo, Order, Sent
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 
-# How long an interrupted run waits for its threads (seconds); what they hold is cleaned up without them.
+# How long an interrupted run waits for its threads (seconds); their files are cleaned up without them.
 _STOP_PATIENCE = 0.7
 
 
 class ThreadWork(Protocol):
-    """Work that any number of threads do together."""
+    """Work for any number of threads."""
 
     def run(self) -> None:
-        """What each thread does, until there is nothing left or the run is stopped."""
+        """What each thread runs, until nothing is left or the run is stopped."""
         ...
 
     def wake(self) -> None:
-        """The run is stopped: let threads that wait for work see it."""
+        """Wake waiting threads after the run was stopped."""
         ...
 
     def abandon(self) -> None:
-        """Remove from the disk what is unfinished, while threads may still be at it."""
+        """Remove unfinished files from the disk, while threads may still be using them."""
         ...
 
 
@@ -60,7 +59,7 @@ class WorkerThreads:
         self._bug: BaseException | None = None
 
     def work(self, *shifts: tuple[ThreadWork, int]) -> None:
-        """Start so many threads for each, and return when all have ended; re-raises what interrupts, cleaned up."""
+        """Start so many threads for each, and return when all have ended; cleans up and re-raises an interrupt."""
         try:
             for work, threads in shifts:
                 self._works.append(work)
@@ -100,7 +99,7 @@ class WorkerThreads:
         try:
             work.run()
         except BaseException as error:  # noqa: BLE001 - shown by the thread that waits for this one
-            # A bug of ours, in one of many threads: stop them all.
+            # A bug in one of many threads: stop them all.
             self._bug = error
             self._stop.set()
         finally:
@@ -109,7 +108,7 @@ class WorkerThreads:
                 self._over.notify_all()
 
 
-# Retrying does not help after these; after the second kind only in a row.
+# Trying other files does not help after these errors; after the second group only if they come in a row.
 _AT_ONCE = frozenset(
     {
         FailureCode.CREDENTIAL_INVALID,
@@ -117,7 +116,7 @@ _AT_ONCE = frozenset(
         FailureCode.SAS_PERMISSION,
         FailureCode.LOGIN_REQUIRED,
         FailureCode.CONTAINER_NOT_FOUND,
-        # What else is fetched would have no room either.
+        # There would be no room for other files either.
         FailureCode.DISK_FULL,
     }
 )
@@ -135,43 +134,43 @@ _NOT_TRIED = "not tried, since others failed: "
 
 
 def not_tried(message: str) -> str:
-    """What is said of the files that are not begun because others failed so: no try of theirs is made up."""
+    """The message for files that are not tried because others failed with ``message``."""
     return _NOT_TRIED + _TRIES.sub("", message)
 
 
 def was_tried(message: str) -> bool:
-    """Whether this is said of a file that failed itself."""
+    """Whether this is the message of a file that was tried."""
     return not message.startswith(_NOT_TRIED)
 
 
 class CircuitBreaker:
-    """Hears of each file in turn. Not for several threads at a time."""
+    """Call once per file. Not thread-safe."""
 
     def __init__(self) -> None:
         self._row = 0
 
     def moved(self) -> None:
-        """A file moved: whatever failed before was its own."""
+        """A file moved: earlier failures were those of single files."""
         self._row = 0
 
     def failed(self, code: FailureCode) -> bool:
-        """A file failed; whether all others would."""
+        """Count a failure; returns whether all other files would fail, too."""
         self._row = self._row + 1 if code in _IN_A_ROW else 0
         return code in _AT_ONCE or self._row >= _ROW
 
 
 MIB = 1024 * 1024
 
-# Maximum retries of a whole file that arrived damaged.
+# Maximum attempts for a file that arrived damaged.
 ATTEMPTS = 4
 
 
 class Stopped(Exception):
-    """The run was interrupted: the thread is to give up its piece."""
+    """The run was stopped: the thread has to end its piece."""
 
 
 class NotTriedError(BlobsyncError):
-    """For the files that are not begun, because of ``cause``; never raised, its words go into a failure."""
+    """Failure of the files that are not begun, because of ``cause``; never raised, only reported."""
 
     def __init__(self, cause: BlobsyncError) -> None:
         super().__init__(not_tried(cause.message), hint=cause.hint)
@@ -179,17 +178,17 @@ class NotTriedError(BlobsyncError):
 
 
 class TokenBucket:
-    """A cap on bytes per second, shared by all threads; a quarter of a second's worth may go at once."""
+    """A limit on bytes per second, shared by all threads; allows bursts of a quarter of a second."""
 
     def __init__(self, mbps: float | None, clock: Callable[[], float] = time.monotonic) -> None:
-        """``mbps`` is in megabits (10^6 bits) per second; None is no cap."""
+        """``mbps`` is in megabits (10^6 bits) per second; None means no limit."""
         self._rate = mbps * 1e6 / 8 if mbps else None
         self._clock = clock
         self._lock = threading.Lock()
         self._free_at = -math.inf
 
     def delay(self, count: int) -> float:
-        """Book ``count`` bytes; returns how many seconds to wait before they may go."""
+        """Reserve ``count`` bytes; returns how many seconds to wait before sending them."""
         if self._rate is None:
             return 0.0
         with self._lock:
@@ -200,7 +199,7 @@ class TokenBucket:
 
 
 class ByteBudget:
-    """At most so many bytes in buffers at once; one buffer larger than that goes alone."""
+    """Limits the bytes in buffers; a single buffer that is larger than the limit is allowed alone."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -208,7 +207,7 @@ class ByteBudget:
         self._changed = threading.Condition()
 
     def acquire(self, count: int, stop: threading.Event) -> None:
-        """Wait for room; raises ``Stopped`` when ``stop`` is set meanwhile."""
+        """Wait for room; raises ``Stopped`` if ``stop`` is set meanwhile."""
         with self._changed:
             while self._used and self._used + count > self._limit:
                 self._changed.wait(0.2)
@@ -217,14 +216,14 @@ class ByteBudget:
             self._used += count
 
     def release(self, count: int) -> None:
-        """Give the room back."""
+        """Return the room."""
         with self._changed:
             self._used -= count
             self._changed.notify_all()
 
 
 class RunState:
-    """What the jobs of one run share: the cap, the memory budget, the stop signal, the report."""
+    """What the jobs of one run share: the rate limit, the memory budget, the stop signal, the report."""
 
     def __init__(self, task: MoveTask, report: MoveReport, listener: Listener, budget: int) -> None:
         self.task = task
@@ -233,7 +232,7 @@ class RunState:
         self.reported: set[str] = set()
         self.files_moved = self.bytes_moved = 0
         self.stop = threading.Event()
-        # Why no further file need be begun.
+        # Why no further file is to be begun.
         self.hopeless: BlobsyncError | None = None
         self._bucket = TokenBucket(task.cap_mbps)
         self._budget = ByteBudget(budget)
@@ -242,7 +241,7 @@ class RunState:
         self._under_way: set[FileJob] = set()
 
     def begins(self, job: FileJob) -> None:
-        """Tell the listener that a file is on its way."""
+        """Report to the listener that a file is under way."""
         with self._lock:
             self._under_way.add(job)
             count = len(self._under_way)
@@ -250,7 +249,7 @@ class RunState:
 
     @contextmanager
     def buffer(self, count: int) -> Iterator[None]:
-        """Room for ``count`` bytes of memory while the block runs."""
+        """Reserve ``count`` bytes of memory while the block runs."""
         self._budget.acquire(count, self.stop)
         try:
             yield
@@ -258,7 +257,7 @@ class RunState:
             self._budget.release(count)
 
     def pace(self, count: int) -> None:
-        """Wait as the cap asks before ``count`` bytes; raises ``Stopped`` after an interrupt."""
+        """Wait until the rate limit allows ``count`` bytes; raises ``Stopped`` after an interrupt."""
         if self.stop.wait(self._bucket.delay(count)):
             raise Stopped
 
@@ -272,14 +271,14 @@ class RunState:
         self.report.file_moved(moved)
 
     def all_failed(self, error: BlobsyncError) -> None:
-        """Nothing could be begun: report every file as failed."""
+        """Report every file as failed, because none could be begun."""
         for action in self.task.actions:
             self.failed(action, error)
 
     def finish(self, job: FileJob, error: BaseException | None) -> bool:
-        """Commit and report a file whose pieces are all there, or report its ``error``; it is released then.
+        """Commit and report a file whose pieces are all moved, or report its ``error``; then release it.
 
-        True where the whole file is to be moved again.
+        Returns True if the whole file is to be moved again.
         """
         with self._lock:
             self._under_way.discard(job)
@@ -296,13 +295,13 @@ class RunState:
         if not self.stop.is_set() and job.worth_another_try(error):
             job.start_over()
             return True
-        # Whoever tries again counts anew.
+        # Another attempt counts its bytes again.
         job.take_back()
         self.failed(job.action, error)
         return False
 
     def failed(self, action: FileAction, error: BlobsyncError) -> None:
-        """Report one file as failed, and note whether it is useless to go on."""
+        """Report one file as failed, and decide whether other files are worth trying."""
         failure = FileFailure(self.task.part.shown(action), error.code, error.message, error.hint)
         with self._lock:
             self.reported.add(action.path)
@@ -312,7 +311,7 @@ class RunState:
 
 
 class FileJob(abc.ABC):
-    """One file on its way. ``open``, then ``piece`` as often as ``open`` said, from any threads, then ``close``."""
+    """One file to be moved. Call ``open``, ``piece`` as often as ``open`` said, from any threads, then ``close``."""
 
     def __init__(self, run: RunState, action: FileAction) -> None:
         self.run = run
@@ -323,7 +322,7 @@ class FileJob(abc.ABC):
 
     @abc.abstractmethod
     def open(self) -> int:
-        """Get ready; returns the number of pieces."""
+        """Prepare the move; returns the number of pieces."""
 
     @abc.abstractmethod
     def piece(self) -> None:
@@ -331,36 +330,36 @@ class FileJob(abc.ABC):
 
     @abc.abstractmethod
     def commit(self) -> Moved:
-        """All pieces are there: make it the file. Called once, by the thread of the last piece."""
+        """Finish the file after all pieces. Called once, by the thread of the last piece."""
 
     @abc.abstractmethod
     def release(self) -> None:
-        """Close and remove what is not committed; the last call, and safe without an ``open``."""
+        """Close and remove what is not committed; the last call, safe without an ``open``."""
 
     def order(self) -> Order:
-        """The request that moves a file of one piece, in place of :meth:`piece`; its end goes to :meth:`landed`."""
+        """The request that moves a file of one piece, instead of :meth:`piece`; its result goes to :meth:`landed`."""
         raise NotImplementedError
 
     def landed(self, end: BlobInfo | bytes) -> None:
-        """What the service answered to the order."""
+        """Handle the service's response to the order."""
         raise NotImplementedError
 
     def refused(self, error: BlobsyncError) -> BlobsyncError:
-        """The file's error for the order's."""
+        """Convert the order's error to the file's error."""
         return error
 
     def abandon(self) -> None:  # noqa: B027 - most jobs have nothing on a disk
-        """Remove what is on a disk while other threads may still be at work (interrupt)."""
+        """Remove unfinished files from the disk while other threads may still be at work (interrupt)."""
 
     def count(self, size: int) -> None:
-        """Tell the listener of bytes on their way."""
+        """Report bytes under way to the listener."""
         with self._count_lock:
             self._counted += size
         self.run.listener.bytes_moved(size)
 
     @contextmanager
     def sending(self, size: int) -> Iterator[Sent]:
-        """Count a body of ``size`` bytes while it goes out: yields what is told how many its current try has sent."""
+        """Count a body of ``size`` bytes while it is sent: yields a callback for the bytes sent so far."""
         counted = 0
 
         def sent(so_far: int) -> None:
@@ -376,27 +375,27 @@ class FileJob(abc.ABC):
         sent(size)
 
     def count_reused(self, size: int) -> None:
-        """Tell the listener of bytes that are there already and do not move."""
+        """Report bytes that are at the destination already and do not move."""
         with self._count_lock:
             self._reused += size
         self.run.listener.bytes_reused(size)
 
     def worth_another_try(self, error: BlobsyncError) -> bool:
-        """Whether the whole file is to be moved again after ``error``: a body that arrived damaged, a few times."""
+        """Whether to move the whole file again after ``error``: a few times, if a body arrived damaged."""
         return error.code == FailureCode.CHECKSUM_MISMATCH and self.attempt < ATTEMPTS
 
     @property
     def reused(self) -> int:
-        """The bytes of the file that are there already and do not move."""
+        """The bytes of the file that are at the destination already and do not move."""
         return self._reused
 
     def start_over(self) -> None:
-        """Another attempt begins."""
+        """Begin another attempt."""
         self.attempt += 1
         self.take_back()
 
     def take_back(self) -> None:
-        """What was counted of this attempt was for nothing."""
+        """Uncount the bytes of this attempt."""
         if self._counted:
             self.run.listener.bytes_moved(-self._counted)
         if self._reused:
@@ -405,7 +404,7 @@ class FileJob(abc.ABC):
 
 
 class _Begun:
-    """The pool's own notes on a job that is open."""
+    """The pool's state of an open job."""
 
     def __init__(self, job: FileJob, pieces: int) -> None:
         self.job = job
@@ -415,7 +414,7 @@ class _Begun:
 
 
 class WorkerPool:
-    """Runs jobs to the end on ``threads`` threads, the calling one only waiting."""
+    """Runs jobs to the end on ``threads`` threads, while the calling thread waits."""
 
     def __init__(self, run: RunState, jobs: Iterable[FileJob], threads: int) -> None:
         self._run = run
@@ -449,7 +448,7 @@ class WorkerPool:
             job.abandon()
 
     def _take(self) -> _Begun | None:
-        """The next piece to move, a freshly opened file included; None when there is nothing left to do."""
+        """The next piece to move, perhaps of a newly opened file; None if nothing is left to do."""
         while True:
             with self._changed:
                 while True:
@@ -508,7 +507,7 @@ class WorkerPool:
         with self._changed:
             begun.left_to_end -= 1
             if error is not None:
-                # Threads that stopped because of another's failure report Stopped; that failure is the reason.
+                # Threads that stopped because of another thread's failure report Stopped; that failure is the reason.
                 if begun.error is None or isinstance(begun.error, Stopped):
                     begun.error = error
                 # Do not start the remaining pieces.

@@ -11,15 +11,15 @@ from blobsync.local.errors import ChangedWhileReadError
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.protocol import BlobReader, BlobStore
 
-# Large enough to spare system calls, small enough to keep a download's memory at threads x this.
+# Large enough to save system calls, small enough to limit a download's memory to threads x this.
 CHUNK = 1024 * 1024
 
-# What a read that names a version gets where the blob is not that version any more.
+# What a read of a named version raises if the blob is another version now.
 ANOTHER_VERSION = (PreconditionFailedError, BlobNotFoundError)
 
 
 def version_of(store: BlobStore, name: str, action: FileAction) -> RemoteState:
-    """The version of the blob that the plan speaks of; a look at the blob where it names none."""
+    """The version of the blob that the plan names; a HEAD request if it names none."""
     if isinstance(action.source, RemoteState):
         return action.source
     found = store.head(name)
@@ -37,7 +37,7 @@ def changed_while_read(name: str) -> ChangedWhileReadError:
 
 @contextmanager
 def naming_the_source(name: str) -> Iterator[None]:
-    """Of a copy whose service finds another version there: ``ChangedWhileReadError``, as of any other read."""
+    """Raise ``ChangedWhileReadError`` if the service finds another version of a copy's source."""
     try:
         yield
     except SourceChangedError as error:
@@ -45,7 +45,7 @@ def naming_the_source(name: str) -> Iterator[None]:
 
 
 def demand_version(store: BlobStore, name: str, version: RemoteState) -> None:
-    """Raises ``ChangedWhileReadError`` where the blob is another version now."""
+    """Raise ``ChangedWhileReadError`` if the blob is another version now."""
     found = store.head(name)
     if found is None or found.etag != version.etag:
         raise changed_while_read(name)
@@ -60,9 +60,9 @@ def read_range(
     *,
     opened: Callable[[BlobReader], None] | None = None,
 ) -> Iterator[bytes]:
-    """``length`` bytes from ``start`` on, in chunks of at most ``CHUNK`` bytes; ``opened`` sees the answer first.
+    """Read ``length`` bytes from ``start`` on, in chunks of at most ``CHUNK`` bytes; ``opened`` gets the reader first.
 
-    Raises ``ChangedWhileReadError`` when the blob is not ``version`` any more, else the store's errors.
+    Raises ``ChangedWhileReadError`` if the blob is not ``version`` any more, else the store's errors.
     """
     whole = length == version.size
     try:
@@ -81,5 +81,5 @@ def read_range(
 
 
 def wrong_length(name: str, length: int, wanted: int) -> ChecksumError:
-    """A proxy sent a false Content-Length: retry, as for a body with a wrong MD5."""
+    """The error for a wrong length, as from a proxy with a false Content-Length: retried like a wrong MD5."""
     return ChecksumError(f"{name}: a body of {length:,} bytes arrived instead of {wanted:,}", path=name)

@@ -1,6 +1,6 @@
-"""The engine that moves blobs through this machine, where the service may not fetch them itself.
+"""The engine that streams blobs through this machine, for copies that the service itself is not allowed to make.
 
-Memory: at most ``BUFFERS`` bytes of content at once, whatever the sizes of the blobs; nothing touches a disk.
+Memory: at most ``BUFFERS`` bytes of content at once, whatever the sizes of the blobs; nothing is written to disk.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from blobsync.store.ends import RemoteEnd
 from blobsync.store.protocol import BlobInfo, BlobProperties, BlobReader, Sent
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 
-# A block is in memory twice while its pieces are joined. Eight at a time keep 800 MB a second on their way at 40 ms.
+# A block is in memory twice while its pieces are joined. Eight at a time reach 800 MB a second at 40 ms latency.
 BUFFERS = 32 * MIB
 
 _THREADS = 16
-# For large blobs. The C library keeps what each thread has freed for itself: 16 threads hold 70 MB more than 8.
+# For large blobs. The C library keeps the memory that each thread has freed: 16 threads hold 70 MB more than 8.
 _THREADS_OF_LARGE = 8
 _LARGE = MIB
 _BLOCKS = BlockSizes(single=4 * MIB, block=4 * MIB)
 
 
 class RelayEngine:
-    """Blob to blob: ranged reads of one version here, blocks with their MD5 there."""
+    """Blob to blob: reads ranges of one version, and writes blocks with their MD5."""
 
     name = "relay"
 
@@ -64,7 +64,8 @@ class RelayJob(FileJob):
         self._version = version_of(self._from, self._source, self.action)
         self._properties: BlobProperties | None = None
         if self._version.tier is None:
-            # Only where the survey did not see it: Get Blob tells all that a copy carries over, but not the tier.
+            # Only if the survey did not record it: Get Blob returns all properties that a copy carries over, but not
+            # the tier.
             self._properties = self._from.properties(self._source)
         self._whole = hashlib.md5(usedforsecurity=False)
         self._info: BlobInfo | None = None
@@ -77,7 +78,7 @@ class RelayJob(FileJob):
 
     def piece(self) -> None:
         with ExitStack() as held:
-            # Room is given out in the order of the blocks: whoever waits for its turn to be hashed waits for
+            # Memory is reserved in the order of the blocks: a thread that waits for its turn to hash waits only for
             # blocks that have theirs.
             with self._taking:
                 index = self._begun
@@ -113,7 +114,7 @@ class RelayJob(FileJob):
         )
 
     def release(self) -> None:
-        """There is nothing on this machine to close or remove."""
+        """Nothing on this machine to close or remove."""
 
     def _read(self, index: int, length: int) -> bytes:
         opened = self._note_properties if self._properties is None else None
@@ -135,7 +136,7 @@ class RelayJob(FileJob):
                 if self._broken or self.run.stop.is_set():
                     raise Stopped
                 self._turn.wait(0.2)
-        # Only the thread whose turn it is gets here.
+        # Only the thread whose turn it is gets this far.
         self._whole.update(data)
         with self._turn:
             self._hashed += 1

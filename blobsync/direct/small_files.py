@@ -1,8 +1,7 @@
-"""Moves small files: one thread has many requests under way, for a third of the CPU time of a thread each.
+"""Moves small files: one thread runs many requests at a time, for a third of the CPU time of one thread per request.
 
 A small file is one request. The time goes into handing the interpreter's lock from thread to thread, and into waking
-them, not into the bytes. On a disk that lets a thread wait (a network file system), more threads help: each has
-requests of its own under way.
+them, not into the bytes. On a slow disk (a network file system) more threads help: each runs requests of its own.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from blobsync.store.protocol import BlobInfo, Orders
 
 # Seconds until an interrupted run is noticed.
 _NOTICE = 0.2
-# Files that are opened before the connections are looked at again.
+# Files that are opened before the connections are polled again.
 _AT_ONCE = 8
-# Threads for a disk that keeps one waiting. It is slow where most of so many files wait so long each (seconds): a busy
-# processor delays some, too.
+# Threads for a slow disk. A disk counts as slow if most of so many files wait so long each (seconds): a busy processor
+# delays some, too.
 HANDS = 8
 _SLOW_FILE = 0.001
 _ENOUGH_TO_TELL = 16
 
 
 class Clocks(NamedTuple):
-    """Seconds that passed, and seconds of CPU that this thread took."""
+    """Elapsed seconds, and CPU seconds of this thread."""
 
     wall: float
     cpu: float
@@ -41,9 +40,9 @@ class Clocks(NamedTuple):
 
 
 class SmallFiles:
-    """Moves jobs of one piece each. The first of its threads works at once, the others if the disk is slow.
+    """Moves jobs of one piece each. The first thread works at once, the others only if the disk is slow.
 
-    Each drives what ``open_orders`` gives it, and closes that at the end. ``clocks`` tell how long a disk lets it wait.
+    Each thread opens its connections with ``open_orders``, and closes them. ``clocks`` measures the wait for the disk.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class SmallFiles:
             self._work(self._open_orders())
         finally:
             with self._changed:
-                # The first to find nothing left to begin: nobody needs help any more.
+                # The first thread with nothing left to begin: no other is needed.
                 self._over = True
                 self._changed.notify_all()
 
@@ -122,7 +121,7 @@ class SmallFiles:
             job.abandon()
 
     def _begin_some(self, orders: Orders) -> bool:
-        """Begin a few; whether there is room, and work, for more."""
+        """Begin a few files; returns whether there is room, and work, for more."""
         for _ in range(_AT_ONCE):
             if orders.under_way >= max(1, self._width.now // (HANDS if self._slow else 1)):
                 return False
@@ -169,7 +168,7 @@ class SmallFiles:
         self._close(job, error)
 
     def _waited_for_disk(self, began: Clocks) -> None:
-        """Whether one thread is enough shows after a few files; more of them are for good."""
+        """Decide after a few files whether the disk is slow and more threads are needed, for the rest of the run."""
         if self._slow:
             return
         now = self._clocks()

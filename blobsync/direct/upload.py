@@ -1,4 +1,4 @@
-"""Uploads one local file: Put Blob, or blocks side by side and one Put Block List."""
+"""Uploads one local file: Put Blob, or parallel Put Block requests and one Put Block List."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from blobsync.transfer.engines import Moved
 
 
 class Fate(enum.Enum):
-    """Of one block: it has to be sent; an attempt of this run has sent it; it is there, from before or from elsewhere
-    in the file."""
+    """What to do with a block: send it; an attempt of this run has sent it; or it is there, from an earlier run or from
+    elsewhere in the file."""
 
     SEND = enum.auto()
     SENT = enum.auto()
@@ -46,7 +46,7 @@ class Fate(enum.Enum):
 
 
 class BlockMemory:
-    """What one run knows of blocks from before; shared by its files. Without a journal it is nothing."""
+    """The blocks that earlier runs have put; shared by the files of one run. Empty without a journal."""
 
     def __init__(self, journal: BlockJournal | None, note: Callable[[str], None]) -> None:
         self.journal = journal
@@ -54,20 +54,20 @@ class BlockMemory:
         self._noted = threading.Lock()
 
     def put(self, blob: str, block: Block) -> None:
-        """The service has this block of the blob (its URL)."""
+        """Record that the service has this block of the blob (its URL)."""
         digest = block.sha256
         assert digest is not None, "blocks of files are named by their content"
         if self.journal is not None:
             self.journal.put(blob, digest, block.size)
 
     def unlisted(self, error: StorageError) -> None:
-        """Say once why whole files are sent although blocks of theirs are there."""
+        """Note once why whole files are sent although some of their blocks are there."""
         if self._noted.acquire(blocking=False):
             self._note(f"cannot list the blocks that are there already, so they are sent again: {error.message}")
 
 
 class SentBlocks:
-    """For one blob. Safe for several threads between :meth:`look` and :meth:`check`."""
+    """The blocks of one blob. Thread-safe between :meth:`look` and :meth:`check`."""
 
     def __init__(self, memory: BlockMemory, store: BlobStore, name: str) -> None:
         self._memory = memory
@@ -76,7 +76,7 @@ class SentBlocks:
         self._blob = str(store.container.blob(name))
         self._lock = threading.Lock()
         self._there = NOTHING
-        # What this run has put: its size by SHA-256. What a later attempt finds of it was sent all the same.
+        # Blocks that this run has put: size by SHA-256. A later attempt counts them as sent, not as reused.
         self._put: dict[bytes, int] = {}
         self._taken: set[str] = set()
         self._kept: set[str] = set()
@@ -85,14 +85,15 @@ class SentBlocks:
 
     @property
     def bytes_kept(self) -> int:
-        """What a next run finds on record if this one does not end."""
+        """The bytes that the next run finds on record if this one does not finish."""
         with self._lock:
             return sum(self._put.values()) + self._staged_bytes if self._memory.journal is not None else 0
 
     def look(self, near: LocalState, basis: RemoteState | None, *, trusting: bool = True) -> None:
-        """Find out what is there. ``basis`` is the verified version that is to be replaced, if its blocks may be used.
+        """Find the blocks that are there. ``basis`` is the verified version to be replaced, if its blocks may be
+        reused.
 
-        With ``trusting`` False nothing is taken for there.
+        With ``trusting`` False no block is reused.
         """
         self._there, self._reused = NOTHING, False
         self._taken, self._kept, self._staged_bytes = set(), set(), 0
@@ -127,7 +128,7 @@ class SentBlocks:
         return Fate.THERE
 
     def acknowledged(self, block: Block) -> None:
-        """The service has the block."""
+        """Record that the service has the block."""
         digest = block.sha256
         assert digest is not None
         with self._lock:
@@ -136,12 +137,12 @@ class SentBlocks:
 
     @property
     def from_present_version(self) -> AbstractSet[str]:
-        """The ids of the blocks that are taken from the version which is replaced."""
+        """The ids of the blocks that are reused from the version being replaced."""
         return self._kept
 
     def check(self, blocks: Sequence[Block]) -> None:
-        """The fresh look after a commit that took blocks from before: the service stores the MD5 of the whole without
-        checking it. Raises ``ChecksumError`` unless the blob has these blocks, in this order."""
+        """Verify the blob after a commit that reused blocks: the service stores the MD5 of the whole without checking
+        it. Raises ``ChecksumError`` unless the blob has these blocks, in this order."""
         if not self._reused:
             return
         why = differs(self._store.block_list(self._name, "committed"), blocks)
@@ -153,7 +154,7 @@ class SentBlocks:
             )
 
     def finish(self, etag: str) -> None:
-        """The blob has been committed and looked at."""
+        """The blob is committed and verified."""
         if self._memory.journal is not None:
             self._memory.journal.finish(self._blob, etag)
 
@@ -168,9 +169,9 @@ class SentBlocks:
         return reusable(found, journaled, basis)
 
 
-# https://learn.microsoft.com/rest/api/storageservices/put-block: all block ids of a blob, those that a killed
-# run left uncommitted included, must have one length. azcopy's are 36 bytes before base64; with the same
-# length each of the two can finish what the other began.
+# https://learn.microsoft.com/rest/api/storageservices/put-block: all block ids of a blob, including uncommitted ones
+# of a killed run, must have the same length. azcopy's are 36 bytes before base64; with the same length blobsync and
+# azcopy can each finish what the other began.
 _BLOCK_ID_BYTES = 36
 
 
@@ -181,13 +182,13 @@ class BlockSizes(NamedTuple):
     block: int
 
     def block_for(self, size: int) -> int:
-        """The block size for a file of ``size`` bytes: larger where 50,000 blocks would not do."""
+        """The block size for a file of ``size`` bytes: larger if 50,000 blocks of ``block`` bytes are not enough."""
         needed = -(-size // MAX_BLOCKS)
         return max(self.block, -(-needed // MIB) * MIB)
 
 
 class BlockIds:
-    """The ids of one upload's blocks: different from any other upload's of the same blob, unless ``run`` (16
+    """The block ids of one upload: different from those of any other upload of the same blob, unless ``run`` (16
     characters) is the same."""
 
     def __init__(self, run: str = "") -> None:
@@ -198,20 +199,20 @@ class BlockIds:
 
 
 def precondition_of(action: FileAction) -> Precondition:
-    """Only what the plan saw may be replaced."""
+    """A precondition that lets the write replace only the version that the plan saw."""
     if action.target is None and isinstance(action.destination, RemoteState):
         return Precondition(etag=action.destination.etag)
     return Precondition(absent=True)
 
 
-# Another writer's commit has dropped blocks that were put, or blocks of another writer have ids of another length.
+# Another writer's commit has dropped blocks that were put, or another writer's blocks have ids of another length.
 BLOCKS_DROPPED = ("InvalidBlockList", "InvalidBlobOrBlock")
 
 
 class UploadJob(FileJob):
-    """Nothing appears under the blob's name before all of it is there; a block that fails leaves none.
+    """Nothing appears under the blob's name before all of it is there; a block that fails leaves nothing.
 
-    Of a file that goes in blocks, those that the service is known to have are read and hashed, and not sent.
+    If the file goes in blocks, those that the service already has are read and hashed, but not sent.
     """
 
     def __init__(
@@ -224,7 +225,7 @@ class UploadJob(FileJob):
         single: int,
         memory: BlockMemory,
     ) -> None:
-        """Reads the file of ``folder``. Files up to ``single`` bytes go in one request."""
+        """Reads the file from ``folder``. Files up to ``single`` bytes go in one request."""
         super().__init__(run, action)
         self._folder = folder
         self._store = store
@@ -245,13 +246,14 @@ class UploadJob(FileJob):
         self._whole = hashlib.md5(usedforsecurity=False)
         self._info = None
         self._begun = 0
-        # What went in blocks before goes on in blocks, unless its program has emptied it meanwhile.
+        # A file that went in blocks before goes in blocks again, unless it is empty by now.
         before = self.action.delta or self.action.on_record > 0
         self._in_blocks = self._size > self._single or (before and self._size > 0)
         if not self._in_blocks:
             self._block = self._size
             return 1
-        # Not what suits the line, but what the next upload of the file and a download cut it into as well.
+        # Not the best size for this connection, but the one that the next upload of the file and a download use as
+        # well.
         self._block = block_size(self._size)
         self._order: dict[int, Block] = {}
         destination = self.action.destination
@@ -261,8 +263,8 @@ class UploadJob(FileJob):
 
     def piece(self) -> None:
         with ExitStack() as held:
-            # One thread at a time reads and hashes, in order, while the others send: the MD5 of the whole
-            # costs no second pass over the file.
+            # One thread at a time reads and hashes, in order, while the others send: so the MD5 of the whole file
+            # needs no second pass over it.
             with self._reading:
                 index = self._begun
                 self._begun += 1
@@ -304,7 +306,7 @@ class UploadJob(FileJob):
         )
 
     def worth_another_try(self, error: BlobsyncError) -> bool:
-        """Once more where blocks are gone that were put: those that are missing then."""
+        """Also once more if blocks that were put are gone: then the missing ones are sent."""
         dropped = isinstance(error, StorageError) and error.service_code in BLOCKS_DROPPED
         if dropped and not self._sends_again:
             self._sends_again = True
@@ -319,13 +321,13 @@ class UploadJob(FileJob):
             source.close()
 
     def abandon(self) -> None:
-        """Nothing to remove: what was sent stays with the service, and the next run goes on from there."""
+        """Nothing to remove: sent blocks stay with the service, and the next run continues from there."""
         if self._info is None and self._sent is not None and self._sent.bytes_kept:
             self.run.report.file_kept(self.action, self._sent.bytes_kept)
 
     @property
     def _blocks(self) -> SentBlocks:
-        """Of a file that goes in blocks; made by :meth:`open`."""
+        """The blocks of a file that goes in blocks; created by :meth:`open`."""
         if self._sent is None:
             self._sent = SentBlocks(self._memory, self._store, self._name)
         return self._sent
@@ -364,7 +366,7 @@ class UploadJob(FileJob):
             condition=self._condition,
             committed=self._blocks.from_present_version,
         )
-        # Should they be others than these, the next attempt replaces what this one wrote, and takes nothing for there.
+        # If the blob has other blocks than these, the next attempt replaces what this one wrote, and reuses nothing.
         self._condition, self._trusting = Precondition(etag=written.etag), False
         self._blocks.check(blocks)
         self._blocks.finish(written.etag)
