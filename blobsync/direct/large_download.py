@@ -2,7 +2,7 @@
 
 A run that is killed leaves the part file and a record of its ranges; the next run verifies them and downloads the rest.
 Blocks that the local version has at the same offset are copied from it. Recording starts only after the download has
-taken a few seconds: a shorter one has no extra cost and leaves nothing when it is killed, because its part file has no
+run for a while: a shorter one has no extra cost and leaves nothing when it is killed, because its part file has no
 name until then. Ranges that were written earlier are then recorded little by little.
 """
 

@@ -69,7 +69,7 @@ class WorkerThreads:
                     with self._over:
                         self._started += 1
             with self._request.waking(self._look), self._over:
-                # Not Thread.join: interrupted, it takes the thread for ended (CPython 3.10 to 3.12).
+                # Not Thread.join: when interrupted, it treats the thread as ended (CPython 3.10 to 3.12).
                 while self._ended < self._started and not self._request.made:
                     self._over.wait()
             self._request.check()
@@ -427,7 +427,7 @@ class WorkerPool:
         self._threads = threads
 
     def work(self) -> None:
-        """Return when every job is reported; re-raises what interrupts it, after cleaning up."""
+        """Return when every job is reported; cleans up and re-raises an interrupt."""
         WorkerThreads(self._run.stop, self._run.task.stop).work((self, self._threads))
 
     def run(self) -> None:
