@@ -1,8 +1,8 @@
-"""Where things live: containers, blobs, and the SAS token that opens them.
+"""URLs of containers and blobs, SAS tokens and secrets.
 
-Nothing here reads a file or the network. Secrets are registered with ``redaction`` as soon as they have a
-value here. URLs never hold a SAS: the token travels beside them and is
-revealed in one place only, where a request or an azcopy command line is built.
+Nothing here reads a file or the network. Secrets are registered with ``redaction`` as soon as they are loaded. URLs
+never contain a SAS: the token is passed separately and revealed in one place only, where a request or an azcopy command
+line is built.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from blobsync.base import redaction
 # "Naming and Referencing Containers, Blobs, and Metadata", in the service's documentation.
 MAX_NAME_CHARS = 1024
 
-# Everything RFC 3986 calls unreserved, and the separator of virtual folders.
+# RFC 3986's unreserved characters, and the separator of virtual folders.
 _SAFE_IN_BLOB_NAME = "/-._~"
 
 
@@ -26,7 +26,7 @@ _LONGEST_SAS = 8192
 
 
 def reaches_another(name: str) -> str | None:
-    """Why a request for the blob ``name`` would reach another one; None where it does not.
+    """Return why a request for the blob ``name`` would reach another blob; None if it would not.
 
     Azure's service and Azurite store ``a\\b`` as ``a/b``, however the backslash is written in the URL.
     """
@@ -34,7 +34,7 @@ def reaches_another(name: str) -> str | None:
 
 
 def quote_blob_name(name: str) -> str:
-    """Percent-encode ``name`` for the path of a URL, byte for byte of its UTF-8 form."""
+    """Percent-encode the UTF-8 bytes of ``name`` for the path of a URL."""
     return quote(name, safe=_SAFE_IN_BLOB_NAME)
 
 
@@ -58,7 +58,7 @@ class ContainerUrl:
         return BlobUrl(self, name)
 
     def same_service(self, other: ContainerUrl) -> bool:
-        """Whether both are in one storage account, so that a copy never leaves the service."""
+        """Whether both are in one storage account, so that a copy stays inside the service."""
         return (self.endpoint.lower(), self.account) == (other.endpoint.lower(), other.account)
 
 
@@ -73,7 +73,7 @@ class BlobUrl:
         return f"{self.container}/{quote_blob_name(self.name)}" if self.name else str(self.container)
 
     def child(self, relative: str) -> BlobUrl:
-        """``relative`` below this folder; the folder itself where ``relative`` is empty."""
+        """``relative`` below this folder; the folder itself if ``relative`` is empty."""
         if not relative:
             return self
         return BlobUrl(self.container, f"{self.name}/{relative}" if self.name else relative)
@@ -92,15 +92,15 @@ class SasToken:
 
     @classmethod
     def parse(cls, text: str) -> SasToken:
-        """Take a token as users paste it, with or without the leading ``?``.
+        """Parse a token as users paste it, with or without the leading ``?``.
 
-        Raises ``ValueError`` (without quoting the text) when it holds no signature, or cannot be part of a URL.
+        Raises ``ValueError`` (without quoting the text) if it has no signature, or cannot be part of a URL.
         """
         query = text.strip().lstrip("?&")
         if not query.isascii() or len(query) > _LONGEST_SAS:
             raise ValueError("not a SAS token: too long, or with characters that a URL cannot contain")
         if " " in query or not query.isprintable():
-            # The rest of the request's first line would be lost, or be another header.
+            # The rest of the request's first line would be lost, or read as another header.
             raise ValueError("not a SAS token: it has a blank or a control character in it")
         if "sig" not in dict(parse_qsl(query)):
             raise ValueError("not a SAS token: no sig= parameter")
@@ -110,11 +110,11 @@ class SasToken:
         redaction.register_query(self._query)
 
     def reveal(self) -> str:
-        """The query string itself, without ``?``. Must go to a request or a child's arguments only."""
+        """The query string itself, without ``?``. Pass it only to a request or to a child process's arguments."""
         return self._query
 
     def field(self, name: str) -> str | None:
-        """The value of one query parameter; asking for the signature is a bug."""
+        """The value of one query parameter; must not be called for the signature."""
         if name == "sig":
             raise ValueError("the signature of a SAS token cannot be read")
         return dict(parse_qsl(self._query)).get(name)
@@ -142,7 +142,7 @@ class SasToken:
 
 
 def _utc(text: str | None) -> datetime | None:
-    """ISO 8601 as Azure writes it: ``2026-11-20``, ``2026-11-20T10:00Z`` or with seconds and fractions."""
+    """Parse ISO 8601 as Azure writes it: ``2026-11-20``, ``2026-11-20T10:00Z`` or with seconds and fractions."""
     if not text:
         return None
     # Azure writes seven digits of fractions; Python 3.10 reads three or six.
@@ -157,7 +157,7 @@ def _utc(text: str | None) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A text that ``repr`` and ``str`` never show: account keys, passwords."""
+    """A string that ``repr`` and ``str`` never show: an account key or a password."""
 
     _text: str = field(repr=False)
 
@@ -165,7 +165,7 @@ class Secret:
         redaction.register_secret(self._text)
 
     def reveal(self) -> str:
-        """The text itself; for signing only."""
+        """The string itself; for signing only."""
         return self._text
 
     def __repr__(self) -> str:

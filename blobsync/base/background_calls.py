@@ -1,4 +1,4 @@
-"""Calls that run in threads of their own, which nobody has to wait for.
+"""Runs calls in background threads that never delay the end of the program.
 
 A pool of ``concurrent.futures`` blocks at the end of its ``with`` block, and again when the interpreter exits.
 Ctrl-C would then take as long as the slowest request, or as reading all queued files.
@@ -17,9 +17,9 @@ from typing import Generic, ParamSpec, TypeVar
 
 from blobsync.base.stop_request import NEVER, StopRequest
 
-# Items taken ahead of the results, per thread.
+# Items started before their results are wanted, per thread.
 _AHEAD = 64
-# Seconds between two looks at a request to stop.
+# Seconds between two checks for a request to stop.
 _LOOK_EVERY = 0.1
 
 A = TypeVar("A")
@@ -28,7 +28,7 @@ P = ParamSpec("P")
 
 
 class Ahead(Generic[T]):
-    """Starts ``call`` at once in a thread of its own; :meth:`result` waits for it.
+    """Starts ``call`` at once in its own thread; :meth:`result` waits for it.
 
     Unlike in a pool, nothing waits for the thread: a caller that stops early, or an interpreter that
     exits on Ctrl-C, does not hang on a server that does not respond.
@@ -48,12 +48,12 @@ class Ahead(Generic[T]):
         self._thread.start()
 
     def is_done(self, seconds: float) -> bool:
-        """Whether it has ended, after waiting at most so long."""
+        """Whether the call has ended, after waiting at most ``seconds``."""
         self._thread.join(max(0.0, seconds))
         return not self._thread.is_alive()
 
     def result(self, stop: StopRequest = NEVER) -> T:
-        """What the call returned; raises what it raised, and ``KeyboardInterrupt`` when ``stop`` asks for that."""
+        """Wait for the call; return its result or raise its exception, or ``KeyboardInterrupt`` if ``stop`` asks for it."""
         while not self.is_done(_LOOK_EVERY):
             stop.check()
         if self._error is not None:

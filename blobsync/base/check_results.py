@@ -1,4 +1,4 @@
-"""What came out of trying one thing beforehand, as ``doctor`` shows it."""
+"""The result of one check, as ``doctor`` shows it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ITSELF = "; `blobsync doctor` "
 
 
 class CheckStatus(str, enum.Enum):
-    """``ok`` (tried, and it works), ``warn`` (something will not work that may never be needed), ``fail``, or
+    """``ok`` (tried, and it works), ``warn`` (something that may never be needed does not work), ``fail``, or
     ``untried`` (unknown)."""
 
     OK = "ok"
@@ -23,8 +23,8 @@ class CheckStatus(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What came out of one check. ``about`` is the file that it is about, or ``azcopy``; ``hint`` what to do; ``code``
-    that of the error, where there was one."""
+    """The result of one check. ``about`` is the file that was checked, or ``azcopy``; ``hint`` says what to do;
+    ``code`` is the error's code, if there was an error."""
 
     about: str
     name: str
@@ -35,6 +35,6 @@ class CheckResult:
 
 
 def failed_check(about: str, name: str, error: BlobsyncError, status: CheckStatus = CheckStatus.FAIL) -> CheckResult:
-    """What was tried ended with this error. A hint to run doctor is left out, which is what runs."""
+    """The result of a check that raised ``error``. A hint to run doctor is left out: it is running."""
     hint = error.hint.partition(_ITSELF)[0] if error.hint else None
     return CheckResult(about, name, status, error.message, hint, error.code)

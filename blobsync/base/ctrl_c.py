@@ -1,7 +1,7 @@
-"""Ctrl-C from the first instruction on, and the signals that mean the same; and where ``nohup`` or a shell's ``&``
-started this program, which then ignores Ctrl-C, as would everything that it starts.
+"""Handles Ctrl-C from the first instruction on, and the signals that mean the same.
 
-What is ignored stays so in a new program; what has a handler does not.
+A program started by ``nohup`` or a shell's ``&`` ignores Ctrl-C, and so would every program that it starts: an ignored
+signal stays ignored in a new program, a signal with a handler does not.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 _pressed = 0
-# Whether one was dropped by Python, and has not come again.
+# Whether Python dropped a KeyboardInterrupt that has not been raised again yet.
 _is_owed = False
 
 
 def hold_ctrl_c() -> None:
-    """Ctrl-C waits for :func:`hear_ctrl_c`: nothing can be said while modules load. A second one ends the program
-    at once. Only in the main thread."""
+    """Hold Ctrl-C until :func:`hear_ctrl_c`, because no message can be shown while modules load. A second Ctrl-C ends
+    the program at once. Only in the main thread."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _hold)
 
 
 def hear_ctrl_c() -> None:
-    """From now on Ctrl-C is a ``KeyboardInterrupt``, which this raises where one was held. Only in the main thread."""
+    """Make Ctrl-C raise ``KeyboardInterrupt`` from now on; raise it now if one was held. Only in the main thread."""
     if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _hold):
         signal.signal(signal.SIGINT, _interrupt)
         sys.unraisablehook = _again_where_it_was_lost
@@ -37,15 +37,15 @@ def hear_ctrl_c() -> None:
 
 
 def raise_what_was_lost() -> None:
-    """Raise the ``KeyboardInterrupt`` that Python dropped in a callback of its own, if it has not come again."""
+    """Raise the ``KeyboardInterrupt`` that Python dropped in one of its callbacks, if it was not raised again since."""
     if _is_owed:
         raise KeyboardInterrupt
 
 
 def is_interrupt(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is what led to this exception.
+    """Whether Ctrl-C caused this exception.
 
-    Before 3.12 Python makes a ``RuntimeError`` of it where a class is made at that moment.
+    Before 3.12, Python turns it into a ``RuntimeError`` if a class is being created at that moment.
     """
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
@@ -60,22 +60,22 @@ def was_interrupted() -> bool:
 
 
 def stop_on_other_signals() -> None:
-    """Signals that stop a batch job, and the end of the terminal, are a Ctrl-C: what runs elsewhere for us is stopped,
-    too. nohup's wish that the end of the terminal is ignored is kept. Only in the main thread."""
+    """Treat SIGTERM (sent to a batch job) and the end of the terminal as Ctrl-C, so that what runs elsewhere for us is
+    stopped, too. Under nohup the end of the terminal stays ignored. Only in the main thread."""
     signal.signal(signal.SIGTERM, _interrupt)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         signal.signal(signal.SIGHUP, _hang_up)
 
 
 def _hang_up(signum: int, frame: object) -> None:
-    # The kernel and the shell both send it, and a second one would interrupt the cleaning up.
+    # The kernel and the shell both send it, and a second one would interrupt the cleanup.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     _forget_terminal()
     _interrupt(signum, frame)
 
 
 def _forget_terminal() -> None:
-    """Every write to a terminal that is gone fails: nobody reads it any more."""
+    """Send output to nowhere: every write to a terminal that has closed fails."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (1, 2):
         with suppress(OSError):
@@ -98,12 +98,12 @@ def _interrupt(signum: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-# Seconds, for the callback to end.
+# Seconds until the callback has surely ended.
 _SOON = 0.001
 
 
 def _again_where_it_was_lost(lost: sys.UnraisableHookArgs) -> None:
-    """Python drops what is raised in a callback of its own, such as that of a lock of a module that is loaded."""
+    """Raise Ctrl-C again after Python dropped it in one of its callbacks, such as an import lock's."""
     if not isinstance(lost.exc_value, KeyboardInterrupt):
         sys.__unraisablehook__(lost)
         return
@@ -118,15 +118,15 @@ def _again_where_it_was_lost(lost: sys.UnraisableHookArgs) -> None:
 
 
 def ignore_ctrl_c_alone() -> None:
-    """This program goes on to ignore it, and what it starts in sessions of their own does not: that is stopped with
-    the same signal. Only in the main thread."""
+    """Keep ignoring Ctrl-C in this program, but not in programs that it starts in their own sessions: those are stopped
+    with the same signal. Only in the main thread."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, _heard_and_ignored)
 
 
 @contextmanager
 def hearing_what_we_hear() -> Iterator[None]:
-    """What starts here has our terminal, and ignores Ctrl-C if we do."""
+    """Let a program that is started in this block ignore Ctrl-C if this one does: both share the terminal."""
     if signal.getsignal(signal.SIGINT) is not _heard_and_ignored:
         yield
         return
@@ -138,4 +138,4 @@ def hearing_what_we_hear() -> Iterator[None]:
 
 
 def _heard_and_ignored(signum: int, frame: object) -> None:
-    """Ctrl-C is for somebody else."""
+    """Do nothing: this program ignores Ctrl-C."""

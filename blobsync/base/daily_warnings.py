@@ -1,4 +1,4 @@
-"""Warnings that are worth a word a day: when each was told last, in the user's own state folder."""
+"""Shows each warning at most once a day; remembers in the user's state folder when each was shown last."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DAY_SECONDS = 86_400.0
 
 
 class DailyWarning(str):
-    """A warning that nobody needs to hear with every command."""
+    """A warning to show once a day, not with every command."""
 
     __slots__ = ()
 
@@ -22,11 +22,11 @@ class DailyWarning(str):
 def told_today(
     warning: str, project: Path, environ: Mapping[str, str], *, clock: Callable[[], float] = time.time
 ) -> bool:
-    """Whether ``warning`` was told in this project within a day; if not, it counts as told now.
+    """Whether ``warning`` was already shown in this project within a day; if not, record that it is shown now.
 
-    If that cannot be recorded, the message is shown again.
+    If that cannot be recorded, the warning is shown again next time.
     """
-    import hashlib  # late: it loads OpenSSL, and most commands have nothing to tell
+    import hashlib  # late: it loads OpenSSL, and most commands have no warning
 
     folder, now = state_home(environ) / "told", clock()
     told = folder / hashlib.sha256(f"{project}\0{warning}".encode("utf-8", "surrogateescape")).hexdigest()[:32]

@@ -2,7 +2,7 @@
 
 One root; each class has a code of ``failure_codes``, which sets the exit code; each error has one sentence
 for the user, and an optional ``hint``: the next command to run, or what to change.
-
+for the user, and an optional ``hint``: the next command to run, or what to change.
     BlobsyncError
       UsageError                         an invalid command line
       ConfigError                        names file, line and key
@@ -58,8 +58,8 @@ for the user, and an optional ``hint``: the next command to run, or what to chan
     KeyboardInterrupt
       TransferCancelledError             Ctrl-C, after everything was stopped and recorded
 
-The module that calls other code converts its exceptions to these, always with
-``raise ... from``. A ``ValueError`` out of our own code is a bug and is never shown as a user's mistake.
+Modules that call other code convert its exceptions to these, always with ``raise ... from``. A ``ValueError`` from our
+own code is a bug and is never shown as a user's mistake.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class BlobsyncError(Exception):
 
     @property
     def exit_code(self) -> ExitCode:
-        """What a command ends with that raises this."""
+        """The exit code of a command that raises this error."""
         return self.code.exit_code
 
 
@@ -92,7 +92,7 @@ class UsageError(BlobsyncError):
 
 
 class ConfigError(BlobsyncError):
-    """A mistake in a configuration file; ``file:line: key`` leads the message where they are known."""
+    """A mistake in a configuration file; the message starts with ``file:line: key`` if they are known."""
 
     code = FailureCode.CONFIG_INVALID
 
@@ -129,7 +129,7 @@ class UnknownClusterError(ConfigError):
 
 
 class UntrustedStateError(BlobsyncError):
-    """``folder`` is the state folder; ``project`` the one that it was kept for, None where nothing says so."""
+    """``folder`` is the state folder; ``project`` the one that it was made for, None if unknown."""
 
     code = FailureCode.STATE_UNTRUSTED
 
@@ -170,7 +170,7 @@ class UnsafeNamesError(PlanError):
 
 
 class UntrustedLinkError(PlanError):
-    """``links`` are what the user has to agree to: where each is, from the project's root, and where it leads."""
+    """``links`` are what the user has to agree to: each link's path from the project's root, and its target."""
 
     code = FailureCode.LINK_UNTRUSTED
 
@@ -192,9 +192,9 @@ class PlanFileError(PlanError):
 
 
 class NothingMatchedError(BlobsyncError):
-    """``nearby`` looks for the most similar name that is there, None where there is none: it takes a request.
+    """``nearby`` finds the most similar existing name, None if there is none; it sends a request.
 
-    ``elsewhere``: the other end of what was asked for has something of that name.
+    ``elsewhere``: the other side has something with that name.
     """
 
     code = FailureCode.NOTHING_MATCHED
@@ -213,7 +213,7 @@ class NothingMatchedError(BlobsyncError):
         self.elsewhere = elsewhere
 
     def suggest(self) -> None:
-        """Name in the hint what is nearby."""
+        """Add the most similar existing name to the hint."""
         found = self.nearby() if self.nearby else None
         if found is not None:
             self.hint = f"did you mean {found}?" + (f" {self.hint}" if self.hint else "")
@@ -237,10 +237,10 @@ class LoginRequiredError(CredentialError):
 
 
 class StorageError(BlobsyncError):
-    """An answer of the blob service that no retry could mend.
+    """The blob service rejected a request, and a retry would not help.
 
-    ``status`` is the HTTP status, ``service_code`` the ``x-ms-error-code`` (both 0 or empty when nothing
-    answered), ``request_id`` what Azure support asks for.
+    ``status`` is the HTTP status, ``service_code`` the ``x-ms-error-code`` (0 and empty if there was no response),
+    ``request_id`` the ID that Azure support asks for.
     """
 
     code = FailureCode.STORAGE_ERROR
@@ -306,7 +306,7 @@ class DiskFullError(LocalFileError):
 
 
 class UnsafeNameError(LocalFileError):
-    """A name from outside that must not become a path here."""
+    """An external name that must not be used as a local path."""
 
     code = FailureCode.UNSAFE_NAME
 
@@ -316,14 +316,14 @@ class ProcessError(BlobsyncError):
 
 
 class ProcessTimeoutError(ProcessError):
-    """It was started, and killed because it did not end in time."""
+    """The program was killed because it did not end in time."""
 
 
 class TransferCancelledError(KeyboardInterrupt):
-    """Ctrl-C stopped a transfer. It is a ``KeyboardInterrupt``, and no :class:`BlobsyncError`: a program that catches
-    those and goes on with the next file must not do so after Ctrl-C.
+    """Ctrl-C stopped a transfer. A ``KeyboardInterrupt`` and not a :class:`BlobsyncError`: a program that catches those
+    and continues with the next file must not continue after Ctrl-C.
 
-    ``result`` is what was done before: a ``TransferResult``. ``message`` and ``hint`` are as those of other errors.
+    ``result`` is a ``TransferResult``: what was done before. ``message`` and ``hint`` are as in other errors.
     """
 
     code: FailureCode = FailureCode.CANCELLED
@@ -336,12 +336,12 @@ class TransferCancelledError(KeyboardInterrupt):
 
     @property
     def exit_code(self) -> ExitCode:
-        """130, as of every program that Ctrl-C ends."""
+        """130, as for every program that Ctrl-C ends."""
         return self.code.exit_code
 
 
 class Failure(Protocol):
-    """One file that is not as planned: ``blobsync.FileFailure``."""
+    """A file that was not transferred as planned: ``blobsync.FileFailure``."""
 
     @property
     def path(self) -> str: ...
@@ -357,7 +357,7 @@ class Failure(Protocol):
 
 
 class IncompleteTransferError(BlobsyncError):
-    """``failures`` are all files that failed or conflict; the message names the first of them."""
+    """``failures`` are all files that failed or conflict; the message names the first."""
 
     code = FailureCode.TRANSFER_INCOMPLETE
 
@@ -367,7 +367,7 @@ class IncompleteTransferError(BlobsyncError):
 
 
 class SpreadBusyError(BlobsyncError):
-    """Somebody else spreads a transfer to the same folder at this moment."""
+    """Another process is spreading a transfer to the same folder now."""
 
     code = FailureCode.SPREAD_BUSY
 
@@ -389,7 +389,7 @@ class SecretsFoundError(ArchiveError):
 
 
 class UntrustedCodeError(ArchiveError):
-    """``digest`` is what the user has to agree to; empty where the code has none that could be trusted."""
+    """``digest`` is what the user has to agree to; empty if the code has no digest."""
 
     code = FailureCode.CODE_UNTRUSTED
 
@@ -399,7 +399,7 @@ class UntrustedCodeError(ArchiveError):
 
 
 class UntrustedDockerError(BlobsyncError):
-    """``options`` are those for docker that the user has to agree to."""
+    """``options`` are the docker options that the user has to agree to."""
 
     code = FailureCode.DOCKER_UNTRUSTED
 
@@ -429,7 +429,7 @@ class BackendBusyError(BackendFailingError):
 
 
 class LostContactError(BackendUnavailableError):
-    """The answer got lost on the way: what was asked for may have been done or not."""
+    """The response was lost: the request may or may not have been carried out."""
 
 
 class SubmissionUnknownError(JobError):

@@ -1,11 +1,11 @@
-"""What happens while a command works, as values: what ``Listener.emit`` is told."""
+"""Events of a running command, as passed to ``Listener.emit``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TypeAlias
 
-# Why a transfer waits, as a line of a terminal says it.
+# Why a transfer waits, as the terminal shows it.
 NO_CONNECTION = "no connection"
 NO_ANSWER = "no answer"
 SERVICE_BUSY = "the service is busy"
@@ -14,8 +14,8 @@ WHYS = (NO_CONNECTION, NO_ANSWER, SERVICE_BUSY)
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """A host that answered before answers nobody any more: ``why`` is one of the words above, and it began ``seconds``
-    ago. All requests to it wait and are tried again."""
+    """A host stopped answering ``seconds`` ago: ``why`` is one of the texts above. All requests to it wait and are
+    tried again."""
 
     host: str
     why: str
@@ -31,8 +31,8 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """From now on files move: ``doing`` is ``uploading``, ``downloading`` or ``copying``. ``on_record`` bytes of them
-    are there already, left by an earlier run."""
+    """Files are moving from now on: ``doing`` is ``uploading``, ``downloading`` or ``copying``. ``on_record`` of their
+    bytes are already there from an earlier run."""
 
     doing: str
     on_record: int = 0
@@ -40,16 +40,16 @@ class Moving:
 
 @dataclass(frozen=True, slots=True)
 class FilesCounted:
-    """So many more files have moved that are not known to be right yet, or not by name; less than 0: so many of these
-    are told of one by one now."""
+    """So many more files have moved that are not verified yet, or not reported by name; less than 0: so many of these
+    are now reported one by one."""
 
     files: int
 
 
 @dataclass(frozen=True, slots=True)
 class Hashing:
-    """So many more files, of so many bytes, are read for their MD5 while both ends are looked at; less than 0: so many
-    have been read."""
+    """So many more files, with so many bytes, are read for their MD5 while both sides are compared; less than 0: so
+    many have been read."""
 
     files: int
     size: int
@@ -59,4 +59,4 @@ Event: TypeAlias = Disconnected | Connected | Moving | FilesCounted | Hashing
 
 
 def unheard(event: Event) -> None:
-    """Nobody wants to know."""
+    """Ignore an event."""

@@ -10,7 +10,7 @@ from enum import Enum, IntEnum
 
 
 class ExitCode(IntEnum):
-    """What the process ends with; scripts rely on these numbers. ``sentence`` says what each means."""
+    """The exit code of the process; scripts rely on these numbers. ``sentence`` says what each means."""
 
     sentence: str
 
@@ -30,7 +30,7 @@ class ExitCode(IntEnum):
 
 
 class Retry(Enum):
-    """Which engine gets one more try at a file that failed; the value is the sentence of the docs."""
+    """Which engine retries a file that failed; the value is the sentence in the docs."""
 
     NONE = "no"
     DIRECT = "once, with the direct engine"
@@ -40,7 +40,7 @@ class Retry(Enum):
     AT_THE_END = "waits for the connection, and once more at the end of the run"
 
     def engine_after(self, first: str) -> str | None:
-        """The engine that gets what the engine ``first`` failed at; None where another try would not help."""
+        """The engine that retries after the engine ``first`` failed; None if a retry would not help."""
         if self is Retry.AT_THE_END and first != "relay":
             return "direct"
         if self is Retry.DIRECT:
@@ -53,7 +53,7 @@ class Retry(Enum):
 
 
 class FailureCode(str, Enum):
-    """One kind of failure. It is a ``str``, its value, also where it is printed."""
+    """One kind of failure. It is a ``str`` equal to its value, and prints as that."""
 
     sentence: str
     exit_code: ExitCode

@@ -1,4 +1,4 @@
-"""A file as one look at it showed it: here by ``stat``, there by a listing."""
+"""The observed state of a file: a local one by ``stat``, a blob by a listing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class LocalState:
-    """A local file as ``stat`` shows it. Bytes, nanoseconds. ``md5`` only where it was computed."""
+    """A local file as ``stat`` shows it, in bytes and nanoseconds. ``md5`` is set only if it was computed."""
 
     size: int
     mtime_ns: int
@@ -18,11 +18,11 @@ class LocalState:
 
     @classmethod
     def of(cls, stat: os.stat_result, md5: bytes | None = None) -> LocalState:
-        """From what ``os.stat`` or ``os.fstat`` answered."""
+        """From the result of ``os.stat`` or ``os.fstat``."""
         return cls(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, md5)
 
     def same_file(self, other: LocalState) -> bool:
-        """Whether nothing that ``stat`` shows has changed; the MD5 is left out."""
+        """Whether nothing that ``stat`` shows has changed; ignores the MD5."""
         return (self.size, self.mtime_ns, self.ctime_ns, self.inode) == (
             other.size,
             other.mtime_ns,
@@ -33,10 +33,10 @@ class LocalState:
 
 @dataclass(frozen=True, slots=True)
 class RemoteState:
-    """A blob as a listing shows it. ``md5`` is its Content-MD5 property, None where it has none.
+    """A blob as a listing shows it. ``md5`` is its Content-MD5 property, None if it has none.
 
-    ``tier`` is the access tier that somebody gave it, empty where nobody did, None where nobody looked. Two states that
-    differ in it only are equal: it is no content.
+    ``tier`` is the access tier if it was set explicitly, empty if it was not, None if unknown. Two states that differ
+    only in it are equal, because it is not content.
     """
 
     size: int

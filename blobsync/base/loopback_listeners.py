@@ -1,4 +1,4 @@
-"""Whose program listens on a port of this machine: plain http to 127.0.0.1 is read by whoever opened the port first.
+"""Finds out whose program listens on a port of this machine: plain http to 127.0.0.1 goes to whoever opened the port.
 
 Linux tells every user the owner of each socket of their network namespace, in ``/proc/net/tcp`` and ``tcp6``
 (https://docs.kernel.org/networking/proc_net_tcp.html). Systems without these files, such as macOS, do not tell.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Listener(enum.Enum):
-    """Whose it is. ``OWN`` includes root's: docker publishes a container's ports by a process of root."""
+    """The listener's owner. ``OWN`` includes root: docker publishes a container's ports by a process of root."""
 
     OWN = enum.auto()
     FOREIGN = enum.auto()
@@ -31,7 +31,7 @@ class Listener(enum.Enum):
 
 
 class Endpoint(NamedTuple):
-    """An address and a port; an IPv4 address that is written as one of IPv6 is the former."""
+    """An address and a port; an IPv4 address in IPv6 form becomes plain IPv4."""
 
     address: IPv4Address | IPv6Address
     port: int
@@ -44,7 +44,7 @@ class Endpoint(NamedTuple):
 
 
 class SocketRow(NamedTuple):
-    """One socket of the kernel's table; ``peer`` has port 0 where it ``listens``. ``user`` is a number."""
+    """One socket of the kernel's table; ``peer`` has port 0 if it ``listens``. ``user`` is a number."""
 
     local: Endpoint
     peer: Endpoint
@@ -52,14 +52,14 @@ class SocketRow(NamedTuple):
     user: int
 
 
-# The rows of a local port; None where the system has no table.
+# The rows of a local port; None if the system has no table.
 ReadTable = Callable[[int], "Iterable[SocketRow] | None"]
 
 _FILES = ("/proc/net/tcp", "/proc/net/tcp6")
 _LISTENS = "0A"
-# The table is read in pieces while others open and close sockets: one may be missed that is there.
+# The table is read in pieces while others open and close sockets: a row can be missed.
 _LOOKS = 3
-# What a user namespace shows for each user that it does not know.
+# The number that a user namespace shows for users that it does not know.
 _OVERFLOW = 65_534
 _WHOLE_RANGE = "4294967295"
 _ANY_4, _ANY_6 = IPv4Address(0), IPv6Address(0)
@@ -68,7 +68,7 @@ _ANY_4, _ANY_6 = IPv4Address(0), IPv6Address(0)
 def listener_behind(
     connection: socket.socket, environ: Mapping[str, str] | None = None, *, read: ReadTable | None = None
 ) -> Listener:
-    """Whose program accepted, or will accept, a connection to this machine that was made just now."""
+    """Whose program accepted, or will accept, a connection to this machine that was just made."""
     try:
         there, here = (Endpoint.of(*name[:2]) for name in (connection.getpeername(), connection.getsockname()))
     except (OSError, ValueError):
@@ -79,14 +79,14 @@ def listener_behind(
 def listener_at(
     host: str, port: int, environ: Mapping[str, str] | None = None, *, read: ReadTable | None = None
 ) -> Listener:
-    """Whose program listens now at a port of this machine; ``host`` is an address of it, or ``localhost``."""
+    """Whose program listens on a port of this machine now; ``host`` is an address of it, or ``localhost``."""
     addresses = ("127.0.0.1", "::1") if host == "localhost" else (host,)
     found = {_look(Endpoint.of(each, port), None, environ, read or socket_table) for each in addresses}
     return next(each for each in (Listener.FOREIGN, Listener.UNKNOWN, Listener.OWN, Listener.NOBODY) if each in found)
 
 
 def socket_table(port: int) -> tuple[SocketRow, ...] | None:
-    """The sockets of this machine at a local port; None where the system does not tell."""
+    """The sockets of this machine at a local port; None if the system does not show them."""
     at_port = f":{port:04X}"
     rows: list[SocketRow] = []
     for number, name in enumerate(_FILES):
@@ -94,7 +94,7 @@ def socket_table(port: int) -> tuple[SocketRow, ...] | None:
             lines = [line.split() for line in Path(name).read_text(encoding="ascii").splitlines()[1:]]
             rows += [_row(fields) for fields in lines if fields[1].endswith(at_port)]
         except FileNotFoundError:
-            # A kernel without IPv6 has the first one alone.
+            # A kernel without IPv6 has only the first table.
             if number == 0:
                 return None
         except (OSError, ValueError, IndexError):
@@ -114,13 +114,13 @@ def _look(there: Endpoint, here: Endpoint | None, environ: Mapping[str, str] | N
 
 
 def _users(rows: Collection[SocketRow], there: Endpoint, here: Endpoint | None) -> set[int] | None:
-    """Whose sockets get what is sent to ``there`` by ``here``; None where nobody listens."""
-    # The most exact one gets the connection; one for all of IPv6 takes those of IPv4 unless another does.
+    """The owners of the sockets that receive what ``here`` sends to ``there``; None if no socket listens."""
+    # The most specific socket gets the connection; an IPv6 wildcard also takes IPv4 unless an IPv4 socket exists.
     wildcards = [_ANY_4, _ANY_6] if there.address.version == 4 else [_ANY_6]
     for address in (there.address, *wildcards):
         users = {row.user for row in rows if row.listens and row.local.address == address}
         if users:
-            # And whoever has accepted it: a listener may have been replaced since.
+            # And the owner of the accepted connection: the listener may have been replaced since.
             return users | {row.user for row in rows if row.local == there and row.peer == here}
     return None
 
@@ -135,7 +135,7 @@ def _owner(users: Iterable[int], environ: Mapping[str, str]) -> Listener:
 
 
 def _knows_some_users_only() -> bool:
-    """Whether this is a user namespace, as of a rootless container, which does not show everybody's number."""
+    """Whether this is a user namespace, as in a rootless container, which does not show every user's number."""
     try:
         return _WHOLE_RANGE not in Path("/proc/self/uid_map").read_text(encoding="ascii")
     except OSError:
@@ -147,7 +147,7 @@ def _row(fields: list[str]) -> SocketRow:
 
 
 def _endpoint(text: str) -> Endpoint:
-    """Words of 32 bits in the order of the machine, in hexadecimal, and the port."""
+    """Parse 32-bit words in machine order, in hexadecimal, and the port."""
     words, _, port = text.partition(":")
     numbers = [int(words[at : at + 8], 16) for at in range(0, len(words), 8)]
     packed = struct.pack(f"={len(numbers)}I", *numbers)

@@ -1,4 +1,4 @@
-"""JSON from a file or another program: plain values, or ``ValueError``, whatever it holds."""
+"""Parses JSON from a file or another program: returns plain values or raises ``ValueError``."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 
 def parse_json(text: str | bytes) -> Any:
-    """As ``json.loads``; raises ``ValueError`` for what is no JSON, too deep, or holds a number without end.
+    """As ``json.loads``; raises ``ValueError`` for invalid JSON, too deep nesting, NaN and infinite numbers.
 
     ``json`` raises ``RecursionError`` if values are nested some thousand levels deep.
     """
     try:
-        # A text is the common case, and the decoder need not be made anew for each.
+        # Strings are the common case, and can reuse one decoder.
         if isinstance(text, str) and not text.startswith("\ufeff"):
             return _DECODER.decode(text)
         return json.loads(text, parse_constant=_refuse)
@@ -33,7 +33,7 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
 def parse_object(text: str | bytes) -> dict[str, Any]:
-    """:func:`parse_json` of a text that has to hold an object; ``ValueError`` for anything else."""
+    """:func:`parse_json` for text that must hold an object; raises ``ValueError`` for anything else."""
     found = parse_json(text)
     if not isinstance(found, dict):
         raise ValueError("it is not a JSON object")
@@ -41,7 +41,7 @@ def parse_object(text: str | bytes) -> dict[str, Any]:
 
 
 def demand_types(made: object) -> None:
-    """Raises ``ValueError`` where a field of a dataclass that was filled from JSON is of another type than it says.
+    """Raise ``ValueError`` if a field of a dataclass that was filled from JSON does not have its declared type.
 
     Knows the types that JSON has, tuples and mappings of them, unions, and other dataclasses.
     """
@@ -59,10 +59,10 @@ def _fields(kind: Any) -> dict[str, Any]:
 
 def _fits(value: Any, hint: Any) -> bool:
     if hint is str or hint is bool:
-        # Most fields, and logs have many rows.
+        # The common case; logs have many rows.
         return isinstance(value, hint)
     if hint is int or hint is float:
-        # 1e999 is read as a number without end.
+        # 1e999 is read as infinity.
         return isinstance(value, (int, hint)) and not isinstance(value, bool) and abs(value) != math.inf
     origin, args = get_origin(hint), get_args(hint)
     if hint is Any:

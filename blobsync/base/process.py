@@ -1,10 +1,10 @@
-"""The one place that starts other programs.
+"""Starts other programs; no other module does.
 
-Callers get a :class:`ProcessRunner` as an argument, the real one as default; tests pass one that follows
-a script. Nothing here knows what azcopy, sbatch or docker are.
+Callers take a :class:`ProcessRunner` as an argument, the real one as default; tests pass one that follows a script.
+Nothing here knows what azcopy, sbatch or docker are.
 
-Process groups are ``start_new_session`` and ``killpg``: psutil, which is compiled, walks the tree of children instead
-and misses those whose parent has ended.
+Process groups use ``start_new_session`` and ``killpg``. psutil, a compiled package, would walk the tree of children and
+miss those whose parent has ended.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from typing import IO, Protocol
 from blobsync.base.ctrl_c import hearing_what_we_hear
 from blobsync.base.errors import ProcessError, ProcessTimeoutError
 
-# How long a child may take to answer a request to stop, before the next, harsher one (seconds).
+# Seconds that a child may take to react to a request to stop, before the next, harsher one.
 TERMINATE_AFTER = 5.0
 KILL_AFTER = 5.0
 
 _STDERR_TAIL_BYTES = 16_384
 
-# What stands where blobsync.pyz has unpacked itself.
+# The marker file in the folder into which blobsync.pyz has unpacked itself.
 UNPACKED_MARK = ".blobsync-pyz"
 
-# The empty entry of the path is the current folder.
+# An empty entry in the path is the current folder.
 _RUN_MODULE = (
     "import sys; sys.path[:] = filter(None, sys.path); import runpy; "
     "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
@@ -41,7 +41,7 @@ _RUN_MODULE = (
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """How a program that was waited for ended; texts are UTF-8 with undecodable bytes replaced."""
+    """The result of a program that ran to its end; texts are UTF-8 with undecodable bytes replaced."""
 
     returncode: int
     stdout: str
@@ -59,11 +59,11 @@ class RunningProcess(Protocol):
         ...
 
     def send_line(self, text: str) -> None:
-        """Write one line to the child's standard input; a child that is gone is not an error."""
+        """Write one line to the child's standard input; ignored if the child has ended."""
         ...
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """The exit code (negative: minus the signal), or None when ``timeout`` seconds passed."""
+        """The exit code (negative: minus the signal), or None if ``timeout`` seconds passed."""
         ...
 
     def stop(self) -> int:
@@ -71,7 +71,7 @@ class RunningProcess(Protocol):
         ...
 
     def stderr_tail(self) -> str:
-        """The last of what the child wrote to standard error."""
+        """The last part of the child's standard error."""
         ...
 
 
@@ -87,9 +87,9 @@ class ProcessRunner(Protocol):
         cwd: Path | None = None,
         timeout: float | None = None,
     ) -> Completed:
-        """Run to the end. ``env`` None keeps this process's.
+        """Run a program to its end. ``env`` None means this process's environment.
 
-        Raises ``ProcessError`` when it cannot start, ``ProcessTimeoutError`` when it was killed after ``timeout``.
+        Raises ``ProcessError`` if it cannot start, ``ProcessTimeoutError`` if it was killed after ``timeout`` seconds.
         """
         ...
 
@@ -100,7 +100,7 @@ class ProcessRunner(Protocol):
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
     ) -> RunningProcess:
-        """Start with pipes on all three streams. Raises ``ProcessError`` when it cannot start."""
+        """Start a program with pipes on all three streams. Raises ``ProcessError`` if it cannot start."""
         ...
 
     def spawn_detached(
@@ -111,7 +111,7 @@ class ProcessRunner(Protocol):
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
     ) -> int:
-        """Start in a session of its own, output appended to ``log``; it outlives us. Returns the pid."""
+        """Start a program in its own session that outlives this one; append its output to ``log``. Returns the pid."""
         ...
 
     def attach(
@@ -121,12 +121,12 @@ class ProcessRunner(Protocol):
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
     ) -> int:
-        """Run with this terminal's own streams, to the end; returns the exit code."""
+        """Run a program to its end with this terminal's streams; returns the exit code."""
         ...
 
 
 class SubprocessRunner:
-    """The real :class:`ProcessRunner`; patience in seconds, for children that do not stop when asked."""
+    """The real :class:`ProcessRunner`; the arguments are seconds to wait for children that do not stop when asked."""
 
     def __init__(self, *, terminate_after: float = TERMINATE_AFTER, kill_after: float = KILL_AFTER) -> None:
         self._patience = (terminate_after, kill_after)
@@ -220,9 +220,9 @@ class SubprocessRunner:
 
 
 class ProcessGroup:
-    """A child in a session of its own, so that it and all that it starts can be signalled; it gets no input.
+    """A child in its own session, so that it and all its children can be signalled; it gets no input.
 
-    ``output`` is what its two output streams are appended to; None: ours. Raises ``OSError`` when it cannot start.
+    ``output`` receives both output streams; None: ours. Raises ``OSError`` if it cannot start.
     """
 
     def __init__(
@@ -240,7 +240,7 @@ class ProcessGroup:
 
     @property
     def pid(self) -> int:
-        """The child's id, and the group's."""
+        """The ID of the child, which is also the group's."""
         return self._child.pid
 
     def poll(self) -> int | None:
@@ -248,7 +248,7 @@ class ProcessGroup:
         return self._child.poll()
 
     def wait(self) -> int:
-        """The exit code at its end; whoever is interrupted meanwhile leaves nothing of the group behind."""
+        """Wait for the exit code; an exception meanwhile kills the whole group."""
         try:
             return self._child.wait()
         except BaseException:
@@ -256,7 +256,7 @@ class ProcessGroup:
             raise
 
     def signal(self, number: int, *, to_all: bool) -> None:
-        """To the child, or to the whole group, also to what the child left behind; nobody there is no error."""
+        """Signal the child, or the whole group including what the child left behind; ignored if nothing runs."""
         with suppress(ProcessLookupError, PermissionError):
             (os.killpg if to_all else os.kill)(self._child.pid, number)
 
@@ -327,7 +327,7 @@ class _PipedProcess:
 
 
 class _starting:
-    """Turns "no such program" and the like into ``ProcessError``."""
+    """Converts "no such program" and the like to ``ProcessError``."""
 
     def __init__(self, argv: Sequence[str]) -> None:
         self._argv = argv
@@ -341,9 +341,9 @@ class _starting:
 
 
 def run_detached(work: Callable[[], object], seconds: int) -> None:
-    """Do ``work`` in a copy of this process that holds none of its streams, and ends after ``seconds`` at the latest.
+    """Do ``work`` in a copy of this process that holds none of its streams, and ends after at most ``seconds``.
 
-    For a process without other threads that ends soon: nobody waits for the copy, and nothing tells how it ended.
+    For a process without other threads that ends soon: nothing waits for the copy or reports how it ended.
     """
     if os.fork():
         return
@@ -360,11 +360,11 @@ def run_detached(work: Callable[[], object], seconds: int) -> None:
 
 
 def python_module(name: str) -> tuple[str, ...]:
-    """The leading words of an argv that runs a module with this Python, wherever the current folder is.
+    """The first words of an argv that runs a module with this Python, whatever the current folder is.
 
-    ``python -m`` takes modules from the current folder first, which may be an untrusted project.
-    ``-I`` would hide what ``pip install --user`` installed as well, blobsync itself included. Where blobsync.pyz has
-    unpacked itself no Python looks, so that place is named.
+    ``python -m`` looks for modules in the current folder first, which may be an untrusted project. ``-I`` would also
+    hide what ``pip install --user`` installed, blobsync itself included. Python does not search the folder into which
+    blobsync.pyz has unpacked itself, so that folder is named.
     """
     home = Path(__file__).parents[2]
     lead = f"import sys; sys.path.insert(0, {str(home)!r}); " if (home / UNPACKED_MARK).is_file() else ""
@@ -372,7 +372,7 @@ def python_module(name: str) -> tuple[str, ...]:
 
 
 def _program(argv: Sequence[str]) -> str:
-    # The program only: arguments may contain a SAS.
+    # The program's name only: arguments may contain a SAS.
     return Path(argv[0]).name if argv else "nothing"
 
 

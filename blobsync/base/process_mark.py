@@ -1,4 +1,4 @@
-"""Which process a number means: the kernel gives numbers out again, so the time at which it began belongs to it."""
+"""Identifies a process by its ID and start time: the kernel reuses IDs."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class ProcessMark:
-    """A process of this machine. ``born`` is when it began, in the kernel's own count; empty where there is no
-    ``/proc``, and then the number alone has to do."""
+    """A process of this machine. ``born`` is its start time in the kernel's own count; empty if there is no ``/proc``,
+    so that only the ID is known."""
 
     pid: int
     born: str
 
     @classmethod
     def of(cls, pid: int) -> ProcessMark:
-        """The process that has this number now."""
+        """The process that has this ID now."""
         return cls(pid, _facts(pid)[1])
 
     @property
     def is_alive(self) -> bool:
-        """The same process is still there, and has not ended."""
+        """Whether the same process still exists and has not ended."""
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
             return False
         except OSError:
-            # Another user's.
+            # Another user's process.
             pass
         state, born = _facts(self.pid)
         return born == self.born and state not in ("Z", "X")
 
 
 def _facts(pid: int) -> tuple[str, str]:
-    """State and birth, of what follows the name in /proc/PID/stat; see proc(5)."""
+    """The state and start time, from what follows the name in /proc/PID/stat; see proc(5)."""
     with suppress(OSError, IndexError):
         text = Path("/proc", str(pid), "stat").read_text(encoding="utf-8", errors="replace")
         fields = text.rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""What other programs say, as a part of our sentences."""
+"""Quotes the output of other programs in our messages."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ MOST_CHARS = 300
 
 
 def quoted(text: str, most: int = MOST_CHARS) -> str:
-    """On one line, and cut between two words where it is longer than ``most`` characters.
+    """Put ``text`` on one line, cut between two words if it is longer than ``most`` characters.
 
-    A command or a name that is to be used again never stands in it: add it behind, so that it is never cut.
+    Never include a command or a name that the user must use again: append it afterwards, so that it is never cut.
     """
     plain = " ".join(text.split())
     if len(plain) <= most:
         return plain
     begun = plain[: most - len(" ...") + 1]
-    # One word may be longer than all of it.
+    # A single word may be longer than the limit.
     whole = begun.rpartition(" ")[0] or begun[:-1]
     return f"{whole.rstrip(',;:')} ..."

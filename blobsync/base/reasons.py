@@ -1,4 +1,4 @@
-"""Why a file gets what it gets: the words of every plan."""
+"""Why a plan does what it does with a file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class Reason(str, enum.Enum):
-    """Why; the value is the sentence that ``plan`` shows."""
+    """The value is the sentence that ``plan`` shows."""
 
     NEW = "not at the destination yet"
     CHANGED_HERE = "changed since it was last verified"

@@ -1,9 +1,9 @@
 """Keeps secrets out of everything that is written: output, logs, tracebacks, receipts.
 
 Two passes. The first is exact: every key, token and signature of this process is registered when it is loaded or
-made (``Secret`` and ``SasToken`` do so themselves), and its value is replaced wherever it appears, verbatim or as
+created (``Secret`` and ``SasToken`` do so themselves), and its value is replaced wherever it appears, verbatim or as
 encoded in URLs, JSON, HTML and base64. The second matches patterns, for secrets that only a server or another program
-sent. All matching is linear in the length of the text.
+sent. All matching takes time linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from urllib.parse import unquote
 
 HIDDEN = "***"
 
-# Shorter texts are ordinary words; texts below the second number match as a whole word only.
+# Shorter strings are ordinary words; strings below the second number match as a whole word only.
 _SHORTEST = 5
 _SHORTEST_ANYWHERE = 8
-# The parts of a longer one are matched separately: an expression for all of it takes a hundred times its size.
+# Longer secrets are matched in parts: one expression for all of it takes a hundred times its size.
 _LONGEST = 1024
 
 # How URLs, JSON and HTML encode one character. Go's JSON escapes <, > and & as well.
 _NAMES_OF_HTML = {"&": "amp", "<": "lt", ">": "gt", '"': "quot", "'": "apos", "+": "plus", "/": "sol", "=": "equals"}
 
-# Plain text of a secret -> pieces of text, one of which occurs in every encoding of it.
+# Plain text of a secret -> substrings, one of which occurs in every encoding of it.
 _held: dict[str, tuple[str, ...]] = {}
 
 # Text in a URL in a URL, or JSON in JSON, is escaped more than once.
@@ -44,7 +44,7 @@ _ALWAYS = rf"""
   | (?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{{10,}}\.eyJ[A-Za-z0-9_-]{{10,}}\.[A-Za-z0-9_-]+
 """
 _BY_FORM = rf"(?P<sig>(?<![A-Za-z])sig(?:nature)?{_EQUALS}){_SIGN}{{32,}} | {_ALWAYS}"
-# In messages a short one counts as well: they are for people, and lose nothing by it.
+# In messages a short value is hidden as well: they are for people and lose nothing by it.
 _IN_SENTENCES = rf"""
     (?P<sig>(?<![A-Za-z])sig(?:nature)?{_EQUALS}){_SIGN}+
       | (?P<colon>(?<![A-Za-z])sig(?:nature)?{_QUOTE}\s{{0,4}}[:=]\s{{0,4}}{_QUOTE}){_SIGN}{{16,}} | {_ALWAYS}
@@ -54,19 +54,19 @@ _ROUGHLY = ("sig", "key", "bearer", "eyj", "==", "%3d%3d")
 
 
 def register_secret(secret: str) -> None:
-    """From now on ``secret`` is replaced wherever it turns up; of a SAS only its signature is one."""
+    """Replace ``secret`` wherever it appears from now on; of a SAS only its signature is a secret."""
     if "sig=" in secret and "&" in secret:
         register_query(secret.lstrip("?&"))
     elif len(secret) > _LONGEST:
         for start in range(0, len(secret), _LONGEST):
-            # The last part is long, too.
+            # The last part is as long as the others.
             register_secret(secret[min(start, len(secret) - _LONGEST) :][:_LONGEST])
     elif len(secret) >= _SHORTEST and secret not in _held:
         _held[secret] = _pieces(secret)
 
 
 def register_query(query: str) -> None:
-    """The same for the signature in the query of a URL, in the clear whatever its form."""
+    """Register the signature in the query of a URL, in plain form."""
     for part in query.split("&"):
         name, _, value = part.partition("=")
         if name.lower() == "sig":
@@ -74,17 +74,17 @@ def register_query(query: str) -> None:
 
 
 def redact(text: str) -> str:
-    """A sentence, a line of a log or a traceback without what this process holds and what looks like a secret."""
+    """Hide this process's secrets, and what looks like one, in a sentence, a log line or a traceback."""
     return _by_form(_without_held(text), _IN_SENTENCES)
 
 
 def redact_answer(text: str) -> str:
-    """The same for data, such as a file's name, which must not change without need: a form has to be unmistakable."""
+    """The same for data, such as a file name, which must not change without need: only unmistakable patterns match."""
     return _by_form(_without_held(text), _BY_FORM)
 
 
 def redact_tree(value: Any) -> Any:
-    """``redact_answer`` for every text of a JSON value, names included."""
+    """``redact_answer`` for every string of a JSON value, keys included."""
     if isinstance(value, str):
         return redact_answer(value)
     if isinstance(value, Mapping):
@@ -95,7 +95,7 @@ def redact_tree(value: Any) -> Any:
 
 
 def redact_each(values: Iterable[Any]) -> Iterator[Any]:
-    """``redact_tree`` of each. The texts of a bundle are looked through at once: hardly ever is there anything."""
+    """``redact_tree`` of each value. Scans a batch of strings at once, because secrets are rare."""
     left = iter(values)
     while bundle := list(islice(left, _BUNDLE)):
         whole = "\n".join(_texts(bundle))
@@ -118,7 +118,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def redact_word(word: str) -> str:
-    """A word of a command line: of a URL nothing after its ``?`` is shown."""
+    """Redact a word of a command line: hides everything after the ``?`` of a URL."""
     address, question, _ = word.partition("?")
     return f"{address}?{HIDDEN}" if question and address.startswith(("https://", "http://")) else word
 
@@ -138,7 +138,7 @@ def _by_form(text: str, pattern: str) -> str:
 
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
-    # Only where a text needs it: the two cost as much as all other modules of a short command.
+    # Compiled on first use: the two cost as much as all other modules of a short command.
     return re.compile(pattern, re.IGNORECASE | re.VERBOSE)
 
 
@@ -147,9 +147,9 @@ def _hide(match: re.Match[str]) -> str:
 
 
 def _pieces(secret: str) -> tuple[str, ...]:
-    """Cheap to look for: letters and digits are themselves in every form but base64."""
+    """Substrings that are fast to search for: letters and digits are unchanged in every encoding but base64."""
     longest = max(re.findall(r"[A-Za-z0-9]*", secret), key=len)
-    # If it is hardly more than punctuation, every text is searched.
+    # If the secret is little more than punctuation, every text is searched.
     return (longest if len(longest) > 3 else "", *_in_base64(secret))
 
 
@@ -184,7 +184,7 @@ def _utf16(char: str) -> list[int]:
 
 
 def _in_base64(secret: str) -> tuple[str, ...]:
-    """What is sure to be in the base64 of any text around it, for each of the three ways that it can be aligned."""
+    """What the base64 of any text around it surely contains, for each of the three alignments."""
     data = secret.encode("utf-8", "surrogatepass")
     if len(data) < _SHORTEST_ANYWHERE:
         return ()
@@ -193,7 +193,7 @@ def _in_base64(secret: str) -> tuple[str, ...]:
     for shift in range(3):
         for encode in encoders:
             coded = encode(bytes(shift) + data).decode().rstrip("=")
-            # The first and last characters hold bits of the neighbours.
+            # The first and last characters also encode bits of the neighbours.
             start = (shift * 8 + 5) // 6
             end = (shift + len(data)) * 8 // 6
             if coded[start:end] not in found:

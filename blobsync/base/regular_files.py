@@ -1,4 +1,4 @@
-"""How files are opened whose place anybody may have given to something else: a pipe, a socket, a device."""
+"""Opens files safely where someone may have put a pipe, a socket or a device in their place."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import stat
 
 
 def regular_only(path: str, _flags: int) -> int:
-    """An ``opener`` for the built-in ``open``, to read: a regular file, else ``OSError``. Never waits.
+    """An ``opener`` for the built-in ``open``, for reading: raises ``OSError`` if it is no regular file. Never blocks.
 
-    Without O_NONBLOCK, opening a pipe waits until somebody writes to it (fifo(7)).
+    Without O_NONBLOCK, opening a pipe blocks until another process writes to it (fifo(7)).
     """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(fd).st_mode

@@ -1,9 +1,9 @@
-"""Seals: what blobsync wrote once and reads back from a place that others can write to is believed only with its seal.
+"""Seals (HMACs) for documents that blobsync writes and reads back from a place that others can write to.
 
-A seal is an HMAC-SHA-256 over what the document is (its kind), where it belongs, its name there and its content, so
-that a sealed document counts as no other one, and nowhere else. The key never enters that place, nor a command line:
-the user's own is in the user's configuration folder, a run's is derived from it, and a worker's from that of the run
-(HKDF-Expand with SHA-256, RFC 5869), so that nobody who has one of the lower keys can make seals of another.
+A seal is an HMAC-SHA-256 over the document's kind, its place, its name there and its content, so that a sealed document
+is valid only as itself and only there. The key never enters that place, nor a command line. The user's own key is in
+the user's configuration folder; a run's is derived from it, and a worker's from that of the run (HKDF-Expand with
+SHA-256, RFC 5869), so a derived key cannot make another's seals.
 
 What lets blobsync skip, trust, run or write something needs a seal. What only makes it stop or wait does not.
 """
@@ -21,7 +21,7 @@ _HEAD_BYTES = len(_FIRST) + 2 * hashlib.sha256().digest_size + 1
 
 @dataclass(frozen=True, slots=True)
 class SealKey:
-    """A secret of ``KEY_BYTES`` bytes."""
+    """A secret key of ``KEY_BYTES`` bytes."""
 
     secret: bytes = field(repr=False)
 
@@ -30,16 +30,16 @@ class SealKey:
             raise ValueError(f"a key for seals is {KEY_BYTES} long, in bytes")
 
     def derive(self, *purpose: str) -> SealKey:
-        """The key for one purpose, such as ``"run", run_id``. Whoever has it learns neither this one nor those of other
+        """The key for one purpose, such as ``"run", run_id``. It reveals neither this key nor those for other
         purposes."""
         return SealKey(hmac.new(self.secret, _joined(*purpose) + b"\x01", hashlib.sha256).digest())
 
     def seal(self, kind: str, place: str, name: str, body: bytes) -> bytes:
-        """The document with its seal before it."""
+        """Return the document: the seal, then the body."""
         return _FIRST + self._mac(kind, place, name, body).encode() + b"\n" + body
 
     def opened(self, kind: str, place: str, name: str, document: bytes) -> bytes | None:
-        """The body of a sealed document; None for anything else, which counts as absent."""
+        """The body of a sealed document; None if the seal is wrong or missing: the document then counts as absent."""
         head, body = document[:_HEAD_BYTES], document[_HEAD_BYTES:]
         expected = _FIRST + self._mac(kind, place, name, body).encode() + b"\n"
         return body if hmac.compare_digest(head, expected) else None
@@ -49,12 +49,12 @@ class SealKey:
 
 
 def within(document: bytes) -> bytes | None:
-    """What a document has behind a seal whose key is not at hand, and which is **not** checked: for what came in a
-    sealed document already. None where there is no seal."""
+    """The body of a document whose seal is **not** checked because its key is unknown: only for what came inside a
+    sealed document. None if there is no seal."""
     return document[_HEAD_BYTES:] if document.startswith(_FIRST) and len(document) >= _HEAD_BYTES else None
 
 
 def _joined(*parts: str) -> bytes:
-    """Each part with its length before it, so that no two lists of parts are the same bytes."""
+    """Each part with its length before it, so that two different lists never give the same bytes."""
     encoded = [part.encode("utf-8", "surrogateescape") for part in parts]
     return b"".join(len(each).to_bytes(4, "big") + each for each in (len(encoded).to_bytes(4, "big"), *encoded))

@@ -1,13 +1,13 @@
-"""Which hosts may get a credential that does not come from the file that names them.
+"""Which hosts may get a credential that is not from the file that names the host.
 
-A project file says where its data is, and a project may come from a stranger. A login, a key of the environment or
-in a file of the user opens far more than one container, so it is sent only to Azure's own hosts, to hosts that the user
-listed outside every project, and to this machine. A credential in the same file as its address may be sent there:
-the same person wrote both.
+A project file says where its data is, and a project may come from a stranger. A login, or a key in the environment or
+in one of the user's files, opens far more than one container, so it is sent only to Azure's own hosts, to hosts that
+the user listed outside all projects, and to this machine. A credential in the same file as its address may be sent
+there: the same person wrote both.
 
-This machine has other users: over plain http they read what is sent to a port that they opened first. So nothing is
+This machine has other users, who can read what is sent over plain http to a port that they opened first. So nothing is
 sent to a program that is known to be another user's, and a credential from outside the project only to one that is
-known to be this user's or root's (``loopback_listeners``). https to this machine is safe by its certificate.
+known to be this user's or root's (``loopback_listeners``). https to this machine is protected by its certificate.
 
 Only Azure operates hosts below these suffixes. Azure's other domains are left out on purpose, because
 customers' own programs run there (``cloudapp.azure.com``, ``instances.azureml.ms``, ``inference.ml.azure.com``).
@@ -25,7 +25,7 @@ from blobsync.base.loopback_listeners import Listener, listener_at
 
 
 class Service(enum.Enum):
-    """Whose hosts; the value is what messages call one."""
+    """The service whose hosts are meant; the value is what messages call one."""
 
     STORAGE = "a blob endpoint of Azure"
     MANAGEMENT = "a management endpoint of Azure"
@@ -64,12 +64,12 @@ _AZURE: dict[Service, tuple[str, ...]] = {
     ),
 }
 
-# All URL parsers agree on these hosts; others may mean different hosts to different parsers.
+# All URL parsers agree on these hosts; other forms may mean different hosts to different parsers.
 _AUTHORITY = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9.])?|\[[0-9A-Fa-f:.]{2,45}\])(?::(\d{1,5}))?")
 _LAST_PORT = 65535
 _HTTP_PORT = 80
 
-# The user's own list; read only if Azure's does not decide.
+# The user's own list; read only if the host is not one of Azure's.
 Trusted = Callable[[], Sequence[str]]
 # Whose program listens at the host and the port.
 WhoListens = Callable[[str, int], Listener]
@@ -78,7 +78,7 @@ TRUSTED_HOSTS_VARIABLE = "BLOBSYNC_TRUSTED_HOSTS"
 
 
 def host_of(url: str) -> str | None:
-    """The host in small letters; None for a URL that programs could read in different ways."""
+    """The host in lower case; None for a URL that programs could read in different ways."""
     if not url.isascii() or not url.isprintable() or "\\" in url:
         return None
     try:
@@ -101,23 +101,23 @@ def is_loopback(url: str) -> bool:
 
 
 def is_safe_from_listeners(url: str) -> bool:
-    """Whether what is sent there cannot be read on the way: https, or this machine."""
+    """Whether nobody can read on the way what is sent there: https, or this machine."""
     return host_of(url) is not None and (url.lower().startswith("https:") or is_loopback(url))
 
 
 def is_plain_loopback(url: str) -> bool:
-    """Whether what is sent there is read by whoever listens at that port of this machine."""
+    """Whether whoever listens at that port of this machine can read what is sent there."""
     return is_loopback(url) and url.lower().startswith("http:")
 
 
 def listener_of(url: str, who: WhoListens = listener_at) -> Listener:
-    """Whose program listens now where ``url`` leads on this machine."""
+    """Whose program listens now at the host and port of ``url`` on this machine."""
     return who(host_of(url) or "", urlsplit(url).port or _HTTP_PORT)
 
 
 def may_listen(url: str, found: Listener, trusted: Trusted, *, outside: bool) -> bool:
-    """Whether a program that was ``found`` to be whose may have what is sent to ``url``; ``outside``: with a credential
-    that is not from the file that names it."""
+    """Whether a program with the owner ``found`` may receive what is sent to ``url``; ``outside``: with a credential
+    that is not from the file that names the host."""
     if found is Listener.OWN or (found is not Listener.FOREIGN and not outside):
         return True
     return _listed(host_of(url) or "", trusted())
@@ -128,8 +128,8 @@ def may_get_login(
 ) -> bool:
     """Whether a credential from outside the project may be sent to ``url`` now.
 
-    ``guarded``: whoever sends it looks at each connection to this machine, so that it does not matter yet that nobody
-    listens there.
+    ``guarded``: the sender checks each connection to this machine, so it does not matter yet that no program listens
+    there.
     """
     host = host_of(url)
     if host is None or not is_safe_from_listeners(url):
@@ -141,7 +141,7 @@ def may_get_login(
 
 
 def why_not(url: str, service: Service, who: WhoListens = listener_at) -> str:
-    """Why :func:`may_get_login` says no: a clause that follows the host's name."""
+    """Why :func:`may_get_login` returned False: a clause that follows the host's name."""
     return (
         f"but {stranger_text(url, listener_of(url, who))}"
         if is_plain_loopback(url)
@@ -150,7 +150,7 @@ def why_not(url: str, service: Service, who: WhoListens = listener_at) -> str:
 
 
 def stranger_text(url: str, found: Listener) -> str:
-    """What is wrong with the program that listens where ``url`` leads on this machine."""
+    """What is wrong with the program that listens at the host and port of ``url`` on this machine."""
     place = urlsplit(url).netloc
     if found is Listener.FOREIGN:
         return f"a program of another user of this machine listens at {place}"
@@ -158,7 +158,7 @@ def stranger_text(url: str, found: Listener) -> str:
 
 
 def how_to_trust(url: str, file: str) -> str:
-    """What the user can do for a host that is right although nobody knows it; ``file`` is the user's own."""
+    """What the user can do for a host that is right but unknown; ``file`` is the user's own configuration file."""
     host = host_of(url) or "HOST"
     return f"if you trust that host, list it under trusted_hosts in {file}, or export {TRUSTED_HOSTS_VARIABLE}={host}"
 

@@ -1,5 +1,5 @@
-"""The user's own folders, outside of all projects: for programs and the emulator, for what is remembered, and for
-what the user says there."""
+"""The user's own folders outside all projects: installed programs and the emulator, remembered state, and user
+configuration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def data_home(environ: Mapping[str, str] | None = None) -> Path:
-    """``$XDG_DATA_HOME/blobsync``, by default ``~/.local/share/blobsync``; not made here.
+    """``$XDG_DATA_HOME/blobsync``, by default ``~/.local/share/blobsync``; does not create it.
 
     https://specifications.freedesktop.org/basedir-spec/latest/: relative values must be ignored.
     """
@@ -31,7 +31,7 @@ def data_home(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def state_home(environ: Mapping[str, str]) -> Path:
-    """``$XDG_STATE_HOME/blobsync``, by default ``~/.local/state/blobsync``; not made here."""
+    """``$XDG_STATE_HOME/blobsync``, by default ``~/.local/state/blobsync``; does not create it."""
     given = environ.get("XDG_STATE_HOME", "")
     if given and Path(given).is_absolute():
         return Path(given) / "blobsync"
@@ -39,7 +39,7 @@ def state_home(environ: Mapping[str, str]) -> Path:
 
 
 def config_home(environ: Mapping[str, str]) -> Path:
-    """``$XDG_CONFIG_HOME/blobsync``, by default ``~/.config/blobsync``; not made here.
+    """``$XDG_CONFIG_HOME/blobsync``, by default ``~/.config/blobsync``; does not create it.
 
     https://specifications.freedesktop.org/basedir-spec/latest/: relative values must be ignored.
     """
@@ -55,16 +55,16 @@ def _home(environ: Mapping[str, str]) -> Path:
 
 
 def is_own(owner: int, user: int, environ: Mapping[str, str]) -> bool:
-    """Whether what ``owner`` owns is the own of ``user`` (numbers). Root through sudo is whoever called sudo, too."""
+    """Whether a file of ``owner`` counts as ``user``'s own (both are numbers); under sudo, so do the caller's files."""
     return owner == user or (user == 0 and environ.get("SUDO_UID") == str(owner))
 
 
 def read_own(file: Path) -> str | None:
-    """The text of a file that only the user can have written; None where there is none. Raises ``ConfigError``."""
+    """Read a file that only the user can have written; None if there is none. Raises ``ConfigError``."""
     try:
         with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
             _refuse_strangers(os.fstat(stream.fileno()), file)
-            # A link is followed, as dot files often are links; who may write to its folder could replace it.
+            # A link is followed, since dot files often are links; anyone who can write to its folder could replace it.
             _refuse_strangers(os.stat(file.resolve().parent), file.resolve().parent)
             _refuse_strangers(os.stat(file.parent), file.parent)
             data = stream.read(_MAX_SIZE + 1)
@@ -81,7 +81,7 @@ def read_own(file: Path) -> str | None:
 
 
 def write_own(file: Path, text: str) -> None:
-    """Replace the whole file, readable for the user alone, and make its folder. Raises ``ConfigError``."""
+    """Replace the file, readable for the user alone; creates its folder. Raises ``ConfigError``."""
     temporary = file.with_name(f"{file.name}.{os.getpid()}.new")
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -99,9 +99,9 @@ def write_own(file: Path, text: str) -> None:
 
 @contextmanager
 def locked_own(file: Path) -> Iterator[None]:
-    """While it lasts no other process that asks for it reads and replaces the file.
+    """Hold a lock so that no other process reads and replaces the file meanwhile.
 
-    A file system without locks, and a folder that cannot be written, give none: writing says what is wrong.
+    There is no lock on a file system without locks or in a folder that cannot be written: writing reports the error.
     """
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -121,7 +121,7 @@ def locked_own(file: Path) -> Iterator[None]:
 
 
 def remove_own(folder: Path, suffix: str, *, before: float) -> None:
-    """Remove files of the user's own folder that were last written ``before`` (seconds since 1970)."""
+    """Remove files of one of the user's own folders that were last written ``before`` (seconds since 1970)."""
     with suppress(OSError):
         for file in folder.iterdir():
             if file.suffix == suffix and file.lstat().st_mtime < before:

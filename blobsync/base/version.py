@@ -1,4 +1,4 @@
-"""The version of the installed package: that of the git tag, as it was when the package was built."""
+"""The version of the installed package, from the git tag at build time."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from importlib import metadata
 try:
     __version__ = metadata.version("blobsync")
 except metadata.PackageNotFoundError:
-    # From files alone, as on a node, it is not known.
+    # Without package metadata, as on a node, it is unknown.
     __version__ = "0.0.0"

@@ -1,6 +1,6 @@
-"""An embedded blob server, for trying things out and for tests: Azurite, installed and run on loopback.
+"""An embedded blob server for trying things out and for tests: Azurite, installed and run on loopback.
 
-Decides where it is installed (with the Node.js that runs it), which port and key it has, and whether one that runs
+Decides where it is installed (with the Node.js that runs it), which port and key it has, and whether a running server
 is ours. In: the user's data folder. Out: an endpoint with accounts. Calls ``base`` and ``config``.
 """
 

@@ -1,6 +1,6 @@
-"""The emulator's own storage account: a key that nobody else on the machine knows, and the port that projects name.
+"""The emulator's own storage account: a secret key, and the port that projects name.
 
-Azurite's well-known account has a public key: whoever can reach the loopback interface could read what is in it.
+The key of Azurite's well-known account is public: anyone who can reach the loopback interface could read its data.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FILE = "account.json"
 
 @dataclass(frozen=True, slots=True)
 class KeptAccount:
-    """What stays the same from one start to the next."""
+    """The key and port, which stay the same from one start to the next."""
 
     key: Secret
     port: int = DEFAULT_PORT
@@ -37,7 +37,7 @@ def new_key() -> Secret:
 
 
 def kept_account(folder: Path) -> KeptAccount:
-    """The account that ``folder`` keeps, made at the first time. Raises ``EmulatorError``."""
+    """The account stored in ``folder``, created at first use. Raises ``EmulatorError``."""
     file = folder / _FILE
     try:
         if not file.exists():
@@ -54,10 +54,10 @@ def kept_account(folder: Path) -> KeptAccount:
 
 
 def _first_port() -> int:
-    """The port that everybody expects, or a free one where another user's emulator, or anything else, has it."""
+    """The default port, or a free one if another program, such as another user's emulator, has it."""
     for port in (DEFAULT_PORT, 0):
         with socket.socket() as tried, suppress(OSError):
-            # What only waits for its last packets does not count.
+            # A socket that only waits for its last packets (TIME_WAIT) does not count.
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             tried.bind(("127.0.0.1", port))
             found: int = tried.getsockname()[1]
@@ -66,7 +66,7 @@ def _first_port() -> int:
 
 
 def keep_port(folder: Path, port: int) -> None:
-    """From now on the emulator starts at this port."""
+    """Store ``port``: the emulator starts there from now on."""
     known = kept_account(folder)
     if known.port != port:
         _keep(folder, KeptAccount(known.key, port))
@@ -76,7 +76,7 @@ def _keep(folder: Path, account: KeptAccount) -> KeptAccount:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.chmod(0o700)
     fresh = folder / f"{_FILE}.{os.getpid()}.part"
-    # Created private.
+    # Created with private permissions.
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w") as sink:
         json.dump({"key": account.key.reveal(), "port": account.port}, sink)
     fresh.replace(folder / _FILE)

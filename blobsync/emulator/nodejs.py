@@ -1,7 +1,7 @@
-"""Node.js and its npm: the machine's own, or those that a PyPI package carries.
+"""Node.js and its npm: the machine's own, or those of a PyPI package.
 
-npm is always run with its own configuration, so that mirrors, proxies and tokens which work for the user
-work here; nothing below knows the address of a registry.
+npm always runs with the user's configuration, so mirrors, proxies and tokens that work for the user work here; nothing
+below knows the address of a registry.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PIP_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class NodeJs:
-    """A Node.js that is new enough; ``npm`` is the leading part of an argv."""
+    """A Node.js that is new enough; ``npm`` are the first words of an argv."""
 
     node: Path
     npm: tuple[str, ...]
@@ -36,7 +36,7 @@ class NodeJs:
     def npm_in(self, folder: Path, *words: str) -> list[str]:
         """An npm command for ``folder``, to be run there.
 
-        Without ``--prefix``, npm takes the ``.npmrc`` of the first folder above that holds a ``package.json``.
+        Without ``--prefix``, npm uses the ``.npmrc`` of the first folder above that holds a ``package.json``.
         https://docs.npmjs.com/cli/v10/configuring-npm/folders#prefix-configuration
         """
         return [*self.npm, *words, "--prefix", str(folder)]
@@ -49,7 +49,7 @@ class NodeJs:
 def ensure_node(
     home: Path, *, environ: Mapping[str, str], runner: ProcessRunner, note: Callable[[str], None]
 ) -> NodeJs:
-    """The machine's Node.js where it is new enough, else the one below ``home``, installed by pip when missing.
+    """The machine's Node.js if it is new enough, else the one below ``home``, installed by pip if missing.
 
     Raises ``EmulatorError`` when pip cannot install it.
     """
@@ -67,7 +67,7 @@ def ensure_node(
 
 
 def find_node(home: Path, *, environ: Mapping[str, str], runner: ProcessRunner) -> NodeJs | None:
-    """The first Node.js that runs and is new enough: on PATH, beside this Python, below ``home``."""
+    """The first Node.js that runs and is new enough: on PATH, next to this Python, below ``home``."""
     for node, npm in _candidates(home, environ):
         version = _version(node, runner)
         if version and int(version.split(".")[0]) >= MIN_NODE_MAJOR:
@@ -125,7 +125,7 @@ def _install(home: Path, *, environ: Mapping[str, str], runner: ProcessRunner) -
 
 
 def put_in_place(partial: Path, target: Path) -> None:
-    """Give a finished folder its final name; where another process was first, its work is as good."""
+    """Rename a finished folder to its final name; if another process was first, keep that one."""
     try:
         partial.rename(target)
     except OSError:
@@ -134,7 +134,7 @@ def put_in_place(partial: Path, target: Path) -> None:
 
 
 def last_lines(answer: Completed, count: int = 5) -> str:
-    """The end of what a program said, on one line, for a message."""
+    """The last lines of a program's output, joined to one line for a message."""
     text = answer.stderr.strip() or answer.stdout.strip()
     lines: Sequence[str] = [line.strip() for line in text.splitlines() if line.strip()]
     return " / ".join(lines[-count:]) or f"exit code {answer.returncode}, no output"

@@ -40,18 +40,18 @@ _MAIN = Path("node_modules") / "azurite" / "dist" / "src" / "blob" / "main.js"
 
 
 def pinned_version() -> str:
-    """The version that ``package.json`` beside this module names; the lock file holds its checksums."""
+    """The version in ``package.json`` next to this module; the lock file holds its checksums."""
     manifest = json.loads((_HERE / "package.json").read_text(encoding="utf-8"))
     return str(manifest["dependencies"]["azurite"])
 
 
 def azurite_home(home: Path) -> Path:
-    """Where the pinned version lives below blobsync's data directory."""
+    """The folder of the pinned version below blobsync's data directory."""
     return home / f"azurite-{pinned_version()}"
 
 
 def find_azurite(home: Path, *, environ: Mapping[str, str]) -> Path | None:
-    """The server's main script: below ``$BLOBSYNC_AZURITE`` (a folder that npm installed into), or managed.
+    """The server's main script: below ``$BLOBSYNC_AZURITE`` (a folder that npm installed into), or the managed one.
 
     Raises ``EmulatorError`` if ``BLOBSYNC_AZURITE`` is invalid.
     """
@@ -97,7 +97,7 @@ def install_azurite(
 
 
 def make_container(container: ContainerUrl, key: Secret) -> ContainerUrl:
-    """Make ``container`` where it is missing; returns it. Raises ``StorageError``."""
+    """Create ``container`` if it is missing; returns it. Raises ``StorageError``."""
     from blobsync.store.sdk import SdkContainer
 
     # No proxy settings: the emulator is on this machine.
@@ -113,7 +113,7 @@ _START_SECONDS = 60.0
 _STOP_SECONDS = 15.0
 _CLOSING_SECONDS = 2.0
 _POLL_SECONDS = 0.05
-# Linux lets us go on before it shows the new program's command line.
+# Linux may return before it shows the new program's command line.
 _SHOWN_SECONDS = 0.3
 
 
@@ -128,7 +128,7 @@ class EmulatorState:
     version: str
 
     def endpoint(self, account: str) -> str:
-        """The blob endpoint of ``account``, as ``blob_endpoint`` of an account file wants it."""
+        """The blob endpoint of ``account``, as ``blob_endpoint`` of an account file needs it."""
         return f"http://127.0.0.1:{self.port}/{account}"
 
     def container(self, account: str, name: str) -> ContainerUrl:
@@ -137,7 +137,7 @@ class EmulatorState:
 
 
 class _PortTakenError(EmulatorError):
-    """Another program listens there."""
+    """Another program uses the port."""
 
 
 class Emulator:
@@ -152,9 +152,9 @@ class Emulator:
         note: Callable[[str], None] = lambda text: None,
         preloads: Sequence[Path] = (QUICK_LOOKUPS,),
     ) -> None:
-        """``note`` is told what takes long; ``preloads`` are scripts that Node.js loads before the server.
+        """``note`` is called before slow steps; ``preloads`` are scripts that Node.js loads before the server.
 
-        Without the default one, Azurite gets slower with each blob that it holds (docs/performance.md).
+        Without the default preload, Azurite gets slower with each blob that it holds (docs/performance.md).
         """
         environ = environment(environ)
         self._home = home or data_home(environ)
@@ -165,11 +165,11 @@ class Emulator:
 
     @property
     def log(self) -> Path:
-        """What the server of :meth:`start` wrote."""
+        """The log file of the server that :meth:`start` started."""
         return self._home / "emulator" / "azurite.log"
 
     def install(self) -> Path:
-        """Node.js and Azurite, where they are missing; returns the server's main script."""
+        """Install Node.js and Azurite if they are missing; returns the server's main script."""
         return self._programs()[1]
 
     def start(
@@ -180,11 +180,11 @@ class Emulator:
         in_memory: bool = False,
         idle_seconds: float | None = None,
     ) -> EmulatorState:
-        """Start a server that outlives this process, and wait until it answers; one that runs as asked for stays.
+        """Start a server that outlives this process, and wait until it answers; keep one that already runs as asked.
 
-        ``port`` 0 takes a free one, None that of the last start, or a free one where another program has that.
+        ``port`` 0 means a free one; None that of the last start, or a free one if another program uses that.
         ``accounts`` None means the user's own account, with the container that ``config new --emulator`` names. Raises
-        ``EmulatorError`` when one runs otherwise, the ``port`` is taken, or it does not come up.
+        ``EmulatorError`` if one runs with other settings, if ``port`` is taken, or if it does not come up.
         """
         running = self.status()
         if running:
@@ -229,7 +229,7 @@ class Emulator:
         return EmulatorAccount(f"http://127.0.0.1:{port}/{EMULATOR_ACCOUNT}", kept.key)
 
     def status(self) -> EmulatorState | None:
-        """The server that :meth:`start` started, if it is alive; a stale record is removed."""
+        """The server that :meth:`start` started, if it is alive; removes a stale record."""
         try:
             raw = parse_object(self._state_file().read_text(encoding="utf-8"))
             state = EmulatorState(**{**raw, "accounts": tuple(raw["accounts"])})
@@ -244,7 +244,7 @@ class Emulator:
         return state
 
     def stop(self) -> EmulatorState | None:
-        """Stop it and wait for its end; None when none runs. Only ever signals a process that is the server."""
+        """Stop the server and wait for its end; None if none runs. Only signals a process that is the server."""
         state = self.status()
         if state is None:
             return None
@@ -260,9 +260,9 @@ class Emulator:
     def session(
         self, accounts: Mapping[str, Secret], *, port: int = 0, location: Path | None = None
     ) -> Iterator[EmulatorState]:
-        """A server of its own that ends with the block, and with this process however that ends.
+        """Run a separate server until the block ends, or this process does, however that happens.
 
-        Not on record: ``status`` and ``stop`` do not see it. ``location`` None keeps everything in memory.
+        It is not recorded: ``status`` and ``stop`` do not see it. ``location`` None keeps everything in memory.
         """
         nodejs, script = self._programs()
         environ = self._server_environ(accounts)
@@ -343,7 +343,7 @@ class Emulator:
         return True
 
     def _is_ours(self, pid: int) -> bool:
-        """Whether ``pid`` is an Azurite that we started: numbers of dead processes are given out again."""
+        """Whether ``pid`` is an Azurite that we started: IDs of dead processes are reused."""
         proc = Path("/proc")
         if (proc / "self").exists():
             try:
@@ -358,7 +358,7 @@ class Emulator:
 def _as_asked(
     running: EmulatorState, accounts: Mapping[str, Secret] | None, port: int | None, in_memory: bool
 ) -> EmulatorState:
-    """What runs, where that is what was asked for."""
+    """Return ``running`` if it runs as asked for, else raise ``EmulatorError``."""
     other_port = port is not None and port not in (0, running.port)
     if accounts or other_port or in_memory != (running.location is None):
         raise EmulatorError(
@@ -375,7 +375,7 @@ def _read_port(process: RunningProcess, port: int) -> int:
         said.append(line)
         ready = _READY.search(line)
         if ready:
-            # Whatever it says from now on must be read, or it would stop at a full pipe.
+            # Keep reading its output, or it would block on a full pipe.
             threading.Thread(target=lambda: [None for _ in lines], daemon=True).start()
             return int(ready.group(1))
     raise _start_error("\n".join([*said, process.stderr_tail()]), port)
@@ -387,6 +387,6 @@ def _start_error(said: str, port: int) -> EmulatorError:
             f"port {port} of 127.0.0.1 is in use by another program",
             hint="without --port it takes a free one, and writes that into this project's account file",
         )
-    # Of a crash, what was thrown matters, not the calls that led there.
+    # Of a crash, show the error, not the calls that led to it.
     lines = [line.strip() for line in said.splitlines() if line.strip() and not line.strip().startswith("at ")]
     return EmulatorError(f"Azurite did not start: {' / '.join(lines[-5:]) or 'no output'}")
