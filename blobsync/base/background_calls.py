@@ -53,7 +53,7 @@ class Ahead(Generic[T]):
         return not self._thread.is_alive()
 
     def result(self, stop: StopRequest = NEVER) -> T:
-        """Wait for the call; return its result or raise its exception. Raises ``KeyboardInterrupt`` if ``stop`` says so."""
+        """Wait for the call; return its result, or raise its exception. ``stop`` raises ``KeyboardInterrupt``."""
         while not self.is_done(_LOOK_EVERY):
             stop.check()
         if self._error is not None:
