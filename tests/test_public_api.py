@@ -111,6 +111,16 @@ def test_no_dataclass_shows_an_environment_in_its_repr() -> None:
     assert not shown
 
 
+def test_values_that_callers_get_are_frozen() -> None:
+    public = [getattr(blobsync, name) for name in blobsync.__all__]
+    mutable = [
+        one.__name__
+        for one in public
+        if inspect.isclass(one) and dataclasses.is_dataclass(one) and not one.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    ]
+    assert not mutable
+
+
 def test_help_on_the_public_face_shows_no_secret_of_the_environment() -> None:
     done = subprocess.run(
         [sys.executable, "-c", "import blobsync; help(blobsync.Project)"],

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from blobsync.base.errors import NothingMatchedError
 from blobsync.base.file_states import LocalState
@@ -17,7 +17,7 @@ from blobsync.plan.pairs import Pair
 from blobsync.plan.planner import both_ends
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.survey import Request
-from blobsync.project.status import FileTally, as_remembered
+from blobsync.project.status import FileCounter, FileTally, as_remembered
 from blobsync.project.verify import both_sides, classify
 
 # More names of one folder are counted, and not kept.
@@ -26,7 +26,7 @@ MOST_NAMES = 200_000
 _TELL_EVERY = 0.5
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class FolderName:
     """A file, or a folder with all that is below it.
 
@@ -38,14 +38,14 @@ class FolderName:
     is_folder: bool
     here: FileTally = field(default_factory=FileTally)
     there: FileTally = field(default_factory=FileTally)
-    states: dict[str, int] = field(default_factory=dict)
+    states: Mapping[str, int] = field(default_factory=dict)
     modified: float | None = None
 
     def __repr__(self) -> str:
         return f"<FolderName {self.name!r}: {self.here.files:,} files here, {self.there.files:,} there>"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class FolderStatus:
     """What is known of a folder.
 
@@ -54,7 +54,7 @@ class FolderStatus:
     """
 
     path: str
-    names: dict[str, FolderName] = field(default_factory=dict)
+    names: Mapping[str, FolderName] = field(default_factory=dict)
     names_in_all: int = 0
     as_of: float | None = None
     fresh: bool = False
@@ -68,7 +68,89 @@ class FolderStatus:
     @property
     def blobs(self) -> int:
         """How many the container has below this folder."""
-        return sum(each.there.files for each in list(self.names.values()))
+        return sum(each.there.files for each in self.names.values())
+
+
+class _Below:
+    """A folder of the one that is looked at, with what was found below it so far."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._here, self._there = FileCounter(), FileCounter()
+        self._states: dict[str, int] = {}
+
+    def add(self, kind: str, pair: Pair) -> None:
+        self._states[kind] = self._states.get(kind, 0) + 1
+        if pair.source is not None:
+            self._here.add(pair.source.size)
+        if pair.destination is not None:
+            self._there.add(pair.destination.size)
+
+    @property
+    def value(self) -> FolderName:
+        return FolderName(self._name, True, self._here.tally, self._there.tally, dict(self._states))
+
+
+class _Look:
+    """What was found in a folder so far. Folders that have grown are made anew for whoever is told of them."""
+
+    def __init__(self, status: FolderStatus) -> None:
+        self._status = status
+        self._names: dict[str, FolderName] = {}
+        self._below: dict[str, _Below] = {}
+        self._grown: set[str] = set()
+        self._in_all = self._unreadable = 0
+        self._is_file = False
+
+    def add(self, part: str, pair: Pair) -> None:
+        kind = "left_out" if pair.left_out is not None else classify(pair)
+        shown = f"{part}/{pair.path}" if pair.path else part
+        path = self._status.path
+        if kind is None or shown == path:
+            self._is_file = self._is_file or kind is not None
+            return
+        first, below, _ = shown[len(path) + bool(path) :].partition("/")
+        key = first + below
+        if key not in self._below and not self._begin(key, first, kind, pair, is_folder=bool(below)):
+            return
+        self._below[key].add(kind, pair)
+        self._grown.add(key)
+
+    def _begin(self, key: str, first: str, kind: str, pair: Pair, *, is_folder: bool) -> bool:
+        """A name that is new; whether it is a folder for which there is room."""
+        if key not in self._names:
+            self._in_all += 1
+            if len(self._names) >= MOST_NAMES:
+                return False
+        # Names that are not UTF-8 arrive as surrogates, which no page can hold.
+        name = first.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        if is_folder:
+            self._below[key] = _Below(name)
+        # In the order in which they are found; of folders the rest follows.
+        self._names[key] = FolderName(name, True) if is_folder else _file_of(name, kind, pair)
+        return is_folder
+
+    def unreadable(self, count: int) -> None:
+        self._unreadable += count
+
+    def told(self, *, whole: bool) -> FolderStatus:
+        for key in self._grown:
+            self._names[key] = self._below[key].value
+        self._grown.clear()
+        return replace(
+            self._status,
+            names=dict(self._names),
+            names_in_all=self._in_all,
+            whole=whole,
+            is_file=self._is_file,
+            unreadable=self._unreadable,
+        )
+
+
+def _file_of(name: str, kind: str, pair: Pair) -> FolderName:
+    here, there = (FileTally() if end is None else FileTally(1, end.size) for end in (pair.source, pair.destination))
+    modified = pair.source.mtime_ns / 1e9 if isinstance(pair.source, LocalState) else None
+    return FolderName(name, False, here, there, {kind: 1}, modified)
 
 
 def look_into(
@@ -84,52 +166,26 @@ def look_into(
     Raises mapping errors, those of the store, and ``UntrustedLinkError``.
     """
     requests = both_ends(context, path)
-    status = FolderStatus(os.path.commonpath([request.part.path for request in requests]))
     told = now = clock()
     # What was never listed is listed now, also where it is a folder entry inside this one.
     listed = [None if fresh else request.records.listed_at(request.part.key.path) for request in requests]
-    status.as_of = min((at for at in listed if at is not None), default=now)
-    status.fresh = not any(listed)
+    as_of = min((at for at in listed if at is not None), default=now)
+    shown = os.path.commonpath([request.part.path for request in requests])
+    look = _Look(FolderStatus(shown, as_of=as_of, fresh=not any(listed)))
     for request, at in zip(requests, listed, strict=True):
-        for pair in _pairs(request if at is None else as_remembered(request), status, seen):
-            _add(status, request.part.path, pair)
+        for pair in _pairs(request if at is None else as_remembered(request), look, seen):
+            look.add(request.part.path, pair)
             if (now := clock()) - told > _TELL_EVERY:
                 told = now
-                yield status
-    status.whole = True
-    yield status
+                yield look.told(whole=False)
+    yield look.told(whole=True)
 
 
-def _pairs(request: Request, status: FolderStatus, seen: Callable[[int], None]) -> Iterator[Pair]:
+def _pairs(request: Request, look: _Look, seen: Callable[[int], None]) -> Iterator[Pair]:
     try:
         found, pairs = both_sides(request, seen)
         yield from pairs
     except NothingMatchedError:
         # Nothing at either end.
         return
-    status.unreadable += len(found.unreadable)
-
-
-def _add(status: FolderStatus, part: str, pair: Pair) -> None:
-    kind = "left_out" if pair.left_out is not None else classify(pair)
-    shown = f"{part}/{pair.path}" if pair.path else part
-    if kind is None or shown == status.path:
-        status.is_file = status.is_file or kind is not None
-        return
-    first, below, _ = shown[len(status.path) + bool(status.path) :].partition("/")
-    key = first + below
-    entry = status.names.get(key)
-    if entry is None:
-        status.names_in_all += 1
-        if len(status.names) >= MOST_NAMES:
-            return
-        # Names that are not UTF-8 arrive as surrogates, which no page can hold.
-        shown_name = first.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-        entry = status.names[key] = FolderName(shown_name, bool(below))
-    entry.states[kind] = entry.states.get(kind, 0) + 1
-    if pair.source is not None:
-        entry.here.add(pair.source.size)
-        if not below and isinstance(pair.source, LocalState):
-            entry.modified = pair.source.mtime_ns / 1e9
-    if pair.destination is not None:
-        entry.there.add(pair.destination.size)
+    look.unreadable(len(found.unreadable))

@@ -45,16 +45,16 @@ class Deletion:
         return sum(blob.size for blob in self.blobs)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Removal:
     """How ``rm`` ended; ``gone`` are the blobs as a user would type them, and as they were.
 
     ``unsure`` are those that an interrupt left unknown, ``receipt`` is the file that names them all.
     """
 
-    gone: list[tuple[str, BlobInfo]] = field(default_factory=list)
-    unsure: list[tuple[str, BlobInfo]] = field(default_factory=list)
-    failures: list[FileFailure] = field(default_factory=list)
+    gone: tuple[tuple[str, BlobInfo], ...] = ()
+    unsure: tuple[tuple[str, BlobInfo], ...] = ()
+    failures: tuple[FileFailure, ...] = ()
     receipt: Path | None = None
 
     def __repr__(self) -> str:
@@ -145,7 +145,8 @@ def remove(
     """
     listener.phase("deleting")
     listener.expect(sum(len(each.blobs) for each in deletions), 0)
-    result = Removal()
+    result = _Result()
+    receipt: Path | None = None
     whole = False
     try:
         for each in deletions:
@@ -153,21 +154,29 @@ def remove(
         whole = True
     finally:
         if result.gone or result.unsure or result.failures:
-            _leave_receipt(result, deletions, listener, receipt_folder, cluster, interrupted=not whole)
-    return result
+            receipt = _leave_receipt(result, deletions, listener, receipt_folder, cluster, interrupted=not whole)
+    return Removal(tuple(result.gone), tuple(result.unsure), tuple(result.failures), receipt)
+
+
+@dataclass(slots=True)
+class _Result:
+    """That of a :class:`Removal`, while it goes on."""
+
+    gone: list[tuple[str, BlobInfo]] = field(default_factory=list)
+    unsure: list[tuple[str, BlobInfo]] = field(default_factory=list)
+    failures: list[FileFailure] = field(default_factory=list)
 
 
 def _leave_receipt(
-    result: Removal, deletions: Sequence[Deletion], listener: Listener, folder: Path, cluster: str, *, interrupted: bool
-) -> None:
+    result: _Result, deletions: Sequence[Deletion], listener: Listener, folder: Path, cluster: str, *, interrupted: bool
+) -> Path | None:
     places = [str(each.place.remote) for each in deletions]
     removed = receipts.Deletions(result.gone, result.unsure)
     try:
-        result.receipt = receipts.write_removal(
-            folder, cluster, places, removed, result.failures, interrupted=interrupted
-        )
+        return receipts.write_removal(folder, cluster, places, removed, result.failures, interrupted=interrupted)
     except OSError as error:
         listener.note(f"no receipt was written to {folder}: {error.strerror}")
+        return None
 
 
 def _remove(
@@ -175,7 +184,7 @@ def _remove(
     index: Index,
     deletion: Deletion,
     listener: Listener,
-    result: Removal,
+    result: _Result,
     stop: StopRequest,
 ) -> None:
     end = connections.end(deletion.place.remote)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from blobsync.base.azure_urls import ContainerUrl
 from blobsync.base.background_calls import Ahead
@@ -37,20 +37,15 @@ ANSWER_SECONDS = 2.0
 _NO_BLOB = "blobsync-asks-whether-you-answer"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class FileTally:
     """Files and bytes."""
 
     files: int = 0
     bytes: int = 0
 
-    def add(self, size: int) -> None:
-        """One more file."""
-        self.files += 1
-        self.bytes += size
 
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class EntryStatus:
     """One folder entry, or one PATH of it.
 
@@ -191,56 +186,103 @@ def _silence(connect: Callable[[StorageAccount], BlobStore], account: StorageAcc
     return None
 
 
+@dataclass(slots=True)
+class FileCounter:
+    """Adds up files and bytes."""
+
+    files: int = 0
+    bytes: int = 0
+
+    def add(self, size: int) -> None:
+        """One more file."""
+        self.files += 1
+        self.bytes += size
+
+    @property
+    def tally(self) -> FileTally:
+        """What came together so far."""
+        return FileTally(self.files, self.bytes)
+
+
+@dataclass(slots=True)
+class _Counts:
+    """Those of an :class:`EntryStatus`, while its files are gone through."""
+
+    here: FileCounter = field(default_factory=FileCounter)
+    there: FileCounter = field(default_factory=FileCounter)
+    to_upload: FileCounter = field(default_factory=FileCounter)
+    to_download: FileCounter = field(default_factory=FileCounter)
+    conflicts: FileCounter = field(default_factory=FileCounter)
+    never_verified: FileCounter = field(default_factory=FileCounter)
+    newer_at_destination: int = 0
+    missing_here: int = 0
+    left_out: int = 0
+    not_files: int = 0
+
+    def added_to(self, status: EntryStatus) -> EntryStatus:
+        return replace(
+            status,
+            here=self.here.tally,
+            there=self.there.tally,
+            to_upload=self.to_upload.tally,
+            to_download=self.to_download.tally,
+            conflicts=self.conflicts.tally,
+            never_verified=self.never_verified.tally,
+            newer_at_destination=self.newer_at_destination,
+            missing_here=self.missing_here,
+            left_out=self.left_out,
+            not_files=self.not_files,
+        )
+
+
 def entry_status(request: Request, seen: Callable[[int], None], *, fresh: bool, now: float) -> EntryStatus:
     """How one part stands, which has the local end as its source. Never raises for what the entry itself causes."""
     end, key = request.part.destination, request.part.key
     assert isinstance(end, RemoteEnd)
-    status = EntryStatus(request.part.path, str(end.store.container.blob(end.name)), fresh=fresh)
-    status.as_of = now if fresh else request.records.listed_at(key.path)
+    as_of = now if fresh else request.records.listed_at(key.path)
+    status = EntryStatus(request.part.path, str(end.store.container.blob(end.name)), fresh=fresh, as_of=as_of)
+    counts = _Counts()
     if not fresh:
         request = as_remembered(request)
     try:
         found, pairs = both_sides(request, seen)
         if found.shape is Shape.FILE and not fresh:
-            status.as_of = request.records.blob_listed_at(key.path)
+            status = replace(status, as_of=request.records.blob_listed_at(key.path))
         listed = Listed() if status.as_of is not None else request.records.listed_in(key.path)
         for pair in pairs:
             is_known = status.as_of is not None or pair.record is not None or key.at(pair.path) in listed
-            _count(status, pair, is_known=is_known)
+            _count(counts, pair, is_known=is_known)
     except NothingMatchedError:
         # Nothing at either end: an entry that is still empty.
-        return status
+        return counts.added_to(status)
     except BlobsyncError as error:
-        status.problem = error
-        return status
-    status.ignored = found.ignored
-    status.unreadable = tuple(found.unreadable)
-    return status
+        return replace(counts.added_to(status), problem=error)
+    return replace(counts.added_to(status), ignored=found.ignored, unreadable=tuple(found.unreadable))
 
 
-def _count(status: EntryStatus, pair: Pair, *, is_known: bool) -> None:
+def _count(counts: _Counts, pair: Pair, *, is_known: bool) -> None:
     """``is_known``: whether the container has this file."""
     local, remote = pair.source, pair.destination
     kind = classify(pair)
     if local is not None:
-        status.here.add(local.size)
+        counts.here.add(local.size)
     if remote is not None:
-        status.there.add(remote.size)
+        counts.there.add(remote.size)
     if pair.left_out is not None:
         # What cannot be read counts as that.
-        status.not_files += pair.left_out is Reason.NOT_A_FILE
-        status.left_out += pair.left_out is not Reason.NOT_A_FILE and pair.left_out not in FAULTS
+        counts.not_files += pair.left_out is Reason.NOT_A_FILE
+        counts.left_out += pair.left_out is not Reason.NOT_A_FILE and pair.left_out not in FAULTS
     elif kind in _UPLOAD and local is not None:
-        (status.to_upload if is_known else status.never_verified).add(local.size)
+        (counts.to_upload if is_known else counts.never_verified).add(local.size)
     elif kind in _DOWNLOAD and remote is not None:
-        status.to_download.add(remote.size)
-        status.missing_here += kind == "remote_only"
-        status.newer_at_destination += kind == "changed_there"
+        counts.to_download.add(remote.size)
+        counts.missing_here += kind == "remote_only"
+        counts.newer_at_destination += kind == "changed_there"
     elif local is not None:
         if kind == "differs":
-            status.conflicts.add(local.size)
+            counts.conflicts.add(local.size)
         elif kind == "unknown":
-            status.never_verified.add(local.size)
+            counts.never_verified.add(local.size)
 
 
 def project_status(
@@ -260,8 +302,9 @@ def project_status(
     check = None if fresh else AccountCheck(connect, accounts)
     found = [entry_status(request, seen, fresh=fresh, now=time.time()) for request in requests]
     if check is not None:
-        for status, account in zip(found, accounts, strict=True):
-            status.silence = check.silence(account)
+        found = [
+            replace(status, silence=check.silence(account)) for status, account in zip(found, accounts, strict=True)
+        ]
     return ProjectStatus(tuple(found), fresh)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from blobsync.project.folders import FolderStatus
@@ -17,7 +18,7 @@ def _whole(place: Place, path: str = "data", *, fresh: bool = False) -> FolderSt
     return last
 
 
-def _said(status: FolderStatus) -> dict[str, tuple[int, int, dict[str, int]]]:
+def _said(status: FolderStatus) -> dict[str, tuple[int, int, Mapping[str, int]]]:
     return {key: (each.here.bytes, each.there.bytes, each.states) for key, each in status.names.items()}
 
 

@@ -163,7 +163,7 @@ def test_one_blob_is_removed_and_nothing_below_it(world: World, tmp_path: Path) 
     deletions = find(world, "data/t")
     assert (deletions.size, [blob.name for blob in deletions.blobs]) == (5, ["store/data/t"])
     gone = remove(world.context().connections, world.index, [deletions], SilentListener(), tmp_path, "eu")
-    assert ([shown for shown, _ in gone.gone], gone.failures) == (["data/t"], [])
+    assert ([shown for shown, _ in gone.gone], gone.failures) == (["data/t"], ())
     assert names(world) == ["store/data/t/a"]
     refusals: list[tuple[str, type[BlobsyncError]]] = [("data/t", NothingMatchedError), ("data/t/", UsageError)]
     for path, error in refusals:

@@ -380,7 +380,8 @@ def test_all_entries_stand_for_a_path_each_and_an_empty_one_is_passed_over(tmp_p
         assert [part.path for part in plan.parts] == ["data", "data/coco"]
         file = tmp_path / "all.plan"
         project.save_plan(plan, file)
-        assert project.load_plan(file) == plan
+        # How long an engine would take depends on how quickly the container answers.
+        assert replace(project.load_plan(file), engine=plan.engine) == plan
         assert project.carry_out(plan).transferred == 2
         assert project.download(all_entries=True).verified == 2
         with pytest.raises(UsageError, match="give no PATH with it"):

@@ -12,6 +12,7 @@ import pytest
 from blobsync.local.transfer_log import TransferEntry
 from blobsync.project.browse import Beginning
 from blobsync.project.folders import FolderName, FolderStatus
+from blobsync.project.status import FileTally
 from blobsync.web.charts import HEIGHT, bytes_chart, rate_curve
 from blobsync.web.pages.browse import folder_view
 from blobsync.web.previews import TEXT_BYTES, changed_lines, picture_type, preview_of
@@ -93,13 +94,11 @@ def test_a_table_that_is_cut_has_no_half_row_and_a_large_one_only_its_beginning(
 
 
 def _names(**sizes: tuple[str, int, int]) -> FolderStatus:
-    status = FolderStatus("data")
-    for name, (kind, here, there) in sizes.items():
-        entry = status.names[name] = FolderName(name.rstrip("_"), name.endswith("_"), states={kind: 1})
-        for tally, size in ((entry.here, here), (entry.there, there)):
-            if size:
-                tally.add(size)
-    return status
+    names = {}
+    for name, (kind, *sides) in sizes.items():
+        here, there = (FileTally(1, size) if size else FileTally() for size in sides)
+        names[name] = FolderName(name.rstrip("_"), name.endswith("_"), here, there, {kind: 1})
+    return FolderStatus("data", names)
 
 
 def test_the_names_of_a_folder_are_filtered_and_sorted() -> None:
