@@ -14,6 +14,7 @@ from blobsync.base.failure_codes import ExitCode
 from blobsync.base.reasons import Reason
 from blobsync.plan.plan_records import plan_record
 from blobsync.plan.transfer_plan import (
+    VERBS,
     Action,
     FileAction,
     PlanPart,
@@ -21,8 +22,8 @@ from blobsync.plan.transfer_plan import (
     Shape,
     TransferPlan,
     TransferResult,
+    verb,
 )
-from blobsync.plan.verbs import VERBS, verb
 
 if TYPE_CHECKING:
     from blobsync.jobs.record import JobRecord

@@ -29,10 +29,10 @@ from blobsync.local.tree import LinkPolicy, ignores_case
 from blobsync.node.job import NodeJob
 from blobsync.node.ranks import NotReadyError
 from blobsync.plan.decisions import check_names, decide_all
+from blobsync.plan.disk_space import WrittenHere, lacking_room
 from blobsync.plan.listener import SilentListener
 from blobsync.plan.pairs import Pair, is_as_recorded, needs_local_md5
 from blobsync.plan.project_context import LivePart
-from blobsync.plan.room import WrittenHere, lacking_room
 from blobsync.plan.selection import ignored_by
 from blobsync.plan.survey import Request, survey
 from blobsync.plan.symlink_aliases import Names

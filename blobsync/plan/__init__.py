@@ -1,4 +1,4 @@
-"""What will be done, decided before anything is touched.
+"""Plans transfers: decides what will be done before anything is touched.
 
 Decides each file's action and its reason (``decisions``, a table), which engine carries it (``engine_model``), what two
 names of one file mean, and what is refused. In: PATHs, options, one look at both ends (``survey``). Out: a

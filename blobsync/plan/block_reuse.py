@@ -1,4 +1,4 @@
-"""Decides which blocks of a file need not be sent, because the service has them. Pure.
+"""Finds the blocks of a file that need not be sent, because the service has them.
 
 Two sources, and nothing else, tell that a block is there with the content that its id names:
 

@@ -1,4 +1,4 @@
-"""What a pair needs before it can be decided: its record, and the MD5s that nobody has computed yet."""
+"""Adds to each pair what the decision needs: its record in the index, and MD5s that are not known yet."""
 
 from __future__ import annotations
 

@@ -219,7 +219,10 @@ class Decisions:
         return (_with_free_name(action, self._route, self._asides) for action in actions)
 
     def _once_each(self, actions: Iterator[FileAction]) -> Iterator[FileAction]:
-        """A listing that tells a name twice makes one file both present and surplus: nothing is safe to do with it."""
+        """Refuse a name that comes twice.
+
+        A listing that repeats a name makes one file both present and surplus: nothing is safe to do with it.
+        """
         twice: list[str] = []
         count, last = 0, None
         for action in actions:

@@ -1,4 +1,4 @@
-"""How long ``direct`` and ``azcopy`` would take for the same files, and so which one carries them. Pure.
+"""Estimates how long ``direct`` and ``azcopy`` would take for the same files, and chooses one of them.
 
     time        = start + the longest of what limits it
     requests    a file each, over so many connections, each as long as a round trip

@@ -1,4 +1,4 @@
-"""Failures of the same kind, told as one: a sentence, the first files, and how many more."""
+"""Groups failures of the same kind: one sentence, the first files, and how many more."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""What a plan passes over: local entries that are skipped, the blobs that are skipped because of them, and the files of
-a destination that no mirror deletes because they take no part. What is reported of each."""
+"""Counts and reports what a plan leaves out.
+
+These are local entries that are skipped, the blobs that are skipped because of them, and the files of a destination
+that a mirror does not delete because they take no part.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who wants to know how a command goes."""
+"""Receives the progress of a command."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from blobsync.plan.transfer_plan import FileFailure
 
 
 class Listener(Protocol):
-    """Who wants to know how it goes; called from any thread, must be quick and must not raise."""
+    """Receives progress; called from any thread, must be quick and must not raise."""
 
     def phase(self, name: str) -> None:
         """``surveying``, ``hashing``, ``moving``, ``verifying``, ``deleting``."""
         ...
 
     def expect(self, files: int, size: int) -> None:
-        """The totals that the coming moves add up to."""
+        """Call with the files and bytes that are about to move."""
         ...
 
     def seen(self, files: int) -> None:

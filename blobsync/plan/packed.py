@@ -1,4 +1,4 @@
-"""Files as plain rows, for plans that are kept on the disk while they are made."""
+"""Converts the states of files to plain rows and back, for plans on the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From PATHs to the parts of a plan: two ends and an index key each. Reads nothing."""
+"""Maps each PATH to a part of a plan: its two ends and its key in the index. Reads nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each file of a plan as the data that ``--json`` tells of it: in the document, or a line each in a file."""
+"""The files of a plan as ``--json`` prints them: in the document, or as JSON lines in a file."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any
 
 from blobsync.base.errors import LocalFileError
 from blobsync.base.redaction import redact_each
-from blobsync.plan.transfer_plan import FileAction, PlanPart, TransferPlan
-from blobsync.plan.verbs import verb
+from blobsync.plan.transfer_plan import FileAction, PlanPart, TransferPlan, verb
 
 _KEEP = 10
 _OUR_NAME = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}\.jsonl")

@@ -1,4 +1,4 @@
-"""From PATHs to a plan: resolve both ends, survey them, let the planner decide. Changes nothing."""
+"""Makes the plan for the PATHs of a command: finds both ends, lists them, decides. Changes nothing."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from blobsync.base.errors import NothingMatchedError, UsageError
 from blobsync.local import names
 from blobsync.local.tree import LinkPolicy, demand_trust, ignores_case, way_to
 from blobsync.plan.decisions import Decisions, check_names, guard_mirror, leave_out
+from blobsync.plan.disk_space import WrittenHere, lacking_room
 from blobsync.plan.engine_model import EngineRules, Work, choose_engine
 from blobsync.plan.listener import Listener
-from blobsync.plan.partial_uploads import for_engine, partial_uploads
+from blobsync.plan.partial_files import for_engine, partial_uploads, with_on_record
 from blobsync.plan.path_mapping import Leg, chosen_paths, legs, rooted
 from blobsync.plan.processes import NOT_DIRECT, choose_processes
 from blobsync.plan.project_context import LivePart, ProjectContext
-from blobsync.plan.remembering import remember, remember_nothing
-from blobsync.plan.room import WrittenHere, lacking_room
+from blobsync.plan.remembered_listing import remember, remember_nothing
 from blobsync.plan.selection import below_any, ignored_by, selector
 from blobsync.plan.shapes import refuse_blob_above
 from blobsync.plan.survey import Request, Survey, survey
@@ -43,7 +43,6 @@ from blobsync.plan.transfer_plan import (
     batches_of,
     totals_of,
 )
-from blobsync.plan.unfinished import with_on_record
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.store.grants import MIRROR_FOLDER, READ_FOLDER, WRITE_FOLDER
 

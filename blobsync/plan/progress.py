@@ -1,4 +1,4 @@
-"""How far a command is, as numbers: what the bar on a terminal shows and a caller's ``on_progress`` gets."""
+"""Progress of a command in numbers, for the bar on a terminal and a caller's ``on_progress``."""
 
 from __future__ import annotations
 

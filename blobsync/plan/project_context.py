@@ -1,4 +1,4 @@
-"""Where a command stands, and what opens the parts of a plan there."""
+"""The project of a command: its clusters, index and stores, and how the parts of a plan are opened."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LivePart: TypeAlias = Part[LiveEnd]
 
 
 class PartOpener(Protocol):
-    """What carries a plan out has to know of the place where it was made: a project, or a compute node."""
+    """Opens the parts of a plan in a project, or on a compute node."""
 
     def opened(self, part: PlanPart) -> LivePart:
         """The part with the stores behind its ends; touches no network."""

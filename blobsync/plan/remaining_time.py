@@ -1,4 +1,4 @@
-"""How long the rest of a transfer will take, from what the files and the bytes so far took. Pure but for its samples.
+"""Estimates the time left, from what the files and bytes so far took.
 
 A file costs a request, whatever its size, and its bytes cost time as well: counting one of the two is wrong as soon as
 small and large files come together. So the seconds for a file and for a byte are found by least squares over the
@@ -44,7 +44,7 @@ class _Stretch(NamedTuple):
 
 
 class RemainingTime:
-    """Told now and then how far a transfer is; says how many seconds are left, and how fast it is.
+    """The seconds left and the rate, from totals that ``add`` gets now and then.
 
     ``add`` takes totals: seconds since it began, files done, the bytes that took time, and those of them that moved
     (the others were compared with what is there); at first the totals with which it began.

@@ -1,4 +1,4 @@
-"""Saved plans: JSON without secrets, made anew and compared before they are applied."""
+"""Saves plans as JSON without secrets, and compares a saved plan with the same one made anew."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from blobsync.base.errors import PlanFileError
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.plain_json import parse_json
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import Direction, PlanPart, TransferPlan
-from blobsync.plan.verbs import verb
+from blobsync.plan.transfer_plan import Direction, PlanPart, TransferPlan, verb
 
 VERSION = 1
 

@@ -1,4 +1,4 @@
-"""How a plan is spread over the nodes of a cluster, and when it cannot be. Pure."""
+"""Chooses how a plan is spread over the nodes of a cluster, and refuses what cannot be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks at both ends once, and pairs up what is there: the only look before deciding.
+"""Lists both ends once and pairs up their files, before anything is decided.
 
 The local side is walked while the first pages of the listing arrive. Files are read (MD5) only where
 nothing else decides: equal size and no valid record.
@@ -33,11 +33,11 @@ from blobsync.plan.contents import complete
 from blobsync.plan.left_out import IN_THE_WAY, LeftOut, NoPart, Staying, source_said
 from blobsync.plan.pairing import HeldFiles
 from blobsync.plan.pairs import Pair, source_is_near
+from blobsync.plan.parallel_listing import list_wide
 from blobsync.plan.path_suggestions import look_nearby
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.shapes import blob_hint, both_hint
 from blobsync.plan.transfer_plan import FileFailure, Shape
-from blobsync.plan.wide_listing import list_wide
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.store.protocol import BlobInfo, BlobSource
 
@@ -300,9 +300,9 @@ def _state(blob: BlobInfo) -> RemoteState:
 
 
 def _pair_up(request: Request, source: Iterable[Entry], destination: Iterable[Entry], found: Survey) -> Iterator[Pair]:
-    """Hold one side (the local one where there is one), stream the other past it.
+    """Read one side first (the local one where there is one), and match the other while it is listed.
 
-    So what is streamed are blobs, of which nothing is left out.
+    So what is listed are blobs, of which nothing is left out.
     """
     held_is_source = source_is_near(request.part.route)
     left_out = LeftOut()

@@ -1,4 +1,4 @@
-"""Several names of one local file, through symlinks: known to be one before anything is written or deleted. Pure.
+"""Finds names that lead to the same local file through symlinks, before anything is written or deleted.
 
 With ``dl -> d0`` the blobs ``dl/g`` and ``d0/g`` are two, and the file here is one. A download of both would write it
 twice; a mirror that finds ``dl/g`` gone would delete what ``d0/g`` still stands for.

@@ -1,6 +1,7 @@
 """What will be done, as values: a ``TransferPlan`` can be printed, saved, compared and carried out later.
 
-The planner creates these, ``transfer`` carries them out, nothing else changes them.
+The planner creates these, ``transfer`` carries them out, nothing else changes them. Actions stay in memory while there
+are few, and go to the disk when memory cannot hold them.
 """
 
 from __future__ import annotations
@@ -619,3 +620,19 @@ def _some(paths: tuple[str, ...]) -> str:
     first = paths[0] if paths else "nothing"
     shown = first if len(first) <= 60 else f"...{first[-57:]}"
     return f"{shown!r}" + (f" and {len(paths) - 1:,} more" if len(paths) > 1 else "")
+
+
+# What `plan` calls a transfer, by route.
+VERBS = {
+    Route.UPLOAD: "upload",
+    Route.DOWNLOAD: "download",
+    Route.SAME_ACCOUNT: "copy",
+    Route.CROSS_ACCOUNT: "copy",
+}
+
+
+def verb(plan: TransferPlan, action: FileAction) -> str:
+    """The action as users read it: ``upload``, ``download``, ``copy``, ``delete``, ``unchanged``, ..."""
+    if action.action is Action.ADOPT:
+        return "download" if plan.route is Route.UPLOAD else "upload"
+    return VERBS[plan.route] if action.action is Action.TRANSFER else action.action.value

@@ -456,7 +456,7 @@ class Project:
 
     def list(self, path: PathName, *, recursive: bool = False) -> Iterator[browse.ListingEntry]:
         """The blobs at ``path``; streams. Raises ``NothingMatchedError``."""
-        from blobsync.plan.remembering import Listing
+        from blobsync.plan.remembered_listing import Listing
         from blobsync.project import browse
 
         place, context = self.resolve(path), self._open_context

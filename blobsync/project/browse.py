@@ -15,7 +15,7 @@ from blobsync.local.files import hash_file
 from blobsync.local.index import Index
 from blobsync.plan.pairs import known_equal
 from blobsync.plan.path_suggestions import look_nearby
-from blobsync.plan.remembering import Listing
+from blobsync.plan.remembered_listing import Listing
 from blobsync.store.connections import Connections
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.store.protocol import BlobInfo

@@ -17,7 +17,7 @@ from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.local.files import hash_file
 from blobsync.plan.pairs import Pair, changes_since_verified, known_equal
 from blobsync.plan.path_suggestions import look_nearby
-from blobsync.plan.remembering import remember, remember_nothing
+from blobsync.plan.remembered_listing import remember, remember_nothing
 from blobsync.plan.survey import Request, Survey, survey
 from blobsync.plan.transfer_plan import FileFailure
 from blobsync.store.ends import LocalEnd, RemoteEnd, blob_md5

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from blobsync.local.part_files import remove_leftovers
 from blobsync.local.range_records import RangeRecords, UnfinishedDownload
+from blobsync.plan.partial_files import goes_on, places
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction
-from blobsync.plan.unfinished import goes_on, places
 from blobsync.store.ends import LocalEnd
 
 

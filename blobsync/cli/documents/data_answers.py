@@ -26,8 +26,7 @@ from blobsync.jobspec.spec import State
 from blobsync.local.transfer_log import TransferEntry
 from blobsync.plan.progress import Progress
 from blobsync.plan.spreading import SpreadPlan
-from blobsync.plan.transfer_plan import Action, Route, Shape
-from blobsync.plan.verbs import VERBS
+from blobsync.plan.transfer_plan import VERBS, Action, Route, Shape
 from blobsync.project.verify import CLASSES
 
 BYTES = noted(COUNT, "bytes")

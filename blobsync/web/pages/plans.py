@@ -14,8 +14,7 @@ from starlette.routing import Route
 
 from blobsync.base.errors import UsageError
 from blobsync.plan.transfer_options import Keep, TransferOptions
-from blobsync.plan.transfer_plan import Action, Direction, FileAction, PlanPart, TransferPlan
-from blobsync.plan.verbs import verb
+from blobsync.plan.transfer_plan import Action, Direction, FileAction, PlanPart, TransferPlan, verb
 from blobsync.web.app_state import desk_of, form_of
 from blobsync.web.events import live_parts
 from blobsync.web.render import fragment, page

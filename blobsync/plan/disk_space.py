@@ -1,4 +1,4 @@
-"""Whether what a plan writes on this machine fits on its disks, before anything is fetched."""
+"""Checks that what a plan writes on this machine fits on its disks, before anything is fetched."""
 
 from __future__ import annotations
 

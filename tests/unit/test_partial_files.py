@@ -17,7 +17,7 @@ from blobsync.cli.reports import plan_data, plan_lines
 from blobsync.direct.engine import DirectEngine
 from blobsync.local.block_journal import BlockJournal
 from blobsync.plan.block_edges import block_size
-from blobsync.plan.partial_uploads import for_engine
+from blobsync.plan.partial_files import for_engine
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, FileAction, IndexKey, Part, PlanPart, Route, TransferPlan, totals_of
 from blobsync.store.protocol import block_id_of

@@ -1,4 +1,4 @@
-"""Keeps what a survey saw in the container, so that ``status`` can answer without a listing."""
+"""Stores what a listing showed, so that ``status`` can answer without another one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from blobsync.plan.transfer_plan import Route, Shape
 
 
 def remember(request: Request, looked: Survey, now: Callable[[], float] = time.time) -> None:
-    """From now on the pairs of ``looked`` are noted as they pass, and stored after the last one.
+    """Note the pairs of ``looked`` as they pass, and store them after the last one.
 
     Only a listing of a whole folder tells what is not there, and a copy has no side here to compare with.
     """
@@ -25,7 +25,7 @@ def remember(request: Request, looked: Survey, now: Callable[[], float] = time.t
 
 
 def remember_nothing(request: Request, nothing: NothingMatchedError, now: Callable[[], float] = time.time) -> None:
-    """The survey ended with this: if it was the container that has nothing there, that is known from now on."""
+    """Store that the container has nothing there, if that is why the survey ended with ``nothing``."""
     if _tells_all(request) and (not nothing.elsewhere or not source_is_near(request.part.route)):
         path, began = request.part.key.path, now()
         request.records.remember_listing(path, request.records.differences(path, request.spill), began)
@@ -71,7 +71,7 @@ class Listing:
         self._began = now()
 
     def blob(self, relative: str, state: RemoteState) -> None:
-        """It shows this blob, by its name below the folder."""
+        """Call for each blob, with its name below the folder."""
         path = f"{self._folder}/{relative}" if self._folder else relative
         if self._whole is not None:
             self._whole.seen(path, state)
@@ -79,15 +79,15 @@ class Listing:
             self._level.append((path, state))
 
     def inner(self) -> None:
-        """It shows a folder, and not what is in it."""
+        """Call for each folder whose content is not listed."""
         self._has_folders = True
 
     def only_blob(self, state: RemoteState | None) -> None:
-        """It shows that the path is this blob, or neither that nor a folder."""
+        """Call where the path is this blob, or (None) neither a blob nor a folder."""
         self._records.remember_blob(self._folder, state, self._began)
 
     def ended(self) -> None:
-        """It has shown everything."""
+        """Call after the last blob."""
         one_level = self._has_folders
         found = self._whole or self._records.differences(self._folder, self._spill, one_level=one_level)
         for path, state in self._level:

@@ -1,4 +1,4 @@
-"""A long listing, several folders of it at a time.
+"""Lists a large container, several folders at a time.
 
 One listing is a chain: each page names the next one, 5,000 blobs on. So a container with 10 million blobs takes 2,000
 answers one after the other. A listing that is still not at its end after some pages is therefore begun anew by the

@@ -1,18 +1,23 @@
-"""Which files of an upload need not go whole, as far as a plan can tell without reading them."""
+"""Finds what of a plan's files is at the destination already, as an earlier run left it. Changes nothing.
+
+Of an upload these are blocks that the journal has on record; of a download, bytes in an unfinished file here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.reasons import Reason
 from blobsync.local.block_journal import BlockJournal
+from blobsync.local.range_records import RangeRecords, UnfinishedDownload
 from blobsync.plan.block_edges import ONE_REQUEST, block_size
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, PlanPart, Route, actions_of, totals_of
-from blobsync.store.ends import RemoteEnd
+from blobsync.store.ends import LocalEnd, RemoteEnd
 
 
 class PartialUploads(NamedTuple):
@@ -82,3 +87,38 @@ def _new_edges(shown: str, action: FileAction) -> str | None:
         return None
     word = "grew" if now > before else "shrank"
     return f"{shown} {word} so much that it is cut into blocks of another size: this once all of it is sent"
+
+
+def with_on_record(
+    parts: Iterable[PlanPart], live: Iterable[LivePart], records: RangeRecords | None
+) -> tuple[PlanPart, ...]:
+    """The parts of a plan, each file with the bytes of it that are here; ``live`` are the same parts, open."""
+    left = {of.destination: (of, size) for of, size in records.all()} if records else {}
+    return tuple(_with_bytes(part, opened, left) for part, opened in zip(parts, live, strict=True))
+
+
+def _with_bytes(part: PlanPart, live: LivePart, left: dict[str, tuple[UnfinishedDownload, int]]) -> PlanPart:
+    there = {action.path: left[path][1] for path, action in places(live, left) if goes_on(live, action, left[path][0])}
+    if not there:
+        return part
+    found = actions_of(part.actions).changed(lambda each: replace(each, on_record=there.get(each.path, 0)))
+    return replace(part, actions=found)
+
+
+def places(part: LivePart, wanted: Collection[str]) -> Iterator[tuple[str, FileAction]]:
+    """The files of a download that stand in ``wanted``, with their paths."""
+    if wanted and part.route is Route.DOWNLOAD and isinstance(part.destination, LocalEnd):
+        for action in part.actions:
+            path = os.path.abspath(part.destination.at(action.path))
+            if path in wanted:
+                yield path, action
+
+
+def goes_on(part: LivePart, action: FileAction, of: UnfinishedDownload) -> bool:
+    """Whether the download of ``action`` goes on from what was left of ``of``."""
+    version = action.source
+    if action.action is not Action.TRANSFER or not isinstance(version, RemoteState):
+        return False
+    assert isinstance(part.source, RemoteEnd)
+    blob = str(part.source.store.container.blob(part.source.at(action.path)))
+    return of.is_of(blob, version.etag, version.size)
