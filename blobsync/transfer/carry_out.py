@@ -1,4 +1,4 @@
-"""Carries a plan out: moves, looks again, records, deletes extras, and says exactly what is not as planned."""
+"""Carries a plan out: moves files, verifies them, records them, deletes extras, and reports what failed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from blobsync.transfer.ledger import Ledger, retry_with
 from blobsync.transfer.leftovers import remove_unrecorded, tidy
 from blobsync.transfer.receipts import CollectedReceipts, Deletions
 
-# The same command with the same credential ends in the same way.
+# The same command with the same credential would fail in the same way.
 _MAY_NOT_WRITE = frozenset({FailureCode.ACCESS_DENIED, FailureCode.SAS_PERMISSION})
 _DOING = {
     Route.UPLOAD: "uploading",
@@ -52,10 +52,10 @@ _DOING = {
 
 
 class Engines(NamedTuple):
-    """How to get each engine by name; made on first use, so that azcopy need not be there if it is not needed.
+    """How to get each engine by name; created on first use, so that azcopy is not required where it is not needed.
 
-    ``relay_allowed`` says whether a copy that the service refuses may go through this machine; ``unfinished`` is where
-    the direct engine has downloads on record that were killed. ``stop`` ends the work as Ctrl-C does.
+    ``relay_allowed`` says whether a copy that the service refuses may go through this machine; ``unfinished`` are the
+    direct engine's records of downloads that were killed. ``stop`` ends the work as Ctrl-C does.
     """
 
     make: Mapping[str, Callable[[], Engine]]
@@ -64,13 +64,13 @@ class Engines(NamedTuple):
     stop: StopRequest = NEVER
 
 
-# So many failures are the fault of something else than the files.
+# With this many failures, the cause is not in the files.
 MOST_FAILURES = 100_000
 
 
 @dataclass(slots=True)
 class _Account:
-    """What became of a whole plan so far, whose batches are carried out one after the other.
+    """The totals of a whole plan so far, whose batches are carried out one after the other.
 
     ``given`` counts the actions that were begun.
     """
@@ -87,7 +87,7 @@ class _Account:
     started: float = field(default_factory=time.monotonic)
 
     def add(self, run: _Run, failures: Iterable[FileFailure]) -> None:
-        """A batch has ended."""
+        """Add a batch that has ended."""
         self.arrived = self.arrived.and_also(run.ledgers)
         self.given += run.plan.count(Action.TRANSFER) + run.plan.count(Action.ADOPT)
         for moved in (each for ledger in run.ledgers for each in ledger.verified.values()):
@@ -98,7 +98,7 @@ class _Account:
         self.receipt.add(run.ledgers, Deletions((), ()))
 
     def result(self, folder: Path | None, note: Callable[[str], None], *, interrupted: bool = False) -> TransferResult:
-        """The result, with a receipt in ``folder`` where there is something to tell."""
+        """The result, with a receipt in ``folder`` if there is something to record."""
         found = TransferResult(
             plan=self.plan,
             transferred=self.arrived.verified,
@@ -132,28 +132,28 @@ class _Run:
     azcopy_job_ids: list[str] = field(default_factory=list)
     other_failures: list[FileFailure] = field(default_factory=list)
     given: list[_Given] = field(default_factory=list)
-    # Files that failed and of which nothing is told yet, because they may have another try.
+    # Files that failed and are not reported to the listener yet, because they may be tried again.
     untold: dict[str, tuple[Ledger, FileAction]] = field(default_factory=dict)
 
 
 class _Given(NamedTuple):
-    """Files that an engine had; ``engine`` is None where they were to be set aside first, and could not be."""
+    """Files that an engine was given; ``engine`` is None if they were to be set aside first, and could not be."""
 
     ledger: Ledger
     actions: Sequence[FileAction]
     engine: str | None
 
 
-# The tries that may still come for a file that fails: in its first, its second, its last.
+# The retries that may still follow when a file fails: in its first, its second, its last attempt.
 _FIRST = frozenset(Retry)
 _SECOND = frozenset({Retry.AT_THE_END})
 _LAST: frozenset[Retry] = frozenset()
 
 
 class _Report(NamedTuple):
-    """What an engine says of a part's files, on its way to the account and to who listens.
+    """Passes an engine's report of a part's files to the ledger and to the listener.
 
-    A failure after which a try of ``to_come`` follows is not told: it would appear, and vanish again.
+    A failure that may be retried (``to_come``) is not shown: it would appear, and vanish again.
     """
 
     run: _Run
@@ -166,7 +166,7 @@ class _Report(NamedTuple):
         if not self.ledger.moved(moved):
             return
         if path in self.ledger.pending:
-            # What has to be looked at first is told after that, and counts now.
+            # A file that has to be looked at first is shown after that, and counted now.
             self.run.listener.emit(FilesCounted(1))
         else:
             self._tell(moved.action, self.ledger.failures.get(path))
@@ -204,10 +204,10 @@ def carry_out(
 ) -> TransferResult:
     """Do what the plan says, where it was made; ``context`` opens its parts.
 
-    A plan that memory does not hold is carried out in batches. Deletions come last, and only if nothing failed. After
-    100,000 failures no further batch begins; the result says how many files were not tried.
+    A plan that does not fit into memory is carried out in batches. Deletions come last, and only if nothing failed.
+    After 100,000 failures no further batch begins; the result says how many files were not tried.
 
-    A receipt of what is verified and deleted goes to ``receipt_folder`` (None: there is none), also after an
+    A receipt of what is verified and deleted is written to ``receipt_folder`` (None: no receipt), also after an
     interrupt. Failures of single files are in the result. Raises ``MirrorRefusedError`` for a plan whose deletions look
     like a mistake, ``TransferCancelledError`` on Ctrl-C after everything was stopped and recorded, and what the engines
     raise when nothing can work (no azcopy, no network).
@@ -234,7 +234,7 @@ def carry_out(
 
 
 def _carry_out(run: _Run, account: _Account) -> None:
-    """One batch, with what became of it in ``account``, also where Ctrl-C ends it."""
+    """Carry out one batch, and add it to ``account``, also if Ctrl-C ends it."""
     try:
         _move_and_verify(run)
     except KeyboardInterrupt:
@@ -267,7 +267,7 @@ def _move_and_verify(run: _Run) -> None:
 
 def _move_and_retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction], engine: str) -> None:
     if actions:
-        # What a killed download left unfinished goes before its files are moved anew.
+        # Unfinished parts of killed downloads are removed before their files are downloaded again.
         remove_unrecorded(run.engines.unfinished, ledger.part, actions)
         run.given.append(_Given(ledger, actions, engine))
         _move(run, ledger, actions, engine, _FIRST)
@@ -275,8 +275,8 @@ def _move_and_retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction], en
 
 
 def _keep_both(run: _Run, ledger: Ledger, actions: Sequence[FileAction], *, again: bool = False) -> None:
-    """No version of a conflict is replaced before it is safe under another name at both ends, nor one that nobody has
-    seen. Whatever stops this leaves the conflict, so that the same command finishes it."""
+    """Resolve conflicts with both versions kept: a version is replaced only after it is safe under another name at both
+    ends, and only if the plan saw it. If this fails, the conflict remains, so that the same command can finish it."""
     if not actions:
         return
     is_copy = ledger.part.route not in (Route.UPLOAD, Route.DOWNLOAD)
@@ -299,20 +299,20 @@ def _keep_both(run: _Run, ledger: Ledger, actions: Sequence[FileAction], *, agai
 
 
 def _adopt(run: _Run, ledger: Ledger) -> None:
-    """The destination's version comes to the source's end. Where that may not be written, the file is settled with
-    what is there; after any other failure it stays a conflict, so that the same command finishes it."""
+    """Bring the destination's version to the source's end. If that may not be written, the file is recorded as it is;
+    after any other failure it stays a conflict, so that the same command can finish it."""
     account = _move_back(run, ledger, conflict_resolution.adopted(ledger.part))
     refused = account.failures.keys() - _stopped(account).keys()
     ledger.record_settled(action for action in ledger.part.actions if action.path in refused)
 
 
 def _stopped(account: Ledger) -> dict[str, FileFailure]:
-    """The failures that the same command may mend: a credential that may not write stays one."""
+    """The failures that the same command may resolve: not those of a credential that may not write."""
     return {path: failure for path, failure in account.failures.items() if failure.code not in _MAY_NOT_WRITE}
 
 
 def _move_back(run: _Run, ledger: Ledger, back: LivePart) -> Ledger:
-    """What ``--keep`` brings to the source's end, with an account of its own."""
+    """Move what ``--keep`` brings to the source's end, with a ledger of its own."""
     account = Ledger(back, ledger.records)
     run.ledgers.append(account)
     _move_and_retry(run, account, back.actions, "direct")
@@ -340,7 +340,7 @@ def _move(run: _Run, ledger: Ledger, actions: Sequence[FileAction], engine: str,
 
 
 def _not_reported(shown: str, engine: str) -> FileFailure:
-    """Silence is no success, whatever may have arrived."""
+    """The failure of a file that the engine did not report, even if it may have arrived."""
     return FileFailure(
         shown,
         FailureCode.NOT_REPORTED,
@@ -364,7 +364,7 @@ def _stray(shown: str, destination: LiveEnd) -> FileFailure:
 
 
 def _retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction], first: str) -> None:
-    """Give the files that another engine or a second try can carry that one chance."""
+    """Retry once the files that another engine or a second attempt may move."""
     by_engine: dict[str, list[FileAction]] = {}
     for action in actions:
         failure = ledger.failures.get(action.path)
@@ -384,7 +384,7 @@ def _retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction], first: str)
 
 
 def _try_again_at_the_end(run: _Run) -> None:
-    """What failed for a reason that passes, such as an outage, has one more try when everything else is done."""
+    """Try once more, when everything else is done, files that failed for a temporary reason, such as an outage."""
     for ledger, actions, first in tuple(run.given):
         failed = [(action, ledger.failures.get(action.path)) for action in actions]
         again = [action for action, failure in failed if failure and failure.code.retry is Retry.AT_THE_END]
@@ -398,7 +398,7 @@ def _try_again_at_the_end(run: _Run) -> None:
 
 
 def _tell_rest(run: _Run) -> None:
-    """Of those that had no other try after all."""
+    """Report the failed files that were not tried again after all."""
     for shown, (ledger, action) in run.untold.items():
         if action.path not in ledger.pending:
             run.listener.file_done(shown, ledger.failures.get(action.path))
@@ -411,7 +411,7 @@ def _move_at_the_end(run: _Run, ledger: Ledger, again: Sequence[FileAction], fir
     for action in again:
         failure = ledger.failures.get(action.path)
         if failure is not None and failure.code is FailureCode.CHANGED_MEANWHILE:
-            # The connection broke after the service had it all: that it is there now is our own doing.
+            # The connection broke after the service had the whole file: then the present blob is the one we sent.
             there = _written_before(ledger, action)
             if there is not None:
                 ledger.failures.pop(action.path)
@@ -421,7 +421,7 @@ def _move_at_the_end(run: _Run, ledger: Ledger, again: Sequence[FileAction], fir
 def _move_again(
     run: _Run, ledger: Ledger, again: Sequence[FileAction], other: str, engine: str, to_come: frozenset[Retry]
 ) -> None:
-    """``other`` is ``engine``, if it is not the one that had these files before."""
+    """``other`` is ``engine``, unless that is the engine that had these files before."""
     fresh = retry_with(again, {action.path: _source_now(ledger, action) for action in again})
     if not fresh:
         return
@@ -434,15 +434,15 @@ def _move_again(
 
 def _second_engine(run: _Run, code: FailureCode, first: str) -> str | None:
     engine = code.retry.engine_after(first)
-    # What went through this machine before may do so again.
+    # Files that went through this machine before may do so again.
     is_detour = engine == "relay" and first != "relay"
     return None if is_detour and not run.engines.relay_allowed else engine
 
 
 def _written_before(ledger: Ledger, action: FileAction) -> Moved | None:
-    """The file, where azcopy got it there before it gave it up.
+    """The file, if azcopy had written it before it reported a failure.
 
-    Only its content shows that a blob is azcopy's. Any other version may be someone else's and is kept.
+    Only the content shows that a blob is azcopy's. Any other version may be someone else's and is kept.
     """
     return None if isinstance(ledger.part.destination, LocalEnd) else written_before(ledger.part, action)
 
@@ -462,7 +462,7 @@ def _source_now(ledger: Ledger, action: FileAction) -> FileState | None:
 
 
 def _verify(run: _Run, ledger: Ledger) -> None:
-    """The fresh look, for everything that the engine could not see itself."""
+    """Look at the destination for everything that the engine could not verify itself."""
     if not ledger.pending:
         return
     run.listener.phase("verifying")
@@ -470,7 +470,7 @@ def _verify(run: _Run, ledger: Ledger) -> None:
     end = ledger.part.destination
     states = states_at_destination(end, pending, run.listener.seen, run.engines.stop)
     if run.plan.options.compare_content and isinstance(end, RemoteEnd):
-        # What was compared by content is checked by content.
+        # Files that the plan compared by content are verified by content.
         states = read_without_md5(end, pending, states)
     for moved in pending:
         path = moved.action.path
@@ -482,7 +482,7 @@ def _verify(run: _Run, ledger: Ledger) -> None:
 
 
 def _delete_extras(account: _Account, context: PartOpener, listener: Listener, stop: StopRequest) -> int:
-    """Delete what a mirror is to delete, if nothing failed; returns how many files that is."""
+    """Delete the extras of a mirror, if nothing failed; returns how many files were deleted."""
     count = account.plan.count(Action.DELETE) if account.plan.options.mirror else 0
     if not count:
         return 0
@@ -514,7 +514,7 @@ def _delete_extras(account: _Account, context: PartOpener, listener: Listener, s
 
 
 def _not_tried(account: _Account, deleting: int) -> list[FileFailure]:
-    """What is planned is given to an engine. What is not must not look like success."""
+    """Failures for planned files that no engine was given: they must not look like success."""
     plan = account.plan
     planned = plan.count(Action.TRANSFER) + plan.count(Action.ADOPT) + deleting
     if account.given == planned:
@@ -537,7 +537,7 @@ def _failures(run: _Run) -> tuple[FileFailure, ...]:
 
 
 def _imbalance(run: _Run) -> list[FileFailure]:
-    """What is planned is transferred or failed. Anything else is a fault of ours, and must not look like success."""
+    """A failure if the counts do not add up: each planned file is transferred or failed; anything else is a bug."""
     planned = run.plan.count(Action.TRANSFER) + run.plan.count(Action.ADOPT) + run.brought
     done = sum(len(ledger.verified) for ledger in run.ledgers)
     failed = sum(len(ledger.failures) for ledger in run.ledgers)
@@ -550,7 +550,7 @@ def _imbalance(run: _Run) -> list[FileFailure]:
 
 
 def _with_way_out(failure: FileFailure) -> FileFailure:
-    """A copy that the service refused can always go through this machine: say how."""
+    """Add a hint: a copy that the service refused can always go through this machine."""
     if failure.code != FailureCode.COPY_SOURCE_REFUSED:
         return failure
     return replace(failure, hint="run it again with --relay: the bytes then stream through this machine")

@@ -33,21 +33,21 @@ _COPY_BYTES = 1 << 20
 
 
 class Kept(NamedTuple):
-    """A conflict whose destination's version is safe under another name: ``state`` is the copy as it was seen."""
+    """A conflict whose destination version is safe under another name: ``state`` is that of the copy."""
 
     action: FileAction
     state: FileState
 
 
 class Aside(NamedTuple):
-    """How :func:`set_aside` ended for each file."""
+    """The result of :func:`set_aside` for each file."""
 
     kept: list[Kept]
     failed: list[tuple[FileAction, FileFailure]]
 
 
 def adopted(part: LivePart) -> LivePart:
-    """The part that brings adopted versions to the source's end."""
+    """The part that copies adopted versions to the source's end."""
     return part.turned_round(
         replace(action, action=Action.TRANSFER, source=action.destination, destination=action.source)
         for action in part.actions
@@ -56,7 +56,7 @@ def adopted(part: LivePart) -> LivePart:
 
 
 def brought(part: LivePart, kept: Sequence[Kept]) -> LivePart:
-    """The part that brings to the source's end the copies that are not there already."""
+    """The part that copies to the source's end the set-aside versions that are not there already."""
     folders = _folders(part)
     moves = []
     for action, state in kept:
@@ -69,7 +69,8 @@ def brought(part: LivePart, kept: Sequence[Kept]) -> LivePart:
 def arrived(
     part: LivePart, kept: Sequence[Kept], failures: Mapping[str, FileFailure]
 ) -> tuple[list[Kept], list[tuple[FileAction, FileFailure]]]:
-    """Those whose copy is at both ends, and why others are left alone; ``failures`` are of the copies' way back."""
+    """The files whose copy is at both ends, and the failures of the others; ``failures`` are those of the copies' way
+    back to the source."""
     folders = _folders(part)
     there, missing = [], []
     for each in kept:
@@ -84,7 +85,7 @@ def arrived(
 def set_aside(part: LivePart, actions: Sequence[FileAction], engines: Iterable[Callable[[], Engine]]) -> Aside:
     """Copy the destination's version of each file to its name aside.
 
-    ``engines`` copy from blob to blob; each gets what the one before it could not.
+    ``engines`` copy from blob to blob; each gets the files that the previous one could not copy.
     """
     folders = _folders(part)
     if isinstance(folders.part.destination, LocalEnd):
@@ -93,24 +94,24 @@ def set_aside(part: LivePart, actions: Sequence[FileAction], engines: Iterable[C
 
 
 class _Folders(NamedTuple):
-    """A part as folders at both ends; ``file`` is the destination's name in its folder where the shape is file."""
+    """A part with folders at both ends; ``file`` is the destination's file name if the part is a single file."""
 
     part: LivePart
     file: str
 
     def path(self, action: FileAction) -> str:
-        """The destination's file."""
+        """The path of the destination's file."""
         return action.path or self.file
 
     def aside(self, action: FileAction) -> str:
-        """Its name aside."""
+        """The path that it is set aside under."""
         return sibling(self.path(action), action.aside or "")
 
 
 def _folders(part: LivePart) -> _Folders:
     if part.shape is Shape.FOLDER:
         return _Folders(part, "")
-    # A file that is a folder entry itself: what is beside it belongs to no entry, and is on no record.
+    # A part that is itself a folder entry and a single file: files beside it are in no entry, and not recorded.
     key = part.key._replace(path=part.key.path.rpartition("/")[0] if part.key.path else "..")
     end = part.destination
     name = end.root.name if isinstance(end, LocalEnd) else end.name.rpartition("/")[2]
@@ -128,7 +129,7 @@ def _parent(end: LiveEnd) -> LiveEnd:
 def _aside_there(
     folders: _Folders, end: RemoteEnd, actions: Sequence[FileAction], engines: Iterable[Callable[[], Engine]]
 ) -> Aside:
-    """Blobs: only the version that the plan saw is read, and only a name that is free is written."""
+    """Set blobs aside: reads only the version that the plan saw, and writes only to a free name."""
     waiting = {folders.path(action): action for action in actions}
     kept: list[Kept] = []
     failures: dict[str, FileFailure] = {}
@@ -152,7 +153,7 @@ def _aside_there(
 
 
 def _copy_seen(end: RemoteEnd, moved: Moved) -> FileState | None:
-    """The copy as the service shows it, an earlier run's as well; None unless it holds the version."""
+    """The copy as the service shows it, also an earlier run's; None unless it equals the version."""
     version = moved.source or moved.action.source
     state = moved.destination
     name = moved.action.target or ""
@@ -161,14 +162,14 @@ def _copy_seen(end: RemoteEnd, moved: Moved) -> FileState | None:
             blob = end.store.head(end.at(name))
             state = remote_state(blob) if blob else None
         if state is not None and version is not None:
-            # Equal sizes are not enough where neither has an MD5.
+            # Equal sizes are not enough if neither has an MD5.
             version, state = with_md5(end, moved.action.path, version), with_md5(end, name, state)
             return state if equal_content(state, version) is True else None
     return None
 
 
 def _aside_here(folders: _Folders, end: LocalEnd, actions: Sequence[FileAction]) -> Aside:
-    """Local files: a copy of the bytes, since a second link to them would change with the first."""
+    """Set local files aside: copies the bytes, since a hard link would change with the original."""
     found = Aside([], [])
     for action in actions:
         path = folders.path(action)
@@ -202,7 +203,7 @@ def _copy(end: LocalEnd, path: str, name: str, expected: FileState | None) -> Fi
 
 
 def _holds(end: LiveEnd, path: str, version: FileState) -> bool:
-    """Whether the file is there with the same bytes, as far as can be seen."""
+    """Whether the file exists with the same bytes, as far as can be seen."""
     state: FileState | None = None
     if isinstance(end, LocalEnd):
         state = hash_file(end.at(path))

@@ -1,7 +1,7 @@
-"""What an engine is: something that moves the files of a plan and tells what became of each.
+"""The interface of engines: an engine moves the files of a plan and reports the outcome of each.
 
-Three of them exist: ``direct`` (in this process), ``azcopy`` (a managed subprocess) and ``relay``
-(blob to blob through this machine). One contract suite checks that all give the same results.
+There are three: ``direct`` (in this process), ``azcopy`` (a managed subprocess) and ``relay``
+(blob to blob through this machine). One contract test suite checks that all give the same results.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from blobsync.plan.transfer_plan import FileAction, FileFailure
 
 
 class Moved(NamedTuple):
-    """One file that the engine believes moved.
+    """One file that the engine reports as moved.
 
-    ``source`` and ``destination`` are what each side is now, where the engine saw it itself (``direct``
-    and ``relay`` from the service's own answers). ``destination`` None means that a fresh look is needed.
-    ``source`` carries the MD5 of the bytes that were read. ``reused`` bytes of the file were at the destination
-    already, on record from an earlier run or as a part of the version before, and did not move.
+    ``source`` and ``destination`` are the present states, if the engine saw them itself (``direct`` and ``relay`` from
+    the service's responses). With ``destination`` None the destination has to be looked at. ``source`` has the MD5 of
+    the bytes that were read. ``reused`` bytes of the file were at the destination already, from an earlier run or
+    the previous version, and did not move.
     """
 
     action: FileAction
@@ -36,9 +36,9 @@ class MoveTask(NamedTuple):
     """Files of one part that are to be moved: every action is ``TRANSFER``.
 
     The engine reads ``part.source.at(action.path)`` and writes ``part.destination.at(action.target or action.path)``.
-    ``whole_folder`` says that these are all the files that the source folder holds. ``cap_mbps`` is megabits (10^6) a
-    second for the whole task. ``again``: these files failed before, and this is their one second try. The engine looks
-    for ``stop`` wherever the calling thread waits.
+    ``whole_folder``: these are all files of the source folder. ``cap_mbps`` is the limit for the whole task in megabits
+    (10^6) per second. ``again``: these files failed before, and this is their second attempt. The engine checks
+    ``stop`` wherever the calling thread waits.
     """
 
     part: LivePart
@@ -50,31 +50,31 @@ class MoveTask(NamedTuple):
 
 
 class MoveReport(Protocol):
-    """Hears of each file of a task once, from any thread, as soon as it is known what became of it: so a run that is
-    killed later has it on record."""
+    """Receives the outcome of each file once, from any thread, as soon as it is known, so that it is recorded even if
+    the run is killed later."""
 
     def file_moved(self, moved: Moved) -> None: ...
 
     def file_failed(self, action: FileAction, failure: FileFailure) -> None: ...
 
     def file_kept(self, action: FileAction, size: int) -> None:
-        """The file is not finished, and the next run goes on from ``size`` bytes of it that are at the destination,
-        on record. Comes in addition to a failure, or to nothing (interrupt)."""
+        """The file is not finished; the next run continues from ``size`` bytes of it, which are recorded as being at
+        the destination. Called in addition to ``file_failed``, or alone (interrupt)."""
         ...
 
     def stray(self, name: str) -> None:
-        """A name below the source that came along, or tried to, although the task does not have it. On this machine
-        nothing of it was kept; at a destination that is a container it stands now."""
+        """The engine copied, or tried to copy, a file that is not in the task; ``name`` is below the source. A local
+        copy was removed; in a container it remains."""
         ...
 
     def azcopy_job(self, job_id: str) -> None:
-        """azcopy's own name for what it did."""
+        """The id of an azcopy job."""
         ...
 
 
 @dataclass(slots=True)
 class CollectedReport:
-    """A report to be read when the engine is done."""
+    """A report that collects everything, to be read after the engine has ended."""
 
     moved: list[Moved] = field(default_factory=list)
     failed: list[tuple[FileAction, FileFailure]] = field(default_factory=list)
@@ -99,9 +99,9 @@ class CollectedReport:
 
 
 class Engine(Protocol):
-    """Moves one task's files. Failures of single files are reported, never raised.
+    """Moves the files of a task. Failures of single files are reported, never raised.
 
-    ``listener`` hears of bytes on their way. ``KeyboardInterrupt`` in the calling thread stops all work, cleans up and
+    ``listener`` is called for bytes under way. ``KeyboardInterrupt`` in the calling thread stops all work, cleans up and
     is raised again; the task's ``stop`` raises it there.
     """
 

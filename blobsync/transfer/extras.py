@@ -1,4 +1,4 @@
-"""Deletes what ``--mirror`` found at the destination only: the versions that the plan saw, and nothing else."""
+"""Deletes the extra files of a ``--mirror``: only the versions that the plan saw."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from blobsync.transfer.fresh_look import states_at_destination
 
 
 def delete(end: LiveEnd, deletions: Sequence[FileAction], seen: Callable[[int], None]) -> dict[str, str]:
-    """Delete, then look; returns why by the path of each that is not gone. ``seen`` as in ``survey``."""
+    """Delete, then look again; returns the reason by path for each file that remains. ``seen`` as in ``survey``."""
     failures = _delete_files(end, deletions) if isinstance(end, LocalEnd) else _delete_blobs(end, deletions)
     # No error is not proof of success.
     still_there = states_at_destination(
@@ -25,7 +25,7 @@ def delete(end: LiveEnd, deletions: Sequence[FileAction], seen: Callable[[int], 
 
 
 def _delete_blobs(end: RemoteEnd, deletions: Sequence[FileAction]) -> dict[str, str]:
-    """Only the versions that the plan saw: what somebody put there since is not extra."""
+    """Delete only the versions that the plan saw: a blob that was written since is not extra."""
     paths = {end.at(action.path): action.path for action in deletions}
     seen = {end.at(each.path): each.destination.etag for each in deletions if isinstance(each.destination, RemoteState)}
     return {paths.get(name, name): reason for name, reason in end.store.delete_many(list(paths), etags=seen).items()}
@@ -46,6 +46,6 @@ def _delete_files(end: LocalEnd, deletions: Sequence[FileAction]) -> dict[str, s
             folders.add(parent)
             parent = parent.rpartition("/")[0]
     for folder in sorted(folders, key=lambda path: path.count("/"), reverse=True):
-        # Only folders that the deletions left empty go.
+        # Remove only folders that the deletions left empty.
         below.remove_if_empty(relative_name(folder))
     return failures

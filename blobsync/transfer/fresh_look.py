@@ -1,8 +1,8 @@
-"""The look at the destination that decides about success.
+"""Looks at the destination after a transfer, which decides whether it succeeded.
 
-An engine's own report is never enough: a file counts as transferred when its destination was
-seen, after the transfer, with the size and the MD5 of the plan. The service's own answer to a write
-(the ETag and the MD5 it computed) is such a look; a listing or a HEAD afterwards is another.
+An engine's report is never enough: a file counts as transferred when its destination was
+seen, after the transfer, with the size and the MD5 of the plan. The service's response to a write
+(with the ETag and the MD5 it computed) is such a look; a listing or a HEAD afterwards is another.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd, with_md5
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer.engines import Moved
 
-# Below this many files single HEADs need fewer requests than a listing of the folder might.
+# Up to this many files single HEAD requests are fewer than a listing of the folder might take.
 _HEADS_AT_MOST = 64
 _HEAD_THREADS = 16
 
 
 def check_arrival(shown: str, moved: Moved, destination: FileState | None) -> FileFailure | None:
-    """Compare one file's destination, as it was seen, with what was to arrive; None when it is equal."""
+    """Compare a file's present destination with what was to arrive; None if they are equal."""
     if destination is None:
         return FileFailure(shown, FailureCode.MISSING_AFTER_TRANSFER, f"{shown}: is not at the destination", _AGAIN)
     source = moved.source or moved.action.source
@@ -56,7 +56,7 @@ _AGAIN = "run the same command again: verified files are skipped"
 def states_at_destination(
     end: LiveEnd, moved: Sequence[Moved], seen: Callable[[int], None], stop: StopRequest = NEVER
 ) -> Mapping[str, FileState]:
-    """The present state of each moved file's destination, by the action's path; absent ones are left out.
+    """The present state of each moved file's destination, by the action's path; missing files are left out.
 
     Raises ``KeyboardInterrupt`` when ``stop`` asks for that.
     """
@@ -71,7 +71,7 @@ def states_at_destination(
 def read_without_md5(
     end: RemoteEnd, moved: Sequence[Moved], states: Mapping[str, FileState]
 ) -> Mapping[str, FileState]:
-    """The same states, with the MD5 of what the blobs hold where the service keeps none and the source's is known."""
+    """The same states, with MD5s computed by reading blobs that have none, if the source's MD5 is known."""
     unknown = [each for each in moved if _needs_reading(each, states.get(each.action.path))]
     names = [each.action.target or each.action.path for each in unknown]
     found = side_by_side(
@@ -124,14 +124,14 @@ def _look_by_listing(end: RemoteEnd, names: dict[str, str], seen: Callable[[int]
 
 
 def _folder_of_all(names: Collection[str]) -> str:
-    """The deepest folder that has all of these blobs: what is beside it need not be listed."""
+    """The deepest folder that contains all of these blobs, so that nothing else is listed."""
     first, last = min(names), max(names)
     length = next((at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
     return first[: first.rfind("/", 0, length) + 1]
 
 
 def written_before(part: LivePart, action: FileAction) -> Moved | None:
-    """The file, where the destination has its content already, so that somebody wrote it and nobody told.
+    """The file, if the destination has its content although no engine reported it as moved.
 
     None if that is not certain.
     """
@@ -151,5 +151,5 @@ def written_before(part: LivePart, action: FileAction) -> Moved | None:
 
 
 def remote_state(blob: BlobInfo) -> RemoteState:
-    """What the plan remembers of a blob."""
+    """The plan's record of a blob."""
     return RemoteState(blob.size, blob.etag, blob.md5)

@@ -1,4 +1,4 @@
-"""What to say of a transfer that Ctrl-C ended: what is done, what is left, and what had moved for nothing."""
+"""The message after Ctrl-C: what is done, what is left, and what has to be moved again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _VERBS = {Route.UPLOAD: "sent", Route.DOWNLOAD: "fetched"}
 
 
 class ByteTally:
-    """Passes everything on to a listener, and adds up the bytes that move and those that need not; for any thread."""
+    """Passes every call on to a listener, and counts the bytes that moved or were reused. Thread-safe."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -60,10 +60,10 @@ class ByteTally:
 
 
 class Arrived(NamedTuple):
-    """What of a plan is there: files that are verified, and that are not looked at yet.
+    """The files of a plan that are at the destination: verified, and not looked at yet (``unsure``).
 
-    ``size`` are the bytes of both, which do not move a second time; ``kept`` those of unfinished files that the next
-    run goes on from.
+    ``size`` is the bytes of both, which do not move again; ``kept`` the bytes of unfinished files that the next run
+    continues from.
     """
 
     verified: int = 0
@@ -72,7 +72,7 @@ class Arrived(NamedTuple):
     kept: int = 0
 
     def and_also(self, ledgers: Sequence[Ledger]) -> Arrived:
-        """With what these accounts hold."""
+        """The sum with what these ledgers contain."""
         there = [moved for ledger in ledgers for moved in (*ledger.verified.values(), *ledger.pending.values())]
         return Arrived(
             self.verified + sum(len(ledger.verified) for ledger in ledgers),
@@ -83,7 +83,7 @@ class Arrived(NamedTuple):
 
 
 def cancelled(plan: TransferPlan, arrived: Arrived, there: int) -> TransferCancelledError:
-    """``there`` are all bytes that moved in this run or did not have to, those of unfinished files included."""
+    """``there`` is all bytes that moved or were reused in this run, including those of unfinished files."""
     total = plan.files_to_transfer
     rest = f", {arrived.unsure:,} moved but not yet verified" if arrived.unsure else ""
     left = total - arrived.verified - arrived.unsure
@@ -101,14 +101,14 @@ def _are(count: int) -> str:
 
 
 def kept_words(size: int) -> str:
-    """What is said of so many bytes that are on record."""
+    """The words for bytes of unfinished files that are recorded."""
     return f"{size:,} bytes of unfinished files are kept, and the next run goes on from there"
 
 
 def _again(plan: TransferPlan, size: int) -> str:
     if size <= 0:
         return ""
-    # azcopy tells totals only, so that files which it had finished may be among them.
+    # azcopy reports only totals, which may include files that it had finished.
     most = "up to " if plan.engine.name == "azcopy" else ""
     verb = _VERBS.get(plan.route, "copied")
     return f"; {most}{size:,} bytes of unfinished files were {verb} and will be {verb} again"

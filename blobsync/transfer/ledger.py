@@ -1,4 +1,4 @@
-"""Keeps the account of a transfer: what is verified, what failed, what still has to be looked at.
+"""The ledger of a transfer: what is verified, what failed, what still has to be looked at.
 
 Engines report from many threads; verified pairs go to the index while the transfer runs, so that a run
 that is killed has recorded what it finished.
@@ -24,8 +24,8 @@ from blobsync.store.ends import LocalEnd
 from blobsync.transfer.engines import Moved
 from blobsync.transfer.fresh_look import check_arrival
 
-# A run that is killed looks at what it moved in these last seconds once more. Each write waits for the disk, and what
-# moves files waits with it: at most so large a part of the time.
+# A run that is killed checks the files of these last seconds again. Each write waits for the disk, and so does the
+# thread that moves files: so at most this large a part of the time.
 _SAVE_SECONDS = 2.0
 _SAVE_SHARE = 0.05
 # A file that changed this shortly before it was read may change again within the same clock tick of its file
@@ -37,13 +37,13 @@ _COARSE_TICK_NS = 2_000_000_000
 
 @dataclass(slots=True)
 class Ledger:
-    """The account of one part. ``verified`` holds the moved files whose destination was seen to be right.
+    """The outcome of each file of one part. ``verified`` holds moved files whose destination was seen to be right.
 
-    A planned file is in one of ``verified``, ``pending`` and ``failures``, or nothing is known of it. What an engine
-    gave up stays failed until the file is given to an engine again. ``strangers`` are files that engines reported and
-    the plan does not name. ``kept`` are the bytes of unfinished files that the next run goes on from. ``records`` are
-    the index's between the roots of the part's key. ``now_ns`` is the clock of file times (nanoseconds since 1970),
-    ``steady`` one in seconds that is never set back.
+    A planned file is in one of ``verified``, ``pending`` and ``failures``, or nothing is known of it. A file that
+    failed stays failed until it is given to an engine again. ``strangers`` are files that engines reported although the
+    plan does not name them. ``kept`` is the bytes of unfinished files that the next run continues from. ``records`` are
+    those of the index between the roots of the part's key. ``now_ns`` is the clock of file times (nanoseconds since
+    1970), ``steady`` a monotonic one in seconds.
     """
 
     part: LivePart
@@ -68,9 +68,9 @@ class Ledger:
         self._opened_ns = self.now_ns()
 
     def moved(self, moved: Moved) -> bool:
-        """An engine has one file in place; whether that is news.
+        """Count a file that an engine has moved; returns whether it was not counted before.
 
-        Its own report counts only if it is the service's response.
+        The engine's report counts only if it is the service's response.
         """
         path = moved.action.path
         if self._is_stranger(moved.action) or path in self.verified or path in self.failures:
@@ -84,7 +84,7 @@ class Ledger:
         return news
 
     def seen(self, moved: Moved, destination: FileState | None) -> None:
-        """The destination was looked at: verified, or a failure."""
+        """Compare a destination that was looked at: verified, or a failure."""
         path = moved.action.path
         source = self._read(path, moved.source or moved.action.source)
         if source is not moved.source:
@@ -102,7 +102,7 @@ class Ledger:
         self._remember(path, source, destination)
 
     def failed(self, action: FileAction, failure: FileFailure) -> None:
-        """An engine gave one file up, whatever it said of it before."""
+        """Count a failed file, whatever the engine reported of it before."""
         if self._is_stranger(action):
             return
         with self._lock:
@@ -111,13 +111,13 @@ class Ledger:
             self.failures[action.path] = failure
 
     def unreported(self, actions: Iterable[FileAction]) -> list[FileAction]:
-        """Those of which no engine said what became of them."""
+        """The files that no engine has reported."""
         known = self.verified.keys() | self.pending.keys() | self.failures.keys()
         return [action for action in actions if action.path not in known]
 
     @property
     def kept_bytes(self) -> int:
-        """What the next run goes on from, of the files that are not there yet."""
+        """The bytes of unfinished files that the next run continues from."""
         there = self.verified.keys() | self.pending.keys()
         return sum(size for path, size in self.kept.items() if path not in there)
 
@@ -135,15 +135,15 @@ class Ledger:
         return True
 
     def record_unchanged(self) -> None:
-        """Pairs that were found equal by content are on record from now on."""
+        """Record pairs that were found equal by content."""
         for action in self.part.actions:
             if action.action is Action.UNCHANGED:
                 self._remember(action.path, action.source, action.destination)
         self.save()
 
     def record_settled(self, actions: Iterable[FileAction]) -> None:
-        """Where the destination's version is to stay, and cannot come to the source, the source's is taken account of:
-        only the destination counts as changed from then on, until the source changes again."""
+        """Record files where the destination's version is to stay, and cannot be copied to the source: from then on
+        only the destination counts as changed, until the source changes again."""
         for action in actions:
             if action.reason is not Reason.KEEP_DESTINATION:
                 continue
@@ -153,14 +153,14 @@ class Ledger:
         self.save()
 
     def forget(self, paths: Iterable[str]) -> None:
-        """These were deleted on purpose."""
+        """Remove the records of files that were deleted on purpose."""
         self.records.forget(self.part.key.at(path) for path in paths)
 
     def save(self) -> None:
         """Write what is verified to the index."""
         with self._lock:
             records, self._unsaved = self._unsaved, {}
-            # One thread is enough to wait.
+            # Other threads need not wait for this write.
             self._save_at = math.inf
         began = self.steady()
         self.records.put(records)
@@ -174,12 +174,12 @@ class Ledger:
             return False
         if not isinstance(shown, RemoteState) or shown.md5 is not None:
             return True
-        # The service computed no MD5: enough only where there is none to compare it with.
+        # The service computed no MD5: enough only if there is none to compare it with.
         return self.part.route is not Route.UPLOAD and (source is None or source.md5 is None)
 
     def _read(self, path: str, source: FileState | None) -> FileState | None:
-        """A local source with what it holds, as long as it is the same file; an upload is compared with that, also
-        where the engine did not read it itself."""
+        """A local source with its MD5, if the file is unchanged; an upload is compared with it, even if the engine did
+        not read the file itself."""
         if not isinstance(source, LocalState) or source.md5 is not None:
             return source
         assert isinstance(self.part.source, LocalEnd)
@@ -191,7 +191,7 @@ class Ledger:
         if near is None or not isinstance(remote, RemoteState):
             return
         if isinstance(near, LocalState) and source_is_near(self.part.route):
-            # When it was read is not known; it was not before this account was opened.
+            # The time of reading is not known, but it was not before this ledger was created.
             near = _distrust_fresh(near, self._opened_ns)
         with self._lock:
             self._unsaved[self.part.key.at(path)] = Record(near, remote)
@@ -210,7 +210,7 @@ def _not_the_planned_one(shown: str) -> FileFailure:
 
 
 def outdated(source: FileState, route: Route) -> FileState:
-    """A destination that last held what the source holds: no present one looks like it."""
+    """A record of the destination that equals no present file, so that it counts as changed."""
     if source_is_near(route):
         return RemoteState(source.size, "", source.md5)
     return LocalState(source.size, -1, -1, 0, source.md5)
@@ -223,7 +223,7 @@ def _distrust_fresh(near: LocalState, read_ns: int) -> LocalState:
 
 
 def retry_with(actions: Sequence[FileAction], states: dict[str, FileState | None]) -> list[FileAction]:
-    """The same actions for sources that look different now; those that are gone are left out."""
+    """The same actions with the present states of their sources; missing sources are left out."""
     again = []
     for action in actions:
         state = states.get(action.path)

@@ -1,4 +1,4 @@
-"""What killed runs left beside the destinations of downloads: it goes, unless this plan goes on from it."""
+"""Removes what killed runs left beside the destinations of downloads, unless this plan continues from it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from blobsync.store.ends import LocalEnd
 
 
 def tidy(records: RangeRecords | None, parts: Iterable[LivePart], engine: str) -> None:
-    """Remove the unfinished downloads that nothing will go on from; ``engine`` is what carries the plan.
+    """Remove unfinished downloads that nothing will continue; ``engine`` is the one that carries out the plan.
 
-    Of the plan's own files that is all but what the direct engine needs: another version, a file that does not move.
+    Of the plan's own files, only what the direct engine continues stays: not other versions or files that do not move.
     """
     if records is None:
         return
@@ -29,7 +29,7 @@ def tidy(records: RangeRecords | None, parts: Iterable[LivePart], engine: str) -
 
 
 def remove_unrecorded(records: RangeRecords | None, part: LivePart, actions: Sequence[FileAction]) -> None:
-    """Remove the part files that are on no record, in the folders of these files."""
+    """Remove part files without a record, in the folders of these files."""
     if isinstance(part.destination, LocalEnd):
         kept = {of.part for of, _ in records.all()} if records else set[str]()
         for folder in {part.destination.at(action.path).parent for action in actions}:

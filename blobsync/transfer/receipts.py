@@ -32,14 +32,14 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Deletions(Generic[_T]):
-    """What was deleted, and what an interrupt left unknown: asked for, and not looked at since."""
+    """Deleted files, and those of which an interrupt left it unknown: requested, but not looked at since."""
 
     gone: Sequence[_T]
     unsure: Sequence[_T]
 
 
 class CollectedReceipts:
-    """A transfer's receipt before it is written: the last batch is in memory, what came before on the disk."""
+    """A transfer's receipt before it is written: the last batch is in memory, earlier ones on disk."""
 
     def __init__(self, spill: Spill) -> None:
         self._files = _Entries(spill, _file)
@@ -48,17 +48,17 @@ class CollectedReceipts:
 
     @property
     def unsure(self) -> int:
-        """Deletions of which nothing is known."""
+        """The number of deletions whose outcome is unknown."""
         return len(self._unsure)
 
     def add(self, ledgers: Sequence[Ledger], deletions: Deletions[tuple[LivePart, FileAction]]) -> None:
-        """A batch has ended."""
+        """Add a batch that has ended."""
         self._files.add([(ledger.part, moved) for ledger in ledgers for moved in ledger.verified.values()])
         self._gone.add(deletions.gone)
         self._unsure.add(deletions.unsure)
 
     def write(self, folder: Path, result: TransferResult, *, interrupted: bool = False) -> Path:
-        """Write the receipt of ``result`` into ``folder`` and forget the oldest beyond the newest 1,000.
+        """Write the receipt of ``result`` into ``folder``, and remove all but the newest 1,000 receipts.
 
         Streamed: a million files need no second copy in memory. Raises ``OSError``.
         """
@@ -71,7 +71,7 @@ class CollectedReceipts:
 
 
 class _Entries(Generic[_T]):
-    """One list: ``form`` makes an entry of each thing that is added."""
+    """One list of the receipt; ``form`` converts each added item to an entry."""
 
     def __init__(self, spill: Spill, form: Callable[[_T], dict[str, object]]) -> None:
         self._earlier = Spool(spill, on_disk=True)
@@ -101,7 +101,7 @@ def write_removal(
     *,
     interrupted: bool = False,
 ) -> Path:
-    """The same for ``rm``; ``places`` are the URLs that it was about. Raises ``OSError``."""
+    """Write the receipt of an ``rm``; ``places`` are the URLs it was given. Raises ``OSError``."""
     head: dict[str, object] = {
         **_stamp(),
         "route": "rm",
@@ -140,7 +140,7 @@ def _write(folder: Path, head: Mapping[str, object], lists: Mapping[str, Iterato
 
 
 def read_receipt(folder: Path, name: str) -> dict[str, Any] | None:
-    """A receipt of ours, None where there is no such file any more. Raises ``LocalFileError``."""
+    """Read a receipt; None if the file does not exist any more. Raises ``LocalFileError``."""
     if not _OUR_NAME.fullmatch(name):
         return None
     file = folder / name
@@ -154,7 +154,7 @@ def read_receipt(folder: Path, name: str) -> dict[str, Any] | None:
 
 
 def upload_receipt(file: Path, end: RemoteEnd) -> str:
-    """Upload a receipt beside the data that it is about, as ``<folder or file>.receipts/<name>``.
+    """Upload a receipt beside the data that it describes, as ``<folder or file>.receipts/<name>``.
 
     Returns the blob's URL. Raises what the store raises.
     """
@@ -215,7 +215,7 @@ def _deletion(deleted: tuple[LivePart, FileAction]) -> dict[str, object]:
 
 
 def _replaced(was: FileState | None) -> dict[str, object] | None:
-    """What was at the destination before; the MD5 only where it was known."""
+    """The previous version at the destination; the MD5 only if it was known."""
     if was is None:
         return None
     etag = was.etag if isinstance(was, RemoteState) else None

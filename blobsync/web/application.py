@@ -43,7 +43,7 @@ def web_application(desk: Desk) -> Gate:
 
 
 def _show_login(request: Request) -> Response:
-    # Every user of this machine can ask for it: it does not tell where the project is.
+    # Every user of this machine can request it, so it does not say where the project is.
     return page(request, "login.html", login_file=desk_of(request).logins.file.name, wrong=False)
 
 
@@ -63,12 +63,12 @@ def _log_out(request: Request) -> Response:
 
 
 def _alive(request: Request) -> Response:
-    """For pages that have nothing to follow but whether the server is there."""
+    """Whether the server runs, for pages that have nothing else to follow."""
     return live_parts(request, dict)
 
 
 def _known(request: Request) -> Response:
-    """For a page that lost its stream: whether it may go on."""
+    """Whether a page that lost its stream is still logged in."""
     return Response(status_code=200)
 
 

@@ -22,15 +22,15 @@ WIDTH, HEIGHT = 1000, 160
 # Columns of the chart of the history: hours of the last two days, or days.
 _HOURS = 48
 _DAYS = 30
-# Nothing older is in a chart.
+# Charts show nothing older.
 CHART_SECONDS = _DAYS * 86400
 _STACK = {"upload": "up", "download": "down", "copy": "moved"}
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: ``parts`` are class, top and height; ``bytes`` and ``files`` are its sums, ``rate`` (bytes a second)
-    that of its fastest transfer."""
+    """One column: ``parts`` are (class, top, height); ``bytes`` and ``files`` are its sums, ``rate`` (bytes a second)
+    is that of its fastest transfer."""
 
     name: str
     x: float
@@ -43,7 +43,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class BytesChart:
-    """Bytes over time as columns, and how fast they moved as the ``line`` above them."""
+    """Bytes over time as columns, and the transfer rate as the ``line`` above them."""
 
     columns: tuple[Column, ...]
     most: int
@@ -53,7 +53,7 @@ class BytesChart:
 
 
 def bytes_chart(entries: Sequence[TransferEntry], now: float) -> BytesChart | None:
-    """What moved by hours of the last two days, or by days of the last month if anything is older; None for nothing."""
+    """Bytes by hour of the last two days, or by day of the last month if anything is older; None if nothing moved."""
     moved = [each for each in entries if each.bytes and each.began > now - CHART_SECONDS]
     if not moved:
         return None
@@ -92,13 +92,13 @@ def _column(name: str, x: float, width: float, entries: Sequence[TransferEntry],
             parts.append((look, round(top, 1), round(height, 1)))
     size = sum(each.bytes for each in entries)
     files = sum(each.transferred for each in entries)
-    # As the table below the chart has it: an average of an hour would be in no row of it.
+    # As in the table below the chart: the average of an hour would be in none of its rows.
     rate = max((each.bytes / each.seconds for each in entries if each.seconds), default=0.0)
     return Column(name, round(x + width * 0.1, 1), round(width * 0.8, 1), tuple(parts), size, rate, files)
 
 
 def _rates(columns: Sequence[Column], fastest: float) -> str:
-    """Where nothing moved there is no rate, so the line skips it."""
+    """The line of the rates; it skips columns in which nothing moved."""
     points = [
         f"{each.x + each.width / 2:.1f},{HEIGHT - each.rate / fastest * HEIGHT:.1f}" for each in columns if each.rate
     ]
@@ -106,7 +106,7 @@ def _rates(columns: Sequence[Column], fastest: float) -> str:
 
 
 def rate_curve(points: Sequence[RatePoint]) -> tuple[str, float]:
-    """The outline of the rate over time (seconds, bytes, bytes a second), for a polygon, and its highest value."""
+    """The outline of the rate over time (seconds, bytes, bytes a second), as a polygon, and its highest value."""
     if len(points) < 2:
         return "", 0.0
     start, end = points[0][0], points[-1][0]
@@ -120,7 +120,7 @@ _WIDTH, _HEIGHT = 600, 110
 
 
 def timeline(record: JobRecord, now: float) -> Markup:
-    """A job's state over time: a bar, and a list of the same, with the sizes that an elastic job had."""
+    """A job's state over time: a bar, and the same as a list, with the sizes of an elastic job."""
     spans = spans_of(record)
     begin = spans[0].start
     last = spans[-1].start if spans[-1].state.is_final else now
@@ -171,7 +171,7 @@ def _chart(
 ) -> dict[str, object]:
     begin = min(at for line in lines for at, _ in line[:1])
     whole = max(1.0, max(at for line in lines for at, _ in line[-1:]) - begin)
-    # One heartbeat is a level line.
+    # A single heartbeat is drawn as a level line.
     lines = [[*line, (line[0][0] + whole, line[0][1])] if len(line) == 1 else line for line in lines]
     points = [
         " ".join(

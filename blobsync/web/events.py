@@ -1,6 +1,6 @@
-"""Parts of a page that change while one looks: the server renders them, ``live.js`` puts them in their places.
+"""Live parts of a page: the server renders them and sends them to ``live.js``, which replaces their elements.
 
-The stream is server-sent events; each has a JSON object: the id of an element -> its new content.
+The stream is server-sent events; each is a JSON object: the id of an element -> its new content.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from starlette.responses import StreamingResponse
 
 from blobsync.web.app_state import desk_of
 
-# Seconds between two looks, and after which a line is sent although nothing changed.
+# Seconds between two checks, and after which a line is sent although nothing changed.
 _EVERY = 0.4
 _AT_LEAST = 10.0
 _TICK = 0.1
 
 
 def live_parts(request: Request, look: Callable[[], Mapping[str, str]], every: float = _EVERY) -> StreamingResponse:
-    """A stream of what ``look`` returns (parts by :func:`blobsync.web.render.fragment`), each when it is new.
+    """A stream of what ``look`` returns (parts by :func:`blobsync.web.render.fragment`); each is sent when it changes.
 
-    ``look`` runs in a thread of its own. A part named ``load`` is no content: the browser goes to that address of ours.
+    ``look`` runs in a thread of its own. A part named ``load`` is no content but a local address to load.
     """
 
     async def stream() -> AsyncIterator[str]:

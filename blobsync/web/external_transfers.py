@@ -1,4 +1,4 @@
-"""Transfers that other processes of this project run, such as those of the command line, as far as they tell."""
+"""Transfers that other processes of this project run, such as those of the command line."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from blobsync.plan.progress import Progress, RatePoint
 from blobsync.project.logbook import LogBook
 from blobsync.project.running import RunningTransfer
 
-# Seconds without news after which that is said.
+# Seconds without an update after which the page says so.
 _SILENT = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class OtherTransfer:
-    """One of them, as the templates of transfers show a :class:`WorkItem`. ``told`` is None until it has said
-    something, which takes half a second."""
+    """A transfer in the form in which the templates show a :class:`WorkItem`. ``told`` is None until its process has
+    reported something, which takes half a second."""
 
     entry: TransferEntry
     told: RunningTransfer | None
@@ -33,12 +33,12 @@ class OtherTransfer:
 
     @property
     def points(self) -> tuple[RatePoint, ...]:
-        """Those of the curve of its rate."""
+        """The points of the curve of its rate."""
         return () if self.told is None else self.told.points
 
     @property
     def id(self) -> str:
-        """That of the history."""
+        """Its id in the history."""
         return self.entry.id
 
     @property
@@ -48,22 +48,22 @@ class OtherTransfer:
 
     @property
     def progress(self) -> Progress | None:
-        """What it does now."""
+        """Its progress."""
         return None if self.told is None else self.told.progress
 
     @property
     def moving(self) -> Progress | None:
-        """The numbers, where there are any."""
+        """Its progress, if it has begun to move files."""
         return self.progress if self.progress is not None and self.progress.files_expected else None
 
     @property
     def seconds(self) -> float:
-        """How long it has moved, by its last point."""
+        """How long it has moved files, by its last point."""
         return self.points[-1][0] if self.points else 0.0
 
     @property
     def silence(self) -> str:
-        """For how long nothing was heard of it, where that is long."""
+        """How long it has not reported anything, if that is long; else empty."""
         return "" if self.told is None or self.told.silent < _SILENT else duration_text(self.told.silent)
 
     @property
@@ -73,8 +73,8 @@ class OtherTransfer:
 
 
 def other_transfers(book: LogBook, shown: Iterable[str], own: Iterable[int | None]) -> list[OtherTransfer]:
-    """Those that tell how far they are, and those of ``shown`` that run without a word; not those of the processes
-    ``own``. Newest first. Raises ``LocalFileError`` if the log cannot be read."""
+    """Transfers that report their progress, and those of ``shown`` that run without reporting, except those of the
+    processes ``own``. Newest first. Raises ``LocalFileError`` if the log cannot be read."""
     running, ours = book.running.all(), set(own)
     logged = [entry for entry in book.log.each([*running, *shown]) if entry.result == RUNNING]
     planned = [_as_entry(each) for each in running.values() if each.planning]
@@ -83,7 +83,7 @@ def other_transfers(book: LogBook, shown: Iterable[str], own: Iterable[int | Non
 
 
 def _as_entry(one: RunningTransfer) -> TransferEntry:
-    """The history will have it once something moves."""
+    """An entry like those that the history has after something has moved."""
     return TransferEntry(
         one.kind, one.paths, one.command, began=one.began, user=one.user, host=one.host, pid=one.pid, id=one.id
     )

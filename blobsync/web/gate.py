@@ -1,10 +1,10 @@
-"""What every request has to pass: its Host, its Origin, who asks, and for a change the token of our own page.
+"""Checks every request: its Host, its Origin, its login, and for a change the token of the form.
 
-A page of another site must neither read nor change anything. The name of the Host stops names that were pointed at this
-machine (DNS rebinding); the Origin stops forms and scripts of other pages, those of other servers on this machine
-included, which browsers take for the same site; the cookie is sent with neither (``SameSite=Strict``).
+A page of another site must neither read nor change anything. Checking the Host stops names that resolve to this
+machine (DNS rebinding); checking the Origin stops forms and scripts of other pages, including those of other servers
+on this machine, which browsers take for the same site; the cookie is sent with neither (``SameSite=Strict``).
 
-Other users of this machine reach the port, too. Whoever is not logged in is turned away before a form is read, since
+Other users of this machine reach the port, too. A request without a login is rejected before its form is read, since
 reading a large one takes seconds from the user.
 """
 
@@ -29,17 +29,17 @@ _HEADERS = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    # With no-referrer browsers hide the Origin of forms, which is checked here.
+    # With no-referrer browsers would hide the Origin of forms, which is checked here.
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-# An ssh -L on any port of the user's machine leads here under one of these names.
+# An ssh -L on any port of the user's machine leads here with one of these names.
 _HERE = ("127.0.0.1", "localhost", "::1")
 _OPEN = ("/static/", "/login")
 _LOOKS = ("GET", "HEAD")
-# Bytes of a form; templates of jobs are the longest. Who is not logged in sends a token and nothing else.
+# Bytes of a form; job templates are the longest. Without a login a form has a token and nothing else.
 _LARGEST_FORM = 1_000_000
 _LARGEST_LOGIN = 4_000
 _MOST_FIELDS = 20_000
@@ -49,19 +49,19 @@ LOG_IN = "You are not logged in to this blobsync. Open the page /login, which sa
 
 
 class TurnedAway(NamedTuple):
-    """Why a request is not answered."""
+    """Why a request is rejected."""
 
     status: int
     why: str
 
 
 def cookie_name(host: str) -> str:
-    """Cookies of one host are shared by all of its ports, so each port has a name of its own."""
+    """The name of the login cookie: all ports of a host share cookies, so each port has a name of its own."""
     return f"blobsync-{urlsplit(f'//{host}').port or 80}"
 
 
 def strange_sender(method: str, headers: Mapping[str, str]) -> TurnedAway | None:
-    """Why no page of ours can have sent this; None if one can. Header names are in lower case."""
+    """Why this request cannot come from one of our pages; None if it can. Header names are in lower case."""
     host, origin = headers.get("host", ""), headers.get("origin")
     try:
         parts = urlsplit(f"//{host}")
@@ -80,7 +80,7 @@ def strange_sender(method: str, headers: Mapping[str, str]) -> TurnedAway | None
 
 
 class Gate:
-    """ASGI middleware: lets only the user's own requests through, and gives every answer its headers."""
+    """ASGI middleware that lets only the user's own requests through, and adds headers to every response."""
 
     def __init__(self, app: ASGIApp, logins: Logins) -> None:
         self._app = app
@@ -128,7 +128,7 @@ class Gate:
 
 
 def _cookie(sent: str, name: str) -> str | None:
-    """The value of a cookie; ours have no quotes. ``http.cookies`` takes seconds for some headers of 60 kB."""
+    """The value of a cookie without quotes. ``http.cookies`` takes seconds for some headers of 60 kB."""
     for one in sent.split(";"):
         key, equals, value = one.strip().partition("=")
         if equals and key == name:
@@ -139,7 +139,7 @@ def _cookie(sent: str, name: str) -> str | None:
 async def _form(request: Request, largest: int) -> Mapping[str, str] | TurnedAway:
     """The fields of a form of at most ``largest`` bytes.
 
-    Of several with one name it is the last one, and all of them, by lines, as ``name[]``.
+    Of several fields with one name it has the last one, and all of them, as lines, under ``name[]``.
     """
     if request.headers.get("content-type", "").partition(";")[0] != "application/x-www-form-urlencoded":
         return TurnedAway(415, "Changes are made by forms.")

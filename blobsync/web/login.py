@@ -1,4 +1,4 @@
-"""Who may look: one-time tokens, the cookies that they are exchanged for, and the file that holds the next token."""
+"""Logins: one-time tokens, the cookies that they are exchanged for, and the file that holds the next token."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def _fresh() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One browser that has logged in. ``cookie`` says who it is, ``form_token`` that a form came from our own page."""
+    """One browser that has logged in. ``cookie`` identifies it, ``form_token`` proves that a form is from our page."""
 
     cookie: str = field(default_factory=_fresh, repr=False)
     form_token: str = field(default_factory=_fresh, repr=False)
 
     def wrote(self, form_token: str) -> bool:
-        """Whether a form with this token is from a page that this browser got from us."""
+        """Whether this is the form token of this login."""
         return hmac.compare_digest(self.form_token.encode(), form_token.encode())
 
 
 class LoginFile:
-    """The file that a browser opens to log in: for its owner only, it leads to the page with the token of the moment.
+    """The file that a browser opens to log in: readable by its owner only, it leads to the page with the present token.
 
-    The token is behind the ``#``: it is in no command line, and browsers send it to no server.
+    The token is behind the ``#``: it is in no command line, and browsers do not send it to a server.
     """
 
     def __init__(self, path: Path, address: str) -> None:
@@ -64,13 +64,13 @@ class LoginFile:
             raise LocalFileError(f"{self.path}: {error.strerror}", path=str(self.path)) from error
 
     def remove(self) -> None:
-        """No token of it is good for anything any more."""
+        """Remove the file; call it when its token is no longer valid."""
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
 
 
 class Logins:
-    """The browsers that have logged in to this server, and the token that lets the next one in, once."""
+    """The browsers that have logged in to this server, and the one-time token for the next one."""
 
     def __init__(self, file: LoginFile) -> None:
         self._file = file
@@ -85,11 +85,11 @@ class Logins:
 
     @property
     def file(self) -> Path:
-        """The file that does."""
+        """The file that contains this link."""
         return self._file.path
 
     def exchange(self, token: str) -> Visit | None:
-        """A visit for the token of the moment, which is good for nothing after it; None for any other text."""
+        """Exchange the present token for a login, which invalidates the token; None for any other text."""
         if not hmac.compare_digest(self.token.encode(), token.encode()):
             return None
         self._renew()
@@ -98,7 +98,7 @@ class Logins:
         return visit
 
     def find(self, cookie: str) -> Visit | None:
-        """The visit that has this cookie."""
+        """The login that has this cookie."""
         return self._visits.get(cookie)
 
     def forget(self, visit: Visit) -> None:
@@ -106,7 +106,7 @@ class Logins:
         self._visits.pop(visit.cookie, None)
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """End all logins."""
         self._visits.clear()
         self._file.remove()
 

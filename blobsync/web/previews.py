@@ -1,7 +1,6 @@
-"""What the beginning of a file shows: text, a picture, or bytes. Whoever named or wrote the file is not trusted.
+"""Previews of the beginning of a file: text, a picture, or bytes. Names and content of files are not trusted.
 
-The kind is decided by the bytes; what a service calls a blob's type counts for nothing. SVG is text here: it can hold
-scripts.
+The bytes decide the kind; a blob's content type is ignored. SVG is shown as text: it can contain scripts.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ PICTURE_BYTES = 20_000_000
 _HEX_BYTES = 256
 _JSON_LINES = ("jsonl", "ndjson")
 _TABLES = ("csv", "tsv", *_JSON_LINES)
-# Of a table.
+# Limits of a table.
 _ROWS, _COLUMNS, _CELL_CHARS = 500, 60, 300
 _PICTURES = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -48,14 +47,14 @@ class Preview:
 
 
 def picture_type(data: bytes) -> str | None:
-    """The type of a picture that browsers show and that holds no scripts; None for anything else."""
+    """The type of a picture that browsers show and that cannot contain scripts; None for anything else."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "image/webp"
     return next((name for start, name in _PICTURES if data.startswith(start)), None)
 
 
 def preview_of(beginning: Beginning, name: str = "") -> Preview:
-    """How to show it; as a table where ``name`` says that it is one (.csv, .tsv, .jsonl, .ndjson) and the text is."""
+    """The preview; a table if ``name`` has such an ending (.csv, .tsv, .jsonl, .ndjson) and the text is one."""
     data = beginning.data[:TEXT_BYTES]
     if not data:
         return Preview("empty")
@@ -73,7 +72,7 @@ def _table(text: str, name: str, *, cut: bool) -> Preview | None:
     if kind not in _TABLES:
         return None
     if cut:
-        # The last line may end in the middle.
+        # The last line may be incomplete.
         text = text[: text.rfind("\n") + 1]
     try:
         found = list(islice(_json_rows(text) if kind in _JSON_LINES else _csv_rows(text, kind), _ROWS + 2))
@@ -82,7 +81,7 @@ def _table(text: str, name: str, *, cut: bool) -> Preview | None:
     if len(found) < 2 or not found[0]:
         return None
     columns, *rows = ([_cell(value) for value in row[:_COLUMNS]] for row in found)
-    # A row that is too short has empty cells; one that is longer has columns without a name.
+    # A row that is too short gets empty cells; for one that is longer, columns without a name are added.
     width = max(map(len, (columns, *rows)))
     whole = [tuple(row + [""] * (width - len(row))) for row in (columns, *rows[:_ROWS])]
     return Preview("table", "", cut or len(rows) > _ROWS, whole[0], tuple(whole[1:]))
@@ -95,7 +94,7 @@ def _csv_rows(text: str, kind: str) -> Iterator[list[str]]:
 
 
 def _json_rows(text: str) -> Iterator[list[Any]]:
-    """The keys, in the order in which they first appear, then the values; ``ValueError`` where a line is no object."""
+    """The keys, in the order of first appearance, then the values; ``ValueError`` if a line is no object."""
     lines = list(islice((line for line in text.splitlines() if line.strip()), _ROWS + 1))
     found = [parse_object(line) for line in lines]
     keys = list(dict.fromkeys(key for each in found for key in each))
@@ -116,10 +115,10 @@ def _hex(data: bytes) -> Iterator[str]:
 
 
 def changed_lines(before: Preview, after: Preview) -> list[tuple[str, str]]:
-    """The difference of two texts as lines with a class: ``gone``, ``new``, ``same`` or ``place``; none for others."""
+    """The difference of two texts as lines with a class: ``gone``, ``new``, ``same`` or ``place``; else empty."""
     if before.kind != "text" or after.kind != "text":
         return []
-    # The last line of a text that was cut may end in the middle.
+    # The last line of a text that was cut may be incomplete.
     old, new = (each.text[: each.text.rfind("\n") + 1] if each.cut else each.text for each in (before, after))
     found = content.changed_lines(old, new, context=2) or []
     classes = {"-": "gone", "+": "new", "@": "place"}

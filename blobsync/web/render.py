@@ -1,6 +1,6 @@
-"""Renders pages from templates, which escape every text; the navigation.
+"""Renders pages from templates, which escape every text; and the navigation.
 
-No secret is in a page unless it was asked for.
+No page contains a secret unless the user asked for it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from blobsync.web.source import Source
 
 
 class NavigationPlace(NamedTuple):
-    """One of them: its name, its address, the name of its picture in ``icons.svg``, and where else its pages are."""
+    """An item of the navigation: its name, address and icon (in ``icons.svg``), and other addresses of its pages."""
 
     name: str
     path: str
@@ -45,7 +45,7 @@ PLACES = (
 
 
 def place_of(address: str) -> NavigationPlace:
-    """Where an address belongs: to the place with an address that it begins with; to the first one otherwise."""
+    """The navigation item whose address is a prefix of ``address``; else the first one."""
     return next(
         (each for each in PLACES[1:] if any(_is_below(address, own) for own in (each.path, *each.more))), PLACES[0]
     )
@@ -87,7 +87,7 @@ def _templates(reveals: bool) -> Environment:
 
 
 def _without_secrets(value: Any) -> Any:
-    """Each value by itself: a password that is a word of HTML, such as "hidden", would break the whole page."""
+    """Redact each value by itself: a password that is a word of HTML, such as "hidden", would break the whole page."""
     return redact_answer(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -97,7 +97,7 @@ def moment(seconds: float) -> str:
 
 
 def age_text(at: float) -> str:
-    """How long ago a listing was, in the words of ``status``, but not to the second: no text that changes is sent."""
+    """The age of a listing, in the words of ``status``, but not to the second, so that the text seldom changes."""
     ago = ago_text(at)
     return "listed just now" if ago == _NOW else f"as of {ago}"
 
@@ -109,28 +109,28 @@ def ago_text(at: float) -> str:
 
 
 def matched_pieces(line: str, wanted: str) -> list[tuple[str, bool]]:
-    """A line in pieces, each with whether it is what was looked for, in whatever case."""
+    """A line in pieces, each with whether it matches ``wanted``, ignoring case."""
     pieces = re.split(f"({re.escape(wanted)})", redact_answer(line), flags=re.IGNORECASE)
     return [(piece, bool(number % 2)) for number, piece in enumerate(pieces) if piece]
 
 
 def address_text(url: str) -> str:
-    """A URL as a place: without its scheme."""
+    """A URL without its scheme."""
     return url.partition("://")[2] or url
 
 
 def breakable_text(text: str) -> Markup:
-    """A path or a URL, escaped, that a browser breaks after its slashes."""
+    """A path or a URL, escaped, with line breaks allowed after its slashes."""
     return escape(redact_answer(text)).replace("/", Markup("/<wbr>"))
 
 
 def fragment(template: str, *, reveals: bool = False, **values: Any) -> str:
-    """A part of a page. ``reveals``: it has a link that was asked for, which is a secret."""
+    """Render a part of a page. ``reveals``: it has a link that the user asked for, which is a secret."""
     return _templates(reveals).get_template(template).render(**values)
 
 
 def through_of(source: Source, own: Source) -> dict[str, str]:
-    """What links and forms of a page need to stay with a cluster that is not the server's ``own``."""
+    """Parameters that keep the links and forms of a page at a cluster other than the server's ``own``."""
     if source is own:
         return {"through": "", "through_first": "", "through_cluster": ""}
     query = urlencode({"cluster": source.cluster_name})
@@ -138,10 +138,10 @@ def through_of(source: Source, own: Source) -> dict[str, str]:
 
 
 def page(request: Request, template: str, *, code: int = 200, reveals: bool = False, **values: Any) -> HTMLResponse:
-    """A whole page. ``reveals`` as with :func:`fragment`."""
+    """Render a whole page. ``reveals`` as with :func:`fragment`."""
     visit = getattr(request.state, "visit", None)
     own = desk_of(request).source
-    # Set by pages that can be about another cluster.
+    # Set by pages that may be about another cluster.
     source: Source = getattr(request.state, "source", own)
     text = fragment(
         template,

@@ -1,4 +1,4 @@
-"""Starts the server: on 127.0.0.1 or a Unix socket of the user's own, and shows it to the browser."""
+"""Starts the server on 127.0.0.1 or on the user's own Unix socket, and opens it in the browser."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from blobsync.web.transfer_tasks import Works
 
 USUAL_PORT = 8737
 _LOOPBACK = "127.0.0.1"
-# Seconds that answers under way get when the server is stopped.
+# Seconds that requests under way get when the server is stopped.
 _PATIENCE = 2
 
 
@@ -34,7 +34,7 @@ class Listening:
     path: Path | None = None
 
     def open(self) -> socket.socket:
-        """The socket, listening. Raises ``UsageError`` if the place is taken."""
+        """The listening socket. Raises ``UsageError`` if the port or path is in use."""
         if self.path is not None:
             return _unix(self.path)
         wanted = USUAL_PORT if self.port is None else self.port
@@ -78,7 +78,7 @@ def _unix(path: Path) -> socket.socket:
 
 
 def _remove_dead(path: Path) -> None:
-    """A socket file whose server was killed; whatever else is there stays, and binding fails."""
+    """Remove a socket file whose server was killed; anything else stays, and binding fails."""
     if not path.is_socket():
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
@@ -89,7 +89,7 @@ def _remove_dead(path: Path) -> None:
 
 
 def show_in_browser(address: str, environ: Mapping[str, str]) -> bool:
-    """Open ``address`` where there is a browser with a window; False where there is none."""
+    """Open ``address`` in a browser with a window; False if there is none."""
     if (
         not any(environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
         and os.uname().sysname == "Linux"
@@ -104,9 +104,9 @@ def show_in_browser(address: str, environ: Mapping[str, str]) -> bool:
 def serve_pages(
     source: Source, listening: Listening, folder: Path, open_browser: Callable[[str], bool]
 ) -> Iterator[str]:
-    """Serve until Ctrl-C; yields what to tell the user. ``folder`` is for the file that logs the browser in.
+    """Serve until Ctrl-C; yields messages for the user. ``folder`` is for the file that logs the browser in.
 
-    ``open_browser`` gets the address of that file, and says whether there is a browser.
+    ``open_browser`` gets the address of that file, and returns whether there is a browser.
     """
     place = listening.open()
     port = place.getsockname()[1] if listening.path is None else USUAL_PORT

@@ -1,4 +1,4 @@
-"""From where pages open the project."""
+"""How pages open the project."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from blobsync.project.logbook import LogBook
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """From where pages open the project: as the command line did that started them.
+    """How pages open the project: as the command line did that started the server.
 
-    ``folder`` is the current folder, ``cluster`` what -c chose, ``cluster_name`` the cluster that it came to.
+    ``folder`` is the current folder, ``cluster`` the value of -c, ``cluster_name`` the cluster that was chosen.
     """
 
     root: Path
@@ -37,9 +37,9 @@ class Source:
         from_cluster: str | None = None,
         changes: Mapping[str, Any] | None = None,
     ) -> Project:
-        """For one request, since a project is for one thread at a time. Raises ``ConfigError``.
+        """Open the project for one request, since it is for one thread at a time. Raises ``ConfigError``.
 
-        ``changes`` are those of a form, in place of -p and -n of the command line.
+        ``changes`` are those of a form, instead of -p and -n of the command line.
         """
         through = self.through(cluster)
         return Project.open(
@@ -51,7 +51,7 @@ class Source:
         )
 
     def through(self, cluster: str | None) -> Source:
-        """The same project, seen through that cluster; -p and -n of the command line are for the one it chose."""
+        """The same project with that cluster; -p and -n of the command line apply only to the cluster that -c chose."""
         if not cluster or cluster == self.cluster_name:
             return self
         return replace(self, cluster=cluster, cluster_name=cluster, overrides={})
@@ -66,8 +66,8 @@ class Source:
 
 
 def look_through(request: Request, cluster: str | None) -> Source:
-    """The source of a page that is about that cluster (None: the one of the command line); its links and forms keep to
-    it. Raises ``UsageError`` where there is none of that name."""
+    """The source of a page about that cluster (None: the one of the command line); its links and forms stay with it.
+    Raises ``UsageError`` if there is no cluster of that name."""
     source: Source = request.app.state.desk.source
     found = source.through(cluster)
     if found is not source and found.cluster_name not in source.clusters():
@@ -77,6 +77,6 @@ def look_through(request: Request, cluster: str | None) -> Source:
 
 
 def source_of(request: Request) -> Source:
-    """As the address or the form says; see :func:`look_through`."""
+    """The source that the address or the form names; see :func:`look_through`."""
     form: Mapping[str, str] = request.state.form
     return look_through(request, form.get("cluster") or request.query_params.get("cluster"))

@@ -1,6 +1,6 @@
-"""What is looked at beside the pages: they do not wait for a walk of all files, or for a long listing.
+"""Caches what takes long to find out, so that pages do not wait for a walk of all files or a long listing.
 
-A board looks in a thread of its own and holds what is known so far: how folder entries stand, or what a folder has.
+A board looks in a thread of its own and keeps what is known so far: the status of folder entries, or of a folder.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from blobsync.project.folders import FolderStatus
 from blobsync.project.status import ProjectStatus
 from blobsync.web.source import Source
 
-# Seconds after which a page looks again by itself.
+# Seconds after which a page looks again.
 _STALE = 3.0
-# A listing that is older is renewed while somebody looks at it (seconds), where it is not long (blobs).
+# A listing older than this many seconds, of at most so many blobs, is renewed while a page shows it.
 _AGED = 60.0
 _SHORT = 20_000
-# Folders that somebody looked at; each keeps its names.
+# Maximum number of folders to keep; each keeps its names.
 _KEPT = 8
 
 T = TypeVar("T")
 Hear = Callable[[Progress], None]
-# ``fresh``, and who is told how far it is -> what is known, perhaps several times.
+# Takes ``fresh`` and a progress callback; yields what is known, perhaps several times.
 Look = Callable[[bool, Hear], Iterable[T]]
 
 
 @dataclass(frozen=True, slots=True)
 class Standing(Generic[T]):
-    """What is known: ``status`` of ``at`` (seconds since 1970), whether somebody looks right now, or why nobody can."""
+    """What is known: ``status`` as of ``at`` (seconds since 1970), whether a look is under way, or why it failed."""
 
     status: T | None = None
     at: float = 0.0
@@ -45,7 +45,7 @@ class Standing(Generic[T]):
 
 
 class Board(Generic[T]):
-    """Looks in a thread of its own, once at a time."""
+    """Looks in a thread of its own, one look at a time."""
 
     def __init__(self, look: Look[T]) -> None:
         self._ask = look
@@ -58,7 +58,7 @@ class Board(Generic[T]):
         return self._known
 
     def renew(self, *, fresh: bool = False, patience: float = 0.0) -> Standing[T]:
-        """Look again, unless it was just done, and wait up to ``patience`` seconds; ``fresh`` lists the containers."""
+        """Look again, unless it was just done; wait up to ``patience`` seconds. ``fresh`` lists the containers."""
         with self._lock:
             if not self._known.looking and (fresh or time.time() - self._known.at > _STALE):
                 self._known = replace(self._known, looking=True, seen=0)
@@ -67,7 +67,7 @@ class Board(Generic[T]):
             return self._known
 
     def outdate(self) -> None:
-        """Something was moved: the next look counts."""
+        """Call after files have moved: the next look is not skipped."""
         with self._lock:
             self._known = replace(self._known, at=0.0)
 
@@ -92,7 +92,7 @@ class Board(Generic[T]):
 
 
 class Boards:
-    """Those of the project, one for each cluster that somebody looks through, and of folders."""
+    """The boards of the project, one per cluster, and of its folders."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -100,12 +100,12 @@ class Boards:
         self._folders: dict[tuple[str, str], Board[FolderStatus]] = {}
 
     def of(self, source: Source) -> Board[ProjectStatus]:
-        """How the folder entries of the cluster of ``source`` stand."""
+        """The status of the folder entries of the cluster of ``source``."""
         with self._lock:
             return self._projects.setdefault(source.cluster_name, Board(_status_of(source)))
 
     def folder(self, source: Source, path: str) -> Board[FolderStatus]:
-        """What the folder ``path`` of the project has."""
+        """The content of the folder ``path`` of the project."""
         key = (source.cluster_name, path)
         with self._lock:
             board = self._folders.pop(key, None) or Board(_folder_of(source, path))
@@ -115,7 +115,7 @@ class Boards:
         return board
 
     def outdate(self) -> None:
-        """Something was moved: the next look at each counts."""
+        """Call after files have moved: the next look of each board is not skipped."""
         with self._lock:
             boards: list[Board[Any]] = [*self._projects.values(), *self._folders.values()]
         for board in boards:
@@ -139,7 +139,7 @@ def _folder_of(source: Source, path: str) -> Look[FolderStatus]:
             place = f"{project.root}/{path}"
             status = None
             for status in project.folder(place, fresh=fresh, on_progress=hear):
-                # What was known is better than a beginning.
+                # The previous status is better than an incomplete one.
                 if status.whole or not was_whole:
                     yield status
             was_whole = True
