@@ -16,14 +16,14 @@ from blobsync.local.errors import naming
 from blobsync.spread.shared_store import CLAIM_SECONDS, SharedStore
 
 _OWNER = "owner"
-# So often a claim is renewed, and a sign of life given.
+# Seconds between two renewals of a claim, and between two heartbeats.
 BEAT_SECONDS = CLAIM_SECONDS / 4
-# How long a beat that is under way is waited for (seconds) where nobody wants to wait.
+# How long to wait for a heartbeat that is under way (seconds) when the end is hurried.
 _LAST_BEAT_SECONDS = 2.0
 
 
 class CoordinatorLock:
-    """From the beginning of a ``with`` block to its end. ``holder`` is a UUID: whoever has the same is the same parent,
+    """Held during a ``with`` block. ``holder`` is a UUID: a coordinator that has the same one is the same coordinator,
     started again."""
 
     def __init__(self, place: SharedStore, holder: str, *, beat: float = BEAT_SECONDS) -> None:
@@ -36,7 +36,7 @@ class CoordinatorLock:
         self._thread = threading.Thread(target=self._beat, daemon=True)
 
     def __enter__(self) -> CoordinatorLock:
-        """Raises ``SpreadBusyError`` where somebody else has the claim."""
+        """Raises ``SpreadBusyError`` if somebody else has the claim."""
         if not self._place.claim(_OWNER, self._holder):
             raise SpreadBusyError(
                 f"another command moves files to this folder with --nodes at this moment: it has {self._place.shown}",
@@ -45,7 +45,7 @@ class CoordinatorLock:
         return self
 
     def show(self, signs: SharedStore) -> None:
-        """From now on workers see that the parent lives, by its signs at the place of their shards."""
+        """Start the heartbeat at the store of the shards, so that workers see that the coordinator is alive."""
         self._signs = signs
         self._say()
         self._thread.start()
@@ -57,23 +57,23 @@ class CoordinatorLock:
             self.end()
             self._place.release(_OWNER, self._holder)
             return
-        # What ended the block is told, and not that the place cannot be reached: the claim runs out by itself.
+        # Keep the exception that ended the block, not that the store cannot be reached: the claim expires by itself.
         with suppress(BlobsyncError):
             self.end(hurried=True)
             self._place.release(_OWNER, self._holder)
 
     def end(self, *, hurried: bool = False) -> None:
-        """Workers end: nothing is left to do. ``hurried``: a place that cannot be reached is not waited for, now and
-        from now on."""
+        """Let workers end: nothing is left to do. ``hurried``: do not wait for a store that cannot be reached, from now
+        on."""
         if hurried:
             self._place.hurry()
             self._signs.hurry()
         if self._over.is_set() or not self._thread.is_alive():
-            # It was never shown, or has ended: the place may be gone.
+            # The heartbeat never started, or has ended: the store may be gone.
             return
         self._over.set()
         self._thread.join(_LAST_BEAT_SECONDS if hurried else None)
-        # A detached parent's SAS does not let it remove anything.
+        # The SAS of a detached coordinator does not allow it to delete anything.
         self._signs.write("alive", b"")
 
     def _beat(self) -> None:
@@ -82,7 +82,7 @@ class CoordinatorLock:
                 self._place.claim(_OWNER, self._holder)
                 self._say()
             except BlobsyncError:
-                # The next round tries again; workers are patient.
+                # The next heartbeat tries again; workers are patient.
                 continue
 
     def _say(self) -> None:
@@ -90,10 +90,10 @@ class CoordinatorLock:
 
 
 class OwnerLock:
-    """One parent at a time of this project, on machines that share its state folder. Entering gives the UUID under
-    which it claims, the same each time, so that the next one after one that was killed need not wait.
+    """Allows one coordinator of this project at a time, on machines that share its state folder. Entering returns the
+    UUID of its claims, the same each time, so that the coordinator after one that was killed need not wait.
 
-    The kernel releases the lock when its holder dies.
+    The kernel releases the lock when the process ends.
     """
 
     def __init__(self, file: Path) -> None:
@@ -101,7 +101,7 @@ class OwnerLock:
         self._stream: IO[str] | None = None
 
     def __enter__(self) -> str:
-        """Raises ``SpreadBusyError`` where another process has the lock."""
+        """Raises ``SpreadBusyError`` if another process has the lock."""
         with naming(self._file):
             stream = self._file.open("a+", encoding="utf-8")
         try:

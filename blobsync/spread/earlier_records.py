@@ -1,5 +1,5 @@
-"""What workers have told a parent that is gone, so that nothing of it moves again: files, for the index, and blocks of
-large files that nobody has committed."""
+"""Records of workers whose coordinator was killed, so that nothing is moved again: moved files, for the index, and
+blocks of large files that are not committed."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from blobsync.transfer.engines import Moved
 from blobsync.transfer.fresh_look import states_at_destination
 from blobsync.transfer.ledger import Ledger
 
-# Between two looks whether workers have given their shards up.
+# Seconds between two checks whether workers have given up their shards.
 _LOOK_SECONDS = 0.3
 
 
 class EarlierBlocks:
-    """Blocks of large files that are at the destination, in no blob. Whether they still are, the commit tells."""
+    """Blocks of large files that were put but not committed. Whether they still exist shows at the commit."""
 
     def __init__(self) -> None:
         self._files: dict[tuple[str, ...], tuple[FileState, dict[int, str]]] = {}
 
     def add(self, shard: Shard, ids: Mapping[int, str]) -> None:
-        """Those that a range's workers have named, by number."""
+        """Add the blocks that a range's workers have named, by number."""
         (action,) = shard.actions
         assert action.source is not None
         key = _key(shard.source, shard.destination, action)
@@ -48,7 +48,7 @@ class EarlierBlocks:
         self._files[key] = action.source, {**known, **ids}
 
     def take(self, part: LivePart, action: FileAction) -> Mapping[int, str]:
-        """Those of the version that is to move; once."""
+        """Remove and return the blocks of the version that is to move."""
         found = self._files.pop(_key(end_text(part.source), end_text(part.destination), action), None)
         return found[1] if found is not None and is_same_version(action.source, found[0]) else {}
 
@@ -58,8 +58,8 @@ def _key(source: str, destination: str, action: FileAction) -> tuple[str, ...]:
 
 
 class Merged(NamedTuple):
-    """How many files the records tell of, the first number that no shard has had, and blocks of unfinished files.
-    ``anything``: workers may have moved files, so that a plan that was made before is out of date."""
+    """The number of files in the records, the first unused shard number, and blocks of unfinished files. ``anything``:
+    workers may have moved files, so that a plan that was made before is out of date."""
 
     files: int
     next_number: int
@@ -74,9 +74,9 @@ def recall(
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Take back all shards from the workers of a parent that is gone, and wait until they have given them up: what they
-    write later nobody would hear of. A worker that hangs is waited for as long as its claim lasts. ``holder`` claims
-    for the new parent."""
+    """Take back all shards from the workers of a coordinator that was killed, and wait until they have given them up:
+    nobody would read what they write later. A worker that hangs is waited for until its claim expires. ``holder`` is
+    that of the new coordinator's claims."""
     left = set(place.names("shards")) - set(place.names("done"))
     for name in left:
         place.write(f"done/{name}", b"")
@@ -89,9 +89,9 @@ def recall(
 
 
 def merge_records(place: SharedStore, parts: Sequence[LivePart], records: Callable[[IndexKey], PairIndex]) -> Merged:
-    """Take over what was moved, then remove the shards that are left: the files are planned anew.
+    """Record moved files in the index, then remove the remaining shards: their files are planned again.
 
-    The index then has them as each side was when it was moved; whether they still are is for the next look.
+    The index then has the states at the time of the move; the next survey detects later changes.
     """
     count = record_files(place, parts, records)
     pieces = place.names("records")
@@ -101,7 +101,7 @@ def merge_records(place: SharedStore, parts: Sequence[LivePart], records: Callab
         with suppress(FormatError):
             shard = read_shard(place.read(f"shards/{name}") or b"")
             if shard.order is not None and not shard.order.only_read:
-                # No file is whole without the parent's commit.
+                # No file is complete without the coordinator's commit.
                 blocks.add(shard, _named(place, _of_shard(pieces, name), shard))
         place.remove(f"shards/{name}")
     for folder in ("records", "done", "refused"):
@@ -111,9 +111,9 @@ def merge_records(place: SharedStore, parts: Sequence[LivePart], records: Callab
 
 
 def record_files(place: SharedStore, parts: Sequence[LivePart], records: Callable[[IndexKey], PairIndex]) -> int:
-    """Bring the files that workers have moved to the index; how many. Nothing of the place changes.
+    """Record in the index the files that workers have moved; returns how many. Changes nothing in the store.
 
-    What they say is looked at first. Also those of which no worker could say so, as far as their content shows it.
+    Each is verified first. Includes files that a worker wrote without a record, if their content shows it.
     """
     by_ends = _by_ends(parts)
     pieces = place.names("records")
@@ -142,8 +142,8 @@ def record_files(place: SharedStore, parts: Sequence[LivePart], records: Callabl
 
 
 def leave_told(place: SharedStore, *, files: bool) -> bool:
-    """Remove all of the place but what tells the next run which blocks of unfinished files are there, and with
-    ``files`` which files have moved. Whether there is anything. Only when no worker is there any more."""
+    """Remove everything from the store except the blocks of unfinished files and, with ``files``, the moved files,
+    which the next run needs. Returns whether there is anything. Call it only when no worker is left."""
     left = {}
     pieces = place.names("records")
     for name in place.names("shards"):
@@ -171,21 +171,21 @@ def _of_shard(pieces: Sequence[str], name: str) -> list[str]:
 
 def _told(place: SharedStore, pieces: Sequence[str], account: ShardAccount) -> Iterator[Moved]:
     for answer in _answers(place, pieces, account.shard):
-        # One that tells of a file twice, or of a failure, says nothing.
+        # Ignore a record that names a file twice, or a failure.
         with suppress(FormatError):
             if isinstance(answer, FileRecord):
                 yield account.moved(answer)
 
 
 def _look(ledger: Ledger, told: Sequence[Moved]) -> int:
-    """Record what is as the workers say: the version of a blob that the service gave them, and what this machine reads
-    of its own files. How many."""
+    """Record files whose present states are as the workers reported: the version of a blob, and what this machine reads
+    of its own files. Returns how many."""
     part = ledger.part
     states: Mapping[str, FileState] = {}
     if isinstance(part.destination, RemoteEnd):
         told = [each for each in told if isinstance(each.destination, RemoteState)]
         states = states_at_destination(part.destination, told, lambda count: None)
-        # Nobody else can make a version of a blob with the same ETag.
+        # No other version of a blob can have the same ETag.
         told = [each for each in told if _etag(each.destination) == _etag(states.get(each.action.path))]
     files = [file_to_read(part.source, part.destination, each) for each in told]
     read = side_by_side(lambda file: hash_file(file) if file else None, files, reading_threads())
@@ -201,10 +201,10 @@ def _etag(state: FileState | None) -> str | None:
 
 
 def _record_unsaid(part: LivePart, records: PairIndex) -> int:
-    """Files that a worker wrote and was lost before it said so: only the planned version at a destination that is not
-    what the plan saw. Without that a source which changes meanwhile would make somebody else's version of it.
+    """Record files that a worker wrote before it was lost, without a record: only if the destination has the planned
+    version and changed since the plan. Unrecorded, it would look like somebody else's version once the source changes.
 
-    Not those of an upload: what the planned version held nobody knows.
+    Not for uploads: the content of the planned version is unknown.
     """
     ledger = Ledger(part, records)
     if isinstance(part.source, RemoteEnd):
@@ -224,7 +224,7 @@ def _written(part: LivePart, source: RemoteEnd) -> Iterator[tuple[FileAction, Fi
         if there is None or planned is None or there.size != planned.size or there == action.destination:
             continue
         if planned.md5 is None:
-            # It was moved as it was, and only its content tells.
+            # It was moved unchanged, and only its content shows that.
             read = with_md5(source, action.path, planned).md5
             found = with_md5(end, action.target or action.path, there) if isinstance(end, RemoteEnd) else there
             if read is None or found.md5 != read:
@@ -233,7 +233,7 @@ def _written(part: LivePart, source: RemoteEnd) -> Iterator[tuple[FileAction, Fi
 
 
 def _has_changed(end: LocalEnd, action: FileAction) -> bool:
-    """Only what appeared there since the plan is worth being read."""
+    """Whether the local file changed since the plan, so that it is worth reading."""
     with suppress(OSError):
         found = LocalState.of(os.stat(end.at(action.target or action.path)))
         return not (isinstance(action.destination, LocalState) and action.destination.same_file(found))
@@ -253,6 +253,6 @@ def _answers(place: SharedStore, pieces: Sequence[str], shard: Shard) -> Iterato
     for piece in pieces:
         body = place.read(f"records/{piece}") or b""
         for line in body.decode("utf-8", "replace").splitlines():
-            # One that is no record says nothing.
+            # Ignore lines that are no records.
             with suppress(FormatError):
                 yield read_answer(line, shard.route)

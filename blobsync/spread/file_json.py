@@ -1,4 +1,4 @@
-"""What shards and records say of a file, as JSON, and the gate through which it comes back.
+"""Files in shards and records as JSON, and the validation when they are read.
 
 A shard or a record may come from another machine. Each name, number and text is checked here before anything uses it;
 ``FormatError`` says what is wrong.
@@ -17,24 +17,24 @@ from blobsync.local.names import blob_problem, local_problem
 from blobsync.store.protocol import MAX_BLOB_BYTES
 from blobsync.store.rest.xml import BadAnswerError, checked_etag
 
-# Characters. Names, ETags and messages are far shorter, also if each character is escaped.
+# Characters. Names, ETags and messages are far shorter, even if each character is escaped.
 LONGEST_LINE = 64 << 10
 LONGEST_TEXT = 2000
 _LONGEST_SHOWN = 200
 
 _MD5 = re.compile("[0-9a-f]{32}")
-# It goes into a header: Hot, Cool, Cold, Archive, P10, ...
+# The tier goes into a header: Hot, Cool, Cold, Archive, P10, ...
 _TIER = re.compile("[A-Za-z0-9]{0,32}")
-# Of times and inodes: what 64 bits hold.
+# Limit of times and inodes: 64 bits.
 _LONG = 1 << 63
 
 
 class FormatError(ValueError):
-    """A line that is not of this format, or says what must not be."""
+    """A line that is not in this format, or has an invalid value."""
 
 
 def object_of(line: str) -> dict[str, Any]:
-    """One line as an object."""
+    """Parse one line as a JSON object."""
     if len(line) > LONGEST_LINE:
         raise FormatError(f"a line has more than {LONGEST_LINE:,} characters")
     try:
@@ -44,7 +44,7 @@ def object_of(line: str) -> dict[str, Any]:
 
 
 def text_of(values: Mapping[str, Any], key: str) -> str:
-    """A text without NUL that is not too long."""
+    """A string without NUL that is not too long."""
     found = values.get(key)
     if not isinstance(found, str) or len(found) > LONGEST_LINE or "\x00" in found:
         raise FormatError(f"{key} is not a text")
@@ -52,7 +52,7 @@ def text_of(values: Mapping[str, Any], key: str) -> str:
 
 
 def message_of(values: Mapping[str, Any], key: str) -> str:
-    """A sentence for the user: on one line, without secrets or control characters."""
+    """A message for the user: one line, without secrets or control characters."""
     found = redact(text_of(values, key)[:LONGEST_TEXT])
     return found if found.isprintable() else found.encode("unicode_escape").decode()
 
@@ -66,12 +66,12 @@ def size_of(values: Mapping[str, Any], key: str, most: int = MAX_BLOB_BYTES) -> 
 
 
 def shown_name(name: str) -> str:
-    """A name of any length and characters, for messages."""
+    """A name of any length and characters, made fit for messages."""
     return f"{name[:_LONGEST_SHOWN]!a}"
 
 
 def name_of(values: Mapping[str, Any], key: str, *, local: bool) -> str:
-    """A name that stays below the folder that it is joined to, at a ``local`` end or in a container."""
+    """A name that stays below its folder, at a ``local`` end or in a container."""
     found = text_of(values, key)
     problem = "is empty" if not found else local_problem(found) if local else blob_problem(found)
     if found.startswith("/"):
@@ -82,7 +82,7 @@ def name_of(values: Mapping[str, Any], key: str, *, local: bool) -> str:
 
 
 def state_json(state: FileState | None) -> dict[str, Any] | None:
-    """A state as :func:`state_of` reads it."""
+    """A state as JSON, for :func:`state_of`."""
     if state is None:
         return None
     md5 = state.md5.hex() if state.md5 else None
@@ -93,7 +93,7 @@ def state_json(state: FileState | None) -> dict[str, Any] | None:
 
 
 def state_of(values: Mapping[str, Any], key: str, *, local: bool) -> FileState | None:
-    """What one side is; None for "not there". ``local``: a file of this machine, else a blob."""
+    """The state of one side; None if the file does not exist. ``local``: a file of this machine, else a blob."""
     found = values.get(key)
     if found is None:
         return None

@@ -1,8 +1,8 @@
-"""The account of large files that are cut into ranges: what workers told of each, and its one commit in the end.
+"""Large files that are cut into ranges: collects what workers report of each, and commits it once.
 
-Nothing stands under a file's name before that. Who puts the blocks of an upload and who reads it for its MD5 are two
-workers, and this machine reads it as well: the commit is made only where all have read the same. Blocks that somebody
-else's commit of the same blob dropped are put once more.
+Nothing appears under a file's name before the commit. The blocks of an upload are put by one worker and the file is
+read for its MD5 by another, and this machine reads it as well: it is committed only if all have read the same. Blocks
+that somebody else's commit of the same blob dropped are put once more.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from blobsync.spread.shard_account import OwnReading, ShardAccount
 from blobsync.store.ends import LocalEnd
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 
-# How often the blocks of a file are put.
+# How often the blocks of a file are put at most.
 _TIMES = 2
 
 
 class OwnFile(NamedTuple):
-    """What this machine read of a file; None where it could not, or where it changed meanwhile."""
+    """What this machine read of a file; None if it could not, or if the file changed meanwhile."""
 
     state: LocalState | None
 
 
 @dataclass(slots=True)
 class _CutFile:
-    """``open`` of its shards are not at their end. ``there`` are the ids of blocks that an earlier run has put, ``put``
-    and ``read`` those of all of its blocks, as whoever put them and whoever read the file has them. ``own`` is what
-    this machine read itself, ``waits`` whether nothing but that is missing."""
+    """``open`` is the number of unfinished shards. ``there`` are the ids of blocks that an earlier run has put, ``put``
+    and ``read`` those of all blocks, by the workers that put them and by the worker that read the file. ``own`` is what
+    this machine read itself, ``waits`` whether only that is missing."""
 
     action: FileAction
     open: int
@@ -56,14 +56,14 @@ class _CutFile:
 
     @property
     def reused(self) -> int:
-        """The bytes of ``there``."""
+        """The number of bytes in ``there``."""
         size = size_of_file(self.action)
         return sum(block_bytes(size, index) for index in self.there)
 
 
 class LargeFiles:
-    """Those of one task. Their ranges have ``about`` so many bytes; 0: no file is cut. ``earlier`` are blocks that a
-    run before this one has put, and ``reading`` reads sources here."""
+    """The large files of one task. Ranges have about ``about`` bytes; 0: no file is cut. ``earlier`` are blocks that an
+    earlier run has put, and ``reading`` reads sources on this machine."""
 
     def __init__(
         self,
@@ -84,22 +84,22 @@ class LargeFiles:
         self._again_later: list[Shard] = []
 
     def takes(self, action: FileAction) -> bool:
-        """Whether the file is cut."""
+        """Whether to cut the file."""
         route = self._part.route
         if action.source is None or route is Route.DOWNLOAD or not is_cut(action.source.size, self._about):
             return False
-        # A part that is one file has no name below its end, and needs none.
+        # A part that is a single file has no name below its end, and needs none.
         return can_be_in_shard(action, route) or (not action.path and action.target is None)
 
     def cut(self, action: FileAction) -> tuple[Shard, ...]:
-        """The shards of a file."""
+        """Cut a file into shards."""
         shards = self._cut(action, self._earlier.take(self._part, action))
         if isinstance(self._part.source, LocalEnd):
             self._reading.begin(self._part.source.at(action.path), lambda own: self._read_here(action.path, own))
         return shards
 
     def there(self, shard: Shard) -> Mapping[int, str]:
-        """Which blocks of a range need not be put, with their ids."""
+        """The blocks of a range that need not be put, by number, with their ids."""
         order = shard.order
         if order is None or order.only_read:
             return {}
@@ -107,7 +107,7 @@ class LargeFiles:
         return {index: there[index] for index in range(*order.blocks) if index in there}
 
     def heard(self, account: ShardAccount, record: FileRecord) -> None:
-        """A range has come to its end. Raises ``FormatError`` for what cannot be about it."""
+        """Handle the record of a finished range. Raises ``FormatError`` if it does not match."""
         file = self._file_of(account.shard)
         if record.failure is not None:
             account.failed(record)
@@ -120,12 +120,12 @@ class LargeFiles:
         (file.read if account.shard.order.only_read else file.put).update(account.named)
 
     def has_failed(self, account: ShardAccount) -> bool:
-        """Whether the file of this shard cannot come to a good end any more: then its other shards are for nothing."""
+        """Whether the file of this shard has failed, so that its other shards are useless."""
         return self._file_of(account.shard).failure is not None
 
     def ended(self, account: ShardAccount, said: str) -> tuple[Shard, ...]:
-        """Nothing more will be heard of a shard; ``said`` is why, where it has no record. With the last one the file is
-        reported. Returns shards that are to be carried out in their place."""
+        """Handle the end of a shard; ``said`` is the reason, if it has no record. The last one reports the file.
+        Returns shards that are to be carried out in their place."""
         file = self._file_of(account.shard)
         file.open -= 1
         if account.left:
@@ -134,7 +134,7 @@ class LargeFiles:
         return () if file.open else self._conclude(file)
 
     def again(self) -> tuple[Shard, ...]:
-        """Shards that are to be carried out once more, since the last call."""
+        """Shards that are to be carried out again, since the last call."""
         shards, self._again_later = tuple(self._again_later), []
         return shards
 
@@ -177,7 +177,7 @@ class LargeFiles:
         return commit_blocks(self._part, file.action, ids, file.md5)
 
     def _is_other_here(self, file: _CutFile) -> bool:
-        """Whether the version that moved is still there, and holds something else than the worker that read it says."""
+        """Whether the version that moved is still there, with other content than the worker that read it reported."""
         own = file.own.state if file.own is not None else None
         planned = file.action.source
         return own is not None and isinstance(planned, LocalState) and own.same_file(planned) and own.md5 != file.md5
@@ -202,6 +202,6 @@ class LargeFiles:
         return shards
 
     def _failed(self, file: _CutFile, code: FailureCode, message: str, hint: str | None) -> None:
-        """The first failure of a file is the one that is told."""
+        """Only the first failure of a file is reported."""
         if file.failure is None:
             file.failure = FileFailure(self._part.shown(file.action), code, message, hint)

@@ -1,7 +1,7 @@
-"""What a worker on this machine is told in private, over its standard input: ends, credentials, limits.
+"""Orders that a worker on this machine gets in private, over its standard input: ends, credentials, limits.
 
-One line of JSON with secrets in it, which stands in no file, argument or environment. A shard names files only; where
-they lie is said here.
+One line of JSON with secrets, which are in no file, argument or environment. A shard names files only; their locations
+are in the orders.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, S
 
 VERSION = 1
 
-# What the transports read of an environment; a proxy's URL may hold a password.
+# The environment variables that transports read; a proxy's URL may hold a password.
 _FOR_TRANSPORT = (
     *("ssl_cert_file", "requests_ca_bundle", "blobsync_transport", "blobsync_outage_seconds", "no_proxy"),
-    # Whose programs of this machine may be connected to.
+    # Names users whose programs on this machine may be connected to.
     *(TRUSTED_HOSTS_VARIABLE.lower(), "sudo_uid"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class LocalOrders:
-    """A folder of this machine, and what no link may lead a write out of."""
+    """A folder of this machine; symlinks must not lead a write out of ``boundary``."""
 
     root: Path
     boundary: tuple[Path, ...]
@@ -40,7 +40,7 @@ class LocalOrders:
 
 @dataclass(frozen=True, slots=True)
 class RemoteOrders:
-    """A folder of a container. ``credential`` is ``key``, ``sas`` or ``token``; tokens are asked for when needed."""
+    """A folder of a container. ``credential`` is ``key``, ``sas`` or ``token``; tokens are requested when needed."""
 
     container: ContainerUrl
     name: str
@@ -53,8 +53,8 @@ EndOrders = LocalOrders | RemoteOrders
 
 @dataclass(frozen=True, slots=True)
 class WorkerOrders:
-    """``processes`` is how many workers share this machine, ``cap_mbps`` (10^6 bits per second) the share of one,
-    ``environ`` what its transport reads, ``state`` where this project keeps what earlier runs left on record."""
+    """``processes`` is the number of workers on this machine, ``cap_mbps`` (10^6 bits per second) the limit of one,
+    ``environ`` the variables for its transport, ``state`` this project's folder with the records of earlier runs."""
 
     source: EndOrders
     destination: EndOrders
@@ -65,7 +65,7 @@ class WorkerOrders:
 
 
 def remote_orders(container: ContainerUrl, name: str, signer: Signer) -> RemoteOrders:
-    """What a worker needs in order to sign as ``signer`` does."""
+    """The orders with which a worker can sign as ``signer`` does."""
     if isinstance(signer, SharedKeySigner):
         return RemoteOrders(container, name, "key", signer.key)
     if isinstance(signer, SasSigner):
@@ -74,7 +74,7 @@ def remote_orders(container: ContainerUrl, name: str, signer: Signer) -> RemoteO
 
 
 def signer_of(orders: RemoteOrders, ask_token: Callable[[], tuple[Secret, float]]) -> Signer:
-    """What signs a worker's requests. Raises ``CredentialError``, ``ValueError``."""
+    """The signer of a worker's requests. Raises ``CredentialError``, ``ValueError``."""
     if orders.credential == "token":
         return BearerSigner(ask_token)
     if orders.secret is None:
@@ -94,7 +94,7 @@ def transport_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def orders_line(orders: WorkerOrders) -> str:
-    """The line itself: a secret."""
+    """The orders as one line, which is a secret."""
     return json.dumps(
         {
             "blobsync_orders": VERSION,
@@ -122,7 +122,7 @@ def _end_values(end: EndOrders) -> dict[str, Any]:
 
 
 def read_orders(line: str) -> WorkerOrders:
-    """The orders of a parent of the same version. Raises ``ValueError``, which quotes nothing."""
+    """Read the orders of a coordinator of the same version. Raises ``ValueError``, which quotes nothing."""
     values = parse_object(line)
     if values.get("blobsync_orders") != VERSION:
         raise ValueError(f"not orders of version {VERSION}")
@@ -143,8 +143,8 @@ def _end_of(values: Mapping[str, Any]) -> EndOrders:
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """The answer to a worker that asked for a credential: the secret (None: there is none) and when it ends (seconds
-    since 1970), or why there is no answer."""
+    """The response to a worker's request for a credential: the secret (None: there is none) and when it expires
+    (seconds since 1970), or the error."""
 
     secret: Secret | None = None
     ends: float = 0.0
@@ -152,7 +152,7 @@ class Handed:
 
 
 def handed_line(handed: Handed) -> str:
-    """The line itself: a secret."""
+    """The response as one line, which is a secret."""
     if handed.problem is not None:
         problem = handed.problem
         return json.dumps({"refused": problem.code.value, "message": problem.message, "hint": problem.hint})
@@ -160,7 +160,7 @@ def handed_line(handed: Handed) -> str:
 
 
 def read_handed(values: Mapping[str, Any]) -> Handed:
-    """What :func:`handed_line` wrote."""
+    """Read the output of :func:`handed_line`."""
     if "refused" in values:
         code = FailureCode(values["refused"])
         kinds = (LoginRequiredError, SasExpiredError, SasPermissionError)

@@ -1,8 +1,8 @@
-"""Whether a node sees the same files as the machine that made the plan: a probe file tells.
+"""Checks with a probe file whether a node sees the same files as the machine that made the plan.
 
-It is a file of our own in the folder that files are read from or written to, there for as long as the transfer lasts:
-nobody else changes it. Where that folder takes no new file, files that are to move tell: size, time and inode of a file
-are the same wherever its file system is mounted. Any of them may change meanwhile, so one that is the same is enough.
+It is our own file in the source or destination folder for as long as the transfer lasts: nobody else changes it. If
+that folder cannot be written to, files that are to move are compared: size, time and inode of a file are the same
+wherever its file system is mounted. Any of them may change meanwhile, so one that is the same is enough.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from blobsync.plan.transfer_plan import Action, FileAction
 from blobsync.store.ends import LocalEnd
 
 _TEXT_LENGTH = 32
-# How many files that are to move are named where there can be no file of our own.
+# How many files that are to move are named if there can be no probe file.
 _MOST_FILES = 16
 
 
 class OwnProbe:
-    """A file of our own in ``folder``. Its name is that of the transfer's ``place``: the command that is run again
-    after one that was killed removes it in the end.
+    """A probe file in ``folder``. Its name is derived from the transfer's ``place``, so that a command that is run
+    again after it was killed removes the file in the end.
 
-    Until then it leaves the text as it is, because the job of the killed command may go on: a worker that this job
-    starts again looks for the text that the job was submitted with.
+    Until then it keeps the content, because the job of the killed command may still run: a worker that this job
+    restarts compares it with the content at the time of submission.
     """
 
     def __init__(self, folder: Path, place: str) -> None:
         self._file = folder / f"{PROBE_PREFIX}{place}"
 
     def write(self) -> Mapping[str, Any]:
-        """What every node has to find there. Raises ``LocalFileError``."""
+        """Write the file; returns what every node has to find. Raises ``LocalFileError``."""
         with naming(self._file):
             self._file.parent.mkdir(parents=True, exist_ok=True)
             text = self._left_behind()
@@ -58,14 +58,14 @@ class OwnProbe:
         return text if re.fullmatch("[0-9a-f]+", text) else None
 
     def remove(self) -> None:
-        """Safe to repeat."""
+        """Remove the file; idempotent."""
         with suppress(OSError):
             self._file.unlink()
 
 
 def source_probe(own: OwnProbe, end: LocalEnd, actions: Iterable[FileAction]) -> Mapping[str, Any] | None:
-    """What every node has to find at the source of an upload: ``own``, or files that are to move. None where nothing
-    can tell, and nothing moves."""
+    """What every node has to find at the source of an upload: ``own``, or files that are to move. None if neither is
+    possible, and nothing moves."""
     try:
         return own.write()
     except LocalFileError:
@@ -74,7 +74,7 @@ def source_probe(own: OwnProbe, end: LocalEnd, actions: Iterable[FileAction]) ->
 
 
 def files_probe(end: LocalEnd, actions: Iterable[FileAction]) -> Mapping[str, Any]:
-    """Those that were left alone for the longest time: they are the least likely to change now."""
+    """The files that are unchanged for the longest time: they are the least likely to change now."""
     moving = (
         (action.source.mtime_ns, action.path, action.source)
         for action in actions
@@ -90,7 +90,7 @@ def files_probe(end: LocalEnd, actions: Iterable[FileAction]) -> Mapping[str, An
 
 
 def probe_problem(probe: Mapping[str, Any] | None) -> str | None:
-    """What a node finds wrong with a probe, as a sentence; None where it sees the same files."""
+    """Why a node does not see the same files, as a sentence; None if it does."""
     if probe is None:
         return None
     if "own" in probe:
@@ -105,7 +105,7 @@ def probe_problem(probe: Mapping[str, Any] | None) -> str | None:
 
 
 def remove_probe(probe: Mapping[str, Any] | None) -> None:
-    """By whoever carried the transfer out in the place of the command that wrote it. Safe to repeat."""
+    """Remove the probe file, in the place of the command that wrote it. Idempotent."""
     own = (probe or {}).get("own")
     file = Path(own["file"]) if own else None
     if file is not None and is_temporary(file.name) and probe_problem(probe) is None:

@@ -1,7 +1,7 @@
-"""The direct engine on every core: worker processes move the shards of a task, this one keeps the account.
+"""The direct engine on every core: worker processes move the shards of a task, and this one counts their records.
 
-Success is what the account says: a file without a record is a failure, whatever a worker did. A worker that is killed
-loses nothing; what it had not reported goes to another one.
+A file without a record is a failure, whatever a worker did. When a worker is killed, another one gets the files that it
+had not reported.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from blobsync.spread.worker_pipe import Credentials, WorkerLostError, WorkerPipe
 from blobsync.transfer.engines import Engine, MoveReport, MoveTask
 from blobsync.transfer.fresh_look import written_before
 
-# Seconds that interrupted workers have to clean up before they are ended.
+# Seconds that interrupted workers get to clean up before they are killed.
 _STOP_PATIENCE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSource:
-    """How workers are got: how many for so many files of so many bytes, and what each needs."""
+    """How to start workers: how many for so many files of so many bytes, and what each needs."""
 
     size: Callable[[int, int], int]
     credentials: Credentials
@@ -43,7 +43,7 @@ class WorkerSource:
 
 
 class ProcessEngine:
-    """Uploads, downloads, and copies from server to server, by several processes of this machine."""
+    """Uploads, downloads, and copies from server to server, with several processes of this machine."""
 
     name = "direct"
 
@@ -56,8 +56,8 @@ class ProcessEngine:
         *,
         state: StateDir | None = None,
     ) -> None:
-        """``alone`` is the engine of this process, for what is not worth a worker. ``size`` says how many processes
-        get so many files of so many bytes. ``state`` has what earlier runs left on record."""
+        """``alone`` is the engine of this process, for work that is not worth a worker. ``size`` returns the number of
+        processes for so many files of so many bytes. ``state`` contains the records of earlier runs."""
         self._alone = alone
         self._source = WorkerSource(size, credentials, runner or SubprocessRunner(), state)
 
@@ -77,7 +77,7 @@ class ProcessEngine:
 
 
 class _Run:
-    """One task: a thread for each worker, and what they share."""
+    """One task: a thread for each worker, and their shared state."""
 
     def __init__(
         self, task: MoveTask, report: MoveReport, listener: Listener, source: WorkerSource, workers: int
@@ -100,9 +100,9 @@ class _Run:
         self._no_worker: BlobsyncError | None = None
 
     def work(self, actions: Sequence[FileAction]) -> list[FileAction]:
-        """Returns the files that no worker could be started for; all others are reported."""
+        """Returns the files for which no worker could be started; all others are reported."""
         shards = cut(self._task.part, actions, self._workers)
-        # The heaviest first, so that none of them is what all others wait for at the end.
+        # The heaviest first, so that none of them is still running when all others have ended.
         self._waiting = sorted(map(ShardAccount, shards), key=lambda account: account.shard.weight)
         try:
             for _ in range(self._workers):
@@ -153,7 +153,7 @@ class _Run:
                 self._changed.notify_all()
 
     def _take(self) -> ShardAccount | None:
-        """The heaviest shard; None where there is none left, nor one that may come back from a lost worker."""
+        """The heaviest shard; None if none is left, nor one that may come back from a lost worker."""
         with self._changed:
             while not self._waiting and self._busy and not self._stopping:
                 self._changed.wait()
@@ -237,7 +237,7 @@ class _Run:
             self._report.file_moved(as_seen_here(part.destination, moved))
             return
         action = account.failed(record)
-        # The worker that was lost may have moved it, and only its record went with it.
+        # The lost worker may have moved it without being able to report it.
         if account.attempt > 1 and failure.code is FailureCode.CHANGED_MEANWHILE:
             there = written_before(part, action)
             if there is not None:
@@ -253,7 +253,7 @@ class _Run:
             self._fail_waiting(failure)
 
     def _fail_waiting(self, failure: FileFailure) -> None:
-        """What failed now fails every file: those that no worker has yet are not begun."""
+        """Every file would fail in this way: do not begin those that no worker has yet."""
         with self._changed:
             waiting, self._waiting = self._waiting, []
         for account in waiting:
@@ -265,7 +265,7 @@ class _Run:
             self._report.file_failed(action, FileFailure(shown, code, message, hint))
 
     def _redo(self, account: ShardAccount, how: str) -> None:
-        """Another worker gets what is left of a shard, or it is given up."""
+        """Give the rest of a shard to another worker, or give it up."""
         if self._stopping:
             return
         account.take_back(self._listener)
@@ -288,7 +288,7 @@ class _Run:
             self._changed.notify_all()
 
     def _interrupt(self) -> None:
-        """Workers clean up as after Ctrl-C; records that they still send count."""
+        """Stop the workers, which clean up as after Ctrl-C; records that they still send count."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""What a worker answers: one record for each file of a shard, and what it says besides. Pure.
+"""The answers of a worker: one record for each file of a shard, and messages. Does no I/O.
 
     {"blobsync_records": 1}                                          the first line: the worker has its orders
     {"path": "a/b.jpg", "source": {...}, "destination": {...}}       moved; the states as the worker saw them
@@ -13,7 +13,7 @@
     {"ask": "token", "end": "source"}                                a worker here needs a credential anew
     {"done": 3}                                                      the shard of this number is at its end
 
-A record says what a worker believes. Its reader keeps the account of the shard: a file without a record is not moved,
+A record says what a worker believes. Its reader checks it: a file without a record is not moved,
 and a record of a file that the shard does not have is an error of the worker.
 """
 
@@ -38,14 +38,14 @@ VERSION = 1
 _MOST = 1 << 62
 # Seconds; no request waits longer for its answer.
 _LONGEST_WAIT = 1e6
-# All that we give are 36 bytes, as base64.
+# All block ids of blobsync are 36 bytes, as base64.
 _BLOCK_ID = re.compile("[A-Za-z0-9+/]{48}")
 
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """One file: its two states after it moved, and how many of its bytes did not have to; or why it did not move
-    (``failure`` has the path as the record has it)."""
+    """One file: its two states after it moved, and the bytes that were reused; or why it did not move (``failure`` has
+    the path as in the record)."""
 
     path: str
     source: FileState | None = None
@@ -56,12 +56,12 @@ class FileRecord:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The worker has its orders."""
+    """The worker has read its orders."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptFile:
-    """A file that is not finished: ``size`` bytes of it are at the destination, on record for the next run."""
+    """An unfinished file: ``size`` bytes of it are at the destination, recorded for the next run."""
 
     path: str
     size: int
@@ -69,7 +69,7 @@ class KeptFile:
 
 @dataclass(frozen=True, slots=True)
 class MovedBytes:
-    """Bytes on their way, and bytes that were there already."""
+    """Bytes under way, and bytes that were there already."""
 
     count: int
     reused: int = 0
@@ -77,7 +77,7 @@ class MovedBytes:
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """So many files are on their way; ``path`` began last, as a user would type it."""
+    """The number of files under way; ``path`` began last, as a user would type it."""
 
     files: int
     path: str
@@ -85,7 +85,7 @@ class UnderWay:
 
 @dataclass(frozen=True, slots=True)
 class NamedBlock:
-    """Block ``index`` of the large file that the shard has a range of is there, or was read, and has this id."""
+    """Block ``index`` of the large file of a range was put or read, and has this id."""
 
     index: int
     id: str
@@ -93,14 +93,14 @@ class NamedBlock:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A sentence that is no failure."""
+    """A message that is no failure."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A credential is needed: ``what`` is ``token``, ``renewed`` (the service refused the last) or ``source_sas``,
+    """A request for a credential: ``what`` is ``token``, ``renewed`` (the service refused the last) or ``source_sas``,
     ``end`` is ``source`` or ``destination``."""
 
     what: str
@@ -109,12 +109,12 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class ShardDone:
-    """The worker has nothing more to say of a shard."""
+    """All files of a shard are reported."""
 
     number: int
 
 
-# What a person is shown meanwhile.
+# Progress that is shown to the user.
 Progressing: TypeAlias = MovedBytes | UnderWay | Note | Disconnected | Connected
 Answer: TypeAlias = FileRecord | KeptFile | Ready | NamedBlock | Ask | ShardDone | Progressing
 
@@ -123,7 +123,7 @@ _ENDS = ("source", "destination")
 
 
 def answer_line(answer: Answer) -> str:
-    """One line without its end."""
+    """An answer as one line without its end."""
     return json.dumps(_values(answer), separators=(",", ":"))
 
 
@@ -164,7 +164,7 @@ def _shown_values(answer: Progressing) -> dict[str, Any]:
 
 
 def read_answer(line: str, route: Route) -> Answer:
-    """One line of a worker that moves on ``route``. Raises ``FormatError`` for anything else."""
+    """Read one line of a worker that moves on ``route``. Raises ``FormatError`` if it is invalid."""
     values = object_of(line)
     if "path" in values:
         return _record(values, route)

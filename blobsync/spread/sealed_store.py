@@ -1,11 +1,11 @@
-"""Seals the documents of a shared store that others can write to: what they put there counts as absent.
+"""Seals the documents of a shared store that others can write to: documents of strangers count as missing.
 
 Each document has the seal of its transfer, over its kind, the run, its name and its content. Every worker has the
-key for that. What only one worker or only the parent may say has a seal of its writer's own key inside: the parent
-can make each worker's key, and no worker another's. Within a run, each parent has a session of its own, which workers
-learn from the parent's sign of life: what belongs to an earlier session counts as absent, too.
+key for that. Documents that only one worker or only the coordinator may write have a second seal inside, with their
+writer's own key: the coordinator can derive each worker's key, and no worker another's. Within a run, each coordinator
+has a session, which workers learn from its heartbeat: documents of an earlier session count as missing, too.
 
-    alive             sealed; its number grows, so that an older one is no sign of life
+    alive             sealed; its number grows, so that an older one is no heartbeat
     shards, plan      sealed by the parent
     records, refused  sealed, and sealed inside by their worker
     result            sealed, and sealed inside by the parent
@@ -29,18 +29,18 @@ from blobsync.base.plain_json import parse_object
 from blobsync.base.seals import SealKey, within
 from blobsync.spread.shared_store import SharedStore
 
-# What the parent writes for itself has this in the place of a worker's name.
+# The coordinator's own documents have this instead of a worker's name.
 PARENT = "parent"
 
 _PLAIN = frozenset({"claims", "owner", "node"})
 _OF_THE_RUN = frozenset({"alive", "slow", "plan", "result"})
 _MARK_CHARS = 32
-# So many strangers' documents are named one by one.
+# Maximum number of strangers' documents that are named one by one.
 _MOST_TOLD = 10
 
 
 class Keys(NamedTuple):
-    """``shared`` seals every document of a run, ``own`` gives the key of one writer, where this process may have it."""
+    """``shared`` seals every document of a run, ``own`` returns the key of one writer, if this process may have it."""
 
     shared: SealKey
     own: Callable[[str], SealKey | None]
@@ -52,24 +52,24 @@ def parent_keys(run: SealKey) -> Keys:
 
 
 def worker_keys(run: SealKey, worker: str) -> Keys:
-    """Those of one worker. The run's key can be forgotten then."""
+    """The keys of one worker. The run's key can be forgotten then."""
     mine = run.derive("writer", worker)
     return Keys(run.derive("shared"), lambda writer: mine if writer == worker else None)
 
 
 def new_session() -> str:
-    """Told from all others."""
+    """A unique session name."""
     return secrets.token_hex(8)
 
 
 class SealedStore:
-    """Seals what it writes to ``place``, and shows nothing of it that has no valid seal. See ``SharedStore``."""
+    """Seals what it writes to ``place``, and hides documents without a valid seal. See ``SharedStore``."""
 
     def __init__(
         self, place: SharedStore, keys: Keys, run: str, told: Callable[[str], None], *, session: str = ""
     ) -> None:
-        """``run`` names the transfer that the keys are of. ``told`` hears of each document that is not of it.
-        ``session`` is the parent's own; empty: the one that the last sign of life names."""
+        """``run`` is the transfer of the keys. ``told`` is called for each document that is not part of it.
+        ``session`` is the coordinator's own; empty: the one named by the last heartbeat."""
         self._place = place
         self._keys = keys
         self._run = run
@@ -78,7 +78,7 @@ class SealedStore:
         self._session = session
         self._doubtful: set[str] = set()
         self._strange: set[str] = set()
-        # The number and the body of the last sign of life.
+        # The number and the body of the last heartbeat.
         self._alive: tuple[int, bytes] = (0, b"")
 
     @property
@@ -87,7 +87,7 @@ class SealedStore:
 
     @property
     def session(self) -> str:
-        """Whose documents count at this moment."""
+        """The session whose documents count now."""
         return self._session
 
     def write(self, name: str, body: bytes) -> None:
@@ -110,7 +110,7 @@ class SealedStore:
         return self._opened(name)
 
     def names(self, folder: str) -> list[str]:
-        """Those of the place; of what has no content, those that are sealed."""
+        """The names in the store; of documents without content, only those that are sealed."""
         found = self._place.names(folder)
         if folder != "done":
             return found
@@ -152,7 +152,7 @@ class SealedStore:
         body = self._keys.shared.opened("spread", where, name, document)
         if body is not None and writer:
             own = self._keys.own(writer)
-            # What only the parent can tell apart, the parent will.
+            # A seal that only the coordinator can check is left to it.
             body = own.opened("own", where, name, body) if own is not None else within(body)
         if body is None and not quietly:
             self._name(name)
@@ -160,7 +160,7 @@ class SealedStore:
 
     def _name(self, name: str) -> None:
         if self._follows and name not in self._doubtful:
-            # A session may have begun since the last sign of life was read.
+            # A session may have begun since the last heartbeat was read.
             self._doubtful.add(name)
             return
         if name in self._strange or len(self._strange) >= _MOST_TOLD:
@@ -175,14 +175,14 @@ class SealedStore:
 
     def _dated(self, body: bytes) -> bytes:
         if not self._alive[0]:
-            # Clocks differ: who carries on with what another machine began goes on from its number.
+            # Clocks differ: a run that continues what another machine began continues its numbers.
             self._life(quietly=True)
         self._alive = max(time.time_ns(), self._alive[0] + 1), body
         said = {"session": self._session, "number": self._alive[0], "body": body.decode("latin-1")}
         return json.dumps(said).encode()
 
     def _life(self, *, quietly: bool = False) -> bytes | None:
-        """An older sign of life is none: then the last one still stands."""
+        """The last heartbeat; an older one is ignored."""
         document = self._opened("alive", quietly=quietly)
         if document is None:
             return None
@@ -203,7 +203,7 @@ def _word(name: str) -> str:
 
 
 def _writer(name: str) -> str:
-    """Whose own word a document is; empty where any worker may say so."""
+    """The only writer that a document may have; empty if any worker may write it."""
     word, _, rest = name.partition("/")
     if word == "result":
         return PARENT
@@ -216,7 +216,7 @@ def _writer(name: str) -> str:
 
 
 def orders_seal(run: SealKey, orders: Mapping[str, Any]) -> str:
-    """Over all orders but the seal itself, which is among them."""
+    """The seal over all orders except itself, which is one of them."""
     plain = {name: value for name, value in orders.items() if name != "seal"}
     body = json.dumps(plain, sort_keys=True).encode()
     return run.derive("orders").seal("orders", str(orders.get("run")), "orders", body).split()[2].decode()

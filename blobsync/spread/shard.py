@@ -1,4 +1,4 @@
-"""A shard: the share of a part of a plan that one worker carries out. Pure.
+"""A shard: the share of a part of a plan that one worker carries out. Does no I/O.
 
 Its file is JSON lines without secrets, the same for a process here and for a program on another machine:
 
@@ -6,10 +6,10 @@ Its file is JSON lines without secrets, the same for a process here and for a pr
     {"path": "a/b.jpg", "reason": "new", "size": 12, "source": {...}, "destination": null}      one line per file
     {"end": 1}                                                                                  how many there were
 
-A range of one large file says in its first line which blocks it has, ``"blocks": [120, 240]``, and with ``"only_read"``
-that they are all of it, to be hashed.
+A range of one large file names its blocks in the first line, ``"blocks": [120, 240]``, and with ``"only_read"`` that
+they are the whole file, to be hashed.
 
-The ends in it are there to be compared: a worker moves between those of its orders, and refuses a shard that names
+The ends in it are compared only: a worker moves files between the ends of its orders, and refuses a shard that names
 others.
 """
 
@@ -40,19 +40,19 @@ from blobsync.spread.file_json import (
 from blobsync.store.ends import LiveEnd, LocalEnd
 
 VERSION = 1
-# Of a range: whoever does not know them would move the whole file.
+# Version of ranges: a worker that does not know them would move the whole file.
 _RANGE_VERSION = 2
 
-# What one request costs besides its bytes, as bytes; and how much one request moves.
+# The cost of one request besides its bytes, as bytes; and how much one request moves.
 _REQUEST = 256 << 10
 _PIECE = 8 << 20
-# A larger shard takes a worker's memory.
+# A larger shard takes too much of a worker's memory.
 _MOST_FILES = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Files of one part, each ``TRANSFER``. ``path`` is the part as a user would type it; the ends are plain texts,
+    """Files of one part, each ``TRANSFER``. ``path`` is the part as a user would type it; the ends are strings,
     a path or a URL without SAS. ``number`` is unique in its part. ``order``: only these blocks of its one file."""
 
     number: int
@@ -65,7 +65,7 @@ class Shard:
 
     @property
     def weight(self) -> int:
-        """How much work it is; see :func:`weight`."""
+        """The amount of work; see :func:`weight`."""
         if self.order is not None and self.order.only_read:
             (action,) = self.actions
             return range_bytes(size_of_file(action), self.order.blocks)
@@ -73,15 +73,15 @@ class Shard:
 
 
 def weight(action: FileAction) -> int:
-    """The work of one file, in bytes: its own, and what its requests cost besides."""
+    """The work of one file, in bytes: its size, and the cost of its requests."""
     return action.size + (1 + action.size // _PIECE) * _REQUEST
 
 
 def cut(part: LivePart, actions: Sequence[FileAction], workers: int) -> tuple[Shard, ...]:
-    """Every action in exactly one shard, in their order, the same cuts each time.
+    """Put every action into exactly one shard, in order; the result is deterministic.
 
-    No shard weighs more than an equal share and one file more. There are at least as many as ``workers``, if there are
-    as many files.
+    No shard weighs more than an equal share plus one file. There are at least as many as ``workers``, if there are as
+    many files.
     """
     weights = [weight(action) for action in actions]
     wanted = shard_count(workers, sum(weights))
@@ -92,8 +92,8 @@ def cut(part: LivePart, actions: Sequence[FileAction], workers: int) -> tuple[Sh
 
 
 def cut_file(part: LivePart, action: FileAction, about: int, there: Collection[int] = ()) -> tuple[Shard, ...]:
-    """One large file in ranges of ``about`` so many bytes, each with the bytes that have to move as its size: not those
-    of blocks that are ``there``, by number. Of an upload also one to read all of it."""
+    """Cut one large file into ranges of ``about`` bytes; the size of each is the bytes that have to move, without the
+    blocks that are ``there``, by number. For an upload also a shard that reads all of it."""
     size = size_of_file(action)
     ends = end_text(part.source), end_text(part.destination)
     orders = []
@@ -101,21 +101,21 @@ def cut_file(part: LivePart, action: FileAction, about: int, there: Collection[i
         known = sum(block_bytes(size, index) for index in range(*each) if index in there)
         orders.append((replace(action, size=range_bytes(size, each) - known), BlockOrder(each)))
     if part.route is Route.UPLOAD:
-        # Nothing of it moves.
+        # This shard moves nothing.
         orders.insert(0, (replace(action, size=0), BlockOrder(BlockRange(0, block_count(size)), only_read=True)))
     return tuple(Shard(0, part.route, part.path, *ends, (each,), order) for each, order in orders)
 
 
 def size_of_file(action: FileAction) -> int:
-    """The bytes of the whole file, of which the action may have a range."""
+    """The size of the whole file, of which the action may be a range."""
     return action.source.size if action.source is not None else action.size
 
 
 def _edges(weights: Sequence[int], wanted: int) -> list[int]:
-    """Where each of ``wanted`` runs begins, and the end of the last; as many as there are weights at most, which are
+    """The start of each of ``wanted`` runs, and the end of the last; at most as many as there are weights, which are
     above 0.
 
-    Each takes an equal share of what the runs before it left, so that a large file makes the runs after it smaller.
+    Each takes an equal share of what the previous runs left, so that a large file makes the next runs smaller.
     """
     edges, left, taken = [0], sum(weights), 0
     for index, each in enumerate(weights):
@@ -134,12 +134,12 @@ def _short_runs(first: int, last: int) -> Iterator[tuple[int, int]]:
 
 
 def end_text(end: LiveEnd) -> str:
-    """An end as shards name it."""
+    """An end as a string, as in shards."""
     return str(end.root) if isinstance(end, LocalEnd) else str(end.store.container.blob(end.name))
 
 
 def shard_lines(shard: Shard) -> Iterator[str]:
-    """The shard as a file, line by line without line ends."""
+    """The lines of the shard's file, without line ends."""
     head: dict[str, Any] = {"number": shard.number, "route": shard.route.value, "path": shard.path}
     if shard.order is not None:
         head |= {"blocks": list(shard.order.blocks), "only_read": shard.order.only_read}
@@ -164,7 +164,7 @@ def shard_lines(shard: Shard) -> Iterator[str]:
 
 
 class ShardReader:
-    """Puts shards together from their lines, one after the other."""
+    """Parses shards from lines, one shard after the other."""
 
     def __init__(self) -> None:
         self._head: dict[str, Any] | None = None
@@ -173,7 +173,7 @@ class ShardReader:
         self._seen: set[str] = set()
 
     def take(self, line: str) -> Shard | None:
-        """One line more; the shard with its last one. Raises ``FormatError``."""
+        """Read one line; returns the shard after its last one. Raises ``FormatError``."""
         values = object_of(line)
         if self._head is None:
             self._begin(values)
@@ -218,13 +218,13 @@ class ShardReader:
 
 
 def is_local(route: Route) -> tuple[bool, bool]:
-    """Whether the source, and whether the destination of a route is a folder of this machine."""
+    """Whether the source, and whether the destination of a route is local."""
     return route is Route.UPLOAD, route is Route.DOWNLOAD
 
 
 def can_be_in_shard(action: FileAction, route: Route) -> bool:
-    """Whether the gate would let it through: a part that is one file has no name, and stays out, as does a file of
-    which nobody knows what it is."""
+    """Whether the validation would accept it: not a part that is a single file, which has no name, nor a file of
+    unknown state."""
     if action.source is None:
         return False
     try:
@@ -255,7 +255,7 @@ def _action(values: dict[str, Any], route: Route) -> FileAction:
         raise FormatError("there is no such reason")
     source = state_of(values, "source", local=from_here)
     if source is None:
-        # A worker would move whatever is under that name by now.
+        # A worker would move whatever has that name by now.
         raise FormatError("a file to move has no source")
     return FileAction(
         # A blob, or the file of an upload, may be the end itself.

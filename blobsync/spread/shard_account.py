@@ -1,7 +1,7 @@
-"""The account of one shard: which files have a record, which bytes count, and what this machine has checked itself.
+"""The state of one shard: which files have a record, which bytes count, and what this machine has verified itself.
 
-The content of a file that workers report is read on this machine. A worker's MD5 counts only for a version of a file
-that no longer exists.
+Files that workers report are read on this machine. A worker's MD5 counts only for a version of a file that no longer
+exists.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from blobsync.spread.shard import Shard
 from blobsync.store.ends import LiveEnd, LocalEnd
 from blobsync.transfer.engines import Moved
 
-# How often a shard is given to a worker.
+# Maximum attempts of a shard.
 TRIES = 3
 
 
 @dataclass(slots=True)
 class ShardAccount:
-    """A shard on its ``attempt``-th way, with ``worker``. ``left`` are the files without a record; ``moving`` and
-    ``reused`` are the bytes that the worker told of and that no moved file accounts for. ``named`` are the ids of a
+    """Attempt number ``attempt`` of a shard, by ``worker``. ``left`` are the files without a record; ``moving`` and
+    ``reused`` are the bytes that the worker reported and that belong to no finished file. ``named`` are the ids of a
     range's blocks."""
 
     shard: Shard
@@ -46,14 +46,14 @@ class ShardAccount:
         self.left = {action.path: action for action in self.shard.actions}
 
     def failed(self, record: FileRecord) -> FileAction:
-        """The file of a record that tells a failure. Raises ``FormatError`` for one that the shard does not have, or
-        of which there was a record."""
+        """The file of a failure record. Raises ``FormatError`` for a file that is not in the shard, or that has a
+        record already."""
         action = self._waiting(record)
         del self.left[action.path]
         return action
 
     def moved(self, record: FileRecord) -> Moved:
-        """What a record of a moved file says. Raises ``FormatError`` also where it cannot be about that file; then it
+        """Convert the record of a moved file. Raises ``FormatError`` also if it cannot be about that file, which then
         is still without a record."""
         action = self._waiting(record)
         moved = _believed(action, record, self.shard.route)
@@ -63,14 +63,14 @@ class ShardAccount:
         return moved
 
     def name(self, block: NamedBlock) -> None:
-        """What a worker says of a block. Raises ``FormatError`` for one that the shard does not have."""
+        """Add a worker's report of a block. Raises ``FormatError`` for one that is not in the shard."""
         order = self.shard.order
         if order is None or not order.blocks.first <= block.index < order.blocks.stop:
             raise FormatError(f"block {block.index} is not in this shard")
         self.named[block.index] = block.id
 
     def ranged(self, record: FileRecord) -> FileState:
-        """What a record of a range at its end says of the source. Raises ``FormatError`` where that cannot be."""
+        """The state of the source in the record of a finished range. Raises ``FormatError`` if it is impossible."""
         action, order = self._waiting(record), self.shard.order
         source = record.source
         if order is None or source is None or not is_same_version(action.source, source):
@@ -88,23 +88,23 @@ class ShardAccount:
         return action
 
     def planned(self, path: str) -> FileAction:
-        """A file of the shard, whether it has a record or not. Raises ``FormatError`` for another."""
+        """A file of the shard, with or without a record. Raises ``FormatError`` for any other."""
         for action in self.shard.actions:
             if action.path == path:
                 return action
         raise FormatError(f"{shown_name(path)} is not in this shard")
 
     def found(self, action: FileAction) -> None:
-        """A file whose worker was lost is at the destination, although another worker failed at it."""
+        """Count a file of a lost worker that is at the destination, although another worker failed to move it."""
         self.moving -= action.size
 
     def close(self, listener: Listener) -> None:
-        """The shard is at its end: bytes that nobody told of, of files that were there already, are told now."""
+        """End the shard: reports to the listener bytes of files that were there already."""
         self._count(max(0, -self.moving), listener)
         self.moving = max(0, self.moving)
 
     def tell(self, moved: int, reused: int, listener: Listener) -> None:
-        """The worker tells of bytes on their way."""
+        """Report a worker's bytes under way to the listener."""
         self.moving += moved
         self.reused += reused
         self._count(moved, listener)
@@ -112,7 +112,7 @@ class ShardAccount:
             listener.bytes_reused(reused)
 
     def arrived(self, listener: Listener) -> None:
-        """One file of the worker's is where it belongs."""
+        """Count one finished file of the worker."""
         listener.by_worker(self.worker, 1, 0)
 
     def _count(self, moved: int, listener: Listener) -> None:
@@ -121,20 +121,20 @@ class ShardAccount:
             listener.by_worker(self.worker, 0, moved)
 
     def take_back(self, listener: Listener) -> None:
-        """What a lost worker had under way moves again."""
+        """Uncount the bytes that a lost worker had under way; they move again."""
         self._count(-self.moving, listener)
         if self.reused:
             listener.bytes_reused(-self.reused)
 
     def begin_again(self, worker: str, listener: Listener) -> None:
-        """Another worker has taken the shard over."""
+        """Begin another attempt, by another worker."""
         self.take_back(listener)
         self.moving = self.reused = 0
         self.worker = worker
 
     def again(self) -> list[ShardAccount]:
-        """What another worker is given: the files that are left, in halves, so that a file which ends its worker takes
-        fewer others along. Empty after the last attempt."""
+        """Shards for another worker: the files that are left, in halves, so that a file that crashes its worker affects
+        fewer others. Empty after the last attempt."""
         actions = tuple(self.left.values())
         middle = (len(actions) + 1) // 2
         halves = [half for half in (actions[:middle], actions[middle:]) if half]
@@ -155,7 +155,7 @@ def _believed(action: FileAction, record: FileRecord, route: Route) -> Moved:
 
 
 def is_same_version(planned: FileState | None, told: FileState) -> bool:
-    """Whether ``told`` is the version of the source that was planned."""
+    """Whether ``told`` is the planned version of the source."""
     if isinstance(planned, LocalState) and isinstance(told, LocalState):
         return planned.same_file(told)
     if isinstance(planned, RemoteState) and isinstance(told, RemoteState):
@@ -164,7 +164,7 @@ def is_same_version(planned: FileState | None, told: FileState) -> bool:
 
 
 def as_seen_here(end: LiveEnd, moved: Moved) -> Moved:
-    """A file that a worker put here counts only if it is there; else it is read again in the end."""
+    """A file that a worker wrote here counts only if it exists; else it is read again at the end."""
     if not isinstance(end, LocalEnd) or not isinstance(moved.destination, LocalState):
         return moved
     with suppress(OSError):
@@ -175,8 +175,8 @@ def as_seen_here(end: LiveEnd, moved: Moved) -> Moved:
 
 
 def file_to_read(source: LiveEnd, destination: LiveEnd, moved: Moved) -> Path | None:
-    """The file whose content this machine can read itself; None where both ends are containers, or the file that a
-    worker tells of is not here."""
+    """The file whose content this machine can read itself; None if both ends are containers, or if the file does not
+    exist here."""
     if isinstance(source, LocalEnd):
         return source.at(moved.action.path)
     if isinstance(destination, LocalEnd) and as_seen_here(destination, moved).destination is not None:
@@ -185,9 +185,9 @@ def file_to_read(source: LiveEnd, destination: LiveEnd, moved: Moved) -> Path | 
 
 
 def with_own_look(moved: Moved, own: LocalState | None) -> Moved:
-    """What a worker said, with what this machine read of the one end that it sees (``own``)."""
+    """A worker's report, with what this machine read of its local end (``own``)."""
     if isinstance(moved.source, LocalState):
-        # Another version by now: of the one that moved nobody knows more than its worker.
+        # Another version by now: only the worker knows the one that moved.
         return moved._replace(source=own) if own is not None and own.same_file(moved.source) else moved
     there = moved.destination
     if isinstance(there, LocalState):
@@ -197,7 +197,7 @@ def with_own_look(moved: Moved, own: LocalState | None) -> Moved:
 
 
 def known_source(moved: Moved) -> FileState | None:
-    """A blob as the plan knows it; where that has no MD5, with the one of whoever read it."""
+    """The source as the plan knows it; a blob without an MD5 gets the one of the worker that read it."""
     planned, told = moved.action.source, moved.source
     if isinstance(planned, RemoteState) and isinstance(told, RemoteState) and planned.md5 is not None:
         return replace(told, md5=planned.md5)
@@ -205,8 +205,8 @@ def known_source(moved: Moved) -> FileState | None:
 
 
 class OwnReading:
-    """Reads files of this machine in threads while workers move others. What follows from each runs in the thread that
-    calls :meth:`settle`. Nothing waits for a file that is still being read when nobody asks any more."""
+    """Reads local files in threads while workers move others. Callbacks run in the thread that calls :meth:`settle`.
+    A file that is still being read does not delay the end."""
 
     def __init__(self, threads: int | None = None, read: Callable[[Path], LocalState | None] = hash_file) -> None:
         self._most = threads or reading_threads()
@@ -218,7 +218,7 @@ class OwnReading:
         self.open = 0
 
     def begin(self, file: Path, then: Callable[[LocalState | None], None]) -> None:
-        """Have the file read; ``then`` gets it with its MD5, or None where it cannot be read as one version."""
+        """Read the file in a thread; ``then`` gets its state with MD5, or None if it cannot be read as one version."""
         self.open += 1
         self._todo.put((file, then))
         if self._threads < min(self._most, self.open):
@@ -226,7 +226,7 @@ class OwnReading:
             threading.Thread(target=self._work, daemon=True).start()
 
     def settle(self, seconds: float = 0.0) -> None:
-        """Do what follows from the files that are read, after waiting at most so long for the first."""
+        """Run the callbacks of files that are read, after waiting at most ``seconds`` for the first."""
         with suppress(Empty):
             state, then = self._read.get(timeout=seconds)
             while True:
@@ -235,7 +235,7 @@ class OwnReading:
                 state, then = self._read.get_nowait()
 
     def close(self) -> None:
-        """No other file is begun."""
+        """Begin no other file."""
         self._gone.set()
         for _ in range(self._threads):
             self._todo.put(None)
@@ -247,7 +247,7 @@ class OwnReading:
 
 
 class WorkersBusy:
-    """Adds up what each worker tells of itself; for any thread. ``path`` is that of the transfer's part."""
+    """Sums up the progress of all workers. Thread-safe. ``path`` is that of the transfer's part."""
 
     def __init__(self, listener: Listener, path: str) -> None:
         self._listener = listener
@@ -265,6 +265,6 @@ class WorkersBusy:
         self._listener.under_way(count, told.path)
 
     def ends(self, worker: Hashable) -> None:
-        """It has nothing under way any more."""
+        """Remove a worker that has nothing under way any more."""
         with self._lock:
             self._counts.pop(worker, None)

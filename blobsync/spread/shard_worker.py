@@ -1,20 +1,21 @@
 """A worker of a spread transfer: claims one shard after the other in the shared store, moves it, and leaves records.
 
-    alive             from the parent; what it says changes while the parent lives, and it goes when nothing is left
+    alive             the coordinator's heartbeat: changes while it lives, and is removed when nothing is left
     shards/NUMBER     what is to be moved (``shard``)
     claims/NUMBER     who moves it at this moment
-    records/NUMBER~ATTEMPT~PIECE      what became of it (``record``); the last piece ends with ``done``
-    done/NUMBER       the shard is finished; who moves it gives it up
+    records/NUMBER~ATTEMPT~PIECE      the result (``record``); the last piece ends with ``done``
+    done/NUMBER       the shard is finished; its worker gives it up
     refused/WORKER    why this worker cannot work at all
     slow              how long the storage account asked a worker to wait: {"seconds": 5, "by": "node3.1", "mark": ".."}
-    stop              the parent gives up
+    stop              the coordinator gives up
 
-Others may write there as well: what has no seal of the transfer counts as absent (``sealed_store``). A claim needs no
-seal, and makes a worker wait for so long as its holder writes something sealed, and twice as long as claims last.
+Others may write there as well: documents without the transfer's seal count as missing (``sealed_store``). A claim needs
+no seal, but keeps a worker waiting only while its holder writes sealed documents, and then for twice the duration of
+claims.
 
-A write done twice is idempotent: a file that somebody else has put there meanwhile fails under its condition, and the
-parent compares it. So a claim need not be perfect. No clocks are compared: every worker that finds a new ``slow`` waits
-that many seconds from then on.
+Writes are idempotent: a file that somebody else has written meanwhile fails under its precondition, and the coordinator
+compares it. So claims need not be perfect. No clocks are compared: every worker that finds a new ``slow`` waits that
+many seconds from then on.
 """
 
 from __future__ import annotations
@@ -46,14 +47,14 @@ from blobsync.store.rest.http import Pace
 from blobsync.transfer.engines import Engine, MoveReport, MoveTask
 
 _NOTE = "slow"
-# Seconds. A request waits no longer, whatever it is asked for; and whoever may write to the place may write a note.
+# Seconds. Maximum pause of requests, whatever the note says: anybody who can write to the store may write one.
 _LONGEST = 90
 _WORKER = re.compile(r"[A-Za-z0-9.-]{1,60}")
 
 
 class SharedPace:
-    """One worker's part. ``name`` is the worker's, ``told`` hears a sentence for its log. Used by one thread at a
-    time."""
+    """Shares pauses that the service asks for. ``name`` is the worker's, ``told`` gets messages for its log. Used by
+    one thread at a time."""
 
     def __init__(self, place: SharedStore, name: str, pace: Pace, told: Callable[[str], None]) -> None:
         self._place = place
@@ -63,13 +64,13 @@ class SharedPace:
         self._known: bytes | None = None
 
     def begin(self) -> None:
-        """A note that is there already is of any age, and does not count. Raises what the place raises."""
+        """Ignore a note that exists already, since its age is unknown. Raises what the store raises."""
         self._known = self._place.read(_NOTE)
 
     def look(self) -> None:
-        """Tell all others what the service has asked of this worker, or keep to what it has asked of another.
+        """Publish the pause that the service has asked this worker for, or take over another worker's.
 
-        Raises what the place raises; a note that cannot be ours says nothing.
+        Raises what the store raises; an invalid note is ignored.
         """
         if asked := math.ceil(min(self._pace.take(), _LONGEST)):
             note = {"seconds": asked, "by": self._name, "mark": secrets.token_hex(8)}
@@ -91,22 +92,22 @@ class SharedPace:
             self._told(f"{other} was asked by the storage account for fewer requests: waiting {seconds} s")
 
 
-# Seconds. A parent from which nothing was heard for so long is gone.
+# Seconds without a heartbeat after which the coordinator counts as gone.
 PARENT_SECONDS = 180.0
-# So many new records of a shard are looked at, to see whether one of ours has it.
+# How many new records of a shard are read, to see whether one is sealed.
 _LOOKED_AT = 3
-# A claim is renewed so often while it lasts, and one that somebody else has is asked for again as often.
+# A claim is renewed this often while it lasts, and one of another worker is requested as often.
 _PARTS = 4
-# How long a worker that is stopped waits for its own look at the place (seconds).
+# How long a worker that is stopped waits for its check of the store (seconds).
 _LAST_LOOK_SECONDS = 2.0
-# Records that the parent leaves have this in the place of a worker's name; they are no try of anybody.
+# The coordinator's records have this instead of a worker's name; they do not count as attempts.
 FROM_PARENT = "parent-"
-# Without an answer of the storage the fault may be this worker's line.
+# Without a response from the storage the fault may be this worker's network.
 _OF_THE_LINE = frozenset({FailureCode.STORAGE_UNREACHABLE, FailureCode.SERVICE_BUSY})
 
 
 class Ends(NamedTuple):
-    """Two ends between which a worker may move files; a shard names them as texts."""
+    """The two ends between which a worker may move files; a shard names them as strings."""
 
     source: LiveEnd
     destination: LiveEnd
@@ -123,9 +124,9 @@ class BlockEngine(Engine, Protocol):
 
 
 class ShardWorkerSettings(NamedTuple):
-    """``name`` is the worker's, ``number`` its place among all of them, ``holder`` the UUID under which it claims: the
-    same after it was started again, so that it takes back at once what it had. Times in seconds; ``claim`` is how long
-    the place's claims last, and a parent of which nothing was heard for ``parent`` is gone."""
+    """``name`` is the worker's, ``number`` its index among all workers, ``holder`` the UUID of its claims: the same
+    after a restart, so that it gets its claims back at once. Times in seconds; ``claim`` is how long claims last, and
+    without a heartbeat for ``parent`` the coordinator counts as gone."""
 
     name: str
     number: int
@@ -159,7 +160,7 @@ class ShardWorker:
         self._interrupt = interrupt
         self._told = told
         self._busy: dict[str, float] = {}
-        # Shards that somebody else has: since when nothing was heard of them, and what is there of them.
+        # Shards of other workers: since when they are silent, and their documents.
         self._held: dict[str, tuple[float, frozenset[str]]] = {}
         self._unclaimed: set[str] = set()
         self._unread: set[str] = set()
@@ -167,7 +168,7 @@ class ShardWorker:
         self._pace = SharedPace(place, settings.name, pace or Pace(), told)
 
     def work(self) -> None:
-        """Until nothing is left to do, or nobody is left who wants it."""
+        """Work until nothing is left to do, or the coordinator is gone."""
         self._pace.begin()
         self._give_back()
         while not self.is_over():
@@ -187,12 +188,12 @@ class ShardWorker:
         if number in self._unclaimed:
             self._unclaimed.discard(number)
             return
-        # Where nobody answers, the claim runs out by itself.
+        # If the store cannot be reached, the claim expires by itself.
         with suppress(StorageUnreachableError):
             self._place.release(f"claims/{number}", self._settings.holder)
 
     def _give_back(self) -> None:
-        """What this worker had before it was killed and started again: nobody has to wait for its claims to run out."""
+        """Release the claims from before a restart, so that nobody has to wait for them to expire."""
         mine = f"~{self._settings.name}-"
         for number in {name.partition("~")[0] for name in self._place.names("records") if mine in name}:
             self._place.release(f"claims/{number}", self._settings.holder)
@@ -202,7 +203,7 @@ class ShardWorker:
         self._place.write(f"refused/{self._settings.name}", why.encode())
 
     def is_over(self) -> bool:
-        """Whether nothing is left to do, or nobody is left who wants it."""
+        """Whether nothing is left to do, or the coordinator is gone."""
         beat = self._place.read("alive")
         if not beat or self._place.read("stop") is not None:
             return True
@@ -214,7 +215,7 @@ class ShardWorker:
         return True
 
     def _next(self) -> str | None:
-        """A shard that is ours now. Each worker begins at another one."""
+        """Claim the next shard. Each worker begins at another one."""
         done = set(self._place.names("done"))
         open_shards = [name for name in self._place.names("shards") if name not in done]
         now, start = time.monotonic(), self._settings.number % max(1, len(open_shards))
@@ -234,8 +235,8 @@ class ShardWorker:
         return None
 
     def _is_held_for_nothing(self, number: str) -> bool:
-        """Whether whoever has the claim has said nothing for longer than claims last without being renewed: it is none
-        of ours, or hangs, and a shard may be moved twice."""
+        """Whether the holder of the claim has been silent for longer than claims last: it is a stranger, or hangs, and
+        a shard may be moved twice."""
         now = time.monotonic()
         pieces = frozenset(name for name in self._place.names("records") if name.startswith(f"{number}~"))
         since, known = self._held.get(number, (now, frozenset()))
@@ -248,7 +249,7 @@ class ShardWorker:
     def _carry(self, number: str) -> None:
         shard = self._read(number)
         if shard is None:
-            # The parent has taken it back meanwhile, its session has just begun, or it is somebody else's.
+            # The coordinator has taken it back, its session has just begun, or it is a stranger's.
             again = number in self._unread
             self._unread.add(number)
             self._busy[number] = time.monotonic() + (self._settings.claim / _PARTS if again else self._settings.poll)
@@ -268,7 +269,7 @@ class ShardWorker:
                 with keeping:
                     self._move(shard, left, earlier.blocks, out)
             except KeyboardInterrupt:
-                # What another worker has taken over is given up; all else is a reason to end.
+                # Losing the shard to another worker is no failure; any other error ends this worker.
                 if not keeping.lost:
                     raise
         over = self._stays_open(number, out, keeping)
@@ -284,11 +285,11 @@ class ShardWorker:
         self._told(f"shard {number} of {shard.path}: {len(shard.actions):,} files, {size:,} bytes")
 
     def _stays_open(self, number: str, out: _Answers, keeping: _Keeping) -> str:
-        """Why somebody else has the last word on a shard; empty where we have it."""
+        """Why another worker has to finish the shard; empty if this one can."""
         if not keeping.is_ours():
             return keeping.lost
         if out.put_off:
-            # Others first: theirs may be another line.
+            # Other workers first: they may have a better network connection.
             self._busy[number] = time.monotonic() + self._settings.claim / _PARTS
             return "the storage did not answer; another try follows"
         return ""
@@ -302,19 +303,19 @@ class ShardWorker:
         if shard.order is None:
             self._engine.move(task, out, out)
         elif left:
-            # Whoever reads a file for its MD5 reads all of it.
+            # The worker that reads a file for its MD5 reads all of it.
             there = frozenset[int]() if shard.order.only_read else blocks
             self._engine.move_blocks(task, shard.order._replace(there=there), out.block_named, out, out)
 
     def _read(self, number: str) -> Shard | None:
-        """None where it is not there. Raises ``FormatError`` for what is no shard."""
+        """Read a shard; None if there is none. Raises ``FormatError`` if it is invalid."""
         body = self._place.read(f"shards/{number}")
         if body is None:
             return None
         return read_shard(body)
 
     def _earlier(self, number: str, shard: Shard) -> _Earlier:
-        """What those who had the shard before have said of it."""
+        """The records of earlier attempts at the shard."""
         told, attempts, blocks = set(), set(), set()
         for name in self._place.names("records"):
             body = self._place.read(f"records/{name}") if name.startswith(f"{number}~") else None
@@ -338,7 +339,7 @@ class _Earlier(NamedTuple):
 
 
 def read_shard(body: bytes) -> Shard:
-    """A shard's file. Raises ``FormatError``."""
+    """Parse a shard's file. Raises ``FormatError``."""
     reader = ShardReader()
     for line in body.decode("utf-8", "replace").splitlines():
         if (shard := reader.take(line)) is not None:
@@ -347,7 +348,7 @@ def read_shard(body: bytes) -> Shard:
 
 
 class _Records:
-    """Writes records as pieces with numbers. What cannot be written now goes along with the next piece."""
+    """Writes records as numbered pieces. A piece that cannot be written now is added to the next one."""
 
     def __init__(self, place: SharedStore, name: str) -> None:
         self._place, self._name = place, name
@@ -359,11 +360,11 @@ class _Records:
         try:
             self.finish()
         except BlobsyncError:
-            # The line may be cut for a minute.
+            # The network may be down for a minute.
             return
 
     def finish(self) -> None:
-        """Raises what the place raises while something still waits."""
+        """Raises what the store raises if something is still unwritten."""
         if self._waiting:
             self._place.write(f"{self._name}~{self._count:06}", self._waiting)
             self._count += 1
@@ -371,7 +372,7 @@ class _Records:
 
 
 class _Answers(Outgoing):
-    """Says nothing of files that the line may have kept from moving, unless this is the last try (``is_last``)."""
+    """Leaves out failures that may be those of the network, unless this is the last attempt (``is_last``)."""
 
     def __init__(self, write: Callable[[bytes], None], *, is_last: bool) -> None:
         super().__init__(write)
@@ -386,7 +387,7 @@ class _Answers(Outgoing):
 
 
 class _Keeping:
-    """While a shard moves: its records go out, its claim stays ours, and parent and other workers are listened to."""
+    """While a shard moves: writes its records, renews its claim, and watches the coordinator and other workers."""
 
     def __init__(
         self,
@@ -401,7 +402,7 @@ class _Keeping:
         self._done = f"done/{number}"
         self._pace, self._out, self._interrupt = pace, out, interrupt
         self._over = threading.Event()
-        # Why the shard is not ours any more.
+        # Why the shard no longer belongs to this worker.
         self.lost = ""
         self.has_claim = True
         self._renewed = time.monotonic()
@@ -413,13 +414,13 @@ class _Keeping:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         stopped = isinstance(error, KeyboardInterrupt) and not self.lost
         if stopped:
-            # Who stops a worker does not wait for long, and then kills it.
+            # A worker that is stopped is killed after a short time.
             self._place.hurry()
         self._over.set()
         self._thread.join(_LAST_LOOK_SECONDS if stopped else None)
 
     def is_ours(self) -> bool:
-        """Whether nobody has taken the shard over; asked only where the claim may have run out."""
+        """Whether no other worker has taken the shard; checked only if the claim may have expired."""
         if not self.lost and time.monotonic() - self._renewed > self._settings.claim / 2:
             self._renew()
         return not self.lost
@@ -447,5 +448,5 @@ class _Keeping:
                     return
                 self._pace.look()
             except BlobsyncError:
-                # The next round tries again. A claim that ran out meanwhile means work done twice, no more.
+                # The next round tries again. An expired claim at worst means that work is done twice.
                 continue

@@ -1,8 +1,8 @@
-"""The store that the parent and the workers of a spread transfer share: small named documents, and claims on names.
+"""The store that coordinator and workers of a spread transfer share: small named documents, and claims on names.
 
-Two kinds: blobs below ``.blobsync/spread/`` of the destination's container, where a claim is a lease and ends by the
+Two kinds: blobs below ``.blobsync/spread/`` of the destination's container, where a claim is a lease and expires by the
 service's clock; and a folder of a shared file system, where no clock can be trusted: there a claim whose file
-stays the same for a minute has ended.
+stays the same for a minute has expired.
 """
 
 from __future__ import annotations
@@ -27,48 +27,48 @@ from blobsync.local.errors import naming
 from blobsync.store.protocol import BlobProperties, BlobStore, Precondition
 from blobsync.store.rest.store import BlobLeases
 
-# Seconds; the longest that the service allows for a lease that ends by itself.
+# Seconds; the longest lease with an expiry that the service allows.
 CLAIM_SECONDS = 60
-# Bytes; shards are the largest files.
+# Maximum bytes of a document; shards are the largest.
 LARGEST = 64 << 20
 _NAME = re.compile(r"[a-z]+(/[A-Za-z0-9][A-Za-z0-9~.-]{0,199})?")
 _PIECE = 4 << 20
 
 
 class SharedStore(Protocol):
-    """Files that appear whole. Names are one word, or a word and a name below it; safe for several threads.
+    """Documents that appear atomically. A name is one word, or a word and a name below it. Thread-safe.
 
-    Raises ``StorageError`` or ``LocalFileError`` where the place cannot be reached, which takes minutes to show where
-    the service is down: until :meth:`hurry`.
+    Raises ``StorageError`` or ``LocalFileError`` if the store cannot be reached, after minutes of retries if the
+    service is down: until :meth:`hurry`.
     """
 
     @property
     def shown(self) -> str:
-        """For messages."""
+        """The store's name in messages."""
         ...
 
     def write(self, name: str, body: bytes) -> None:
-        """Put a file there, in the place of an older one."""
+        """Write a document, replacing an older one."""
         ...
 
     def read(self, name: str) -> bytes | None:
-        """The whole file; None where there is none, and nothing of one that is too large to be ours."""
+        """The content; None if there is no such document, or if it is too large to be a valid one."""
         ...
 
     def names(self, folder: str) -> list[str]:
-        """The names below a word, sorted, without it. Names that nobody here gives are left out."""
+        """The names below a word, sorted, without the word. Invalid names are left out."""
         ...
 
     def remove(self, name: str) -> None:
-        """Whoever has a claim on it; a file that is not there is no error."""
+        """Remove a document, whoever has a claim on it; a missing one is no error."""
         ...
 
     def remove_all(self) -> None:
-        """Every file of the place."""
+        """Remove every document of the store."""
         ...
 
     def claim(self, name: str, holder: str) -> bool:
-        """Take, keep or take back the claim on a name for ``CLAIM_SECONDS``; False where somebody else has it."""
+        """Take, renew or take back the claim on a name for ``CLAIM_SECONDS``; False if somebody else has it."""
         ...
 
     def release(self, name: str, holder: str) -> None:
@@ -76,7 +76,7 @@ class SharedStore(Protocol):
         ...
 
     def hurry(self) -> None:
-        """From now on nobody waits for a place that cannot be reached, for longer than seconds."""
+        """From now on wait only seconds for a store that cannot be reached."""
         ...
 
 
@@ -143,7 +143,7 @@ class ContainerStore:
             self._leases.release(self._at(name), holder)
 
     def hurry(self) -> None:
-        # The leases are asked for over the same connections.
+        # The leases use the same connections.
         self._store.hurry()
 
     def _remove(self, at: str) -> None:
@@ -161,7 +161,7 @@ class ContainerStore:
 
 
 class FolderStore:
-    """A folder that all nodes see. ``clock`` is steady, in seconds."""
+    """A folder that all nodes see. ``clock`` is monotonic, in seconds."""
 
     def __init__(
         self, root: Path, *, seconds: float = CLAIM_SECONDS, clock: Callable[[], float] = time.monotonic
@@ -169,7 +169,7 @@ class FolderStore:
         self._root = root
         self._seconds = seconds
         self._clock = clock
-        # Of claims of others: what their file said, and since when.
+        # Claims of others: their file's content, and since when it is unchanged.
         self._seen: dict[str, tuple[bytes, float]] = {}
 
     @property
@@ -190,7 +190,7 @@ class FolderStore:
             with naming(path), open(path, "rb", opener=regular_only) as file:
                 body = file.read(LARGEST + 1)
         except LocalFileError as error:
-            # Neither a folder nor a pipe is ours.
+            # A folder or a pipe is no document.
             cause = error.__cause__
             if isinstance(cause, FileNotFoundError) or getattr(cause, "errno", None) in (errno.EISDIR, errno.EINVAL):
                 return None
@@ -236,10 +236,10 @@ class FolderStore:
                     self._say(path, holder, ended=True)
 
     def hurry(self) -> None:
-        """A folder is not waited for."""
+        """Does nothing: a folder needs no waiting."""
 
     def _create(self, name: str, number: int, holder: str) -> bool:
-        """Of several who take the same number, one gets it: the name is linked to, whole, or not at all."""
+        """Create the claim's file. If several take the same number, one succeeds: linking to the name is atomic."""
         place = self._at(name)
         path = place.with_name(f"{place.name}~{number:06}")
         fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -255,7 +255,7 @@ class FolderStore:
         return True
 
     def _say(self, path: Path, holder: str, *, ended: bool = False) -> None:
-        """What a claim says differs each time, so that others see that its holder lives."""
+        """Write a content that differs each time, so that others see that the holder is alive."""
         fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         fresh.write_text(json.dumps({"holder": holder, "ended": ended, "beat": secrets.token_hex(4)}))
         os.replace(fresh, path)

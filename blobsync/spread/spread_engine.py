@@ -1,7 +1,6 @@
-"""The direct engine on the nodes of a cluster: this process cuts, puts shards where workers claim them, and keeps the
-account.
+"""The direct engine on the nodes of a cluster: this process cuts shards, offers them to workers, and counts records.
 
-Nothing that a worker says counts as success: what it reports as moved is looked at in the end, and a file without a
+No worker's report counts as success: files that are reported as moved are looked at in the end, and a file without a
 record is a failure.
 """
 
@@ -42,40 +41,40 @@ from blobsync.transfer.engines import Engine, MoveReport, MoveTask
 from blobsync.transfer.fresh_look import written_before
 
 _RECORD = re.compile(r"(?P<shard>[0-9]{7})~(?P<worker>[A-Za-z0-9.-]{1,60})-[0-9a-f]{8}~[0-9]{6}")
-# Seconds between two looks at the workers' job.
+# Seconds between two checks of the workers' job.
 _CREW_SECONDS = 5.0
-# Seconds without a word from any worker, after which the parent looks at what it has left for them.
+# Seconds without a record from any worker, after which the coordinator checks the documents that it has written.
 _QUIET_SECONDS = 60.0
-# Seconds for which the records of a finished shard stay: until then the index has them.
+# Seconds for which the records of a finished shard are kept: until then the index has them.
 _KEPT_SECONDS = 30.0
-# How often workers are asked for again, when their job has ended too early.
+# How often workers are started again if their job has ended too early.
 _CREWS = 3
 
 
 class SpreadRefusedError(BlobsyncError):
-    """A node that was to take part cannot."""
+    """A node that was to take part cannot work."""
 
     code = FailureCode.SPREAD_REFUSED
 
 
 class Workforce(Protocol):
-    """The workers: a job of whichever cluster."""
+    """The workers: a job of any kind of cluster."""
 
     def start(self) -> None:
-        """See to it that they are there, or will be. Raises ``JobError`` and its like."""
+        """Start the workers' job. Raises ``JobError`` and the like."""
         ...
 
     def ended(self) -> str | None:
-        """How they ended, in words; None while they are there, or may come."""
+        """How the job ended, in words; None while workers run, or may start."""
         ...
 
     def stop(self) -> None:
-        """Ask them to end; safe to repeat."""
+        """Ask the workers to end; idempotent."""
         ...
 
 
 class SpreadClock(NamedTuple):
-    """The clock of the parent: both in seconds."""
+    """The coordinator's clock, in seconds."""
 
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -83,11 +82,10 @@ class SpreadClock(NamedTuple):
 
 @dataclass(slots=True)
 class _Task:
-    """One call of ``move``. ``open`` are the accounts of shards that are not at their end, ``done`` of those
-    whose worker says that they are, or cannot be believed, with what is then said of files without a record.
-    ``refused`` are failures, by shard and path, that count once the shard is at its end: who was cut off tells them
-    while another worker, who has taken the shard over, still moves the file. ``reading`` are files that this machine
-    reads itself."""
+    """One call of ``move``. ``open`` are the states of unfinished shards, ``done`` of those whose worker has finished,
+    or cannot be trusted, each with the message for files without a record. ``refused`` are failures, by shard and path,
+    that count once the shard is finished: a worker that was cut off reports them while another worker, which has taken
+    the shard over, still moves the file. ``reading`` are files that this machine reads itself."""
 
     task: MoveTask
     report: MoveReport
@@ -106,7 +104,7 @@ class _Task:
 
 
 class SpreadEngine:
-    """Uploads, downloads, and copies from server to server, by workers on other machines."""
+    """Uploads, downloads, and copies from server to server, with workers on other machines."""
 
     name = "direct"
 
@@ -124,10 +122,10 @@ class SpreadEngine:
         range_bytes: int = 0,
         earlier: EarlierBlocks | None = None,
     ) -> None:
-        """``alone`` is the engine of this process, for what no shard can hold and for second tries. ``poll`` is how
-        long records are waited for, in seconds. ``first`` is a number that no shard at the place has;
-        ``keep_records``: others will read them. ``range_bytes``: how long the ranges are into which large files are
-        cut; 0: none is. ``earlier`` are blocks of such files that a run before has put."""
+        """``alone`` is the engine of this process, for files that fit no shard and for retries. ``poll`` is how long to
+        wait for records, in seconds. ``first`` is an unused shard number; ``keep_records``: other programs read them.
+        ``range_bytes`` is the length of the ranges into which large files are cut; 0: none. ``earlier`` are blocks of
+        such files that an earlier run has put."""
         self._alone = alone
         self._place = place
         self._crew = crew
@@ -142,7 +140,7 @@ class SpreadEngine:
         self._closed: dict[str, float] = {}
 
     def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
-        """See :class:`blobsync.transfer.engines.Engine`. Raises ``SpreadRefusedError`` where a node says that it cannot
+        """See :class:`blobsync.transfer.engines.Engine`. Raises ``SpreadRefusedError`` if a node reports that it cannot
         work, and what the job's cluster raises."""
         reading = OwnReading()
         large = LargeFiles(task, report, listener, self._range_bytes, self._earlier, reading)
@@ -167,7 +165,7 @@ class SpreadEngine:
             self._alone.move(task._replace(actions=here, whole_folder=False), report, listener)
 
     def _put(self, run: _Task, actions: Sequence[FileAction]) -> None:
-        """The heaviest first, so that none of them is what all others wait for at the end."""
+        """The heaviest first, so that none of them is still running when all others have ended."""
         large = {action.path for action in actions if run.large.takes(action)}
         small = [action for action in actions if action.path not in large]
         shards = [*cut(run.task.part, small, self._workers)] if small else []
@@ -181,7 +179,7 @@ class SpreadEngine:
             self._count += 1
             account = ShardAccount(numbered)
             if there := [NamedBlock(index, each) for index, each in run.large.there(numbered).items()]:
-                # First, so that whoever takes the shard finds them.
+                # Written first, so that the worker that takes the shard finds them.
                 record = f"{name}~{FROM_PARENT}{1:08x}~{0:06}"
                 self._place.write(f"records/{record}", "\n".join(map(answer_line, there)).encode())
                 self._heard.add(record)
@@ -212,7 +210,7 @@ class SpreadEngine:
                 looked = self._watch.now()
                 self._tidy()
                 how = self._crew.ended()
-                # What came in between the last look and the end of the job counts.
+                # Records written between the last look and the end of the job count.
                 if how is not None and not self._listen(run):
                     if crews >= _CREWS:
                         self._give_up(run, how)
@@ -223,10 +221,10 @@ class SpreadEngine:
             self._watch.sleep(self._poll)
 
     def _mend(self, run: _Task) -> None:
-        """Nothing was heard for a while: what somebody else has taken away or written over is put there again. A shard
-        that its worker has finished, and whose records are gone, is at its end."""
+        """Restore, after a while without records, documents that somebody else has removed or overwritten. A shard that
+        its worker has finished, but whose records are missing, is ended."""
         done = set(self._place.names("done"))
-        # Their records were there before.
+        # Their records were written before.
         self._listen(run)
         for name, account in tuple(run.open.items()):
             if name in done:
@@ -237,7 +235,7 @@ class SpreadEngine:
                 self._place.write(f"shards/{name}", _body(account.shard))
 
     def _tidy(self) -> None:
-        """Remove what is told and written to the index: each look at the place lists all of it."""
+        """Remove records that are in the index: each look lists the whole store."""
         if self._keep_records:
             return
         due = [name for name, closed in self._closed.items() if self._watch.now() - closed >= _KEPT_SECONDS]
@@ -258,7 +256,7 @@ class SpreadEngine:
             raise SpreadRefusedError(f"{worker} cannot take part: {said}", hint=_NOT_SHARED)
 
     def _listen(self, run: _Task) -> bool:
-        """Read what is new; False where nothing of it is a worker's word."""
+        """Read new records; False if none is from a worker."""
         new = [name for name in self._place.names("records") if name not in self._heard]
         heard = False
         for name in new:
@@ -266,7 +264,7 @@ class SpreadEngine:
             match = _RECORD.fullmatch(name)
             if match and (account := run.open.get(match["shard"])):
                 heard = self._read(run, name, match, account) or heard
-        # Who finished a shard left out what others had told before, and their records may come later in this list.
+        # The worker that finished a shard left out what others had reported, whose records may come later in this list.
         while run.done:
             self._close(run, *run.done.pop())
         run.reading.settle()
@@ -280,7 +278,7 @@ class SpreadEngine:
             return False
         shard = match["shard"]
         if run.attempts.get(shard) != attempt:
-            # Where somebody else has taken it over, what was under way moves again.
+            # Another worker has taken it over: what was under way moves again.
             run.attempts[shard] = attempt
             account.begin_again(match["worker"], run.listener)
         try:
@@ -311,7 +309,7 @@ class SpreadEngine:
 
     def _told_of(self, run: _Task, account: ShardAccount, record: FileRecord) -> None:
         if record.path not in account.left:
-            # Another attempt has told it before; what the shard does not have is a lie.
+            # An earlier attempt has reported it; a file that is not in the shard is an error.
             account.planned(record.path)
             return
         if record.failure is not None:
@@ -351,8 +349,7 @@ class SpreadEngine:
             run.reading.settle(self._poll)
 
     def _settle(self, run: _Task, account: ShardAccount, said: str) -> None:
-        """Nothing more will be heard of a shard: what nobody moved has failed, for the reason that a worker gave, or
-        this one."""
+        """End a shard: files that nobody moved have failed, for the reason that a worker gave, or for ``said``."""
         if account.shard.order is not None:
             self._settle_range(run, account, said)
             return
@@ -375,14 +372,14 @@ class SpreadEngine:
             self._withdraw(run, path)
 
     def _withdraw(self, run: _Task, path: str) -> None:
-        """The other ranges of a file that has failed are for nothing: whoever has none of them yet gets none."""
+        """The other ranges of a failed file are useless: workers do not begin them."""
         names = [name for name, each in run.open.items() if each.shard.order and each.shard.actions[0].path == path]
         for name in names:
             said = "not moved: another range of the file has failed"
             run.large.ended(self._take_back(run, name, FailureCode.NOT_REPORTED, said, None), said)
 
     def _end_fetching(self, run: _Task, failure: FileFailure) -> None:
-        """All nodes write to one disk, and it is full: what nobody has begun is not begun."""
+        """All nodes write to one disk, and it is full: begin no other file."""
         said = not_tried(failure.message)
         for name in [name for name in run.open if name not in run.attempts]:
             account = self._take_back(run, name, failure.code, said, failure.hint)
@@ -391,7 +388,7 @@ class SpreadEngine:
                 run.report.file_failed(action, FileFailure(shown, failure.code, said, failure.hint))
 
     def _take_back(self, run: _Task, name: str, code: FailureCode, said: str, hint: str | None) -> ShardAccount:
-        """A shard that nobody is to move any more. A parent that is started again hears it too."""
+        """Take back a shard that is no longer to be moved. A coordinator that is started again reads it, too."""
         account = run.open.pop(name)
         self._closed[name] = self._watch.now()
         run.busy.ends(account.shard.number)
@@ -405,7 +402,7 @@ class SpreadEngine:
     def _fail(self, run: _Task, account: ShardAccount, record: FileRecord, failure: FileFailure) -> None:
         part, action = run.task.part, account.failed(record)
         if failure.code is FailureCode.CHANGED_MEANWHILE:
-            # Another worker may have moved it, and only its record went with it.
+            # Another worker may have moved it without being able to report it.
             there = written_before(part, action)
             if there is not None:
                 account.found(action)
@@ -415,8 +412,8 @@ class SpreadEngine:
         run.report.file_failed(action, told)
 
     def _stop(self, run: _Task) -> None:
-        """Workers give up what they do; records that they have left count. Of a place that cannot be reached tells
-        whoever has claimed it."""
+        """Stop the workers; records that they have left count. Raises nothing if the store cannot be reached: the
+        claim's holder reports that."""
         self._place.hurry()
         with suppress(BlobsyncError):
             self._place.write("stop", b"")

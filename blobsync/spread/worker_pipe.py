@@ -1,4 +1,4 @@
-"""The parent's end of one worker process: starts it, sends it orders and shards, reads its answers."""
+"""The coordinator's end of one worker process: starts it, sends it orders and shards, reads its answers."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.store.rest.auth import BearerSigner, Signer
 
 _MODULE = "blobsync.spread.worker"
-# The rest of an environment may hold secrets, and a worker needs nothing of it.
+# The rest of the environment may contain secrets, and a worker needs none of it.
 _KEPT = frozenset({"PATH", "HOME", "LANG", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "VIRTUAL_ENV"})
 _KEPT_PREFIXES = ("PYTHON", "LC_")
 _LINES = 500
-# Seconds in which a worker that was told to stop ends.
+# Seconds that a worker gets to end after it was asked to stop.
 _END_PATIENCE = 1.5
 
 
 class Credentials(NamedTuple):
-    """Where the credentials of workers come from: what signs requests to a container, and what a copy's source is
-    read with. ``environ`` is read for proxies and CA bundles."""
+    """The sources of the workers' credentials: the signer of requests to a container, and the SAS to read a copy's
+    source with. ``environ`` is read for proxies and CA bundles."""
 
     signer: Callable[[ContainerUrl], Signer]
     source_sas: Callable[[RemoteEnd], SasToken | None]
@@ -40,11 +40,11 @@ class Credentials(NamedTuple):
 
 
 class WorkerLostError(Exception):
-    """The worker is gone, or talks nonsense; the text says how, for the user."""
+    """The worker has ended, or its output is invalid; the text says how, for the user."""
 
 
 class WorkerPipe:
-    """One worker. Used by one thread, but for :meth:`ask_to_stop` and :meth:`end`."""
+    """One worker. Used by one thread, except for :meth:`ask_to_stop` and :meth:`end`."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class WorkerPipe:
         cap_mbps: float | None = None,
         state: StateDir | None = None,
     ) -> None:
-        """The keywords are those of ``WorkerOrders``. Raises ``ProcessError`` when no worker can be started,
-        ``CredentialError`` when it could not work."""
+        """The keywords are those of ``WorkerOrders``. Raises ``ProcessError`` if no worker can be started,
+        ``CredentialError`` if it would have no credential."""
         self._part = part
         self._credentials = credentials
         self._signers = {
@@ -85,8 +85,8 @@ class WorkerPipe:
         return self._process.pid
 
     def carry(self, shard: Shard) -> Iterator[Answer]:
-        """Hand over a shard; what the worker says of it, to its end. Raises ``WorkerLostError`` where it does not come
-        to that."""
+        """Send a shard; yields the worker's answers until it is finished. Raises ``WorkerLostError`` if it does not
+        finish it."""
         # Many lines at once: each write wakes the worker.
         lines = shard_lines(shard)
         while some := list(islice(lines, _LINES)):
@@ -100,11 +100,11 @@ class WorkerPipe:
                 yield answer
 
     def ask_to_stop(self) -> None:
-        """The worker gives up what it does, cleans up and ends."""
+        """Ask the worker to clean up and end."""
         self._process.send_line(orders.STOP_LINE)
 
     def end(self) -> None:
-        """The worker is gone afterwards; one that does not end by itself is ended."""
+        """Wait for the worker to end; kills it if it does not end by itself."""
         if self._process.wait(_END_PATIENCE) is None:
             self._process.stop()
 
@@ -113,7 +113,7 @@ class WorkerPipe:
             for line in self._process.lines():
                 yield read_answer(line, route)
         except (FormatError, ValueError) as error:
-            # ValueError: the pipe was closed by the thread that ends all workers.
+            # ValueError: the thread that ends all workers has closed the pipe.
             self._process.stop()
             raise WorkerLostError(f"it sent what is no record: {error}") from error
         raise WorkerLostError(self._how_it_ended())
@@ -149,5 +149,5 @@ class WorkerPipe:
 
 
 def worker_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What a worker's process gets of ours: what Python needs to start."""
+    """The environment of a worker's process: what Python needs to start."""
     return {name: value for name, value in environ.items() if name in _KEPT or name.startswith(_KEPT_PREFIXES)}
