@@ -101,8 +101,8 @@ class CollectedReport:
 class Engine(Protocol):
     """Moves the files of a task. Failures of single files are reported, never raised.
 
-    ``listener`` is called for bytes under way. ``KeyboardInterrupt`` in the calling thread stops all work, cleans up and
-    is raised again; the task's ``stop`` raises it there.
+    ``listener`` is called for bytes under way. ``KeyboardInterrupt`` in the calling thread stops all work, cleans up
+    and is raised again; the task's ``stop`` raises it there.
     """
 
     @property
