@@ -8,7 +8,7 @@ ssh, ``addresses`` and ``forwarding`` make the command lines of tunnels. Calls `
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from blobsync.backends.protocol import Backend, Surroundings
 from blobsync.base.errors import BackendUnavailableError
@@ -24,10 +24,10 @@ MODULES = {
 
 
 class _Module(Protocol):
-    def create(self, around: Surroundings) -> Backend: ...
+    def create(self, around: Surroundings) -> Backend[Any]: ...
 
 
-def create_backend(platform: str, around: Surroundings) -> Backend:
+def create_backend(platform: str, around: Surroundings) -> Backend[Any]:
     """The backend of ``platform``. Raises ``BackendUnavailableError`` for an unknown platform."""
     try:
         module = MODULES[platform]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from blobsync.base.check_results import CheckResult
 from blobsync.base.errors import BlobsyncError
@@ -17,8 +17,12 @@ from blobsync.jobspec.spec import JobRef, JobSpec, LogFile, RunInfo, Secrets, St
 CAPABILITIES = frozenset({"array", "blame", "elastic", "live_logs", "nodes", "requeue", "scale", "ssh"})
 
 
+# A backend's own form of a request.
+_Request = TypeVar("_Request")
+
+
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Generic[_Request]):
     """What would be submitted, decided without reading anything outside.
 
     ``text`` is what ``submit --dry-run`` prints; ``request`` is the backend's form of it.
@@ -28,7 +32,7 @@ class Plan:
 
     spec: JobSpec
     text: str
-    request: Any = None
+    request: _Request
     warnings: tuple[str, ...] = ()
     shown: str = ""
 
@@ -108,13 +112,13 @@ class Surroundings:
 class Examining(Protocol):
     """A backend that tries beforehand what :meth:`Backend.submit` asks for."""
 
-    def examine(self, plan: Plan | None) -> Iterator[CheckResult]:
+    def examine(self, plan: Plan[Any] | None) -> Iterator[CheckResult]:
         """What would be refused is a result, not an error; ``plan`` None: the file allows none. Raises
         ``ConfigError``."""
         ...
 
 
-class Backend(Protocol):
+class Backend(Protocol[_Request]):
     """One place that runs jobs. Every method except :meth:`plan` may do I/O.
 
     Errors: ``BackendUnavailableError`` if the backend cannot be reached, ``JobError`` for the rest. :meth:`submit`
@@ -127,11 +131,11 @@ class Backend(Protocol):
     @property
     def capabilities(self) -> frozenset[str]: ...
 
-    def plan(self, spec: JobSpec) -> Plan:
+    def plan(self, spec: JobSpec) -> Plan[_Request]:
         """Pure: the same spec gives the same plan, without I/O."""
         ...
 
-    def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
+    def submit(self, plan: Plan[_Request], secrets: Secrets) -> Outcome:
         """Submit the plan. Submitting one ``run_id`` twice creates one job if the backend allows it.
 
         ``Refused`` leaves no secret there; ``Unknown`` leaves everything that the job would need.

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from functools import lru_cache
 from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -43,7 +43,8 @@ def parse_object(text: str | bytes) -> dict[str, Any]:
 def demand_types(made: object) -> None:
     """Raise ``ValueError`` if a field of a dataclass that was filled from JSON does not have its declared type.
 
-    Knows the types that JSON has, tuples and mappings of them, unions, and other dataclasses.
+    Knows the types that JSON has, tuples and mappings of them, unions, and other dataclasses. Of a ``TypedDict`` it
+    demands only that it is a mapping: its values may be of another version of blobsync.
     """
     kind: Any = type(made)
     for name, hint in _fields(kind).items():
@@ -75,7 +76,7 @@ def _fits(value: Any, hint: Any) -> bool:
         return isinstance(value, tuple) and all(_fits(each, args[0]) for each in value)
     if origin is Mapping:
         return isinstance(value, dict) and all(_fits(k, args[0]) and _fits(v, args[1]) for k, v in value.items())
-    if not isinstance(value, hint):
+    if not isinstance(value, dict if is_typeddict(hint) else hint):
         return False
     if dataclasses.is_dataclass(value):
         demand_types(value)

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from blobsync.backends.protocol import Backend
 from blobsync.base.errors import BlobsyncError, JobError, UnsafeNameError
@@ -67,7 +67,7 @@ class LogSource(Protocol):
 class BackendLogs:
     """The logs as the backend has them."""
 
-    backend: Backend
+    backend: Backend[Any]
     ref: JobRef
     lags = False
 

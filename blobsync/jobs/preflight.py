@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from blobsync.backends import create_backend
 from blobsync.backends.protocol import Backend, ClusterSummary, Examining, Plan, Surroundings
@@ -66,7 +67,7 @@ def refusals(
     return tuple(found)
 
 
-def any_plan(cluster: Cluster, backend: Backend) -> Plan:
+def any_plan(cluster: Cluster, backend: Backend[Any]) -> Plan[Any]:
     """What some job would ask of ``backend``, for a cluster of which nothing is refused."""
     entry = code_entry(cluster)
     code = CodeRef(str(entry.account.container), entry.path, "") if entry else None
@@ -123,7 +124,7 @@ def examine_jobs(
         yield _summary(cluster.file, backend)
 
 
-def _summary(about: str, backend: Backend) -> CheckResult:
+def _summary(about: str, backend: Backend[Any]) -> CheckResult:
     """What is free is one question that every place answers, if it answers at all."""
     try:
         found = backend.summary()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from blobsync.backends import create_backend
 from blobsync.backends.local.run_files import remove_dead_secrets
@@ -52,7 +53,6 @@ from blobsync.jobs.standing import News
 from blobsync.jobspec.elastic import demand_scalable
 from blobsync.jobspec.node_sas import grant, sas_minter
 from blobsync.jobspec.spec import (
-    RECALLED,
     SERVICES,
     JobRef,
     JobSpec,
@@ -114,7 +114,7 @@ class JobService:
         current: Cluster | None = None,
         *,
         process: ProcessRunner | None = None,
-        backends: Mapping[str, Backend] | None = None,
+        backends: Mapping[str, Backend[Any]] | None = None,
         stores: Mapping[str, BlobStore] | None = None,
         note: Callable[[str], None] = lambda text: None,
         sleep: Callable[[float], None] = time.sleep,
@@ -135,7 +135,7 @@ class JobService:
         self._sleep = sleep
         self._given = backends or {}
         self._stores = stores or {}
-        self._backends: dict[str, Backend] = {}
+        self._backends: dict[str, Backend[Any]] = {}
 
     # -- which cluster, which backend ---------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class JobService:
             return self.current
         return load_cluster(self.root, name, environ=self.environ)
 
-    def backend(self, cluster: Cluster) -> Backend:
+    def backend(self, cluster: Cluster) -> Backend[Any]:
         """The backend of a cluster. Raises ``ConfigError`` and ``BackendUnavailableError``."""
         if cluster.name in self._given:
             return self._given[cluster.name]
@@ -200,7 +200,7 @@ class JobService:
             )
         return cluster
 
-    def backend_of(self, record: JobRecord) -> Backend:
+    def backend_of(self, record: JobRecord) -> Backend[Any]:
         """The backend that has the job. Raises ``ConfigError`` and ``BackendUnavailableError``."""
         if record.cluster in self._given:
             return self._given[record.cluster]
@@ -243,7 +243,7 @@ class JobService:
             )
         for spec, ref, cluster in found.values():
             home, submitted = home_of(cluster, self.environ), submission_time(spec.run_id)
-            spec = replace(spec, options={**spec.options, RECALLED: True})
+            spec = replace(spec, options={**spec.options, "recalled": True})
             return self.history.add(spec, ref, cluster.platform, home=home, submitted=submitted)
         raise _not_found(unknown, silent)
 
@@ -253,7 +253,7 @@ class JobService:
         records = [replace(record, current=False) for record in records]
         fresh = {record.run_id: record for record in records}
         problems: list[str] = []
-        asked: dict[int, tuple[Backend, list[JobRecord]]] = {}
+        asked: dict[int, tuple[Backend[Any], list[JobRecord]]] = {}
         for record in records:
             if record.info.state.is_final:
                 continue
@@ -279,7 +279,7 @@ class JobService:
         problems += self._remove_secrets(answered)
         return JobList(tuple(_as_known(fresh[record.run_id]) for record in records), tuple(dict.fromkeys(problems)))
 
-    def _renewed(self, record: JobRecord, backend: Backend) -> str:
+    def _renewed(self, record: JobRecord, backend: Backend[Any]) -> str:
         """Hand new secrets to a job whose SAS ends before long; returns why that failed."""
         if not isinstance(backend, Renewing) or not backend.is_lapsing(record.ref):
             return ""
@@ -314,7 +314,7 @@ class JobService:
                 problems.append(_not_removed(group, error))
         return problems
 
-    def _look_up(self, record: JobRecord, backend: Backend) -> JobRecord:
+    def _look_up(self, record: JobRecord, backend: Backend[Any]) -> JobRecord:
         """Resolve a submission whose response was lost. Raises what the backend raises."""
         ref = backend.locate(record.spec)
         if ref:

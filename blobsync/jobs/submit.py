@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from blobsync.backends.login import LoginNode
 from blobsync.backends.protocol import Plan, Refused, Unknown
@@ -26,7 +26,7 @@ from blobsync.jobspec.describe import SubmitRequest, demand_platform, describe, 
 from blobsync.jobspec.hold import entering_command, hold_text
 from blobsync.jobspec.node_archive import node_archive, publish
 from blobsync.jobspec.node_sas import grant, known_accounts, sas_minter
-from blobsync.jobspec.spec import MOUNTED, RECALLED, CodeRef, FolderLink, JobRef, JobSpec, own_inputs, owner_name
+from blobsync.jobspec.spec import MOUNTED, CodeRef, FolderLink, JobRef, JobSpec, own_inputs, owner_name
 from blobsync.jobspec.topology import job_size_text
 from blobsync.jobspec.transfer_key import with_run_key
 
@@ -90,7 +90,7 @@ def new_run_id(environ: Mapping[str, str], now: float | None = None) -> str:
 
 def plan_job(
     service: JobService, cluster: Cluster, request: SubmitRequest, choose_code: ChooseCode
-) -> tuple[Plan, tuple[str, ...]]:
+) -> tuple[Plan[Any], tuple[str, ...]]:
     """What would be submitted, and warnings; nothing is submitted, signed or recorded."""
     demand_platform(cluster)
     run_id = new_run_id(service.environ)
@@ -147,7 +147,7 @@ def resubmit(
     cluster = service.cluster(to) if to else origin
     demand_platform(cluster)
     if choose_code is None:
-        is_ours = RECALLED not in old.spec.options
+        is_ours = "recalled" not in old.spec.options
         demand_known(service.root, old.spec.code, old.run_id, is_ours=is_ours, environ=service.environ)
     code = choose_code(cluster) if choose_code else CodeChoice(old.spec.code)
     told: tuple[str, ...] = (_untaken(old.spec, cluster),) if old.spec.is_foreign else ()
@@ -199,7 +199,8 @@ def _spec_again(
         return _foreign_again(cluster, spec, request, run_id, code)
     request = replace(request, hold=str(spec.hold or ""))
     if cluster.name == spec.cluster and cluster.platform == spec.platform:
-        options = {name: value for name, value in spec.options.items() if name != RECALLED}
+        options = spec.options.copy()
+        options.pop("recalled", None)
         same = replace(spec, run_id=run_id, code=code, logs=find_mirror(cluster, run_id), options=options)
         if num_gpu is None:
             return same

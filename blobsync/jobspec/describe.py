@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 from blobsync.base.errors import ConfigError, UsageError
 from blobsync.config.job_keys import LINKING, READ_ONLY_MODES, demand_keys, folder_mode, read_only_words
@@ -14,7 +14,7 @@ from blobsync.config.model import Cluster, FolderEntry
 from blobsync.jobspec.containers import OPTION as CONTAINER
 from blobsync.jobspec.elastic import Bounds, GivenBounds, find_bounds
 from blobsync.jobspec.hold import WAITING, duration_seconds, hold_seconds
-from blobsync.jobspec.spec import OWN_OUTPUT, SERVICES, CodeRef, FolderLink, JobSpec, LogMirror
+from blobsync.jobspec.spec import OWN_OUTPUT, SERVICES, CodeRef, FolderLink, JobOptions, JobSpec, LogMirror
 from blobsync.jobspec.topology import JobShape, Size, find_shape
 
 # As docker and Apptainer name an image, or a file of one; what begins otherwise would be an option to them.
@@ -142,7 +142,7 @@ def describe(cluster: Cluster, request: SubmitRequest, run_id: str, code: CodeRe
         timeout_s=read_seconds(cluster, "timeout"),
         preemptible=cluster.flag("preemption_allowed"),
         retries=cluster.number("retries") or 0,
-        options=options,
+        options=cast("JobOptions", options),
         workers_per_node=shape.workers_per_node,
     )
 

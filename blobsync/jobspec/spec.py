@@ -11,10 +11,10 @@ import getpass
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, TypedDict
 from urllib.parse import urlsplit
 
 from blobsync.base.azure_urls import ContainerUrl
@@ -52,9 +52,6 @@ _PLACEHOLDER = re.compile(r"\$\{\{\s*(\w+\.\w+)\s*\}\}")
 # The option that names the folder in which the job has one of its own, called like its id; the variable that says
 # where that is on a node.
 OWN_OUTPUT, OUTPUT_VARIABLE = "own_output", "BLOBSYNC_OUTPUT"
-
-# The option of a job that was not submitted from here: its service told of it.
-RECALLED = "recalled"
 
 # The secret variable with which the workers of a transfer know what is theirs, in hexadecimal digits.
 SPREAD_KEY = "BLOBSYNC_SPREAD_KEY"
@@ -172,13 +169,61 @@ class NodeArchiveRef:
     size: int
 
 
+class NodeOptions(TypedDict, total=False):
+    """What the node does around the command: keys of the cluster file as they stand there (``work_dir``,
+    ``command_prefix``, ``sleep_if_fail``, ``sleep_if_succeed``, ``batchai``), and where the job runs.
+
+    ``container`` says how to run the image, ``own_output`` names the folder with one of the job alone, ``in_place`` is
+    the project of a job without a code archive, and ``hold`` how many seconds an interactive job waits.
+    """
+
+    work_dir: str
+    command_prefix: str
+    sleep_if_fail: Any
+    sleep_if_succeed: Any
+    batchai: Mapping[str, Any]
+    container: Mapping[str, Any]
+    own_output: str
+    in_place: str
+    hold: int
+
+
+class SlurmOptions(TypedDict, total=False):
+    """Options of ``sbatch``, as they were given to ``submit``."""
+
+    array: str
+    partition: str
+    qos: str
+    time: str
+    gres: str
+
+
+class SpreadOptions(TypedDict, total=False):
+    """The orders of a transfer's workers, with their seal."""
+
+    spread: Mapping[str, Any]
+
+
+class ForeignOptions(TypedDict, total=False):
+    """Marks a job that was not submitted from here: by another program (``foreign``, with what of it is ``unread``),
+    or elsewhere (``recalled``)."""
+
+    foreign: bool
+    unread: Sequence[str]
+    recalled: bool
+
+
+class JobOptions(NodeOptions, SlurmOptions, SpreadOptions, ForeignOptions, total=False):
+    """What only some jobs have. JSON values; keys of another version of blobsync are kept as they are."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobSpec:
     """Everything that is needed to run a job, and to run it again elsewhere.
 
     ``argv`` is what the user's shell passed, never joined and split again; one single argument with
-    spaces in it is a shell line. ``setup`` are shell lines, run once per node. ``options`` are the
-    backend's own (partition, array, ...), as JSON values. An elastic job begins with ``nodes``; its
+    spaces in it is a shell line. ``setup`` are shell lines, run once per node. ``options`` are what
+    only some jobs have. An elastic job begins with ``nodes``; its
     command runs once on each and starts ``workers_per_node`` processes itself.
     """
 
@@ -204,7 +249,7 @@ class JobSpec:
     retries: int = 0
     retry_exit_codes: tuple[int, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: JobOptions = field(default_factory=JobOptions)
     node_archive: NodeArchiveRef | None = None
     workers_per_node: int = 1
 
@@ -221,7 +266,7 @@ class JobSpec:
     @property
     def hold(self) -> int:
         """How many seconds an interactive job waits for people at least; 0: it runs a command."""
-        seconds = self.options.get("hold", 0)
+        seconds: object = self.options.get("hold", 0)
         return seconds if isinstance(seconds, int) and seconds > 0 else 0
 
     @property

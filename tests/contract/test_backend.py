@@ -38,7 +38,7 @@ PATIENCE = 60.0
 class Place:
     """A backend with what its jobs need."""
 
-    backend: Backend
+    backend: Backend[Any]
     spec: Callable[..., JobSpec]
     secrets: Secrets
     folder: Path
@@ -183,7 +183,7 @@ def aml_stub(tmp_path: Path) -> Iterator[AmlStub]:
         assert stub.violations == []
 
 
-def aml_backend(folder: Path, stub: AmlStub) -> Backend:
+def aml_backend(folder: Path, stub: AmlStub) -> Backend[Any]:
     workspace = {"subscription_id": "sub0", "resource_group": "rg0", "workspace_name": "ws-one"}
     values = {"aml_config": {**workspace, "management_endpoint": stub.url}}
     docker = Docker(environment="azureml:pt:1")
@@ -195,7 +195,7 @@ def aml_backend(folder: Path, stub: AmlStub) -> Backend:
     return AmlBackend(around, cluster, Login)
 
 
-def kubernetes_backend(folder: Path, kube: RealCluster, process: SubprocessRunner) -> Backend:
+def kubernetes_backend(folder: Path, kube: RealCluster, process: SubprocessRunner) -> Backend[Any]:
     values = {"kubernetes": {"namespace": kube.new_namespace(), "image": "stand-in:1"}}
     configured = Cluster("here", "here.yaml", folder, platform="kubernetes", values=values)
     environ = {**os.environ, **kube.environ}

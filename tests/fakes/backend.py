@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from blobsync.backends.protocol import Accepted, ClusterSummary, Holder, Outcome, Plan, Refused, Unknown
 from blobsync.base.errors import BackendUnavailableError, JobError, JobNotFoundError, LostContactError, SubmissionError
@@ -24,10 +25,10 @@ class FakeBackend:
     gone: bool = False
     lost: bool = False
 
-    def plan(self, spec: JobSpec) -> Plan:
-        return Plan(spec, f"# would run\n{spec.to_json()}")
+    def plan(self, spec: JobSpec) -> Plan[Any]:
+        return Plan(spec, f"# would run\n{spec.to_json()}", None)
 
-    def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
+    def submit(self, plan: Plan[Any], secrets: Secrets) -> Outcome:
         if self.gone:
             return Refused(BackendUnavailableError("the cluster does not answer"))
         spec = plan.spec

@@ -22,7 +22,7 @@ from tests.unit.project_files import NO_ENVIRON
 SCHEMAS = ("1.31", "1.37")
 
 
-def plan(root: Path, request: SubmitRequest | None = None, run_id: str = RUN_ID, **changes: Any) -> Plan:
+def plan(root: Path, request: SubmitRequest | None = None, run_id: str = RUN_ID, **changes: Any) -> Plan[Any]:
     """What one submission asks for; ``changes`` are keys of the cluster file."""
     given = {"namespace": "train", **changes.pop("kubernetes", {})}
     cluster, _ = load(root, platform="kubernetes", kubernetes=given, **changes)

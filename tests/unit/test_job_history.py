@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import sqlite3
 import stat
 import threading
@@ -71,6 +72,14 @@ def test_a_specification_survives_json() -> None:
     assert JobSpec.from_json(FULL.to_json()) == FULL
     with pytest.raises(ValueError, match="not a job specification"):
         JobSpec.from_json('{"version": 99}')
+
+
+def test_options_of_another_version_stay_in_a_recorded_specification() -> None:
+    options = {"array": 7, "of_a_newer_version": ["x"]}
+    recorded = json.dumps({**json.loads(FULL.to_json()), "options": options})
+    assert json.loads(JobSpec.from_json(recorded).to_json()) == json.loads(recorded)
+    with pytest.raises(ValueError, match="options has the wrong type"):
+        JobSpec.from_json(json.dumps({**json.loads(FULL.to_json()), "options": ["array"]}))
 
 
 def test_a_job_comes_back_whole(history: History) -> None:

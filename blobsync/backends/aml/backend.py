@@ -82,7 +82,7 @@ def create(around: Surroundings) -> AmlBackend:
     return AmlBackend(around, around.configured)
 
 
-def computes_of(backend: Backend) -> Computes:
+def computes_of(backend: Backend[Any]) -> Computes:
     """The computes of a backend's workspace. Raises ``UsageError`` for one that has none."""
     if not isinstance(backend, AmlBackend):
         raise UsageError(
@@ -115,14 +115,14 @@ class AmlBackend:
 
     # -- submitting ---------------------------------------------------------------------------------------------
 
-    def plan(self, spec: JobSpec) -> Plan:
+    def plan(self, spec: JobSpec) -> Plan[AmlRequest]:
         key_file = find_public_key(self._around.environ) if spec.hold else ""
         request = build_request(self._cluster, self._workspace, spec, key_file)
         base = f"{self._client.base}{self._client.path}"
         text = request.render(f"{base}/jobs/{spec.run_id}?api-version={self._client.api_version}", base)
         return Plan(spec, text, request, shown=without_bundle(text))
 
-    def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
+    def submit(self, plan: Plan[AmlRequest], secrets: Secrets) -> Outcome:
         request: AmlRequest = plan.request
         spec = plan.spec
         try:

@@ -21,7 +21,7 @@ from blobsync.backends.kubernetes.place import Place, recorded_place
 from blobsync.backends.kubernetes.pod import CONTAINER, FILES, RUN_DIR
 from blobsync.backends.kubernetes.pod_logs import KnownBytes, PodLogs
 from blobsync.backends.kubernetes.replies import KubernetesJob, Pod, holders_of, read_cluster, states_over_time
-from blobsync.backends.kubernetes.request import SECRETS_KEY, build_kubernetes, pull_login
+from blobsync.backends.kubernetes.request import SECRETS_KEY, KubernetesRequest, build_kubernetes, pull_login
 from blobsync.backends.kubernetes.settings import read_settings
 from blobsync.backends.kubernetes.submission import DOUBTFUL, Submission
 from blobsync.backends.protocol import (
@@ -80,11 +80,11 @@ class KubernetesBackend:
 
     # -- submitting ---------------------------------------------------------------------------------------------
 
-    def plan(self, spec: JobSpec) -> Plan:
+    def plan(self, spec: JobSpec) -> Plan[KubernetesRequest]:
         request = build_kubernetes(spec, read_settings(self._cluster, self._around.settings))
         return Plan(spec, request.render(self._own.kubectl.shown("apply", "-f", "-")), request)
 
-    def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
+    def submit(self, plan: Plan[KubernetesRequest], secrets: Secrets) -> Outcome:
         docker = self._cluster.docker
         password = docker.password.reveal() if docker.password else ""
         login = pull_login(docker.address or "", docker.username or "", password)
@@ -99,7 +99,7 @@ class KubernetesBackend:
     def forget(self, spec: JobSpec) -> None:
         Submission(self._own, spec).remove_unreleased()
 
-    def examine(self, plan: Plan | None) -> Iterator[CheckResult]:
+    def examine(self, plan: Plan[KubernetesRequest] | None) -> Iterator[CheckResult]:
         settings, around, notes = read_settings(self._cluster, self._around.settings), self._around, list[str]()
         kubectl = Kubectl(around.process, around.environ, settings.context, notes.append)
         return examine_cluster(kubectl, self._cluster.file, settings, plan.request if plan else None, notes)

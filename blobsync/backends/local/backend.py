@@ -59,7 +59,7 @@ class LocalBackend:
         self._runs = around.state_dir / "jobs"
         self._queue_dir = queue_folder(around.environ)
 
-    def plan(self, spec: JobSpec) -> Plan:
+    def plan(self, spec: JobSpec) -> Plan[LocalRequest]:
         if spec.is_elastic:
             _demand_room(spec)
         elif spec.nodes != 1:
@@ -85,7 +85,7 @@ class LocalBackend:
         )
         return Plan(spec, "\n".join(shown), LocalRequest(files, command))
 
-    def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
+    def submit(self, plan: Plan[LocalRequest], secrets: Secrets) -> Outcome:
         known = self.locate(plan.spec)
         if known:
             return Accepted(known)
@@ -114,7 +114,7 @@ class LocalBackend:
         LocalQueue(self._queue_dir).leave(spec.run_id)
         self._files(spec.run_id).remove()
 
-    def _start(self, plan: Plan, secrets: Secrets) -> JobRef:
+    def _start(self, plan: Plan[LocalRequest], secrets: Secrets) -> JobRef:
         request: LocalRequest = plan.request
         files, spec = request.files, plan.spec
         capacity = self._capacity()

@@ -81,7 +81,7 @@ class SlurmBackend:
         root = around.settings.get("job_root")
         self._job_root = str(root) if root else "~/.blobsync/jobs" if ssh else str(around.state_dir / "jobs")
 
-    def plan(self, spec: JobSpec) -> Plan:
+    def plan(self, spec: JobSpec) -> Plan[SlurmRequest]:
         folder = f"{self._job_root}/{run_name(spec.run_id)}"
         script = build_script(spec, {**self._settings, **spec.options})
         request = SlurmRequest(folder, script, ("sbatch", "--parsable", f"--chdir={folder}", f"{folder}/job.sh"))
@@ -94,7 +94,7 @@ class SlurmBackend:
         )
         return Plan(spec, "\n".join(shown), request)
 
-    def submit(self, plan: Plan, secrets: Secrets) -> Outcome:
+    def submit(self, plan: Plan[SlurmRequest], secrets: Secrets) -> Outcome:
         request: SlurmRequest = plan.request
         spec = plan.spec
         files = {"job.sh": request.script, "job.json": spec.to_json(), **travelling_sources(spec)}

@@ -436,7 +436,8 @@ def form_of_job(record: JobRecord, known: Cluster | None) -> FilledForm:
     gpus = param.pop("num_gpu", None)
     values["num_gpu"] = "" if gpus is None else str(gpus)
     values |= _size(spec)
-    values |= {name: str(spec.options[name]) for name in SLURM_OPTIONS if spec.options.get(name)}
+    options: Mapping[str, object] = spec.options
+    values |= {name: str(options[name]) for name in SLURM_OPTIONS if options.get(name)}
     if known is not None:
         param.pop("env", None)
         values["env"] = _variables(spec, known)
