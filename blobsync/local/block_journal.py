@@ -1,11 +1,10 @@
-"""The journal of blocks: what this project has put to the service and not committed yet, and what it committed last.
+"""The journal of blocks: which uncommitted blocks this project has sent to the service, and what it committed last.
 
-With it an upload that was killed goes on, and a changed file sends what changed. It saves bytes and proves nothing:
-what it says is compared with the service's own list of blocks before anything is left out, and without it whole files
-are sent.
+With it a killed upload resumes, and a changed file sends only what changed. It only saves bytes: its contents are
+compared with the service's own list of blocks before anything is skipped, and without it whole files are sent.
 
-A block's row is there some 50 ms after the service acknowledged it, and outlives the process. After a power
-cut the journal may lack rows, or be damaged and start anew: that costs bytes only.
+A block's row is written some 50 ms after the service acknowledged it, and outlives the process. After a power failure
+the journal may lack rows, or be damaged and start anew: that costs bytes only.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from blobsync.base.file_states import LocalState
 from blobsync.local.state_database import StateDatabase
 
 _VERSION = 1
-# Between two saves; more on a slow disk, where a save takes this share of the time at most.
+# Seconds between two saves; longer on a slow disk, where a save takes this share of the time at most.
 _SAVE_SECONDS = 0.05
 _SAVE_SHARE = 0.05
 # https://learn.microsoft.com/rest/api/storageservices/put-block: uncommitted blocks are dropped after a week.
@@ -45,7 +44,7 @@ _UNFINISHED = (
 
 
 class Unfinished(NamedTuple):
-    """An upload that did not end: bytes of the file that the service has, and how the file looked then."""
+    """An unfinished upload: how many bytes of the file the service has, and how the file looked then."""
 
     size: int
     mtime_ns: int
@@ -53,15 +52,15 @@ class Unfinished(NamedTuple):
     there: int
 
     def is_of(self, near: LocalState) -> bool:
-        """Whether the file still looks as it did."""
+        """Whether the file still looks as it did then."""
         return (self.size, self.mtime_ns, self.inode) == (near.size, near.mtime_ns, near.inode)
 
 
 class BlockJournal:
-    """For several threads and processes. Nothing here raises.
+    """Safe to use from several threads and processes. Never raises.
 
-    Blobs are named by their URL, blocks by the SHA-256 of their content. ``on_trouble`` is told in one sentence when
-    the file had to be given up. ``clock`` gives seconds since 1970, ``steady`` seconds that are never set back.
+    Blobs are named by their URL, blocks by the SHA-256 of their content. ``on_trouble`` gets one sentence if the file
+    cannot be used any more. ``clock`` gives seconds since 1970, ``steady`` seconds that are never set back.
     """
 
     def __init__(
@@ -84,28 +83,28 @@ class BlockJournal:
         self._unsaved: list[tuple[str, bytes, int]] = []
         self._save_at = steady()
 
-    # -- what is known ------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------
 
     def staged(self, blob: str) -> dict[bytes, int]:
-        """The blocks that were put for ``blob`` and not committed, and their sizes in bytes."""
+        """The blocks that were sent for ``blob`` and not committed, with their sizes in bytes."""
         if not _storable(blob):
             return {}
         self.save()
         return dict(self._file.read(lambda db: db.execute(_STAGED, (blob, self._oldest)).fetchall()) or ())
 
     def unfinished(self, blobs: Iterable[str]) -> dict[str, Unfinished]:
-        """Those of ``blobs`` for which there are uncommitted blocks of the file as it was when it was sent last."""
+        """Those of ``blobs`` that have uncommitted blocks of the file as it was when it was last sent."""
         rows = self._select(blobs, _UNFINISHED, self._oldest)
         return {blob: Unfinished(size, mtime_ns, int(inode), there) for blob, size, mtime_ns, inode, there in rows}
 
     def committed(self, blobs: Iterable[str]) -> dict[str, str]:
-        """The ETags of those of ``blobs`` that were last written by this project, from blocks named by content."""
+        """The ETags of those of ``blobs`` that this project wrote last, from blocks named by content."""
         return dict(self._select(blobs, "SELECT blob, etag FROM committed WHERE blob IN (MARKS)"))
 
-    # -- what happens -------------------------------------------------------------------------------------------
+    # -- updates ------------------------------------------------------------------------------------------------
 
     def begin(self, blob: str, near: LocalState) -> None:
-        """The file ``near`` is being sent to ``blob``. Blocks that were put for another version of it stay known."""
+        """Start an upload of the file ``near`` to ``blob``. Keeps blocks that were sent for another version of it."""
         if not _storable(blob):
             return
         stamp = (near.size, near.mtime_ns, str(near.inode))
@@ -125,7 +124,7 @@ class BlockJournal:
         self._file.write(write)
 
     def put(self, blob: str, sha256: bytes, size: int) -> None:
-        """The service has this block of the file that ``begin`` named: it has acknowledged or listed it."""
+        """Record a block of the file that ``begin`` named: the service has acknowledged or listed it."""
         with self._lock:
             self._unsaved.append((blob, sha256, size))
             due = self._steady() >= self._save_at
@@ -133,7 +132,7 @@ class BlockJournal:
             self.save()
 
     def finish(self, blob: str, etag: str) -> None:
-        """The blob was written from blocks named by content, as the version ``etag``: no others are left."""
+        """Record that the blob was committed as the version ``etag``, and drop its other blocks."""
 
         def write(db: sqlite3.Connection) -> None:
             db.execute("DELETE FROM blocks WHERE upload = (SELECT id FROM uploads WHERE blob = ?)", (blob,))
@@ -145,7 +144,7 @@ class BlockJournal:
             self._file.write(write)
 
     def save(self) -> None:
-        """Write what was put since the last time."""
+        """Write what was recorded since the last save."""
         with self._lock:
             rows, self._unsaved = self._unsaved, []
             began = self._steady()
@@ -167,7 +166,7 @@ class BlockJournal:
                 self._save_at = max(self._save_at, began + (self._steady() - began) / _SAVE_SHARE)
 
     def close(self) -> None:
-        """Save, and let go of the file; the next use opens it again."""
+        """Save and close the file; the next use opens it again."""
         self.save()
         self._file.close()
 

@@ -1,4 +1,4 @@
-"""What the operating system says about a local file, as errors that name the file and the next step."""
+"""Errors of the operating system about local files, as errors that name the file and the next step."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def where_to_look(path: Path) -> str:
-    """What to do about a path where nothing is: a word that lists the nearest folder above it that exists."""
+    """A hint for a path that does not exist: a command that lists the nearest folder above it that exists."""
     nearest = next(folder for folder in path.parents if folder.is_dir())
     return f"'ls {shlex.quote(str(nearest))}' shows what is there"
 
 
 class ChangedWhileReadError(BlobsyncError):
-    """The source is not the file that was planned any more, so that what was read is worth nothing."""
+    """The source differs from the planned file, so what was read is useless."""
 
     code = FailureCode.CHANGED_WHILE_READ
 
 
 class NotAFileError(LocalFileError):
-    """A pipe, a socket or a device is where a file is to be written: it is neither waited for nor replaced."""
+    """A pipe, a socket or a device is where a file is to be written: blobsync neither waits for it nor replaces it."""
 
     def __init__(self, path: Path | str) -> None:
         super().__init__(
@@ -54,7 +54,7 @@ class NotAFileError(LocalFileError):
 
 
 def local_error(error: OSError, path: Path | str) -> LocalFileError:
-    """``error`` as a sentence that names ``path``, with what to do next."""
+    """Convert ``error`` to a sentence that names ``path``, with what to do next."""
     number = error.errno or 0
     reason = error.strerror or type(error).__name__
     kind = DiskFullError if number in _FULL else LocalFileError
@@ -62,9 +62,9 @@ def local_error(error: OSError, path: Path | str) -> LocalFileError:
 
 
 class naming:
-    """Turns an ``OSError`` of the block into a ``LocalFileError`` about ``path``."""
+    """Converts an ``OSError`` in the block to a ``LocalFileError`` about ``path``."""
 
-    # A class because it runs several times for each file: a generator takes four times as long.
+    # A class because it runs several times for each file: a generator-based context manager takes four times as long.
     __slots__ = ("_path",)
 
     def __init__(self, path: Path | str) -> None:

@@ -1,7 +1,7 @@
-"""Local files: written below one folder that nothing leads out of, read so that a change is noticed, and hashed.
+"""Local files: written only inside one folder, read so that changes are noticed, and hashed.
 
-Everything below a destination folder is reached through directory descriptors that follow no symlink: a
-link inside the folder that leads out of it is refused, whatever is swapped while we work. An MD5 belongs to one state
+Everything below a destination folder is opened through directory descriptors that follow no symlink: a link that leads
+out of the folder is refused, whatever is swapped while we work. An MD5 belongs to one state
 of a file: its size, times and inode.
 """
 
@@ -29,7 +29,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO that replaced a file must not wait for a writer.
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _GROW = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-# How long another process may take to write what it has begun to write (seconds).
+# How long to wait for another process that is writing the file (seconds).
 _LOCK_SECONDS, _LOCK_PAUSE = 10.0, 0.05
 
 
@@ -39,10 +39,10 @@ class SourceFile:
     def __init__(
         self, path: Path | str, expected: FileState | None = None, *, folder: int | None = None, shown: str = ""
     ) -> None:
-        """Raises ``LocalFileError``, or ``ChangedWhileReadError`` when it is not ``expected`` any more.
+        """Raises ``LocalFileError``, or ``ChangedWhileReadError`` if it is not ``expected`` any more.
 
         With ``folder``, an open directory, ``path`` is a name in it, and a link there is not followed; ``shown`` is
-        what messages call it.
+        the path for messages.
         """
         self._path = shown or path
         with naming(self._path):
@@ -57,7 +57,7 @@ class SourceFile:
             raise self._changed()
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """Exactly ``length`` bytes; a file that became shorter raises ``ChangedWhileReadError``."""
+        """Read exactly ``length`` bytes; raises ``ChangedWhileReadError`` if the file became shorter."""
         with naming(self._path):
             data = os.pread(self.fd, length, offset)
             if len(data) < length:
@@ -67,20 +67,20 @@ class SourceFile:
         return data
 
     def check_unchanged(self) -> None:
-        """Raises ``ChangedWhileReadError`` when the file was written to since it was opened."""
+        """Raise ``ChangedWhileReadError`` if the file was written to since it was opened."""
         with naming(self._path):
             now = LocalState.of(os.fstat(self.fd))
         if not now.same_file(self.state):
             raise self._changed()
 
     def close(self) -> None:
-        """Safe to call again."""
+        """Close the file; safe to call again."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
     def _read_on(self, data: bytes, offset: int, length: int) -> bytes:
-        # A read may be short without being at the end (signals, network mounts, 2 GiB limits).
+        # A read may return less before the end of the file (signals, network mounts, 2 GiB limits).
         pieces = [data]
         got = len(data)
         while data and got < length:
@@ -98,7 +98,7 @@ class SourceFile:
 
 
 class GrowingFile:
-    """A file that is written at its end, such as the copy of a log; made by ``LocalFolder.grow``."""
+    """A file that only grows at its end, such as the copy of a log; created by ``LocalFolder.grow``."""
 
     def __init__(self, fd: int, path: Path) -> None:
         """Takes over ``fd``."""
@@ -107,7 +107,7 @@ class GrowingFile:
         self.size = os.fstat(fd).st_size
 
     def append(self, data: bytes) -> None:
-        """All of ``data``; raises ``LocalFileError`` (disk full, quota, ...)."""
+        """Append all of ``data``; raises ``LocalFileError`` (disk full, quota, ...)."""
         with naming(self._path):
             while data:
                 written = os.write(self._fd, data)
@@ -115,18 +115,18 @@ class GrowingFile:
                 data = data[written:]
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """What is there; less at its end."""
+        """Read up to ``length`` bytes; fewer at the end of the file."""
         with naming(self._path):
             return os.pread(self._fd, length, offset)
 
     @property
     def state(self) -> LocalState:
-        """What it is now, for a file that takes its place."""
+        """The file's state now, for another file that replaces it."""
         return LocalState.of(os.fstat(self._fd))
 
 
 class LocalFolder:
-    """A destination folder; every file below it is made through its descriptor.
+    """A destination folder; every file below it is created through its descriptor.
 
     Safe for several threads. Its descriptors are closed with the last reference to it and to its files.
     """
@@ -139,10 +139,11 @@ class LocalFolder:
         unnamed: bool = True,
         private: bool = False,
     ) -> None:
-        """Make ``root`` where it is missing. Links are followed inside ``boundary`` (default: ``root``) only.
+        """Create ``root`` if it is missing. Links are followed inside ``boundary`` (default: ``root``) only.
 
         ``unnamed`` False gives each file a temporary name from the start, as on file systems without O_TMPFILE.
-        ``private``: ``root``, and what is made below it, is for the user alone; what is there keeps its permissions.
+        ``private``: ``root``, and what is created below it, is for the user alone; existing files keep their
+        permissions.
         """
         self._root = root
         self._unnamed = unnamed and unnamed_work()
@@ -159,11 +160,11 @@ class LocalFolder:
         self._last: tuple[list[str], FolderDescriptor] = ([], self._top)
 
     def create(self, relative: RelativeName, size: int = 0) -> PartFile:
-        """A new temporary file that will become ``relative`` (of ``size`` bytes), missing folders included.
+        """Create a temporary file that will become ``relative`` (of ``size`` bytes), and its missing folders.
 
-        Raises ``LocalFileError``; ``..``, an absolute name or a link that leads out is one.
+        Raises ``LocalFileError``, also for ``..``, an absolute name or a link that leads out.
         """
-        # Text: a Path for each of many small files takes longer than to write it.
+        # A string: creating a Path for each of many small files takes longer than writing it.
         parts, path = self._parts(relative), f"{self._root}/{relative}"
         with naming(path):
             folder = self._parent(parts[:-1])
@@ -177,7 +178,7 @@ class LocalFolder:
                 return PartFile(self._parent(parts[:-1]), parts[-1], path, size)
 
     def reopen(self, relative: RelativeName, size: int, kept: KeptName) -> PartFile | None:
-        """The part file of ``relative`` that an earlier run left; None where it is not there as it was left.
+        """Open the part file of ``relative`` that an earlier run left; None if it is missing or was changed.
 
         Raises ``LocalFileError`` as :meth:`create` does.
         """
@@ -187,24 +188,24 @@ class LocalFolder:
         return None
 
     def version_before(self, relative: RelativeName, expected: FileState | None) -> SourceFile | None:
-        """The file that is to be replaced, to read from; None where it is not ``expected``, or not plainly a file."""
+        """Open the file that will be replaced, for reading; None if it is not ``expected``, or no regular file."""
         parts = self._parts(relative)
         if not isinstance(expected, LocalState):
             return None
         with suppress(OSError, LocalFileError, ChangedWhileReadError):
-            # Its descriptor is open as long as somebody has it: other threads go to other folders meanwhile.
+            # Whoever uses the descriptor keeps it open: other threads move on to other folders meanwhile.
             folder = self._parent(parts[:-1])
             return SourceFile(parts[-1], expected, folder=folder.fd)
         return None
 
     def path_of(self, relative: RelativeName) -> str:
-        """Where ``relative`` will be, as an absolute path."""
+        """The absolute path of ``relative``."""
         return os.path.abspath(self._root / relative)
 
     def remove(self, relative: RelativeName, expected: FileState | None) -> None:
-        """Delete a file, through no link at all; one that is gone is fine.
+        """Delete a file without following any link; ignored if it is gone.
 
-        Raises ``PreconditionFailedError`` when it is not ``expected`` any more, and ``LocalFileError``.
+        Raises ``PreconditionFailedError`` if it is not ``expected`` any more, and ``LocalFileError``.
         """
         parts, path = self._parts(relative), self._root / relative
         with naming(path), suppress(FileNotFoundError):
@@ -218,7 +219,7 @@ class LocalFolder:
                 os.close(folder)
 
     def remove_if_empty(self, relative: RelativeName) -> None:
-        """The same for a folder; one that holds something, or cannot be removed, stays."""
+        """Delete a folder if it is empty; otherwise, or if it cannot be removed, keep it."""
         parts = self._parts(relative)
         with suppress(OSError):
             folder = self._open_plainly(parts[:-1])
@@ -229,7 +230,7 @@ class LocalFolder:
 
     @contextmanager
     def grow(self, relative: RelativeName) -> Iterator[GrowingFile]:
-        """The file ``relative``, made when missing, to be written on at its end; closed when left.
+        """Open the file ``relative`` for appending, created if missing; closed at the end of the block.
 
         Other processes that want to write it wait meanwhile, so that nothing is written twice. Raises
         ``LocalFileError``, also for a link or anything else that is no regular file.
@@ -240,7 +241,7 @@ class LocalFolder:
             try:
                 fd = _open_locked(parts[-1], folder.fd, self._file_mode)
             except OSError as error:
-                # A pipe that nobody reads, or a socket: open(2).
+                # A pipe without a reader, or a socket: open(2).
                 if error.errno == errno.ENXIO:
                     raise NotAFileError(path) from error
                 raise
@@ -294,7 +295,7 @@ class LocalFolder:
         return folder
 
     def _through_link(self, relative: str, error: OSError) -> int:
-        """Follow a link of the user's that stays inside the boundary, from there on without links."""
+        """Follow one of the user's links that stays inside the boundary; below its target, follow none."""
         path = self._root / relative
         if not path.is_symlink():
             raise error
@@ -310,7 +311,7 @@ class LocalFolder:
         return folder
 
     def _demand_inside(self, real: str, path: Path) -> str:
-        """The part of the boundary that ``real`` is in."""
+        """The part of the boundary that contains ``real``; raises if there is none."""
         for place in self._boundary:
             if is_below(real, place):
                 return place
@@ -322,7 +323,7 @@ class LocalFolder:
 
 
 def _open_locked(name: str, folder: int, mode: int) -> int:
-    """The file of that name, locked; without a lock where there are none, or where somebody keeps it for long."""
+    """Open and lock the file; without a lock if the file system has none, or if another process keeps it for long."""
     until = time.monotonic() + _LOCK_SECONDS
     while True:
         fd = os.open(name, _GROW, mode, dir_fd=folder)
@@ -365,7 +366,7 @@ _FEWEST_THREADS = 2
 
 
 def hash_file(file: Path, opener: Callable[[str, int], int] = regular_only) -> LocalState | None:
-    """A local file with the MD5 of its bytes; None when it cannot be read, is no file, or changed meanwhile."""
+    """A local file's state with its MD5; None if it cannot be read, is no regular file, or changed meanwhile."""
     try:
         with open(file, "rb", buffering=0, opener=opener) as stream:
             before = LocalState.of(os.fstat(stream.fileno()))
@@ -379,5 +380,5 @@ def hash_file(file: Path, opener: Callable[[str, int], int] = regular_only) -> L
 
 
 def reading_threads(processors: int | None = os.cpu_count()) -> int:
-    """How many files to read at once: one for each processor, but two at least, as disks make a reader wait."""
+    """How many files to read at once: one for each processor, at least two because readers wait for disks."""
     return max(_FEWEST_THREADS, processors or _FEWEST_THREADS)

@@ -1,6 +1,6 @@
-"""Parts of glob patterns that git and zip have in common, and zip's own patterns.
+"""Glob patterns: the parts that git and zip have in common, and zip's own patterns.
 
-Both compare bytes. Texts here have one character (U+0000 to U+00FF) for each byte of a name, so that
+Both compare bytes. Strings here have one character (U+0000 to U+00FF) for each byte of a name, so that
 regular expressions on them count as git and zip do.
 
 ``fnmatch`` and ``glob`` of the standard library differ (``*`` always or never matches a slash, no ``**`` of
@@ -57,7 +57,7 @@ class ZipExclude:
     regex: re.Pattern[str]
 
     def leaves_out(self, path: str, *, folder: bool) -> bool:
-        """Whether a file, or everything below a folder, is left out."""
+        """Whether a file, or everything below a folder, is excluded."""
         if folder:
             # A pattern that ends in a star and matches the folder's name matches all that begins with it.
             open_ended = self.pattern.endswith("*") and not self.pattern.endswith("\\*")
@@ -69,7 +69,7 @@ class ZipExclude:
 
 
 def zip_excludes(options: Sequence[str], config_file: str) -> tuple[tuple[ZipExclude, ...], tuple[str, ...]]:
-    """The ``-x`` patterns of ``zip_options``, and the options that mean nothing here.
+    """The ``-x`` patterns of ``zip_options``, and the options that have no effect here.
 
     ACT pastes the list into a shell line, so the backslashes of ``\\*src/CMC/\\*`` are the shell's.
     """
@@ -140,7 +140,7 @@ def bracket(text: str, at: int) -> tuple[frozenset[int], int]:
 
 
 def regex_class(codes: frozenset[int]) -> str:
-    """A regular expression for one of these bytes; for none, one that never matches."""
+    """A regular expression for one of these bytes; if there are none, one that never matches."""
     starts = [code for code in sorted(codes) if code - 1 not in codes]
     ends = [code for code in sorted(codes) if code + 1 not in codes]
     # As ranges: one by one, hundreds of brackets in a pattern take seconds to compile.
@@ -148,11 +148,11 @@ def regex_class(codes: frozenset[int]) -> str:
 
 
 def first_place(star: str, regex: str) -> str:
-    """``star`` and then ``regex``, at the first place where it fits, and nowhere else.
+    """``star`` and then ``regex``, matched only at the first place where it fits.
 
-    For every star but the last one, the first match is as good as any other. With that, matching takes time
+    For every star but the last one, the first match is as good as any other. So matching takes time
     proportional to pattern and name; with backtracking, ``*a*a*a*b`` takes the fourth power of the name's length.
-    A group that is found ahead and then referred to is tried once (``(?>...)`` takes Python 3.11).
+    A group in a lookahead that is then referred to is tried once (``(?>...)`` needs Python 3.11).
     """
     name = f"_{next(_GROUPS)}"
     return f"(?=(?P<{name}>{star}{regex}))(?P={name})"

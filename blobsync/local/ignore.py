@@ -1,9 +1,9 @@
-"""Which patterns leave a file out of the code archive, exactly as git reads ignore files.
+"""Which patterns exclude a file from the code archive, exactly as git reads ignore files.
 
-Three kinds of files are read, in every folder that is not left out itself: ``.gitignore``, then
+Three kinds of files are read in every folder that is not itself excluded: ``.gitignore``, then
 ``.amlignore``, then ``.blobsyncignore``; the ``ignore`` list of the cluster file comes last. A later kind
-wins over an earlier one, a deeper file over one above it, a later line over an earlier one, and below a
-folder that is left out nothing can be included again. ``zip_options`` of the cluster file (``-x``, as ACT
+wins over an earlier one, a deeper file over one above it, a later line over an earlier one, and nothing below
+an excluded folder can be included again. ``zip_options`` of the cluster file (``-x``, as ACT
 passes it to ``zip``) exclude for good.
 
 ``.git/info/exclude`` and the user's global excludes are not read: two clones make the same archive.
@@ -84,7 +84,7 @@ class PatternList:
     base: int = 0
 
     def last_match(self, path: str, name: str) -> Rule | None:
-        """The rule that decides ``path`` (byte text, ``/`` at the end of a folder), None where none matches."""
+        """The rule that decides ``path`` (byte text, ``/`` at the end of a folder), None if none matches."""
         path = path[self.base :]
         # Most files match nothing: test all patterns together first.
         by_name = self.any_name is not None and self.any_name.fullmatch(name)
@@ -99,16 +99,16 @@ class PatternList:
 
 @dataclass(frozen=True, slots=True)
 class IgnoreRules:
-    """What applies in one folder: for each kind of file, in rising precedence, the lists from the top down.
+    """The rules that apply in one folder: for each kind of file, in rising precedence, the lists from the top down.
 
-    ``above`` is the project's root as byte text, seen from the top of the repository around it (``proj/``).
+    ``above`` is the project's root as byte text, relative to the repository that contains it (``proj/``).
     """
 
     kinds: tuple[tuple[PatternList, ...], ...] = ((),) * (len(IGNORE_FILES) + 1)
     above: str = ""
 
     def entering(self, folder: Path, path: str, names: Iterable[str]) -> IgnoreRules:
-        """The rules below ``folder`` that holds ``names``; ``path`` is the folder from the root, with ``/``."""
+        """The rules below ``folder``, which contains ``names``; ``path`` is the folder from the root, with ``/``."""
         rules = self
         for kind, name in enumerate(IGNORE_FILES):
             if name in names:
@@ -117,9 +117,9 @@ class IgnoreRules:
         return rules
 
     def decide(self, path: str, *, folder: bool) -> Rule | None:
-        """The rule that decides an entry whose parents are all in; None where no pattern matches.
+        """The rule that decides an entry whose parents are all included; None if no pattern matches.
 
-        The answer leaves the entry out unless its ``takes_in`` is set.
+        The rule excludes the entry unless its ``takes_in`` is set.
         """
         subject = self.above + byte_text(path) + ("/" if folder else "")
         name = subject[subject.rfind("/", 0, -1) + 1 :]
@@ -138,10 +138,10 @@ class IgnoreRules:
 
 
 def project_rules(root: Path, ignore: Sequence[str] = (), config_file: str = "") -> IgnoreRules:
-    """The rules that hold above the files of the project at ``root``.
+    """The rules that apply at the top of the project at ``root``.
 
     They are the ``.gitignore`` files of the repository around it and the list ``ignore`` of ``config_file``.
-    A project that the repository leaves out as a whole gets none of the repository's rules.
+    A project that the repository ignores as a whole gets none of the repository's rules.
     """
     real = Path(os.path.realpath(root))
     top = next((folder for folder in (real, *real.parents) if os.path.lexists(folder / ".git")), real)
@@ -212,7 +212,7 @@ def _rule(line: str, file: str, number: int) -> Rule | None:
     regex, _ = GitIgnoreSpecPattern.pattern_to_regex(f"{'!' * takes_in}{head}{separator}{last}{slash}")
     if regex is None:
         return None
-    # The name of pathspec's group would clash where patterns are joined.
+    # The name of pathspec's group would clash when patterns are joined.
     regex = _in_linear_time(regex.replace("?P<ps_d>", "?:"))
     for stand_in, text in classes.items():
         regex = regex.replace(stand_in, text)
@@ -221,10 +221,10 @@ def _rule(line: str, file: str, number: int) -> Rule | None:
 
 
 def _in_linear_time(regex: str) -> str:
-    """The expression that pathspec made, with its stars taking the first place each (see ``first_place``).
+    """pathspec's expression, with each star matched only at the first place (see ``first_place``).
 
-    In a name nothing but ``*`` is translated to the texts that are looked for here: brackets are stand-ins as yet, and
-    what stands for itself is escaped.
+    Nothing but ``*`` in a name is translated to the texts that are searched for here: brackets are still stand-ins,
+    and literal characters are escaped.
     """
     anchor, lead = ("^", "") if not regex.startswith(_ANYWHERE) else (_ANYWHERE, "^")
     end = next(end for end in _ENDS if regex.endswith(end))
@@ -233,14 +233,14 @@ def _in_linear_time(regex: str) -> str:
     last = _stars(last)
     if not parts:
         return f"{anchor}{last}{end}"
-    # "a/**/b": the part before a "**" ends with a slash, so that its own end is fixed by where it begins.
+    # "a/**/b": the part before a "**" ends with a slash, so its start determines its end.
     first = first_place("(?:.+?/)??", f"{parts[0]}/") if lead else f"{parts[0]}/"
     middle = "".join(first_place("(?:.+?/)??", f"{part}/") for part in parts[1:])
     return f"^{first}{middle}(?:.+/)?{last}{end}"
 
 
 def _stars(part: str) -> str:
-    """The part of a pattern between two ``**``, with the stars of each folder's or file's name."""
+    """The part of a pattern between two ``**``, with the stars of each folder's or file's name converted."""
     names = []
     for name in part.replace(_ANY, _ANY_STAND_IN).split("/"):
         first, *between = name.split(f"{_ANY_STAND_IN}*")
@@ -252,7 +252,7 @@ def _stars(part: str) -> str:
 
 
 def _with_stand_ins(body: str) -> tuple[str, dict[str, str]]:
-    """The pattern with one character for every bracket and odd white space, and what each stands for."""
+    """The pattern with one character for each bracket and unusual white space, and what each stands for."""
     out: list[str] = []
     classes: dict[str, str] = {}
 
@@ -291,14 +291,14 @@ def _any(patterns: Sequence[re.Pattern[str]]) -> re.Pattern[str] | None:
 
 
 def _without_trailing_spaces(line: str) -> str:
-    """As git: spaces at the end go, unless a backslash stands before them."""
+    """Drop spaces at the end, as git does, unless a backslash precedes them."""
     end = len(line.rstrip(" "))
     backslashes = end - len(line[:end].rstrip("\\"))
     return line[: end + 1] if backslashes % 2 else line[:end]
 
 
 def _read(file: Path) -> str:
-    """An ignore file, one character per byte; empty where there is none. As in git, a link is not followed."""
+    """Read an ignore file, one character per byte; empty if there is none. As in git, a link is not followed."""
     try:
         with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
             data = stream.read(_MAX_IGNORE_FILE + 1)

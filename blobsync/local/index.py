@@ -1,4 +1,4 @@
-"""The index: which local files and blobs were last seen to be equal, and how each side looked then.
+"""The index: which local files and blobs were last found to be equal, and the state of each side then.
 
 The index only saves time. If it is lost, corrupt or locked, files are compared by their MD5
 again; different files are never treated as equal.
@@ -49,12 +49,12 @@ class Record(NamedTuple):
 
     @property
     def md5(self) -> bytes | None:
-        """The content both sides had, where it is known."""
+        """The content that both sides had, if it is known."""
         return self.near.md5 or self.remote.md5
 
 
 class Index:
-    """Opens on first use. ``on_trouble`` is told in one sentence when the file had to be given up."""
+    """Opens on first use. ``on_trouble`` gets one sentence if the file cannot be used any more."""
 
     def __init__(self, file: Path, on_trouble: Callable[[str], None] = lambda text: None) -> None:
         self._file = StateDatabase(
@@ -65,7 +65,7 @@ class Index:
             extends=(1,),
             synchronous="NORMAL",
         )
-        # Of one connection: another one may have another file before it.
+        # Valid for one connection: another one may have another file.
         self._roots: dict[tuple[str, str], int] = {}
         self._roots_of: sqlite3.Connection | None = None
 
@@ -74,7 +74,7 @@ class Index:
         return PairIndex(self, source, remote)
 
     def close(self) -> None:
-        """Let go of the file; the next use opens it again."""
+        """Close the file; the next use opens it again."""
         self._file.close()
 
     def _get(self, key: tuple[str, str], paths: Sequence[str]) -> dict[str, Record]:
@@ -122,7 +122,7 @@ class Index:
     def _pages(
         self, key: tuple[str, str], folder: str, page: Callable[[sqlite3.Connection, int, str, str], list[_Row]]
     ) -> Iterator[_Row]:
-        """Rows below ``folder`` in the order of their paths, which come first; between pages others may write."""
+        """Rows below ``folder`` in the order of their paths, which come first; others may write between pages."""
         if not _storable(folder):
             return
         start, end = last_seen.below(folder)
@@ -144,7 +144,7 @@ class Index:
             start = rows[-1][0]
 
     def _store_listing(self, key: tuple[str, str], folder: str, rows: Spool, at: float, *, one_level: bool) -> None:
-        """In one transaction, or in several: the listing counts from the last one on."""
+        """Store a listing in one transaction or several; it counts only after the last one."""
         listed = last_seen.level_of(folder) if one_level else folder
         forget = last_seen.forget_level if one_level else last_seen.forget_folder
         if not _storable(folder):
@@ -200,22 +200,22 @@ class PairIndex:
         self._key = (source, remote)
 
     def get(self, paths: Sequence[str]) -> dict[str, Record]:
-        """Those of ``paths`` that were verified before."""
+        """The records of those of ``paths`` that were verified before."""
         return self._index._get(self._key, paths)
 
     def put(self, records: Mapping[str, Record]) -> None:
-        """Remember these, in one transaction."""
+        """Store these records, in one transaction."""
         if records:
             self._index._put(self._key, records)
 
     def forget(self, paths: Iterable[str]) -> None:
-        """These are no longer known to be equal."""
+        """Remove the records of ``paths``: they are no longer known to be equal."""
         self._index._forget(self._key, paths)
 
     def differences(self, folder: str, spill: Spill = _IN_MEMORY, *, one_level: bool = False) -> last_seen.Differences:
-        """To hold a listing of ``folder`` (below both roots) against the records; ``spill`` is for what differs.
+        """Compare a listing of ``folder`` (below both roots) with the records; ``spill`` is for the differences.
 
-        ``one_level``: it shows only what lies directly in the folder.
+        ``one_level``: the listing contains only what lies directly in the folder.
         """
         pages = self._index._pages(self._key, folder, last_seen.recorded_page)
         return last_seen.Differences(self._index._level_pages(self._key, folder) if one_level else pages, spill)
@@ -223,22 +223,22 @@ class PairIndex:
     def remember_listing(
         self, folder: str, found: last_seen.Differences, at: float, *, one_level: bool = False
     ) -> None:
-        """The listing of ``folder`` has ended; it began ``at`` that time (seconds since 1970)."""
+        """Store a complete listing of ``folder`` that began at the time ``at`` (seconds since 1970)."""
         self._index._store_listing(self._key, folder, found.rows(), at, one_level=one_level)
 
     def remember_blob(self, path: str, state: RemoteState | None, at: float) -> None:
-        """Somebody looked for the blob of exactly that name; None: there is none."""
+        """Store the result of looking up one blob by its exact name; None: there is none."""
         if _storable(path):
             self._index._write(self._key, lambda db, root: last_seen.note_blob(db, root, path, state, at))
 
     def as_last_listed(self, folder: str) -> Iterator[tuple[str, RemoteState]]:
-        """What the container is believed to hold below ``folder``, in the order of the paths."""
+        """What the container presumably holds below ``folder``, in the order of the paths."""
         for path, state in self._index._pages(self._key, folder, last_seen.known_page):
             if state is not None:
                 yield path, state
 
     def blob_as_last_listed(self, path: str) -> RemoteState | None:
-        """The same for one blob; None where none is believed to be."""
+        """The same for one blob; None if there presumably is none."""
         if not _storable(path):
             return None
         return self._index._read(self._key, lambda db, root: last_seen.known_blob(db, root, path))
@@ -256,7 +256,7 @@ class PairIndex:
         return self._index._read(self._key, lambda db, root: last_seen.blob_listed_at(db, root, path))
 
     def listed_in(self, folder: str) -> last_seen.Listed:
-        """What of ``folder`` was listed."""
+        """Which parts of ``folder`` were listed."""
         if not _storable(folder):
             return last_seen.Listed()
         found = self._index._read(self._key, lambda db, root: last_seen.listed_in(db, root, folder))

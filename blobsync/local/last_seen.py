@@ -1,10 +1,10 @@
-"""What the container held when it was last listed, kept beside the index's records.
+"""What the container held when it was last listed, stored next to the index's records.
 
-Only what differs from the records is stored: blobs that have none, blobs of another version, and (with an empty ETag)
-recorded blobs that were not there. So a listing of a million verified blobs stores one row, its time.
+Only differences from the records are stored: blobs without a record, blobs of another version, and (with an empty ETag)
+recorded blobs that were missing. So a listing of a million verified blobs stores one row, its time.
 
-What was listed is a folder with all that is below it (``a/b``), one level of it without the folders in it (``a/b/``),
-or a single blob (``a/b`` again: where it is a blob, nothing is below it).
+A listing covers a folder with everything below it (``a/b``), one level of it without its folders (``a/b/``),
+or a single blob (``a/b`` again: if it is a blob, nothing is below it).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CREATE TABLE IF NOT EXISTS seen (
 CREATE TABLE IF NOT EXISTS listings (
     root INTEGER NOT NULL, folder TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (root, folder)) WITHOUT ROWID;
 """
-# Rows read or written at a time, so that no other process waits for a listing to end.
+# Rows read or written at a time, so that no other process waits for a whole listing.
 PAGE = 5000
 _GONE = ""
 
@@ -32,17 +32,17 @@ SeenRow = tuple[str, int, bytes | None, str]
 
 
 class Known(NamedTuple):
-    """One path of ``known_rows``: the record's size, MD5 and ETag, or what was seen instead."""
+    """One path of ``known_rows`` with the record's size, MD5 and ETag, or what was listed instead."""
 
     path: str
     state: RemoteState | None
 
 
 class Differences:
-    """Holds a listing against the records, path by path, and collects what differs.
+    """Compares a listing with the records, path by path, and collects the differences.
 
-    ``recorded`` are the recorded paths and ETags in the order of their bytes, which is that of most services. A listing
-    in another order only takes more memory. What differs goes to the disk as ``spill`` says.
+    ``recorded`` are the recorded paths and ETags in byte order, which is that of most services. A listing
+    in another order only takes more memory. Differences go to the disk as ``spill`` says.
     """
 
     def __init__(self, recorded: Iterator[tuple[str, str]], spill: Spill) -> None:
@@ -52,8 +52,8 @@ class Differences:
         self._rows = Spool(spill._replace(most=spill.batch))
 
     def seen(self, path: str, state: RemoteState) -> None:
-        """The listing shows this blob."""
-        # As SQLite compares, which is not how Python compares texts.
+        """Add a blob of the listing."""
+        # As SQLite compares; Python compares strings differently.
         place = path.encode("utf-8", "surrogatepass")
         while self._next is not None and self._next[0].encode() <= place:
             self._passed[self._next[0]] = self._next[1]
@@ -62,7 +62,7 @@ class Differences:
             self._rows.append((path, state.size, state.md5, state.etag))
 
     def rows(self) -> Spool:
-        """What to store, once the listing has ended."""
+        """The rows to store, once the listing is complete."""
         missing = chain(self._passed, [self._next[0]] if self._next else [], (path for path, _ in self._recorded))
         for path in missing:
             self._rows.append((path, 0, None, _GONE))
@@ -71,7 +71,7 @@ class Differences:
 
 def below(folder: str) -> tuple[str, str]:
     """The first path below ``folder``, and the first one after all of them."""
-    # "0" follows "/" in every encoding that counts here.
+    # "0" follows "/" in every relevant encoding.
     return (f"{folder}/", f"{folder}0") if folder else ("", "\U0010ffff")
 
 
@@ -82,17 +82,17 @@ def recorded_page(db: sqlite3.Connection, root: int, after: str, end: str) -> li
 
 
 def level_of(folder: str) -> str:
-    """What stands for one level of ``folder`` among the listings; a path never ends so."""
+    """The key for one level of ``folder`` in the table of listings; no path ends like it."""
     return f"{folder}/"
 
 
 def recorded_level(db: sqlite3.Connection, root: int, folder: str, after: str) -> list[tuple[str, str]]:
     """Some recorded paths directly in ``folder`` and their ETags, in order, from ``after`` on (``""``: the first).
 
-    Passes over all that is below a folder at once.
+    Skips everything below a sub-folder in one step.
     """
     start, end = below(folder)
-    # The first path after a file's is itself and a NUL; after a folder's it ends with the "0" that follows "/".
+    # The next path after a file is the file's path and a NUL; after a folder, the path with the "0" that follows "/".
     first = f"{after}\0" if after else start
     found: list[tuple[str, str]] = []
     query = "SELECT path, etag FROM pairs WHERE root = ? AND path >= ? AND path < ? ORDER BY path LIMIT 1"
@@ -108,14 +108,14 @@ def recorded_level(db: sqlite3.Connection, root: int, folder: str, after: str) -
 
 
 def forget_level(db: sqlite3.Connection, root: int, folder: str) -> None:
-    """Nothing is known of what lies directly in ``folder``; the caller holds a transaction."""
+    """Forget what lies directly in ``folder``; the caller holds a transaction."""
     start, end = below(folder)
     direct = "DELETE FROM seen WHERE root = ? AND path >= ? AND path < ? AND instr(substr(path, ?), '/') = 0"
     db.execute(direct, (root, start, end, len(start) + 1))
 
 
 def note_blob(db: sqlite3.Connection, root: int, path: str, state: RemoteState | None, at: float) -> None:
-    """Whether there is a blob of that name is known, as of that time; the caller holds a transaction."""
+    """Record whether there is a blob of that name at the time ``at``; the caller holds a transaction."""
     db.execute("DELETE FROM seen WHERE root = ? AND path = ?", (root, path))
     recorded = db.execute("SELECT etag FROM pairs WHERE root = ? AND path = ?", (root, path)).fetchone()
     if state is not None and (recorded is None or recorded[0] != state.etag):
@@ -126,14 +126,14 @@ def note_blob(db: sqlite3.Connection, root: int, path: str, state: RemoteState |
 
 
 def forget_folder(db: sqlite3.Connection, root: int, folder: str) -> None:
-    """Nothing is known of ``folder`` from now on; the caller holds a transaction."""
+    """Forget everything in ``folder``; the caller holds a transaction."""
     start, end = below(folder)
     db.execute("DELETE FROM seen WHERE root = ? AND path >= ? AND path < ?", (root, start, end))
     db.execute("DELETE FROM listings WHERE root = ? AND folder >= ? AND folder < ?", (root, start, end))
 
 
 def store(db: sqlite3.Connection, root: int, rows: Iterable[SeenRow]) -> None:
-    """What a listing shows that differs from the records; the caller holds a transaction."""
+    """Store where a listing differs from the records; the caller holds a transaction."""
     db.executemany(
         "INSERT OR REPLACE INTO seen (root, path, size, md5, etag) VALUES (?, ?, ?, ?, ?)",
         [(root, *row) for row in rows],
@@ -141,18 +141,18 @@ def store(db: sqlite3.Connection, root: int, rows: Iterable[SeenRow]) -> None:
 
 
 def note_listing(db: sqlite3.Connection, root: int, folder: str, at: float) -> None:
-    """All of ``folder`` is known, as of that time; the caller holds a transaction."""
+    """Record that all of ``folder`` was listed at the time ``at``; the caller holds a transaction."""
     db.execute("INSERT OR REPLACE INTO listings (root, folder, at) VALUES (?, ?, ?)", (root, folder, at))
 
 
 def drop(db: sqlite3.Connection, root: int, paths: list[str]) -> None:
-    """These are on record from now on, or gone; the caller holds a transaction."""
+    """Remove paths that now have a record, or are gone; the caller holds a transaction."""
     if db.execute("SELECT 1 FROM seen WHERE root = ? LIMIT 1", (root,)).fetchone():
         db.executemany("DELETE FROM seen WHERE root = ? AND path = ?", [(root, path) for path in paths])
 
 
 def listed_at(db: sqlite3.Connection, root: int, folder: str) -> float | None:
-    """When ``folder`` as a whole was last listed, by itself or with a folder above it."""
+    """When ``folder`` as a whole was last listed, alone or with a folder above it."""
     return _latest(db, root, _with_above(folder))
 
 
@@ -162,7 +162,7 @@ def blob_listed_at(db: sqlite3.Connection, root: int, path: str) -> float | None
 
 
 def _with_above(path: str) -> list[str]:
-    """The path, and each folder that it is in."""
+    """The path, and each folder that contains it."""
     above = [path]
     while above[-1]:
         above.append(above[-1].rpartition("/")[0])
@@ -177,7 +177,7 @@ def _latest(db: sqlite3.Connection, root: int, listed: list[str]) -> float | Non
 
 
 class Listed:
-    """What was listed in a folder that was never listed as a whole."""
+    """Which parts of a folder were listed that was never listed as a whole."""
 
     def __init__(self, listings: frozenset[str] = frozenset()) -> None:
         self._listings = listings
@@ -198,7 +198,7 @@ def listed_in(db: sqlite3.Connection, root: int, folder: str) -> Listed:
 
 
 def known_blob(db: sqlite3.Connection, root: int, path: str) -> RemoteState | None:
-    """The same for one path."""
+    """The last known state of one blob; None if it is missing or unknown."""
     for table in ("seen", "pairs"):
         query = f"SELECT size, md5, etag FROM {table} WHERE root = ? AND path = ?"  # noqa: S608 - our own tables
         row = db.execute(query, (root, path)).fetchone()
@@ -208,9 +208,9 @@ def known_blob(db: sqlite3.Connection, root: int, path: str) -> RemoteState | No
 
 
 def known_page(db: sqlite3.Connection, root: int, after: str, end: str) -> list[Known]:
-    """Some paths that the container is believed to hold or to have lost, in order, from ``after`` on.
+    """Some paths that the container presumably holds, or presumably lost, in order, from ``after`` on.
 
-    A record that no blob matches (``--keep`` makes such) says nothing of the container.
+    A record without a matching blob (``--keep`` makes such) says nothing about the container.
     """
     query = (
         "SELECT path, size, md5, etag FROM seen WHERE root = :root AND path > :after AND path < :end"

@@ -4,7 +4,7 @@ A blob name can be almost any text; a local path cannot, and some names would ev
 that they belong to. The checks here return a reason, or None if the name is valid.
 
 :func:`relative_name` and :func:`safe_name` are the gate: only they make a :data:`RelativeName` or a :data:`SafeName`,
-and whatever joins a name from outside (a blob's, a log's, a job's id) to a path takes one of these two.
+and all code that joins an external name (a blob's, a log's, a job's ID) to a path takes one of these two.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from blobsync.base.errors import UnsafeNameError
 
 _T = TypeVar("_T")
 
-# Parts with '/' between them, below a folder and never out of it: ``user_logs/std_log.txt``.
+# Parts separated by '/', always inside a folder: ``user_logs/std_log.txt``.
 RelativeName = NewType("RelativeName", str)
 # One such part: ``me_1718000000_0badcafe``.
 SafeName = NewType("SafeName", str)
@@ -34,7 +34,7 @@ _MAX_PATH_BYTES = 4095
 # Never uploaded, never listed as data.
 _OWN_TEMPORARY = re.compile(r"\.blobsync-[0-9a-f]{8}\.part")
 _AZCOPYS_TEMPORARY = re.compile(r"\.azDownload-[0-9a-fA-F-]{36}-(.*)", re.DOTALL)
-# What a download over several nodes leaves in its folder while it lasts: each node has to see it.
+# The temporary file of a download over several nodes in its folder: each node has to see it.
 PROBE_PREFIX = ".probe-of-blobsync-"
 _PROBE = re.compile(rf"{re.escape(PROBE_PREFIX)}[0-9a-f]{{16}}")
 AZCOPYS_PREFIX_BYTES = len(".azDownload-") + 36 + 1
@@ -57,17 +57,17 @@ def unfinished_name(name: str) -> str | None:
 
 
 def is_own_temporary(name: str) -> bool:
-    """The same for what blobsync itself made."""
+    """Whether it is a temporary file of blobsync's own."""
     return _OWN_TEMPORARY.fullmatch(name) is not None
 
 
 def new_temporary_name() -> str:
-    """A name for something unfinished that no walk takes for data."""
+    """A name for an unfinished file, which no walk treats as data."""
     return f".blobsync-{os.urandom(4).hex()}.part"
 
 
 def relative_name(name: str, root: str = "", *, allowed: re.Pattern[str] | None = None) -> RelativeName:
-    """``name`` as one that may be joined to the folder ``root``. Raises ``UnsafeNameError``.
+    """Check that ``name`` may be joined to the folder ``root``. Raises ``UnsafeNameError``.
 
     ``allowed`` is the pattern that the whole name must match, if given.
     """
@@ -87,7 +87,7 @@ def safe_name(name: str, *, allowed: re.Pattern[str] | None = None) -> SafeName:
 
 
 def local_problem(relative: str, root: str = "") -> str | None:
-    """Why the blob ``relative`` (below the mapped folder) must not or cannot be a file below ``root``."""
+    """Why the blob ``relative`` (below the mapped folder) cannot or must not become a file below ``root``."""
     if "\x00" in relative:
         return "contains a NUL character"
     for part in relative.split("/"):
@@ -101,14 +101,14 @@ def local_problem(relative: str, root: str = "") -> str | None:
             return "is not valid Unicode"
     if is_temporary(relative.rpartition("/")[2]):
         return "looks like an unfinished download"
-    # A folder's own path may hold bytes that are no UTF-8.
+    # A folder's own path may contain bytes that are not UTF-8.
     if len(f"{root}/{relative}".encode("utf-8", "surrogatepass")) > _MAX_PATH_BYTES:
         return f"makes a path of more than {_MAX_PATH_BYTES:,} bytes"
     return None
 
 
 def blob_problem(name: str) -> str | None:
-    """Why the service would not take ``name`` (the whole blob name), or take it for another."""
+    """Why the service would refuse ``name`` (the whole blob name), or treat it as another one."""
     if _SURROGATE.search(name):
         return "is not valid UTF-8"
     if found := _CONTROL.search(name):
@@ -123,7 +123,7 @@ def blob_problem(name: str) -> str | None:
 
 
 class FoldersAbove(Generic[_T]):
-    """Tells of names, in the order of their code points, which of the names before are folders on the way to each.
+    """For names in code point order, finds which earlier names are folders above each.
 
     Holds no more names than the longest one has characters.
     """
@@ -132,7 +132,7 @@ class FoldersAbove(Generic[_T]):
         self._way: list[tuple[str, _T]] = []
 
     def enter(self, name: str, value: _T) -> list[_T]:
-        """The values of its folders; ``value`` is what is told of ``name`` itself later on."""
+        """The values of the folders above ``name``; ``value`` is returned for names below ``name`` later on."""
         while self._way and not name.startswith(self._way[-1][0]):
             self._way.pop()
         found = [value for folder, value in self._way if folder and name[len(folder) : len(folder) + 1] == "/"]
@@ -141,11 +141,11 @@ class FoldersAbove(Generic[_T]):
 
 
 def shape_clashes(names: Iterable[tuple[str, bool]]) -> Iterator[tuple[str, str, bool]]:
-    """Names that are a file for one and a folder for another, ``x`` beside ``x/y``, where one of the two is new.
+    """Names that are both a file and a folder, ``x`` and ``x/y``, where at least one of the two is new.
 
-    ``names`` are in the order of their code points, any number of them, and with each comes whether it is new; a name
-    may come several times. Names that exist already and stay as they are, are not reported. The third value of a clash
-    is that of its name.
+    ``names`` come in code point order, any number of them, each with whether it is new; a name may come several times.
+    Names that exist already and stay as they are, are not reported. The third value of a clash is the second of
+    its name.
     """
     above: FoldersAbove[tuple[str, list[bool]]] = FoldersAbove()
     for name, group in groupby(names, key=itemgetter(0)):

@@ -1,7 +1,7 @@
-"""Files that appear whole or not at all, and the removal of what killed runs left of them.
+"""Files that appear whole or not at all, and cleanup of what killed runs left of them.
 
-Where the file system can, a file has no name until it is complete (``O_TMPFILE``): a run that is killed leaves
-nothing of it. Elsewhere (NFS, Lustre, FUSE) it is written under a temporary name in its final directory and renamed
+If the file system can, a file has no name until it is complete (``O_TMPFILE``): a killed run leaves
+nothing. Elsewhere (NFS, Lustre, FUSE) it is written under a temporary name in its final directory and renamed
 at the end; such a file is locked (``flock``) while its writer lives, so that a later run can tell the leftovers of a
 killed run from the work of a live one.
 """
@@ -23,7 +23,7 @@ from blobsync.base.file_states import FileState, LocalState
 from blobsync.local.errors import NotAFileError, naming
 from blobsync.local.names import is_own_temporary, new_temporary_name
 
-# Linux alone has them.
+# Only Linux has it.
 _TMPFILE = getattr(os, "O_TMPFILE", 0)
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MODE = 0o644
@@ -35,16 +35,16 @@ _NO_UNNAMED = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EIN
 
 _CHUNK = 1 << 20
 
-# On file systems without locks (some network mounts), only files untouched for a day count as left over.
+# On file systems without locks (some network mounts), only files untouched for a day count as leftovers.
 _DEAD_WITHOUT_LOCK = 24 * 3600.0
 
 
 class NotKeptError(Exception):
-    """There is no part file that an earlier run of ours left: start anew."""
+    """There is no part file that our earlier run left: start anew."""
 
 
 def unnamed_work(tmpfile: int = _TMPFILE, descriptors: str = "/proc/self/fd") -> bool:
-    """Whether files without a name can be given one: that goes through /proc, which some containers lack."""
+    """Whether unnamed files can be named later: that needs /proc, which some containers lack."""
     return tmpfile != 0 and os.access(descriptors, os.F_OK)
 
 
@@ -58,18 +58,18 @@ def _open_unnamed(folder: int) -> int:
 
 
 def _copy(source: int, destination: int, count: int, offset: int) -> int:
-    """Copy bytes from one file to the same place of another; returns how many, 0 at the end.
+    """Copy bytes from one file to the same offset in another; returns how many, 0 at the end.
 
-    copy_file_range(2) shares them where the file system can (btrfs, XFS), and copies them in the kernel elsewhere.
+    copy_file_range(2) shares them if the file system can (btrfs, XFS), and otherwise copies them in the kernel.
     """
-    # Linux alone has it, and not for every two files. What else is wrong, reading and writing tells as well.
+    # Only Linux has it, and not between all files. Other errors appear when reading and writing, too.
     with suppress(AttributeError, OSError):
         return os.copy_file_range(source, destination, count, offset, offset)
     return os.pwrite(destination, os.pread(source, min(count, _CHUNK), offset), offset)
 
 
 class Disk(NamedTuple):
-    """What is asked of the file system where file systems differ, or others come in between."""
+    """The file system calls that differ between file systems, or that tests replace."""
 
     new_name: Callable[[], str] = new_temporary_name
     lock: Callable[[int], None] = _lock
@@ -83,7 +83,7 @@ DISK = Disk()
 
 
 class KeptName(NamedTuple):
-    """What finds a part file again: its name, and which file that was."""
+    """Identifies a part file: its name and inode."""
 
     name: str
     inode: int
@@ -97,7 +97,7 @@ class FolderDescriptor:
     def __init__(self, fd: int, *, unnamed: bool, private: bool = False) -> None:
         """Takes over ``fd``.
 
-        ``unnamed``: files below it may be without a name until they are complete. ``private``: new ones are for their
+        ``unnamed``: files in it may stay unnamed until they are complete. ``private``: new files are for their
         owner alone.
         """
         self.fd = fd
@@ -109,7 +109,7 @@ class FolderDescriptor:
 
 
 class PartFile:
-    """A file that is not there yet: written at any offset from any thread, then committed or discarded."""
+    """An unfinished file: written at any offset from any thread, then committed or discarded."""
 
     def __init__(
         self,
@@ -121,10 +121,10 @@ class PartFile:
         *,
         kept: KeptName | None = None,
     ) -> None:
-        """Will become ``name`` in ``folder``, ``path`` for people; made by ``LocalFolder``.
+        """Will become ``name`` in ``folder``, ``path`` in messages; created by ``LocalFolder``.
 
-        ``kept`` is what an earlier run left of it. Raises ``OSError``; ``NotKeptError`` where that is not there as it
-        was left.
+        ``kept`` identifies what an earlier run left of it. Raises ``OSError``, or ``NotKeptError`` if that is missing
+        or was changed.
         """
         self._disk = disk
         self._folder = folder
@@ -141,23 +141,23 @@ class PartFile:
             raise
 
     def write_at(self, offset: int, data: bytes) -> None:
-        """All of ``data``; raises ``LocalFileError`` (disk full, quota, ...)."""
+        """Write all of ``data``; raises ``LocalFileError`` (disk full, quota, ...)."""
         with naming(self._path):
             written = self._disk.write(self._fd, data, offset)
             while written < len(data):
                 written += self._disk.write(self._fd, data[written:], offset + written)
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """What was written before."""
+        """Read what was written before."""
         with naming(self._path):
             return os.pread(self._fd, length, offset)
 
     def chunks(self, start: int, length: int, chunk: int) -> Iterator[bytes]:
-        """The same for a range, in pieces of at most ``chunk`` bytes."""
+        """Read a range in pieces of at most ``chunk`` bytes."""
         return (self.read_at(at, min(chunk, start + length - at)) for at in range(start, start + length, chunk))
 
     def copy_from(self, fd: int, offset: int, length: int) -> bool:
-        """The same bytes of another open file; whether it had so many. Raises ``LocalFileError``."""
+        """Copy a range from another open file; returns whether it was that long. Raises ``LocalFileError``."""
         with naming(self._path):
             while length:
                 done = self._disk.copy(fd, self._fd, length, offset)
@@ -168,7 +168,7 @@ class PartFile:
         return True
 
     def take(self, staged: Path) -> None:
-        """Become ``staged``, a complete file of this file system that nobody writes to; it is moved from there."""
+        """Become ``staged``, a complete file on this file system that nobody writes to, by moving it here."""
         with naming(self._path):
             fd = os.open(staged, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
@@ -183,10 +183,10 @@ class PartFile:
             self._fd = fd
 
     def commit(self, expected: FileState | None, md5: bytes | None = None) -> LocalState:
-        """Put it under its final name and tell what it is there.
+        """Move the file to its final name and return its state.
 
-        Raises ``PreconditionFailedError``, and leaves the present file alone, when that is not ``expected``
-        (None: no file) any more. The permissions of a file that is replaced are kept.
+        Raises ``PreconditionFailedError``, and leaves the present file alone, if that is not ``expected``
+        (None: no file) any more. Keeps the permissions of a replaced file.
         """
         try:
             with naming(self._path):
@@ -198,7 +198,7 @@ class PartFile:
                     folder = self._folder.fd
                     os.replace(self._temporary, self._name, src_dir_fd=folder, dst_dir_fd=folder)
                     self._temporary = ""
-                    # After the rename: it moves the change time.
+                    # After the rename, which changes the ctime.
                     written = os.fstat(self._fd)
                 state = LocalState.of(written, md5)
         except BaseException:
@@ -208,29 +208,29 @@ class PartFile:
         return state
 
     def keep(self) -> KeptName:
-        """Give it a name, so that it outlives this process; raises ``LocalFileError``. :meth:`leave` lets it."""
+        """Name the file, so that it outlives this process; raises ``LocalFileError``. Then call :meth:`leave`."""
         with naming(self._path):
             self._give_temporary_name()
             return KeptName(self._temporary, os.fstat(self._fd).st_ino)
 
     def leave(self) -> None:
-        """Let it lie for a later run; only after :meth:`keep`."""
+        """Close the file and keep it for a later run; only after :meth:`keep`."""
         self._temporary = ""
         self.close()
 
     def discard(self) -> None:
-        """Remove it; safe to call again, and after a commit."""
+        """Remove the file; safe to call again, and after a commit."""
         self.abandon()
         self.close()
 
     def abandon(self) -> None:
-        """Remove the name only: a thread that is still writing must not find its descriptor reused."""
+        """Remove only the name: a thread that is still writing must not find its descriptor reused."""
         if self._temporary:
             with suppress(OSError):
                 os.unlink(self._temporary, dir_fd=self._folder.fd)
 
     def close(self) -> None:
-        """Release the descriptor and with it the lock."""
+        """Close the descriptor, which releases the lock."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -251,7 +251,7 @@ class PartFile:
         return fd
 
     def _open_kept(self, kept: KeptName, size: int) -> int:
-        """The file of that name, if it is the one that was left, and nobody else's. Anybody may have put it there."""
+        """Open the file of that name if it is the one that was left, and ours. Anyone may have put it there."""
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             fd = os.open(kept.name, flags, dir_fd=self._folder.fd)
@@ -265,7 +265,7 @@ class PartFile:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            # Another process writes to it, or the file system has no locks to tell.
+            # Another process is writing to it, or the file system has no locks.
             os.close(fd)
             raise NotKeptError from error
         self._temporary = kept.name
@@ -281,11 +281,11 @@ class PartFile:
             self._disk.lock(fd)
             if os.fstat(fd).st_nlink:
                 return fd, name
-            # A cleanup ran between creating and locking, and removed it as left over.
+            # A cleanup ran between creating and locking, and removed it as a leftover.
             os.close(fd)
 
     def _probe(self, size: int) -> None:
-        """Find out before the bytes move that the file system has no room for the name, or for such a size."""
+        """Fail before any bytes move if the file system has no room for the name, or for this size."""
         with suppress(FileNotFoundError):
             os.stat(self._name, dir_fd=self._folder.fd, follow_symlinks=False)
         if size:
@@ -293,35 +293,35 @@ class PartFile:
             os.ftruncate(self._fd, size)
 
     def _link(self, name: str) -> bool:
-        """Name the unnamed file in one step; False where something has this name already."""
+        """Give the unnamed file a name in one step; False if the name exists already."""
         try:
-            # Followed, the link in /proc is the open file itself: see open(2) about O_TMPFILE.
+            # If followed, the link in /proc is the open file itself: see open(2) about O_TMPFILE.
             os.link(f"/proc/self/fd/{self._fd}", name, dst_dir_fd=self._folder.fd, follow_symlinks=True)
         except FileExistsError:
             return False
         return True
 
     def _appears(self) -> bool:
-        """Take the final name in one step, if nothing has it; False where the disk cannot do that."""
+        """Create the final name in one step if it is free; False if the disk cannot do that."""
         if self._folder.unnamed:
             return self._link(self._name)
-        # A look before a rename is not enough: a network file system may remember for seconds that nothing was there.
+        # A check before a rename is not enough: a network file system may cache for seconds that the name was free.
         try:
             self._disk.link(self._temporary, self._name, src_dir_fd=self._folder.fd, dst_dir_fd=self._folder.fd)
         except FileExistsError:
             self._demand(None)
             raise self._changed() from None
         except OSError:
-            # FAT and some network mounts have no second names.
+            # FAT and some network mounts have no hard links.
             return False
         return True
 
     def _under_one_name(self) -> os.stat_result:
-        """Give up the temporary name, if there is one; what the file is then."""
+        """Remove the temporary name, if there is one; return the file's status."""
         written = os.fstat(self._fd)
         if not self._temporary:
             return written
-        # NFS keeps the name of an open file, and moves the change time when it goes.
+        # NFS keeps the name of an open file, and changes the ctime when it goes.
         self.close()
         self.abandon()
         self._temporary = ""
@@ -366,19 +366,19 @@ class PartFile:
 def remove_leftovers(folder: Path, kept: Collection[str] = ()) -> int:
     """Remove the temporary files that dead runs left in ``folder`` itself; returns how many.
 
-    The names in ``kept`` stay: a download will go on from them.
+    The names in ``kept`` stay: a download will resume from them.
 
-    Each is beside its final name, so the run that finishes the work finds it.
+    Each leftover is in the folder of its final name, so the run that finishes the work finds it.
     Keeps those of running processes, and ignores errors: part files are never treated
     as data.
     """
-    # azcopy's own temporary files are not locked, so it is unknown whether it still runs.
+    # azcopy's own temporary files are not locked, so it is unknown whether it is still running.
     ours = [name for name in _names_in(folder) if is_own_temporary(name) and name not in kept]
     return sum(remove_leftover(os.path.join(folder, name)) for name in ours)
 
 
 def left_over(place: Path, folders: Collection[Path] = ()) -> int:
-    """The bytes on the disk that dead runs left below ``place``, or beside it where it is a file.
+    """The bytes on the disk that dead runs left below ``place``, or next to it if it is a file.
 
     ``folders`` are temporary folders that count with all that is in them.
     """
@@ -418,7 +418,7 @@ def _size_left(path: str) -> int:
 
 
 def _blocks(path: str) -> int:
-    """The bytes that a file takes on the disk: it may have holes, where a download has not been yet."""
+    """The bytes that a file uses on the disk: it has holes where a download has not written yet."""
     with suppress(OSError):
         return os.lstat(path).st_blocks * 512
     return 0
@@ -427,7 +427,7 @@ def _blocks(path: str) -> int:
 def remove_leftover(
     path: str, *, flock: Callable[[int, int], None] = fcntl.flock, now: Callable[[], float] = time.time
 ) -> bool:
-    """Remove one temporary file unless its writer lives; whether it was removed."""
+    """Remove one temporary file unless its writer lives; returns whether it was removed."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

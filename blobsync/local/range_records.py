@@ -1,9 +1,9 @@
 """Which ranges of unfinished downloads are on the disk: a small file for each download, in the project's state folder.
 
-The first line says of which version of which blob the ranges are, and which part file holds them; each further line is
-one range with its SHA-256. A line is written after its bytes, so that what is on record is there after a kill. After a
-power cut it may not be, and somebody else may have changed the part file: nothing counts before its SHA-256 was
-compared with what is there.
+The first line names the blob's version and the part file; each further line is one range with its SHA-256. A line is
+written after its bytes, so that after a kill all recorded ranges are there. After a power failure they may not be, and
+somebody may have changed the part file: a range counts only if its SHA-256 matches what is on
+the disk.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ FOLDER = "downloads"
 # As long as the service keeps blocks that were never committed.
 KEPT_SECONDS = 7 * 24 * 3600.0
 
-# What a kill may cost at most, in seconds of work on one file.
+# The most work on one file that a kill may cost, in seconds.
 WORTH_SECONDS = 0.5
 
 _VERSION = 1
 _SUFFIX = ".ranges"
 _OPEN = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-# More than any download writes; what is beyond is not read.
+# More than any download writes; the rest is not read.
 _MOST_BYTES = 32 << 20
 _LINE = re.compile(rb"^([0-9a-f]{1,15}) ([0-9a-f]{1,15}) ([0-9a-f]{64})$", re.MULTILINE)
 
 
 class RecordedRange(NamedTuple):
-    """So many bytes from ``start`` on, and their SHA-256."""
+    """``length`` bytes from ``start`` on, and their SHA-256."""
 
     start: int
     length: int
@@ -54,9 +54,9 @@ class RecordedRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedDownload:
-    """A download that is not finished: ``destination`` is the file's path, ``blob`` the URL without a SAS.
+    """An unfinished download: ``destination`` is the file's path, ``blob`` the URL without a SAS.
 
-    ``part`` is the name of the part file beside the destination, ``inode`` which file that was.
+    ``part`` is the name of the part file in the destination's folder, ``inode`` its inode.
     """
 
     destination: str
@@ -68,7 +68,7 @@ class UnfinishedDownload:
 
     @property
     def part_path(self) -> str:
-        """Where the part file is."""
+        """The path of the part file."""
         return os.path.join(os.path.dirname(self.destination), self.part)
 
     def is_of(self, blob: str, etag: str, size: int) -> bool:
@@ -77,7 +77,7 @@ class UnfinishedDownload:
 
 
 class RangeRecord:
-    """The record of one download, locked for as long as it is open; for any thread."""
+    """The record of one download, locked while it is open; safe to use from several threads."""
 
     def __init__(self, fd: int, path: str) -> None:
         """Takes over ``fd``, which is locked."""
@@ -88,7 +88,7 @@ class RangeRecord:
         self.bytes = sum(each.length for each in self.ranges)
 
     def begin(self, of: UnfinishedDownload) -> bool:
-        """Start anew with what the ranges will be of; False where that cannot be written."""
+        """Start a new record for ranges of ``of``; False if it cannot be written."""
         line = json.dumps({"blobsync_ranges": _VERSION, **asdict(of)}).encode() + b"\n"
         self.of, self.ranges, self.bytes = of, (), 0
         try:
@@ -98,26 +98,26 @@ class RangeRecord:
             return False
 
     def add(self, found: RecordedRange) -> None:
-        """Put a range on record whose bytes were written. Where that fails it is fetched again, nothing more."""
+        """Record a range whose bytes were written. If that fails, the range is only fetched again."""
         line = f"{found.start:x} {found.length:x} {found.sha256.hex()}\n".encode()
         with self._lock, suppress(OSError):
             if self._fd >= 0 and os.write(self._fd, line) == len(line):
                 self.bytes += found.length
 
     def lost(self, found: RecordedRange) -> None:
-        """A range on record is not there any more; what is written there next is on record after it, and counts."""
+        """Remove a range from the record: what is written there next is recorded after it, and counts."""
         with self._lock:
             self.bytes -= found.length
 
     def remove(self) -> None:
-        """The download is finished, or given up; safe to call again."""
+        """Delete the record: the download is finished or given up. Safe to call again."""
         if self._fd >= 0:
             with suppress(OSError):
                 os.unlink(self._path)
         self.close()
 
     def remove_with_part(self) -> None:
-        """Give the download up, and remove what it left."""
+        """Give up the download, and remove what it left."""
         if self.of is not None:
             remove_leftover(self.of.part_path)
         self.remove()
@@ -131,9 +131,9 @@ class RangeRecord:
 
 
 class RangeRecords:
-    """The records of a project's unfinished downloads; for any thread, and for several processes at once.
+    """The records of a project's unfinished downloads; safe to use from several threads and processes.
 
-    A download that takes less than ``worth_seconds`` is not put on record.
+    A download that takes less than ``worth_seconds`` is not recorded.
     """
 
     def __init__(self, state: StateDir, *, worth_seconds: float = WORTH_SECONDS) -> None:
@@ -141,10 +141,10 @@ class RangeRecords:
         self.worth_seconds = worth_seconds
 
     def take(self, destination: str, *, make: bool) -> RangeRecord | None:
-        """The record of a file's download, made where it is missing if ``make``.
+        """Open the record of a file's download; ``make`` creates it if it is missing.
 
-        None where there is none, where another process has it, or where it can be neither locked nor written: the
-        download then leaves nothing to go on from.
+        None if it is missing, if another process has it, or if it cannot be locked or written: such a download
+        cannot be resumed later.
         """
         try:
             folder = self._folder(make=make)
@@ -153,7 +153,7 @@ class RangeRecords:
         return _take(os.path.join(folder, _name(destination)), make=make) if folder else None
 
     def all(self) -> Iterator[tuple[UnfinishedDownload, int]]:
-        """Every unfinished download, and how many of its bytes are on record."""
+        """Every unfinished download, and how many of its bytes are recorded."""
         for path in self._files():
             try:
                 fd = os.open(path, _OPEN)
@@ -169,10 +169,10 @@ class RangeRecords:
     def tidy(
         self, planned: Collection[str], wanted: Callable[[UnfinishedDownload], bool], now: float | None = None
     ) -> None:
-        """Remove what no download will go on from, part files included.
+        """Remove records that no download will resume from, with their part files.
 
-        That is what is older than a week, what has lost its part file, and of the files in ``planned`` (their paths)
-        what is not ``wanted``. What a running process works on stays.
+        These are records older than a week, those without a part file, and for files in ``planned`` (their paths)
+        those that are not ``wanted``. Keeps what a running process works on.
         """
         for path in self._files():
             record = _take(path, make=False)
@@ -212,7 +212,7 @@ def _take(path: str, *, make: bool) -> RangeRecord | None:
         except OSError:
             os.close(fd)
             return None
-        # Its owner finished, and removed it, between opening and locking.
+        # Its owner finished and removed it between opening and locking.
         os.close(fd)
 
 
@@ -231,7 +231,7 @@ def _content(fd: int) -> bytes:
 
 
 def _parsed(data: bytes) -> tuple[UnfinishedDownload | None, tuple[RecordedRange, ...]]:
-    """What a record says; a line that was cut, or is none, counts for nothing."""
+    """Parse a record; ignores lines that are cut off or invalid."""
     head, end, body = data.partition(b"\n")
     try:
         of = _header(parse_object(head)) if end else None
@@ -249,7 +249,7 @@ def _header(fields: dict[str, Any]) -> UnfinishedDownload:
         raise ValueError("another version")
     of = UnfinishedDownload(**fields)
     demand_types(of)
-    # Raises ``ValueError`` for what no file can be called: half of a character.
+    # Raises ``ValueError`` for an invalid file name: half of a surrogate pair.
     name = os.fsencode(of.destination)
     if not os.path.isabs(name) or b"\0" in name or not is_own_temporary(of.part):
         raise ValueError("no path of a part file")
@@ -259,7 +259,7 @@ def _header(fields: dict[str, Any]) -> UnfinishedDownload:
 
 
 def _latest(ranges: Iterable[RecordedRange]) -> tuple[RecordedRange, ...]:
-    """In the order of the file, none over another: of two that overlap, the one that was written last is there."""
+    """Sort by offset and remove overlaps: where two ranges overlap, the one written last is on the disk."""
     found = list(ranges)
     ordered = sorted(found)
     if all(one.start + one.length <= other.start for one, other in pairwise(ordered)):

@@ -21,7 +21,7 @@ from blobsync.local.state_dir import StateDir
 
 _FOLDER = "running"
 _LARGEST = 200_000
-# Seconds after which what cannot be read is nobody's any more.
+# Seconds after which an unreadable record is removed.
 _FORGOTTEN = 7 * 86400.0
 _ID = re.compile(r"[0-9a-f]{8}")
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -29,7 +29,7 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class RunningRecords:
-    """Those of a project. The folder is made when something is written."""
+    """The records of a project. The folder is created on the first write."""
 
     def __init__(self, state: StateDir) -> None:
         self._state = state
@@ -43,7 +43,7 @@ class RunningRecords:
         os.replace(fresh, self._file(id))
 
     def each(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Every record that can be read, by its id. Never raises."""
+        """Every readable record, with its ID. Never raises."""
         names: list[str] = []
         with suppress(OSError):
             names = os.listdir(self._folder)

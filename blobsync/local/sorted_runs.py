@@ -1,10 +1,10 @@
-"""More rows than memory should hold: written to the disk as they come, read back in their order.
+"""External sorting: rows that do not fit in memory go to the disk as they come, and are read back in order.
 
-A row is a tuple of plain values (texts, numbers, bytes, None, tuples of these), and its first value is its key, a text.
-Texts compare by code points, which is also the order of their UTF-8 bytes, in which most services list.
+A row is a tuple of plain values (strings, numbers, bytes, None, tuples of these), and its first value is its key, a
+string. Strings compare by code points, which is also the order of their UTF-8 bytes, in which most services list.
 
-The rows are in an unnamed temporary file: it goes when the process ends, however that ends. Python's ``marshal`` writes
-them because it is five times as fast as JSON; nothing but this process ever reads the file.
+The rows are in an unnamed temporary file, which is gone when the process ends, however that ends. Python's ``marshal``
+writes them because it is five times as fast as JSON; no other process ever reads the file.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from blobsync.base.errors import LocalFileError
 
 Row: TypeAlias = tuple[Any, ...]
 
-# Entries of a plan that memory holds: about 700 bytes each.
+# How many entries of a plan stay in memory: about 700 bytes each.
 MOST_IN_MEMORY = 1_000_000
-# With all that is known of them while they are carried out, about 150 MB. A batch is sorted in memory to be a run, and
-# one block of each run is there while runs are merged.
+# With all that is known of them while they are carried out, about 150 MB. A batch is sorted in memory to form a run,
+# and one block of each run is in memory while runs are merged.
 _BATCH = 100_000
 _BLOCK = 500
-# The version without references between values, which cost time and find nothing here.
+# The version without references between values, which cost time and save nothing here.
 _MARSHAL = 2
-# Fast, and names with long common beginnings become a quarter of their size.
+# Fast, and names with long common prefixes shrink to a quarter.
 _ZLIB = 1
 
 
 class Packing(NamedTuple):
-    """How a value becomes plain when it goes to the disk, and comes back. In memory it stays as it is."""
+    """Converts a value to plain values when it goes to the disk, and back. In memory it stays as it is."""
 
     pack: Callable[[Any], Any]
     unpack: Callable[[Any], Any]
 
 
 class Spill(NamedTuple):
-    """How many entries memory may hold, and what makes the folder (None: the system's) for the rest."""
+    """How many entries may stay in memory, and what creates the folder (None: the system's) for the rest."""
 
     folder: Callable[[], Path] | None = None
     most: int = MOST_IN_MEMORY
 
     @property
     def batch(self) -> int:
-        """How many are sorted, or worked on, at a time, once they go to the disk."""
+        """How many entries are sorted, or processed, at a time once they go to the disk."""
         return min(_BATCH, max(1, self.most))
 
 
@@ -65,7 +65,7 @@ class _Extent(NamedTuple):
 
 
 class _RowFile:
-    """Blocks of rows in a file without a name. Raises ``LocalFileError``."""
+    """Blocks of rows in an unnamed file. Raises ``LocalFileError``."""
 
     def __init__(self, folder: Callable[[], Path] | None) -> None:
         self._make_folder = folder
@@ -74,7 +74,7 @@ class _RowFile:
         self.size = 0
 
     def write(self, rows: Sequence[Row]) -> _Extent:
-        """Append one block."""
+        """Append a block."""
         plain: Any = rows
         data = zlib.compress(marshal.dumps(plain, _MARSHAL), _ZLIB)
         where = _Extent(self.size, len(data))
@@ -90,7 +90,7 @@ class _RowFile:
         return where
 
     def read(self, where: _Extent) -> list[Row]:
-        """One block, as it was written."""
+        """Read a block."""
         try:
             data = os.pread(self._open(), where.length, where.offset)
         except OSError as error:
@@ -102,7 +102,7 @@ class _RowFile:
         if self._fd is None:
             self._folder = self._make_folder() if self._make_folder else None
             self._fd, name = tempfile.mkstemp(prefix="blobsync-plan-", dir=self._folder)
-            # Closed, and so gone, with the last reference to this object.
+            # Closed, and so deleted, with the last reference to this object.
             weakref.finalize(self, os.close, self._fd)
             os.unlink(name)
         return self._fd
@@ -118,7 +118,7 @@ def _no_room(folder: Path | None, error: OSError) -> LocalFileError:
 
 
 class _SpilledRows:
-    """Rows of which the latest wait in memory, at most ``most``, and all others are in a file."""
+    """Rows of which the latest, at most ``most``, wait in memory; all others are in a file."""
 
     def __init__(self, spill: Spill, most: int, packing: Packing | None) -> None:
         self._most = most
@@ -137,11 +137,11 @@ class _SpilledRows:
 
     @property
     def is_on_disk(self) -> bool:
-        """Whether some of them are there."""
+        """Whether some rows are on the disk."""
         return self._file.size > 0
 
     def _write_waiting(self) -> list[_Extent]:
-        """Where each block of the rows that waited went."""
+        """Write the waiting rows; returns where each block went."""
         rows, self._waiting = self._waiting, []
         starts = range(0, len(rows), _BLOCK)
         return [self._file.write(self._packed(rows[start : start + _BLOCK])) for start in starts]
@@ -160,7 +160,7 @@ class _SpilledRows:
 class Spool(_SpilledRows):
     """Rows that are read back in the order in which they came; for one writer, then any number of readers.
 
-    With ``packing`` they are whatever it makes rows of. ``on_disk``: none of them waits for others in memory.
+    With ``packing`` they may be any values that it can pack. ``on_disk``: none of them waits for others in memory.
     """
 
     def __init__(self, spill: Spill, packing: Packing | None = None, *, on_disk: bool = False) -> None:
@@ -168,10 +168,10 @@ class Spool(_SpilledRows):
         self._blocks: list[_Extent] = []
 
     def append(self, row: Any) -> None:
-        """One row more."""
+        """Add a row."""
         self._waiting.append(row)
         self._count += 1
-        # From then on a block at a time.
+        # Once some are on the disk, write a block at a time.
         if len(self._waiting) >= (_BLOCK if self._blocks else self._most):
             self._blocks += self._write_waiting()
 
@@ -194,11 +194,11 @@ class _Run(NamedTuple):
 
 
 class SortedRuns(_SpilledRows):
-    """Rows that are read back in the order of their keys; those of one key in the order in which they came.
+    """Rows that are read back in the order of their keys; rows with equal keys in the order in which they came.
 
-    Rows that come in order already, as from most listings, are only written and read. For one writer, which must be
-    done before the first reader begins. With ``packing`` a row has one value beside its key, which that makes plain.
-    ``most`` rows stay in memory (a batch of ``spill`` where it is not given); if there are more, all go to the disk.
+    Rows that already come in order, as from most listings, are only written and read. For one writer, which must
+    finish before the first reader begins. With ``packing`` a row has one value after its key, which that packs.
+    ``most`` rows stay in memory (by default a batch of ``spill``); if there are more, all go to the disk.
     """
 
     def __init__(self, spill: Spill, packing: Packing | None = None, *, most: int | None = None) -> None:
@@ -207,8 +207,8 @@ class SortedRuns(_SpilledRows):
         self._runs: list[_Run] = []
 
     def add(self, key: str, *values: Any) -> None:
-        """One row more."""
-        # The number keeps equal keys apart: their values need not be comparable.
+        """Add a row."""
+        # The number keeps rows with equal keys in order: their values need not be comparable.
         self._waiting.append((key, self._count, values))
         self._count += 1
         if len(self._waiting) >= self._most:
@@ -237,7 +237,7 @@ class SortedRuns(_SpilledRows):
 
 
 def _chains(runs: Sequence[_Run]) -> list[list[_Run]]:
-    """Runs of which each begins after the end of the one before: they are read one after the other, not merged."""
+    """Groups runs that follow each other: they are read one after the other, not merged."""
     chains: list[list[_Run]] = []
     for run in sorted(runs, key=lambda run: run.first):
         for each in chains:

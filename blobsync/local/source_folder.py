@@ -1,8 +1,8 @@
-"""Local files opened for reading below one folder, through no link that leads out of what the user agreed to.
+"""Opens local files for reading below one folder, through no link that leads out of what the user agreed to.
 
-The plan has looked at each link once. By the time a file is read, another one may be in its place, and a worker on a
-node is told of files by a place that others can write to. So each file is reached through directory descriptors that
-follow no link; one that is met counts as what it leads to, inside the boundary of its folder only.
+The plan has checked each link once. By the time a file is read, another link may be in its place, and a worker on a
+node gets its list of files from a place that others can write to. So each file is opened through directory descriptors
+that follow no link; a link counts as its target, and only inside the boundary of its folder.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from blobsync.local.files import SourceFile
 from blobsync.local.part_files import FolderDescriptor
 from blobsync.local.tree import is_protected
 
-# A folder need not be readable for what is in it to be.
+# A folder need not be readable for the files in it to be.
 _FOLDER = getattr(os, "O_PATH", 0) | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class SourceFolder:
-    """Files below ``root``, or ``root`` itself where it is a file. Safe for several threads."""
+    """Files below ``root``, or ``root`` itself if it is a file. Safe to use from several threads."""
 
     def __init__(self, root: Path, boundary: tuple[Path, ...] = ()) -> None:
-        """Links are followed inside ``boundary``: the project first, then what the user's trusted links lead to. Of the
-        project only folders that hold data count. Empty: whoever gave the root gave what its links lead to as well."""
+        """Links are followed inside ``boundary``: the project first, then the targets of the user's trusted links. In
+        the project only folders that hold data count. Empty: whoever named the root agreed to its links as well."""
         self._root = root
         self._project = boundary[0] if boundary else root
         self._boundary = tuple(os.path.realpath(place) for place in boundary)
@@ -36,7 +36,7 @@ class SourceFolder:
         self._last: tuple[str, FolderDescriptor] | None = None
 
     def open(self, relative: str, expected: FileState | None = None) -> SourceFile:
-        """The file ``relative``, or the root itself where that is empty.
+        """Open the file ``relative``, or the root itself if that is empty.
 
         Raises ``LocalFileError``, also for a link that leads out of the boundary, and ``ChangedWhileReadError`` when it
         is not ``expected`` any more.
@@ -45,7 +45,7 @@ class SourceFolder:
         if not self._boundary:
             return SourceFile(path, expected)
         above, _, name = path.rpartition("/")
-        # Its descriptor is open as long as somebody has it: other threads go to other folders meanwhile.
+        # Whoever uses the descriptor keeps it open: other threads move on to other folders meanwhile.
         folder = self._folder(above, path)
         try:
             return SourceFile(name, expected, folder=folder.fd, shown=path)
@@ -66,13 +66,13 @@ class SourceFolder:
         return known[1]
 
     def _through_links(self, path: str) -> tuple[FolderDescriptor, str]:
-        """The folder of what a link leads to, and its name there."""
+        """The folder of a link's target, and the target's name in it."""
         real, place = self._demand_inside(path)
         above, name = os.path.split(real)
         return _opened(above, place if is_below(above, place) else above), name
 
     def _demand_inside(self, path: str) -> tuple[str, str]:
-        """The real path, and the part of the boundary that it is in."""
+        """The real path, and the part of the boundary that contains it."""
         real = os.path.realpath(path)
         for place in self._boundary:
             if is_below(real, place) and not (place == self._boundary[0] and self._protects(real, path)):
@@ -84,8 +84,8 @@ class SourceFolder:
         )
 
     def _protects(self, real: str, path: str) -> bool:
-        """Whether a link led to where no data are. What lies in such a folder by its own name, as ``data/.git`` does,
-        is what the plan has read there."""
+        """Whether a link led into a folder that holds no data. Files that lie in such a folder by their own names, as
+        in ``data/.git``, are what the plan has read there."""
         project = self._boundary[0]
         if not is_protected(real, project):
             return False
@@ -97,7 +97,7 @@ class SourceFolder:
 
 
 def _opened(real: str, place: str) -> FolderDescriptor:
-    """A folder of ``place``, through no link that took the place of a part of it meanwhile."""
+    """Open a folder of ``place``, through no link that replaced a part of it meanwhile."""
     folder = os.open(place, os.O_RDONLY | _FOLDER)
     for part in Path(real).relative_to(place).parts:
         try:

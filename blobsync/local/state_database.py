@@ -1,8 +1,8 @@
-"""A small SQLite file of the state folder that may be lost: what is in it saves work, and nothing else.
+"""A small SQLite file in the state folder that may be lost: its contents only save work.
 
-The rollback journal is kept (not WAL): project folders live on network file systems, where WAL's shared memory does
-not work (https://www.sqlite.org/wal.html, "Disadvantages"). It is emptied, not deleted, after a transaction: a new file
-would be one more wait for the disk, for its folder (https://www.sqlite.org/pragma.html#pragma_journal_mode).
+It uses a rollback journal (not WAL): project folders live on network file systems, where WAL's shared memory does
+not work (https://www.sqlite.org/wal.html, "Disadvantages"). The journal is emptied, not deleted, after a transaction:
+creating it again would sync its folder once more (https://www.sqlite.org/pragma.html#pragma_journal_mode).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _LOCK_PATIENCE_SECONDS = 30.0
 
 
 class StateDatabase:
-    """Opens on first use; for several threads and processes. Nothing here raises.
+    """Opens on first use; safe to use from several threads and processes. Never raises.
 
-    ``schema`` are the statements that make the tables of ``version``; a file of another version starts anew, unless it
-    is one of those in ``extends``, to which the schema only adds. ``on_trouble`` is told why the file cannot be used,
-    or that it was damaged and which name it has now. ``synchronous`` is SQLite's: with ``OFF`` nothing waits for the
-    disk, and a loss of power may damage the file.
+    ``schema`` are the statements that create the tables of ``version``; a file of another version starts anew, unless
+    it is one of those in ``extends``, to which the schema only adds. ``on_trouble`` gets one sentence if the file
+    cannot be used, or if it was damaged, with its new name. ``synchronous`` is SQLite's: with ``OFF`` nothing waits for
+    the disk, and a power failure may damage the file.
     """
 
     def __init__(
@@ -50,14 +50,14 @@ class StateDatabase:
         self._given_up = False
 
     def read(self, work: Callable[[sqlite3.Connection], _T]) -> _T | None:
-        """What ``work`` finds; None where there is no file, or none that can be read."""
+        """Return what ``work`` returns; None if there is no readable file."""
         return self._do(work) if self._connection is not None or self._file.exists() else None
 
     def write(self, work: Callable[[sqlite3.Connection], None]) -> None:
         """Run ``work`` as one transaction."""
 
         def transaction(db: sqlite3.Connection) -> None:
-            # A reader that turns writer half-way could be refused without waiting.
+            # A reader that starts to write later could be refused without waiting.
             db.execute("BEGIN IMMEDIATE")
             try:
                 work(db)
@@ -70,7 +70,7 @@ class StateDatabase:
         self._do(transaction)
 
     def close(self) -> None:
-        """Let go of the file; the next use opens it again."""
+        """Close the file; the next use opens it again."""
         with self._lock:
             connection, self._connection = self._connection, None
             if connection is not None:
@@ -78,7 +78,7 @@ class StateDatabase:
                     connection.close()
 
     def _do(self, work: Callable[[sqlite3.Connection], _T]) -> _T | None:
-        """Run ``work``; on a damaged file start a new one and try once more, else go on without."""
+        """Run ``work``; if the file is damaged start a new one and try once more, else continue without it."""
         with self._lock:
             for attempt in (1, 2):
                 if self._given_up:
@@ -102,7 +102,7 @@ class StateDatabase:
                 self._file, timeout=_LOCK_PATIENCE_SECONDS, isolation_level=None, check_same_thread=False
             )
             self._connection = connection
-            # Also with OFF, what a killed process handed to the system is there.
+            # Even with OFF, what a killed process handed to the system is kept.
             connection.execute(f"PRAGMA synchronous = {self._synchronous}")
             connection.execute("PRAGMA journal_mode = TRUNCATE")
             if connection.execute("PRAGMA user_version").fetchone()[0] != self._version:

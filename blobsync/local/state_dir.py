@@ -1,9 +1,9 @@
 """The folder with blobsync's records of a project, ``<project>/.blobsync/state-<mark>``, and its seal.
 
 A project may come from a stranger, with a forged ``.blobsync``, or be a copy of another project. So a folder counts
-only if the file ``seal`` in it proves that this user's blobsync made it for the project that it lies in; all others
-are ignored, or the user is asked. The mark tells apart the folders of several keys and users; it differs from project
-to project, and contains no host name: home folders are shared.
+only if the file ``seal`` in it proves that this user's blobsync created it for the project that contains it; other
+folders are ignored, or the user is asked. The mark tells apart the folders of several keys and users; it differs
+from project to project, and contains no host name: home folders are shared.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SEAL_FILE = "seal"
 
 _KIND = "state folder"
 _ID_BYTES = 16
-# In bytes; one path has at most a few thousand.
+# In bytes; a path has at most a few thousand.
 _MOST = 1_000_000
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -42,32 +42,32 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class StateSeal:
-    """``id`` is random; ``paths`` are the project's, without links: more than one where the user said that it is seen
-    under each of them."""
+    """``id`` is random; ``paths`` are the project's paths without links: several if the user said that it is the same
+    project under each of them."""
 
     id: str
     paths: tuple[str, ...]
 
     @classmethod
     def fresh(cls, project: Path) -> StateSeal:
-        """A new id, for the project at this path alone."""
+        """A new seal with a new ID, for the project at this path alone."""
         return cls(secrets.token_hex(_ID_BYTES), (os.path.realpath(project),))
 
     def is_of(self, project: Path) -> bool:
-        """Whether it was made for the project at this path, or for one that is this very folder by another path."""
+        """Whether it was made for the project at this path, or for the same folder under another path."""
         if os.path.realpath(project) in self.paths:
             return True
         return any(_is_same(path, project) for path in self.paths)
 
 
 def read_seal(folder: int, name: str, key: SealKey) -> StateSeal | None:
-    """The seal of the opened state folder ``name``; None where it has none of this user's."""
+    """The seal of the opened state folder ``name``; None if it has none that this user made."""
     try:
         fd = os.open(SEAL_FILE, _READ, dir_fd=folder)
     except OSError:
         return None
     try:
-        # A folder or a pipe in its place is no seal, and a read of either ends at once.
+        # A folder or a pipe in its place is no seal, and reading either returns at once.
         document = os.read(fd, _MOST)
     except OSError:
         return None
@@ -81,7 +81,7 @@ def read_seal(folder: int, name: str, key: SealKey) -> StateSeal | None:
 
 
 def has_contents(folder: int) -> bool:
-    """Whether an opened state folder holds anything besides its seal, and what a killed process left of one."""
+    """Whether an opened state folder holds anything besides its seal and a killed process's half-written seal."""
     return any(not name.startswith(SEAL_FILE) for name in os.listdir(folder))
 
 
@@ -104,7 +104,7 @@ def write_seal(folder: Path, seal: StateSeal, key: SealKey, *, replaces: bool) -
 
 
 def _linked(part: Path, file: Path) -> bool:
-    """False where the file system has no hard links."""
+    """Link ``part`` to ``file``; False if the file system has no hard links."""
     try:
         os.link(part, file)
     except FileExistsError:
@@ -123,7 +123,7 @@ def _is_same(path: str, project: Path) -> bool:
 NAME = STATE_FOLDER
 KEY_FILE = "state.key"
 
-# What the user types to accept a state folder.
+# The command that accepts a state folder.
 TRUST_STATE = "blobsync config trust-state"
 
 _MARK_CHARS = 16
@@ -136,7 +136,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 @dataclass(frozen=True, slots=True)
 class TrustedState:
-    """A state folder in a project, and its seal; ``is_new``: the user's word was needed, and has been written down."""
+    """A state folder in a project, and its seal; ``is_new``: the user's agreement was needed and has been recorded."""
 
     folder: Path
     seal: StateSeal
@@ -145,7 +145,7 @@ class TrustedState:
 
 @dataclass(frozen=True, slots=True)
 class StateDir:
-    """The folders below are made on first use, for the owner only.
+    """The folders are created on first use, for the owner only.
 
     ``lasting`` is False if nothing outlives this process, because blobsync has no writable folder.
     """
@@ -155,17 +155,17 @@ class StateDir:
 
     @property
     def index_file(self) -> Path:
-        """What is known to be equal on both sides (SQLite)."""
+        """The index: what is known to be equal on both sides (SQLite)."""
         return self.root / "index.sqlite"
 
     @property
     def blocks_file(self) -> Path:
-        """What was put to containers in blocks (SQLite)."""
+        """The journal of blocks sent to containers (SQLite)."""
         return self.root / "blocks.sqlite"
 
     @property
     def jobs_file(self) -> Path:
-        """The history of submitted jobs (SQLite). Raises ``LocalFileError`` where it would not last."""
+        """The history of submitted jobs (SQLite). Raises ``LocalFileError`` if it would not outlive this process."""
         if not self.lasting:
             raise LocalFileError(
                 "cannot record jobs: blobsync can write neither to the project nor to your home folder",
@@ -174,7 +174,7 @@ class StateDir:
         return self.root / "jobs.sqlite"
 
     def folder(self, name: str) -> Path:
-        """A sub-folder, made when missing: ``receipts``, ``transfers``. Raises ``LocalFileError``."""
+        """A sub-folder, created if missing: ``receipts``, ``transfers``. Raises ``LocalFileError``."""
         path = self.root / name
         try:
             own_folder(path)
@@ -184,7 +184,7 @@ class StateDir:
 
 
 def open_state_dir(project: Path, environ: Mapping[str, str]) -> StateDir:
-    """The project's own folder; for a project we may not write to, a folder of the user's state directory.
+    """The project's own folder; for a project without write access, a folder of the user's state directory.
 
     If neither is writable, a temporary one, which is removed when this process ends. Raises ``UntrustedStateError``
     for a folder in the project that may be somebody else's: :func:`trust_state` accepts it.
@@ -199,7 +199,7 @@ def open_state_dir(project: Path, environ: Mapping[str, str]) -> StateDir:
 
 
 def own_folder(path: Path) -> None:
-    """Make ``path`` where it is missing, for the owner only. Raises ``OSError`` unless it is ours alone to change.
+    """Create ``path`` if it is missing, for the owner only. Raises ``OSError`` unless only we can change it.
 
     A link in its place was created by someone else: also a ``PermissionError``, and its target is not
     touched.
@@ -220,15 +220,16 @@ def own_folder(path: Path) -> None:
 
 
 def user_key(environ: Mapping[str, str]) -> SealKey:
-    """The key of this user's seals, made when missing. Raises ``OSError`` if there is none that only the user knows."""
+    """The key of this user's seals, created if missing. Raises ``OSError`` if there is none that only the user
+    knows."""
     return SealKey(_key(config_home(environ)))
 
 
 def trust_state(project: Path, environ: Mapping[str, str], *, both: bool = False) -> TrustedState:
-    """Take the state folder in the project for the user's own, whoever made it: from now on its records count.
+    """Accept the state folder in the project as the user's own, whoever created it: its records count from now on.
 
-    A folder that was kept for the project at another path gets a new id, as the project may be a copy; with ``both`` it
-    is the same project under both paths. Raises ``LocalFileError`` where blobsync cannot use a folder in the project.
+    A folder of the project at another path gets a new ID, because the project may be a copy; with ``both`` it
+    is the same project under both paths. Raises ``LocalFileError`` if blobsync cannot use a folder in the project.
     """
     try:
         key = user_key(environ)
@@ -275,26 +276,26 @@ def _above(project: Path) -> Path:
 
 
 def _make(above: Path, project: Path, key: SealKey) -> Path:
-    """A new one, sealed before anything is in it."""
+    """Create a new one, sealed before anything is in it."""
     own = above / _names(project, key)[0]
     own_folder(own)
     write_seal(own, StateSeal.fresh(project), key, replaces=False)
     with _opened(own) as folder:
         if read_seal(folder, own.name, key) is None:
-            # What was in the place of a seal was none: the folder is empty besides.
+            # The seal was invalid; the folder is empty otherwise.
             write_seal(own, StateSeal.fresh(project), key, replaces=True)
     return own
 
 
 def _names(project: Path, key: SealKey) -> tuple[str, str]:
-    """What a folder for the project at this path is called, and what earlier versions called that of any project."""
+    """The name of a folder for the project at this path, and the name that earlier versions used for any project."""
     own = key.derive("state folder", os.path.realpath(project)).secret
     earlier = hmac.new(key.secret, b"blobsync state 1", hashlib.sha256).digest()
     return f"state-{own.hex()[:_MARK_CHARS]}", f"state-{earlier.hex()[:_MARK_CHARS]}"
 
 
 def _look(above: Path, project: Path, key: SealKey) -> Path | _Doubtful | None:
-    """The project's own state folder, or one that may be; None where there is neither. Raises ``OSError``."""
+    """The project's own state folder, or one that may be; None if there is neither. Raises ``OSError``."""
     expected = _names(project, key)
     others = (each.name for each in os.scandir(above) if _STATE_NAME.fullmatch(each.name))
     doubtful: list[_Doubtful] = []
@@ -302,7 +303,7 @@ def _look(above: Path, project: Path, key: SealKey) -> Path | _Doubtful | None:
         folder = above / name
         try:
             with _opened(folder) as opened:
-                # Asked first: what another process makes at this moment is sealed before it has contents.
+                # Checked first: what another process creates at this moment is sealed before it has contents.
                 filled = name in expected and has_contents(opened)
                 seal = read_seal(opened, name, key)
                 if seal is not None:
@@ -313,7 +314,7 @@ def _look(above: Path, project: Path, key: SealKey) -> Path | _Doubtful | None:
             return folder
         if seal is not None or filled:
             doubtful.append(_Doubtful(folder, seal))
-    # What the user's own key has sealed is the likelier one.
+    # A folder that the user's own key has sealed is more likely the right one.
     return min(doubtful, key=lambda each: each.seal is None, default=None)
 
 
@@ -366,7 +367,7 @@ def _ignore_in_git(folder: Path) -> None:
 
 
 def _key(home: Path) -> bytes:
-    """The user's key, made when missing. Raises ``OSError`` when there is none that only the user knows."""
+    """The user's key, created if missing. Raises ``OSError`` if there is none that only the user knows."""
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     file = home / KEY_FILE
     if not file.exists():
@@ -384,7 +385,7 @@ def _key(home: Path) -> bytes:
 
 
 def _make_key(home: Path, file: Path) -> None:
-    """Under a name of its own first: two commands at once must end up with one key, and never with half of one."""
+    """Create it under a temporary name first: two commands at once must end up with one key, never with half of one."""
     part = home / f"{KEY_FILE}.{secrets.token_hex(4)}"
     with open(os.open(part, _NEW_KEY, 0o600), "wb") as stream:
         stream.write(secrets.token_bytes(KEY_BYTES))

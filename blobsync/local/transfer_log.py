@@ -1,7 +1,7 @@
 """The project's log of transfers: one row for each upload, download, copy and removal, in SQLite.
 
-A row is written when bytes begin to move and again when it ends, so that a transfer which was killed shows as well. It
-holds no secret, but whole command lines, so the file is readable by its owner only. What cannot be logged stops
+A row is written when bytes begin to move and again at the end, so that a killed transfer shows as well. It
+contains no secret, but whole command lines, so only the owner can read the file. A failure to log stops
 nothing.
 """
 
@@ -35,11 +35,11 @@ KILLED = "killed"
 
 @dataclass(frozen=True, slots=True)
 class TransferEntry:
-    """One transfer or removal. Times in seconds since 1970, ``seconds`` how long it took.
+    """One transfer or removal. Times in seconds since 1970, ``seconds`` is the duration.
 
-    ``kind`` is ``upload``, ``download``, ``copy`` or ``rm``; ``mirror`` says that it deleted what its source did not
-    have. ``result`` is ``done``, ``partial``, ``failed``, ``cancelled``, ``running``, or ``killed`` for one that never
-    said how it ended. Counts are files; ``problem`` is why it failed as a whole. ``receipt`` names the file that has
+    ``kind`` is ``upload``, ``download``, ``copy`` or ``rm``; ``mirror``: it also deleted what its source did not
+    have. ``result`` is ``done``, ``partial``, ``failed``, ``cancelled``, ``running``, or ``killed`` for one that ended
+    without a result. Counts are files; ``problem`` is why it failed as a whole. ``receipt`` names the file that lists
     every file of it.
     """
 
@@ -72,11 +72,11 @@ class TransferEntry:
         return f"<TransferEntry {self.id}: {self.kind} {shown}, {self.result}>"
 
     def ended(self, result: str, **known: Any) -> TransferEntry:
-        """The same, now that it has ended."""
+        """A copy with the result of the transfer."""
         return replace(self, result=result, seconds=round(max(0.0, time.time() - self.began), 3), **known)
 
     def concerns(self, path: str) -> bool:
-        """Whether a file or folder of the project took part, or may have."""
+        """Whether a file or folder of the project took part, or may have taken part."""
         path = path.strip("/")
         return any(_inside(path, each) or _inside(each, path) for each in self.paths)
 
@@ -89,12 +89,12 @@ def _user() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
-        # A container may run under a number that has no name.
+        # A container may run under a user ID that has no name.
         return str(os.getuid())
 
 
 class TransferLog:
-    """``file`` is made on first use. ``on_trouble`` is told in one sentence why something was not logged."""
+    """``file`` is created on first use. ``on_trouble`` gets one sentence if something could not be logged."""
 
     def __init__(self, file: Path, on_trouble: Callable[[str], None] = lambda text: None) -> None:
         self._file = file
@@ -113,28 +113,28 @@ class TransferLog:
     def recent(
         self, *, since: float | None = None, path: str | None = None, limit: int | None = None, offset: int = 0
     ) -> tuple[TransferEntry, ...]:
-        """Newest first; no more rows are read than it takes. Raises ``LocalFileError`` if the file cannot be used."""
+        """The rows, newest first; reads no more than needed. Raises ``LocalFileError`` if the file cannot be used."""
         query = "SELECT entry FROM transfers WHERE began >= ? ORDER BY began DESC, id"
         with closing(self._rows(query, since or 0.0)) as rows:
             chosen = (entry for entry in rows if path is None or entry.concerns(path))
             return tuple(islice(chosen, offset, None if limit is None else offset + limit))
 
     def each(self, ids: Iterable[str]) -> tuple[TransferEntry, ...]:
-        """Those of these ids that there are. Raises ``LocalFileError``."""
+        """Those of these IDs that exist. Raises ``LocalFileError``."""
         wanted = sorted(set(ids))
         marks = ", ".join("?" * len(wanted))
         query = f"SELECT entry FROM transfers WHERE id IN ({marks}) ORDER BY began DESC, id"  # noqa: S608 - marks only
         return tuple(self._rows(query, *wanted)) if wanted else ()
 
     def count(self) -> int:
-        """How many there are. Raises ``LocalFileError``."""
+        """How many rows there are. Raises ``LocalFileError``."""
         if not self._file.exists():
             return 0
         with self._told(), self._open() as db:
             return int(db.execute("SELECT COUNT(*) FROM transfers").fetchone()[0])
 
     def find(self, suffix: str) -> TransferEntry:
-        """The one whose id ends with ``suffix``. Raises ``NothingMatchedError``, ``UsageError`` if several do."""
+        """The one whose ID ends with ``suffix``. Raises ``NothingMatchedError``, ``UsageError`` if several do."""
         found = list(self._rows("SELECT entry FROM transfers WHERE id = ?", suffix))
         if not found and suffix:
             query = "SELECT entry FROM transfers WHERE substr(id, -?) = ?"
@@ -167,7 +167,7 @@ class TransferLog:
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         with closing(sqlite3.connect(self._file, timeout=_BUSY_SECONDS)) as db, db:
-            # A short command waits for the disk no more often than SQLite needs.
+            # A short command waits for the disk no more often than SQLite requires.
             db.execute("PRAGMA synchronous = NORMAL")
             db.execute("PRAGMA journal_mode = TRUNCATE")
             if db.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
@@ -180,7 +180,7 @@ _NAMES = {each.name for each in fields(TransferEntry)}
 
 
 def _entry(values: Mapping[str, Any]) -> TransferEntry:
-    # A newer blobsync may have written more.
+    # A newer blobsync may have written more fields.
     known = {name: value for name, value in values.items() if name in _NAMES}
     if not isinstance(known["paths"], list):
         raise TypeError("paths is not a list")
@@ -197,6 +197,6 @@ def _is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        # Another user's.
+        # Another user's process.
         return True
     return True

@@ -1,4 +1,4 @@
-"""Walks a local folder once: every file with its ``stat``, and every entry that cannot or will not move."""
+"""Walks a local folder once: every file with its ``stat``, and every entry that is skipped or unreadable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_REPEATED = 10_000
 
 
 class TreeEntry(NamedTuple):
-    """``state`` is None for what is left out, and ``reason`` then says why; ``detail`` is the system's word."""
+    """``state`` is None for a skipped entry, and ``reason`` says why; ``detail`` is the system's message."""
 
     path: str
     state: LocalState | None
@@ -34,8 +34,8 @@ class LinkPolicy(NamedTuple):
     """What to do about symlinks: ``follow``, ``skip`` or ``error``.
 
     ``project`` is its real path, ``shown`` the walked folder from the project's root. ``entered`` are the real paths
-    outside the project that the way to this folder leads to, and ``trusted`` the links out of the project that the
-    user has agreed to.
+    outside the project to which links on the way to this folder lead, and ``trusted`` the links out of the project
+    that the user has agreed to.
     """
 
     mode: str
@@ -45,9 +45,9 @@ class LinkPolicy(NamedTuple):
     trusted: frozenset[OutsideLink] = frozenset()
 
     def refusal(self, path: str, real: str, chain: tuple[str, ...]) -> Reason | None:
-        """Why the link ``path`` (below the walked folder) to ``real`` is not followed; None where it is.
+        """Why the link ``path`` (below the walked folder) to ``real`` is not followed; None if it is.
 
-        ``chain`` are the real paths of the folders that the walk went through links to.
+        ``chain`` are the real paths of the linked folders that the walk went through.
         """
         if self.mode == "skip":
             return Reason.SYMLINK_SKIPPED
@@ -57,27 +57,27 @@ class LinkPolicy(NamedTuple):
             return Reason.SYMLINK_PROTECTED if is_protected(real, self.project) else None
         if OutsideLink(f"{self.shown}/{path}", real) in self.trusted:
             return None
-        # What was entered with consent may lead around within itself.
+        # Links inside a trusted link's target may lead anywhere in that target.
         places = (*self.entered, *(place for place in chain if not is_below(place, self.project)))
         return None if any(is_below(real, place) for place in places) else Reason.SYMLINK_OUTSIDE
 
 
 class Way(NamedTuple):
-    """The links on the way to a path: where consented ones leave the project to, and those without consent."""
+    """The links on the way to a path: ``entered`` are the targets of trusted ones outside the project."""
 
     entered: tuple[str, ...]
     untrusted: tuple[OutsideLink, ...]
 
 
 def way_to(root: Path, path: str, trusted: frozenset[OutsideLink]) -> Way:
-    """Look at each part of ``path`` (from the project's root, which ``root`` is).
+    """Check each part of ``path`` (from the project's root, ``root``).
 
     Raises ``LocalFileError`` for a link into a folder of the project that holds no data.
     """
     project = os.path.realpath(root)
     entered: list[str] = []
     untrusted: list[OutsideLink] = []
-    # Trusting a link means trusting what is in it.
+    # Trusting a link means trusting the links in its target.
     opened: list[str] = []
     parts = path.split("/")
     for count in range(1, len(parts) + 1):
@@ -102,7 +102,7 @@ def way_to(root: Path, path: str, trusted: frozenset[OutsideLink]) -> Way:
 
 
 def demand_trust(root: Path, paths: Iterable[str], trusted: frozenset[OutsideLink]) -> None:
-    """Raise ``UntrustedLinkError`` where a link on the way to ``paths``, from the project's root, is not trusted."""
+    """Raise ``UntrustedLinkError`` if a link on the way to ``paths``, from the project's root, is not trusted."""
     links = dict.fromkeys(link for path in paths for link in way_to(root, path, trusted).untrusted)
     if links:
         where = "; ".join(f"{link.link} points to {link.target}" for link in links)
@@ -120,12 +120,12 @@ def is_protected(real: str, project: str) -> bool:
 
 
 def walk(root: Path, links: LinkPolicy, followed: dict[str, str] | None = None) -> Iterator[TreeEntry]:
-    """Every file below ``root``, in no particular order, each folder read once.
+    """Yield every file below ``root``, in no particular order; reads each folder once.
 
-    Unfinished downloads and blobsync's own folder are passed over. A folder or entry that cannot be read
+    Skips unfinished downloads and blobsync's own folder silently. A folder or entry that cannot be read
     is yielded with reason ``UNREADABLE``: deletions must know that the tree was not read completely. ``followed``
-    gets each link that was followed, with the real path that it leads to. Raises ``LocalFileError`` where links to
-    folders that hold links to folders would multiply what is there without end.
+    gets each link that was followed, with its real path. Raises ``LocalFileError`` if links to
+    folders that contain links to folders would multiply the files without end.
     """
     known = {} if followed is None else followed
     linked: set[str] = set()
@@ -162,7 +162,7 @@ def _demand_few(again: int, path: str) -> None:
 def _look(
     entry: os.DirEntry[str], prefix: str, links: LinkPolicy, chain: tuple[str, ...], followed: dict[str, str]
 ) -> TreeEntry | tuple[str, str, tuple[str, ...]] | None:
-    """One entry of the folder: what it is, a folder to walk, or None for what is passed over."""
+    """One entry of the folder: what it is, a folder to walk, or None for what is skipped."""
     name = entry.name
     path = prefix + name
     if name.startswith(".") and (is_temporary(name) or name == STATE_DIR_NAME):
@@ -199,7 +199,7 @@ def _link(
         ):
             return TreeEntry(path, None, Reason.UNREADABLE, f"a symlink loop back to {real}")
         followed[path] = real
-        # From there on by its real path: resolving many links again for each file is slow.
+        # Continue with its real path: resolving many links again for each file is slow.
         return real, f"{path}/", (*chain, real)
     if not stat.S_ISREG(status.st_mode):
         return TreeEntry(path, None, Reason.NOT_A_FILE)
@@ -208,9 +208,9 @@ def _link(
 
 
 def ignores_case(folder: Path) -> bool:
-    """Whether the disk takes ``A`` and ``a`` for one name (macOS, FAT, many network shares).
+    """Whether the disk treats ``A`` and ``a`` as one name (macOS, FAT, many network shares).
 
-    Found out without writing: by another spelling of something that is there already, in ``folder`` or above.
+    Found out without writing: looks up another spelling of something that exists in ``folder`` or above.
     """
     for place in (folder, *folder.parents):
         try:
