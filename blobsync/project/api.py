@@ -55,7 +55,7 @@ from blobsync.project.notebook import NotebookBar, in_notebook
 from blobsync.project.options import check_options, chosen_options
 from blobsync.project.paths import from_root, one_or_many, path_text
 from blobsync.project.progress_listeners import CallbackListener, LoggingListener
-from blobsync.project.running import RunningTransfer, told_meanwhile
+from blobsync.project.running import RunningTransfer, recorded_while_running
 from blobsync.store.connections import Connections
 from blobsync.store.grants import LINK_LIFETIME, READ_BLOB, REMOVE
 from blobsync.transfer.carry_out import Engines, carry_out
@@ -260,7 +260,7 @@ class Project:
         **keywords: Unpack[TransferKeywords],
     ) -> TransferPlan:
         """What :meth:`upload` would do with each file, and why; touches nothing."""
-        with self._telling(on_progress):
+        with self._reporting(on_progress):
             return self._plan(Direction.UP, paths, chosen_options(options, keywords))
 
     def plan_download(
@@ -272,7 +272,7 @@ class Project:
         **keywords: Unpack[TransferKeywords],
     ) -> TransferPlan:
         """What :meth:`download` would do with each file, and why; touches nothing."""
-        with self._telling(on_progress):
+        with self._reporting(on_progress):
             return self._plan(Direction.DOWN, paths, chosen_options(options, keywords))
 
     def upload(
@@ -290,7 +290,7 @@ class Project:
         ``raise_for_failures()``.
         """
         paths = one_or_many(paths, or_none=True)
-        with self._telling(on_progress):
+        with self._reporting(on_progress):
             with self.planning(Direction.UP, paths):
                 plan = self.plan_upload(paths, options, **keywords)
             return self.carry_out(plan)
@@ -305,7 +305,7 @@ class Project:
     ) -> TransferResult:
         """Blob (of ``from_cluster``, if given) to local; otherwise as :meth:`upload`."""
         paths = one_or_many(paths, or_none=True)
-        with self._telling(on_progress):
+        with self._reporting(on_progress):
             with self.planning(Direction.DOWN, paths):
                 plan = self.plan_download(paths, options, **keywords)
             return self.carry_out(plan)
@@ -342,14 +342,14 @@ class Project:
 
     def carry_out(self, plan: TransferPlan, *, on_progress: OnProgress | None = None) -> TransferResult:
         """Do what ``plan`` says, look again, and return what is verified and what is not."""
-        with self._telling(on_progress):
+        with self._reporting(on_progress):
             return self._carry_out(plan)
 
     def _carry_out(self, plan: TransferPlan) -> TransferResult:
         if not is_worth_logging(plan):
             return self._move(plan)
         entry = transfer_begun(plan, self.command_line)
-        with logged(self._logbook.log, entry) as end, self._told_of(entry):
+        with logged(self._logbook.log, entry) as end, self._recorded(entry):
             result = self._move(plan)
             end(entry_of(entry, result))
         upload_receipts(result, self.connections, self.listener.note)
@@ -534,7 +534,7 @@ class Project:
         from blobsync.project import status
 
         chosen = self.chosen_paths(paths, all_entries=not paths)
-        with self._telling(on_progress):
+        with self._reporting(on_progress):
             self.listener.phase("surveying")
             return status.project_status(
                 self._open_context, chosen, self.listener.seen, fresh=fresh, connect=self._impatient
@@ -549,7 +549,7 @@ class Project:
         """
         from blobsync.project import folders
 
-        with self._telling(on_progress):
+        with self._reporting(on_progress):
             self.listener.phase("surveying")
             yield from folders.look_into(self._open_context, path_text(path), self.listener.seen, fresh=fresh)
 
@@ -564,7 +564,7 @@ class Project:
         """
         from blobsync.project.verify import verify
 
-        with self._telling(on_progress):
+        with self._reporting(on_progress):
             self.listener.phase("verifying")
             return verify(both_ends(self._open_context, path_text(path)), self.listener.seen, deep=deep)
 
@@ -594,7 +594,7 @@ class Project:
 
         folder = self.state.folder("receipts")
         entry = removal.removal_begun(deletions, self.cluster.name, self.command_line)
-        with self._telling(on_progress), logged(self._logbook.log, entry) as end, self._told_of(entry):
+        with self._reporting(on_progress), logged(self._logbook.log, entry) as end, self._recorded(entry):
             index, name = self._open_context.index, self.cluster.name
             done = removal.remove(self.connections, index, deletions, self.listener, folder, name, self._stop)
             end(done.entry(entry))
@@ -675,7 +675,7 @@ class Project:
         """While it lasts others can see that this transfer is being planned; for a plan that is then carried out."""
         kind = transfer_kind(direction, copies=self.from_cluster is not None)
         given = tuple(map(self._from_root, one_or_many(paths, or_none=True)))
-        with self._told_of(TransferEntry(kind, given, self.command_line, self.cluster.name), planning=True):
+        with self._recorded(TransferEntry(kind, given, self.command_line, self.cluster.name), planning=True):
             yield
 
     # -- inside ---------------------------------------------------------------------------------------------
@@ -749,13 +749,13 @@ class Project:
             return path
 
     @contextmanager
-    def _told_of(self, entry: TransferEntry, *, planning: bool = False) -> Iterator[None]:
-        """While it lasts others can see how far this transfer is."""
+    def _recorded(self, entry: TransferEntry, *, planning: bool = False) -> Iterator[None]:
+        """Let other processes see how far this transfer is while the block runs, and stop it."""
         before, stop = self.listener, self._stop
         # A program that waits for its transfer does not end because somebody stops that.
         stoppable = bool(self.command_line) or self._has_handle
         try:
-            with told_meanwhile(
+            with recorded_while_running(
                 self.state, entry, before, stoppable=stoppable, planning=planning, stop=stop
             ) as self.listener:
                 try:
@@ -770,21 +770,20 @@ class Project:
             self._stop = StopRequest()
 
     @contextmanager
-    def _telling(self, on_progress: OnProgress | None) -> Iterator[None]:
-        """While it lasts ``on_progress`` is told how it goes, as is the listener; a notebook has a bar by default."""
+    def _reporting(self, on_progress: OnProgress | None) -> Iterator[None]:
+        """Call ``on_progress`` while the block runs, beside the listener; a notebook has a bar by default."""
         before, bar = self.listener, None
         if on_progress is None and isinstance(before, LoggingListener) and in_notebook():
             bar = on_progress = NotebookBar()
         if on_progress is None:
             yield
             return
-        teller = CallbackListener(on_progress, before)
-        self.listener = teller
+        self.listener = callback = CallbackListener(on_progress, before)
         try:
             yield
         finally:
             self.listener = before
-            teller.close()
+            callback.close()
             if bar is not None:
                 bar.close()
 

@@ -1,4 +1,4 @@
-"""``on_progress``: a plain function of the caller's that is told how it goes."""
+"""Listeners of a project: log notes, count progress, call the caller's ``on_progress``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _log = logging.getLogger("blobsync")
 
 
 class LoggingListener:
-    """What a project has where nobody set a listener: notes go to the logger ``blobsync``, as INFO."""
+    """The default listener of a project: logs notes with the logger ``blobsync``, as INFO."""
 
     def phase(self, name: str) -> None: ...
 
@@ -95,7 +95,7 @@ class PassingCounter(ProgressCounter):
 
 
 class CallbackListener(PassingCounter):
-    """Tells a plain callable, from one thread at a time, and passes everything on to the listener ``behind``.
+    """Calls ``on_progress``, from one thread at a time, and passes everything on to the listener ``behind``.
 
     A callable that raises is not called again: a display error does not stop a transfer. The
     traceback goes to the log.
@@ -114,7 +114,7 @@ class CallbackListener(PassingCounter):
         super().phase(name)
 
     def show(self, *, force: bool, began: bool = False) -> None:
-        """Tell it now when it is time, or when ``force`` or a new phase says so."""
+        """Call it if it is time, or if ``force`` or a new phase asks for that."""
         now = self.clock()
         if self._on_progress is None or not self.step or not (force or began or now - self._told_at >= _TELL_EVERY):
             return
@@ -126,6 +126,6 @@ class CallbackListener(PassingCounter):
             _log.exception("on_progress raised; it is not called again")
 
     def close(self) -> None:
-        """Tell the last numbers."""
+        """Call it with the last numbers."""
         with self.lock:
             self.show(force=True)

@@ -143,7 +143,7 @@ def _is_gone(one: RunningTransfer) -> bool:
 
 
 @contextmanager
-def told_meanwhile(
+def recorded_while_running(
     state: StateDir,
     entry: TransferEntry,
     listener: Listener,
@@ -153,8 +153,9 @@ def told_meanwhile(
     stop: StopRequest = NEVER,
     every: float = _EVERY,
 ) -> Iterator[Listener]:
-    """While the block runs, what its listener hears stands in the record of ``entry``, and other processes can make the
-    request ``stop``, where the transfer is ``stoppable``. ``planning``: it plans, and the log has no such entry."""
+    """Keep a record of the transfer ``entry`` while the block runs: what the listener that this yields is told goes to
+    ``listener`` and into the record. Other processes can make the request ``stop``, if the transfer is ``stoppable``.
+    ``planning``: it plans, and the log has no such entry."""
     if not state.lasting:
         yield listener
         return
@@ -163,16 +164,16 @@ def told_meanwhile(
         entry.kind, entry.paths[:_MOST_PATHS], redact(entry.command), entry.user, entry.began, planning,
         looks_for_stop=True,
     )  # fmt: skip
-    teller = _Teller(RunningRecords(state), known, listener, every, stop)
-    teller.begin()
+    recorder = _Recorder(RunningRecords(state), known, listener, every, stop)
+    recorder.begin()
     try:
-        yield teller
+        yield recorder
     finally:
-        teller.end()
+        recorder.end()
 
 
-class _Teller(PassingCounter):
-    """Counts what it passes on; a thread of its own writes, since the disk may be slow."""
+class _Recorder(PassingCounter):
+    """Writes the record in a thread of its own, since the disk may be slow, and looks for a request to stop."""
 
     def __init__(
         self, records: RunningRecords, known: RunningTransfer, behind: Listener, every: float, stop: StopRequest

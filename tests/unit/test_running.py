@@ -22,7 +22,7 @@ from blobsync.base.stop_request import NEVER, StopRequest
 from blobsync.local.state_dir import StateDir
 from blobsync.local.transfer_log import TransferEntry
 from blobsync.plan.listener import Listener, SilentListener
-from blobsync.project.running import RunningTransfer, RunningTransfers, told_meanwhile
+from blobsync.project.running import RunningTransfer, RunningTransfers, recorded_while_running
 from tests.fakes.tasks import RecordingListener
 
 _ID = "0123abcd"
@@ -48,7 +48,7 @@ def told(
     stop: StopRequest = NEVER,
 ) -> Iterator[Listener]:
     """A transfer that tells how far it is without waiting for its half second."""
-    with told_meanwhile(
+    with recorded_while_running(
         state, entry, behind or SilentListener(), stoppable=stoppable, stop=stop, every=0.01
     ) as listener:
         listener.expect(4, 1000)
@@ -91,7 +91,7 @@ def test_a_transfer_tells_how_far_it_is_and_nothing_of_it_stays(state: StateDir)
 
 def test_what_is_planned_says_so_and_what_moves_has_a_curve_of_its_rate(state: StateDir) -> None:
     one = replace(entry(), command="blobsync u data/x", user="me")
-    with told_meanwhile(state, one, SilentListener(), stoppable=True, planning=True, every=0.01) as listener:
+    with recorded_while_running(state, one, SilentListener(), stoppable=True, planning=True, every=0.01) as listener:
         listener.phase("surveying")
         listener.seen(7)
         planned = seen(state, lambda each: each.progress.looked)
@@ -108,10 +108,12 @@ def test_what_is_planned_says_so_and_what_moves_has_a_curve_of_its_rate(state: S
 
 
 def test_a_short_transfer_writes_nothing_nor_one_without_a_lasting_folder(tmp_path: Path) -> None:
-    with told_meanwhile(StateDir(tmp_path), entry(), SilentListener(), stoppable=True) as listener:
+    with recorded_while_running(StateDir(tmp_path), entry(), SilentListener(), stoppable=True) as listener:
         listener.phase("moving")
     silent = SilentListener()
-    with told_meanwhile(StateDir(tmp_path, lasting=False), entry(), silent, stoppable=True, every=0.0) as listener:
+    with recorded_while_running(
+        StateDir(tmp_path, lasting=False), entry(), silent, stoppable=True, every=0.0
+    ) as listener:
         assert listener is silent
     assert list(tmp_path.iterdir()) == []
 
@@ -223,7 +225,7 @@ def test_a_request_from_elsewhere_reaches_the_transfer_and_does_not_stay(state: 
 
 def test_a_request_that_comes_last_is_seen_at_the_end(state: StateDir) -> None:
     stop = StopRequest()
-    with told_meanwhile(state, entry(), SilentListener(), stoppable=True, stop=stop, every=3600.0):
+    with recorded_while_running(state, entry(), SilentListener(), stoppable=True, stop=stop, every=3600.0):
         (state.folder("running") / f".{_ID}.stop").touch()
     assert stop.made and list((state.root / "running").iterdir()) == []
 
