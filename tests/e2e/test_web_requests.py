@@ -1,4 +1,4 @@
-"""What is done on the local page alone: requests of its forms, without a browser."""
+"""Requests to the local page and its forms, without a browser."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ import socket
 import sys
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import yaml
 
 from blobsync.web.source import Source
+from tests.conftest import Azurite
 from tests.e2e.world import Container, Project, kill_tree, wait_until, write_tree
 from tests.fakes.web_pages import WebAnswer, WebPages, words_of
 
 pytestmark = pytest.mark.e2e
 
-# Each rank says who it is, and goes on when it is told to.
+# Each rank prints its number, and ends once the file of its argument exists.
 PROGRAM = """\
 import os, sys, time
 rank = os.environ["RANK"]
@@ -33,10 +36,11 @@ while not os.path.exists(sys.argv[1]):
 print(f"rank {rank}: ends in {os.environ['PLACE']}", flush=True)
 """
 
+LOGS = [f"user_logs/std_log_process_{rank}.txt" for rank in (0, 1)]
 
-@pytest.fixture
-def desk(project: Project, container: Container) -> Project:
-    """A project with code and two clusters on this machine: ``here``, of two GPUs, and ``there``."""
+
+def _two_clusters(project: Project, container: Container) -> Project:
+    """Gives the project code and two clusters on this machine: ``here``, of two GPUs, and ``there``."""
     project.configure(container, cluster="acct")
     entry = {"azure_blob_config_file": "aux_data/configs/acct.yaml", "path": "mine/code.zip"}
     runtime = {"python": sys.executable, "scratch": f"{project.root.parent}/scratch"}
@@ -50,16 +54,80 @@ def desk(project: Project, container: Container) -> Project:
     return project
 
 
+@contextmanager
+def _open_pages(desk: Project, folder: Path) -> Iterator[WebPages]:
+    """The local page of a project, with ``here`` as the cluster."""
+    environ = {**os.environ, **desk.environ}
+    opened = WebPages(Source(desk.root, desk.root, "here", "here", {}, environ), folder)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+@pytest.fixture
+def desk(project: Project, container: Container) -> Project:
+    return _two_clusters(project, container)
+
+
 @pytest.fixture
 def pages(desk: Project, tmp_path: Path) -> Iterator[WebPages]:
-    environ = {**os.environ, **desk.environ}
-    made = WebPages(Source(desk.root, desk.root, "here", "here", {}, environ), tmp_path)
-    yield made
-    made.close()
+    with _open_pages(desk, tmp_path) as opened:
+        yield opened
+
+
+def _two_ranks(desk: Project) -> dict[str, str]:
+    """The form of a job whose two ranks run until ``_go`` exists."""
+    return {"cluster": "here", "command": f"python3 job.py {_go(desk)}", "num_gpu": "2", "name": "two ranks"}
+
+
+def _go(desk: Project) -> Path:
+    return desk.root.parent / "go"
+
+
+class FinishedJob(NamedTuple):
+    """A job of two ranks that has ended on ``here``; the project's code has changed since."""
+
+    pages: WebPages
+    form: dict[str, str]
+    id: str
+
+
+@pytest.fixture(scope="module")
+def finished(azurite: Azurite, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FinishedJob]:
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "project").mkdir()
+    (folder / "home").mkdir()
+    container = Container(azurite.url, "one", azurite.keys["one"], "finished-job")
+    container.create()
+    desk = _two_clusters(Project(folder / "project", {"HOME": str(folder / "home")}), container)
+    form = _two_ranks(desk)
+    _go(desk).touch()
+    with _open_pages(desk, folder) as opened:
+        opened.post("/new-job", **form, do="init")
+        job = _job_of(opened.post("/new-job", **form, do="submit"))
+        assert wait_until(partial(_is_completed, opened, job), seconds=180)
+        (desk.root / "job.py").write_text(PROGRAM + "# more\n")
+        (desk.root / "old.py").unlink()
+        (desk.root / "new.py").write_text("2\n")
+        assert "Uploaded the code:" in opened.post("/new-job", **form, do="init").text
+        yield FinishedJob(opened, form, job)
+
+
+@pytest.fixture
+def running(pages: WebPages, desk: Project) -> Iterator[str]:
+    """A job whose two ranks have begun and wait for ``_go``."""
+    form = _two_ranks(desk)
+    pages.post("/new-job", **form, do="init")
+    job = _job_of(pages.post("/new-job", **form, do="submit"))
+    assert wait_until(lambda: all(name in _tabs(pages, job) for name in LOGS), seconds=180)
+    yield job
+    _go(desk).touch()
+    assert wait_until(partial(_is_completed, pages, job), seconds=60)
 
 
 def _archive(container: Container) -> dict[str, str]:
-    """The files of the code that the container has as the current one."""
+    """The Python files of the code archive in the container."""
     with zipfile.ZipFile(io.BytesIO(container.get("mine/code.zip"))) as archive:
         return {name: archive.read(name).decode() for name in archive.namelist() if name.endswith(".py")}
 
@@ -79,12 +147,11 @@ def test_code_that_was_not_published_from_here_is_refused_and_can_be_trusted(
     shutil.copytree(desk.root, stranger.root, ignore=shutil.ignore_patterns(".blobsync"))
     (stranger.root / "job.py").write_text("evil\n")
     digest = stranger.run("--json", "-c", "here", "init").data["code_digest"]
-    told = pages.post("/new-job", **form, do="submit")
-    assert (
-        told.status == 400 and f"was not published from here, and you do not trust it yet: digest {digest}" in told.text
-    )
+    refused = pages.post("/new-job", **form, do="submit")
+    reason = f"was not published from here, and you do not trust it yet: digest {digest}"
+    assert refused.status == 400 and reason in refused.text
     button = f'value="trust-code {digest}"'
-    assert button in told.text and f"blobsync config trust-code {digest}" in told.text
+    assert button in refused.text and f"blobsync config trust-code {digest}" in refused.text
     # While one types, the request says the same, and offers the same.
     assert button in json.loads(pages.post("/new-job/check", **form).text)["aside"]
     assert pages.post("/new-job", **form, do="trust-code ../x").status == 400
@@ -107,8 +174,8 @@ def test_synchronize_leaves_out_what_the_form_says_as_a_submission_would(
     for typed in ({"ignore": "old.py"}, {"other": "{ignore: [old.py]}"}):
         assert "Uploaded the code:" in pages.post("/new-job", **form, do="init").text
         assert _archive(container).keys() == {"job.py", "old.py"}
-        told = words_of(pages.post("/new-job", **form, **typed, do="init").text)
-        assert "Uploaded the code:" in told and _archive(container).keys() == {"job.py"}
+        shown = words_of(pages.post("/new-job", **form, **typed, do="init").text)
+        assert "Uploaded the code:" in shown and _archive(container).keys() == {"job.py"}
         pages.post("/new-job", **form, do="init")
         _job_of(pages.post("/new-job", **form, **typed, init="yes", do="submit"))
         assert _archive(container).keys() == {"job.py"}
@@ -116,65 +183,79 @@ def test_synchronize_leaves_out_what_the_form_says_as_a_submission_would(
     assert refused.status == 400 and "ignore: must be a list of texts" in words_of(refused.text)
 
 
-def test_code_is_uploaded_ranks_are_followed_and_jobs_compared_and_submitted_again_elsewhere(
+def test_synchronize_uploads_the_code_once_and_submits_nothing(
     pages: WebPages, desk: Project, container: Container
 ) -> None:
-    go = desk.root.parent / "go"
-    form = {"cluster": "here", "command": f"python3 job.py {go}", "num_gpu": "2", "name": "two ranks"}
-    # Synchronize code is init: the container has the files, and nothing is submitted.
-    told = words_of(pages.post("/new-job", **form, do="init").text)
-    assert re.search(r"Uploaded the code: [0-9a-f]{12}, \d files", told), told
+    form = _two_ranks(desk)
+    first = words_of(pages.post("/new-job", **form, do="init").text)
+    assert re.search(r"Uploaded the code: [0-9a-f]{12}, \d files", first), first
     assert _archive(container) == {"job.py": PROGRAM, "old.py": "1\n"}
     again = pages.post("/new-job", **form, do="init").text
     assert "The code is unchanged:" in words_of(again) and "two ranks" in again, "what was typed stays"
     assert "No jobs yet." in pages.get("/jobs").text
-    first = _job_of(pages.post("/new-job", **form, do="submit"))
-    # The log of each rank is followed while both run.
-    logs = [f"user_logs/std_log_process_{rank}.txt" for rank in (0, 1)]
-    assert wait_until(lambda: all(name in _tabs(pages, first) for name in logs), seconds=180)
-    stream = f"/jobs/{first}/log?name={logs[1]}&start=0"
-    begun = pages.get(stream, lambda said: "rank 1" in said).text
+
+
+def test_the_log_of_a_rank_is_followed_and_goes_on_where_the_browser_was_cut_off(
+    pages: WebPages, desk: Project, running: str
+) -> None:
+    stream = f"/jobs/{running}/log?name={LOGS[1]}&start="
+    begun = pages.get(f"{stream}0", lambda said: "rank 1" in said).text
     assert _lines(begun) == ["rank 1 of 2: begins <b>"]
-    # Who holds the GPUs stands on the page of the clusters.
-    held = words_of(pages.get("/clusters/here/holders").text)
-    assert f"2 1 Running {first}" in held, held
-    assert "0 of 2 GPUs free" in words_of(pages.get("/clusters/here/free").text)
-    go.touch()
-    # Where the browser was cut off it goes on from there.
+    _go(desk).touch()
     end = int(re.findall(r"^id: ([0-9]+)$", begun, re.MULTILINE)[-1])
-    rest = pages.get(f"/jobs/{first}/log?name={logs[1]}&start={end}", lambda said: "event: over" in said).text
+    rest = pages.get(f"{stream}{end}", lambda said: "event: over" in said).text
     assert _lines(rest) == ["rank 1: ends in here"]
+
+
+def test_the_page_of_a_cluster_says_who_holds_its_gpus(pages: WebPages, desk: Project, running: str) -> None:
+    held = words_of(pages.get("/clusters/here/holders").text)
+    assert f"2 1 Running {running}" in held, held
+    assert "0 of 2 GPUs free" in words_of(pages.get("/clusters/here/free").text)
+    _go(desk).touch()
+    assert wait_until(partial(_is_completed, pages, running), seconds=60)
     assert "Nobody uses it" in words_of(pages.get("/clusters/here/holders").text)
-    chosen = pages.get(f"/jobs/{first}?log={logs[0]}&find=ENDS").text
-    assert "rank 0: ends in here" in words_of(chosen) and "rank 0 of 2: begins &lt;b&gt;" in chosen
-    assert 'aria-current="true">rank 0<' in chosen and "2 lines with" in words_of(chosen)
-    assert f'<a href="/jobs/{first}?log={logs[1]}&amp;find=ENDS#log">{logs[1]}:2</a>' in chosen, "its line leads to it"
-    # Other code, and one line that differs: the files stand beside the facts.
-    (desk.root / "job.py").write_text(PROGRAM + "# more\n")
-    (desk.root / "old.py").unlink()
-    (desk.root / "new.py").write_text("2\n")
-    assert "Uploaded the code:" in pages.post("/new-job", **form, do="init").text
-    second = _job_of(pages.post("/new-job", **{**form, "num_gpu": "1"}, do="submit"))
-    compared = pages.get(f"/jobs/compare?job={first}&job={second}").text
+
+
+def test_a_text_is_found_in_the_logs_of_all_ranks(finished: FinishedJob) -> None:
+    page = finished.pages.get(f"/jobs/{finished.id}?log={LOGS[0]}&find=ENDS").text
+    assert "rank 0: ends in here" in words_of(page) and "rank 0 of 2: begins &lt;b&gt;" in page
+    assert 'aria-current="true">rank 0<' in page and "2 lines with" in words_of(page)
+    assert f'<a href="/jobs/{finished.id}?log={LOGS[1]}&amp;find=ENDS#log">{LOGS[1]}:2</a>' in page, "links to its line"
+
+
+def test_two_jobs_are_compared_with_the_files_of_their_code(finished: FinishedJob) -> None:
+    pages = finished.pages
+    second = _job_of(pages.post("/new-job", **{**finished.form, "num_gpu": "1"}, do="submit"))
+    compared = pages.get(f"/jobs/compare?job={finished.id}&job={second}").text
     assert "1 added, 1 removed, 1 changed" in words_of(compared)
     assert re.findall(r'<li class="(\w+)">.*?</span>([^<]*)</li>', compared) == [
         ("added", "new.py"), ("removed", "old.py"), ("changed", "job.py"),
     ]  # fmt: skip
-    # The first one once more, on the other cluster: with its own code, or with that of the last init.
-    for latest, files in (("", "the same"), ("yes", "1 added, 1 removed, 1 changed")):
-        moved = _job_of(pages.post(f"/jobs/{first}/resubmit", cluster="there", latest_code=latest))
-        assert wait_until(partial(_is_completed, pages, moved), seconds=60)
-        assert "rank 1: ends in" in words_of(pages.get(f"/jobs/{moved}?log={logs[1]}").text)
-        found = words_of(pages.get(f"/jobs/compare?job={first}&job={moved}").text)
-        assert f"Code files {files}" in found, found
-        about = words_of(pages.get(f"/jobs/{moved}").text)
-        assert "Cluster there (local)" in about and f"Resubmits {first}" in about
-    # One that runs is stopped for it, and the page of the new one says so.
-    go.unlink()
-    running = _job_of(pages.post("/new-job", **form, do="submit"))
-    moved = _job_of(pages.post(f"/jobs/{running}/resubmit", cluster="there"))
-    assert f"the old job {running} was stopped: Cancel" in words_of(pages.get(f"/jobs/{moved}").text)
-    assert pages.post(f"/jobs/{moved}/abort").status == 303
+
+
+@pytest.mark.parametrize(
+    ("latest", "files"),
+    [("", "the same"), ("yes", "1 added, 1 removed, 1 changed")],
+    ids=["with its own code", "with the latest code"],
+)
+def test_a_job_is_submitted_again_on_another_cluster(finished: FinishedJob, latest: str, files: str) -> None:
+    pages = finished.pages
+    moved = _job_of(pages.post(f"/jobs/{finished.id}/resubmit", cluster="there", latest_code=latest))
+    assert wait_until(partial(_is_completed, pages, moved), seconds=60)
+    assert "rank 1: ends in" in words_of(pages.get(f"/jobs/{moved}?log={LOGS[1]}").text)
+    found = words_of(pages.get(f"/jobs/compare?job={finished.id}&job={moved}").text)
+    assert f"Code files {files}" in found, found
+    about = words_of(pages.get(f"/jobs/{moved}").text)
+    assert "Cluster there (local)" in about and f"Resubmits {finished.id}" in about
+
+
+def test_a_running_job_is_stopped_when_it_is_submitted_again(pages: WebPages, desk: Project) -> None:
+    form = _two_ranks(desk)
+    pages.post("/new-job", **form, do="init")
+    old = _job_of(pages.post("/new-job", **form, do="submit"))
+    new = _job_of(pages.post(f"/jobs/{old}/resubmit", cluster="there"))
+    assert f"the old job {old} was stopped: Cancel" in words_of(pages.get(f"/jobs/{new}").text)
+    assert pages.post(f"/jobs/{new}/abort").status == 303
 
 
 def test_a_command_of_a_terminal_is_on_the_page_while_it_still_plans_and_can_be_ended_there(
@@ -182,7 +263,7 @@ def test_a_command_of_a_terminal_is_on_the_page_while_it_still_plans_and_can_be_
 ) -> None:
     write_tree(project.data, {"a.txt": b"one\n"})
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        # It takes every request, and answers none.
+        # A server that accepts connections and never answers.
         project.configure(Container(f"http://127.0.0.1:{silent.getsockname()[1]}", "one", "a2V5", "box"))
         environ = {**os.environ, **project.environ}
         pages = WebPages(Source(project.root, project.root, None, "aml", {}, environ), tmp_path)
@@ -210,5 +291,5 @@ def _tabs(pages: WebPages, run_id: str) -> str:
 
 
 def _lines(stream: str) -> list[str]:
-    """What a stream of a log has brought."""
+    """The lines of the log in the answer of its stream."""
     return [line for data in re.findall(r"^data: (\[.*)$", stream, re.MULTILINE) for line in json.loads(data)]
