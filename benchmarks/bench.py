@@ -1,4 +1,4 @@
-"""Runs one case: prepares, lets the tools take turns, checks after each run that everything really arrived."""
+"""Runs one case: prepares it, runs the tools in turn, and checks after each run that all files arrived."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OF_SYNC = {"sync-up": "up", "delta": "up", "sync-down": "down"}
 
 @dataclass
 class Side:
-    """One tool's own ground in a case: its project and the container that it works on at present."""
+    """One tool's project and current container in a case."""
 
     tool: Tool
     local: Path

@@ -1,4 +1,4 @@
-"""Where azcopy begins to be worth its start: ``python -m benchmarks.run --crossover``.
+"""The size from which azcopy is worth its start-up time: ``python -m benchmarks.run --crossover``.
 
 The same work once with ``--engine direct`` and once with ``--engine azcopy``, in turns, for growing numbers of files
 and bytes. ``python -m benchmarks.engine_fit`` fits the model that chooses an engine.

@@ -1,4 +1,4 @@
-"""What a changed file costs with fixed and with content-defined edges: ``python -m benchmarks.edges [--mib N]``.
+"""Cost of a changed file with fixed and content-defined block edges: ``python -m benchmarks.edges [--mib N]``.
 
 Each case makes two versions of a file of a real kind; the table shows the bytes of the second that no block of the
 first holds, as a share of the file: what an upload has to send. Kinds whose package is not installed (lmdb, pyarrow,

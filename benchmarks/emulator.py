@@ -60,14 +60,14 @@ class Emulator:
         return ticks / _TICKS
 
     def new_container(self) -> str:
-        """An empty one with a name of its own."""
+        """Create an empty container with a unique name."""
         self._containers += 1
         name = f"c{self._containers:05}"
         self.container(name).create_container()
         return name
 
     def container(self, name: str) -> ContainerClient:
-        """The oracle's view, past every proxy."""
+        """Client of the Azure SDK, past every proxy."""
         verify = self._certificate or True
         return BlobServiceClient(self._direct, credential=KEY, connection_verify=verify).get_container_client(name)
 

@@ -1,4 +1,4 @@
-"""A server that is not what a measurement measures: ``fast_blob_server.js``, run by the emulator's own Node.js."""
+"""A server fast enough not to be the bottleneck: ``fast_blob_server.js``, run by the emulator's own Node.js."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs one command and tells its wall time, CPU time and peak memory, and what the server used meanwhile."""
+"""Runs one command and measures its wall time, CPU time and peak memory, and the server's CPU time."""
 
 from __future__ import annotations
 

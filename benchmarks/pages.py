@@ -1,4 +1,4 @@
-"""How quick the web page, ``history`` and ``status`` are where there is much: ``python -m benchmarks.pages``.
+"""Speed of the web page, ``history`` and ``status`` with much data: ``python -m benchmarks.pages``.
 
 CPU time is that of blobsync alone: the service that it lists is another process, which makes its answers up. Pages are
 asked for in this process, without a browser. Seconds on the clock count only on a machine that does nothing else.

@@ -1,4 +1,4 @@
-"""What each stage of a large plan costs for a file, in CPU time: ``python -m benchmarks.plan_stages [--entries N]``.
+"""CPU time per file of each stage of a large plan: ``python -m benchmarks.plan_stages [--entries N]``.
 
 CPU seconds of this process, which other work on the machine hardly changes; no wall times. From these
 docs/large-plans.md computes what 100 million files cost.
@@ -44,7 +44,7 @@ _BATCH = 2000
 
 
 class Stages:
-    """Runs them one after the other, each on what the one before made, and prints what each took."""
+    """Runs the stages in order, each on the output of the one before, and prints the time of each."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self._count = count

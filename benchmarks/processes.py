@@ -1,4 +1,4 @@
-"""What several worker processes gain: ``python -m benchmarks.processes [--rounds 5] [--files 20000] [--most 2]``.
+"""Speed with several worker processes: ``python -m benchmarks.processes [--rounds 5] [--files 20000] [--most 2]``.
 
 Uploads and downloads of files of 16 KiB on the fast server with ``--processes`` 1 and more, in turn. The server runs on
 the same cores, and takes its share of them: "server elsewhere" is the speed-up that the CPU times allow if it did not,

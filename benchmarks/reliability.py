@@ -1,4 +1,4 @@
-"""Many rounds of bad luck: ``python -m benchmarks.reliability [--rounds N] [--seed S] [--write]``.
+"""Transfers under kills and network faults: ``python -m benchmarks.reliability [--rounds N] [--seed S] [--write]``.
 
 Each round makes a tree from its seed, puts a blob server behind a proxy that fails by the same seed, or kills blobsync
 (and azcopy with it) at random moments, and gives the same command again until it says that all is done. After every
@@ -58,7 +58,7 @@ class Trial:
 
 @dataclass
 class Tally:
-    """What one trial came to, over its rounds."""
+    """Results of one trial, over its rounds."""
 
     rounds: int = 0
     files: int = 0
@@ -186,7 +186,7 @@ class Round:
         self._demand(lambda: self._never(done))
 
     def _kill(self, pid: int, line: FaultHandle, alive: Callable[[], bool]) -> bool:
-        """kill -9 of the whole family after a random number of requests more; False when it ended before."""
+        """kill -9 of the process group after a random number of further requests; False if it ended before."""
         target = line.stats().requests + self._chance.randrange(1, max(2, len(self._files) // 3))
         while alive() and line.stats().requests < target:
             time.sleep(0.002)
@@ -205,7 +205,7 @@ class Round:
         return (source if self._trial.route == "u" else destination).contents("data/")
 
     def _check_killed(self, done: Done) -> None:
-        """Whatever the moment, nothing half done has a final name."""
+        """Check that no unfinished file has a final name."""
         damaged = {
             name for name, found in self._arrived().items() if name in self._expected and found != self._expected[name]
         }

@@ -1,4 +1,4 @@
-"""What the seals of a spread transfer cost: ``python -m benchmarks.seals [--files 20000] [--workers 4] [--rounds 3]``.
+"""CPU time of the seals of a transfer: ``python -m benchmarks.seals [--files 20000] [--workers 4] [--rounds 3]``.
 
 An upload of files of 16 KiB to the fast server, the parent and all workers in this process, over a folder. The CPU time
 of the seals is measured around each one; that of the transfer is the whole process's, without what prepares it.

@@ -1,4 +1,4 @@
-"""What nodes gain: ``python -m benchmarks.spread [--rounds 5] [--files 100000] [--most 2]``.
+"""Speed with several nodes: ``python -m benchmarks.spread [--rounds 5] [--files 100000] [--most 2]``.
 
 Uploads and downloads of files of 16 KiB to and from the fast server with ``--nodes`` 1 and more of ``local``, in turn.
 Each node is one worker here. The time is that of the whole command: the plan, the job's start and end, and the look at

@@ -1,4 +1,4 @@
-"""How each tool is told to do the same thing: its command line, its environment, what it needs beside it."""
+"""Command line, environment and requirements of each tool for the same action."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Command:
 
 
 class Blobsync:
-    """Ours: a project whose ``data`` folder is the run's own."""
+    """blobsync, in a project whose ``data`` folder belongs to the run."""
 
     name = BLOBSYNC
 
@@ -77,7 +77,7 @@ class Blobsync:
         return project
 
     def bare(self, *words: str) -> Command:
-        """A command that moves nothing, in a project that is there."""
+        """A command that moves nothing, in an existing project."""
         return Command([*self.program, *words], cwd=self._scratch)
 
 
@@ -163,7 +163,7 @@ Tool = Blobsync | Azcopy | Rclone | Scripted
 
 
 def all_tools(scratch: Path, program: list[str] | None) -> tuple[dict[str, Tool], list[str]]:
-    """The tools that are there, and a sentence for each that is not."""
+    """The installed tools, and a sentence for each missing one."""
     peers = _peer_environment(scratch)
     ours = Blobsync(scratch, program)
     tools: list[Tool] = [

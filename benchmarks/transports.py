@@ -1,4 +1,4 @@
-"""What one small request costs each transport: ``python -m benchmarks.transports [REQUESTS]``.
+"""CPU time of one small request with each transport: ``python -m benchmarks.transports [REQUESTS]``.
 
 PUT and GET of 16 KiB from 16 threads on the fast server, with and without TLS: CPU time of this process.
 """

@@ -84,7 +84,7 @@ def change(root: Path, tree: Tree, count: int, salt: int) -> None:
 
 
 def put_aside(folder: Path, aside: Path, files: int) -> None:
-    """Take away what an earlier run left in ``folder``, about ``files`` files; ``remove_aside`` frees the space.
+    """Rename what an earlier run left in ``folder``, about ``files`` files; ``remove_aside`` deletes it.
 
     ext4 walks around inodes that were freed in the last half minute: whoever makes 2,000 files after 2,000 were
     deleted pays ten times as much for each (0.55 ms instead of 0.05), and it would not be the tool's doing.
@@ -98,5 +98,5 @@ def put_aside(folder: Path, aside: Path, files: int) -> None:
 
 
 def remove_aside(aside: Path) -> None:
-    """When nothing is measured any more."""
+    """Delete the renamed folders, after the measurements."""
     shutil.rmtree(aside, ignore_errors=True)

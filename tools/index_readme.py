@@ -17,7 +17,7 @@ _NOTE = "The pages in `docs/` come with the source and with the sdist.\n"
 
 
 class IndexReadme(MetadataHookInterface):
-    """Puts the text into the metadata."""
+    """Build hook that puts the text into the metadata."""
 
     def update(self, metadata: dict[str, Any]) -> None:
         text = Path(self.root, "README.md").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""``./dev mutants MODULE...``: changes a module in many small ways, and tells which changes no test notices.
+"""``./dev mutants MODULE...``: changes a module in many small ways, and lists the changes that no test notices.
 
 The changes are those of cosmic-ray's operators and ours (``tools/mutations.py``). The runs are this module's:
 cosmic-ray starts one Python for each mutant, with all tests, and writes into the checkout; mutmut passes over constants
@@ -97,7 +97,7 @@ def main(words: Sequence[str]) -> int:
 
 
 class Wish(NamedTuple):
-    """What was asked for; ``tests`` empty means the relevant ones."""
+    """The command line; empty ``tests`` means the relevant ones."""
 
     paths: Sequence[Path]
     tests: Sequence[str] = ()
@@ -330,7 +330,7 @@ class _Loader(SourceFileLoader):
 
 
 class _Finder:
-    """Finds the one module before anybody else does."""
+    """Import hook that finds the one module before all others."""
 
     def __init__(self, path: Path, source: str) -> None:
         self._path = str(path)
@@ -347,7 +347,7 @@ class _Finder:
 
 
 def table(results: Sequence[Result]) -> str:
-    """One row for each module, then every mutant that nobody noticed."""
+    """One row for each module, then every mutant that no test noticed."""
     width = max(len(result.module) for result in results)
     rows = [f"{'module':<{width}}  mutants  killed  survived  untested  equivalent  seconds"]
     for result in results:

@@ -107,7 +107,7 @@ def remove_unused(home: str, digest: str, now: float) -> None:
 
 
 def _remove(home: str, name: str) -> None:
-    """Out of the way in one step, so that nobody finds a part of it. Raises ``OSError``, also where it is in use."""
+    """Remove a folder by renaming it first, so that no process sees a part. Raises ``OSError``, also if in use."""
     folder = os.path.join(home, name)
     with suppress(FileNotFoundError):
         mark = os.open(os.path.join(folder, MARK), os.O_RDWR | os.O_NOFOLLOW)

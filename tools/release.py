@@ -30,7 +30,7 @@ print(build_sdist(sys.argv[1]))
 
 
 class ReleaseError(Exception):
-    """What has to be mended first."""
+    """A problem that must be solved before the release."""
 
 
 def main(words: Sequence[str], root: Path = ROOT) -> int:

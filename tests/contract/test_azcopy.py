@@ -1,4 +1,4 @@
-"""What we rely on of the real azcopy, against Azurite: each test is one or two runs of it."""
+"""Behaviour of the real azcopy that blobsync relies on, against Azurite; each test runs it once or twice."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Containers:
 
 
 class Recorder(SubprocessRunner):
-    """The real runner, which remembers the processes and command lines."""
+    """The real runner, which records the processes and command lines."""
 
     def __init__(self) -> None:
         super().__init__(terminate_after=0.3, kill_after=0.3)

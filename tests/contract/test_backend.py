@@ -1,4 +1,4 @@
-"""What every backend promises, held against the real ones and the fake."""
+"""One suite for every backend, the real ones and the fake."""
 
 from __future__ import annotations
 

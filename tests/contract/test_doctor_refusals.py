@@ -1,4 +1,4 @@
-"""What a transfer refuses because of a credential, and what the service refuses, ``doctor`` finds in the same words.
+"""``doctor`` reports refused credentials in the words of a transfer.
 
 The cases are held to the code: each place that refuses a credential, and each refusal of the service that has a
 sentence, has to have been met here or says why it cannot be.

@@ -61,7 +61,7 @@ def _children() -> list[int]:
 
 
 class Notes(RecordingListener):
-    """Remembers the notes as well."""
+    """Records the notes as well."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -360,7 +360,7 @@ def test_workers_of_a_program_that_ignores_ctrl_c_end_by_themselves(
 
 
 def _talk(then: str, signer: Signer, tmp_path: Path) -> Iterator[str]:
-    """What a worker hears that asks for credentials."""
+    """Answers to a worker that asks for credentials."""
     write_tree(tmp_path, {"a": b"1"})
     task = upload(tmp_path, MemoryStore(), "p")
     workers = FalseWorkers(then)

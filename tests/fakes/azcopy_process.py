@@ -1,4 +1,4 @@
-"""A runner whose azcopy plays a script: lines of output, pauses, and what it does when it is spoken to."""
+"""A runner whose azcopy plays a script: lines of output, pauses, and answers to input."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class PlayedConfinement:
 
 @dataclass
 class AzcopyRunner:
-    """Starts ``process``, whatever the argv is, and remembers what was asked; ``starting`` may write files first."""
+    """Starts ``process`` for any argv, and records the calls; ``starting`` may write files first."""
 
     process: ScriptedAzcopy
     starting: Callable[[Sequence[str], Mapping[str, str]], None] = lambda argv, env: None

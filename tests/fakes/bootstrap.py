@@ -1,4 +1,4 @@
-"""A compute node whose bootstrap starts a small program in the place of blobsync."""
+"""A compute node whose bootstrap starts a small program instead of blobsync."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class BootedNode:
         return self.folder / "run"
 
     def place(self, spec: JobSpec) -> Path:
-        """What the bootstrap calls its own on this node."""
+        """The bootstrap's own folder on this node."""
         return self.scratch / spec.run_id / "node.boot"
 
     def archive(self, sources: Mapping[str, bytes] = SOURCES) -> NodeArchiveRef:

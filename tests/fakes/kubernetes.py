@@ -1,4 +1,4 @@
-"""Requests for Kubernetes, and what the schemas say of them."""
+"""Requests to Kubernetes, and their validation by its schemas."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEMAS = ("1.31", "1.37")
 
 
 def plan(root: Path, request: SubmitRequest | None = None, run_id: str = RUN_ID, **changes: Any) -> Plan[Any]:
-    """What one submission asks for; ``changes`` are keys of the cluster file."""
+    """The request of one submission; ``changes`` are keys of the cluster file."""
     given = {"namespace": "train", **changes.pop("kubernetes", {})}
     cluster, _ = load(root, platform="kubernetes", kubernetes=given, **changes)
     code = CodeRef(CONTAINER, "me/code.zip.d/d1.zip", "d1")

@@ -1,4 +1,4 @@
-"""Stores that show what is not there, and engines that report what did not happen."""
+"""Stores with false listings, and engines with false reports."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ Lie = Callable[[BlobInfo], BlobInfo | None]
 
 
 def missing(blob: BlobInfo) -> BlobInfo | None:
-    """It is there, and is not shown."""
+    """Hide the blob."""
     return None
 
 
 def another_size(blob: BlobInfo) -> BlobInfo | None:
-    """One byte more than there is."""
+    """Report one byte too many."""
     return blob._replace(size=blob.size + 1)
 
 
 def another_md5(blob: BlobInfo) -> BlobInfo | None:
-    """The MD5 of something else."""
+    """Report the MD5 of other content."""
     return blob._replace(md5=b"another content.")
 
 
 def no_md5(blob: BlobInfo) -> BlobInfo | None:
-    """As blobs are that other tools uploaded in blocks."""
+    """Report no MD5, as of blobs that other tools uploaded in blocks."""
     return blob._replace(md5=None)
 
 
 class LyingStore(MemoryStore):
-    """Shows ``lie`` of each blob, in listings and to single questions, as long as ``lies`` says so.
+    """Applies ``lie`` to each blob, in listings and single requests, as long as ``lies`` returns True.
 
     ``invented`` stand in listings only; of ``repeated`` names a listing tells twice, the second time at its end.
     Deletions are accepted and not done where ``keeps`` is set. The answers to writes are honest.
@@ -77,7 +77,7 @@ Tell = Callable[[MoveTask, CollectedReport], CollectedReport]
 
 @dataclass
 class LyingEngine:
-    """Hands the task to an honest engine where ``works``, and lets ``tell`` make the report out of the true one.
+    """Runs the real engine if ``works``, and reports what ``tell`` makes of the true report.
 
     Without a look of its own: what it moved is to be looked at by others, as with azcopy.
     """
@@ -112,40 +112,40 @@ def the_truth(task: MoveTask, report: CollectedReport) -> CollectedReport:
 
 
 def nothing(task: MoveTask, report: CollectedReport) -> CollectedReport:
-    """Neither moved nor failed."""
+    """Report no file at all."""
     return CollectedReport()
 
 
 def all_but_the_first(task: MoveTask, report: CollectedReport) -> CollectedReport:
-    """One file neither moved nor failed."""
+    """Leave one file out of the report."""
     first = task.actions[0].path
     report.moved = [moved for moved in report.moved if moved.action.path != first]
     return report
 
 
 def all_moved(task: MoveTask, report: CollectedReport) -> CollectedReport:
-    """Everything is there, whatever happened."""
+    """Report every file as moved."""
     return CollectedReport([Moved(action, source=action.source) for action in task.actions])
 
 
 def everything_twice(task: MoveTask, report: CollectedReport) -> CollectedReport:
-    """Each file two times."""
+    """Report each file twice."""
     return replace(report, moved=report.moved * 2, failed=report.failed * 2)
 
 
 def moved_and_failed(task: MoveTask, report: CollectedReport) -> CollectedReport:
-    """Each file in both lists."""
+    """Report each file as moved and as failed."""
     failed = [(action, FileFailure(action.path, FailureCode.STORAGE_ERROR, "it gave up")) for action in task.actions]
     return replace(report, failed=failed)
 
 
 def a_stranger(task: MoveTask, report: CollectedReport) -> CollectedReport:
-    """One file more than it was given."""
+    """Report one more file than the task has."""
     return replace(report, moved=[*report.moved, Moved(stranger())])
 
 
 def a_failed_stranger(task: MoveTask, report: CollectedReport) -> CollectedReport:
-    """One file more than it was given, and that one failed."""
+    """Report one more file than the task has, as failed."""
     return replace(
         report, failed=[*report.failed, (stranger(), FileFailure("x", FailureCode.STORAGE_ERROR, "it gave up"))]
     )

@@ -121,7 +121,7 @@ class World:
         direct: Callable[[], Engine] | None = None,
         listener: Listener = SILENT,
     ) -> TransferResult:
-        """What is left of a command once its plan is made."""
+        """Carry out a plan, as a command does."""
         context = self.context(copy=plan.from_cluster is not None)
         own = direct or (
             lambda: DirectEngine(source_sas=lambda _: None, journal=self.journal, unfinished=self.unfinished)

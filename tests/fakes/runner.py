@@ -1,4 +1,4 @@
-"""A ``ProcessRunner`` that starts nothing: it answers from a function and remembers what it was asked."""
+"""A ``ProcessRunner`` that starts nothing: a function answers, and the calls are recorded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from blobsync.base.process import Completed, RunningProcess
 
 @dataclass(frozen=True)
 class Call:
-    """One program that was to be started."""
+    """One call to start a program."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] | None
@@ -26,7 +26,7 @@ def silence(call: Call) -> Completed:
 
 @dataclass
 class ScriptedRunner:
-    """``answer`` decides how a program ends; raise ``ProcessError`` in it for one that is not there."""
+    """``answer`` returns a program's result; raise ``ProcessError`` in it for a missing program."""
 
     answer: Callable[[Call], Completed] = silence
     calls: list[Call] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""A blob container in memory: records what it was asked, and fails where a test says so."""
+"""A blob container in memory: records the requests, and fails where a test says so."""
 
 from __future__ import annotations
 
@@ -123,12 +123,12 @@ class MemoryStore:
     def add(
         self, name: str, body: bytes, *, with_md5: bool = True, properties: BlobProperties = _NO_PROPERTIES
     ) -> BlobInfo:
-        """Put a blob there behind everybody's back."""
+        """Put a blob there without a recorded request."""
         md5 = hashlib.md5(body).digest() if with_md5 else None
         return self._keep(name, body, md5, properties)
 
     def body(self, name: str) -> bytes:
-        """What a blob holds."""
+        """Content of a blob."""
         return self.blobs[name].body
 
     def asked(self, operation: str) -> list[Request]:

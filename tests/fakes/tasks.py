@@ -1,4 +1,4 @@
-"""Move tasks as the planner would make them, and a listener that remembers."""
+"""Move tasks as the planner would make them, and a listener that records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from blobsync.transfer.engines import CollectedReport, Engine, Moved, MoveTask
 
 
 class RecordingListener:
-    """Adds up what it hears; ``on_bytes`` is called with each piece on its way."""
+    """Adds up the events; ``on_bytes`` is called with each piece on its way."""
 
     def __init__(self, on_bytes: Callable[[int], None] = lambda _: None) -> None:
         self.bytes = self.reused = 0
@@ -71,12 +71,12 @@ class RecordingListener:
 
 
 def local_state(path: Path) -> LocalState | None:
-    """What the survey would see."""
+    """State as the survey would see it."""
     return LocalState.of(os.stat(path)) if path.exists() else None
 
 
 def remote_state(store: BlobStore, name: str) -> RemoteState | None:
-    """What the survey would see."""
+    """State as the survey would see it."""
     info = store.head(name)
     return RemoteState(info.size, info.etag, info.md5, info.given_tier) if info else None
 
@@ -122,7 +122,7 @@ def capped(task: MoveTask, mbps: float) -> MoveTask:
 
 
 def moved_by(engine: Engine, task: MoveTask, listener: Listener | None = None) -> CollectedReport:
-    """What an engine reports of a task."""
+    """Report of an engine for a task."""
     report = CollectedReport()
     engine.move(task, report, listener or RecordingListener())
     return report
@@ -139,7 +139,7 @@ class RecordedRun(RunState):
 
 @contextmanager
 def ctrl_c_after(seconds: float) -> Iterator[None]:
-    """What a real Ctrl-C does to the main thread, in the middle of whatever it waits for."""
+    """Interrupt the main thread like Ctrl-C, in the middle of whatever it waits for."""
     old = signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:

@@ -23,7 +23,7 @@ _HOST = "127.0.0.1:8737"
 
 
 class WebAnswer(NamedTuple):
-    """What a page said."""
+    """A response."""
 
     status: int
     headers: Mapping[str, str]
@@ -31,7 +31,7 @@ class WebAnswer(NamedTuple):
 
 
 class WebPages:
-    """Those of one project, for somebody who has logged in."""
+    """Pages of one project, logged in."""
 
     def __init__(self, source: Source, folder: Path, runner: ProcessRunner | None = None) -> None:
         logins = Logins(LoginFile(folder / "login.html", f"http://{_HOST}"))
@@ -45,16 +45,16 @@ class WebPages:
         self._cookie, self._token = visit.cookie, visit.form_token
 
     def get(self, address: str, until: Callable[[str], bool] = bool) -> WebAnswer:
-        """A page; of a stream what it says first, or ``until`` that is true of it."""
+        """GET a page; of a stream its first event, or all until ``until`` is true of it."""
         return self._loop.run_until_complete(self._ask("GET", address, b"", until))
 
     def post(self, address: str, **form: str) -> WebAnswer:
-        """A form of our own page."""
+        """POST a form with a valid form token."""
         body = urlencode({"form_token": self._token, **form}).encode()
         return self._loop.run_until_complete(self._ask("POST", address, body))
 
     def parts(self, address: str) -> dict[str, str]:
-        """What a stream says first: the id of each element and its content."""
+        """First event of a stream: the id of each element and its content."""
         found: dict[str, str] = json.loads(self.get(address).text.removeprefix("data: "))
         return found
 
@@ -98,5 +98,5 @@ class WebPages:
 
 
 def words_of(page: str) -> str:
-    """What somebody reads of a page, in one line."""
+    """Visible text of a page, in one line."""
     return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", page))

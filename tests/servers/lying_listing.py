@@ -1,4 +1,4 @@
-"""A blob service that shows azcopy more than it shows others: names that blobsync never saw and nobody asked for.
+"""A blob service that lists further names to azcopy alone.
 
 Each listing that azcopy asks for gets further names, below the listed folder; each of these can be read, and has the
 content of one real blob. A blob that is ``hidden`` is none for azcopy as long as it has not listed what is below it.
@@ -91,7 +91,7 @@ class LyingHandle(child.ServerProcess):
     """The server as its parent sees it."""
 
     def injected(self) -> Mapping[str, int]:
-        """How often it lied, by kind."""
+        """Number of false listings, by kind."""
         found: dict[str, int] = self.ask("stats")["injected"]
         return found
 

@@ -76,7 +76,7 @@ class Specification:
         return None
 
     def problems(self, method: str, path: str, query: Mapping[str, str], body: Any) -> list[str]:
-        """What the specification does not allow about a request; empty where it does."""
+        """Violations of the specification by a request; empty if there are none."""
         operation = self.find(method, path)
         if operation is None:
             return [f"{method} {path}: there is no such operation"]
@@ -104,7 +104,7 @@ class Specification:
 
 
 def check(schema: Node, value: Any, at: str) -> Iterator[str]:
-    """What a schema does not allow about a value."""
+    """Violations of a schema by a value."""
     schema = schema.follow()
     if value is None:
         if not schema.value.get("x-nullable"):
@@ -217,7 +217,7 @@ def azure_ml() -> Specification:
 
 
 def refusal_problems(body: Any) -> list[str]:
-    """What the specification's error document does not allow; all of it is the service's to write."""
+    """Violations of the specification by an error document, in which all keys are read-only."""
     types = DATA / "common-types/resource-management/v3/types.json"
     document = Node(types, load(types)["definitions"]["ErrorResponse"])
     return [found for found in check(document, body, "") if not found.endswith("is read-only")]

@@ -1,4 +1,4 @@
-"""Ports of this machine that nobody listens at."""
+"""Free ports of this machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import socket
 
 
 def free_ports(count: int) -> list[int]:
-    """So many different ones, free at this moment."""
+    """``count`` different ports that are free at this moment."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:

@@ -54,7 +54,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Stats:
-    """What passed, in bytes of bodies.
+    """Bytes of bodies that passed.
 
     ``uploaded`` and ``downloaded`` are the contents of blobs that clients sent and received themselves, ``other`` is
     all else they sent and received (listings, block lists, error texts); ``fetched`` is what the proxy read on a
@@ -77,7 +77,7 @@ class Stats:
 
 
 def operation(request: Request) -> str:
-    """What a request to the blob service is, in a few words; unknown ones by method and ``comp``."""
+    """Short name of a request to the blob service; unknown ones by method and ``comp``."""
     query = parse_qs(urlsplit(request.target).query)
     comp = query.get("comp", [""])[0]
     name = _NAMES.get((request.method, comp), f"{request.method.lower()} {comp}".strip())

@@ -1,4 +1,4 @@
-"""An upstream for tests of the proxies: remembers the raw bytes of requests and answers what it was told."""
+"""An upstream server for tests of the proxies: records the raw bytes of requests and sends fixed answers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class RecordingServer:
 
 
 def _read(stream: io.BufferedReader, length: int) -> bytes:
-    """``length`` bytes, or those that came before the other side was gone."""
+    """Read ``length`` bytes, or fewer if the peer closes the connection."""
     body = b""
     with suppress(OSError):
         while len(body) < length and (data := stream.read1(length - len(body))):

@@ -61,7 +61,7 @@ PartitionName=urgent Nodes=n1,n2 MaxTime=INFINITE State=UP PriorityTier=10 Preem
 
 
 def missing_programs() -> tuple[str, ...]:
-    """What of Slurm this machine does not have; empty when a cluster can be started."""
+    """Programs of Slurm that this machine lacks; empty if a cluster can be started."""
     return tuple(name for name in PROGRAMS if _find(name) is None)
 
 
@@ -91,7 +91,7 @@ class SlurmCluster:
 
     @property
     def environ(self) -> Mapping[str, str]:
-        """What a client needs to find this cluster."""
+        """Environment with which a client finds this cluster."""
         return {"SLURM_CONF": str(self.config)}
 
     def __enter__(self) -> SlurmCluster:

@@ -41,7 +41,7 @@ LogLevel VERBOSE
 
 
 def missing_parts() -> str:
-    """What this machine does not have to run an sshd; empty when it can."""
+    """What this machine lacks for an sshd, as a sentence; empty if it can run one."""
     if os.geteuid() != 0 or sys.platform != "linux":
         return "an sshd for tests needs Linux and root"
     missing = [name for name in ("sshd", "ssh", "ssh-keygen") if _program(name) is None]
@@ -81,7 +81,7 @@ class SshServer:
 
     @property
     def log(self) -> str:
-        """What sshd says about its connections."""
+        """sshd's log of its connections."""
         return (self.base / "sshd.log").read_text(errors="replace")
 
     def start(self) -> None:

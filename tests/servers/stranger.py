@@ -49,7 +49,7 @@ class Stranger:
 
     @property
     def received(self) -> bytes:
-        """All that anybody has sent to it."""
+        """All bytes that were sent to it."""
         return self.kept.read_bytes()
 
 

@@ -1,4 +1,4 @@
-"""Azurite with TLS and OAuth: what identities, certificates and https endpoints are tested against."""
+"""Azurite with TLS and OAuth, for tests of identities, certificates and https endpoints."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ PIECE_BYTES = 1 << 18
 
 
 class WireError(ConnectionError):
-    """The other side closed in the middle, or speaks something else than HTTP/1.1."""
+    """The peer closed in the middle of a message, or does not speak HTTP/1.1."""
 
 
 @dataclass(slots=True)

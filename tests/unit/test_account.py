@@ -1,4 +1,4 @@
-"""Success is what was seen at the destination: not an engine's word, not its silence, not a store's politeness."""
+"""A file counts as moved only if the destination was seen to hold it, whatever an engine or a store reports."""
 
 from __future__ import annotations
 

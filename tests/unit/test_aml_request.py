@@ -34,7 +34,7 @@ MINTED = {CONTAINER: "sig=MINTED"}
 
 
 def checked(asked: Asked, sas: dict[str, str] | None = None) -> Asked:
-    """The same, once the specification has allowed each of its requests."""
+    """Validate each request against the specification."""
     specification, request = azure_ml(), asked.request
     found = specification.problems("PUT", f"{BASE}/jobs/{asked.spec.run_id}", QUERY, request.job)
     for store in request.datastores:

@@ -1,4 +1,4 @@
-"""What this machine sees itself of files that workers report."""
+"""Checks on this machine of files that workers report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What azcopy put into its staging folder: checked, placed, and counted."""
+"""Files of azcopy's staging folder: checked, placed, and counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which azcopy is taken, and what is said when none can be."""
+"""Which azcopy is chosen, and the message when there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is given to azcopy, and what is not."""
+"""Which files azcopy carries, and which it does not."""
 
 from __future__ import annotations
 

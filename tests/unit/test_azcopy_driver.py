@@ -1,4 +1,4 @@
-"""The engine around a played azcopy: what it prepares, and how it judges what azcopy says."""
+"""The azcopy engine with a scripted azcopy: what it prepares, and how it judges azcopy's output."""
 
 from __future__ import annotations
 

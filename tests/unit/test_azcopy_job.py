@@ -1,4 +1,4 @@
-"""One azcopy process, played: what is understood, answered, and stopped."""
+"""One scripted azcopy process: its output is parsed, answered, and stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of azcopy's files: its log, its lists, and a look of our own where it broke off."""
+"""The result of each of azcopy's files: from its log, its lists, and a check of the destination if it broke off."""
 
 from __future__ import annotations
 

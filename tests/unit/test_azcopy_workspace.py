@@ -1,4 +1,4 @@
-"""Private places: gone after success, a log kept after failure, and cleaned up after the dead."""
+"""azcopy's private folders: removed after success, a log kept after failure, and cleaned up after dead processes."""
 
 from __future__ import annotations
 

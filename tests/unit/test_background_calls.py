@@ -1,4 +1,4 @@
-"""Threads that nobody has to wait for."""
+"""Background threads that do not delay the exit."""
 
 from __future__ import annotations
 

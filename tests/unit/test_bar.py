@@ -1,4 +1,4 @@
-"""The line that shows how it goes: what it says at each width, whatever the terminal."""
+"""The progress line: its text at each width, on every terminal."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def world(tmp_path: Path) -> World:
 
 @dataclass
 class Heard(SilentListener):
-    """What is said, and what is announced."""
+    """Records notes and announcements."""
 
     notes: list[str] = field(default_factory=list)
     expected: list[tuple[int, int]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The journal of blocks: what outlives a process, what expires, and that a broken file costs nothing but bytes."""
+"""The journal of blocks: it outlives a process, it expires, and a broken one only costs bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which blocks may be left out: those that the service lists as they must be, of sources that prove it."""
+"""Which blocks need not be sent again: those listed with the right id and size, of an unchanged source."""
 
 from __future__ import annotations
 

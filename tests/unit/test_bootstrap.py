@@ -1,4 +1,4 @@
-"""What a compute node runs first: what it fetches, what it refuses, and what it leaves."""
+"""The bootstrap of a compute node: what it fetches, what it refuses, and what it leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a plan is carried out, step by step: which engine gets what, who hears of it, and what a second try may do."""
+"""How a plan is carried out, step by step: engines, events, and retries."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def add(world: World, store: str, files: dict[str, bytes]) -> None:
 
 @dataclass
 class Heard(SilentListener):
-    """Everything that a listener is told."""
+    """A listener that records everything."""
 
     phases: list[str] = field(default_factory=list)
     expected: list[tuple[int, int]] = field(default_factory=list)
@@ -482,7 +482,7 @@ def fails_with(code: str, *, only: str = "a") -> LyingEngine:
 
 @dataclass
 class Spy:
-    """An honest engine that remembers its tasks; ``name`` is what it says that it is."""
+    """A real engine that records its tasks; ``name`` is its reported name."""
 
     make: Callable[[], Engine]
     tasks: list[MoveTask] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Names that a shell is offered: of the container, in time or not at all, and none that a shell would read."""
+"""Completion of names: from the container, in time or not at all, and none with a meaning for the shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cluster files in all the forms that people have: what they come to mean."""
+"""Cluster files in all their forms, and their meaning."""
 
 from __future__ import annotations
 

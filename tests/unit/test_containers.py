@@ -1,4 +1,4 @@
-"""Images on this machine and on Slurm: who runs them, with which words, and what is left of them."""
+"""Images on this machine and on Slurm: the runtime, its command line, and the clean-up."""
 
 from __future__ import annotations
 

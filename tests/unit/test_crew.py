@@ -1,4 +1,4 @@
-"""Threads that work while the calling one waits: it has them all back, or what they hold is cleaned up."""
+"""Threads that work while the caller waits: all are joined, or what they hold is cleaned up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.fakes.tasks import ctrl_c_after
 
 
 class Scripted:
-    """A trade whose threads do ``what``; keeps what is asked of it, in order."""
+    """A trade whose threads do ``what``; records the calls in order."""
 
     def __init__(self, what: Callable[[], None] = lambda: None) -> None:
         self._what = what

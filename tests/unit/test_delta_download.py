@@ -1,4 +1,4 @@
-"""A download that replaces a version: what that has at the same place is copied, and the whole is checked."""
+"""A download that replaces a version: equal blocks are copied from it, and the whole is checked."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_an_md5_that_no_content_has_is_an_error_and_changes_nothing(tmp_path: Pa
 
 
 class Listing(MemoryStore):
-    """Says what it is told to of a blob's blocks."""
+    """Returns a fixed list of blocks."""
 
     said: BlockList | Exception | None = None
 

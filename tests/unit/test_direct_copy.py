@@ -143,7 +143,7 @@ def test_blocks_of_64_mib_begin_above_256_mib(here: MemoryStore, there: MemorySt
 
 
 class Paced(RecordedRun):
-    """Remembers what was waited for."""
+    """Records the waits."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)

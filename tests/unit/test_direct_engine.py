@@ -1,4 +1,4 @@
-"""The direct engine: which file goes which way, with how many connections, and what cannot begin."""
+"""The direct engine: the way of each file, the number of connections, and what cannot begin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers told a parent that is gone: which files, which blocks, and what is left for the next run."""
+"""Records of workers whose parent is gone: which files, which blocks, and what is left for the next run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MD5 = hashlib.md5(b"planned").digest()
 
 
 class Place(FolderStore):
-    """Counts who asks for claims. A folder in it is a file that has gone since its name was seen."""
+    """Counts the requests for claims. A folder in it stands for a file removed since it was listed."""
 
     asked = 0
 
@@ -53,7 +53,7 @@ def known(tmp_path: Path) -> Iterator[Index]:
 
 
 def _write(place: FolderStore, number: int, shard: Shard, *told: Answer) -> None:
-    """A shard, and what one worker said of it."""
+    """A shard, and one worker's records of it."""
     place.write(f"shards/{number:07}", ("\n".join(shard_lines(shard)) + "\n").encode())
     if told:
         lines = "".join(f"{answer_line(each)}\n" for each in (Ready(), *told))
@@ -218,7 +218,7 @@ def test_what_others_put_among_the_shards_stops_nobody(place: Place, known: Inde
 
 
 class Gone(FolderStore):
-    """Somebody removes each shard and each record after its name was seen."""
+    """Each shard and each record is removed after it was listed."""
 
     def read(self, name: str) -> bytes | None:
         return None
@@ -236,7 +236,7 @@ def test_what_somebody_removes_meanwhile_counts_as_absent(known: Index, tmp_path
 
 
 class Copying:
-    """A blob to be copied, and what a worker told of it."""
+    """A blob to be copied, and a worker's record of it."""
 
     def __init__(self, place: FolderStore, *, target: str | None = None, with_md5: bool = True) -> None:
         self.here = MemoryStore("here")

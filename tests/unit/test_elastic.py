@@ -1,4 +1,4 @@
-"""Elastic jobs: their bounds, their size, and what their programs are told."""
+"""Elastic jobs: their bounds, their size, and the environment of their programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine is given and what it tells: where nothing is said, nothing is assumed."""
+"""Tasks and reports of engines: nothing is assumed of a file without a report."""
 
 from __future__ import annotations
 

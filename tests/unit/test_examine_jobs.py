@@ -1,4 +1,4 @@
-"""What ``doctor`` says of the place where jobs run, by what that place answers."""
+"""``doctor``'s checks of the place where jobs run, by its answers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SERVER = {"clientVersion": {"minor": "37"}, "serverVersion": {"minor": "36"}}
 
 
 class Answers:
-    """A kubectl of whose answers a test changes some; ``denied`` are the rights that nobody has."""
+    """A kubectl with some changed answers; ``denied`` are the missing rights."""
 
     def __init__(self) -> None:
         self.version: Mapping[str, Any] = SERVER

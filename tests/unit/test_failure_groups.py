@@ -1,4 +1,4 @@
-"""Failures of a kind are told as one, and no failure goes under in another's words."""
+"""Failures of one kind are reported together, and no failure is hidden by another."""
 
 from __future__ import annotations
 

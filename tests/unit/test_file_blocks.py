@@ -1,4 +1,4 @@
-"""Some blocks of one file, by one of several workers, and the commit by whoever was told of all of them."""
+"""Some blocks of one file, moved by one of several workers, and the commit of all of them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PNG = BlobProperties(content_type="image/png", tier="Cool", metadata={"k": "v"})
 
 
 class WatchedRun(RecordedRun):
-    """Remembers what was waited for, and which buffers were taken."""
+    """Records the waits and the buffers that were taken."""
 
     def __init__(self, task: MoveTask) -> None:
         self.heard = RecordingListener()

@@ -1,4 +1,4 @@
-"""The gate that everything passes which another machine says of a file."""
+"""Validation of what other machines report of a file."""
 
 from __future__ import annotations
 

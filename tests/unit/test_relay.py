@@ -32,7 +32,7 @@ PNG = BlobProperties(content_type="image/png", tier="Cool", metadata={"k": "v"})
 
 
 class WatchedRun(RecordedRun):
-    """Remembers what was waited for, and which buffers were taken."""
+    """Records the waits and the buffers that were taken."""
 
     def __init__(self, task: MoveTask) -> None:
         self.heard = RecordingListener()

@@ -191,7 +191,7 @@ class FullDisk(DirectEngine):
 
 
 class OneShard(Threads):
-    """One worker, which has ended before the parent listens."""
+    """One worker, which has ended before the parent reads."""
 
     def start(self) -> None:
         self.place.write("alive", b"1")
@@ -321,7 +321,7 @@ def test_a_claim_of_somebody_who_moves_nothing_is_passed_over(task: MoveTask, pl
 
 
 class _Vandal(FolderStore):
-    """Somebody takes each shard away as soon as it is there, but not for ever."""
+    """Each shard is removed as soon as it is there, for a while."""
 
     taken = 0
 
@@ -341,7 +341,7 @@ def test_a_shard_that_somebody_has_removed_is_put_back_when_nothing_is_heard(tas
 
 
 class _Finished(Threads):
-    """A worker that has finished a shard, and of whose records nothing is there."""
+    """A worker that has finished a shard, but whose records are missing."""
 
     def start(self) -> None:
         for name in self.place.names("shards"):

@@ -1,4 +1,4 @@
-"""Where state is kept, and that nothing which came with a project is taken for it."""
+"""The state folder: where it is, and that files which came with a project are not used as state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Submitting and submitting again: in which order, with which rights, and what a job keeps when it moves."""
+"""Submitting and submitting again: the order of steps, rights, and what a job keeps when it moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one look before deciding: what each end is, which pairs there are, and what had to be read for them."""
+"""The survey before planning: the kind of each end, the pairs of files, and what had to be read for them."""
 
 from __future__ import annotations
 

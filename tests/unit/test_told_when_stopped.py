@@ -1,4 +1,4 @@
-"""What is said of a transfer that Ctrl-C ended: every file and every byte is in one of the numbers, and in one only."""
+"""The message after Ctrl-C: every file and every byte is in exactly one of the numbers."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_file_counts_as_large_as_it_was_when_it_moved(world: World) -> None:
 
 
 class Heard(SilentListener):
-    """All that it is told, in its order."""
+    """Records all events in order."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[object, ...]] = []

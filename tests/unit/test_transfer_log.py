@@ -1,4 +1,4 @@
-"""The log of transfers: what is written comes back, a killed transfer shows, and trouble is said but stops nothing."""
+"""The log of transfers: it can be read back, it shows killed transfers, and its errors stop no transfer."""
 
 from __future__ import annotations
 

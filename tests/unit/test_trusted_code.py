@@ -1,4 +1,4 @@
-"""What is on record of the code that jobs may run: who published it, and in which order."""
+"""Records of the code that jobs may run: who published it, and in which order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One file to a blob, step by step: in one request or in blocks, with what is there already, and with what is told."""
+"""Upload of one file, step by step: in one request or in blocks, with blocks already there, and with its events."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PIECES = [BODY[:BLOCK], BODY[BLOCK : 2 * BLOCK], BODY[2 * BLOCK :]]
 
 
 class WatchedRun(RunState):
-    """Remembers what was waited for, and which buffers were taken."""
+    """Records the waits and the buffers that were taken."""
 
     report: CollectedReport
 
@@ -358,7 +358,7 @@ def test_blocks_that_this_job_has_sent_are_no_blocks_from_before(place: Place) -
 
 
 class Misnaming(MemoryStore):
-    """Tells another MD5 of the first blob that is made of blocks."""
+    """Reports a wrong MD5 for the first blob that is made of blocks."""
 
     def put_block_list(self, *given: Any, **also: Any) -> BlobInfo:
         info = super().put_block_list(*given, **also)

@@ -1,4 +1,4 @@
-"""The user's own file: what it may say, and when it does not count."""
+"""The user's own configuration file: its keys, and when it is ignored."""
 
 from __future__ import annotations
 

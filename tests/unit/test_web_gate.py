@@ -1,4 +1,4 @@
-"""Which requests no page of ours can have sent, and who may look."""
+"""The gate of the web server: which requests it refuses, and who may log in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pages make of values: previews, charts, names of a folder, places of the navigation."""
+"""How pages show values: previews, charts, names of a folder, places of the navigation."""
 
 from __future__ import annotations
 

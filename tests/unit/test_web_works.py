@@ -1,4 +1,4 @@
-"""A transfer of the page: what its process says, and what becomes of it if that says nothing."""
+"""A transfer started on the page: the output of its process, and its state without output."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PROGRESS = {"progress": {"phase": "moving", "seconds": 1.0, "files": 1, "files_
 
 @dataclass
 class ScriptedProcess:
-    """Says its lines, and remembers what it was told."""
+    """Prints its lines, and records its input."""
 
     said: Sequence[str]
     code: int = 0

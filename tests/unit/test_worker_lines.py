@@ -1,4 +1,4 @@
-"""What a worker process writes and reads: each word arrives once and in its order, and it ends when its parent does."""
+"""Input and output of a worker process: each line arrives once and in order, and it ends when its parent does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker is told in private, and that no shard leads it anywhere else."""
+"""A worker's private orders, and that no shard can change its destination."""
 
 from __future__ import annotations
 

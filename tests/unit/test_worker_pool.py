@@ -375,7 +375,7 @@ def test_a_file_that_arrived_damaged_begins_anew_unless_the_run_ends() -> None:
 
 
 class Corrections(RecordingListener):
-    """Keeps each number that it is told."""
+    """Records each number."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, int]] = []
@@ -648,7 +648,7 @@ def test_threads_without_a_file_of_their_own_help_as_soon_as_a_large_one_is_open
 
 
 def test_the_last_file_ends_the_run_at_once() -> None:
-    """A thread that had nothing to do hears of it."""
+    """An idle thread notices it."""
 
     def move_one() -> None:
         run = run_state("a")

@@ -39,6 +39,6 @@ def man_page(name: str, about: CommandHelp, others: list[CommandHelp]) -> str:
 
 
 def _roff(text: str) -> str:
-    """So that it is shown as it is: no escapes, and no request at the start of a line."""
+    """Escape text for roff: no escapes, and no request at the start of a line."""
     text = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq")
     return f"\\&{text}" if text.startswith(".") else text

@@ -11,14 +11,14 @@ _CODE = re.compile(r":(\w+):`~?([^`]+)`|``(.+?)``|`([^`]+)`", re.DOTALL)
 
 
 def plain(text: str) -> str:
-    """As Markdown that shows these characters."""
+    """Escape text for Markdown."""
     for mark in _MARKS:
         text = text.replace(mark, f"\\{mark}")
     return text
 
 
 def in_cell(text: str) -> str:
-    """A bar would end the cell, also within code."""
+    """Escape bars, which would end the cell, also within code."""
     return text.replace("|", "\\|")
 
 

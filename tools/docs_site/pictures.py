@@ -72,7 +72,7 @@ def _mark(text: str) -> str:
 
 
 def is_drawn_from(svg: str, text: str) -> bool:
-    """Whether a picture is that of this text."""
+    """Whether the picture was drawn from this text."""
     return f"<!-- {_mark(text)} -->" in svg
 
 

@@ -60,7 +60,7 @@ class PublicName:
 
     @property
     def docstring(self) -> str:
-        """Its own one, not that of a class above it."""
+        """Docstring of the class itself, not inherited."""
         node = self.node
         return (ast.get_docstring(node) or "") if isinstance(node, (ast.ClassDef, *_Function)) else ""
 
@@ -181,7 +181,7 @@ class Writer:
         return [*_code(shown), *self._text(each, ast.get_docstring(node) or ""), *self._types(each, node)]
 
     def _types(self, each: PublicName, node: ast.AST) -> list[str]:
-        """Links to what a signature names: in its code there can be none."""
+        """Links to the types of a signature, since code blocks cannot contain links."""
         found = []
         for annotation in _annotations(node):
             for part in ast.walk(annotation):
@@ -238,7 +238,7 @@ def _annotations(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    """Without ``self``, one on each line where they are many."""
+    """Arguments without ``self``, one on each line if there are many."""
     bare = ast.parse(f"def f({ast.unparse(node.args)}): ...").body[0]
     assert isinstance(bare, ast.FunctionDef)
     first = bare.args.args[:1]

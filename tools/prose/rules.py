@@ -1,4 +1,4 @@
-"""What is wrong in a text. A problem is a line and what to do about it."""
+"""Rules for prose. A problem is a line and what to do about it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Problem(NamedTuple):
 
 
 def problems(markdown: str) -> list[Problem]:
-    """All that the rules find in a page, from its first line to its last."""
+    """All problems of a page, by line."""
     text = prose(markdown)
     return sorted([*_unknown_words(text), *_found_by_proselint(text), *_long_words(text), *_long_sentences(text)])
 

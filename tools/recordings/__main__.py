@@ -48,7 +48,7 @@ Events = list[tuple[float, bytes]]
 
 @contextmanager
 def little_project(files: int, round_trip_ms: float) -> Iterator[Project]:
-    """A project with so many small pictures, and their labels, on a line that is so long."""
+    """A project with small pictures and their labels, over a connection of the given latency."""
     keys = {"research": new_key()}
     with tempfile.TemporaryDirectory() as folder, Emulator(TOOLS, environ=FOR_INSTALLERS).session(keys) as state:
         service = f"http://127.0.0.1:{state.port}"
@@ -92,7 +92,7 @@ def _typed(events: Events, moment: float, line: str) -> float:
 
 
 def _run(project: Project, words: Sequence[str], columns: int, events: Events, moment: float) -> float:
-    """blobsync on a terminal; what it writes, when it writes it."""
+    """Run blobsync on a terminal and record its output with times."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", _LINES, columns, 0, 0))
     environ = {**os.environ, "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", **project.environ}
@@ -112,7 +112,7 @@ def _run(project: Project, words: Sequence[str], columns: int, events: Events, m
 
 
 def _read(master: int) -> bytes:
-    """Empty where nobody writes any more, which Linux tells by an error."""
+    """Read from the terminal; empty at its end, which Linux reports as an error."""
     try:
         return os.read(master, 1 << 16)
     except OSError:

@@ -70,7 +70,7 @@ def _run(run: Run, y: int) -> str:
 
 
 def last_lines(text: str) -> list[str]:
-    """What a recording shows at its end, line by line; the reverse of :func:`svg`, for tests."""
+    """Lines that a recording shows at its end; the reverse of :func:`svg`, for tests."""
     return list(_last_lines(text))
 
 

@@ -1,4 +1,4 @@
-"""Whose rights a container has: as ``securityContext`` of the pod or of the container says, or root as in the image."""
+"""User and group of a container: from ``securityContext`` of pod or container, else root as in the image."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tests.servers.kube.store import Object, Store
 
 
 class NotReady(Exception):
-    """What a pod needs is not there. ``reason`` is that of the event; ``state`` that of the container."""
+    """Something that a pod needs is missing. ``reason`` is that of the event; ``state`` that of the container."""
 
     def __init__(self, reason: str, message: str, state: str) -> None:
         super().__init__(message)
