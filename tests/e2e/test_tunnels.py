@@ -13,6 +13,7 @@ import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 from urllib.parse import urlsplit
@@ -21,7 +22,7 @@ import pytest
 
 from tests.e2e.test_jobs import PATIENCE, Lab, lab
 from tests.e2e.test_login_node import HOST, login
-from tests.e2e.world import Project, wait_until
+from tests.e2e.world import Done, Project, wait_until
 from tests.servers.ports import free_ports
 from tests.servers.slurm_fixture import slurm_cluster
 from tests.servers.sshd import SshServer, client_config, client_folder, missing_parts
@@ -30,7 +31,7 @@ __all__ = ["lab", "login", "slurm_cluster"]
 
 pytestmark = [pytest.mark.e2e, pytest.mark.sshd]
 
-# In Jupyter's place: opens to whoever has the token of its environment, and says what its command line is.
+# Stands in for Jupyter: answers requests with the token of its environment, with its command line and folder.
 JUPYTER = """\
 #!{python}
 import http.server, os, sys, urllib.parse
@@ -46,7 +47,7 @@ http.server.ThreadingHTTPServer((words["--ip"], int(words["--port"])), Answer).s
 
 
 def fetch(url: str) -> str:
-    """What is behind the URL; empty while nobody answers."""
+    """Body of the URL; empty while no server answers."""
     with suppress(OSError), urllib.request.urlopen(url, timeout=10) as reply:
         return cast("str", reply.read().decode())
     return ""
@@ -63,7 +64,7 @@ def port_of(url: str) -> int:
 
 
 def listeners() -> dict[int, set[str]]:
-    """Port -> the addresses of this machine at which somebody listens, as the kernel says."""
+    """Listening TCP ports of this machine and their addresses, from the kernel."""
     found: dict[int, set[str]] = {}
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         address, state = line.split()[1], line.split()[3]
@@ -77,7 +78,7 @@ def listeners() -> dict[int, set[str]]:
 
 
 def command_lines() -> dict[int, str]:
-    """Of all programs of this machine that run, by their process."""
+    """Command lines of all running processes, by process id."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
@@ -88,7 +89,7 @@ def command_lines() -> dict[int, str]:
 
 @pytest.fixture
 def node(tmp_path: Path, lab: Lab, login: SshServer) -> Iterator[SshServer]:
-    """The sshd of the cluster's nodes, which only the login node's name leads to."""
+    """The sshd of the cluster's nodes, which only the login node can reach."""
     with SshServer(tmp_path / "node-sshd") as server:
         config = client_config(tmp_path, {HOST: login, "n1": server, "n2": server})
         client_folder(tmp_path, config)
@@ -114,91 +115,151 @@ def start(lab: Lab) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 def test_a_port_of_a_jobs_node_is_here_until_the_job_ends(
     lab: Lab, login: SshServer, node: SshServer, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    remote, local = free_ports(2)
-    jupyter = lab.project.root / "programs" / "jupyter-lab"
-    jupyter.parent.mkdir()
-    jupyter.write_text(JUPYTER.format(python=sys.executable))
-    jupyter.chmod(0o755)
+    (remote,) = free_ports(1)
     server = f"cd output && echo hello > page && exec {sys.executable} -m http.server {remote} --bind 127.0.0.1"
-    job_id = lab.submit("uni", f"export PATH={jupyter.parent}:$PATH; {server}")
+    job_id = lab.submit("uni", server)
     lab.until(job_id, "Running")
     assert wait_until(lambda: remote in listeners(), seconds=PATIENCE)
     # The job's node is this very machine, so that its port is taken here.
     opened = start("tunnel", job_id, "--port", str(remote), "--node-ssh")
-    # So would Jupyter's be, between the look whether it is free and ssh's own.
-    beside = start("tunnel", "--jupyter", job_id, "--local-port", str(local))
-    url, with_token = first_line(opened), first_line(beside)
+    url = first_line(opened)
     assert fetch(url + "page") == "hello\n" and port_of(url) != remote
     assert listeners()[port_of(url)] == {"127.0.0.1"}
-    address, token = with_token.split("?token=")
-    assert len(token) >= 32 and fetch(address) == ""
-    # It starts where the job's code is, with the job's own PATH.
-    assert wait_until(lambda: "--no-browser --ip=127.0.0.1" in fetch(with_token), seconds=PATIENCE)
-    assert job_id in fetch(with_token).partition(" in ")[2]
-    assert not [words for words in command_lines().values() if token in words]
-    assert login.cut() >= 2 and "Accepted publickey" in node.log
+    assert login.cut() >= 1 and "Accepted publickey" in node.log
     assert wait_until(lambda: fetch(url + "page") == "hello\n", seconds=PATIENCE, pause=0.3)
     lab.run("abort", job_id)
-    ended = [lab.project.finish(each) for each in (opened, beside)]
-    assert [each.code for each in ended] == [0, 0]
-    assert all("is Canceled: closed" in each.err for each in ended)
-    assert f"port {remote} is taken on this machine" in ended[0].err and "trying again" in ended[0].err
-    told = [*command_lines().values(), ended[0].err, ended[1].err]
-    assert port_of(url) not in listeners() and not [words for words in told if token in words]
+    ended = lab.project.finish(opened)
+    assert ended.code == 0 and "is Canceled: closed" in ended.err, str(ended)
+    assert f"port {remote} is taken on this machine" in ended.err and "trying again" in ended.err
+    assert port_of(url) not in listeners()
     refused = lab.run("--json", "tunnel", job_id, "--port", "8888", code=1).errors[0]
     assert "only a running job has ports to open" in refused["message"]
 
 
-def test_a_tunnel_with_a_name_leads_through_a_bastion(project: Project, tmp_path: Path) -> None:
+@pytest.mark.slurm
+def test_jupyter_runs_beside_a_job_and_its_token_is_on_no_command_line(
+    lab: Lab, login: SshServer, node: SshServer, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    jupyter = lab.project.root / "programs" / "jupyter-lab"
+    jupyter.parent.mkdir()
+    jupyter.write_text(JUPYTER.format(python=sys.executable))
+    jupyter.chmod(0o755)
+    job_id = lab.submit("uni", f"export PATH={jupyter.parent}:$PATH; touch output/begun; exec sleep 600")
+    lab.until(job_id, "Running")
+    # Without --local-port, another program could take Jupyter's port before ssh does: the node is this very machine.
+    (local,) = free_ports(1)
+    opened = start("tunnel", "--jupyter", job_id, "--local-port", str(local))
+    address, token = (url := first_line(opened)).split("?token=")
+    assert len(token) >= 32 and fetch(address) == ""
+    # It starts where the job's code is, with the job's own PATH.
+    assert wait_until(lambda: "--no-browser --ip=127.0.0.1" in fetch(url), seconds=PATIENCE)
+    assert job_id in fetch(url).partition(" in ")[2]
+    assert not [words for words in command_lines().values() if token in words]
+    assert login.cut() >= 1
+    lab.run("abort", job_id)
+    ended = lab.project.finish(opened)
+    assert ended.code == 0 and "is Canceled: closed" in ended.err, str(ended)
+    assert not [words for words in (*command_lines().values(), ended.err) if token in words]
+
+
+@dataclass
+class NamedTunnel:
+    """The tunnel ``box``: to a machine behind a bastion, at the port ``local`` of this one."""
+
+    project: Project
+    bastion: SshServer
+    box: SshServer
+    local: int
+    config: Path
+
+    def add(self) -> Done:
+        machine = f"{getpass.getuser()}@sandbox-12:{self.box.port}"
+        words = ("--bastion", "bastion.example.org", "--key", str(self.bastion.key), "--local-port", str(self.local))
+        return self.project.json("tunnel", "add", "box", machine, *words)
+
+    def open(self) -> Done:
+        return self.project.json("tunnel", "open", "box")
+
+    def close(self) -> None:
+        assert self.project.run("tunnel", "close", "box").out == "box: closed\n"
+
+    def restarts(self) -> int:
+        found: int = self.project.json("tunnel", "ls").data["tunnels"][0]["restarts"]
+        return found
+
+    def echo(self, opened: Done) -> str:
+        """Runs a command on the box, with the entry for ssh's configuration that ``tunnel open`` printed."""
+        entry = self.config.with_name("entry")
+        known = f"HostKeyAlias sandbox-12\n  UserKnownHostsFile {self.config.with_name('known_hosts')}"
+        entry.write_text("\n".join(opened.data["ssh_config"]).replace("HostKeyAlias sandbox-12", known) + "\n")
+        ssh = ["/usr/bin/ssh", "-F", str(entry), "-o", "BatchMode=yes", "box", "echo through"]
+        return subprocess.run(ssh, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def tunnel(project: Project, tmp_path: Path) -> Iterator[NamedTunnel]:
     missing = missing_parts()
     if missing:
         pytest.skip(missing)
     with SshServer(tmp_path / "bastion") as bastion, SshServer(tmp_path / "box") as box:
         (tmp_path / "box" / "authorized_keys").write_text((bastion.base / "key.pub").read_text())
-        # ssh is told of the servers' keys, and of nobody's own: that is what the tunnel is told.
+        # ssh knows the keys of the servers, but has no key of the user: that one comes from --key.
         config = client_config(tmp_path, {"bastion.example.org": bastion, "sandbox-12": box}, keys=False)
         project.environ["PATH"] = f"{client_folder(tmp_path, config)}:{os.environ['PATH']}"
-        taken, local = socket.socket(), free_ports(1)[0]
-        words = ("--bastion", "bastion.example.org", "--key", str(bastion.key), "--local-port", str(local))
-        user = getpass.getuser()
-        added = project.json("tunnel", "add", "box", f"{user}@sandbox-12:{box.port}", *words)
+        named = NamedTunnel(project, bastion, box, free_ports(1)[0], config)
+        added = named.add()
         assert added.code == 0 and added.data["tunnel"]["port"] == box.port, str(added)
-        with taken:
-            taken.bind(("127.0.0.1", local))
-            taken.listen()
-            moved = project.json("tunnel", "open", "box")
-        assert moved.code == 0 and moved.data["open_at"] != local and "is taken" in moved.err, str(moved)
-        assert project.run("tunnel", "close", "box").out == "box: closed\n"
-        opened = project.json("tunnel", "open", "box")
-        assert opened.data["open"] and opened.data["open_at"] == local and listeners()[local] == {"127.0.0.1"}
-        entry = tmp_path / "entry"
-        known = f"HostKeyAlias sandbox-12\n  UserKnownHostsFile {config.with_name('known_hosts')}"
-        entry.write_text("\n".join(opened.data["ssh_config"]).replace("HostKeyAlias sandbox-12", known) + "\n")
-        ssh = ["/usr/bin/ssh", "-F", str(entry), "-o", "BatchMode=yes", "box", "echo through"]
-        assert subprocess.run(ssh, capture_output=True, text=True).stdout == "through\n"
-        assert bastion.cut() == 1
+        yield named
+        project.run("tunnel", "close", "box")
 
-        def restarts() -> int:
-            found: int = project.json("tunnel", "ls").data["tunnels"][0]["restarts"]
-            return found
 
-        assert wait_until(lambda: restarts() == 1, seconds=PATIENCE, pause=0.3)
-        assert subprocess.run(ssh, capture_output=True, text=True).stdout == "through\n"
-        assert project.run("tunnel", "rm", "box").code == 2
-        # Where the process that keeps it is killed, ssh goes on holding the port, until somebody looks.
-        folder = str(Path(project.environ["HOME"], ".local", "state", "blobsync", "tunnels", "box"))
-        (keeper,) = [pid for pid, words in command_lines().items() if "tunnels.background" in words and folder in words]
-        os.kill(keeper, signal.SIGKILL)
-        assert wait_until(lambda: keeper not in command_lines(), seconds=PATIENCE) and local in listeners()
-        assert project.json("tunnel", "open", "box").data["open_at"] == local
-        assert subprocess.run(ssh, capture_output=True, text=True).stdout == "through\n"
-        assert project.run("tunnel", "close", "box").out == "box: closed\n"
-        assert local not in listeners() and project.run("tunnel", "rm", "box").code == 0
-        assert project.json("tunnel", "open", "box").code == 4
-        box.stop()
-        project.json("tunnel", "add", "box", f"{user}@sandbox-12:{box.port}", *words)
-        failed = project.json("tunnel", "open", "box")
-        assert failed.code == 2 and "Connection refused" in failed.errors[0]["message"], str(failed)
+def test_a_tunnel_with_a_name_takes_another_port_where_its_own_is_taken(tunnel: NamedTunnel) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", tunnel.local))
+        taken.listen()
+        moved = tunnel.open()
+    assert moved.code == 0 and moved.data["open_at"] != tunnel.local and "is taken" in moved.err, str(moved)
+    tunnel.close()
+    assert tunnel.open().data["open_at"] == tunnel.local
+    tunnel.close()
+
+
+def test_a_tunnel_with_a_name_leads_through_a_bastion_and_connects_again(tunnel: NamedTunnel) -> None:
+    opened = tunnel.open()
+    assert opened.data["open"] and opened.data["open_at"] == tunnel.local
+    assert listeners()[tunnel.local] == {"127.0.0.1"}
+    assert tunnel.echo(opened) == "through\n"
+    assert tunnel.bastion.cut() == 1
+    assert wait_until(lambda: tunnel.restarts() == 1, seconds=PATIENCE, pause=0.3)
+    assert tunnel.echo(opened) == "through\n"
+    tunnel.close()
+
+
+def test_a_tunnel_with_a_name_is_taken_over_when_the_process_that_keeps_it_was_killed(tunnel: NamedTunnel) -> None:
+    tunnel.open()
+    folder = str(Path(tunnel.project.environ["HOME"], ".local", "state", "blobsync", "tunnels", "box"))
+    (keeper,) = [pid for pid, words in command_lines().items() if "tunnels.background" in words and folder in words]
+    os.kill(keeper, signal.SIGKILL)
+    # ssh goes on and holds the port until the next command.
+    assert wait_until(lambda: keeper not in command_lines(), seconds=PATIENCE) and tunnel.local in listeners()
+    again = tunnel.open()
+    assert again.data["open_at"] == tunnel.local and tunnel.echo(again) == "through\n"
+    tunnel.close()
+    assert tunnel.local not in listeners()
+
+
+def test_a_tunnel_with_a_name_is_removed_once_it_is_closed(tunnel: NamedTunnel) -> None:
+    tunnel.open()
+    assert tunnel.project.run("tunnel", "rm", "box").code == 2
+    tunnel.close()
+    assert tunnel.project.run("tunnel", "rm", "box").code == 0
+    assert tunnel.open().code == 4
+
+
+def test_a_tunnel_to_a_machine_that_does_not_answer_says_what_ssh_says(tunnel: NamedTunnel) -> None:
+    tunnel.box.stop()
+    failed = tunnel.open()
+    assert failed.code == 2 and "Connection refused" in failed.errors[0]["message"], str(failed)
 
 
 def test_the_hint_of_a_bastion_that_ssh_does_not_know_asks_for_its_host_key(project: Project, tmp_path: Path) -> None:
