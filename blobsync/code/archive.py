@@ -59,7 +59,7 @@ _ZIP64_FROM = 0xFFF00000
 
 @dataclass(frozen=True, slots=True)
 class _Packed:
-    """One piece of one file: ``body`` is what goes into the zip for ``data``."""
+    """A piece of a file: ``body`` is what the zip contains for ``data``."""
 
     data: bytes
     body: bytes
@@ -79,7 +79,7 @@ class _Entry:
 
 
 def manifest(snapshot: CodeSnapshot, git: GitState | None) -> bytes:
-    """What the archive says of itself: JSON with the digest, the commit and every file."""
+    """The archive's manifest: JSON with the digest, the commit and every file."""
     document = {
         "blobsync_manifest": MANIFEST_VERSION,
         "digest": snapshot.digest,
@@ -93,7 +93,7 @@ def manifest(snapshot: CodeSnapshot, git: GitState | None) -> bytes:
 
 
 def _target(file: HashedFile) -> dict[str, str]:
-    """Where a link points: a folder of blobs has no links."""
+    """The target of a link: needed because a folder of blobs has no links."""
     return {"target": file.file.target} if file.file.mode == "link" else {}
 
 
@@ -129,7 +129,7 @@ def write_archive(
 
 
 class _Writer:
-    """Headers and bodies, one entry after the other."""
+    """Writes headers and bodies, one entry after the other."""
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
@@ -231,7 +231,7 @@ def _pack(data: bytes) -> _Packed:
 
 
 def _is_noise(data: bytes) -> bool:
-    """Whether compressing is a waste: pictures, archives and weights hold nearly every byte in any kilobyte."""
+    """Whether compression is useless: pictures, archives and weights have nearly every byte value in any kilobyte."""
     if len(data) < 8 * _SAMPLE:
         return False
     return all(len(set(data[at : at + _SAMPLE])) >= _NOISE for at in (len(data) * part // 4 for part in (1, 2, 3)))
@@ -243,7 +243,7 @@ def _deflate() -> zlib._Compress:
 
 
 def _pack_large(pool: ThreadPoolExecutor, snapshot: CodeSnapshot, hashed: HashedFile, limit: int) -> Iterator[_Packed]:
-    """The pieces of one file side by side; the first one tells whether compressing it pays."""
+    """Compress the pieces of one file in parallel; the first one shows whether compression pays."""
     with open_source(snapshot.root, hashed.file) as source:
         starts = deque(range(0, hashed.size, _PIECE))
         first = _pack(source.read_at(0, _PIECE))
@@ -327,7 +327,7 @@ def _central_header(entry: _Entry) -> bytes:
 
 
 def _end_records(count: int, size: int, start: int) -> bytes:
-    """The end of the central directory, in its zip64 form as well where the plain one has too little room."""
+    """The end of the central directory, also in its zip64 form if the plain one has too little room."""
     records = b""
     if count > _MAX16 - 1 or size >= _MAX32 or start >= _MAX32:
         records = struct.pack(

@@ -1,7 +1,7 @@
 """``initc``: compiles the code in the docker image that jobs run in, away from the project's own folder.
 
-The code is copied to a scratch folder, compiled there by the user's own script, and everything in that folder
-is then the code: what was compiled is usually what ``.gitignore`` leaves out.
+The code is copied to a scratch folder and compiled there by the user's own script; everything in that folder
+is then the code, because ``.gitignore`` usually excludes compiled files.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def compile_command(cluster: Cluster, snapshot: CodeSnapshot) -> tuple[str, ...]
 
 
 def image_of(cluster: Cluster) -> str:
-    """The cluster's docker image; raises ``ConfigError`` where it names none."""
+    """The cluster's docker image; raises ``ConfigError`` if it names none."""
     image = cluster.docker.reference
     if not image:
         raise ConfigError("does not name a docker image to compile in", file=cluster.file, key="docker.image")
@@ -41,7 +41,7 @@ def image_of(cluster: Cluster) -> str:
 
 
 def check_docker(runner: ProcessRunner) -> None:
-    """Raises ``BackendUnavailableError`` where docker is not installed or its daemon does not answer."""
+    """Raise ``BackendUnavailableError`` if docker is not installed or its daemon does not answer."""
     try:
         done = runner.run(["docker", "version", "--format", "{{.Server.Version}}"], timeout=_DOCKER_PATIENCE)
     except ProcessError as error:
@@ -58,7 +58,7 @@ def check_docker(runner: ProcessRunner) -> None:
 
 
 def compile_argv(image: str, args: tuple[str, ...], scratch: Path, command: tuple[str, ...]) -> tuple[str, ...]:
-    """The command line that compiles in ``scratch``; as the user, so that what is made can be read here.
+    """The command line that compiles in ``scratch``; as the user, so that its output can be read here.
 
     ``args`` are the cluster's own for docker, which win over ours.
 
@@ -72,7 +72,7 @@ def compile_argv(image: str, args: tuple[str, ...], scratch: Path, command: tupl
 
 
 def copy_code(snapshot: CodeSnapshot, scratch: Path) -> None:
-    """The files of the snapshot below ``scratch``, with their run bits and links."""
+    """Copy the files of the snapshot to ``scratch``, with their executable bits and links."""
     for hashed in snapshot.files:
         target = scratch / hashed.path
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The digest that names a code archive, and its manifest's name: what packs and what unpacks agree on. Pure.
+"""The digest that names a code archive, and its manifest's name: shared by packing and unpacking. Pure.
 
 SHA-256 of one record per file, in the order of the names as Unicode: ``<mode> <sha256 of the content, hex> <path in
 UTF-8>`` and a zero byte; mode is ``644``, ``755``, or ``link``, whose content is where it points. Nothing else goes

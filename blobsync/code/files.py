@@ -68,9 +68,9 @@ class CodeFile:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Why ``path`` is in the archive or not; pattern, file and line where a pattern decides.
+    """Why ``path`` is in the archive or not, with pattern, file and line if a pattern decides.
 
-    ``secret`` says that it is excluded because its name marks it as secret.
+    ``secret``: it is excluded because its name marks it as secret.
     """
 
     path: str
@@ -85,10 +85,10 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class CodeRules:
-    """Everything that decides: read once from the cluster and from the ignore files above the project.
+    """All rules, read once from the cluster and from the ignore files above the project.
 
-    ``ignore_files`` False leaves the ignore files inside the project unread; ``chosen`` says that every file was
-    chosen already, those that hold secrets by their name as well.
+    ``ignore_files`` False skips the ignore files inside the project; ``chosen``: every file was chosen already, also
+    those whose names mark them as secret.
     """
 
     root: Path
@@ -105,7 +105,7 @@ class CodeRules:
 
 @dataclass(frozen=True, slots=True)
 class CodeTree:
-    """The files in the order of their names, and what the user should know of what is missing."""
+    """The files in the order of their names, and notes for the user on missing ones."""
 
     files: tuple[CodeFile, ...]
     left_out: tuple[Decision, ...]
@@ -232,7 +232,7 @@ class _Walk:
         _check_utf8(path, target)
         refused = _refused(self.rules, path, status)
         if target and _leads_out(path, target):
-            # A node would refuse such an archive: there the link has another target.
+            # A node would refuse such an archive: the link has another target there.
             refused = Decision(path, included=False, reason=f"a link that points outside the project, to {target}")
         if refused:
             self.left_out.append(refused)
@@ -245,7 +245,7 @@ class _Walk:
 
 
 def _left_out(rules: CodeRules, ignore: IgnoreRules, path: str, name: str, *, folder: bool) -> Decision | None:
-    """Why an entry is out although its parents are in; None where it is in."""
+    """Why an entry is excluded although its parents are included; None if it is included."""
     if reason := _never(rules, path, name):
         return Decision(path, included=False, reason=reason)
     for exclude in rules.excludes:
@@ -286,7 +286,7 @@ def _never(rules: CodeRules, path: str, name: str) -> str | None:
 
 
 def _marked(folder: Path, names: set[str]) -> str | None:
-    """What a folder is by a file in it that says so."""
+    """What kind of folder it is, by a marker file in it."""
     if "pyvenv.cfg" in names or ("conda-meta" in names and (folder / "conda-meta" / "history").exists()):
         return "a virtual environment"
     if _CACHE_TAG in names:

@@ -1,4 +1,4 @@
-"""What git says about the code: the commit, and which files differ from it.
+"""Asks git about the code: the commit, and which files differ from it.
 
 A repository may come from a stranger as a folder, with a configuration that names programs for git to run. Querying
 files would run three kinds of them: a file system monitor, the filters of single files, and what fetches an object
@@ -35,7 +35,7 @@ _PATIENCE = 60.0
 @dataclass(frozen=True, slots=True)
 class GitState:
     """``commit`` is the full hash, None before the first one. ``uncommitted`` are files of the code, and deleted
-    ones, as they are named in the project, that differ from the commit or are not in it."""
+    ones, by their names in the project, that differ from the commit or are not in it."""
 
     commit: str | None
     uncommitted: tuple[str, ...] = ()
@@ -57,18 +57,18 @@ class GitReport:
     changes: tuple[tuple[str, str], ...] = ()
 
     def state(self, code: Iterable[str]) -> GitState:
-        """The part that concerns the files ``code``: others, such as data, do not make it dirty."""
+        """The part about the files ``code``: others, such as data, do not make it dirty."""
         names = set(code)
         folders = tuple(path for kind, path in self.changes if kind == "??" and path.endswith("/"))
         changed = {path for kind, path in self.changes if path in names or "D" in kind}
         if folders:
-            # git names a new folder alone, and not what is in it.
+            # git names only a new folder, not the files in it.
             changed |= {name for name in names if name.startswith(folders)}
         return GitState(self.commit, tuple(sorted(changed)))
 
 
 def ask_git(root: Path, runner: ProcessRunner, environ: Mapping[str, str] | None = None) -> GitReport | None:
-    """None where there is no git, no repository, or none that git can read. Takes no lock and changes nothing."""
+    """Ask git; None without git, without a repository, or if git cannot read it. Takes no lock and changes nothing."""
     environ = environment(environ)
     env = {**environ, **_NO_FETCH, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
 
@@ -89,7 +89,7 @@ def ask_git(root: Path, runner: ProcessRunner, environ: Mapping[str, str] | None
     except ProcessError:
         return None
     if status is None:
-        # An object is missing. What differs is not known, and is not said to be nothing.
+        # An object is missing. The differences are unknown, so do not report none.
         return None
     below = prefix.rstrip("\n")
     changes = tuple(
@@ -106,7 +106,7 @@ def _filters(names: str) -> list[str]:
 
 
 def _without(filters: Iterable[str]) -> list[str]:
-    """Options that take these filters' programs away.
+    """Options that disable the programs of these filters.
 
     A file that equals the commit only through its filter then counts as changed, which is the safe result.
     """

@@ -65,7 +65,7 @@ _T = TypeVar("_T")
 
 
 class CodeProject(Protocol):
-    """What the code archive needs of a project; ``blobsync.Project`` is one."""
+    """What this package needs of a project; ``blobsync.Project`` is one."""
 
     root: Path
     cwd: Path
@@ -98,7 +98,7 @@ class CodeOptions:
 
 @dataclass(frozen=True, slots=True)
 class CodeState:
-    """The code as it is here. ``git`` is None outside a repository."""
+    """The code as it is now. ``git`` is None outside a repository."""
 
     snapshot: CodeSnapshot
     git: GitState | None
@@ -136,7 +136,7 @@ class CodeResult:
 
     @property
     def digest(self) -> str:
-        """What names the code, see ``code.snapshot``."""
+        """The digest, which names the code; see ``code.snapshot``."""
         return self.state.snapshot.digest
 
 
@@ -167,9 +167,9 @@ class Code:
         return CodeState(snapshot, report.state(file.path for file in snapshot.files) if report else None)
 
     def claimed_digest(self) -> str | None:
-        """The digest that what is at ``code_path`` now says it has, None where it says none.
+        """The digest that the blob at ``code_path`` claims to have, None if it claims none.
 
-        Whoever may write there chooses it; nodes check that the code fits it.
+        Anyone who can write there chooses it; nodes check that the code matches it.
         """
         if self.goes_to_a_folder:
             entry = self._entry()
@@ -178,7 +178,7 @@ class Code:
         return claimed if claimed and is_digest(claimed) else None
 
     def read_digest(self) -> str | None:
-        """The digest of the archive at ``code_path`` by its content, which is read; None where there is no blob.
+        """The digest of the archive at ``code_path``, computed from its content; None if there is no blob.
 
         Raises ``ArchiveError`` for one that no node would unpack.
         """
@@ -218,7 +218,7 @@ class Code:
         return self._publish(place, self.current_state, started, dry_run=dry_run)
 
     def publish_compiled(self, *, dry_run: bool = False) -> CodeResult:
-        """Compile in the cluster's docker image, then publish what came of it. See ``code.compile``.
+        """Compile in the cluster's docker image, then publish the result. See ``code.compile``.
 
         Raises ``UntrustedDockerError`` for ``docker.args`` that reach beyond the project.
         """
@@ -266,7 +266,7 @@ class Code:
             shutil.rmtree(tree, ignore_errors=True)
 
     def reason_for(self, file: HashedFile) -> str:
-        """Why a file is in, in words."""
+        """Why a file is included, in words."""
         decision = why(self._rules(), file.path)
         if decision.pattern is None:
             return decision.reason
@@ -307,7 +307,7 @@ class Code:
         return _steadily(once)
 
     def _record(self, where: str, digest: str) -> tuple[str, ...]:
-        """Remember that this user published it: by that jobs know it again."""
+        """Record that this user published it, so that jobs accept it."""
         try:
             record_published(self._project.root, where, digest, self._project.environ)
         except ConfigError as error:
@@ -375,7 +375,7 @@ class Code:
 
 
 class _Archive:
-    """The zip, made when it is first asked for, in a file without a name that no kill can leave behind."""
+    """The zip, created when first needed, in an unnamed file that no kill can leave behind."""
 
     def __init__(self, state: CodeState, folder: Path, project: CodeProject) -> None:
         self._state = state
@@ -400,9 +400,9 @@ class _Archive:
 
 
 def _copy_tree(state: CodeState, tree: Path) -> None:
-    """A folder with the files of the code and their list; links to folders are left out, blobs know none.
+    """A folder with the files of the code and their list; leaves out links to folders, which blobs cannot represent.
 
-    Not of links to them: a transfer follows none into ``aux_data``, and code is small.
+    A real copy and not links: a transfer follows none into ``aux_data``, and code is small.
     """
     snapshot = state.snapshot
     shutil.rmtree(tree, ignore_errors=True)
@@ -417,7 +417,7 @@ def _copy_tree(state: CodeState, tree: Path) -> None:
 
 
 def _steadily(action: Callable[[], _T]) -> _T:
-    """Again, when a file changed under our hands: an editor saves in a moment, a log never stops."""
+    """Run ``action`` again if a file changed meanwhile: an editor saves in a moment, a log never stops."""
     for _ in range(_ATTEMPTS - 1):
         with suppress(ChangedWhileReadError):
             return action()

@@ -1,10 +1,10 @@
-"""Puts a code archive where nodes fetch it, so that no node ever sees half of one; lists the files of published code.
+"""Puts a code archive where nodes fetch it, never half of one; lists the files of published code.
 
 ``<code_path>.d/<digest>.zip`` is written first, and only once; then ``code_path`` itself receives the same
 bytes in one request: a copy inside the service, or a second upload where the service refuses that. Either
 write is complete or has not happened, so a kill in between costs only time.
 
-An archive is untrusted input: what is inflated is bounded, and a list of files counts only if it gives the archive's
+An archive is untrusted input: decompression is bounded, and a list of files counts only if it matches the archive's
 own digest.
 """
 
@@ -38,7 +38,7 @@ from blobsync.store.protocol import ANYTHING, BlobInfo, BlobProperties, BlobStor
 
 DIGEST_KEY = "blobsync_digest"
 
-# How many archives stay in <code_path>.d, and how long (seconds) one stays whatever their number: a queued job
+# How many archives stay in <code_path>.d, and for how long (seconds) one stays in any case: a queued job
 # fetches its own.
 KEPT_ARCHIVES = 50
 KEPT_SECONDS = 14 * 86_400.0
@@ -63,15 +63,15 @@ class CodePlace:
 
 @dataclass(frozen=True, slots=True)
 class RemoteCode:
-    """What is there now: the digest at ``code_path`` (None where there is none, or it is not ours), and whether the
-    archive of the digest in question is kept."""
+    """The published state: the digest at ``code_path`` (None if there is none, or it is not ours), and whether the
+    archive of the wanted digest is kept."""
 
     digest: str | None
     kept: bool
 
 
 def published_digest(place: CodePlace) -> str | None:
-    """The digest of what is at ``code_path``; None where there is nothing, or nothing of ours."""
+    """The digest of the blob at ``code_path``; None if there is none, or it is not ours."""
     try:
         return place.store.properties(place.name).metadata.get(DIGEST_KEY)
     except BlobNotFoundError:
@@ -79,7 +79,7 @@ def published_digest(place: CodePlace) -> str | None:
 
 
 def look_up_code(place: CodePlace, digest: str) -> RemoteCode:
-    """What is there, for an archive of ``digest``: two requests side by side."""
+    """The published state for an archive of ``digest``: two requests in parallel."""
     with ThreadPoolExecutor(1) as pool:
         kept = pool.submit(place.store.head, place.kept(digest))
         return RemoteCode(published_digest(place), kept.result() is not None)
@@ -88,7 +88,7 @@ def look_up_code(place: CodePlace, digest: str) -> RemoteCode:
 def publish_archive(
     place: CodePlace, digest: str, there: RemoteCode, archive: Callable[[], tuple[BinaryIO, int]], listener: Listener
 ) -> None:
-    """Make ``code_path`` the archive of ``digest``. ``archive`` makes the zip, once and only if it is needed.
+    """Make ``code_path`` the archive of ``digest``. ``archive`` creates the zip, once and only if needed.
 
     Raises what the store raises; ``code_path`` is then unchanged.
     """
@@ -188,9 +188,9 @@ _PIECE = 1 << 16
 
 
 def published_files(store: BlobStore, name: str, digest: str) -> Mapping[str, str]:
-    """Each file's path, with its mode and the SHA-256 of its content, of the archive ``name``.
+    """Each file's path in the archive ``name``, with its mode and the SHA-256 of its content.
 
-    Raises ``ArchiveError`` for one that init did not write, or that is not that of ``digest``, and ``StorageError``.
+    Raises ``ArchiveError`` if init did not write it or its digest is not ``digest``, and ``StorageError``.
     """
     try:
         in_folder = not name.endswith(".zip")
@@ -203,7 +203,7 @@ def published_files(store: BlobStore, name: str, digest: str) -> Mapping[str, st
 
 
 def listed_digest(store: BlobStore, folder: str) -> str | None:
-    """The digest of the list that a blob folder of code holds; None where it holds none of ours."""
+    """The digest of the file list in a blob folder of code; None if it has none of ours."""
     try:
         return digest_of_records(one.record for one in read_listed(_list_in(store, folder)))
     except (ValueError, BlobNotFoundError):

@@ -24,7 +24,7 @@ RULES_VERSION = 2
 # In bytes. Credentials are in small texts, and scanning must not take longer than packing.
 MAX_LOOKED_AT = 8 * 1024 * 1024
 
-# Places in one file where a rule may begin; code has a few, and a file made to be slow would have millions.
+# Places in one file where a rule may start; code has a few, a malicious file could have millions.
 _MAX_PLACES = 20_000
 # Findings of one file; one is enough to leave it out.
 _MAX_FINDINGS = 100
@@ -42,7 +42,7 @@ _NOT_A_VALUE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class PossibleSecret:
-    """Something that looks like a credential; ``what`` says which, never what it is."""
+    """Something that looks like a credential; ``what`` names its kind, never its value."""
 
     line: int
     what: str
@@ -140,7 +140,7 @@ _NOT_SECRET = frozenset((b"env", b"file", b"path", b"name", b"expiry", b"url", b
 
 
 def scan(data: bytes, *, configuration: bool = False) -> tuple[PossibleSecret, ...]:
-    """What looks like a credential in the first ``MAX_LOOKED_AT`` bytes of a file, in the order of the lines.
+    """Find what looks like a credential in the first ``MAX_LOOKED_AT`` bytes of a file, in line order.
 
     In a ``configuration`` (a file below ``aux_data/``) every filled-in setting for a secret is a finding, too.
     """
@@ -168,7 +168,7 @@ def _by_form(data: bytes) -> Iterator[tuple[int, str]]:
 
 
 def _as_text(data: bytes) -> bytes:
-    """As UTF-8; empty where it is no text. Windows' editors write UTF-16, with or without its mark."""
+    """Convert to UTF-8; empty if it is no text. Windows' editors write UTF-16, with or without a BOM."""
     for encoding, mark in (("utf-16-le", b"\xff\xfe"), ("utf-16-be", b"\xfe\xff")):
         if data.startswith(mark):
             return data[2:].decode(encoding, "ignore").encode("utf-8", "ignore")
@@ -191,7 +191,7 @@ def _places(small: bytes, needle: bytes) -> Iterator[int]:
 
 
 def _stands_apart(data: bytes, at: int, needle: bytes) -> bool:
-    """Whether the match is a word of its own, not the end of a longer one."""
+    """Whether the match is a whole word, not the end of a longer one."""
     if needle == b"q~":
         return _ENTRA_BEFORE.search(data[max(0, at - 5) : at]) is not None
     if needle.startswith(b"sig"):
@@ -244,7 +244,7 @@ def _is_value(value: bytes, *, number_counts: bool) -> bool:
     return not _NOT_A_VALUE.fullmatch(value) and value != _EMULATOR_KEY
 
 
-# Bytes of a file that is a secret only if it holds a token.
+# Bytes of a file that is secret only if it contains a token.
 LOOKED_AT = 65_536
 
 _FOLDERS = {
@@ -287,7 +287,7 @@ _ENDINGS = {
 # Examples that list the needed variables.
 _EXAMPLES = ("example", "sample", "template", "dist", "defaults")
 _SSH_KEY = re.compile(r"id_(?:rsa|dsa|ecdsa|ed25519|xmss)(?:_sk)?(?:[._-].{0,200})?")
-# Settings of package managers, which hold a token only where somebody logged in.
+# Settings of package managers, which contain a token only if somebody logged in.
 _WITH_TOKENS = {
     ".npmrc": re.compile(rb"_auth|_password", re.IGNORECASE),
     ".yarnrc.yml": re.compile(rb"npmAuth", re.IGNORECASE),
@@ -297,7 +297,7 @@ _WITH_TOKENS = {
 
 
 def why_secret(name: str, *, folder: bool, read: Callable[[], bytes]) -> str | None:
-    """What a file or folder of this name holds, None where it is no secret by its name.
+    """Why a file or folder of this name is secret; None if its name does not mark it as secret.
 
     ``read`` gives the first ``LOOKED_AT`` bytes of it; it is called for few names.
     """
@@ -316,6 +316,6 @@ def why_secret(name: str, *, folder: bool, read: Callable[[], bytes]) -> str | N
 
 
 def names_it(pattern: str) -> bool:
-    """Whether a pattern that takes something in (``!...``) names it, rather than everything there is."""
+    """Whether a pattern that includes something (``!...``) names it, rather than matching everything."""
     last = pattern.removeprefix("!").rstrip("/").rpartition("/")[2]
     return bool(last.strip("*?"))

@@ -47,7 +47,7 @@ _SETTLED_NS = 2_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class HashedFile:
-    """A file of the code and what it holds; ``crc`` is the CRC-32 that a zip keeps."""
+    """A file of the code with its hash; ``crc`` is the CRC-32 for the zip."""
 
     file: CodeFile
     sha256: str
@@ -66,7 +66,7 @@ class HashedFile:
 
 @dataclass(frozen=True, slots=True)
 class CodeSnapshot:
-    """The code as one value; ``left_out`` and ``notes`` are for the user's eyes."""
+    """The code as one value; ``left_out`` and ``notes`` are shown to the user."""
 
     root: Path
     files: tuple[HashedFile, ...]
@@ -88,7 +88,7 @@ class CodeSnapshot:
 
 
 def take_snapshot(rules: CodeRules, cache_file: Path, *, allow_secrets: bool = False) -> CodeSnapshot:
-    """Look at the project once. ``cache_file`` remembers hashes and may be missing.
+    """Walk the project once. ``cache_file`` remembers hashes and may be missing.
 
     Raises what ``find_code`` raises, ``ChangedWhileReadError``, and ``SecretsFoundError`` when a file looks as
     if it held a credential and ``allow_secrets`` is not set.
@@ -113,12 +113,12 @@ def take_snapshot(rules: CodeRules, cache_file: Path, *, allow_secrets: bool = F
 
 
 def secret_configuration(path: str, size: int) -> Decision:
-    """The decision on a file of ``aux_data/`` that holds a key."""
+    """The decision to exclude a file of ``aux_data/`` that contains a key."""
     return Decision(path, included=False, reason="a configuration file that contains a secret", size=size)
 
 
 def holds_secret(root: Path, path: str) -> bool:
-    """Whether the one file ``path`` would be left out for a key in it."""
+    """Whether the one file ``path`` would be excluded for a key in it."""
     if not path.startswith(CONFIGURATION) or not (root / path).is_file():
         return False
     with open(root / path, "rb", opener=regular_only) as stream:
@@ -126,12 +126,12 @@ def holds_secret(root: Path, path: str) -> bool:
 
 
 def digest_of(files: Iterable[HashedFile]) -> str:
-    """The digest of these files, which come in the order of their names, in hex."""
+    """The digest of these files, given in the order of their names, in hex."""
     return digest_of_records(DigestRecord(hashed.file.mode, hashed.sha256, hashed.path) for hashed in files)
 
 
 def threads() -> int:
-    """One for each core that this process may use."""
+    """The number of threads: one for each core that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -160,7 +160,7 @@ def _hash(root: Path, file: CodeFile) -> HashedFile:
 
 @contextmanager
 def open_source(root: Path, file: CodeFile) -> Iterator[SourceFile]:
-    """The file, still as the walk saw it; one that is gone counts as changed (``ChangedWhileReadError``)."""
+    """Open the file as the walk saw it; raises ``ChangedWhileReadError`` if it changed or is gone."""
     try:
         source = SourceFile(root / file.path, file.state)
     except LocalFileError as error:
@@ -195,7 +195,7 @@ class _Cache:
 
     @classmethod
     def load(cls, file: Path) -> _Cache:
-        # If it is damaged, the files are only read again.
+        # If it is damaged, all files are read again.
         with suppress(OSError, ValueError, AttributeError, TypeError):
             document = parse_json(file.read_bytes())
             if document["version"] == _CACHE_VERSION and isinstance(document["files"], dict):

@@ -1,4 +1,4 @@
-"""Unpacks a code archive: everything is checked before anything is written, and nothing comes to lie outside.
+"""Unpacks a code archive: checks everything before anything is written, and writes nothing outside the folder.
 
 The inverse of ``archive``; compute nodes run it. An archive is untrusted input: its names pass the gate of
 ``local.names``, its sizes are bounded before a byte is inflated, its links come last and must lead inside. Code that
@@ -22,8 +22,8 @@ from blobsync.base.errors import ArchiveError, UnsafeNameError
 from blobsync.code.digest import MANIFEST_NAME, DigestRecord, digest_of_records, read_listed
 from blobsync.local.names import relative_name
 
-# What an archive holds beside the code, at most; and how large code may become where nobody knows its size. Bytes,
-# and the ratio to the archive's own size.
+# Limits: what an archive contains besides the code, and the size of code whose size is unknown (bytes), and its
+# ratio to the archive's own size.
 _OWN_BYTES, _SMALL_CODE, _UNPACKED_RATIO = 1 << 26, 1 << 30, 100
 _PIECE = 1 << 20
 
@@ -46,7 +46,7 @@ def unpack_archive(archive: Path, target: Path, digest: str, size: int) -> None:
 
 
 def digest_of_archive(archive: Path) -> str:
-    """The digest of the code in an archive, whoever made it: what ``unpack_archive`` would ask for.
+    """The digest of the code in an archive, whoever created it, as ``unpack_archive`` checks it.
 
     Raises ``ArchiveError`` for one that no node would unpack.
     """
@@ -60,7 +60,7 @@ def digest_of_archive(archive: Path) -> str:
 
 
 def keep_listed(folder: Path, digest: str) -> None:
-    """Make a folder of downloaded code exactly the code of ``digest``: with run bits and links, and without the rest.
+    """Make a folder of downloaded code exactly the code of ``digest``: set run bits and links, remove other files.
 
     Raises ``ArchiveError`` where a file differs from the list, or the list from the digest.
     """
@@ -96,7 +96,7 @@ def _sha256_of(path: str) -> str:
 
 
 def _checked(source: zipfile.ZipFile, base: str, limit: int) -> Mapping[str, zipfile.ZipInfo]:
-    """The members by their paths below ``base``; no more of one is ever unpacked than its size says here."""
+    """The members by their paths below ``base``; unpacking never exceeds the sizes stated here."""
     members: dict[str, zipfile.ZipInfo] = {}
     for item in source.infolist():
         name = item.filename[:-1] if item.is_dir() else item.filename
@@ -111,7 +111,7 @@ def _checked(source: zipfile.ZipFile, base: str, limit: int) -> Mapping[str, zip
 
 
 def _write_files(source: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo]) -> list[tuple[str, str]]:
-    """Everything but the links, which are returned as (path, where it points)."""
+    """Write everything except links; returns those as (path, target)."""
     links = []
     for path, item in members.items():
         os.makedirs(path if item.is_dir() else os.path.dirname(path), exist_ok=True)
@@ -125,7 +125,7 @@ def _write_files(source: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo]
 
 
 def _place_links(base: str, links: list[tuple[str, str]]) -> None:
-    """They come last, never in a folder's place: nothing is written through one, and it is known where each leads."""
+    """Create the links last, never in place of a folder: nothing is written through one, and all targets are known."""
     for path, to in links:
         os.symlink(to, path)
     for path, to in links:

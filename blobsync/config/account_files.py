@@ -1,4 +1,4 @@
-"""Which account files of a project take a login, and which blob folder of theirs is used."""
+"""Which account files of a project need a login, and which of their blob folders is used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ACCOUNT_FOLDER = "aux_data/configs"
 
 
 def account_file_names(root: Path) -> Iterator[str]:
-    """The files of the project that look like account files, in their order; Philly's other files lie there too."""
+    """The files of the project that look like account files, in order; Philly's other files are there too."""
     folder = root / ACCOUNT_FOLDER
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         shown = f"{ACCOUNT_FOLDER}/{path.name}"
@@ -29,12 +29,12 @@ def _is_account(path: Path, shown: str) -> bool:
     try:
         return bool(ACCOUNT.keys() & read_document(path, shown).values.keys())
     except ConfigError:
-        # What is wrong with it is told by whoever reads it.
+        # Whoever reads the file reports the error.
         return True
 
 
 def files_for_login(root: Path, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The account files that hold no credential; damaged ones are left out."""
+    """The account files that contain no credential; invalid ones are left out."""
     found = []
     for name in account_file_names(root):
         try:
@@ -47,7 +47,7 @@ def files_for_login(root: Path, environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def folder_in_use(root: Path, file: str) -> str:
-    """A blob folder that a cluster file maps with this account file; the container itself where none does."""
+    """A blob folder that a cluster file maps with this account file; the container itself if none does."""
     for name in cluster_names(root):
         try:
             values = read_document(root / CLUSTER_FOLDER / f"{name}.yaml", name).values

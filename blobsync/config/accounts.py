@@ -30,19 +30,19 @@ _CONTAINER = re.compile(r"\$root|\$web|\$logs|[a-z0-9](?:-?[a-z0-9]){2,62}")
 # https://learn.microsoft.com/azure/storage/common/storage-account-overview#storage-account-name
 _ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
 _ACCOUNT_RULE = "3 to 24 lowercase letters and digits"
-# Emulators and stores on premises have other names; an account key, which ends with "=", is none of them.
+# Emulators and on-premises stores have other names; an account key, which ends with "=", never matches.
 _ANY_ACCOUNT = re.compile(r"[A-Za-z0-9._-]{1,63}")
 _CREDENTIAL_KEYS = {"sas": "sas_token", "key": "account_key"}
 
 
 class AccountFile:
-    """One account file, read and checked, with the user's login where it holds no credential.
+    """An account file, read and checked, with the user's login if it contains no credential.
 
-    ``account`` is None where ``problems`` is not empty. ``takes_login``: no credential is in the file.
+    ``account`` is None if there are ``problems``. ``takes_login``: no credential is in the file.
     """
 
     def __init__(self, path: Path, shown: str, environ: Mapping[str, str], document: Document | None = None) -> None:
-        """``document`` stands for the file's content, where there is no file yet."""
+        """``document`` replaces the file's content if there is no file yet."""
         self._environ = environ
         self._is_new = document is not None
         document = document or read_document(path, shown)
@@ -55,7 +55,7 @@ class AccountFile:
         self.takes_login = not self._values.keys() & {"account_key", "sas_token"}
         self.holds_secret = any(_is_literal_secret(document.get((key,))) for key in ("account_key", "sas_token"))
         account = self._read(shown)
-        # Where its container is, even if the login for it is missing; None where anything else is wrong.
+        # The account without its missing login; None if anything else is wrong.
         self.without_login = None if self.problems else account
         account = self._with_login(account)
         self.account = None if self.problems else account
@@ -153,7 +153,7 @@ class AccountFile:
         return auth
 
     def _with_login(self, account: StorageAccount) -> StorageAccount:
-        """Most files that hold no credential are for an identity; then the user's own decides nothing."""
+        """Add the user's login. Most files without a credential are for an identity, and then none is stored."""
         if self.problems or not self.takes_login or account.auth == "identity":
             return account
         try:
@@ -171,7 +171,7 @@ class AccountFile:
 
 
 def signed_in(account: StorageAccount, login: StoredLogin) -> StorageAccount:
-    """``account`` with a credential that its file does not hold."""
+    """``account`` with a credential that its file does not contain."""
     sas = login.secret if isinstance(login.secret, SasToken) else None
     key = login.secret if isinstance(login.secret, Secret) else None
     outside = frozenset({login.kind})
@@ -205,7 +205,7 @@ def _is_ip(host: str) -> bool:
 
 
 def warn_if_others_can_read(path: Path, document: Document, secrets: Sequence[KeyPath]) -> list[str]:
-    """A warning where the file itself holds one of ``secrets`` and other users of the machine can read it."""
+    """A warning if the file itself contains one of ``secrets`` and other users of the machine can read it."""
     held = [".".join(key) for key in secrets if _is_literal_secret(document.get(key))]
     mode = stat.S_IMODE(path.stat().st_mode)
     if not held or not mode & 0o077:

@@ -1,4 +1,4 @@
-"""Every configuration file of a project, and everything that is wrong with each."""
+"""Checks every configuration file of a project and collects all problems."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from blobsync.config.trusted_links import load_trusted_links, trusted_links_file
 
 @dataclass(frozen=True, slots=True)
 class ClusterChoice:
-    """A cluster as ``-c`` (None: the default one) and ``-p`` choose it."""
+    """A cluster and its overrides, from ``-c`` (None: the default one) and ``-p``."""
 
     name: str | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -34,8 +34,8 @@ class ClusterChoice:
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """One file. ``cluster`` is what a cluster file says, ``account`` what an account file does; None for other files
-    and for wrong ones. ``job_refusals`` are keys that jobs would be refused for, told of wrong files, too.
+    """The result for one file. ``cluster`` is set for a valid cluster file, ``account`` for a valid account file, else
+    None. ``job_refusals`` are keys that jobs would be refused for, reported even if the file is invalid.
     """
 
     file: str
@@ -99,13 +99,13 @@ def _check_cluster(root: Path, path: Path, environ: Mapping[str, str], choice: C
     warnings = (*loaded.warnings, *loaded.job_notes)
     problems, refused = tuple(loaded.problems), loaded.partial.job_refusals
     item = CheckedFile(shown_path(root, path), problems, warnings, loaded.cluster, job_refusals=refused)
-    # What is wrong with these keys would be told as if the default stood there.
+    # Problems with these keys would be reported as if the default were set.
     unclear = any(problem.key in ("platform", "aml_config") for problem in problems)
     return _Read(item, None if unclear else loaded.partial)
 
 
 def _check_accounts(root: Path, environ: Mapping[str, str]) -> Iterator[CheckedFile]:
-    """Account files that no cluster names are checked as well."""
+    """Check account files, also those that no cluster names."""
     for shown in account_file_names(root):
         path = root / shown
         try:
@@ -134,7 +134,7 @@ def _check_workspaces(root: Path, clusters: Sequence[Cluster], environ: Mapping[
 
 
 def _check_links(root: Path, environ: Mapping[str, str]) -> Iterator[CheckedFile]:
-    """The user's own list of links, which every transfer reads; a sound one, or none, is not worth a line."""
+    """The user's own list of links, which every transfer reads; reported only if it is invalid."""
     try:
         load_trusted_links(root, environ)
     except ConfigError as error:
@@ -142,7 +142,7 @@ def _check_links(root: Path, environ: Mapping[str, str]) -> Iterator[CheckedFile
 
 
 def _not_ignored(root: Path, path: Path, shown: str) -> list[str]:
-    """A file with keys in a git repository whose ignore file does not speak of it."""
+    """A warning about a file with keys in a git repository whose ignore file does not list it."""
     if not (root / ".git").exists():
         return []
     ignore = root / ".gitignore"
@@ -153,7 +153,7 @@ def _not_ignored(root: Path, path: Path, shown: str) -> list[str]:
 
 
 def _each_once(checked: list[CheckedFile]) -> tuple[CheckedFile, ...]:
-    """One entry per file; a mistake that several clusters run into is told once, at its own file."""
+    """One entry per file; a problem that several clusters have in common is reported once, at its own file."""
     files = {item.file: CheckedFile(item.file) for item in checked}
     told: set[str] = set()
     for item in checked:

@@ -1,8 +1,8 @@
-"""Which keys of a cluster file jobs have on their platform, and what they are told of the others. Pure.
+"""Which keys of a cluster file apply to jobs on each platform, and what users are told about the others. Pure.
 
-A job asks for what its cluster file says. A key that its platform does not have is therefore refused, by ``submit`` and
-all that makes jobs, and never left out silently; transfers and ``blobsync local`` are not affected. The tables are the
-only list of such keys: a test checks that every other key is read somewhere.
+A job asks for what its cluster file says. A key that its platform does not support is therefore refused by ``submit``
+and everything else that creates jobs, never silently ignored; transfers and ``blobsync local`` are not affected. The
+tables are the only list of such keys: a test checks that every other key is read somewhere.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NESTED_HINT = "give the outer one mode ro_mount or download, or remove one of th
 # Read-only folders can be linked into a directory of ours, beside other folders.
 READ_ONLY_MODES = ("download", "ro_mount")
 _MOUNTED = ("mount", "ro_mount")
-# Where jobs see the project's own folders, or a shared file system's.
+# Platforms whose jobs see the project's own folders, or a shared file system's.
 LINKING = ("local", "slurm")
 
 _OF_Q = "it says what a list of jobs shows: see blobsync q --help"
@@ -30,7 +30,7 @@ _NO_COUNTERPART = "Azure ML v2 has no counterpart"
 _OWN_START = "blobsync starts jobs with a program of its own"
 _REGISTRY = "Azure ML v2 takes it from a workspace connection, or lets the compute's identity pull (role AcrPull)"
 
-# Keys that ask nothing of a job: told, with the reason. * stands for any entry of a mapping or list.
+# Keys without effect on a job: reported with the reason. * stands for any entry of a mapping or list.
 IDLE: Mapping[str, str] = {
     "with_log": _OF_Q,
     "with_details": _OF_Q,
@@ -40,11 +40,11 @@ IDLE: Mapping[str, str] = {
     "config_param.*.submit_with_url": "everybody could read a URL in the job; nodes get the code in another way",
 }
 
-# Keys of how blobsync itself runs on a node, which ask nothing of a job on this machine.
+# Keys about how blobsync itself runs on a node, which have no effect on a job on this machine.
 _OWN_PROGRAM = "jobs on this machine run with the blobsync that submitted them, in its state folder"
 IDLE_HERE: Mapping[str, str] = dict.fromkeys(("interpreter_path", "runtime.python", "runtime.scratch"), _OWN_PROGRAM)
 
-# Keys that jobs have nowhere, with the reason.
+# Keys that no platform supports, with the reason.
 NOWHERE: Mapping[str, str] = {
     "source_directory": _OWN_START,
     "entry_script": _OWN_START,
@@ -62,7 +62,7 @@ NOWHERE: Mapping[str, str] = {
 _IMAGE_PLATFORMS = ("kubernetes", *AML_PLATFORMS)
 _MOUNTING = ("local", "slurm", "kubernetes")
 
-# Keys that only jobs on these platforms have. Sections that are called like a platform say that themselves.
+# Keys that only these platforms support. Sections named like a platform are not listed.
 ONLY_ON: Mapping[str, tuple[str, ...]] = {
     "aml_config": AML_PLATFORMS,
     "compute_target": AML_PLATFORMS,
@@ -102,7 +102,7 @@ _INSTEAD: Mapping[str, str] = {
     "blob_mount_info.*.blob_fuse_options": "Azure ML mounts folders by itself; read-only is mode: ro_mount",
 }
 
-# Keys that say nothing beside another one with another value, which counts on these platforms.
+# Keys without effect if another key has another value, which takes precedence on these platforms.
 OUTRANKED: Mapping[str, Sequence[tuple[str, tuple[str, ...]]]] = {
     "instance_type": [("singularity_instance_type", ("singularity",))],
     "sla_tier": [("singularity_sla_tier", ("singularity",)), ("queue_settings.job_tier", ("aml",))],
@@ -117,14 +117,14 @@ OUTRANKED: Mapping[str, Sequence[tuple[str, tuple[str, ...]]]] = {
 
 
 class JobKeys(NamedTuple):
-    """What a cluster file says that its jobs cannot have (``refusals``), and what asks nothing of them (``notes``)."""
+    """Keys that the cluster's jobs cannot have (``refusals``), and keys without effect on them (``notes``)."""
 
     refusals: tuple[JobRefusal, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 def enclosing(modes: Mapping[str, str]) -> Mapping[str, str]:
-    """Folder entries, given with their modes, inside another one that jobs write to -> that one.
+    """Maps each folder entry inside another one that jobs write to, to that one; ``modes`` are those of all entries.
 
     Azure ML cannot mount a folder into a mounted one.
     """
@@ -139,17 +139,17 @@ def nested_sentence(outer: str) -> str:
 
 
 def folder_mode(platform: str, entry: FolderEntry) -> str:
-    """How jobs see a folder: as its entry says, else through a link or a mount.
+    """How jobs see a folder: by the mode of its entry, else through a link or a mount.
 
-    Where a job sees a shared file system, or this very machine, links are cheapest. A mount that blobfuse is told to
-    make read-only (``-o ro``) is a ``ro_mount`` on every platform.
+    If a job sees a shared file system, or this very machine, links are cheapest. A mount whose blobfuse options
+    make it read-only (``-o ro``) is a ``ro_mount`` on every platform.
     """
     mode = entry.mode or ("link" if platform in LINKING else "mount")
     return "ro_mount" if mode == "mount" and read_only_words(entry.blob_fuse_options)[0] else mode
 
 
 def read_only_words(options: Sequence[str]) -> tuple[bool, tuple[str, ...]]:
-    """Whether words for blobfuse ask for a read-only mount (``-o ro``, ``--read-only``), and what is left of them.
+    """Whether options for blobfuse ask for a read-only mount (``-o ro``, ``--read-only``), and the other options.
 
     ``-o`` and the word that follows it are one text: ``-o attr_timeout=240``.
     """
@@ -169,7 +169,7 @@ def read_only_words(options: Sequence[str]) -> tuple[bool, tuple[str, ...]]:
 
 
 def job_keys(document: Document, values: Mapping[str, Any], platform: str, folders: Sequence[FolderEntry]) -> JobKeys:
-    """What jobs on ``platform`` are refused for, and what they are told, each with its place. No value is shown."""
+    """Why jobs on ``platform`` are refused, and what users are told, each with its place. Shows no value."""
     refusals = [
         JobRefusal(path, document.error(path, sentence)) for path, sentence in _refused(values, platform, folders)
     ]
@@ -178,13 +178,13 @@ def job_keys(document: Document, values: Mapping[str, Any], platform: str, folde
 
 
 def demand_keys(refusals: Sequence[JobRefusal]) -> None:
-    """Raise ``ConfigError`` for the first of these, which names the others too."""
+    """Raise ``ConfigError`` for the first of these refusals; it names the others too."""
     if refusals:
         raise refusal_of(refusals)
 
 
 def refusal_of(refusals: Sequence[JobRefusal]) -> ConfigError:
-    """The error for the first of these, which names the others too, with the way out for all of them."""
+    """The error for the first of these refusals; it names the others too, with the way out for all of them."""
     first, *more = [one.error for one in refusals]
     others = ", ".join(f"{one.key} (line {one.line})" if one.line else f"{one.key} ({one.file})" for one in more)
     message = first.detail + (f"; refused as well: {others}" if others else "")
@@ -194,11 +194,11 @@ def refusal_of(refusals: Sequence[JobRefusal]) -> ConfigError:
 
 
 def _without(paths: Sequence[KeyPath]) -> str:
-    """The option that takes these keys out; empty where one of them is in a list, or holds what divides keys there."""
+    """The option that removes these keys; empty if one of them is in a list, or contains a separator of keys."""
     if any(path[0] == "blob_mount_info" or any("$" in part for part in path) for path in paths):
         return ""
     param: dict[str, Any] = {}
-    # Not those below one that goes with all it holds.
+    # Skip those inside another one, which is removed with its contents.
     for path in (path for path in paths if not any(path[:size] in paths for size in range(1, len(path)))):
         *around, last = path
         here = param
@@ -231,7 +231,7 @@ def _refused(values: Mapping[str, Any], platform: str, folders: Sequence[FolderE
 
 
 def _outranked(name: str, value: Any, values: Mapping[str, Any], platform: str) -> str:
-    """Why the key says nothing beside another one; empty where it counts."""
+    """Why another key overrides this one; empty if it takes effect."""
     for winner, where in OUTRANKED.get(name, ()):
         other = _at(values, winner)
         if platform in where and other not in (None, "") and other != value and not _is_told(name, values):
@@ -240,7 +240,7 @@ def _outranked(name: str, value: Any, values: Mapping[str, Any], platform: str) 
 
 
 def _of_values(values: Mapping[str, Any], platform: str) -> Iterator[_Finding]:
-    """Keys that need, or exclude, another one."""
+    """Keys that require or exclude another one."""
     if platform == "aml" and values.get("compute_target"):
         if values.get("preemption_allowed"):
             yield ("preemption_allowed",), "the compute cluster decides (low priority), not a job on it"
@@ -262,7 +262,8 @@ def _of_values(values: Mapping[str, Any], platform: str) -> Iterator[_Finding]:
 
 
 def _of_folder(values: Mapping[str, Any], platform: str, entry: FolderEntry) -> Iterator[_Finding]:
-    """What a folder's mode does not have. With ``include`` a mount would be a copy, and what is written there lost."""
+    """What a folder's mode does not support. With ``include`` a mount would be a copy, and what is written there
+    lost."""
     mode, at = folder_mode(platform, entry), ("config_param", entry.key)
     written = _at(values, "config_param", entry.key)
     own = written if isinstance(written, Mapping) else {}
@@ -282,7 +283,7 @@ def _of_folder(values: Mapping[str, Any], platform: str, entry: FolderEntry) -> 
 
 
 def _of_mount_points(values: Mapping[str, Any], platform: str, folders: Sequence[FolderEntry]) -> Iterator[_Finding]:
-    """Options of a mount point, where the folders below it are links because nobody gave them a mode."""
+    """Options of a mount point if the folders below it are links because they have no mode."""
     for number, mount in enumerate(values.get("blob_mount_info", ())):
         options = mount.get("blob_fuse_options")
         linked = [entry.key for entry in folders if options and entry.blob_fuse_options == options and not entry.mode]
@@ -311,7 +312,7 @@ def _is_told(name: str, values: Mapping[str, Any]) -> bool:
 
 
 def _at(values: Mapping[str, Any], *keys: str) -> Any:
-    """The value of a dotted key, or of a path; None where there is none."""
+    """The value of a dotted key, or of a path; None if there is none."""
     here: Any = values
     for part in keys[0].split(".") if len(keys) == 1 else keys:
         here = here.get(part) if isinstance(here, Mapping) else None
@@ -319,7 +320,7 @@ def _at(values: Mapping[str, Any], *keys: str) -> Any:
 
 
 def _given(values: Mapping[str, Any], around: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
-    """Every key that asks for something, at whatever depth: false, and what is empty, does not."""
+    """Every key that asks for something, at any depth; false and empty values do not."""
     for key, value in values.items():
         path = (*around, str(key))
         if value is not False and value not in ({}, (), ""):

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 PLATFORMS = ("local", "slurm", "aml", "itp", "singularity", "kubernetes")
-# Services that are gone; their files are read, for transfers and for `convert`.
+# Services that no longer exist; their files are read, for transfers and for `convert`.
 GONE_PLATFORMS = ("philly", "batchai")
 AUTH_CHOICES = ("sas", "key", "identity")
 RELAY_CHOICES = ("ask", "auto")
@@ -38,7 +38,7 @@ class Kind(enum.Enum):
 
 
 class Key(NamedTuple):
-    """What a key may hold. ``keys`` are those of a mapping, None where any key may stand.
+    """What a key may hold. ``keys`` are those of a mapping, None if any key is allowed.
 
     ``quoted``: messages may show a wrong value. In an account file it may be a key or a SAS in the wrong line.
     """
@@ -50,7 +50,7 @@ class Key(NamedTuple):
     quoted: bool = True
 
 
-# A word that a shell looks for, or an absolute path: nothing of the folder in which a command happens to run.
+# A word that a shell looks up, or an absolute path: never relative to the folder in which a command runs.
 PROGRAM_FORM = re.compile(r"(?:~?/[A-Za-z0-9_./+@,-]*|)[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 
 TEXT = Key(Kind.TEXT)
@@ -284,7 +284,7 @@ _OURS: Mapping[str, Key] = {
     "itp": FREE_MAPPING,
 }
 
-# The user's own file, outside every project.
+# The user's own file, outside all projects.
 USER: Mapping[str, Key] = {
     "trusted_hosts": TEXTS,
     "allowed_variables": TEXTS,

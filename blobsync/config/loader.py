@@ -51,7 +51,7 @@ _Location = tuple[StorageAccount, str]
 
 
 class EntryReader:
-    """Makes ``FolderEntry`` and ``CodeEntry`` values; mistakes go to the checker."""
+    """Creates ``FolderEntry`` and ``CodeEntry`` values; reports problems to the checker."""
 
     def __init__(
         self, values: Mapping[str, Any], checker: Checker, account: Callable[[str], StorageAccount | None]
@@ -79,7 +79,7 @@ class EntryReader:
         return tuple(found)
 
     def code(self) -> CodeEntry | None:
-        """``code_path``, None where the file has none."""
+        """The ``code_path`` entry, None if the file has none."""
         given = self._entries.get(CODE_KEY)
         where = ("config_param", CODE_KEY)
         location = None if given is None else self._location(where, given)
@@ -112,7 +112,7 @@ class EntryReader:
         )
 
     def _fuse_options(self, given: Any) -> tuple[str, ...]:
-        """Those of the mount point that the entry lies below."""
+        """The options of the mount point that the entry lies below."""
         path = given.get("path") if isinstance(given, Mapping) else given
         own_file = isinstance(given, Mapping) and _ROOT_KEY in given
         point = None if own_file or not isinstance(path, str) else self._mount_over(path)
@@ -148,7 +148,7 @@ class EntryReader:
         return prefix
 
     def _location(self, where: KeyPath, given: Any) -> _Location | None:
-        """The account and the path in its container that an entry means."""
+        """The account and the path in its container that an entry names."""
         options = given if isinstance(given, Mapping) else {"path": given}
         at_path = (*where, "path") if isinstance(given, Mapping) else where
         path = options.get("path")
@@ -196,7 +196,7 @@ class EntryReader:
         return file, path
 
     def _open(self, where: KeyPath, file: str) -> StorageAccount | None:
-        """The account; a file that is not there is a mistake of this key, other mistakes are the file's own."""
+        """The account; a missing file is this key's problem, other problems are the file's own."""
         try:
             return self._account(file)
         except ConfigNotFoundError:
@@ -245,7 +245,7 @@ class EntryReader:
 
 
 def _how_to_get(file: str) -> str:
-    """Where an account file may be: in the place that this project was cloned from."""
+    """Where an account file may be found: in the place that this project was cloned from."""
     path = PurePosixPath(file)
     if path.is_absolute() or file.startswith("~") or len(path.parts) < 2:
         return "paths in the configuration are relative to the project; blobsync config new creates an example"
@@ -257,7 +257,7 @@ SHOWN = "-p"
 
 
 def parse_overrides(text: str) -> Mapping[str, Any]:
-    """The mapping that ``-p`` holds. Raises ``ConfigError``."""
+    """Parse the mapping of ``-p``. Raises ``ConfigError``."""
     try:
         return parse_document(text, SHOWN).values
     except ConfigError as error:
@@ -267,7 +267,7 @@ def parse_overrides(text: str) -> Mapping[str, Any]:
 
 
 def apply_overrides(document: Document, overrides: Mapping[str, Any]) -> Document:
-    """``document`` with ``overrides`` merged in; complaints about their keys name ``-p``."""
+    """``document`` with ``overrides`` merged in; errors about their keys name ``-p``."""
     origins = dict(document.origins)
     values = _copy(document.values)
     for path, value in _leaves(overrides, ()):
@@ -329,7 +329,7 @@ def load_cluster(
 
 
 def reload_cluster(root: Path, written: Written, *, environ: Mapping[str, str], anew: bool) -> Cluster:
-    """A cluster as it was read before: from today's file, or (not ``anew``) from what the file held then.
+    """Load a cluster again: from today's file, or (not ``anew``) from the values that the file had then.
 
     The account files are always read again. Raises the first ``ConfigError``.
     """
@@ -350,7 +350,7 @@ def load_workspace(cluster: Cluster, *, environ: Mapping[str, str] | None = None
 
 
 def read_workspace(cluster: Cluster, environ: Mapping[str, str]) -> WorkspaceFile:
-    """The same with all problems. Raises ``ConfigError`` when the file cannot be read at all."""
+    """The workspace file with all problems. Raises ``ConfigError`` if the file cannot be read at all."""
     given = cluster.value("aml_config") or WORKSPACE_FILE
     if isinstance(given, Mapping):
         return WorkspaceFile(Document(cluster.file, given, {}), environ)
@@ -399,7 +399,7 @@ def project_path(root: Path, given: str, environ: Mapping[str, str]) -> Path:
 
 
 def inside_project(root: Path, given: str) -> str:
-    """``given``, with the project's own root in place of another way (a symlink, a second mount) to the same folder."""
+    """``given``, with the project's root in place of another path (a symlink, a second mount) to the same folder."""
     if not given.startswith("/") or Path(os.path.normpath(given)).is_relative_to(root):
         return given
     path = Path(os.path.normpath(given))
@@ -413,7 +413,7 @@ def inside_project(root: Path, given: str) -> str:
 
 
 def shown_path(root: Path, path: Path) -> str:
-    """Relative to the project where it lies inside."""
+    """The path for messages: relative to the project if it is inside."""
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
@@ -438,9 +438,9 @@ def _cluster_files(root: Path) -> Iterator[Path]:
 
 
 class ClusterFile:
-    """One cluster file, read and checked with all that it names. ``cluster`` is None where there are problems.
+    """A cluster file, read and checked with all files that it names. ``cluster`` is None if there are problems.
 
-    ``partial`` is the cluster as far as the file could be read, to look for further problems with.
+    ``partial`` is the cluster as far as the file could be read, for further checks.
     """
 
     def __init__(
@@ -451,7 +451,7 @@ class ClusterFile:
         environ: Mapping[str, str],
         document: Document | None = None,
     ) -> None:
-        """``document`` stands for the file's content."""
+        """``document`` replaces the file's content."""
         self._root = root
         self._environ = environ
         self._accounts: dict[str, AccountFile] = {}
@@ -474,7 +474,7 @@ class ClusterFile:
         self.cluster = None if self.problems else replace(cluster, warnings=tuple(self.warnings))
 
     def account(self, given: str) -> StorageAccount | None:
-        """The account file ``given``, read once. None where it has problems of its own; raises where it is absent."""
+        """Read the account file ``given`` once. None if it has problems of its own; raises if it is missing."""
         if given not in self._accounts:
             path = project_path(self._root, given, self._environ)
             self._accounts[given] = AccountFile(path, shown_path(self._root, path), self._environ)
@@ -526,7 +526,8 @@ class ClusterFile:
 
 
 def _platform(values: Mapping[str, Any]) -> str:
-    """ACT's rules: ``aks_compute: true`` is ITP; without ``platform``, a workspace and a target mean Azure ML."""
+    """The platform by ACT's rules: ``aks_compute: true`` is ITP; without ``platform``, a workspace and a target mean
+    Azure ML."""
     if values.get("aks_compute"):
         return "itp"
     if values.get("platform") in PLATFORMS:

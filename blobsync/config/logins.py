@@ -1,7 +1,7 @@
 """The user's own SAS tokens and account keys: ``$XDG_CONFIG_HOME/blobsync/logins.json``.
 
-So that an account file holds no secret and can be in git: each user stores their own with ``blobsync login``. A login
-belongs to one container at one endpoint, in whichever project an account file names it.
+They keep secrets out of account files, which can then be in git: each user stores a login with ``blobsync login``. A
+login belongs to one container at one endpoint, whichever project's account file names it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class StoredLogin:
 
 
 def logins_file(environ: Mapping[str, str]) -> Path:
-    """Where they are kept, readable for their owner alone."""
+    """The file of the logins, readable for its owner alone."""
     return config_home(environ) / "logins.json"
 
 
 def parse_login(text: str, container: ContainerUrl) -> StoredLogin:
-    """What a user pasted: a SAS, the URL of a SAS, or an account key. ``UsageError`` does not quote what is neither."""
+    """Parse what a user pasted: a SAS, a SAS URL, or an account key. ``UsageError`` does not quote anything else."""
     text = text.strip()
     if "://" in text:
         _demand_same_place(text, container)
@@ -61,7 +61,7 @@ def parse_login(text: str, container: ContainerUrl) -> StoredLogin:
 
 
 def _demand_same_place(url: str, container: ContainerUrl) -> None:
-    """A SAS URL says what it opens; one of another account would only be refused later, without the reason."""
+    """Check the container in a SAS URL: a SAS for another account would only fail later, without the reason."""
     address = url.partition("?")[0]
     try:
         path = urlsplit(address).path.rstrip("/")
@@ -73,7 +73,7 @@ def _demand_same_place(url: str, container: ContainerUrl) -> None:
 
 
 def load_login(container: ContainerUrl, environ: Mapping[str, str]) -> StoredLogin | None:
-    """What the user stored for the container. Raises ``ConfigError``."""
+    """The login that the user stored for the container. Raises ``ConfigError``."""
     found = _read_logins(environ).get(_place(container), {})
     for kind, name in _TEXTS.items():
         if name in found:
@@ -85,7 +85,7 @@ def load_login(container: ContainerUrl, environ: Mapping[str, str]) -> StoredLog
 
 
 def stored_logins(environ: Mapping[str, str]) -> dict[str, str]:
-    """The URL of each container that the user stored a login for, with its kind. Raises ``ConfigError``."""
+    """The URL of each container with a stored login, and the login's kind. Raises ``ConfigError``."""
     return {
         place: next((kind for kind, name in _TEXTS.items() if name in values), "")
         for place, values in sorted(_read_logins(environ).items())
@@ -93,12 +93,12 @@ def stored_logins(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def save_login(container: ContainerUrl, login: StoredLogin, environ: Mapping[str, str]) -> None:
-    """Store ``login`` for the container, in place of an earlier one. Raises ``ConfigError``."""
+    """Store ``login`` for the container; replaces an earlier one. Raises ``ConfigError``."""
     _write_logins(_read_logins(environ) | {_place(container): {_TEXTS[login.kind]: login.secret.reveal()}}, environ)
 
 
 def forget_login(container: ContainerUrl, environ: Mapping[str, str]) -> bool:
-    """Remove what was stored for the container; False where nothing was. Raises ``ConfigError``."""
+    """Remove the login for the container; False if there was none. Raises ``ConfigError``."""
     known = _read_logins(environ)
     if known.pop(_place(container), None) is None:
         return False

@@ -22,7 +22,7 @@ _BLOB, _FILE = ".blob.", ".file."
 
 
 def share_url(entry: FolderEntry, relative: str = "") -> str:
-    """The URL of what lies at ``relative`` in the share of ``entry``, at the file endpoint beside the blob endpoint."""
+    """The URL of ``relative`` in the share of ``entry``, at the account's file endpoint."""
     account = entry.account
     host = urlsplit(account.blob_endpoint).netloc
     host = host.replace(_BLOB, _FILE, 1) if _BLOB in host else f"{account.account_name}.file.core.windows.net"
@@ -30,12 +30,12 @@ def share_url(entry: FolderEntry, relative: str = "") -> str:
 
 
 def entry_url(entry: FolderEntry) -> str:
-    """Where a folder entry lives: a share, or a folder of a container."""
+    """The URL of a folder entry: a share, or a folder of a container."""
     return share_url(entry) if entry.storage_type == "file" else str(entry.remote)
 
 
 def share_error(entry: FolderEntry, path: str, local: Path, given: str, *, uploads: bool) -> MappingError:
-    """What is said to a transfer or a listing of ``path``; ``uploads`` turns the line for azcopy round.
+    """The error for a transfer or a listing of ``path`` in a share; ``uploads`` reverses the azcopy command in it.
 
     azcopy takes a login or a SAS for a share, no account key:
     https://learn.microsoft.com/azure/storage/common/storage-use-azcopy-authorize-azure-active-directory
@@ -56,8 +56,8 @@ class Resolution:
     """Both sides of one path.
 
     ``given`` is what the user typed, ``path`` the same from the project's root, without ``./`` or a slash at
-    its end. ``relative`` is the part below ``entry``'s prefix. ``folder_only`` says that the user ended it
-    with a slash: the folder, never a blob of that name. ``nested`` are entries with a mapping of their own
+    its end. ``relative`` is the part below ``entry``'s prefix. ``folder_only``: the user ended it
+    with a slash and means the folder, never a blob of that name. ``nested`` are entries with a mapping of their own
     below this path. ``why`` is a sentence for the user.
     """
 
@@ -78,7 +78,7 @@ class Resolution:
 def resolve(given: str, *, cwd: Path, root: Path, cluster: Cluster, uploads: bool = False) -> Resolution:
     """Find the folder entry of ``given``, a path relative to ``cwd`` or absolute; both folders are absolute.
 
-    ``uploads``: what is here is to go there, which matters to the sentence about a file share alone.
+    ``uploads``: local files go to the container, which matters only to the error about a file share.
 
     Raises ``MappingError``, ``OutsideProjectError`` or ``UnmappedPathError``.
     """
@@ -134,7 +134,7 @@ def project_relative(given: str, *, cwd: Path, root: Path) -> str:
 
 
 def is_below(path: str, folder: str) -> bool:
-    """Whether ``path`` is ``folder`` or lies in it, by whole names."""
+    """Whether ``path`` is ``folder`` or is inside it, by whole names."""
     return path == folder or folder == "." or path.startswith(folder if folder.endswith("/") else f"{folder}/")
 
 

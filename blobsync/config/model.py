@@ -1,7 +1,7 @@
-"""What the configuration files say, as values: no YAML, no files, nothing left to check.
+"""The configuration as values: no YAML, no files, nothing left to check.
 
-``loader`` makes these; everything else reads them. Secrets are wrapped (``Secret``, ``SasToken``), and the
-free-form settings of a cluster stay out of its ``repr``, so that printing a value shows no key.
+``loader`` creates these; everything else reads them. Secrets are wrapped (``Secret``, ``SasToken``), and the
+free-form settings of a cluster are not in its ``repr``, so printing a value shows no key.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class StorageAccount:
 
     @property
     def container(self) -> ContainerUrl:
-        """Where the container is; without any credential."""
+        """The container's URL, without any credential."""
         return ContainerUrl(self.account_name, self.container_name, self.blob_endpoint)
 
     @property
@@ -72,7 +72,7 @@ class StorageAccount:
 
     @property
     def granting_credential(self) -> str:
-        """Which credential makes what is handed to others: a key or an identity where there is one, else ``sas``.
+        """Which credential signs a SAS for others: a key or an identity if there is one, else ``sas``.
 
         A SAS cannot be narrowed; a key in the same file can make a narrower one.
         """
@@ -140,7 +140,7 @@ class CodeEntry:
 
 @dataclass(frozen=True, slots=True)
 class Docker:
-    """The image that jobs run in, the registry it comes from, and what runs it (None: whatever is there)."""
+    """The image that jobs run in, its registry, and the container runtime (None: whichever is installed)."""
 
     image: str | None = None
     tag: str | None = None
@@ -154,7 +154,7 @@ class Docker:
 
     @property
     def reference(self) -> str | None:
-        """``image:tag``, as docker takes it; Philly files give the tag apart."""
+        """``image:tag``, as docker takes it; Philly files have a separate tag."""
         return f"{self.image}:{self.tag}" if self.image and self.tag else self.image
 
 
@@ -172,7 +172,7 @@ class WorkspaceConfig:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a cluster was read from: its file, what ``-p`` and ``-n`` changed, and both together, as they were typed."""
+    """The source of a cluster: its file, what ``-p`` and ``-n`` changed, and both together, as typed."""
 
     path: Path
     overrides: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -180,7 +180,7 @@ class Written:
 
 
 class JobRefusal(NamedTuple):
-    """A key that jobs on the cluster's platform do not have, and what ``submit`` says of it."""
+    """A key that jobs on the cluster's platform do not support, and the error of ``submit``."""
 
     path: tuple[str, ...]
     error: ConfigError
@@ -235,7 +235,7 @@ class Cluster:
 
     @contextmanager
     def naming_lines(self) -> Iterator[None]:
-        """Errors that name a key of this cluster's file, and no line, get that of the key."""
+        """Adds the key's line to errors that name a key of this cluster's file without a line."""
         try:
             yield
         except ConfigError as error:
@@ -249,7 +249,7 @@ class Cluster:
         return next((entry for entry in self.folders if entry.prefix == prefix), None)
 
     def value(self, path: str) -> object:
-        """The value at a dotted path, None where there is none."""
+        """The value at a dotted path, None if there is none."""
         here: object = self.values
         for part in path.split("."):
             if not isinstance(here, Mapping):
@@ -258,7 +258,7 @@ class Cluster:
         return here
 
     def text(self, path: str, default: str | None = None) -> str | None:
-        """A text; numbers are texts too, as users write ``version: 3``."""
+        """A string; numbers count as strings too, as users write ``version: 3``."""
         value = self.value(path)
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):
             return default
@@ -275,7 +275,7 @@ class Cluster:
         return value if isinstance(value, bool) else default
 
     def texts(self, path: str) -> tuple[str, ...]:
-        """A list of texts; a single text counts as a list of one."""
+        """A list of strings; a single string counts as a list of one."""
         value = self.value(path)
         if isinstance(value, str):
             return (value,)

@@ -1,6 +1,6 @@
-"""Philly's files below ``aux_data/configs``: which are there, and the command that makes clusters of them.
+"""Philly's files below ``aux_data/configs``: which exist, and the command that converts them to clusters.
 
-``multi_philly_vc.yaml`` names Philly's clusters, whose common file is ``philly_vc.yaml`` beside it:
+``multi_philly_vc.yaml`` names Philly's clusters, whose common file is ``philly_vc.yaml`` in the same folder:
 
     clusters: [wu1, sc2]            or, each with a file of its own:   clusters: {wu1: philly_wu1.yaml}
 """
@@ -38,7 +38,7 @@ def philly_names(path: Path, shown: str) -> Mapping[str, str]:
 
 
 def philly_road(root: Path, name: str) -> str:
-    """The command that makes the cluster ``name`` of a file of Philly's; empty where none speaks of it."""
+    """The command that converts Philly's cluster ``name``; empty if no file names it."""
     folder = root / _FOLDER
     for path in sorted(folder.glob("*.y*ml")) if folder.is_dir() else ():
         shown = f"{_FOLDER}/{path.name}"

@@ -1,4 +1,4 @@
-"""Which folder is the project, and whether it is the user's own.
+"""Finds the project's folder, and checks that it is the user's own.
 
 A project's files say which programs run and where data goes, so anyone who can create ``aux_data/`` above the current
 folder (in ``/tmp``, on a shared disk) would decide that for every user below. The rule is git's for repositories:
@@ -26,7 +26,7 @@ STATE_FOLDER = ".blobsync"
 
 
 def find_project(start: Path, environ: Mapping[str, str] | None = None) -> Path:
-    """The project that ``start`` lies in: the nearest folder, upwards, that holds ``aux_data/``. Outside of all
+    """The project that contains ``start``: the nearest folder, upwards, that holds ``aux_data/``. Outside all
     projects it is the one whose cluster file ``AML_CONFIG_PATH`` names.
 
     Raises ``ConfigNotFoundError``, and ``ForeignProjectError`` for one that belongs to another user and that the
@@ -44,7 +44,7 @@ def find_project(start: Path, environ: Mapping[str, str] | None = None) -> Path:
 
 
 def current_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """The current folder; by the shell's name for it, ``$PWD``, where only that one lies in a project.
+    """The current folder; the shell's name for it, ``$PWD``, if only that is inside a project.
 
     After ``cd data``, a symlink to another disk, the kernel reports only the disk's path. The shell's path is used only
     if both are the same folder.
@@ -65,7 +65,7 @@ def _marked(start: Path) -> Path | None:
 
 
 def _of_variable(environ: Mapping[str, str]) -> Path | None:
-    """``PROJECT`` where the variable is the absolute path ``PROJECT/aux_data/aml/NAME.yaml``."""
+    """``PROJECT`` if the variable is the absolute path ``PROJECT/aux_data/aml/NAME.yaml``."""
     given = Path(environ.get(CLUSTER_VARIABLE, ""))
     if not given.is_absolute() or not given.is_file():
         return None
@@ -85,7 +85,7 @@ def is_safe_project(folder: Path, safe: tuple[str, ...]) -> bool:
 
 
 def demand_own(folder: Path, environ: Mapping[str, str]) -> None:
-    """Raise ``ForeignProjectError`` where the project ``folder`` is not to be used.
+    """Raise ``ForeignProjectError`` if the project ``folder`` must not be used.
 
     ``aux_data`` itself counts as well: in a folder that several users can write to, anyone could create it.
     """

@@ -28,7 +28,7 @@ from blobsync.config.project_root import PROJECT_MARK, demand_own
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A file of the project that is to be written; one that ``is_private`` is for its owner alone."""
+    """A file of the project to write; with ``is_private`` only its owner can read it."""
 
     name: str
     comment: str
@@ -54,7 +54,7 @@ def with_changes(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
 
 
 def flattened(values: Mapping[str, Any], around: str = "") -> dict[str, Any]:
-    """The same as overrides of a cluster file: one key per value, with ``$`` between its words."""
+    """``values`` as overrides of a cluster file: one key per value, with ``$`` between its words."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         key = f"{around}{name}"
@@ -69,7 +69,7 @@ def _plain(value: Any) -> Any:
 
 
 EMULATOR_CONTAINER = "demo"
-# An endpoint of the emulator, between what stands before and behind it on its line.
+# An endpoint of the emulator, with the rest of its line before and after it.
 _ENDPOINT = re.compile(rf"(?m)^(blob_endpoint:[ \t]*['\"]?)http://127\.0\.0\.1:\d+/{EMULATOR_ACCOUNT}(?![^\s'\"])(.*)$")
 
 _CLUSTER = """\
@@ -137,7 +137,7 @@ aux_data/configs/
 
 @dataclass(frozen=True, slots=True)
 class EmulatorAccount:
-    """Where the user's emulator serves its account, and the account's key."""
+    """The endpoint of the account in the user's emulator, and the account's key."""
 
     endpoint: str
     key: Secret
@@ -154,9 +154,9 @@ class NewFiles:
 def new_project(
     root: Path, *, emulator: EmulatorAccount | None = None, environ: Mapping[str, str] | None = None
 ) -> NewFiles:
-    """Write the example files that are not there yet; never changes one that is.
+    """Write the example files that are missing; never changes an existing one.
 
-    Raises ``LocalFileError``, and ``ForeignProjectError`` where ``aux_data/`` is there and another user's.
+    Raises ``LocalFileError``, and ``ForeignProjectError`` if ``aux_data/`` belongs to another user.
     """
     if (root / PROJECT_MARK).is_dir():
         demand_own(root, environment(environ))
@@ -190,9 +190,9 @@ def demand_new(root: Path, names: Iterable[str], hint: str) -> None:
 
 
 def ignore_data(root: Path, folders: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Name the data, and blobsync's records, in the project's ``.gitignore``; True if that changed.
+    """Add the data and blobsync's records to the project's ``.gitignore``; True if that changed.
 
-    Raises ``LocalFileError``, and ``ForeignProjectError`` where ``aux_data/`` is there and another user's.
+    Raises ``LocalFileError``, and ``ForeignProjectError`` if ``aux_data/`` belongs to another user.
     """
     if (root / PROJECT_MARK).is_dir():
         demand_own(root, environ)
@@ -219,7 +219,7 @@ def write_files(root: Path, files: Sequence[NewFile]) -> None:
 
 
 def _refuse_link(root: Path, name: str) -> None:
-    """A project that came from elsewhere may hold a link to any file of the user's in the place of one of these."""
+    """Refuse a link: a project from elsewhere may have one to any of the user's files in place of one of these."""
     real, inside = os.path.realpath(root / name), os.path.realpath(root)
     if not real.startswith(inside.rstrip("/") + "/"):
         raise LocalFileError(
@@ -258,12 +258,12 @@ def _blob_folder(root: Path) -> str:
 
 
 def _yaml_text(text: str) -> str:
-    """As a value of YAML; in quotes where it would be something else."""
+    """Format a YAML value; quoted if it would be something other than a string."""
     return text if re.fullmatch(r"[\w<][\w .>/-]*", text) else json.dumps(text, ensure_ascii=False)
 
 
 def follow_emulator(root: Path, emulator: EmulatorAccount, names: Iterable[str]) -> tuple[str, ...]:
-    """Write the emulator's endpoint into those of the account files ``names`` that hold its key and name another port.
+    """Write the emulator's endpoint into those account files ``names`` that hold its key and name another port.
 
     Returns their names. Raises ``LocalFileError``.
     """
@@ -288,7 +288,7 @@ def follow_emulator(root: Path, emulator: EmulatorAccount, names: Iterable[str])
 
 
 def _add_ignore_lines(path: Path, wanted_lines: str) -> bool:
-    """Append the lines that are missing; True when the file changed."""
+    """Append the missing lines; True if the file changed."""
     old = path.read_text(encoding="utf-8") if path.exists() else ""
     present = set(old.splitlines())
     wanted = [line for line in wanted_lines.splitlines() if not line.startswith("#")]

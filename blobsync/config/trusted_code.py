@@ -1,8 +1,8 @@
-"""Which code this user's jobs may run without being asked for: ``$XDG_CONFIG_HOME/blobsync/trusted-code/``.
+"""Which code this user's jobs may run without a question: ``$XDG_CONFIG_HOME/blobsync/trusted-code/``.
 
-Whoever may write to the container of ``code_path`` can put other code there, with a digest that fits. So what ``init``
-published from here is recorded by its digest, as is what the user trusts of others: outside the project and the
-container, which cannot grant it themselves. A digest is one content; no container and no person is trusted. Each
+Anyone who can write to the container of ``code_path`` can put other code there, with a matching digest. So the digests
+of what ``init`` published from here, and of others' code that the user trusts, are recorded outside the project and the
+container, which cannot grant trust themselves. A digest means one content; no container or person is trusted. Each
 project, by its path, has a file of its own.
 """
 
@@ -37,13 +37,13 @@ class PublishedCode(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KnownCode:
-    """What is known of one project: what was published from here, oldest first, and the digests that are trusted."""
+    """What is recorded for one project: what was published from here, oldest first, and the trusted digests."""
 
     published: tuple[PublishedCode, ...] = ()
     trusted: tuple[str, ...] = ()
 
     def last(self, place: str) -> PublishedCode | None:
-        """The last upload to this ``code_path``; where there was none, the last one of the project."""
+        """The last upload to this ``code_path``; if there was none, the last one of the project."""
         there = [one for one in self.published if one.place == place] or self.published
         return there[-1] if there else None
 
@@ -53,12 +53,12 @@ class KnownCode:
 
 
 def is_digest(text: str) -> bool:
-    """Whether it is written as the digest of a code archive is."""
+    """Whether it has the form of a code archive's digest."""
     return _DIGEST.fullmatch(text) is not None
 
 
 def demand_digest(text: str, what: str) -> str:
-    """The digest, in small letters. Raises ``UsageError``; ``what`` leads its sentence."""
+    """The digest, in lower case. Raises ``UsageError``; its sentence starts with ``what``."""
     digest = text.strip().lower()
     if not is_digest(digest):
         raise UsageError(
@@ -69,7 +69,7 @@ def demand_digest(text: str, what: str) -> str:
 
 
 def trust_code_command(digest: str) -> str:
-    """What the user types to agree to code."""
+    """The command that trusts code."""
     return f"blobsync config trust-code {digest}"
 
 
@@ -108,13 +108,13 @@ def record_published(project: Path, place: str, digest: str, environ: Mapping[st
 
 
 def trust_code(project: Path, digests: Iterable[str], environ: Mapping[str, str]) -> None:
-    """Jobs of the project may run these from now on. Raises ``ConfigError``."""
+    """Trust these digests for jobs of the project from now on. Raises ``ConfigError``."""
     new = tuple(digests)
     _change(project, environ, lambda known: replace(known, trusted=tuple(dict.fromkeys((*known.trusted, *new)))))
 
 
 def forget_code(project: Path, digests: Iterable[str], environ: Mapping[str, str]) -> None:
-    """Trust these no longer. Raises ``UsageError`` for one that was not trusted, and ``ConfigError``."""
+    """Stop trusting these digests. Raises ``UsageError`` for one that was not trusted, and ``ConfigError``."""
     gone = tuple(digests)
 
     def change(known: KnownCode) -> KnownCode:
@@ -136,7 +136,7 @@ def _newest(published: tuple[PublishedCode, ...]) -> tuple[PublishedCode, ...]:
 
 
 def _change(project: Path, environ: Mapping[str, str], change: Callable[[KnownCode], KnownCode]) -> None:
-    """Read, change and write as one step: two commands at once must not undo each other."""
+    """Read, change and write in one step: two commands at once must not undo each other."""
     file = trusted_code_file(project, environ)
     with locked_own(file):
         known = change(load_known_code(project, environ))

@@ -1,8 +1,8 @@
 """Which options for docker the user has agreed to: ``$XDG_CONFIG_HOME/blobsync/trusted-docker.json``.
 
 ``docker.args`` of a cluster file may come with a project from a stranger. On this machine ``--privileged`` or
-``-v /:/host`` would give the image's programs all that root has here. So options that reach beyond the project's
-folders count only with the user's word, for exactly these words; it is kept outside the project.
+``-v /:/host`` would give the image's programs all of root's rights here. So options that reach beyond the project's
+folders count only if the user agreed to exactly these words; the agreement is stored outside the project.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _VALUES = {
     *("--memory", "-m", "--memory-swap", "--cpus", "--cpuset-cpus", "--pids-limit", "--workdir", "-w", "--network"),
 }
 _FLAGS = {"--init", "--rm"}
-# A space of another container, which is named after it, is not the job's.
+# Another container's namespace is named after it, and not the job's own.
 _IPC = {"", "none", "private", "shareable", "host"}
 
 
 def trust_docker_command(cluster: str) -> str:
-    """What the user types to agree to the options of a cluster's file."""
+    """The command that trusts the options of a cluster's file."""
     chosen = "" if cluster == DEFAULT_CLUSTER else f"-c {shlex.quote(cluster)} "
     return f"blobsync {chosen}config trust-docker"
 
@@ -49,12 +49,12 @@ class DockerArgs(NamedTuple):
 
     @classmethod
     def of(cls, cluster: Cluster) -> DockerArgs:
-        """Those of a cluster file."""
+        """The arguments of a cluster file."""
         return cls(cluster.docker.args, cluster.root, cluster.name, cluster.file, cluster.env)
 
     @property
     def reaching(self) -> str | None:
-        """The first that reaches beyond the project; None: none does. Whatever is not known to stay inside does."""
+        """The first option that reaches beyond the project, None if none does. Unknown options count as reaching."""
         words = iter(self.words)
         for word in words:
             name, value = _option(word, words)
@@ -66,7 +66,7 @@ class DockerArgs(NamedTuple):
 
     def _stays(self, name: str, value: str) -> bool:
         if name in ("--env", "-e"):
-            # Without a value it would pass the user's own on.
+            # Without a value, docker passes on the user's own.
             return "=" in value or value in self.variables
         if name == "--ipc":
             return value in _IPC
@@ -75,7 +75,7 @@ class DockerArgs(NamedTuple):
         if name not in ("--volume", "-v"):
             return True
         source, colon, _ = value.partition(":")
-        # Without a source it is a folder of the container's own; a name is a volume, which others may use.
+        # Without a source it is a folder inside the container; a name is a volume, which others may use.
         return not colon or (source.startswith("/") and is_below(os.path.realpath(source), os.path.realpath(self.root)))
 
 
@@ -91,7 +91,7 @@ def demand_docker(args: DockerArgs, environ: Mapping[str, str]) -> None:
 
 
 def trusted_docker_file(environ: Mapping[str, str]) -> Path:
-    """Where they are kept."""
+    """The file of the trusted options."""
     return config_home(environ) / "trusted-docker.json"
 
 
@@ -101,14 +101,14 @@ def load_trusted_docker(project: Path, environ: Mapping[str, str]) -> frozenset[
 
 
 def save_trusted_docker(project: Path, options: Collection[Words], environ: Mapping[str, str]) -> None:
-    """These are trusted for the project from now on, and no others. Raises ``ConfigError``."""
+    """Trust exactly these options for the project from now on. Raises ``ConfigError``."""
     known = {**_read(environ), os.path.realpath(project): tuple(sorted(options))}
     projects = {name: [list(words) for words in each] for name, each in known.items() if each}
     write_own(trusted_docker_file(environ), json.dumps({"blobsync_trusted_docker": 1, "projects": projects}, indent=1))
 
 
 def _option(word: str, words: Iterator[str]) -> tuple[str, str | None]:
-    """The name of an option and its value, which may be the next word; None where there is none."""
+    """The name of an option and its value, which may be the next word; None if there is none."""
     if word.startswith("--"):
         name, equals, value = word.partition("=")
     else:

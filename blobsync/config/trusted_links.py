@@ -18,19 +18,19 @@ from blobsync.base.user_data import config_home, read_own, write_own
 
 
 class OutsideLink(NamedTuple):
-    """``link`` is where it stands, from the project's root; ``target`` the path without links that it leads to."""
+    """``link`` is its path from the project's root; ``target`` is the target's path without links."""
 
     link: str
     target: str
 
 
 def trust_command(link: str) -> str:
-    """What the user types to agree to a link."""
+    """The command that trusts a link."""
     return f"blobsync config trust-link {shlex.quote(link)}"
 
 
 def trusted_links_file(environ: Mapping[str, str]) -> Path:
-    """Where they are kept."""
+    """The file of the trusted links."""
     return config_home(environ) / "trusted-links.json"
 
 
@@ -40,7 +40,7 @@ def load_trusted_links(project: Path, environ: Mapping[str, str]) -> frozenset[O
 
 
 def save_trusted_links(project: Path, links: Iterable[OutsideLink], environ: Mapping[str, str]) -> None:
-    """These are trusted for the project from now on, and no others. Raises ``ConfigError``."""
+    """Trust exactly these links for the project from now on. Raises ``ConfigError``."""
     file = trusted_links_file(environ)
     known = {name: list(each) for name, each in _read(environ).items()} | {_name(project): sorted(links)}
     projects = {name: [list(link) for link in each] for name, each in known.items() if each}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The most similar of ``known``, or None where nothing is near enough to suggest."""
+    """The most similar of ``known``, or None if none is similar enough to suggest."""
     # difflib is needed only for errors; importing it here keeps start-up fast.
     from difflib import get_close_matches
 
@@ -32,17 +32,17 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    """A hint, or None."""
+    """A hint with the most similar known word, or None."""
     guess = nearest(word, known)
     return f"did you mean '{guess}'?" if guess else None
 
 
 # $${NAME} stands for a literal ${NAME}.
 _VARIABLE = re.compile(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")
-# What a system takes: it holds "NAME=value", ended by a NUL.
+# What the system accepts: it stores "NAME=value", ended by a NUL.
 _VARIABLE_NAME = re.compile(r"[^=\x00-\x1f\x7f]+")
 _SHOWN_CHARS = 80
-# What looks like the name of a key; a credential that stands in its place is longer, or ends with "=".
+# What looks like the name of a key; a credential in its place is longer, or ends with "=".
 _KEY_FORM = re.compile(r"[\w ./-]{1,40}")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -59,17 +59,17 @@ FOLDER_SUFFIX = "_folder"
 
 
 def is_placeholder(text: str) -> bool:
-    """Whether an example's ``<your account>`` or ``xxxx`` was left in place."""
+    """Whether an example's ``<your account>`` or ``xxxx`` was left unchanged."""
     return bool(_PLACEHOLDER.fullmatch(text.strip()))
 
 
 def described(value: str) -> str:
-    """A value that must not be quoted, for a message about it: what it begins with, and its length."""
+    """Describe a value that must not be quoted: its first characters and its length."""
     return f"{value[:2] + '...'!a} ({count_text(len(value), 'character')})"
 
 
 def parse_size(text: str) -> int | None:
-    """Bytes of ``50 MB`` (10^6) or ``50 MiB`` (2^20); None where it is no size."""
+    """Bytes of ``50 MB`` (10^6) or ``50 MiB`` (2^20); None if it is no size."""
     match = _SIZE.fullmatch(text.strip())
     if not match or len(match[1]) > 18:
         return None
@@ -78,7 +78,7 @@ def parse_size(text: str) -> int | None:
 
 
 class Checker:
-    """Turns one document's raw values into typed ones. ``problems`` and ``warnings`` are the findings.
+    """Converts one document's raw values to typed ones. ``problems`` and ``warnings`` are the findings.
 
     ``from_environment`` are the keys whose values contain environment variables, with their names. ``allowed`` is
     called for the variables that the user allows, once another variable is named.
@@ -109,11 +109,11 @@ class Checker:
         }
 
     def check(self, keys: Mapping[str, Key]) -> dict[str, Any]:
-        """Every value that is right, typed; keys that are null or wrong are left out."""
+        """Every valid value, typed; leaves out keys that are null or wrong."""
         return self._of_keys((), self._document.values, keys)
 
     def problem(self, path: KeyPath, message: str, *, hint: str | None = None) -> None:
-        """Note one more mistake."""
+        """Add a problem."""
         self.problems.append(self._document.error(path, message, hint=hint))
 
     def _of_keys(self, path: KeyPath, values: Mapping[str, Any], keys: Mapping[str, Key] | None) -> dict[str, Any]:
@@ -136,7 +136,7 @@ class Checker:
             return self._untyped(path, raw)
         value = self._readers[key.kind](path, raw, key)
         if key.choices and value is not None and value not in key.choices:
-            # Those that are gone are read, but nobody should choose one.
+            # Old platforms are read, but not suggested.
             choices = [choice for choice in key.choices if choice not in GONE_PLATFORMS]
             guess = nearest(value, choices)
             shown = f"'{value}'" if key.quoted else described(value)
@@ -160,7 +160,7 @@ class Checker:
         self.problem(path, f"must be {kind.value}, not {found.get(type(raw), 'nothing')}")
 
     def _expand(self, path: KeyPath, text: str, key: Key) -> str | None:
-        """``text`` with its variables replaced, where this key may have any and the project these."""
+        """``text`` with its variables replaced, if this key may have any and the project may use these."""
         before = len(self.problems)
 
         def replace(match: re.Match[str]) -> str:
@@ -312,7 +312,7 @@ class Checker:
         return found
 
     def _untyped(self, path: KeyPath, raw: Any) -> Any:
-        """A value that no table knows: kept."""
+        """Keep a value that no table describes."""
         if isinstance(raw, str):
             return self._expand(path, raw, Key(Kind.TEXT))
         if isinstance(raw, dict):

@@ -1,4 +1,4 @@
-"""What the user says outside every project: ``$XDG_CONFIG_HOME/blobsync/config.yaml``.
+"""The user's own configuration outside all projects: ``$XDG_CONFIG_HOME/blobsync/config.yaml``.
 
 A project may come from a stranger; this file does not, so it holds what a project may not grant itself. It is used
 only if nobody else can have written it. This module only reads it.

@@ -1,9 +1,9 @@
-"""YAML with the line of every key, so that each complaint can say where.
+"""YAML with the line of every key, so that each error can name it.
 
 Only plain data is read: strings, integers, true and false, null, lists and mappings. What YAML 1.1
 would convert to something else stays the string that was typed: ``12:30:00`` is not 45000 seconds, ``3.10``
 not 3.1, ``0123`` not 83, ``2026-11-20`` not a date, and twenty digits are no number. Tags that ask for a conversion are
-refused. JSON files are read as the YAML that they are.
+refused. JSON files are read as YAML, which they are.
 
 PyYAML parses, and its nodes know their lines. ruamel.yaml does too, but converts numbers and dates
 the same way, so it would not simplify this module.
@@ -47,14 +47,14 @@ class Document:
     origins: Mapping[KeyPath, Origin] = field(repr=False)
 
     def get(self, path: KeyPath) -> Any:
-        """The value at ``path``, None where there is none."""
+        """The value at ``path``, None if there is none."""
         here: Any = self.values
         for part in path:
             here = here.get(part) if isinstance(here, Mapping) else None
         return here
 
     def origin(self, path: KeyPath) -> Origin:
-        """Of this key, or of the nearest one around it."""
+        """The origin of this key, or of the nearest one around it."""
         while path:
             if path in self.origins:
                 return self.origins[path]
@@ -115,7 +115,7 @@ def parse_document(text: str, file: str) -> Document:
 
 
 def _refuse_explosions(root: yaml.Node, file: str) -> None:
-    """Aliases of aliases: each level of a few bytes multiplies what the one before stands for."""
+    """Refuse aliases of aliases: each level of a few bytes multiplies the size of the one before."""
     sizes: dict[int, int] = {}
     # Each node once, after those below it.
     todo = [(root, False)]
@@ -163,7 +163,7 @@ class _PlainLoader(yaml.SafeLoader):
         return node
 
     def _is_plain(self, node: yaml.Node) -> bool:
-        """Whether its tag is the one that it would have without one; a text may always be called one."""
+        """Whether its tag is the one that it would have without an explicit one; any scalar may be tagged a string."""
         if isinstance(node, yaml.ScalarNode):
             resolved = self.resolve(yaml.ScalarNode, node.value, (True, False))  # type: ignore[no-untyped-call]
             return node.tag in ("tag:yaml.org,2002:str", resolved)
@@ -185,7 +185,7 @@ def _shown_tag(tag: str) -> str:
 
 
 def _words(error: yaml.MarkedYAMLError) -> str:
-    """The problem alone: the excerpt that PyYAML adds could show a key."""
+    """The problem alone: PyYAML's excerpt could show a key."""
     problem = error.problem or "unknown problem"
     if "'\\t'" in problem:
         return "a tab where spaces belong"
