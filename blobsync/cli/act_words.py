@@ -1,6 +1,6 @@
-"""ACT's spellings of options: taken as ours, moved to where ours stand, or answered with what is used today.
+"""Accepts ACT's spellings of options: renames them, moves them after the command, or says what replaces them.
 
-All of them stood before the command word there. The names are those of ``parse_args`` in act/aml_client.py
+In ACT all of them came before the command. The names are those of ``parse_args`` in act/aml_client.py
 (github.com/microsoft/act).
 """
 
@@ -13,7 +13,7 @@ from blobsync.base.errors import UsageError
 
 
 class OwnOption(NamedTuple):
-    """An option of one command now: its name there, whether a value follows, and the commands that have it."""
+    """A present option of a command: its name, whether a value follows, and the commands that have it."""
 
     name: str
     has_value: bool
@@ -51,12 +51,12 @@ GONE: Mapping[str, str] = {
 }
 
 _WITH_VALUE = frozenset({"-c", "--cluster", "-f", "--from-cluster", "-p", "--param", "-n", "--num-gpu"})
-# What follows these is a command of the user's.
+# These are followed by a command of the user's own.
 _COMMANDS_OF_USERS = ("submit", "local")
 
 
 def in_our_words(words: Sequence[str]) -> list[str]:
-    """The command line with ACT's spellings replaced. Raises ``UsageError`` for what is gone."""
+    """The command line with ACT's spellings replaced. Raises ``UsageError`` for options that no longer exist."""
     before: list[str] = []
     moved: list[tuple[str, OwnOption, list[str]]] = []
     rest = list(words)
@@ -85,13 +85,13 @@ def in_our_words(words: Sequence[str]) -> list[str]:
 
 
 def _not_moved(moved: Sequence[tuple[str, OwnOption, list[str]]]) -> Iterator[str]:
-    """Without a command there is nothing to move them to."""
+    """The options as they were, if there is no command to move them to."""
     for given, _, values in moved:
         yield from (given, *values)
 
 
 def _renamed(words: Sequence[str]) -> Iterator[str]:
-    """Behind the command, too: there ACT took no options, but fingers do."""
+    """Replace spellings after the command, too: ACT accepted no options there, but people type them."""
     is_option = True
     for word in words:
         is_option = is_option and word != "--"

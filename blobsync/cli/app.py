@@ -1,4 +1,4 @@
-"""The command tree. A word's module is imported when the word is used, not before.
+"""The command tree. A command's module is imported only when the command is used.
 
 Each module has ``register(app)``, which adds all of its commands to a ``typer.Typer``.
 """
@@ -20,7 +20,7 @@ from blobsync.cli.session import Session
 
 
 class Word(NamedTuple):
-    """One command: its names, the first being the main one, its module, and its line in ``--help``."""
+    """One command: its names, the first being the main one, its module, and its line of ``--help``."""
 
     names: tuple[str, ...]
     module: str
@@ -93,7 +93,7 @@ _PACKAGE = "blobsync.cli"
 
 
 class Offered(NamedTuple):
-    """One word that a shell can offer, as the parser's own classes for shells read it."""
+    """One word that a shell can offer, with the attributes that the parser's shell classes read."""
 
     value: str
     help: str
@@ -101,7 +101,7 @@ class Offered(NamedTuple):
 
 
 class _Commands(MutableMapping[str, Any]):
-    """Name -> command, each built on first use."""
+    """Name -> command; each is built on first use."""
 
     def __init__(self) -> None:
         self._words = {name: word for _, words in SECTIONS for word in words for name in word.names}
@@ -126,7 +126,7 @@ class _Commands(MutableMapping[str, Any]):
 
 
 def _build(word: Word) -> Any:
-    """The command ``word`` alone, of all that its module registers."""
+    """Build the command ``word`` alone, of all commands that its module registers."""
     module = import_module(f"{_PACKAGE}.{word.module}")
     app = typer.Typer(**SETTINGS)
     module.register(app)
@@ -146,7 +146,7 @@ class CommandTree(TyperGroup):
         self.commands = _Commands()
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """The words of the table with their lines; no command is built for them."""
+        """The words of the table with their help; builds no command."""
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
         return [
@@ -158,7 +158,7 @@ class CommandTree(TyperGroup):
         ]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """As usual; an unknown word ends with the command that it most likely meant."""
+        """As in the base class; the error for an unknown word suggests a command."""
         if args[0] not in self.commands and not args[0].startswith("-"):
             from blobsync.cli.suggestions import command_hint
 
@@ -167,7 +167,7 @@ class CommandTree(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """The command list of ``--help``; both the list and the lines come from the table above."""
+        """The command list of ``--help``, in the order and with the texts of the table above."""
         for title, words in SECTIONS:
             with formatter.section(title):
                 formatter.write_dl([(", ".join(word.names), word.help) for word in words])

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from blobsync.plan.transfer_plan import TransferResult
     from blobsync.project.api import Project
 
-# Files whose presence is explained by --list, and uncommitted files that are named.
+# Maximum number of files that --list explains, and of uncommitted files that are named.
 _EXPLAINED = 10
 _NAMED = 5
 

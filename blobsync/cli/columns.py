@@ -1,6 +1,6 @@
-"""Text in the columns of a terminal: how wide it is, where it breaks, and what stays of it where there is no room.
+"""Text in terminal columns: the width of the terminal, line breaks, and shortening.
 
-Pure but for :func:`columns_of`. Textwrap counts characters; a Chinese one takes two columns, an accent none.
+Pure except for :func:`columns_of`. Textwrap counts characters; a Chinese one takes two columns, an accent none.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import re
 from typing import TextIO
 
-# Deeper than the lines below a line are, so that what goes on is not taken for one of them.
+# Deeper than the indentation of a following line, so that a continued line is not taken for one.
 _HANGING = 4
 _PIECE = re.compile(r" *[^ ]+")
 _NUMBER = re.compile(r" *\(?[\d.,]*\d")
@@ -17,7 +17,7 @@ _GAP = "..."
 
 
 def columns_of(stream: TextIO) -> int:
-    """How wide the terminal is that ``stream`` leads to, now; 0 where it leads to none, or to one that does not say."""
+    """The present width of the terminal that ``stream`` writes to; 0 if there is none, or if it is unknown."""
     try:
         return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
     except (OSError, ValueError):
@@ -38,10 +38,10 @@ def _cells(char: str) -> int:
 
 
 def wrapped(text: str, columns: int) -> str:
-    """One line as several that fit ``columns``, broken at blanks; those after the first are set in by four more.
+    """Break one line into several that fit ``columns``, at blanks; all but the first are indented by four more columns.
 
-    A number stays with what it counts. A word that fits no line by itself begins where it would, for the terminal to
-    break, so that a path can be copied in one piece. ``columns`` 0: the text as it is.
+    A number stays with its unit. A word that is longer than a line is left to the terminal to break, so that a path can
+    be copied in one piece. ``columns`` 0: the text is returned unchanged.
     """
     if not columns or cells(text) <= columns:
         return text
@@ -56,13 +56,13 @@ def wrapped(text: str, columns: int) -> str:
         else:
             shown += piece
             used += takes
-            # What the terminal has broken ends somewhere in its last row.
+            # The terminal breaks such a word; this is the width of its last row.
             used = used if used <= columns else used % columns
     return shown
 
 
 def _pieces(text: str) -> list[str]:
-    """The words, each with the blanks before it; a number and what it counts are one."""
+    """The words, each with the blanks before it; a number and its unit are one piece."""
     found: list[str] = []
     for piece in _PIECE.findall(text):
         if found and _NUMBER.fullmatch(found[-1]) and piece.lstrip(" ")[0].isalpha():
@@ -73,7 +73,7 @@ def _pieces(text: str) -> list[str]:
 
 
 def shortened(name: str, room: int) -> str:
-    """A path in ``room`` columns: its middle goes first, and more is left of its end, which tells files apart."""
+    """Shorten a path to ``room`` columns: removes the middle and keeps more of the end, which tells files apart."""
     if cells(name) <= room:
         return name
     room -= len(_GAP)
@@ -84,12 +84,12 @@ def shortened(name: str, room: int) -> str:
 
 
 def cut(text: str, room: int) -> str:
-    """Its beginning in ``room`` columns, and that there is more."""
+    """Shorten a text to ``room`` columns, with a mark at the end."""
     return text if cells(text) <= room else f"{_first(text, room - len(_GAP))}{_GAP}"
 
 
 def _first(text: str, room: int) -> str:
-    """As much of its beginning as there is room for."""
+    """The longest prefix that fits ``room`` columns."""
     taken = 0
     for at, char in enumerate(text):
         taken += _cells(char)

@@ -1,8 +1,8 @@
-"""What a shell offers for a word that is being typed, with descriptions where the shell shows them.
+"""Shell completion, with descriptions in shells that show them.
 
-What completes a parameter follows from its metavar, so that a new command has it without a line here: ``PATH``, ``ID``,
-``CLUSTER``, ``PLAN``, and values such as ``skip|error``. Shells put what is offered on the command line, some through
-``eval``: only names that need no quoting are offered, and descriptions without the signs that a shell reads.
+The metavar of a parameter selects its completion, so that a new command needs no line here: ``PATH``, ``ID``,
+``CLUSTER``, ``PLAN``, and values such as ``skip|error``. Shells put the result on the command line, some through
+``eval``: only names that need no quoting are offered, and descriptions without characters that are special to shells.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _DESCRIBED = 60
 _JOBS = 30
 # The first bytes of a saved plan.
 _PLAN_MARK = b'"blobsync_plan"'
-# What these commands read is here; all others look in the container as well.
+# These commands read local files only; all others look in the container as well.
 _LOCAL_ONLY = ("u", "upload", "init", "submit")
 
 
 def completes(annotation: Any) -> Any:
-    """``annotation`` of a parameter, with the completion that its metavar asks for."""
+    """Add to the ``annotation`` of a parameter the completion for its metavar."""
     if get_origin(annotation) is not Annotated:
         return annotation
     kind, option = get_args(annotation)
@@ -50,7 +50,7 @@ def completes(annotation: Any) -> Any:
 
 
 def complete_cluster(incomplete: str) -> Offers:
-    """The cluster files of the project around the current folder."""
+    """The cluster files of the project that contains the current folder."""
     from blobsync.config.loader import cluster_names
     from blobsync.config.project_root import CLUSTER_FOLDER, current_folder, find_project
 
@@ -62,9 +62,9 @@ def complete_cluster(incomplete: str) -> Offers:
 
 
 def complete_path(ctx: typer.Context, incomplete: str) -> Offers:
-    """Names here and in the container, below what is typed so far.
+    """Local names and blob names that complete the typed path.
 
-    A folder that is the only answer comes with what is in it, so that the shell does not end the word there.
+    A folder that is the only result is returned with its content, so that the shell does not end the word there.
     """
     found = _paths(ctx, incomplete)
     if len(found) == 1 and found[0][0].endswith("/"):
@@ -106,7 +106,7 @@ def _names_of_the_cluster(ctx: typer.Context, folder: str, start: str) -> Iterab
 
 
 def _chosen_cluster(ctx: typer.Context) -> str | None:
-    """That of ``-f`` or ``-c``, after the word or before it."""
+    """The cluster of ``-f`` or ``-c``, before or after the command."""
     for name in ("from_cluster", "cluster"):
         for each in (ctx, ctx.parent):
             given = each.params.get(name) if each else None
@@ -116,7 +116,7 @@ def _chosen_cluster(ctx: typer.Context) -> str | None:
 
 
 def complete_job(incomplete: str) -> Offers:
-    """The newest jobs, by the end of their ids, each with its state and its command; asks no cluster."""
+    """The newest jobs, by the ends of their ids, each with its state and command; contacts no cluster."""
     from blobsync.project.open_jobs import open_jobs
 
     try:
@@ -131,7 +131,7 @@ def complete_job(incomplete: str) -> Offers:
 
 
 def complete_plan(incomplete: str) -> Offers:
-    """Saved plans in the folder that is typed, and the folders in it."""
+    """Saved plans in the typed folder, and its subfolders."""
     folder, slash, start = incomplete.rpartition("/")
     lead = f"{folder}{slash}"
     found = []

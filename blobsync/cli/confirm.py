@@ -1,6 +1,7 @@
-"""Asks the user before anything is changed: yes or no, consent to a risk, or a text.
+"""Asks the user before anything is changed: for a confirmation, consent to a risk, or a text.
 
-Questions go to standard error. The answer to a secret one is never shown. Ctrl-C at a question changes nothing.
+Questions go to standard error. The answer to a question for a secret is not shown. Ctrl-C at a question changes
+nothing.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
 
 
 class CommandInterruptedError(BlobsyncError):
-    """Ctrl-C ends the command, in words. The parser would turn a ``KeyboardInterrupt`` into an error of its own."""
+    """Ctrl-C during a command. The parser would convert a ``KeyboardInterrupt`` into an error of its own."""
 
     code = FailureCode.CANCELLED
 
 
 def interrupted(stop: KeyboardInterrupt) -> CommandInterruptedError:
-    """What Ctrl-C means for a command that was at work."""
+    """The error for Ctrl-C during a command that was changing something."""
     if isinstance(stop, TransferCancelledError):
         return CommandInterruptedError(stop.message, hint=stop.hint)
     return CommandInterruptedError("interrupted", hint="run the same command again to finish")
@@ -43,7 +44,7 @@ def interrupted(stop: KeyboardInterrupt) -> CommandInterruptedError:
 
 @contextmanager
 def looking() -> Iterator[None]:
-    """Around what only looks: Ctrl-C raises ``CommandInterruptedError``, which says so."""
+    """For commands that change nothing: converts Ctrl-C to a ``CommandInterruptedError`` that says so."""
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -51,12 +52,12 @@ def looking() -> Iterator[None]:
 
 
 def interrupted_looking() -> CommandInterruptedError:
-    """What Ctrl-C means while nothing has been touched."""
+    """The error for Ctrl-C before anything was changed."""
     return CommandInterruptedError("interrupted before the transfer: nothing was changed")
 
 
 def confirm(session: Session, question: str) -> None:
-    """Return when the answer is yes.
+    """Ask a question; return if the answer is yes.
 
     Raises ``UsageError`` on any other answer, or without a terminal, and ``CommandInterruptedError`` on Ctrl-C.
     """
@@ -79,7 +80,7 @@ def _ask(question: str) -> str:
     except KeyboardInterrupt as stop:
         raise CommandInterruptedError("interrupted at the prompt: nothing was changed") from stop
     finally:
-        # After Ctrl-C and Ctrl-D the cursor is still on the prompt's line.
+        # After Ctrl-C and Ctrl-D the cursor is still on the line of the prompt.
         if not answer.endswith("\n"):
             sys.stderr.write("\n")
     return answer
@@ -89,10 +90,10 @@ T = TypeVar("T")
 
 
 def with_consent(session: Session, project: Project, act: Callable[[], T]) -> T:
-    """What ``act`` returns, after the user agreed to each link and each option that it may not use without.
+    """Return the result of ``act``, after asking the user to trust each link and option that requires it.
 
     Without a terminal, raises ``UntrustedLinkError`` or ``UntrustedDockerError``, whose hint is the command to trust
-    it. ``act`` is begun anew then, and raises them before anything is changed.
+    it. ``act`` is called again after each answer; it raises these errors before anything is changed.
     """
     while True:
         try:
@@ -112,7 +113,7 @@ def with_consent(session: Session, project: Project, act: Callable[[], T]) -> T:
 
 
 def agree_to_state(session: Session, error: UntrustedStateError) -> None:
-    """Return when the user agreed to the state folder; what ``error`` stopped may run anew then, as a state folder is
+    """Ask the user to accept the state folder. The command may start again then, since a state folder is
     opened before anything is changed. Without a terminal, raises ``error``, whose hint is the command to accept it."""
     if not sys.stdin.isatty():
         raise error
@@ -138,12 +139,12 @@ Answer = TypeVar("Answer")
 
 
 def can_ask(session: Session) -> bool:
-    """Whether a person is there to answer."""
+    """Whether a person can be asked: on a terminal, without ``--json`` and ``--quiet``."""
     return sys.stdin.isatty() and sys.stderr.isatty() and not session.json and not session.quiet
 
 
 def ask_text(session: Session, question: str, default: str = "") -> str:
-    """The answer, or ``default`` where it is empty. Raises ``CommandInterruptedError`` on Ctrl-C and Ctrl-D."""
+    """Ask for a text; returns ``default`` if it is empty. Raises ``CommandInterruptedError`` on Ctrl-C and Ctrl-D."""
     with session.listener.aside(), _answering():
         sys.stderr.write(f"{question} [{default}]: " if default else f"{question}: ")
         sys.stderr.flush()
@@ -155,7 +156,7 @@ def ask_text(session: Session, question: str, default: str = "") -> str:
 
 
 def ask_secret(session: Session, question: str) -> str:
-    """An answer that the terminal does not show; without a terminal, what standard input holds."""
+    """Ask for a secret, which is not shown; without a terminal, reads standard input."""
     if not sys.stdin.isatty():
         return sys.stdin.read().strip()
     from getpass import getpass
@@ -165,7 +166,7 @@ def ask_secret(session: Session, question: str) -> str:
 
 
 def ask_until(session: Session, ask: Callable[[], str], read: Callable[[str], Answer]) -> Answer:
-    """Ask again until ``read`` takes the answer."""
+    """Ask until ``read`` accepts the answer."""
     while True:
         try:
             return read(ask())

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from blobsync.base.errors import BlobsyncError
     from blobsync.project.content import FileDifference
 
-# Without a line's end, so much of a text is shown at a time.
+# Maximum bytes of a line that are shown at a time.
 _LINE_BYTES = 1 << 20
 
 
@@ -48,7 +48,7 @@ def cat(session: Session, paths: PathsArgument) -> Result:
         hint = "'blobsync stat PATH --json' tells the size, the MD5 and the ETag"
         raise UsageError("cat prints the bytes of a blob, so it has no --json", hint=hint)
     project = session.project()
-    # All are looked for before the first byte.
+    # Look for all blobs before printing the first byte.
     blobs = [(path, project.read(path)) for path in paths]
     damaged: list[BlobsyncError] = []
     pieces = chain.from_iterable(_until_damaged(blob, damaged) for _, blob in blobs)
@@ -69,7 +69,7 @@ def _until_damaged(blob: Iterator[bytes], damaged: list[BlobsyncError]) -> Itera
 
 
 def _as_text(path: str, blob: Iterator[bytes]) -> Iterator[bytes]:
-    """For a terminal: what would change it is shown as its escape."""
+    """Show a blob on a terminal: control characters are escaped."""
     from blobsync.project.content import text_of
 
     first = next(blob, b"")
@@ -87,7 +87,7 @@ def _as_text(path: str, blob: Iterator[bytes]) -> Iterator[bytes]:
             yield _line(rest)
             rest = b""
     if rest:
-        # The shell's prompt comes at the beginning of a line.
+        # Let the shell's prompt begin on a new line.
         yield _line(rest) + b"\n"
 
 

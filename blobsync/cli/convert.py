@@ -1,4 +1,4 @@
-"""``convert batchai`` and ``convert philly``: files of services that are gone, as a cluster file and a command."""
+"""``convert batchai`` and ``convert philly``: files of discontinued services become a cluster file and a command."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _known(platform: str) -> str:
 
 
 def _base(session: Session, root: Path, platform: str) -> Cluster:
-    """The cluster of ``-c``; without it, one that has nothing but a platform."""
+    """The cluster of ``-c``; without it, a cluster that has only a platform."""
     from blobsync.config.loader import load_cluster
     from blobsync.config.model import Cluster
 
@@ -121,5 +121,5 @@ def _written(session: Session, root: Path, found: Conversion, *, dry_run: bool) 
 
 
 def _shown(name: str, text: str, *, hidden: bool) -> list[str]:
-    """A file as it would be; of one that may hold a key, the name alone."""
+    """The content of a file; only the name of one that may contain a key."""
     return [f"# {name}", *([] if hidden else text.splitlines())]

@@ -1,4 +1,4 @@
-"""``u``, ``d``, ``plan``, ``apply`` and ``verify``, and the options that they share."""
+"""``u``, ``d``, ``plan``, ``apply`` and ``verify``, and their common options."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _build(**values: Any) -> TransferOptions:
 
 
 def _limits(given: list[str]) -> tuple[int, float]:
-    """A limit that is given lifts the other one: ``--max-delete 50%`` means half, however many files that is."""
+    """The limits of deletions: giving one removes the other, so that ``--max-delete 50%`` has no limit in files."""
     if not given:
         return _DEFAULTS.max_delete_files, _DEFAULTS.max_delete_percent
     files, percent = NO_LIMIT, 100.0
@@ -339,7 +339,7 @@ def _carry_out(session: Session, project: Project, made: TransferPlan, *, yes: b
         size = size_text(made.size(Action.DELETE))
         confirm(session, f"delete {count_text(deletions, 'file')}, {size}, that the source does not have?")
     result = project.carry_out(made)
-    # A run that takes over what a killed one has left makes its plan anew.
+    # A run that takes over the records of a killed one makes its plan again.
     failures = (*result.failures, *result.plan.conflicts)
     seconds = session.seconds
     return Result(result_data(result, seconds), result_lines(result, seconds), failures, result.exit_code, wraps=True)

@@ -1,7 +1,7 @@
-"""``blobsync demo``: carries a real data set through the main commands, against an embedded blob server.
+"""``blobsync demo``: runs the main commands on a real data set, against an embedded blob server.
 
-The data set is files found on this machine. Every step runs the real command in a separate process, shown as a user
-would type it; the result is then checked from outside, by checksums and by the command's own ``--json``.
+The data set is files found on this machine. Every step runs the real command in a separate process, as a user
+would type it; the result is then verified independently, by checksums and by the command's own ``--json``.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ def demo(
 
 MAX_FILES = 2400
 MAX_BYTES = 60_000_000
-# A few libraries are large enough for a separate demo.
+# Some libraries are so large that they would slow down the demo.
 _MAX_FILE_BYTES = 4_000_000
 _LEFT_OUT = {"__pycache__", "site-packages", "dist-packages"}
 
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """What was copied: files, bytes, and where they are from."""
+    """What was copied: number of files, bytes, and their sources."""
 
     files: int
     size: int
@@ -83,7 +83,7 @@ class DataSet:
 
 
 def copy_data_set(target: Path, max_files: int = MAX_FILES) -> DataSet:
-    """Copy Python's standard library and installed packages below ``target``, up to the limits."""
+    """Copy Python's standard library and installed packages into ``target``, up to the limits."""
     files = size = 0
     sources: list[str] = []
     for label, folder in _sources():
@@ -122,7 +122,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 
 def change_some(folder: Path) -> tuple[str, ...]:
-    """Change files in three ways, and touch a fourth; returns what changed, as paths below ``folder``."""
+    """Change files in three ways, and touch a fourth; returns the changed paths, relative to ``folder``."""
     small = [path for path in sorted(folder.rglob("*.py")) if 1000 < path.stat().st_size < 100_000]
     grown, swapped, touched = small[0], small[len(small) // 2], small[-1]
     with grown.open("ab") as file:
@@ -130,7 +130,7 @@ def change_some(folder: Path) -> tuple[str, ...]:
     old = swapped.stat()
     content = swapped.read_bytes()
     swapped.write_bytes(content[::-1])
-    # New content with the same size and an older time: clocks and sizes do not show the change.
+    # New content with the same size and an older time: neither time nor size shows the change.
     os.utime(swapped, ns=(old.st_atime_ns, old.st_mtime_ns - 10**15))
     touched.touch()
     added = folder / "added in the demo.txt"
@@ -148,7 +148,7 @@ def checksums(folder: Path) -> dict[str, str]:
 
 
 def write_project(root: Path, clusters: Mapping[str, tuple[ContainerUrl, Secret]]) -> None:
-    """``aux_data/`` of a project whose ``data`` lives in one container per cluster."""
+    """Write ``aux_data/`` of a project whose ``data`` is in one container per cluster."""
     for cluster, (container, key) in clusters.items():
         account_file = f"aux_data/configs/{cluster}.yaml"
         _write(
@@ -179,7 +179,7 @@ _PATH = "data/library"
 
 @dataclass(frozen=True, slots=True)
 class DemoReport:
-    """What the demo did. ``seconds`` by command; ``folder`` is gone unless it was to be kept."""
+    """The result of the demo. ``seconds`` by command; ``folder`` is removed unless it was to be kept."""
 
     folder: Path
     kept: bool
@@ -198,7 +198,7 @@ def run_demo(
     runner: ProcessRunner | None = None,
     max_files: int = MAX_FILES,
 ) -> DemoReport:
-    """Run all of it; raises ``BlobsyncError`` at the first thing that is not as it should be.
+    """Run the whole demo; raises ``BlobsyncError`` at the first unexpected result.
 
     ``folder`` must be new or empty; None takes a temporary one. ``keep`` leaves it and the server behind.
     ``max_files`` limits the data set.
@@ -233,7 +233,7 @@ def _server(
 
 @dataclass
 class _Show:
-    """Runs commands where everybody sees them, and keeps count."""
+    """Runs commands, prints them, and measures their times."""
 
     folder: Path
     environ: Mapping[str, str] = field(repr=False)
@@ -246,7 +246,7 @@ class _Show:
         self.say(f"\n== {text}")
 
     def run(self, place: str, *words: str) -> None:
-        """One command as a user gives it, in the project ``place``; it must succeed."""
+        """Run one command in the project ``place``; it must succeed."""
         shown = shlex.join(["blobsync", *words])
         self.say(f"\n{place}$ {shown}")
         started = time.monotonic()
@@ -256,7 +256,7 @@ class _Show:
             raise BlobsyncError(f"the demo stopped: {shown} ended with exit code {code}")
 
     def ask(self, place: str, *words: str) -> dict[str, Any]:
-        """The ``data`` of one command's JSON answer."""
+        """Run one command with ``--json``; returns its ``data``."""
         shown = shlex.join(["blobsync", *words, "--json"])
         done = self.runner.run(_argv(*words, "--json"), env=self._child_environ(), cwd=self.folder / place)
         if done.returncode:
@@ -273,7 +273,7 @@ class _Show:
         self.checks.append(what)
 
     def _child_environ(self) -> dict[str, str]:
-        # Of the user's shell, whatever would point at another configuration or put a proxy before 127.0.0.1.
+        # Remove variables of the user's shell that point at another configuration or set a proxy for 127.0.0.1.
         kept = {name: value for name, value in self.environ.items() if name != "AML_CONFIG_PATH"}
         return {**kept, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
 

@@ -1,4 +1,4 @@
-"""Which display of its progress a command gets."""
+"""Chooses the progress display of a command."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def choose_listener(console: Console, session: Session, terminal: TextIO | None = None) -> ClosingListener:
-    """A bar where a person watches, lines where a log file does, nothing where it was asked for or for JSON."""
+    """A bar on a terminal, lines in a log file, nothing with ``--quiet`` or ``--json``."""
     if session.quiet or session.json:
         return QuietListener(None if session.quiet else console)
-    # With -v log lines would appear in the middle of a bar.
+    # With -v log lines would interrupt the bar.
     terminal = terminal or sys.stderr
     drawable = terminal.isatty() and session.environ.get("TERM") != "dumb" and not session.verbose
     if drawable:

@@ -90,14 +90,14 @@ def _moment(text: str, now: float) -> float:
     if match := _AGO.fullmatch(text):
         return now - int(match[1]) * _SECONDS[match[2]]
     try:
-        # Without a zone: the user's own.
+        # Without a time zone: local time.
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):
         hint = "write 30m, 12h, 7d, 2w, or a date such as 2026-11-20 or 2026-11-20T10:30"
         raise UsageError(f"--since {text}: not a time", hint=hint) from None
 
 
-# How far the transfer of an entry is, where it runs and tells it.
+# Returns the progress of an entry's transfer, if it is running and reports it.
 _Far = Callable[["TransferEntry"], "RunningTransfer | None"]
 
 
@@ -175,7 +175,7 @@ def _files(receipt: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
 
 
 def _failures(receipt: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """Receipts of older versions have no messages."""
+    """The failures in a receipt. Receipts of older versions have no messages."""
     return [
         {"path": str(each.get("path")), "code": str(each.get("code")), "message": each.get("message")}
         for each in (receipt or {}).get("failures", ())

@@ -1,4 +1,4 @@
-"""``q``, ``qq``, ``qr``, ``qf``, ``logs``, ``summary``, ``blame`` and ``parse``: looking at jobs."""
+"""``q``, ``qq``, ``qr``, ``qf``, ``logs``, ``summary``, ``blame`` and ``parse``: commands that show jobs."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def query(
 
 
 def _facts(records: JobList) -> Result:
-    """What is known of jobs without their logs."""
+    """The facts of jobs without their logs."""
     data = {"jobs": [{**job_data(record), "logs": [], "causes": [], "tail": []} for record in records]}
     return Result(data, (line for record in records for line in job_details(record)))
 
@@ -202,9 +202,9 @@ def parse(session: Session, id: IdArgument) -> Result:
 
 
 def find_jobs(session: Session, *, resized: bool = False) -> Jobs:
-    """The jobs of the project around the current folder, whatever its cluster files say.
+    """The jobs of the project that contains the current folder, whatever its cluster files contain.
 
-    ``resized`` says that the command supports ``-n``.
+    ``resized``: the command supports ``-n``.
     """
     from blobsync.project.open_jobs import open_jobs
 
@@ -216,19 +216,19 @@ def find_jobs(session: Session, *, resized: bool = False) -> Jobs:
 
 
 def note_all(session: Session, sentences: Sequence[str]) -> None:
-    """Warnings and notes, on standard error."""
+    """Show warnings and notes on standard error."""
     for sentence in sentences:
         session.listener.note(sentence)
 
 
 def followed(jobs: Jobs, record: JobRecord, rank: int | None = None) -> Iterator[str]:
-    """Lines as they come; with several logs each line says which rank it is from."""
+    """Log lines as they arrive; with several logs each line names its rank."""
     for line in jobs.follow(record, rank=rank):
         yield f"[{line.rank}] {line.text}" if record.spec.has_many_logs and line.rank is not None else line.text
 
 
 def _told(session: Session, jobs: Jobs, record: JobRecord, rank: int | None) -> Iterator[str]:
-    """The lines of a job, with what it waits for before them and how it ended after them."""
+    """The log lines of a job, after what it waits for and before how it ended."""
     before = jobs.get(record).state
     if before.value in ("Queued", "Preparing"):
         session.listener.note(f"{record.run_id} is {before}; its logs follow when it runs")

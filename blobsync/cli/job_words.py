@@ -1,4 +1,4 @@
-"""Jobs as tables, as paragraphs and as JSON."""
+"""Jobs as tables, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from blobsync.jobs.record import JobRecord
 
 _COMMAND_CHARS = 60
-# On a terminal: what the last column gets at least, and which others go first.
+# On a terminal: the minimum width of the last column, and the order in which other columns are left out.
 _LAST_LEAST = 12
-# Where no column is left to be left out.
+# The minimum width if no other column can be left out.
 _LAST_CUT = 8
 _LEAST_COLUMNS = ("GPUS", "NODES", "TOOK", "FILES", "CLUSTER", "SIZE", "RESULT", "STATUS", "TIME", "USER", "AGE")
-# Of these, the cells are shortened: what is said first stays.
+# Columns whose cells are shortened at the end of a clause.
 _SENTENCES = ("RESULT", "STATUS")
 _SENTENCE_LEAST = 16
-# The narrowest that any column is made.
+# The minimum width of any column.
 _CELL_LEAST = 5
 
 
 def job_data(record: JobRecord) -> dict[str, Any]:
-    """One job for ``--json``; times are ISO 8601 in UTC."""
+    """A job for ``--json``; times are ISO 8601 in UTC."""
     spec, info = record.spec, record.info
     return {
         "job_id": record.run_id,
@@ -60,7 +60,7 @@ def job_data(record: JobRecord) -> dict[str, Any]:
         "started": _iso(info.started),
         "ended": _iso(info.ended),
         "elapsed_seconds": seconds_of(record) if info.started else None,
-        # In hours, as ACT has it.
+        # In hours, as in ACT.
         "elapsedTime": _hours(record) if info.started else None,
         "code_digest": spec.code.digest if spec.code else None,
         "git_commit": spec.code.git_commit or None if spec.code else None,
@@ -96,7 +96,7 @@ def _elastic_data(record: JobRecord) -> dict[str, Any]:
 
 
 def nodes_text(record: JobRecord) -> str:
-    """How many nodes an elastic job has, and is to have."""
+    """The present and the requested number of nodes of an elastic job."""
     changes, spec = record.info.changes, record.spec
     bounds = f"elastic, {spec.min_nodes} to {spec.max_nodes}"
     if not changes:
@@ -105,7 +105,7 @@ def nodes_text(record: JobRecord) -> str:
 
 
 def state_text(record: JobRecord) -> str:
-    """The job's state in a few words; one that nobody confirmed is told as what it is."""
+    """The job's state in a few words; marked if it is unconfirmed."""
     return _sure(record) + (f" ({record.info.exit_code})" if record.info.exit_code else "")
 
 
@@ -117,12 +117,12 @@ def _sure(record: JobRecord) -> str:
 
 
 def job_table(records: Sequence[JobRecord]) -> Iterator[str]:
-    """One line per job under a heading."""
+    """A table of jobs: one line per job below a heading."""
     return table(job_rows(records))
 
 
 def job_rows(records: Sequence[JobRecord]) -> list[tuple[str, ...]]:
-    """The cells of that table, the heading first; names only where a job has one."""
+    """The rows of that table, the heading first; the name column only if a job has a name."""
     named = any(record.spec.name for record in records)
     rows = [("ID", "STATUS", "AGE", "TIME", "CLUSTER", "GPUS", *(["NAME"] if named else []), "COMMAND")]
     for record in records:
@@ -138,9 +138,10 @@ def job_rows(records: Sequence[JobRecord]) -> list[tuple[str, ...]]:
 
 
 def table(rows: Sequence[Sequence[str]], columns: int | None = None) -> Iterator[str]:
-    """Columns as wide as their widest cell; the last one is cut, on a terminal (``columns``) to what is left of it.
+    """Align columns by their widest cells; the last one is cut, on a terminal (``columns``) to the remaining width.
 
-    On a narrow terminal ids are shortened to their ends, which mean the same, and the least columns are left out.
+    On a narrow terminal ids are shortened to their ends, which commands accept, and less important columns are left
+    out.
     """
     columns = columns_of(sys.stdout) if columns is None else columns
     if columns:
@@ -153,7 +154,7 @@ def table(rows: Sequence[Sequence[str]], columns: int | None = None) -> Iterator
 
 
 def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
-    """Of all columns but the last."""
+    """The widths of all columns but the last."""
     return [max(cells(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
 
 
@@ -177,7 +178,7 @@ def _fitted(rows: Sequence[Sequence[str]], columns: int) -> Sequence[Sequence[st
 
 
 def _squeezed(rows: Sequence[Sequence[str]], columns: int) -> Sequence[Sequence[str]]:
-    """Once no column is left to be left out, the widest one is cut, but never what a job is known by."""
+    """If no other column can be left out: cut the widest ones, but never the one that identifies the job."""
     while True:
         widths = _widths(rows)
         most, at = max(((width, at) for at, width in enumerate(widths) if rows[0][at] != "ID"), default=(0, 0))
@@ -191,14 +192,14 @@ def _changed(rows: Sequence[Sequence[str]], at: int, change: Callable[[str], str
 
 
 def _said_in(text: str, room: int) -> str:
-    """As many of its clauses, from the first on, as there is room for."""
+    """As many clauses of a text, from the first on, as fit."""
     while cells(text) > room and ", " in text:
         text = text.rpartition(", ")[0]
     return cut(text, room)
 
 
 def job_details(record: JobRecord) -> Iterator[str]:
-    """What is known of one job, a line for each fact."""
+    """The facts of one job, one per line."""
     info, spec = record.info, record.spec
     facts = [
         ("job", record.run_id + (f" ({spec.name})" if spec.name else "")),
@@ -232,13 +233,13 @@ def job_details(record: JobRecord) -> Iterator[str]:
 
 
 def ssh_line(record: JobRecord) -> str:
-    """The command that opens a shell in a job that waits for people; empty for others, and once it has ended."""
+    """The command that opens a shell in a job submitted with 'ssh'; empty for other jobs, and after its end."""
     waits = record.spec.hold and not record.info.state.is_final
     return entering_command(record.run_id) if waits else ""
 
 
 def cause_lines(findings: Iterable[FoundCause]) -> Iterator[str]:
-    """Each known cause with where it shows and whether another try helps."""
+    """Each known cause with its line in the log and whether another try helps."""
     for finding in findings:
         cause = finding.cause
         again = "; a retry may help" if cause.retriable else ""
@@ -247,7 +248,7 @@ def cause_lines(findings: Iterable[FoundCause]) -> Iterator[str]:
 
 
 def cause_data(findings: Iterable[FoundCause]) -> list[dict[str, Any]]:
-    """The same for ``--json``."""
+    """The causes for ``--json``."""
     return [
         {
             "code": finding.cause.code,
@@ -263,12 +264,12 @@ def cause_data(findings: Iterable[FoundCause]) -> list[dict[str, Any]]:
 
 
 def log_data(fetched: FetchedLogs) -> list[str]:
-    """The paths of the logs that are here."""
+    """The paths of the local logs."""
     return [str(fetched.path(name)) for name in fetched.names]
 
 
 def summary_lines(cluster: str, summary: ClusterSummary) -> Iterator[str]:
-    """What is free."""
+    """The free resources of a cluster."""
     yield f"cluster {cluster}"
     for noun, free, total in (
         ("nodes", summary.nodes_free, summary.nodes_total),
@@ -281,7 +282,7 @@ def summary_lines(cluster: str, summary: ClusterSummary) -> Iterator[str]:
 
 
 def holder_lines(holders: Sequence[Holder]) -> Iterator[str]:
-    """Who holds what, the largest first."""
+    """Who uses the cluster, the largest users first."""
     rows = [("USER", "GPUS", "NODES", "STATUS", "ID", "NAME")]
     for holder in sorted(holders, key=lambda one: (-one.gpus, -one.nodes, one.user)):
         rows.append(
@@ -311,13 +312,13 @@ def _hours(record: JobRecord) -> float | None:
 
 
 def _elapsed(record: JobRecord) -> tuple[str, str]:
-    """How long it ran, runs or waits, as one fact."""
+    """How long it ran, is running or is waiting, as one fact."""
     info = record.info
     if info.ended:
         return "ended", f"{_iso(info.ended)}{f' after {lasted(record)}' if info.started else ''}"
     if info.state.is_final or info.state.value == "Unknown":
         return "ended", ""
-    # A preempted job has a start time although it is waiting.
+    # A preempted job has a start time although it is queued.
     runs = info.started and info.state.value != "Queued"
     return "running for" if runs else "waiting for", lasted(record)
 

@@ -1,6 +1,7 @@
 """``submit``, ``local``, ``resubmit``, ``a``/``abort``, ``ssh`` and ``watch``: the commands that start and stop jobs.
 
-Those that look at jobs are in ``job_views``. With ``-c a,b,c``, ``submit`` uses the first of these clusters that has
+The commands that show jobs are in ``job_views``. With ``-c a,b,c``, ``submit`` uses the first of these clusters that
+has
 enough free GPUs.
 """
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def choose(session: Session, asked: SubmitKeywords) -> Sequence[Candidate]:
-    """Make the chosen cluster the session's, and say why; empty where ``-c`` names one cluster or none."""
+    """Choose a cluster for the session, and say why; empty if ``-c`` names one cluster or none."""
     if session.cluster is None or "," not in session.cluster:
         return ()
     from blobsync.jobspec.describe import SubmitRequest
@@ -57,7 +58,7 @@ def choose(session: Session, asked: SubmitKeywords) -> Sequence[Candidate]:
 
 
 def with_choice(result: Result, choice: Sequence[Candidate]) -> Result:
-    """The answer of ``submit``, with the clusters that were asked."""
+    """The result of ``submit``, with the clusters that were asked."""
     if choice:
         result.data = {**result.data, "choice": [_data(one) for one in choice]}
     return result
@@ -67,7 +68,7 @@ def _data(one: Candidate) -> Mapping[str, Any]:
     return {name: getattr(one, name) for name in ("cluster", "chosen", "needed", "free", "why")}
 
 
-# From the first word that is not our option, everything belongs to the command.
+# From the first word that is no option of submit, everything belongs to the user's command.
 _ENDS_WITH_A_COMMAND = {**SETTINGS["context_settings"], "allow_interspersed_args": False}
 
 IdsArgument = Annotated[list[str], typer.Argument(metavar="ID...", help="Job IDs, their beginnings or ends, or names.")]
@@ -82,7 +83,7 @@ OptionalCommand = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Add all commands that deal with jobs."""
+    """Add all commands for jobs."""
     command(app, "submit", globals_after=False, context_settings=_ENDS_WITH_A_COMMAND)(submit)
     command(app, "local", globals_after=False, context_settings=_ENDS_WITH_A_COMMAND)(local)
     command(app, "resubmit", takes=("cluster", "num_gpu"))(resubmit)
@@ -168,7 +169,7 @@ def _submitted(
 def _of_file(
     session: Session, cmd: list[str] | None, file: Path | None, cluster_file: Path | None, asked: SubmitKeywords
 ) -> tuple[Sequence[str], Jobs]:
-    """The command and the jobs of the project; those of a job file, where one is given."""
+    """The command and the jobs of the project; with ``--file``, those of the job file."""
     if file is None:
         if cluster_file:
             raise UsageError(
@@ -248,7 +249,7 @@ def abort(session: Session, ids: IdsArgument) -> Result:
 
 
 def _code_of(errors: Sequence[BlobsyncError], asked: int) -> int:
-    """Where nothing could be done, the code of what was in the way."""
+    """The exit code: if every job failed, that of the errors."""
     if not errors:
         return ExitCode.DONE
     if len(errors) < asked:
@@ -329,7 +330,7 @@ def watch(
 
 
 def exit_code_of(record: JobRecord) -> int:
-    """What a command that waits for a job ends with: the job's own code, or 1 where it has none."""
+    """The exit code of a command that waits for a job: the job's own, or 1 if it has none."""
     from blobsync.jobspec.spec import State
 
     code = record.info.exit_code
@@ -339,7 +340,7 @@ def exit_code_of(record: JobRecord) -> int:
 
 
 def _accepted(session: Session, submitted: list[Submitted]) -> Result:
-    """One job's answer is that of ``submit``; several are a list."""
+    """The result for one job is that of ``submit``; for several it is a list."""
     if len(submitted) == 1:
         session.listener.note(f"next: blobsync logs {_short(submitted[0].record)} -F")
     answers = [_answer(one.record) for one in submitted]
@@ -348,7 +349,7 @@ def _accepted(session: Session, submitted: list[Submitted]) -> Result:
 
 
 def _short(record: JobRecord) -> str:
-    """What a table of jobs shows of its id."""
+    """The job's id as tables show it."""
     return record.run_id.rpartition("_")[2]
 
 
@@ -367,7 +368,7 @@ def _answer(record: JobRecord) -> dict[str, Any]:
 
 
 def _waited(session: Session, jobs: Jobs, record: JobRecord) -> Result:
-    """Show the job's lines as they come; with --json say only how it ended."""
+    """Print the job's log lines as they arrive; with --json only how it ended."""
     result = Result(_answer(record), live=True, texts=True)
     session.listener.note(f"submitted {record.run_id} {record.ref.url}".rstrip())
 

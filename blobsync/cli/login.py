@@ -1,4 +1,4 @@
-"""``login``: the user's own SAS or account key, in a file of theirs and outside every project."""
+"""``login``: stores the user's own SAS or account key in a file outside every project."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def login(
 
 
 def _demand_kind(account: StorageAccount, kind: str | None) -> None:
-    """Raise ``UsageError`` where the file says that only another kind of credential is used."""
+    """Raise ``UsageError`` if the account file allows only another kind of credential."""
     if kind is not None and account.auth not in (None, kind):
         raise UsageError(
             f"{account.file} says auth: {account.auth}, so no {kind} is used for it",
@@ -79,7 +79,7 @@ def _demand_kind(account: StorageAccount, kind: str | None) -> None:
 def try_login(
     session: Session, account: StorageAccount, given: StoredLogin | None, folder: str
 ) -> tuple[CheckResult, ...]:
-    """What ``given`` (None: the user's identity) allows. Raises ``CredentialError`` where it opens nothing."""
+    """What the login ``given`` (None: the user's identity) allows. Raises ``CredentialError`` if it opens nothing."""
     from blobsync.config.accounts import signed_in
     from blobsync.project.doctor import examine_login
 
@@ -88,13 +88,13 @@ def try_login(
 
 
 def check_lines(checks: Sequence[CheckResult]) -> list[str]:
-    """What was tried, for people."""
+    """The results of the checks as text."""
     shown = [each for each in checks if each.name != "recovery"]
     return [f"  {each.name}: {_MARKS[each.status.value]}: {each.detail}" for each in shown]
 
 
 def check_data(checks: Sequence[CheckResult]) -> list[dict[str, Any]]:
-    """The same for scripts."""
+    """The results of the checks as JSON."""
     return [{"check": each.name, "status": each.status.value, "detail": each.detail} for each in checks]
 
 
@@ -144,7 +144,7 @@ def _one_of(names: Sequence[str]) -> Callable[[str], str]:
 
 
 def given_login(session: Session, account: StorageAccount) -> StoredLogin:
-    """The SAS or key that the user types unseen, or that standard input holds. Raises ``UsageError``."""
+    """Read the SAS or key from a hidden prompt or from standard input. Raises ``UsageError``."""
     from blobsync.config.logins import parse_login
 
     def read(text: str) -> StoredLogin:

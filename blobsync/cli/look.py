@@ -78,7 +78,7 @@ def du(session: Session, paths: OptionalPaths = None) -> Result:
 
 
 def _matching(project: Project, paths: Iterable[str]) -> list[str]:
-    """The paths, and in the place of each pattern what it matches."""
+    """The paths, with each pattern replaced by its matches."""
     from blobsync.base.errors import NothingMatchedError
     from blobsync.project.wildcards import is_pattern, pattern_matches
 
@@ -124,7 +124,7 @@ def resolve(session: Session, paths: PathsArgument) -> Result:
 
 
 def _places(session: Session, paths: list[str]) -> list[Resolution]:
-    """Without ``Project``, which loads everything that transfers need: scripts run this command often."""
+    """Resolve paths without ``Project``, which imports all of the transfer code: scripts run this command often."""
     from blobsync.config.loader import load_cluster
     from blobsync.config.mapping import resolve as find_place
     from blobsync.config.project_root import current_folder, find_project
@@ -179,7 +179,7 @@ def url(
 
 
 def duration(text: str) -> timedelta:
-    """What ``--expiry`` says. Raises ``UsageError``."""
+    """Parse the value of ``--expiry``. Raises ``UsageError``."""
     match = _EXPIRY.fullmatch(text)
     if not match or not int(match[1]):
         raise UsageError(f"--expiry {text}: not a duration", hint="write 30m, 12h, 7d or 2w")
@@ -191,7 +191,7 @@ def _entries(project: Project, paths: Iterable[str], *, recursive: bool) -> Iter
 
     for path in paths:
         found = list_matching(project.list, path, recursive=recursive)
-        # Services differ in whether a level's folders come before its blobs; everything below streams.
+        # Services differ in whether a level's folders come before its blobs; recursive listings are streamed unsorted.
         yield from found if recursive else sorted(found, key=lambda entry: entry.path)
 
 
@@ -206,7 +206,7 @@ def _listing(entries: Iterator[ListingEntry], *, long: bool) -> Result:
 
 
 def entry_data(entry: ListingEntry) -> dict[str, Any]:
-    """One line of ``ls --jsonl``, one item of ``ls --json``. ``md5`` in hexadecimal, times in UTC."""
+    """One line of ``ls --jsonl`` or item of ``ls --json``. ``md5`` in hexadecimal, times in UTC."""
     return {
         "path": entry.path,
         "size": entry.size,

@@ -1,4 +1,4 @@
-"""``blobsync``: from the words of the command line to an exit code."""
+"""``blobsync``: runs a command line and returns the exit code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from blobsync.cli.display import choose_listener
 from blobsync.cli.output import Console, Result, forget_stdout, start_logging
 from blobsync.cli.session import Session
 
-# Typer exports only the most specific parser errors; their base classes cover all of them.
+# Typer exports only the most specific parser errors; their base class covers all of them.
 _PARSER_ERROR: Any = next(base for base in typer.BadParameter.__mro__ if base.__base__ is Exception)
 
 # Everything after these words belongs to the command that the job runs.
@@ -44,9 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     ignore_ctrl_c_alone()
     threading.excepthook = _tell_of_a_thread
     # A plan of a million files is millions of objects that live until the end: scanning all of them for
-    # cycles again and again would cost more than making them. Young garbage is still collected.
+    # cycles again and again would take longer than creating them. Young objects are still collected.
     gc.set_threshold(100_000, 50, 1000)
-    # Nor at the end: Python searches all modules for cycles before it exits, a tenth of a short command's time.
+    # Nor at exit, where Python's search for cycles takes a tenth of a short command's time.
     atexit.register(gc.freeze)
     try:
         hear_ctrl_c()
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return console.fail(LocalFileError(f"{error.filename or 'the output'}: {error.strerror or error}"))
     except ModuleNotFoundError as error:
         return console.fail(_missing(error) or _fault(error, words))
-    except Exception as error:  # noqa: BLE001 - the last place that can turn a bug of ours into an error message
+    except Exception as error:  # noqa: BLE001 - the last place that can turn a bug into an error message
         if is_interrupt(error):
             return console.fail(CommandInterruptedError("interrupted"))
         return console.fail(_fault(error, words))
@@ -118,14 +118,14 @@ def _run(words: Sequence[str], console: Console) -> int:
 def _call(words: Sequence[str], session: Session) -> Any:
     answer = build_app()(in_our_words(words), prog_name="blobsync", standalone_mode=False, obj=session)
     if answer == ExitCode.INTERRUPTED and was_interrupted():
-        # Typer makes an exit code of Ctrl-C, without a word.
+        # Typer converts Ctrl-C to an exit code without a message.
         raise KeyboardInterrupt
     raise_what_was_lost()
     return answer
 
 
 def _tell_of_a_thread(args: threading.ExceptHookArgs) -> None:
-    """Python's default would print the values that an exception quotes."""
+    """Python's default would print values that an exception quotes."""
     from traceback import format_exception
 
     if args.exc_type is not SystemExit:
@@ -133,7 +133,7 @@ def _tell_of_a_thread(args: threading.ExceptHookArgs) -> None:
 
 
 def _usage(error: Any) -> UsageError:
-    """Converts the parser's error to ours."""
+    """Convert the parser's error to ours."""
     path = error.ctx.command_path if getattr(error, "ctx", None) else "blobsync"
     message = error.format_message().rstrip(".")
     word, option = path.rpartition(" ")[2], getattr(error, "option_name", "")
@@ -157,7 +157,7 @@ def _usage(error: Any) -> UsageError:
 
 
 def _missing(error: ModuleNotFoundError) -> BlobsyncError | None:
-    """What blobsync.pyz does not have."""
+    """The error for an Azure package that is not installed; None for any other module."""
     if (error.name or "").partition(".")[0] != "azure":
         return None
     return UsageError(
@@ -180,7 +180,7 @@ def _fault(error: Exception, words: Sequence[str]) -> BlobsyncError:
 
 
 def _wants_json(words: Sequence[str]) -> bool:
-    """Whether ``--json`` is there, as far as can be seen when the rest cannot be parsed."""
+    """Whether ``--json`` is given, as far as can be seen in a command line that cannot be parsed."""
     before, ends = "", False
     for word in words:
         if word == "--json":

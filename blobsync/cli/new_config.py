@@ -1,4 +1,4 @@
-"""``config new``: a short dialogue on a terminal, options in a script, examples to fill in without either."""
+"""``config new``: a dialogue on a terminal, options in a script, examples to fill in without either."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# While the container is not known yet.
+# Placeholder while the container is unknown.
 _ANY_CONTAINER = "container"
 _KINDS = ("sas", "key", "identity")
 
@@ -72,7 +72,7 @@ def config_new(
 
 
 class _Manner(NamedTuple):
-    """Options about the login."""
+    """Options for the login."""
 
     stdin: bool
     create: bool
@@ -80,7 +80,7 @@ class _Manner(NamedTuple):
 
 
 def _settled(session: Session, answers: StorageAnswers, manner: _Manner) -> Result:
-    """Try the answers, ask again what does not work, and write the files."""
+    """Check the answers, ask again for those that do not work, and write the files."""
     refused = False
     while True:
         place = _demand_room(session, answers)
@@ -124,7 +124,7 @@ def _answers(
     cluster = session.cluster or DEFAULT_CLUSTER
     here = Path.cwd().name
     if account is None and container is None:
-        # Before the first question: files that are there would make all answers useless.
+        # Before the first question: existing files would make all answers useless.
         _demand_new(cluster)
         return _dialogue(session, StorageAnswers("", "", "", folders=folder_names(folders), base=here, cluster=cluster))
     if not account:
@@ -150,7 +150,7 @@ def _kind(word: str) -> str:
 
 
 def _dialogue(session: Session, before: StorageAnswers) -> StorageAnswers:
-    """Asks for everything; what was answered ``before`` is offered again."""
+    """Ask for everything; the answers in ``before`` are the defaults."""
     from blobsync.config.scaffold import base_folder, folder_names, split_account
 
     def account(text: str) -> tuple[StorageAnswers, str | None]:
@@ -192,7 +192,7 @@ def _demand_new(cluster: str) -> None:
 
 
 def _account_of(answers: StorageAnswers, session: Session) -> StorageAccount:
-    """The account, by the rules of account files. Raises ``UsageError``: no file is to blame yet."""
+    """The account, by the rules of account files. Raises ``UsageError``, since no file exists yet."""
     from blobsync.config.accounts import AccountFile
     from blobsync.config.scaffold import account_file, account_values
     from blobsync.config.yaml_lines import Document
@@ -216,8 +216,8 @@ def _demand_room(session: Session, answers: StorageAnswers) -> StorageAccount:
 
 
 def _login_for(session: Session, account: StorageAccount, *, stdin: bool, anew: bool) -> StoredLogin | None:
-    """The one that is stored already, or what the user gives (``anew``: only that); None for an identity, and where
-    nobody can be asked."""
+    """The stored login, or the one that the user gives (``anew``: only that); None for an identity, or if the user
+    cannot be asked."""
     from blobsync.config.logins import load_login
 
     if account.auth == "identity":
@@ -233,14 +233,14 @@ def _login_for(session: Session, account: StorageAccount, *, stdin: bool, anew: 
 def _tried(
     session: Session, account: StorageAccount, given: StoredLogin | None, base: str, *, create: bool
 ) -> tuple[CheckResult, ...]:
-    """What the login allows there. Raises ``CredentialError`` or ``StorageError``."""
+    """What the login allows in the container. Raises ``CredentialError`` or ``StorageError``."""
     from blobsync.config.accounts import signed_in
     from blobsync.store.connect import connect
 
     try:
         return try_login(session, account, given, base)
     except CredentialError as error:
-        # The file that would be to blame is not written yet.
+        # The file that the message names is not written yet.
         said = error.message.removeprefix(f"{account.file}: ")
         raise CredentialError(said, hint="check what you gave" if given else error.hint) from error
     except ContainerNotFoundError as error:
@@ -267,7 +267,7 @@ def _yes(word: str) -> bool:
 
 
 def _is_to_change(session: Session, error: BlobsyncError) -> bool:
-    """What to do about a login that does not work: True for other answers, False to write the files anyway."""
+    """Ask what to do about a login that does not work: True for other answers, False to write the files anyway."""
     session.listener.note(error.message + (f" ({error.hint})" if error.hint else ""))
 
     def read(word: str) -> bool:
@@ -292,7 +292,7 @@ def _written(
     from blobsync.config.scaffold import first_files, ignore_data, write_files
 
     files, root = first_files(answers), Path.cwd()
-    # A link out of the project is refused here already, before anything is written.
+    # Refuse a link out of the project before anything is written.
     ignored = ignore_data(root, answers.folders, session.environ)
     write_files(root, files)
     if given is not None:

@@ -1,4 +1,4 @@
-"""The global options, and how a function becomes a command that accepts them.
+"""The global options, and the decorator that makes a function a command that accepts them.
 
 They go before the command word, and for most commands also after it:
 ``blobsync -c eu -f we3v32 u data/voc20`` and ``blobsync u data/voc20 -c eu -f we3v32`` are the same.
@@ -91,8 +91,8 @@ _GLOBALS: tuple[OptionRow, ...] = (
 )
 CommandFunction = Callable[..., Result]
 
-# What a command does with the options of the cluster. All are accepted after each word, as before it, but help and
-# completion show only those that have a meaning there.
+# Which cluster options have a meaning for a command. All are accepted before and after each command, but help and
+# completion show only these.
 ONE_CLUSTER = ("cluster", "param")
 TWO_CLUSTERS = ("cluster", "from_cluster", "param")
 ITS_NAME = ("cluster",)
@@ -101,7 +101,7 @@ _FOR_ALL = ("json", "verbose", "quiet", "color", "log_file", "timings")
 
 
 class Bundle(NamedTuple):
-    """Options that several commands share; ``build`` makes one value of theirs, passed as ``name``."""
+    """Options that several commands share; ``build`` converts them to one value, passed as ``name``."""
 
     name: str
     rows: tuple[OptionRow, ...]
@@ -120,9 +120,9 @@ def command(
 ) -> Callable[[CommandFunction], CommandFunction]:
     """Register ``function(session, ...) -> Result`` as the command ``name``.
 
-    ``globals_after`` False keeps the global options before the word: for commands that end with another
+    ``globals_after`` False accepts the global options only before the command: for commands that end with another
     command line. ``looks``: the command changes nothing, and says so on Ctrl-C. ``takes`` are the global options that
-    mean something to it, besides those of all commands. The function itself is unchanged.
+    have a meaning for it, besides those of all commands. The function itself is unchanged.
     """
 
     def register(function: CommandFunction) -> CommandFunction:
@@ -134,7 +134,7 @@ def command(
 
 
 def _only_looking(function: CommandFunction) -> CommandFunction:
-    """Also while the lines of its answer are printed: producing them may be the work."""
+    """Convert Ctrl-C also while the answer is printed, since producing its lines may be the work."""
 
     @wraps(function)
     def run(session: Session, **values: Any) -> Result:
@@ -147,7 +147,7 @@ def _only_looking(function: CommandFunction) -> CommandFunction:
 
 
 def _rows(takes: Collection[str]) -> tuple[OptionRow, ...]:
-    """The global options as they stand after a word."""
+    """The global options as accepted after a command."""
     return tuple(row if row[0] in (*takes, *_FOR_ALL) else _unseen(row) for row in _GLOBALS)
 
 
@@ -187,7 +187,7 @@ def _with_session(
 
 
 def _asking(session: Session, act: Callable[[], Result]) -> Result:
-    """A state folder that is not trusted yet is asked about; few commands ever need that code."""
+    """Run ``act``; ask if the state folder is not trusted yet. Few commands ever need that code."""
     try:
         return act()
     except UntrustedStateError as error:
@@ -198,7 +198,7 @@ def _asking(session: Session, act: Callable[[], Result]) -> Result:
 
 
 def _inside_project(paths: list[str]) -> list[str]:
-    """Python sees the current folder without symlinks, the shell's $PWD has them: both mean the same project."""
+    """Make paths relative to the project, whether the current folder has symlinks ($PWD) or not (Python)."""
     from blobsync.config.loader import inside_project
     from blobsync.config.project_root import current_folder, find_project
 
@@ -211,7 +211,7 @@ def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empt
 
 
 def _signed(function: Callable[..., Any], parameters: Sequence[inspect.Parameter], doc: str | None) -> Any:
-    """Typer builds a command from the signature, the annotations and the docstring."""
+    """Set what Typer builds a command from: the signature, the annotations and the docstring."""
     keyword = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
     function.__signature__ = inspect.Signature(keyword)  # type: ignore[attr-defined]
     function.__annotations__ = {each.name: each.annotation for each in keyword}

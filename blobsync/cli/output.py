@@ -6,7 +6,7 @@ With ``--json`` the answer is one document, even if the command fails:
     {"blobsync": 1, "command": [...], "status": "success|partial|error|cancelled", "exit_code": N,
      "data": {...}, "errors": [{"code", "message", "hint", "path"}]}
 
-The colour of a line depends on how it begins, so that no command chooses colours.
+The beginning of a line determines its colour, so that no command chooses colours.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _HEADING = re.compile(r"[a-z][^:]*:$")
 
 
 def wants_color(choice: str | None, environ: Mapping[str, str], stream: TextIO) -> bool:
-    """Whether a stream gets colours: ``--color``, else a terminal without ``NO_COLOR`` (https://no-color.org).
+    """Whether to use colours: ``--color``, else on a terminal without ``NO_COLOR`` (https://no-color.org).
 
-    Raises ``UsageError`` for another word.
+    Raises ``UsageError`` for another value.
     """
     if choice not in (None, *CHOICES):
         raise UsageError(f"--color {choice}: not one of {', '.join(CHOICES)}")
@@ -58,7 +58,7 @@ def wants_color(choice: str | None, environ: Mapping[str, str], stream: TextIO) 
 
 
 def painted(line: str) -> str:
-    """A line of an answer; its text is the same."""
+    """A line of an answer with colours; its text is unchanged."""
     found = _STATE.match(line) or _FIRST.match(line)
     if found and found[2] in _WORDS:
         return f"{found[1]}{_WORDS[found[2]]}{found[2]}{_OFF}{line[found.end(2) :]}"
@@ -66,17 +66,17 @@ def painted(line: str) -> str:
 
 
 def painted_error(text: str) -> str:
-    """The name in front of an error."""
+    """The program's name before an error, with colours."""
     return f"{_RED}{text}{_OFF}"
 
 
 VERSION = 1
-# Stands before what is said on standard error.
+# Comes before messages on standard error.
 _NAME = "blobsync:"
-# How many kinds of failures are told on a terminal; --json lists all failures.
+# Maximum number of kinds of failures on a terminal; --json lists all failures.
 SHOWN_GROUPS = 20
 
-# What a document says of how it ended.
+# The values of ``status`` in a document.
 STATUSES = ("success", "partial", "error", "cancelled")
 _STATUS: Mapping[int, str] = {ExitCode.DONE: "success", ExitCode.PARTIAL: "partial", ExitCode.INTERRUPTED: "cancelled"}
 
@@ -85,13 +85,13 @@ _STATUS: Mapping[int, str] = {ExitCode.DONE: "success", ExitCode.PARTIAL: "parti
 class Result:
     """The result of a command.
 
-    ``data`` is the JSON answer, ``lines`` the same for people (an iterator is printed as it comes).
-    ``failures`` are the files, jobs or checks that failed. ``live`` lines come slowly and are flushed one by one;
-    ``interrupted`` is the error for Ctrl-C while they come. ``reveals``: the answer is a secret that was asked for;
-    everything else is redacted. ``wraps``: the lines are sentences, which break at blanks where a terminal is narrow;
-    commands to copy, names and texts of others do not. ``texts``: the lines are those of a program, with its tabs.
-    ``body`` are bytes that go to standard output as they are, in place of lines. ``then`` goes on after the answer was
-    shown, until it returns the exit code.
+    ``data`` is the JSON answer, ``lines`` the same for people (an iterator is printed as it is produced).
+    ``failures`` are the files, jobs or checks that failed. ``live`` lines are produced slowly and flushed one by one;
+    ``interrupted`` is the error for Ctrl-C meanwhile. ``reveals``: the answer is a secret that the user asked for;
+    everything else is redacted. ``wraps``: the lines are sentences, which are wrapped on a narrow terminal;
+    commands to copy, names and texts of others are not. ``texts``: the lines are a program's output, with its tabs.
+    ``body`` is bytes for standard output, instead of lines. ``then`` is called after the answer was
+    shown, and returns the exit code.
     """
 
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -108,18 +108,18 @@ class Result:
 
 
 class PhaseTimes(Protocol):
-    """Knows where the time of a command went."""
+    """Measures where the time of a command goes."""
 
     def answers(self) -> None:
-        """The work is done; printing begins."""
+        """Call when the work is done and printing begins."""
         ...
 
     def spans(self) -> Sequence[tuple[str, float]]:
-        """Each phase, with its seconds."""
+        """The phases, with their seconds."""
         ...
 
     def sentence(self) -> str:
-        """The same in words."""
+        """The phases as a sentence."""
         ...
 
 
@@ -144,7 +144,7 @@ class Console:
         self._err = err or sys.stderr
 
     def choose_colors(self, choice: str | None, environ: Mapping[str, str]) -> None:
-        """As ``--color`` says. Raises ``UsageError`` for another word."""
+        """Apply ``--color``. Raises ``UsageError`` for an invalid value."""
         self._color_out = wants_color(choice, environ, self._out)
         self._color_err = wants_color(choice, environ, self._err)
 
@@ -178,14 +178,14 @@ class Console:
         return int(result.exit_code)
 
     def _tell_failures(self, failures: Sequence[FileFailure | BlobsyncError]) -> None:
-        """Those of a kind are told as one."""
+        """Print failures of the same kind as one."""
         if not failures:
             return
         from blobsync.plan.failure_groups import grouped
 
         groups = grouped(failures)
         shown = groups[:SHOWN_GROUPS]
-        # A hint that the next one has, too, is for both.
+        # A hint that the next group has, too, is printed once for both.
         for group, following in zip_longest(shown, shown[1:]):
             count = f"{count_text(group.total, 'file')}: " if group.paths else ""
             rows = [*group.paths, *([f"and {group.more:,} more; --json lists them all"] if group.more else [])]
@@ -201,13 +201,13 @@ class Console:
         else:
             self._out.flush()
             if error.exit_code == ExitCode.INTERRUPTED and self._err.isatty():
-                # The terminal has printed ^C where the message should begin.
+                # Return to the beginning of the line, after the ^C that the terminal has printed.
                 self._err.write("\r")
             self.say(error.message, error.hint, wrong=True)
         return int(error.exit_code)
 
     def say(self, text: str, hint: str | None = None, *, wrong: bool = False, rows: Sequence[str] = ()) -> None:
-        """One sentence on standard error, with the files of ``rows`` below it; ``wrong``: it tells of a failure."""
+        """Print one sentence on standard error, and the files ``rows`` below it; ``wrong``: it is about a failure."""
         columns = columns_of(self._err)
         shown = wrapped(f"{_NAME} {printable(redact(text))}", columns)
         if wrong and self._color_err:
@@ -241,7 +241,7 @@ def _error(error: FileFailure | BlobsyncError) -> dict[str, str | None]:
 
 
 def _details(error: BlobsyncError) -> list[dict[str, str | None]]:
-    """The message names only the first few; a script gets all."""
+    """All files or problems of an error; the message names only the first few."""
     names = error.names if isinstance(error, UnsafeNamesError) else ()
     return [
         {"code": error.code, "message": redact(f"{name!r} {why}"), "hint": None, "path": redact_answer(name)}
@@ -250,8 +250,8 @@ def _details(error: BlobsyncError) -> list[dict[str, str | None]]:
 
 
 def printable(text: str, *, tabs: bool = False) -> str:
-    """Shows control characters of hostile names as their escapes, tabs too unless they are part of a text; names that
-    are not UTF-8 stay readable."""
+    """Escape control characters of hostile names, and tabs unless they are part of a text; names that are not UTF-8
+    stay readable."""
     kept = "\t" if tabs else ""
     shown = "".join(char if char.isprintable() or char == kept else ascii(char)[1:-1] for char in text)
     return shown if shown.isascii() else shown.encode("utf-8", "backslashreplace").decode()
@@ -260,12 +260,12 @@ def printable(text: str, *, tabs: bool = False) -> str:
 def start_logging(verbose: int, file: str | None = None, command: Sequence[str] = ()) -> None:
     """``-v`` shows each decision, ``-vv`` each request and command line, on standard error, without secrets.
 
-    ``file`` gets all of it in any case, behind what it has already. Raises ``LocalFileError``.
+    ``file`` always gets all of it, appended. Raises ``LocalFileError``.
     """
     import logging
 
     class WithoutSecrets(logging.Formatter):
-        """The whole record, tracebacks included."""
+        """Redacts the whole record, including tracebacks."""
 
         def format(self, record: logging.LogRecord) -> str:
             return redact(super().format(record))
@@ -289,5 +289,5 @@ def start_logging(verbose: int, file: str | None = None, command: Sequence[str] 
 
 
 def forget_stdout() -> None:
-    """For when the reader of a pipe is gone: writes nothing more, and avoids an error at exit."""
+    """Discard further output after the reader of a pipe has ended, which avoids an error at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""``outputs``: what a job has written, on whatever platform it is."""
+"""``outputs``: the files that a job has written, on any platform."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def outputs(
 
 
 def _links(found: JobOutputs, valid: timedelta) -> tuple[list[str | None], list[UsageError]]:
-    """One for each file, and why some have none."""
+    """A link for each file, and the reasons why some have none."""
     links: list[str | None] = []
     failures: list[UsageError] = []
     for one in found.files:
@@ -95,7 +95,7 @@ def _file_data(one: OutputFile, link: str | None) -> dict[str, Any]:
 
 
 def _downloaded(session: Session, found: JobOutputs) -> Result:
-    """Files on a disk are copied from there; the others come as ``d`` of these paths, through the job's cluster."""
+    """Copy files that are on a disk; the others are downloaded as by ``d``, through the job's cluster."""
     from blobsync.cli.reports import result_data, result_lines
     from blobsync.jobs.outputs import demand_mapped
 
@@ -125,7 +125,7 @@ def _downloaded(session: Session, found: JobOutputs) -> Result:
 
 
 def _of_d(hint: str | None, plan: TransferPlan) -> str | None:
-    """This command has none of the options that settle what is left; ``d`` of the same paths has them."""
+    """Name ``d`` in the hint: this command does not have the options that the hint recommends."""
     return f"{hint}: options of '{plan.command}'" if hint and "--" in hint else hint
 
 

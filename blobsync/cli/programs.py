@@ -60,7 +60,7 @@ def doctor(session: Session) -> Result:
 
 
 def _findings(session: Session) -> Iterator[tuple[str, CheckResult]]:
-    """Each cluster's findings; what was found for one cluster already is not told again for the next."""
+    """The findings of each cluster; a finding of several clusters is listed once."""
     from blobsync.base.check_results import failed_check
     from blobsync.config.loader import cluster_names, load_cluster
     from blobsync.config.project_root import CLUSTER_VARIABLE, current_folder, find_project

@@ -36,17 +36,17 @@ _SHOWN = 10
 
 
 def files_shown(*, quiet: bool, full: bool) -> int:
-    """How many files of each kind are listed: all of them with ``--full``, none with ``-q``."""
+    """How many files of each kind to list: all of them with ``--full``, none with ``-q``."""
     return sys.maxsize if full else 0 if quiet else _SHOWN
 
 
 def more_line(count: int, what: str = "", *, full: str = "--full") -> str:
-    """The line for the ``count`` files that are not listed; ``full`` is the option that lists them."""
+    """The line for ``count`` files that are not listed; ``full`` is the option that lists them."""
     return f"  ... and {count:,} more{what}, {full} shows all"
 
 
 def plan_data(plan: TransferPlan, records: Path | None = None) -> dict[str, Any]:
-    """``data`` of ``plan`` and ``--dry-run``; ``records`` is the file that has the actions, if the document has not."""
+    """``data`` of ``plan`` and ``--dry-run``; ``records`` is the file with the actions, if the document omits them."""
     data = _counts(plan) | {
         "bytes_planned": plan.bytes_to_transfer,
         "bytes_on_record": plan.bytes_on_record,
@@ -68,7 +68,7 @@ def plan_data(plan: TransferPlan, records: Path | None = None) -> dict[str, Any]
 
 
 def result_data(result: TransferResult, seconds: float) -> dict[str, Any]:
-    """``data`` of ``u``, ``d`` and ``apply``, which took so many seconds."""
+    """``data`` of ``u``, ``d`` and ``apply``; ``seconds`` is how long the command took."""
     return _counts(result.plan) | {
         "transferred": result.transferred,
         "verified": result.verified,
@@ -83,7 +83,7 @@ def result_data(result: TransferResult, seconds: float) -> dict[str, Any]:
 
 
 def detached_data(plan: TransferPlan, record: JobRecord) -> dict[str, Any]:
-    """``data`` of a transfer that was left to its job."""
+    """``data`` of a transfer that continues in its job."""
     return {
         "job_id": record.run_id,
         "backend": record.backend,
@@ -154,7 +154,7 @@ def deletion_lines(plan: TransferPlan, shown: int) -> Iterator[str]:
 
 
 def _plan_line(plan: TransferPlan, part: PlanPart, action: FileAction) -> str:
-    # JSON has the full name; here the heading says what it means.
+    # JSON has the full name; here the heading explains it.
     word = "newer" if action.action is Action.NEWER_AT_DESTINATION else verb(plan, action)
     aside = f", and the other version as {action.aside}" if action.aside else ""
     there = f", {size_text(action.on_record)} of it are there" if action.on_record else ""
@@ -168,8 +168,8 @@ def _goes_both_ways(plan: TransferPlan) -> bool:
 
 
 def plan_summary(plan: TransferPlan, *, verbose: bool) -> str:
-    """What would move, and what would not; which engine would move it and why, if that is another than the direct one,
-    or ``verbose``."""
+    """What would and what would not move; the engine and its reason, if it is not the direct engine, or with
+    ``verbose``."""
     moving = count_text(plan.files_to_transfer, "file")
     word = "move" if _goes_both_ways(plan) else VERBS[plan.route]
     there = f", of which {size_text(plan.bytes_on_record)} are there already" if plan.bytes_on_record else ""
@@ -184,14 +184,14 @@ def plan_summary(plan: TransferPlan, *, verbose: bool) -> str:
 
 
 def _processes(plan: TransferPlan) -> str:
-    """Only where there are more than the one that everybody expects, or where somebody asked for it."""
+    """The number of processes, if there are several or if the user asked for it."""
     if plan.spread is not None or (plan.processes.count == 1 and plan.options.processes is None):
         return ""
     return f". Processes: {plan.processes.count}, {plan.processes.why}"
 
 
 def _nodes(plan: TransferPlan) -> str:
-    """Where the plan is spread, how."""
+    """How the plan is spread over nodes, if it is."""
     if plan.spread is None:
         return ""
     each = plan.spread.workers_per_node
@@ -201,13 +201,13 @@ def _nodes(plan: TransferPlan) -> str:
 
 
 def _way(plan: TransferPlan) -> str:
-    """Of a copy: whether its bytes pass through this machine."""
+    """Whether the bytes of a copy pass through this machine."""
     if plan.route in (Route.UPLOAD, Route.DOWNLOAD) or not plan.bytes_to_transfer:
         return ""
     return " through this machine" if plan.engine.name == "relay" else " server to server, 0 B through this machine"
 
 
-# What needs attention comes last, next to the counts.
+# What needs attention comes last, close to the counts.
 _ORDER = (
     *(Action.UNCHANGED, Action.TRANSFER, Action.ADOPT, Action.DELETE),
     *(Action.SKIP, Action.NEWER_AT_DESTINATION, Action.CONFLICT),
@@ -222,7 +222,7 @@ _OTHERS = (
 
 
 def result_lines(result: TransferResult, seconds: float) -> Iterator[str]:
-    """What happened, in a command that took so many seconds."""
+    """What happened; ``seconds`` is how long the command took."""
     plan = result.plan
     newer = plan.count(Action.NEWER_AT_DESTINATION)
     paths = (part.shown(action) for part, action in plan.each() if action.action is Action.NEWER_AT_DESTINATION)
@@ -288,13 +288,13 @@ def verify_lines(reports: Sequence[VerifyReport], shown: int) -> Iterator[str]:
 
 
 def verify_code(reports: Sequence[VerifyReport]) -> ExitCode:
-    """What all PATHs have in common; else ``PARTIAL``."""
+    """The exit code if all PATHs have the same; else ``PARTIAL``."""
     codes = {report.exit_code for report in reports}
     return codes.pop() if len(codes) == 1 else ExitCode.PARTIAL
 
 
 def _verify_counts(reports: Sequence[VerifyReport]) -> dict[str, int]:
-    """How many files of each class, in the order of the classes."""
+    """The number of files of each class, in the order of the classes."""
     from blobsync.project.verify import CLASSES
 
     found: Counter[str] = Counter()

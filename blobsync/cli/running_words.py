@@ -1,4 +1,4 @@
-"""Transfers under way, as ``status`` and ``history`` tell of them."""
+"""Running transfers, in the words of ``status`` and ``history``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from blobsync.base.amounts import count_text, duration_text
 if TYPE_CHECKING:
     from blobsync.project.running import RunningTransfer
 
-# Seconds after which a transfer that tells nothing new is said to be silent.
+# Seconds without an update after which a transfer is reported as silent.
 _SILENT = 15.0
-# How many of them one line names.
+# Maximum number of transfers that one line names.
 _NAMED = 3
 
 
 def so_far(running: RunningTransfer) -> str:
-    """``43 %, 2 min left``."""
+    """The progress: ``43 %, 2 min left``."""
     told = running.progress
     words = ["planning" if running.planning else "", f"{int(told.share * 100)} %" if told.files_expected else ""]
     words.append("" if running.planning or told.phase == "moving" else told.phase)
@@ -29,12 +29,12 @@ def so_far(running: RunningTransfer) -> str:
 
 
 def progress_data(running: RunningTransfer) -> dict[str, Any]:
-    """Its numbers, and when they were told."""
+    """The numbers of the progress, and their time."""
     return {**asdict(running.progress), "told": utc_text(running.told)}
 
 
 def running_data(running: RunningTransfer) -> dict[str, Any]:
-    """One that runs, as JSON."""
+    """A running transfer as JSON."""
     known = {name: getattr(running, name) for name in ("id", "kind", "planning", "command", "user", "host", "pid")}
     return {
         **known,
@@ -45,7 +45,7 @@ def running_data(running: RunningTransfer) -> dict[str, Any]:
 
 
 def running_line(running: Sequence[RunningTransfer]) -> str:
-    """All that run, in one line."""
+    """All running transfers, in one line."""
     named = [
         f"{each.kind} {' '.join(each.paths[:_NAMED]) or 'of all folder entries'} ({so_far(each) or 'starting'})"
         for each in running[:_NAMED]
@@ -55,5 +55,5 @@ def running_line(running: Sequence[RunningTransfer]) -> str:
 
 
 def utc_text(seconds: float) -> str:
-    """A moment (seconds since 1970) in ISO 8601."""
+    """A time (seconds since 1970) in ISO 8601."""
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")

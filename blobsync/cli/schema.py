@@ -1,4 +1,4 @@
-"""``schema``: what a command prints with ``--json``, as a JSON schema."""
+"""``schema``: prints the JSON schema of a command's ``--json`` output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from blobsync.cli.session import Session
 
 
 def complete_documented(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """The commands that print a document; of a group that is typed already, its words."""
+    """The commands that print a document; after the name of a group, its subcommands."""
     from blobsync.cli.documents.schemas import answers
 
     typed = " ".join([*(ctx.params.get("words") or ()), ""])
@@ -61,7 +61,7 @@ def schema(
 
 
 def _main_name(word: str) -> str:
-    """``u`` for ``upload``."""
+    """The main name of a command: ``u`` for ``upload``."""
     from blobsync.cli.app import SECTIONS
 
     names = (each.names for _, words in SECTIONS for each in words)

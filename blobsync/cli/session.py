@@ -1,4 +1,4 @@
-"""What every command gets: the global options, and the project that they choose."""
+"""The session of a command: the global options, and the project that they choose."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 _NAMES = "use the name of a file in aux_data/aml/, without .yaml; omit the option for the default"
 
 
-# Secrets that a killed run on this machine left; cheap to look for, and rare.
+# Secrets that a killed run left on this machine; rare, and cheap to look for.
 SECRETS_PATTERN = ".blobsync/state-*/jobs/*/secrets.json"
 
 
 @dataclass(slots=True)
 class Session:
-    """The global options of one call, wherever on the command line they stood.
+    """The global options of one command line, before or after the command.
 
-    ``started`` is called with the session once all of them are known; ``began`` is the monotonic time in
-    seconds at which the command began; ``words`` are the command line, without secrets; ``held`` is closed with the
-    command, however that ends.
+    ``started`` is called with the session when all of them are known; ``began`` is the monotonic time in
+    seconds at which the command began; ``words`` are the command line, without secrets; ``held`` is closed when the
+    command ends, however it ends.
     """
 
     cluster: str | None = None
@@ -52,7 +52,7 @@ class Session:
     held: ExitStack = field(default_factory=ExitStack, repr=False)
 
     def merge(self, options: Mapping[str, Any]) -> None:
-        """Options after the command word win over those before it.
+        """Options after the command override those before it.
 
         Raises ``UsageError`` for an empty cluster name: an unset variable in a script must not select the default
         cluster.
@@ -80,10 +80,10 @@ class Session:
     def project(
         self, *, copies: bool = False, cluster: str | None = None, changes: Mapping[str, Any] | None = None
     ) -> Project:
-        """The project around the current folder, through the chosen cluster.
+        """The project that contains the current folder, with the chosen cluster.
 
-        ``copies``: the command accepts ``-f``; ``cluster`` is another cluster than that of ``-c``; ``changes`` are made
-        to its file before those of ``-p``. Raises ``ConfigError`` and ``UsageError``; the files' warnings go to the
+        ``copies``: the command accepts ``-f``; ``cluster`` replaces the one of ``-c``; ``changes`` are applied
+        to its file before those of ``-p``. Raises ``ConfigError`` and ``UsageError``; warnings of the files go to the
         listener.
         """
         from blobsync.project.api import Project
@@ -101,14 +101,14 @@ class Session:
         if any(project.root.glob(SECRETS_PATTERN)):
             from blobsync.backends.local.run_files import remove_dead_secrets
 
-            # Who uses the state folder says what is wrong with it; other commands do without.
+            # Commands that use the state folder report what is wrong with it; the others do without.
             with suppress(UntrustedStateError):
                 remove_dead_secrets(project.state.root / "jobs")
         self.warn(project.cluster, project.from_cluster)
         return project
 
     def warn(self, *clusters: Cluster | None) -> None:
-        """Show the warnings of the configuration files: each once per command, some only once a day."""
+        """Show the warnings of the configuration files: each once per command, some at most once a day."""
         from blobsync.base.daily_warnings import DailyWarning, told_today
 
         seen: set[str] = set()

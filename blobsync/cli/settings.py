@@ -1,4 +1,4 @@
-"""Commands of ``config`` that check and trust, and ``emulator``; all words of ``config`` are registered here."""
+"""Commands of ``config`` that check and trust, and ``emulator``; registers all commands of ``config``."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def config_check(session: Session) -> Result:
 
 
 class _Found(NamedTuple):
-    """A file, with what every transfer that needs it would be refused with, and what submit would be."""
+    """A file, with the errors that transfers that need it would raise, and those of submit."""
 
     item: CheckedFile
     transfers: Sequence[BlobsyncError]
@@ -73,7 +73,7 @@ class _Found(NamedTuple):
 
 
 def _chosen(session: Session) -> list[ClusterChoice]:
-    """The clusters that -c and -f name; none: all."""
+    """The clusters of -c and -f; empty for all."""
     from blobsync.config.check import ClusterChoice
 
     overrides = session.overrides()
@@ -100,13 +100,13 @@ def _refused(item: CheckedFile, environ: Mapping[str, str]) -> tuple[Sequence[Bl
 
 
 def _warnings(found: _Found, told: Sequence[str]) -> list[str]:
-    """What is no mistake of the file: what is odd, and what would be refused and nothing else reports."""
+    """Problems that are no errors of the file: oddities, and refusals that nothing else reports."""
     item = found.item
     known = [*item.warnings, *told]
     new = [
         error for error in found.submit if not any(getattr(error, "detail", error.message) in text for text in known)
     ]
-    # An account's own file tells what is wrong with it.
+    # Problems of an account are reported with its own file.
     usable = [] if item.cluster else found.transfers
     return (
         list(item.warnings)
@@ -270,7 +270,7 @@ def emulator_start(
 
 
 def _write_port(session: Session, emulator: Emulator) -> tuple[str, ...]:
-    """Into the project around the current folder, if there is one, and if its files hold this emulator's key."""
+    """Write the port into the project of the current folder, if there is one whose files have this emulator's key."""
     from blobsync.base.errors import ConfigError
     from blobsync.config.account_files import account_file_names
     from blobsync.config.project_root import current_folder, find_project

@@ -1,4 +1,4 @@
-"""``status``: the whole project in one screen."""
+"""``status``: the whole project on one screen."""
 
 from __future__ import annotations
 

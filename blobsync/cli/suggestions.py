@@ -1,4 +1,4 @@
-"""The command that a word most likely meant: one of ours with other letters, or what other tools call it."""
+"""Suggests the command for an unknown word: a misspelt one, or the equivalent of another tool's command."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# Words of rsync, cp, git, rclone, DVC, azcopy, aws, gsutil, scp, Slurm, kubectl and docker, by ours. Those of the
+# Commands of rsync, cp, git, rclone, DVC, azcopy, aws, gsutil, scp, Slurm, kubectl and docker, by ours. Names in the
 # command table need no line here.
 OTHER_TOOLS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("push", "put", "send", "add", "import", "publish"), ("u",)),
@@ -36,7 +36,7 @@ OTHER_TOOLS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("auth", "signin", "credentials", "logout"), ("login",)),
     **dict.fromkeys(("install", "update", "upgrade"), ("azcopy install",)),
     **dict.fromkeys(("azurite", "server"), ("emulator start",)),
-    # Of `az batchai` and the ancestors' own tools; what belongs to a job is never answered with a word for data.
+    # Of `az batchai` and the predecessors' tools; job commands never lead to a data command.
     **dict.fromkeys(("job create", "job run", "job submit", "experiment create"), ("submit",)),
     **dict.fromkeys(("job stream", "job file", "job logs", "stream", "job tail"), ("logs",)),
     **dict.fromkeys(("job list", "job show", "job wait", "check_status", "job check_status", "status_check"), ("q",)),
@@ -53,24 +53,24 @@ OTHER_TOOLS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("storage file list", "storage blob list"), ("ls",)),
     **dict.fromkeys(("workspace", "workspace create", "file-server", "file-server create"), ("config new",)),
 }
-# The longest of them.
+# The number of words of the longest one.
 _MOST_WORDS = 3
 
 
-# So many commands that take an option are named.
+# Maximum number of commands that are named for an option.
 _NAMED = 3
 
 
 def option_hint(option: str, near: Sequence[str], root: Any) -> str:
-    """What to type in place of an option that a command does not take: the commands that take it, or one that is spelt
-    alike. ``root`` is the parser's context of the whole command line. Ends with a blank, or is empty."""
+    """What to type instead of an option that a command does not accept: commands that accept it, or a similarly spelt
+    option. ``root`` is the parser's context of the whole command line. Ends with a blank, or is empty."""
     from difflib import get_close_matches
 
     owners: dict[object, str] = {}
     for name in root.command.list_commands(root):
         command = root.command.get_command(root, name)
         if any(option in parameter.opts for parameter in command.params):
-            # Of a command with several names the first.
+            # The first name of a command that has several.
             owners.setdefault(command.help, f"'blobsync {name}'")
     if owners:
         more = ", ..." if len(owners) > _NAMED else ""
@@ -80,9 +80,9 @@ def option_hint(option: str, near: Sequence[str], root: Any) -> str:
 
 
 def command_hint(words: Sequence[str], known: Mapping[str, str]) -> str:
-    """What to type in place of an unknown command, with which ``words`` begin.
+    """What to type instead of an unknown command, which begins with ``words``.
 
-    ``known`` are ours, each with its line of help.
+    ``known`` are blobsync's commands, each with its line of help.
     """
     from difflib import get_close_matches
 

@@ -1,4 +1,4 @@
-"""``tunnel``: a port of a running job's node here, and tunnels with a name to machines behind others."""
+"""``tunnel``: forwards a port of a running job's node, and manages named tunnels to machines behind others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LocalPort = Annotated[
 
 
 class _JobOrWord(TyperGroup):
-    """What is none of its words is the ID of a job: ``tunnel 3f2a`` is ``tunnel job 3f2a``."""
+    """Treats a word that is no subcommand as the ID of a job: ``tunnel 3f2a`` is ``tunnel job 3f2a``."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in self.commands:
@@ -80,7 +80,7 @@ def tunnel_job(
 
     signal.signal(signal.SIGHUP, _stop)
     jobs = find_jobs(session)
-    # Ctrl-C while the answer is being shown: the line must not stay open without us.
+    # The tunnel is also closed if Ctrl-C comes while the answer is printed.
     opened = session.held.enter_context(
         jobs.tunnel(id, TunnelRequest(port, tensorboard, jupyter, node, local_port, node_ssh))
     )
@@ -95,12 +95,12 @@ def tunnel_job(
 
 
 def _stop(number: int, frame: object) -> None:
-    """The end of the terminal is a Ctrl-C, too."""
+    """A hangup of the terminal counts as Ctrl-C."""
     raise KeyboardInterrupt
 
 
 def _hold(session: Session, opened: JobTunnel) -> int:
-    """Until the job has ended."""
+    """Wait until the job has ended."""
     if not opened.is_needed:
         return 0
     try:
@@ -147,7 +147,7 @@ def tunnel_add(
 
 
 def _whole(key: str) -> str:
-    """The path from everywhere: the shell has replaced ~ already, mostly."""
+    """The absolute path; mostly, the shell has expanded ~ already."""
     from pathlib import Path
 
     from blobsync.backends.addresses import read_key_file
@@ -156,7 +156,7 @@ def _whole(key: str) -> str:
 
 
 def _entry(tunnel: NamedTunnel, local: int) -> list[str]:
-    """Only what leads to a machine's ssh has one."""
+    """The entry for ~/.ssh/config; empty unless the tunnel leads to a machine's ssh."""
     return list(tunnel.ssh_config(local)) if tunnel.leads_to_ssh else []
 
 
