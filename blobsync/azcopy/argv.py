@@ -25,7 +25,7 @@ _BLOCK_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to start. ``display`` is for logs and errors and shows no signature; ``argv`` is for nobody's eyes."""
+    """A command line. ``display`` is for logs and errors and shows no signature; never show ``argv``."""
 
     argv: tuple[str, ...] = field(repr=False)
     display: str
@@ -44,7 +44,7 @@ class AzcopyTuning:
 def tuning(
     processors: int, cap_mbps: float | None = None, *, chatty_log: bool = False, fetches: bool = False
 ) -> AzcopyTuning:
-    """As many connections as azcopy itself would take, fewer and smaller blocks under a tight cap.
+    """Use as many connections as azcopy itself would; fewer and smaller blocks under a tight cap.
 
     ``fetches``: a download, of which azcopy 10.32 refuses each block that is larger than what the cap lets through in
     a second ("request size greater than pacer target").
@@ -152,7 +152,7 @@ def copy_command(
 def child_environment(
     inherited: Mapping[str, str], home: Path, logs: Path, plans: Path, how: AzcopyTuning
 ) -> dict[str, str]:
-    """The child's environment: ours without what would steer azcopy or hold a login, and its private places.
+    """The child's environment: ours without settings for azcopy and logins, and with private folders.
 
     azcopy notes its process below ``HOME`` whatever the other variables say; a private one is always
     writable and goes away with the transfer.

@@ -1,4 +1,4 @@
-"""Takes a download's files out of azcopy's staging folder while azcopy still works, and puts them in their places.
+"""Moves a download's files from azcopy's staging folder to their final places while azcopy still works.
 
 azcopy writes each file under a temporary name and renames it when it is complete. Here every renamed file's size and
 MD5 are checked against what the plan knows of the blob before it takes the final name, so that neither a damaged
@@ -31,13 +31,13 @@ from blobsync.transfer.engines import Moved
 _CHUNK = 1 << 20
 _THREADS = 2
 
-# How often the staging folder is looked through: this long apart (seconds), and at most a tenth of the time.
+# The pause between two scans of the staging folder (seconds); scans take at most a tenth of the time.
 _PAUSE = 0.1
 _SHARE = 10.0
 
 
 class Arrivals:
-    """Looks for, checks and places the files of one task; ``names`` says how each is called below ``root``."""
+    """Finds, checks and places the files of one task; ``names`` maps their names below ``root``."""
 
     def __init__(
         self,
@@ -71,17 +71,17 @@ class Arrivals:
         self._scout = threading.Thread(target=self._look_around, daemon=True)
 
     def start(self) -> None:
-        """Begin in the background."""
+        """Start in the background."""
         for thread in (*self._crew, self._scout):
             thread.start()
 
     @property
     def complete(self) -> bool:
-        """Whether every file has arrived and is in its place, or was found wrong."""
+        """Whether every file is in its place, or was found to be wrong."""
         return self._left == 0
 
     def finish(self) -> list[FileAction]:
-        """azcopy is done: take what is there, wait for it to be placed, and return what never arrived."""
+        """Place the last files after azcopy's end; return what never arrived."""
         self._stop.set()
         self._scout.join()
         self._look()
@@ -91,7 +91,7 @@ class Arrivals:
         return [action for names in self._missing.values() for action in names.values()]
 
     def strays(self, staging: Path) -> list[str]:
-        """Complete files anywhere in ``staging`` that nobody asked for, by their names; to be called after the end."""
+        """Names of unexpected complete files anywhere in ``staging``; call it after the end."""
         found = [
             os.path.relpath(os.path.join(at, name), self._root)
             for at, _, names in os.walk(staging)
@@ -101,7 +101,7 @@ class Arrivals:
         return sorted(name for name in found if name not in self._names)
 
     def stop(self) -> None:
-        """Leave everything as it is, a file that is being checked included."""
+        """Stop at once; leave everything as it is, including a file that is being checked."""
         self._abandoned.set()
         self._stop.set()
         self._end_crew()
@@ -134,7 +134,7 @@ class Arrivals:
         self._tell(frozenset(moving))
 
     def _tell(self, moving: frozenset[str]) -> None:
-        """The listener hears of the files that azcopy has begun and not ended."""
+        """Tell the listener about files that azcopy has started and not finished."""
         new = sorted(moving - self._moving)
         self._moving = moving
         if new:
@@ -169,7 +169,7 @@ class Arrivals:
         self._run.moved(Moved(action, source=source, destination=state), size)
 
     def _checked(self, staged: Path, action: FileAction) -> tuple[bytes, int]:
-        """The file's MD5 and size, once both are those of the planned blob."""
+        """The file's MD5 and size, after checking that both are those of the planned blob."""
         try:
             found = os.lstat(staged)
         except OSError as error:
@@ -187,7 +187,7 @@ class Arrivals:
         return md5, size
 
     def _mismatch(self, path: str, planned: RemoteState) -> BlobsyncError:
-        """Why what arrived is not what was planned: its ETag tells whether the blob is still the planned one."""
+        """Why the file differs from the plan: the ETag shows whether the blob is still the planned one."""
         with suppress(StorageError):
             now = self._source.store.head(self._source.at(path))
             if now is None or now.etag != planned.etag:
@@ -214,7 +214,7 @@ class Arrivals:
 
 
 def _other_disk(error: BlobsyncError) -> BlobsyncError | None:
-    """A folder below the destination may be a mount of its own, which no finished file can be moved into."""
+    """An error if a folder below the destination is a separate mount, into which no finished file can be moved."""
     cause = error.__cause__
     if not isinstance(cause, OSError) or cause.errno != errno.EXDEV:
         return None

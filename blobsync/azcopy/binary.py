@@ -1,4 +1,4 @@
-"""Finds azcopy and makes sure that it is one we know: version 10, not older than what is tested, and able to start."""
+"""Finds azcopy and checks it: version 10, not older than what is tested, and able to start."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Found:
 
 
 def managed_path(environ: Mapping[str, str], version: str = PINNED) -> Path:
-    """Where the managed copy of one version is, whether it is there or not."""
+    """The path of the managed copy of one version, whether it exists or not."""
     return data_home(environ) / "azcopy" / version / "azcopy"
 
 
@@ -70,7 +70,7 @@ def find_azcopy(environ: Mapping[str, str] | None = None, *, runner: ProcessRunn
 
 
 def problem(environ: Mapping[str, str], *, runner: ProcessRunner | None = None) -> str | None:
-    """Why azcopy cannot be used, as half a sentence; None where it can."""
+    """Why azcopy cannot be used, as half a sentence; None if it can."""
     try:
         find_azcopy(environ, runner=runner)
     except AzcopyError as error:
@@ -134,7 +134,7 @@ def _no_version(path: Path, answer: Completed) -> AzcopyError:
 
 
 def remedy(library: str) -> str:
-    """How to get a library that azcopy lacks, with root's rights and without."""
+    """How to install a library that azcopy lacks, as root and without root."""
     if "libsecret" not in library:
         return f"install the package of your system that holds {library}"
     return (

@@ -1,4 +1,4 @@
-"""What azcopy can carry, and what another engine has to; pure.
+"""Which files azcopy can transfer, and which another engine must; pure.
 
 azcopy moves a whole folder at speed. Part of a remote folder it looks up one blob after the other, so only few,
 large files are worth that.
@@ -23,7 +23,7 @@ _COPIES = (Route.SAME_ACCOUNT, Route.CROSS_ACCOUNT)
 
 
 def cannot_carry(name: str, route: Route, *, listed: bool = False) -> str | None:
-    """Why azcopy would lose or change the file called ``name``; None where it would not.
+    """Why azcopy would lose or change the file called ``name``; None if it would not.
 
     ``listed``: the name would stand in a list of files.
     """
@@ -44,7 +44,7 @@ def cannot_carry(name: str, route: Route, *, listed: bool = False) -> str | None
 
 
 def needs_list_of_files(task: MoveTask, *, confined: bool) -> bool:
-    """Whether azcopy has to be given each name, rather than a folder that it lists by itself.
+    """Whether azcopy needs a list of names instead of listing the folder itself.
 
     Part of a folder always. A whole folder that is downloaded, too, where azcopy cannot be ``confined``: it would write
     whatever names the service lists, ``..`` included, and not only those that were looked at before.
@@ -55,12 +55,12 @@ def needs_list_of_files(task: MoveTask, *, confined: bool) -> bool:
 
 
 def is_worth_listing(files: int, size: int) -> bool:
-    """Whether azcopy may be given a list of so many files of so many bytes, which it looks up one after the other."""
+    """Whether azcopy may get a list of ``files`` files of ``size`` bytes, which it looks up one by one."""
     return files > 0 and size / files >= _WORTH_LISTING
 
 
 def unconfined_problem(route: Route, files: int, size: int, *, confined: bool) -> str | None:
-    """Why a bulk download is not for azcopy on this machine; None where it is."""
+    """Why a bulk download cannot use azcopy on this machine; None if it can."""
     if route is not Route.DOWNLOAD or confined or is_worth_listing(files, size):
         return None
     return (
@@ -70,7 +70,7 @@ def unconfined_problem(route: Route, files: int, size: int, *, confined: bool) -
 
 
 def refusal(task: MoveTask, *, listed: bool) -> str | None:
-    """Why the whole task is not for azcopy; None where it is. Single names are :func:`cannot_carry`'s matter.
+    """Why azcopy cannot do the whole task; None if it can. For single names see :func:`cannot_carry`.
 
     ``listed`` is :func:`needs_list_of_files`'s answer, here and below.
     """
@@ -89,7 +89,7 @@ def is_single_file(task: MoveTask) -> bool:
 
 
 def action_refusal(task: MoveTask, action: FileAction, *, listed: bool) -> str | None:
-    """Why this file of the task is not for azcopy."""
+    """Why azcopy cannot transfer this file of the task."""
     if task.part.route in _COPIES and action.target is not None:
         return "azcopy copies to the same name only"
     return cannot_carry(action.target or action.path, task.part.route, listed=listed) or cannot_carry(

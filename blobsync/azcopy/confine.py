@@ -1,4 +1,4 @@
-"""Lets azcopy write in its own places only, and makes it end with us. Both are Linux's doing, without root.
+"""Restricts where azcopy can write, and kills it when this process dies. Uses Linux features that need no root.
 
 azcopy lists a folder by itself and joins the names that it finds to the target's path, ``..`` included. So before it
 starts, Landlock (Linux 5.13 and newer, landlock(7)) takes away the right to write anywhere but below the folders that
@@ -35,7 +35,7 @@ _FIRST_VERSION = _WRITE_FILE | sum(1 << bit for bit in range(4, 13))
 
 
 class Confinement(Protocol):
-    """How a program is kept to its folders."""
+    """Restricts a program to its folders."""
 
     @property
     def is_possible(self) -> bool:
@@ -43,12 +43,12 @@ class Confinement(Protocol):
         ...
 
     def words(self, folders: Sequence[Path]) -> tuple[str, ...]:
-        """What to put before a command so that it can write below ``folders`` only, and dies when we do."""
+        """The words before a command that make it write below ``folders`` only, and die with this process."""
         ...
 
 
 class Landlock:
-    """The real one. Where the kernel cannot confine a program, it still dies when we do (Linux)."""
+    """The real one. If the kernel cannot confine a program, it still dies with this process (Linux)."""
 
     @property
     def is_possible(self) -> bool:
@@ -78,7 +78,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _version() -> int:
-    """Landlock's version; 0 where the kernel has none, or does not let us use it."""
+    """Landlock's version; 0 if the kernel has none or does not allow it."""
     try:
         return max(_call(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION)), 0)
     except OSError:

@@ -62,7 +62,7 @@ def blobs_below(end: RemoteEnd) -> Iterator[tuple[str, RemoteState]]:
 
 
 def first_other(end: RemoteEnd, planned: Collection[str]) -> str | None:
-    """A blob of the folder that the plan does not have; None where there is none."""
+    """A blob of the folder that is not in the plan; None if there is none."""
     return next((name for name, _ in blobs_below(end) if name not in planned), None)
 
 
@@ -119,7 +119,7 @@ class AzcopyEngine:
 
 
 def _sort_out(run: RunState, *, confined: bool) -> list[FileAction]:
-    """The actions that azcopy can carry; the others are reported."""
+    """Return the actions that azcopy can carry out; report the others."""
     listed = needs_list_of_files(run.task, confined=confined)
     why = refusal(run.task, listed=listed)
     carried = []
@@ -133,7 +133,7 @@ def _sort_out(run: RunState, *, confined: bool) -> list[FileAction]:
 
 
 class _Transfer:
-    """One task under way."""
+    """One running task."""
 
     def __init__(
         self, engine: AzcopyEngine, binary: Path, run: RunState, actions: Sequence[FileAction], space: Workspace
@@ -157,7 +157,7 @@ class _Transfer:
         self._files = _FileCount(run.listener)
 
     def work(self) -> None:
-        """Move, check, report every action."""
+        """Move, check and report every file."""
         source, destination = self._task.part.source, self._task.part.destination
         if isinstance(source, LocalEnd) and isinstance(destination, RemoteEnd):
             self._upload(source, destination)
@@ -331,7 +331,7 @@ class _Transfer:
         return outcome, log.reader
 
     def _under_way(self, files: int, blob: str) -> None:
-        """The log names both ends as azcopy does; where the destination is a container, its blob is what users know."""
+        """Report what is moving. The log names both ends as azcopy does; users know the destination's blob."""
         part = self._task.part
         if isinstance(part.destination, RemoteEnd):
             held = part.destination.store.container
@@ -369,20 +369,20 @@ class _Transfer:
 
 
 class _ByteCount:
-    """Tells the listener of bytes on their way, from totals."""
+    """Reports bytes to the listener, from totals."""
 
     def __init__(self, listener: Listener, most: int) -> None:
-        """``most`` are the bytes of all files: what goes out twice does not count twice."""
+        """``most`` are the bytes of all files: bytes that are sent twice count once."""
         self._listener = listener
         self._most = most
         self._count = 0
 
     def skip(self, count: int) -> None:
-        """So many are told already."""
+        """Skip ``count`` bytes that were reported already."""
         self._count += count
 
     def reached(self, count: int) -> None:
-        """So many in all by now."""
+        """Set the total so far."""
         count = min(count, self._most)
         if count != self._count:
             self._listener.bytes_moved(count - self._count)
@@ -390,33 +390,33 @@ class _ByteCount:
 
 
 class _FileCount:
-    """Tells the listener how many files azcopy has moved; it names them at its end."""
+    """Reports to the listener how many files azcopy has moved; azcopy names them only at its end."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._count = 0
 
     def reached(self, count: int) -> None:
-        """So many in all by now."""
+        """Set the total so far."""
         if count > self._count:
             self._listener.emit(FilesCounted(count - self._count))
             self._count = count
 
     def named(self) -> None:
-        """One of them is told of by name now."""
+        """Subtract a file that is now reported by name."""
         if self._count:
             self._count -= 1
             self._listener.emit(FilesCounted(-1))
 
     def end(self) -> None:
-        """All are told of by name."""
+        """Subtract the rest: all files are reported by name."""
         if self._count:
             self._listener.emit(FilesCounted(-self._count))
             self._count = 0
 
 
 class _Watch:
-    """Passes azcopy's counts on, and knows when it need not be waited for."""
+    """Passes azcopy's counts on, and knows when its end need not be awaited."""
 
     def __init__(self, count: _ByteCount, files: _FileCount | None, space: Workspace, done: Callable[[], bool]) -> None:
         self._count = count

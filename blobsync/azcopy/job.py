@@ -41,24 +41,24 @@ _KEPT_WORDS = 50
 
 
 class Watch(Protocol):
-    """What the caller sees of the job while it runs; called in the thread that runs the job."""
+    """Callbacks while a job runs; called in the thread that runs the job."""
 
     def started(self, pid: int) -> None:
-        """The process is there."""
+        """The process has started."""
         ...
 
     def progress(self, progress: JobProgress) -> None:
-        """azcopy's counts, every two seconds (every two minutes from a million files on)."""
+        """Called with azcopy's counts, every two seconds (every two minutes from a million files on)."""
         ...
 
     def finished(self) -> bool:
-        """Whether everything is known to be done, so that azcopy need not be waited for."""
+        """Whether everything is known to be done, so that azcopy's end need not be awaited."""
         ...
 
 
 @dataclass(slots=True)
 class AzcopyJobOutcome:
-    """How a job ended. ``status`` is azcopy's word, empty when it never said one.
+    """The result of a job. ``status`` is azcopy's word, empty if it never sent one.
 
     ``failed`` and ``skipped`` are united over all messages, since azcopy names each only once.
     """
@@ -76,13 +76,13 @@ class AzcopyJobOutcome:
 
     @property
     def clean(self) -> bool:
-        """Whether azcopy went through all of its files; some of them may have failed."""
+        """Whether azcopy processed all of its files; some of them may have failed."""
         return self.ended_early or (not self.fatal and self.status.startswith("Completed"))
 
 
 @dataclass(slots=True)
 class AzcopyJob:
-    """``stall_after``: so many seconds without any progress, and azcopy is stopped."""
+    """Runs one job; stops azcopy after ``stall_after`` seconds without progress."""
 
     runner: ProcessRunner
     command: Command

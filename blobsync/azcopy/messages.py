@@ -52,14 +52,14 @@ class JobProgress:
 
 @dataclass(frozen=True, slots=True)
 class JobEnded:
-    """The last word; ``summary.status`` is Completed, CompletedWithErrors, Cancelled, Failed, ..."""
+    """The last message; ``summary.status`` is Completed, CompletedWithErrors, Cancelled, Failed, ..."""
 
     summary: JobProgress
 
 
 @dataclass(frozen=True, slots=True)
 class ScanProgress:
-    """What a job says while it is still looking."""
+    """Progress while a job is still listing."""
 
     files_at_source: int
     files_at_destination: int
@@ -90,7 +90,7 @@ class FatalError:
 
 @dataclass(frozen=True, slots=True)
 class Unrecognized:
-    """Anything else, as it came."""
+    """Any other line, unchanged."""
 
     line: str
 
@@ -99,7 +99,7 @@ AzcopyMessage = JobStarted | JobProgress | JobEnded | ScanProgress | Prompt | In
 
 
 def parse_line(line: str) -> AzcopyMessage:
-    """Never raises; what cannot be read is ``Unrecognized``."""
+    """Parse one line; never raises. What cannot be parsed is ``Unrecognized``."""
     outer = _object(line)
     if outer is None or not isinstance(outer.get("MessageType"), str):
         return Unrecognized(line)

@@ -71,7 +71,7 @@ _BY_WORDS = (
 
 
 class AzcopyTransferError(BlobsyncError):
-    """What azcopy could not do, with the code of its cause; never raised, its words go into a failure."""
+    """A failure of azcopy with the code of its cause; never raised, its text goes into a failure."""
 
     def __init__(self, code: FailureCode, message: str, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -89,7 +89,7 @@ class ErrorDetails:
 
 @dataclass(slots=True)
 class LogReader:
-    """Fed with the lines of azcopy's log in their order.
+    """Parses the lines of azcopy's log in order.
 
     Where the log is verbose, ``begun`` and ``ended`` count files, and ``latest`` is the one that began last, by its
     destination as azcopy names it. ``no_room`` is the first failure of a file that was fetched, and for
@@ -112,7 +112,7 @@ class LogReader:
         return cls({}, {})
 
     def feed(self, lines: Iterable[str]) -> None:
-        """Take in more of the log. ``reasons`` is by both ends of a file as azcopy names them."""
+        """Parse more lines. ``reasons`` is keyed by both ends of a file as azcopy names them."""
         for line in lines:
             self._line(line.rstrip("\n"))
 
@@ -145,7 +145,7 @@ class LogReader:
 
 
 def blob_or_path(text: str) -> str:
-    """A URL's path without its escapes, so that both sides spell a name alike; a local path as it is."""
+    """A URL's path without escapes, so that both sides spell a name alike; a local path unchanged."""
     if not text.startswith(("http://", "https://")):
         return text
     try:
@@ -155,7 +155,7 @@ def blob_or_path(text: str) -> str:
 
 
 def reason_in(text: str) -> ErrorDetails | None:
-    """What a refusal in an Info or Error message says; None where it is about something else."""
+    """The refusal in an Info or Error message; None if it is about something else."""
     status = _STATUS.search(text)
     if status is None:
         return None
@@ -165,7 +165,7 @@ def reason_in(text: str) -> ErrorDetails | None:
 
 
 def explain(reason: ErrorDetails, route: Route, *credentials: SasToken) -> AzcopyTransferError:
-    """The cause as one of our codes, with a sentence and what to do next."""
+    """Convert the cause to one of our codes, with a sentence and what to do next."""
     said = redact(": ".join(filter(None, [reason.service_code, reason.text]))) or "azcopy gave no reason"
     if reason.status in {401, 403} and (expired(*credentials) or _is_expiry(reason, route)):
         return AzcopyTransferError(FailureCode.SAS_EXPIRED, f"the SAS was rejected during the transfer: {said}", _AGAIN)
@@ -203,14 +203,14 @@ def _says(text: str, words: Sequence[str]) -> bool:
 
 
 def _sentence(text: str) -> str:
-    """What the service said, without the status that azcopy puts before it and its own words after it."""
+    """The service's message, without azcopy's status before it and azcopy's words after it."""
     said, when, doing = text.partition(". X-Ms-Request-Id")[0].partition(" When ")
     said = re.sub(r"^\d{3} ", "", said).rstrip(". ")
     return f"{said} ({doing[:1].lower()}{doing[1:].strip(' .')})" if when and "tier" in doing else said
 
 
 def expired(*credentials: SasToken) -> bool:
-    """Whether one of these is past its own expiry."""
+    """Whether one of these has expired."""
     now = datetime.now(timezone.utc)
     return any(sas.expires_at is not None and sas.expires_at <= now for sas in credentials)
 

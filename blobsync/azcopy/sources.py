@@ -1,4 +1,4 @@
-"""What an upload reads: a tree of links that holds exactly the planned files, and their MD5.
+"""The input of an upload: a tree of links to exactly the planned files, and their MD5.
 
 azcopy cannot be given a list of local files at speed (its list is walked one by one), and a folder itself may
 hold more than the plan. A tree of symlinks, read with ``--follow-symlinks``, costs 15 microseconds a file and azcopy
@@ -28,7 +28,7 @@ _THREADS = 2
 
 
 def build_links(root: Path, names: Sequence[tuple[str, Path]]) -> dict[str, BlobsyncError]:
-    """A link below ``root`` for each (relative name, file); returns what could not be made, by name.
+    """Create a link below ``root`` for each (relative name, file); returns the failures by name.
 
     That is the fault of the disk that ``root`` is on, not of the file: another engine does without links.
     """
@@ -62,7 +62,7 @@ class SourceHashes:
         self._crew = [threading.Thread(target=self._work, daemon=True) for _ in range(min(_THREADS, len(actions)))]
 
     def start(self) -> None:
-        """Begin in the background."""
+        """Start in the background."""
         for thread in self._crew:
             thread.start()
 
@@ -74,7 +74,7 @@ class SourceHashes:
         stop.check()
 
     def stop(self) -> None:
-        """Give up what is left."""
+        """Skip the remaining files."""
         self._stop.set()
 
     def _work(self) -> None:

@@ -1,4 +1,4 @@
-"""Decides what became of a job's files, from azcopy's log and messages, and from the blobs where these break off.
+"""Decides the result of each file of a job, from azcopy's log and messages, and from the blobs if these break off.
 
 azcopy sends no checksum with the blocks of a file; the MD5 that it stores with the blob is that of the local file. Over
 TLS no byte changes unnoticed. Over plain http, which emulators speak, one would; the service checks the
@@ -44,7 +44,7 @@ _SINGLE_QUESTIONS = 20
 
 
 class LogFollower:
-    """Follows the job's private log. ``tell`` hears how many files are under way, and the blob that began last."""
+    """Follows the job's private log. ``tell`` gets the number of moving files, and the blob that began last."""
 
     def __init__(self, folder: Path, tell: Callable[[int, str], None] = lambda files, blob: None) -> None:
         self._folder = folder
@@ -53,7 +53,7 @@ class LogFollower:
         self.reader = LogReader.new()
 
     def shows_success(self) -> bool:
-        """Whether every file is said to be done and none to have failed.
+        """Whether the log says that every file is done and none failed.
 
         Only the verbose log shows it; azcopy must confirm it, too (see ``Job``).
         """
@@ -61,12 +61,12 @@ class LogFollower:
         return self.reader.finished and not self.reader.failures
 
     def shows_no_room(self) -> bool:
-        """Whether a file that was fetched had no room on the disk: nor would the others have it."""
+        """Whether the disk had no room for a downloaded file: it would have none for the others."""
         self.read()
         return self.reader.no_room is not None
 
     def read(self) -> None:
-        """Take in what is new, whole lines only."""
+        """Read new whole lines."""
         for path in self._folder.glob("*.log"):
             if path.stem.endswith("-scanning"):
                 continue
@@ -82,7 +82,7 @@ class LogFollower:
 
 
 class Verdict:
-    """What became of single files, from all that azcopy said; by a look of our own where it broke off."""
+    """Results of single files, from azcopy's output; from the blobs themselves if the output broke off."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Verdict:
         self._asked = 0
 
     def failure(self, relative: str, expected: FileState | None) -> BlobsyncError | None:
-        """Why the file did not get to the destination, or None: nothing speaks against it."""
+        """Why the file did not reach the destination, or None if nothing indicates a failure."""
         if self._key(relative) in self._failed or self._key(relative) in self._log.reasons:
             return self.reason(relative)
         if self._outcome.clean:
@@ -116,7 +116,7 @@ class Verdict:
         return self.reason(relative)
 
     def unplanned(self, planned: Iterable[str]) -> list[str]:
-        """The blobs, relative to the folder, that azcopy failed to bring although the plan does not have them.
+        """Blobs, relative to the folder, that azcopy failed to transfer although they are not in the plan.
 
         A blob that appeared since the plan, or whose name leads to where azcopy may not write.
         """
@@ -126,7 +126,7 @@ class Verdict:
         return sorted(key.removeprefix(folder) for key in named - known)
 
     def reason(self, relative: str) -> BlobsyncError:
-        """The most exact cause that is known for a file that is not there."""
+        """The most exact known cause for a missing file."""
         key = self._key(relative)
         found = self._log.reasons.get(key)
         if found is None and key in self._failed:
@@ -147,7 +147,7 @@ class Verdict:
         return explain(found, self._route, *self._credentials)
 
     def _general(self) -> ErrorDetails:
-        """What stopped the job as a whole."""
+        """The cause that stopped the whole job."""
         outcome = self._outcome
         if outcome.stalled:
             return ErrorDetails(text="azcopy made no progress and was stopped")
@@ -167,7 +167,7 @@ class Verdict:
         return blob_or_path(str(self.end.store.container.blob(self.end.at(relative))))
 
     def _look(self, name: str) -> RemoteState | None:
-        """The blob as it is now: single questions for a few of them, a listing from then on."""
+        """The blob as it is now: single requests for the first few, then one listing."""
         store = self.end.store
         try:
             if self._there is None and self._asked < _SINGLE_QUESTIONS:
@@ -190,12 +190,12 @@ _PIECE = 1 << 20
 
 
 def needs_reading_back(store: BlobStore, size: int, block_mb: float) -> bool:
-    """Whether a blob of ``size`` bytes went through ``store``'s line in blocks that nobody checked."""
+    """Whether a blob of ``size`` bytes was sent to ``store`` in blocks without a checksum."""
     return store.container.endpoint.startswith("http://") and size > block_mb * (1 << 20)
 
 
 def damaged_blobs(store: BlobStore, expected: Mapping[str, bytes]) -> dict[str, RemoteState | None]:
-    """The blobs that are said to have the expected MD5 and have not, or are gone (None), each as it is now.
+    """Blobs with the expected MD5 property but other content, or gone (None), each as it is now.
 
     One with another MD5 is a later version of somebody else's: it is left to the fresh look.
     """
@@ -210,7 +210,7 @@ def damaged_blobs(store: BlobStore, expected: Mapping[str, bytes]) -> dict[str, 
 def send_again(
     task: MoveTask, found: Iterable[tuple[FileAction, RemoteState | None]], listener: Listener
 ) -> CollectedReport:
-    """Replace what arrived damaged, as it was ``found``, provided that nobody else did meanwhile."""
+    """Replace damaged blobs, as they were ``found``, unless somebody else has replaced them."""
     end = task.part.destination
     if not isinstance(end, RemoteEnd):
         raise ValueError("only uploads are sent again")

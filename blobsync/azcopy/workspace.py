@@ -1,4 +1,4 @@
-"""A transfer's private places, and the removal of what dead transfers left.
+"""A transfer's private folders, and the removal of what dead transfers left.
 
 ``<state>/azcopy/run-<pid>-<8 hex>/`` holds azcopy's log, its plan files, its home and, for uploads, the tree of
 links that it reads. ``lock`` there is locked while its transfer lives, and ``owner.json`` names azcopy's process and
@@ -34,15 +34,15 @@ _KEPT_NAME = re.compile(r"\d{1,20}-[0-9a-f]{8}")
 _OWNER = "owner.json"
 _LOCK = "lock"
 
-# Where the file system has no locks (some network mounts), only what nobody touched for so long is dead (seconds).
+# If the file system has no locks (some network mounts), only what is untouched for so long is dead (seconds).
 _DEAD_WITHOUT_LOCK = 7 * 24 * 3600.0
 
 
 @dataclass(slots=True)
 class Workspace:
-    """The places of one transfer; all exist. ``staging`` is None until a download makes one.
+    """The folders of one transfer; all exist. ``staging`` is None until a download creates one.
 
-    Whoever finds that something ``failed`` says so here; ``kept`` is then where azcopy's log went.
+    Set ``failed`` after a failure; ``kept`` is then the path of azcopy's log.
     """
 
     root: Path
@@ -68,12 +68,12 @@ class Workspace:
         return self.root / "links"
 
     def note_process(self, pid: int) -> None:
-        """Remember azcopy's process, for whoever cleans up."""
+        """Record azcopy's process ID for a later cleanup."""
         self.azcopy_pid = pid
         self._save()
 
     def make_staging(self, beside: Path) -> Path:
-        """A private folder in ``beside``, on the same file system as the files that will go there.
+        """Create a private folder in ``beside``, on the same file system as the final files.
 
         Its name is that of an unfinished download, so that no walk treats it as data.
         """
@@ -83,7 +83,7 @@ class Workspace:
         return self.staging
 
     def write(self, name: str, text: str) -> Path:
-        """A file of the transfer's own; raises ``LocalFileError``."""
+        """Write a file of the transfer's own; raises ``LocalFileError``."""
         path = self.root / name
         with naming(path):
             path.write_text(text, encoding="utf-8", newline="")
@@ -96,7 +96,7 @@ class Workspace:
 
 @contextmanager
 def workspace(state: Path) -> Iterator[Workspace]:
-    """Private places below ``state`` for one transfer, gone afterwards whatever happens.
+    """Private folders below ``state`` for one transfer, always removed afterwards.
 
     Raises ``LocalFileError`` when they cannot be made.
     """
@@ -196,7 +196,7 @@ def _owner(root: Path) -> dict[str, object]:
 
 
 def _works_in(pid: int, root: Path) -> bool:
-    """Whether process ``pid`` is the azcopy of this transfer, and not another program that got its number.
+    """Whether process ``pid`` is the azcopy of this transfer, and not another program with a reused ID.
 
     Told by its environment, which Linux shows to its owner; elsewhere a stray azcopy is left to end by itself.
     """

@@ -81,7 +81,7 @@ def impatient(
 def signer_for(
     account: StorageAccount, *, environ: Mapping[str, str] | None = None, use_cli_auth: bool = False
 ) -> Signer:
-    """What signs requests to ``account``; raises ``CredentialError``."""
+    """The signer of requests to ``account``; raises ``CredentialError``."""
     environ = environment(environ)
     check_host(account, account.credential, environ)
     own = _signer_of_own(account)
@@ -101,7 +101,7 @@ def demand_usable(account: StorageAccount, environ: Mapping[str, str]) -> None:
 
 
 def _signer_of_own(account: StorageAccount) -> Signer | None:
-    """What signs with the account's own SAS or key; None: an identity has to."""
+    """The signer with the account's own SAS or key; None: an identity is needed."""
     if account.credential == "sas":
         return SasSigner(_own_sas(account))
     if account.credential == "key":

@@ -1,4 +1,4 @@
-"""One store for each container that a command touches, and the way back from a URL to its account."""
+"""One store for each container that a command uses, and the account of a URL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _no_check(account: StorageAccount, needs: str) -> tuple[str, ...]:
 
 
 class Connections:
-    """Stores are made on first use and kept; making one touches no network."""
+    """Creates stores on first use and keeps them; creating one uses no network."""
 
     def __init__(self, clusters: Sequence[Cluster], connect: Connect, check_rights: CheckRights = _no_check) -> None:
         self._connect = connect
@@ -49,7 +49,7 @@ class Connections:
         return self._stores[container]
 
     def check(self, end: RemoteEnd, needs: str) -> tuple[str, ...]:
-        """Whether the credential of this end can do what is coming, as far as it shows; returns warnings.
+        """Check early whether the credential has the needed rights; returns warnings.
 
         ``needs`` are letters of SAS rights. Raises ``CredentialError``.
         """
@@ -60,11 +60,11 @@ class Connections:
         return RemoteEnd(self.store(url.container), url.name)
 
     def hurry(self) -> None:
-        """Whoever has a store does not wait for it any more; who asks for one from now on gets a new one."""
+        """Requests of all current stores fail soon; stores that are requested from now on are new."""
         while self._stores:
             self._stores.popitem()[1].hurry()
 
     def close(self) -> None:
-        """Let go of every store; the next use of one makes it anew."""
+        """Close every store; the next use of one creates it anew."""
         while self._stores:
             self._stores.popitem()[1].close()

@@ -52,5 +52,5 @@ _BY_EXTENSION = {
 
 
 def guess_content_type(name: str) -> str:
-    """For the blob ``name``; what is not known is a stream of bytes, as for the service itself."""
+    """The type of the blob ``name``; unknown ones are a stream of bytes, as for the service itself."""
     return _BY_EXTENSION.get(name.rpartition("/")[2].rpartition(".")[2].lower(), "application/octet-stream")

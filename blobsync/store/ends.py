@@ -1,4 +1,4 @@
-"""The two ends between which files move: a folder or file of this machine, and one of a container."""
+"""The two ends of a transfer: a local folder or file, and one in a container."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each kind of work may do with a SAS, and for how long: every right and every life time that blobsync asks for.
+"""The rights and lifetime of every SAS that blobsync requests, by kind of work.
 
 Letters of rights, in the order that the service requires:
 https://learn.microsoft.com/rest/api/storageservices/create-service-sas#specify-permissions. Pure.
@@ -65,12 +65,12 @@ _MARGIN_SECONDS = 3600
 
 
 def transfer_seconds(size: int) -> int:
-    """How long a SAS for moving ``size`` bytes has to live."""
+    """How long a SAS for moving ``size`` bytes must be valid."""
     return _MARGIN_SECONDS + size // _BYTES_PER_SECOND
 
 
 def ordered_rights(rights: str) -> str:
-    """The letters once each, in the order that the service wants; ``ValueError`` for others and for none."""
+    """Each letter once, in the service's order; ``ValueError`` for unknown letters and for none."""
     unknown = set(rights) - set(_ORDER)
     if unknown or not rights:
         raise ValueError(f"not rights of a SAS: {''.join(sorted(unknown)) or 'none given'}")
@@ -78,10 +78,10 @@ def ordered_rights(rights: str) -> str:
 
 
 def known_rights(rights: str) -> str:
-    """Without letters that no service knows, in their order."""
+    """The known letters, in order."""
     return "".join(letter for letter in _ORDER if letter in rights)
 
 
 def rights_in_words(rights: str) -> str:
-    """``rl`` as ``read, list``."""
+    """Format ``rl`` as ``read, list``."""
     return ", ".join(_WORDS.get(letter, letter) for letter in rights)

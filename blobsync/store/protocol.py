@@ -56,7 +56,7 @@ MAX_BLOB_BYTES = MAX_BLOCKS * MAX_BLOCK_BYTES
 MAX_UNCOMMITTED = 100_000
 
 BlockKind = Literal["all", "committed", "uncommitted"]
-# Told now and then how many bytes of its body a request has sent so far.
+# Called now and then with the bytes of its body that a request has sent so far.
 Sent = Callable[[int], None]
 
 
@@ -81,13 +81,13 @@ class BlobInfo(NamedTuple):
 
     @property
     def given_tier(self) -> str:
-        """The tier that somebody gave this blob; empty where nobody did."""
+        """The tier that was set on this blob; empty if none was set."""
         return "" if self.tier_inferred else self.tier or ""
 
 
 @dataclass(frozen=True, slots=True)
 class BlobProperties:
-    """What a write sets beside the bytes; empty values mean the service's default."""
+    """Properties that a write sets besides the content; empty values mean the service's default."""
 
     content_type: str = ""
     content_encoding: str = ""
@@ -120,7 +120,7 @@ class Block(NamedTuple):
 
     @property
     def sha256(self) -> bytes | None:
-        """What the id says of the content; None for an id that is not one of ours."""
+        """The SHA-256 in the id; None for an id that is not one of ours."""
         return sha256_of_block(self.id)
 
 
@@ -137,7 +137,7 @@ class BlockList(NamedTuple):
 
 
 class CopiedBlob(NamedTuple):
-    """What the answer to a copy tells of the new blob. ``md5`` is None where the service tells none of it."""
+    """The result of a copy. ``md5`` is None if the service returns none."""
 
     etag: str
     md5: bytes | None = None
@@ -153,7 +153,7 @@ class BlobReader(Protocol):
 
     @property
     def properties(self) -> BlobProperties:
-        """What a copy has to carry over; of the tier Get Blob says nothing."""
+        """The properties that a copy keeps; Get Blob does not return the tier."""
         ...
 
     def read(self, limit: int) -> bytes:
@@ -194,7 +194,7 @@ class Orders(Protocol):
         ...
 
     def begin(self, key: object, order: Order) -> None:
-        """Begin one; ``key`` comes back with its end."""
+        """Start a request; ``key`` is returned with its result."""
         ...
 
     def ended(self, seconds: float) -> list[tuple[object, BlobInfo | bytes | BlobsyncError]]:
@@ -205,12 +205,12 @@ class Orders(Protocol):
         ...
 
     def close(self) -> None:
-        """Cut what is under way."""
+        """Abort running requests."""
         ...
 
 
 class BlobSource(Protocol):
-    """What tells which blobs there are."""
+    """Lists and looks up blobs."""
 
     def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:
         """Every blob whose name starts with ``prefix``, in the service's order, page by page."""
@@ -222,17 +222,17 @@ class BlobSource(Protocol):
 
 
 class BlobStore(BlobSource, Protocol):
-    """One container, with the right to use it."""
+    """One container and a credential for it."""
 
     @property
     def container(self) -> ContainerUrl: ...
 
     def close(self) -> None:
-        """Let go of idle connections; what waits for a retry fails."""
+        """Close idle connections; requests that wait for a retry fail."""
         ...
 
     def hurry(self) -> None:
-        """From now on nobody waits for a service that does not answer: what waits for it fails within seconds."""
+        """Stop waiting for a service that does not answer: waiting requests fail within seconds."""
         ...
 
     def orders(self) -> Orders | None:
@@ -244,7 +244,7 @@ class BlobStore(BlobSource, Protocol):
         ...
 
     def properties(self, name: str) -> BlobProperties:
-        """What a copy has to carry over; raises ``BlobNotFoundError``."""
+        """The properties that a copy keeps; raises ``BlobNotFoundError``."""
         ...
 
     def open(

@@ -1,4 +1,4 @@
-"""Who signs requests to the Blob service, and how.
+"""Signs requests to the Blob service.
 
 A signer for each kind of credential. Each gets the request just before it is sent (and again before
 each retry, because a signature carries the time) and returns the query string to send. Rules:
@@ -43,7 +43,7 @@ _SIGNED_HEADERS = (
 
 
 class Signer(Protocol):
-    """Adds what proves the right to make a request."""
+    """Adds the credential to a request."""
 
     def sign(self, method: str, path: str, query: Mapping[str, str], headers: dict[str, str]) -> str:
         """Complete ``headers`` in place; return the query string, without ``?``.
@@ -54,11 +54,11 @@ class Signer(Protocol):
         ...
 
     def renew(self) -> bool:
-        """Forget a credential that the service has just refused; True where a new one may do better."""
+        """Forget a credential that the service refused; True if a new one may work."""
         ...
 
     def ended(self) -> bool:
-        """Whether the credential is known to be past its end."""
+        """Whether the credential is known to have expired."""
         ...
 
 
@@ -92,7 +92,7 @@ class SharedKeySigner:
 
 
 class SasSigner:
-    """SAS token: appended to the query, and to nothing that is kept."""
+    """SAS token: appended to the query only when a request is sent, never stored."""
 
     def __init__(self, token: SasToken, *, clock: Callable[[], float] = time.time) -> None:
         self.token = token
@@ -134,7 +134,7 @@ class BearerSigner:
         return False
 
     def current(self) -> tuple[Secret, float]:
-        """A token that does not end on its way, and its end."""
+        """A token that does not expire during a request, and its expiry."""
         with self._lock:
             if self._token is None or self._clock() > self._ends - RENEW_SECONDS_BEFORE:
                 self._token, self._ends = self._provider()
@@ -142,7 +142,7 @@ class BearerSigner:
 
 
 class SignedAlready:
-    """For requests that come with their signature."""
+    """For requests that are already signed."""
 
     def sign(self, method: str, path: str, query: Mapping[str, str], headers: dict[str, str]) -> str:
         return encode_query(query)

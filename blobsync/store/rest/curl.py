@@ -64,7 +64,7 @@ _TROUBLES = {
 
 
 class CurlHandle:
-    """An easy handle, and what arrived of the exchange that it is on; one exchange at a time."""
+    """An easy handle and the data received on it; one exchange at a time."""
 
     __slots__ = ("_origin", "_refusals", "_used", "easy", "lines", "pieces", "sent")
 
@@ -80,7 +80,7 @@ class CurlHandle:
             _guard(self.easy, origin.guard, timeouts, self._refusals)
 
     def load(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> None:
-        """Put one request in. Raises ``StorageError`` for a header that cannot be sent."""
+        """Set up one request. Raises ``StorageError`` for a header that cannot be sent."""
         self.lines.clear()
         self.pieces.clear()
         self._refusals.clear()
@@ -106,12 +106,12 @@ class CurlHandle:
         self.sent = len(content or b"")
 
     def unload(self) -> None:
-        """The exchange is over: let a large body go."""
+        """Free a large body after the exchange."""
         if self.sent > _LARGE:
             self.easy.setopt(pycurl.POSTFIELDS, b"")
 
     def status(self) -> int:
-        """Of the last answer so far."""
+        """The status of the latest response."""
         return int(self.easy.getinfo(pycurl.RESPONSE_CODE))
 
     def has_headers(self) -> bool:
@@ -120,7 +120,7 @@ class CurlHandle:
         return bool(self.lines) and not self.lines[-1].strip() and self.status() >= 200
 
     def headers(self) -> Headers:
-        """Those of the last answer."""
+        """The headers of the latest response."""
         start = len(self.lines) - 1
         while not self.lines[start].startswith(b"HTTP/"):
             start -= 1
@@ -141,7 +141,7 @@ class CurlHandle:
         return again
 
     def moved(self) -> int:
-        """Bytes of the body that went out so far."""
+        """Bytes of the body sent so far."""
         return int(self.easy.getinfo(pycurl.SIZE_UPLOAD_T)) if self.sent else 0
 
     def received(self) -> int:
@@ -159,7 +159,7 @@ class CurlHandle:
         return bool(self.easy.getinfo(pycurl.PRETRANSFER_TIME) > 0)
 
     def failure(self, code: int, text: str) -> TransportError:
-        """What an error of libcurl means."""
+        """Convert an error of libcurl."""
         for refusal in self._refusals:
             if isinstance(refusal, TransportError):
                 return refusal
@@ -282,7 +282,7 @@ _LOOK_UP = 0.005
 
 
 class _Exchange:
-    """One that is under way. ``seen`` is what had moved when ``deadline`` was set."""
+    """A running exchange. ``seen`` is what had moved when ``deadline`` was set."""
 
     __slots__ = ("deadline", "handle", "key", "seen")
 
@@ -359,7 +359,7 @@ class CurlExchanges:
         return exchange.key, HttpResponse(WholeResponse(handle.status(), handle.headers(), handle.was_resent()), body)
 
     def _stalled(self) -> list[tuple[object, HttpResponse | TransportError]]:
-        """Those of which nothing has moved for too long."""
+        """Exchanges without progress for too long."""
         now = time.monotonic()
         stalled = []
         for each in self._under_way.values():
@@ -387,7 +387,7 @@ def sleep(multi: pycurl.CurlMulti, most: float) -> None:
         time.sleep(min(seconds, _LOOK_UP))
 
 
-# Bytes of a body that nobody needs to be told of on its way, and seconds between two times.
+# Bytes of a body that are sent so soon that progress need not be reported, and seconds between two reports.
 _SOON_GONE = 256 * 1024
 _TELL = 0.1
 
@@ -430,7 +430,7 @@ class CurlTransport:
             self._idle.pop().cut()
 
     def keep(self, line: _Line) -> None:
-        """Take back a line that is at the end of its answer."""
+        """Take back a line whose response was read to its end."""
         if self._closing.is_set() or len(self._idle) >= POOL_SIZE:
             line.cut()
         else:
@@ -474,7 +474,7 @@ class CurlResponse:
 
 
 class _Line:
-    """One connection, and the exchange that is on it. Used by one thread at a time."""
+    """One connection and its current exchange. Used by one thread at a time."""
 
     def __init__(self, origin: ServerOrigin, timeouts: Timeouts, closing: threading.Event) -> None:
         self._timeouts = timeouts
@@ -486,7 +486,7 @@ class _Line:
         self._handle = CurlHandle(origin, timeouts)
 
     def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> None:
-        """Begin the exchange."""
+        """Start the exchange."""
         self._failure = None
         self._handle.load(method, target, headers, body)
         self._multi.add_handle(self._handle.easy)

@@ -1,4 +1,4 @@
-"""What the Blob service's refusals mean: its error codes as errors of ours, each with what to do next.
+"""Converts the Blob service's error codes to errors of ours, each with what to do next.
 
 Codes: https://learn.microsoft.com/rest/api/storageservices/blob-service-error-codes and
 .../common-rest-api-error-codes. Nothing here does I/O. The service's texts are not shown in full: the
@@ -36,7 +36,7 @@ RETRYABLE_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class Answer(NamedTuple):
-    """What is known about an answer that is not the one hoped for; ``headers`` with lower-case names."""
+    """An error response; ``headers`` have lower-case names."""
 
     status: int
     headers: Mapping[str, str]
@@ -232,7 +232,7 @@ def translate(
 
 
 def _code(answer: Answer, name: str, container: ContainerUrl) -> str:
-    """The service's code, or the one that the status stands for where there is none."""
+    """The service's code, or the one that the status implies if there is none."""
     error = answer.error
     if answer.status == 400 and "contentmd5" in error.message.lower():
         # Azurite has no code of its own for it.

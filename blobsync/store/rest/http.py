@@ -69,9 +69,9 @@ from blobsync.store.rest.transport_choice import transport_to
 
 
 class Line:
-    """The way to one host. Safe to use from several threads; ``clock`` is in seconds and never set back.
+    """The state of one host. Safe to use from several threads; ``clock`` is in seconds and never set back.
 
-    ``emit`` hears of each outage as it begins, and as it ends.
+    ``emit`` is called when an outage begins and when it ends.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Line:
         self.answers = 0
 
     def answered(self) -> None:
-        """The host has answered a request, and not with "try again"."""
+        """Record a response other than "try again"."""
         with self._lock:
             self.answers += 1
             ended, self._down_since = self._down_since is not None, None
@@ -105,7 +105,7 @@ class Line:
 
     @property
     def down(self) -> float:
-        """For how many seconds nobody was answered; 0 where somebody was, last, or never."""
+        """For how many seconds no request was answered; 0 if the last one was, or none ever."""
         since = self._down_since
         return 0.0 if since is None else self._clock() - since
 
@@ -124,14 +124,14 @@ class Pace:
         self._to_tell = 0.0
 
     def asked(self, seconds: float) -> None:
-        """The service has asked this process to wait so long."""
+        """Record that the service asked this process to wait ``seconds``."""
         if seconds >= _WORTH_TELLING:
             with self._lock:
                 self._to_tell = max(self._to_tell, seconds)
             self.hold(seconds)
 
     def hold(self, seconds: float) -> None:
-        """From now on no request begins for so long."""
+        """Let no request start for ``seconds``."""
         with self._lock:
             self._until = max(self._until, self._clock() + seconds)
 
@@ -141,7 +141,7 @@ class Pace:
         return max(0.0, self._until - self._clock())
 
     def take(self) -> float:
-        """The longest wait that the service has asked for since this was called last; 0 where it asked for none."""
+        """The longest wait that the service asked for since the last call; 0 if it asked for none."""
         with self._lock:
             asked, self._to_tell = self._to_tell, 0.0
         return asked
