@@ -25,7 +25,6 @@ from blobsync.base.plain_json import parse_object
 from blobsync.base.regular_files import regular_only
 from blobsync.local.errors import naming
 from blobsync.store.protocol import BlobProperties, BlobStore, Precondition
-from blobsync.store.rest.store import BlobLeases
 
 # Seconds; the longest lease with an expiry that the service allows.
 CLAIM_SECONDS = 60
@@ -80,10 +79,26 @@ class SharedStore(Protocol):
         ...
 
 
+class Leases(Protocol):
+    """See :class:`blobsync.store.rest.store.BlobLeases`."""
+
+    def acquire(self, name: str, holder: str, seconds: int) -> bool:
+        """Take the lease of a blob that is there, or take it again; False where somebody else has it."""
+        ...
+
+    def release(self, name: str, holder: str) -> bool:
+        """Anybody may take it now; False where it was no longer ours."""
+        ...
+
+    def end(self, name: str) -> bool:
+        """End whoever's lease it is at once; False where there was none."""
+        ...
+
+
 class ContainerStore:
     """Blobs below ``prefix`` of a container. ``leases`` are those of the same container."""
 
-    def __init__(self, store: BlobStore, leases: BlobLeases, prefix: str, *, seconds: int = CLAIM_SECONDS) -> None:
+    def __init__(self, store: BlobStore, leases: Leases, prefix: str, *, seconds: int = CLAIM_SECONDS) -> None:
         self._store = store
         self._leases = leases
         self._prefix = f"{prefix}/"
@@ -198,14 +213,15 @@ class FolderStore:
         return body if len(body) <= LARGEST else b""
 
     def names(self, folder: str) -> list[str]:
-        with suppress(FileNotFoundError):
-            return sorted(name for name in os.listdir(self._root / folder) if _NAME.fullmatch(f"{folder}/{name}"))
+        path = self._root / folder
+        with naming(path), suppress(FileNotFoundError):
+            return sorted(name for name in os.listdir(path) if _NAME.fullmatch(f"{folder}/{name}"))
         return []
 
     def remove(self, name: str) -> None:
-        self._at(name).unlink(missing_ok=True)
-        for _, path in self._claims(name):
-            path.unlink(missing_ok=True)
+        for path in [self._at(name), *(path for _, path in self._claims(name))]:
+            with naming(path):
+                path.unlink(missing_ok=True)
 
     def remove_all(self) -> None:
         shutil.rmtree(self._root, ignore_errors=True)
@@ -214,7 +230,7 @@ class FolderStore:
         number, path = max(self._claims(name), default=(-1, None))
         if path is None:
             return self._create(name, 0, holder)
-        with suppress(FileNotFoundError, ValueError, KeyError):
+        with naming(path), suppress(FileNotFoundError, ValueError, KeyError):
             body = path.read_bytes()
             said = parse_object(body.decode())
             if said["holder"] == holder and not said["ended"]:
@@ -231,7 +247,7 @@ class FolderStore:
     def release(self, name: str, holder: str) -> None:
         _, path = max(self._claims(name), default=(-1, None))
         if path is not None:
-            with suppress(FileNotFoundError, ValueError, KeyError):
+            with naming(path), suppress(FileNotFoundError, ValueError, KeyError):
                 if parse_object(path.read_bytes().decode())["holder"] == holder:
                     self._say(path, holder, ended=True)
 
