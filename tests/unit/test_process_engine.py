@@ -1,0 +1,642 @@
+"""Worker processes of one machine, played by a script: every file is moved or named once, whatever a worker does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from blobsync.base.azure_urls import SasToken, Secret
+from blobsync.base.errors import CredentialError, LoginRequiredError, ProcessError
+from blobsync.base.events import NO_CONNECTION, Connected, Disconnected
+from blobsync.base.failure_codes import FailureCode
+from blobsync.base.file_states import LocalState, RemoteState
+from blobsync.base.plain_json import parse_object
+from blobsync.local.state_dir import StateDir
+from blobsync.plan.listener import Listener
+from blobsync.plan.transfer_plan import FileAction, FileFailure
+from blobsync.spread.orders import STOP_LINE, Handed, WorkerOrders, read_handed, read_orders
+from blobsync.spread.process_engine import ProcessEngine
+from blobsync.spread.record import (
+    Answer,
+    Ask,
+    FileRecord,
+    KeptFile,
+    MovedBytes,
+    Note,
+    Ready,
+    ShardDone,
+    UnderWay,
+    answer_line,
+)
+from blobsync.spread.shard import Shard, ShardReader
+from blobsync.spread.worker_pipe import Credentials
+from blobsync.store.rest.auth import BearerSigner, SasSigner, Signer
+from blobsync.transfer.engines import CollectedReport, MoveReport, MoveTask
+from tests.fakes.runner import ScriptedRunner
+from tests.fakes.store import MemoryStore
+from tests.fakes.tasks import RecordingListener, copy, download, upload
+
+_SAS = SasToken.parse("sv=1&se=2099-01-01&sig=c2VudGluZWw%3D")
+_PATIENCE = 60.0
+
+# What a worker says of a shard; None: it is gone.
+Script = Callable[["Worker", Shard], Iterator[Answer | str | None]]
+
+
+def moved(action: FileAction) -> FileRecord:
+    """What an honest worker says of an upload."""
+    source = action.source
+    assert isinstance(source, LocalState)
+    md5 = hashlib.md5(b"x" * source.size).digest()
+    return FileRecord(action.path, replace(source, md5=md5), RemoteState(source.size, "0x1", md5))
+
+
+def failed(action: FileAction, code: FailureCode, message: str = "no") -> FileRecord:
+    return FileRecord(action.path, failure=FileFailure(action.path, code, message, "ask"))
+
+
+def honest(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+    for action in shard.actions:
+        yield MovedBytes(action.size)
+        yield moved(action)
+
+
+class Worker:
+    """A process whose output a script writes."""
+
+    def __init__(self, number: int, script: Script, *, first: str, code: int = 0, stderr: str = "") -> None:
+        self.pid = 100 + number
+        self.number = number
+        self.shards: list[Shard] = []
+        self.orders: WorkerOrders | None = None
+        self.handed: list[Handed] = []
+        self.stopped = self.ended = 0
+        self._script, self._first, self._code, self._stderr = script, first, code, stderr
+        self._input: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._reader = ShardReader()
+
+    def lines(self) -> Iterator[str]:
+        self.orders = read_orders(self._next())
+        yield self._first
+        while (line := self._next()) != STOP_LINE:
+            shard = self._reader.take(line)
+            if shard is None:
+                continue
+            self.shards.append(shard)
+            for answer in self._script(self, shard):
+                if answer is None:
+                    return
+                yield answer if isinstance(answer, str) else answer_line(answer)
+                if isinstance(answer, Ask):
+                    self.handed.append(read_handed(parse_object(self._next())))
+            yield answer_line(ShardDone(shard.number))
+
+    def send_line(self, text: str) -> None:
+        self.stopped += text == STOP_LINE
+        for line in text.splitlines():
+            self._input.put(line)
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        self.ended += 1
+        return self._code
+
+    def stop(self) -> int:
+        return self._code
+
+    def stderr_tail(self) -> str:
+        return self._stderr
+
+    def _next(self) -> str:
+        return self._input.get(timeout=_PATIENCE)
+
+
+class Workers(ScriptedRunner):
+    """Starts these workers, one after the other; the last script is for all that follow."""
+
+    def __init__(self, *scripts: Script, first: str = answer_line(Ready()), code: int = 0, stderr: str = "") -> None:
+        super().__init__()
+        self.started: list[Worker] = []
+        self.environments: list[Mapping[str, str]] = []
+        self._scripts, self._first, self._code, self._stderr = scripts, first, code, stderr
+        self._lock = threading.Lock()
+
+    def start(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Worker:
+        with self._lock:
+            number = len(self.started)
+            script = self._scripts[min(number, len(self._scripts) - 1)]
+            self.started.append(Worker(number, script, first=self._first, code=self._code, stderr=self._stderr))
+            self.environments.append(env or {})
+            return self.started[-1]
+
+
+class Alone:
+    """The engine of this process: remembers what it is given."""
+
+    name = "direct"
+
+    def __init__(self) -> None:
+        self.tasks: list[MoveTask] = []
+
+    def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
+        self.tasks.append(task)
+
+
+class Heard(RecordingListener):
+    """With the notes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+class Run:
+    """A task by these workers, at its end."""
+
+    def __init__(self, task: MoveTask, workers: Workers, signer: Signer | None = None, wanted: int = 2) -> None:
+        self.task, self.workers, self.alone, self.heard = task, workers, Alone(), Heard()
+        self.asked: list[tuple[int, int]] = []
+
+        def size(files: int, count: int) -> int:
+            self.asked.append((files, count))
+            return wanted
+
+        credentials = Credentials(lambda container: signer or SasSigner(_SAS), lambda end: _SAS, {"NO_PROXY": "a"})
+        self.engine = ProcessEngine(self.alone, size, credentials, workers, state=StateDir(Path("/state")))
+        self.report = CollectedReport()
+
+    def work(self) -> Run:
+        self.engine.move(self.task, self.report, self.heard)
+        return self
+
+    @property
+    def paths(self) -> list[str]:
+        """Of which the report says something."""
+        return sorted(
+            [each.action.path for each in self.report.moved] + [action.path for action, _ in self.report.failed]
+        )
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore("box")
+
+
+@pytest.fixture
+def task(tmp_path: Path, store: MemoryStore) -> MoveTask:
+    root = tmp_path / "data"
+    root.mkdir()
+    for number in range(20):
+        (root / f"f{number:02}").write_bytes(b"x" * number)
+    return upload(root, store, "sets")
+
+
+def _all(task: MoveTask) -> list[str]:
+    return [action.path for action in task.actions]
+
+
+def test_workers_are_told_their_share_and_every_file_is_counted_once(task: MoveTask) -> None:
+    run = Run(task._replace(cap_mbps=30.0), Workers(honest)).work()
+    assert run.paths == _all(task) and not run.report.failed and not run.alone.tasks
+    assert run.asked == [(20, sum(range(20)))]
+    assert run.heard.bytes == sum(range(20))
+    counts = run.heard.workers
+    assert set(counts) <= {"process 100", "process 101"}
+    assert [sum(each) for each in zip(*counts.values(), strict=True)] == [20, sum(range(20))]
+    for worker in run.workers.started:
+        assert worker.orders is not None
+        told = worker.orders
+        assert (told.processes, told.cap_mbps, told.environ, told.state) == (
+            2,
+            15.0,
+            {"NO_PROXY": "a"},
+            StateDir(Path("/state")),
+        )
+        assert worker.stopped and worker.ended, "none is left behind"
+
+
+def test_without_a_cap_no_worker_has_one(task: MoveTask) -> None:
+    run = Run(task, Workers(honest)).work()
+    assert all(worker.orders and worker.orders.cap_mbps is None for worker in run.workers.started)
+
+
+@pytest.mark.parametrize(("files", "wanted"), [(20, 1), (1, 2), (0, 2), (20, 0)])
+def test_what_is_not_worth_two_workers_stays_here_as_it_is(task: MoveTask, files: int, wanted: int) -> None:
+    run = Run(task._replace(actions=task.actions[:files]), Workers(honest), wanted=wanted).work()
+    assert run.alone.tasks == [run.task] and not run.workers.started
+
+
+def test_two_files_are_worth_two_workers(task: MoveTask) -> None:
+    run = Run(task._replace(actions=task.actions[:2]), Workers(honest), wanted=8).work()
+    assert run.paths == _all(task)[:2] and not run.alone.tasks
+    assert all(worker.orders and worker.orders.processes == 2 for worker in run.workers.started)
+
+
+def test_what_no_shard_can_hold_is_moved_here(task: MoveTask) -> None:
+    strange = replace(task.actions[0], source=None)
+    run = Run(task._replace(actions=[strange, *task.actions[1:]]), Workers(honest)).work()
+    assert run.paths == _all(task)[1:]
+    (here,) = run.alone.tasks
+    assert here.actions == [strange] and not here.whole_folder
+
+
+def test_the_heaviest_shard_is_begun_first(tmp_path: Path, store: MemoryStore) -> None:
+    root = tmp_path / "large"
+    root.mkdir()
+    for number in range(6):
+        with (root / f"f{number}").open("wb") as file:
+            file.truncate(100_000_000 * (1 + number))
+
+    def refusing(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+        for action in shard.actions:
+            yield failed(action, FailureCode.CHANGED_WHILE_READ)
+
+    run = Run(upload(root, store, "p"), Workers(refusing)).work()
+    assert run.paths == [f"f{number}" for number in range(6)]
+    for worker in run.workers.started:
+        weights = [shard.weight for shard in worker.shards]
+        assert weights == sorted(weights, reverse=True)
+
+
+def test_what_a_worker_says_besides_is_passed_on(task: MoveTask) -> None:
+    lost, back = Disconnected("host", NO_CONNECTION, 0.0), Connected("host")
+
+    def talking(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+        yield UnderWay(2, "data/x/f01")
+        yield KeptFile(shard.actions[0].path, 7)
+        yield Note("a sentence")
+        yield lost
+        yield back
+        yield from honest(worker, shard)
+
+    run = Run(task._replace(actions=task.actions[:2]), Workers(talking)).work()
+    assert sorted((action.path, size) for action, size in run.report.kept) == [("f00", 7), ("f01", 7)]
+    assert run.heard.notes == ["a sentence"] * 2
+    assert sorted(map(str, run.heard.events)) == sorted(map(str, [lost, lost, back, back]))
+    assert {path for _, path in run.heard.begun} == {"data/x/f01"}
+    assert run.paths == _all(task)[:2]
+
+
+def test_bytes_that_no_worker_told_of_and_bytes_that_were_there_are_counted(task: MoveTask) -> None:
+    def silent(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+        yield from map(moved, shard.actions)
+
+    assert Run(task, Workers(silent)).work().heard.bytes == sum(range(20))
+
+    def reusing(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+        for action in shard.actions:
+            yield MovedBytes(0, action.size)
+            yield replace(moved(action), reused=action.size)
+
+    run = Run(task, Workers(reusing)).work()
+    assert (run.heard.bytes, run.heard.reused) == (0, sum(range(20)))
+
+
+# -- a worker is lost -------------------------------------------------------------------------------------
+
+
+def _lost_in_the_middle(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+    yield moved(shard.actions[0])
+    yield MovedBytes(1000)
+    yield None
+
+
+def test_what_a_lost_worker_had_not_reported_goes_to_another(task: MoveTask) -> None:
+    run = Run(task, Workers(_lost_in_the_middle, honest), wanted=2).work()
+    assert run.paths == _all(task) and not run.report.failed
+    assert run.heard.bytes == sum(range(20)), "what it had under way is taken back"
+    (note,) = run.heard.notes
+    first = run.workers.started[0]
+    count = len(first.shards[0].actions) - 1
+    assert note == f"a worker process was lost, it ended with code 0; another one moves its {count} files"
+    assert first.ended
+
+
+@pytest.mark.parametrize(
+    ("code", "stderr", "how"),
+    [
+        (-9, "said", "it was killed by signal 9"),
+        (7, "first\nthe last line", "it ended with code 7: the last line"),
+        (7, "", "it ended with code 7"),
+        (0, "said", "it ended with code 0"),
+        (1, f"https://a/b?{_SAS.reveal()}", "it ended with code 1: https://a/b"),
+    ],
+)
+def test_files_over_which_three_workers_were_lost_are_named(task: MoveTask, code: int, stderr: str, how: str) -> None:
+    def gone(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+        yield None
+
+    run = Run(task, Workers(gone, code=code, stderr=stderr)).work()
+    assert run.paths == _all(task) and not run.report.moved
+    for action, failure in run.report.failed:
+        assert (failure.path, failure.code) == (f"data/x/{action.path}", FailureCode.NOT_REPORTED)
+        assert failure.message.startswith("not moved: 3 worker processes in a row were lost over it; the last: " + how)
+        assert "c2VudGluZWw" not in failure.message
+        assert failure.hint == "run the same command again with --processes 1"
+    # Each shard once as a whole, then in halves and in quarters.
+    shards = sum(1 for worker in run.workers.started for shard in worker.shards if len(shard.actions) > 5)
+    assert len(run.workers.started) <= 7 * max(2, shards)
+
+
+def test_of_several_files_the_one_that_ends_its_workers_takes_few_along(task: MoveTask) -> None:
+    def gone(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+        if any(action.path == "f07" for action in shard.actions):
+            yield None
+        yield from honest(worker, shard)
+
+    run = Run(task, Workers(gone)).work()
+    assert run.paths == _all(task)
+    lost = [action.path for action, _ in run.report.failed]
+    assert "f07" in lost and len(lost) <= 5
+
+
+@pytest.mark.parametrize(
+    ("said", "how"),
+    [
+        ("nonsense", "it sent what is no record"),
+        (KeptFile("other", 1), "it sent what cannot be"),
+        (FileRecord("../f00", failure=FileFailure("", FailureCode.ERROR, "m")), "it sent what cannot be"),
+        (UnderWay(1, "elsewhere/f00"), "it sent what cannot be"),
+        (Note("well"), "it said nothing of"),
+    ],
+    ids=["nonsense", "kept", "outside", "under way", "silent"],
+)
+def test_a_worker_that_talks_nonsense_is_lost(task: MoveTask, said: Answer | str, how: str) -> None:
+    def lying(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+        yield said
+
+    run = Run(task._replace(actions=task.actions[:4]), Workers(lying, honest)).work()
+    assert run.paths == _all(task)[:4] and not run.report.failed
+    assert any(how in note for note in run.heard.notes)
+
+
+@pytest.mark.parametrize("there", ["the same", "another", "nothing"])
+def test_a_file_that_a_lost_worker_has_moved_is_moved(task: MoveTask, store: MemoryStore, there: str) -> None:
+    """Its record was lost with it, and the next worker finds a blob that nobody planned for."""
+
+    def gone(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+        for action in shard.actions:
+            if there != "nothing":
+                store.add(f"sets/{action.path}", (b"x" if there == "the same" else b"y") * action.size)
+            yield MovedBytes(action.size)
+        yield None
+
+    def refused(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+        for action in shard.actions:
+            if store.head(f"sets/{action.path}") is not None or there == "nothing":
+                yield failed(action, FailureCode.CHANGED_MEANWHILE)
+            else:
+                yield moved(action)
+
+    actions = task.actions[1:5]
+    run = Run(task._replace(actions=actions), Workers(gone, refused), wanted=2).work()
+    assert run.paths == [action.path for action in actions]
+    lost = {action.path for action in run.workers.started[0].shards[0].actions}
+    if there == "the same":
+        assert not run.report.failed
+        assert run.heard.bytes == sum(action.size for action in actions)
+    else:
+        found = {action.path: failure for action, failure in run.report.failed}
+        assert lost <= set(found)
+        assert {failure.code for failure in found.values()} == {FailureCode.CHANGED_MEANWHILE}
+
+
+def test_what_changed_before_any_worker_was_lost_is_a_failure(task: MoveTask, store: MemoryStore) -> None:
+    """Somebody else has written the same: the plan was for another state."""
+
+    def refused(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+        for action in shard.actions:
+            store.add(f"sets/{action.path}", b"x" * action.size)
+            yield failed(action, FailureCode.CHANGED_MEANWHILE, "it changed")
+
+    run = Run(task._replace(actions=task.actions[:4]), Workers(refused)).work()
+    assert run.paths == _all(task)[:4] and not run.report.moved
+    action, failure = run.report.failed[0]
+    assert failure == FileFailure(f"data/x/{action.path}", FailureCode.CHANGED_MEANWHILE, "it changed", "ask")
+
+
+# -- all files would fail ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def large(tmp_path: Path, store: MemoryStore) -> MoveTask:
+    """Twelve shards of one file each."""
+    root = tmp_path / "large"
+    root.mkdir()
+    for number in range(12):
+        with (root / f"f{number:02}").open("wb") as file:
+            file.truncate(100_000_000)
+    return upload(root, store, "sets")
+
+
+class Gate:
+    """Both workers are at their first shard."""
+
+    def __init__(self) -> None:
+        self._both = threading.Barrier(2, timeout=_PATIENCE)
+
+    def wait(self, worker: Worker) -> None:
+        if len(worker.shards) == 1:
+            self._both.wait()
+
+
+@pytest.mark.parametrize("then", ["fails too", "is lost"])
+def test_what_fails_every_file_is_not_begun_for_the_others(large: MoveTask, then: str) -> None:
+    gate, told = Gate(), threading.Event()
+
+    def expired(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+        gate.wait(worker)
+        if worker.number == 1:
+            # When the others are given up.
+            assert told.wait(_PATIENCE)
+            if then == "is lost":
+                yield None
+        yield from (failed(action, FailureCode.SAS_EXPIRED, "it ended (3 tries)") for action in shard.actions)
+
+    run = Run(large, Workers(expired))
+
+    class Report(CollectedReport):
+        def file_failed(self, action: FileAction, failure: FileFailure) -> None:
+            super().file_failed(action, failure)
+            if len(self.failed) == 11:
+                told.set()
+
+    run.report = Report()
+    run.work()
+    assert run.paths == _all(large)
+    assert {failure.code for _, failure in run.report.failed} == {FailureCode.SAS_EXPIRED}
+    assert {failure.hint for _, failure in run.report.failed} == {"ask"}
+    not_tried = [failure for _, failure in run.report.failed if failure.message.startswith("not tried")]
+    assert {failure.message for failure in not_tried} == {"not tried, since others failed: it ended"}
+    assert len(not_tried) == (10 if then == "fails too" else 11)
+    assert all(failure.path == f"data/x/{action.path}" for action, failure in run.report.failed)
+    assert sum(len(worker.shards) for worker in run.workers.started) == 2
+
+
+def test_files_that_move_in_between_show_that_not_every_file_fails(tmp_path: Path, store: MemoryStore) -> None:
+    root = tmp_path / "many"
+    root.mkdir()
+    for number in range(40):
+        (root / f"f{number:02}").write_bytes(b"x")
+
+    def refusing(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+        for number, action in enumerate(shard.actions):
+            yield moved(action) if number % 10 == 9 else failed(action, FailureCode.ACCESS_DENIED)
+
+    run = Run(upload(root, store, "p"), Workers(refusing)).work()
+    assert len(run.paths) == 40
+    assert not [failure for _, failure in run.report.failed if "not tried" in failure.message]
+
+
+# -- no worker --------------------------------------------------------------------------------------------
+
+
+def test_without_workers_this_process_moves_the_files_and_says_why(task: MoveTask) -> None:
+    class Nobody(Workers):
+        def start(
+            self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+        ) -> Worker:
+            raise ProcessError("there is no Python")
+
+    run = Run(task, Nobody(honest)).work()
+    assert run.heard.notes == ["there is no Python; one process moves 20 files instead"]
+    (here,) = run.alone.tasks
+    assert sorted(action.path for action in here.actions) == _all(task) and not here.whole_folder
+    assert not run.report.moved and not run.report.failed
+
+
+def test_a_worker_that_cannot_be_started_leaves_its_files_to_the_others(task: MoveTask) -> None:
+    started = threading.Lock()
+
+    class One(Workers):
+        def start(
+            self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+        ) -> Worker:
+            if not started.acquire(blocking=False):
+                raise ProcessError("too many")
+            return super().start(argv, env=env, cwd=cwd)
+
+    run = Run(task, One(honest)).work()
+    assert sorted(run.paths + [action.path for each in run.alone.tasks for action in each.actions]) == _all(task)
+    assert run.report.moved and not run.report.failed
+
+
+def test_a_worker_that_does_not_say_that_it_is_one_is_ended_and_not_used(task: MoveTask) -> None:
+    run = Run(task, Workers(honest, first=answer_line(Note("hello")))).work()
+    assert all(worker.ended and not worker.shards for worker in run.workers.started)
+    assert run.heard.notes == ["a worker process does not answer as it should; one process moves 20 files instead"]
+    assert len(run.alone.tasks) == 1
+
+
+def test_a_worker_that_ends_at_once_says_why(task: MoveTask) -> None:
+    run = Run(task, Workers(honest, first="Traceback", code=1, stderr="No module named blobsync")).work()
+    (note,) = run.heard.notes
+    assert note.startswith("a worker process cannot work here: it sent what is no record")
+
+
+def test_without_a_login_this_process_says_so_of_each_file(task: MoveTask) -> None:
+    class Expired(Workers):
+        def start(
+            self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+        ) -> Worker:
+            raise CredentialError("nobody is signed in")
+
+    run = Run(task, Expired(honest)).work()
+    assert len(run.alone.tasks) == 1 and len(run.alone.tasks[0].actions) == 20
+
+
+# -- what a worker asks for -------------------------------------------------------------------------------
+
+
+def _asking(*asked: Ask) -> Script:
+    def script(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+        yield from asked
+        for action in shard.actions:
+            yield failed(action, FailureCode.CHANGED_WHILE_READ)
+
+    return script
+
+
+def _handed(task: MoveTask, signer: Signer, *asked: Ask) -> list[Handed]:
+    run = Run(task, Workers(_asking(*asked)), signer).work()
+    return run.workers.started[0].handed[: len(asked)]
+
+
+def test_a_worker_gets_tokens_from_this_process_and_new_ones_when_they_end(task: MoveTask) -> None:
+    count = iter(range(1, 100))
+    signer = BearerSigner(lambda: (Secret(f"token-{next(count)}"), 1e12))
+    first, again, renewed = _handed(
+        task._replace(actions=task.actions[:2]),
+        signer,
+        *(Ask("token", "destination"), Ask("token", "destination"), Ask("renewed", "destination")),
+    )
+    assert first.secret is not None and again.secret is not None and renewed.secret is not None
+    numbers = [int(each.secret.reveal().removeprefix("token-")) for each in (first, again, renewed) if each.secret]
+    assert numbers[2] > numbers[0] and first.ends == 1e12
+
+
+def test_what_no_worker_can_have_is_refused_by_name(task: MoveTask) -> None:
+    folder, fixed = _handed(task, SasSigner(_SAS), Ask("token", "source"), Ask("renewed", "destination"))
+    assert folder.problem is not None and "a folder of this machine" in folder.problem.message
+    assert fixed.problem is not None and "cannot be renewed" in fixed.problem.message
+
+    def nobody() -> tuple[Secret, float]:
+        raise LoginRequiredError("nobody is signed in", hint="az login")
+
+    (refused,) = _handed(task, BearerSigner(nobody), Ask("token", "destination"))
+    assert isinstance(refused.problem, LoginRequiredError) and refused.problem.hint == "az login"
+
+
+def test_a_copy_gets_the_key_of_its_source(store: MemoryStore) -> None:
+    for name in ("a", "b"):
+        store.add(f"x/{name}", b"1")
+    (handed,) = _handed(
+        copy(store, "x", MemoryStore("there"), "y", ["a", "b"]), SasSigner(_SAS), Ask("source_sas", "source")
+    )
+    assert handed.secret is not None and handed.secret.reveal() == _SAS.reveal()
+
+
+# -- downloads, and what ends everything --------------------------------------------------------------------
+
+
+def test_a_download_that_is_not_here_is_looked_at_again(tmp_path: Path, store: MemoryStore) -> None:
+    for name in ("a", "b"):
+        store.add(f"x/{name}", b"1")
+    task = download(store, "x", tmp_path / "down", ["a", "b"])
+    (tmp_path / "down").mkdir()
+    (tmp_path / "down" / "a").write_bytes(b"1")
+    here = LocalState.of((tmp_path / "down" / "a").stat())
+
+    def claiming(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+        for action in shard.actions:
+            yield FileRecord(action.path, action.source, here)
+
+    report = Run(task, Workers(claiming)).work().report
+    assert {each.action.path: each.destination is not None for each in report.moved} == {"a": True, "b": False}
+
+
+def test_an_error_of_this_program_is_raised_and_no_worker_stays(task: MoveTask) -> None:
+    class Full(CollectedReport):
+        def file_moved(self, moved: object) -> None:
+            raise OSError("the index cannot be written")
+
+    run = Run(task, Workers(honest))
+    run.report = Full()
+    with pytest.raises(OSError, match="the index cannot be written"):
+        run.work()
+    assert all(worker.stopped for worker in run.workers.started)
+
+
+def test_what_a_worker_needs_of_the_environment_holds_no_secret(task: MoveTask) -> None:
+    run = Run(task, Workers(honest)).work()
+    for environment in run.workers.environments:
+        assert "c2VudGluZWw" not in json.dumps(dict(environment))
