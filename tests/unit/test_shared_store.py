@@ -46,7 +46,9 @@ def test_a_document_in_a_folder_is_replaced_as_a_whole_and_leaves_nothing_beside
     assert _files(tmp_path / "place") == ["alive", "shards/1"]
     assert folder.shown == f"{tmp_path}/place/"
     # Nobody else may look into it, or change it.
-    assert stat.S_IMODE((tmp_path / "place" / "shards").stat().st_mode) == 0o700
+    assert folder.claim("claims/1", _ONE)
+    for name in ("shards", "claims"):
+        assert stat.S_IMODE((tmp_path / "place" / name).stat().st_mode) == 0o700
 
 
 def test_a_write_that_fails_names_the_file(folder: FolderStore, tmp_path: Path) -> None:
@@ -70,6 +72,14 @@ def test_what_is_no_file_counts_as_absent_and_what_is_too_large_as_empty(folder:
     assert [folder.read(f"shards/{each}") for each in (1, 2)] == [None, None]
     assert len(folder.read("shards/3") or b"") == _LARGEST
     assert folder.read("shards/4") == b""
+
+
+@pytest.mark.parametrize("name", ["../x", "shards/../x", "shards/.x", "a/b/c", "", "Shards/1", "shards/\n"])
+def test_a_name_that_is_none_of_ours_is_never_asked_for(name: str, folder: FolderStore, tmp_path: Path) -> None:
+    for use in (folder.read, folder.remove, ContainerStore(MemoryStore(), MemoryLeases(MemoryStore()), "x").read):
+        with pytest.raises(ValueError, match="not a name of this place"):
+            use(name)
+    assert not list(tmp_path.iterdir())
 
 
 def test_names_are_sorted_and_those_that_nobody_here_gives_are_left_out(folder: FolderStore, tmp_path: Path) -> None:
