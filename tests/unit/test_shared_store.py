@@ -353,7 +353,8 @@ def test_a_claimed_blob_is_removed_all_the_same_and_what_the_service_refuses_is_
             raise refusals.pop()
 
     store.before = refuse
-    for remove in (lambda: container.remove("shards/1"), container.remove_all):
+    removes: list[Callable[[], None]] = [lambda: container.remove("shards/1"), container.remove_all]
+    for remove in removes:
         # Once, so that a second try would succeed.
         refusals.append(AccessDeniedError("no", status=403))
         with pytest.raises(AccessDeniedError):
