@@ -194,16 +194,14 @@ def _work_off(run: RunState, way: _Way, fewest_for_lane: int, processes: int) ->
         shifts.append((SmallFiles(run, map(way.job, small), opener, width), HANDS))
         large = [action for action in run.task.actions if not _is_small(action)]
     pieces = sum(1 + action.size // way.tuning.range for action in large)
-    if pieces:
-        threads = min(_share(way.tuning.threads, processes), pieces)
-        shifts.append((WorkerPool(run, map(way.job, large), threads), threads))
+    threads = min(_share(way.tuning.threads, processes), pieces)
+    shifts.append((WorkerPool(run, map(way.job, large), threads), threads))
     WorkerThreads(run.stop, run.task.stop).work(*shifts)
 
 
 def _orders_of(store: BlobStore | None) -> Callable[[], Orders] | None:
     """Returns a function that opens connections for many concurrent requests; None if the store has none."""
-    first = store.orders() if store is not None else None
-    if store is None or first is None:
+    if store is None or (first := store.orders()) is None:
         return None
     ready = [first]
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -195,8 +198,8 @@ def test_a_long_line_gets_smaller_requests(
 ) -> None:
     sizes = small(count - 2)
     store = Line(answers)
-    up = files(tmp_path / "up", sizes | {"x-one": single, "x-more": single + 1})
-    all_moved(store.engine(), upload(up, store, "p"))
+    up = upload(files(tmp_path / "up", sizes | {"x-one": single, "x-more": single + 1}), store, "p")
+    all_moved(store.engine(), up)
     assert {request.name for request in store.asked("put_block_list")} == {"p/x-more"}
     down = Line(answers)
     for name, size in (sizes | {"x-one": ranges, "x-more": ranges + 1}).items():
@@ -205,6 +208,29 @@ def test_a_long_line_gets_smaller_requests(
     all_moved(down.engine(), download(down, "p", tmp_path / "down", names))
     assert len([each for each in down.asked("get") if each.name == "p/x-one"]) == 1
     assert len([each for each in down.asked("get") if each.name == "p/x-more"]) == 2
+
+
+@pytest.mark.parametrize(("answers", "requests"), [(0.009, 1), (0.010, 2), (0.011, 2)])
+def test_from_ten_milliseconds_on_a_line_is_long(tmp_path: Path, answers: float, requests: int) -> None:
+    store = Line(answers)
+    task = upload(files(tmp_path, {"a": 3 * MIB}), store, "p")
+    # From zero on: so the difference is the very number that the answer takes.
+    store.now = 0.0
+    all_moved(store.engine(), task)
+    assert len(store.asked("put")) == (1 if requests == 1 else 0)
+    assert len(store.asked("put_block")) == (0 if requests == 1 else 2)
+
+
+def test_of_a_file_in_one_range_no_blocks_are_compared(tmp_path: Path) -> None:
+    store = Line()
+    sizes = {"one": NEAR.range, "more": NEAR.range + 1}
+    for name, size in sizes.items():
+        store.add(f"p/{name}", b"d" * size)
+    all_moved(store.engine(), download(store, "p", files(tmp_path, sizes), ["one", "more"]))
+    assert [request.name for request in store.asked("block_list")] == ["p/more"]
+    assert {name: (tmp_path / name).read_bytes() == b"d" * size for name, size in sizes.items()} == dict.fromkeys(
+        sizes, True
+    )
 
 
 class Together:
@@ -275,6 +301,72 @@ def test_processes_share_the_memory(tmp_path: Path, processes: int, at_a_time: i
     assert at_once.most == at_a_time
 
 
+def blocks_put(store: Line, path: Path, blocks: int, *, there: int = 0, size: int, processes: int = 1) -> None:
+    path.touch()
+    os.truncate(path, size)
+    task, report = upload(path, store, "p/x", [""]), CollectedReport()
+    order = BlockOrder(BlockRange(0, blocks), range(there))
+    store.engine(processes=processes).move_blocks(task, order, lambda index, name: None, report, RecordingListener())
+    assert len(report.moved) == 1 and not report.failed
+    assert len(store.asked("put_block")) == blocks - there
+
+
+@pytest.mark.parametrize(("processes", "at_a_time"), [(1, 5), (16, 2)])
+def test_processes_that_put_blocks_share_the_memory(tmp_path: Path, processes: int, at_a_time: int) -> None:
+    store = Line()
+    store.before = at_once = Together("put_block", at_a_time)
+    # Above 64 MiB a block has 4 MiB.
+    blocks_put(store, tmp_path / "a", 5, size=65 * MIB, processes=processes)
+    assert at_once.most == at_a_time
+
+
+@pytest.mark.parametrize("there", [3, 4])
+def test_there_are_no_more_threads_than_blocks(tmp_path: Path, there: int) -> None:
+    store = Line()
+    before = threading.active_count()
+    seen: list[int] = []
+
+    def note(request: Request) -> None:
+        at_once(request)
+        if request.operation == "put_block":
+            seen.append(threading.active_count() - before)
+
+    store.before, at_once = note, Together("put_block", 5 - there)
+    blocks_put(store, tmp_path / "a", 5, there=there, size=10 * MIB)
+    assert max(seen) == at_once.most == 5 - there
+
+
+def test_three_threads_read_a_file_for_its_md5(tmp_path: Path) -> None:
+    store, report, at_once = Line(), CollectedReport(), Together("read", 3)
+    path = files(tmp_path, {"a": 14 * MIB}) / "a"
+    task, order = upload(path, store, "p/x", [""]), BlockOrder(BlockRange(0, 7), only_read=True)
+    store.engine().move_blocks(
+        task, order, lambda index, name: at_once(Request("read", name)), report, RecordingListener()
+    )
+    assert [moved.source and moved.source.md5 for moved in report.moved] == [hashlib.md5(path.read_bytes()).digest()]
+    assert at_once.most == 3
+
+
+def test_where_the_disk_is_slow_others_help_with_connections_of_their_own(tmp_path: Path) -> None:
+    others, told = threading.Event(), itertools.count()
+
+    class Opening(Line):
+        def orders(self) -> Orders | None:
+            if self.opened:
+                others.set()
+            return super().orders()
+
+    def tell_slowly(count: int) -> None:
+        # As on a slow disk, until others have come to help.
+        others.wait(0.005 if next(told) < 70 else 5)
+
+    store, report = Opening(), CollectedReport()
+    task = upload(files(tmp_path, small(80)), store, "p")
+    store.engine(fewest_for_lane=1).move(task, report, RecordingListener(tell_slowly))
+    assert len(report.moved) == len(store.blobs) == 80 and not report.failed
+    assert others.is_set() and store.opened > 1
+
+
 # -- names, ends, keys ---------------------------------------------------------------------------------------------
 
 
@@ -306,6 +398,7 @@ def test_nothing_to_move_moves_nothing(tmp_path: Path) -> None:
     store = Line()
     report = moved_by(store.engine(fewest_for_lane=0), upload(tmp_path, store, "p", []))
     assert not report.moved and not report.failed and not store.requests and not store.opened
+    assert moved_by(store.engine(), download(store, "p", tmp_path, [])) == CollectedReport()
 
 
 def test_from_a_folder_to_a_folder_is_no_move(tmp_path: Path) -> None:
@@ -342,6 +435,15 @@ def test_a_copy_reads_its_source_with_the_key_that_is_for_it(key: SasToken | Non
     all_moved(engine, task)
     assert there.body("q/a") == b"body"
     assert there.given == [key, key] and asked == ([task.part.source] * 2 if key else [])
+
+
+def test_a_copy_of_small_files_needs_no_connections_of_their_own() -> None:
+    here, there = Line(container="here"), Line(container="there")
+    there._others = {"here": here}
+    for name in "ab":
+        here.add(f"p/{name}", b"body")
+    all_moved(there.engine(fewest_for_lane=1), copy(here, "p", there, "q", ["a", "b"]))
+    assert sorted(there.blobs) == ["q/a", "q/b"] and not here.opened and not there.opened
 
 
 def test_a_file_whose_blocks_are_all_there_is_told_of_as_well(tmp_path: Path) -> None:
