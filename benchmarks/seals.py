@@ -23,7 +23,7 @@ from blobsync.base.file_states import LocalState
 from blobsync.base.reasons import Reason
 from blobsync.base.seals import SealKey
 from blobsync.direct.engine import DirectEngine
-from blobsync.plan.listener import SilentListener
+from blobsync.plan.events import SilentListener
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, IndexKey, Part, Route
 from blobsync.spread.sealed_store import Keys, SealedStore, parent_keys, worker_keys

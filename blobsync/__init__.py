@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from blobsync.backends.aml.computes import Compute, ComputeRequest, Computes, NodeBounds
     from blobsync.backends.protocol import ClusterSummary, Holder
     from blobsync.base.azure_urls import BlobUrl, ContainerUrl
+    from blobsync.base.connection_events import Connected, Disconnected
     from blobsync.base.errors import (
         AccessDeniedError,
         AmbiguousJobError,
@@ -78,7 +79,6 @@ if TYPE_CHECKING:
         UntrustedStateError,
         UsageError,
     )
-    from blobsync.base.events import Connected, Disconnected, Event, FilesCounted, Hashing, Moving
     from blobsync.base.failure_codes import ExitCode, FailureCode, Retry
     from blobsync.base.file_states import FileState, LocalState, RemoteState
     from blobsync.base.reasons import Reason
@@ -112,7 +112,22 @@ if TYPE_CHECKING:
     )
     from blobsync.jobspec.spec import State as JobState
     from blobsync.local.transfer_log import TransferEntry
-    from blobsync.plan.listener import Listener
+    from blobsync.plan.events import (
+        BytesMoved,
+        BytesReused,
+        Event,
+        Expected,
+        FileDone,
+        FilesCounted,
+        Hashing,
+        Listener,
+        Looked,
+        Moving,
+        Note,
+        Phase,
+        UnderWay,
+        WorkerMoved,
+    )
     from blobsync.plan.progress import Progress, WorkerProgress
     from blobsync.plan.saved_plan import SavedPlan
     from blobsync.plan.spreading import SpreadPlan
@@ -182,6 +197,8 @@ __all__ = [
     "BlobNotFoundError",
     "BlobUrl",
     "BlobsyncError",
+    "BytesMoved",
+    "BytesReused",
     "Cancellation",
     "Cause",
     "ChecksumError",
@@ -222,11 +239,13 @@ __all__ = [
     "EntryStatus",
     "Event",
     "ExitCode",
+    "Expected",
     "Failure",
     "FailureCode",
     "FetchedLogs",
     "FileAction",
     "FileDifference",
+    "FileDone",
     "FileFailure",
     "FileState",
     "FileTally",
@@ -267,6 +286,7 @@ __all__ = [
     "LogLine",
     "LogMirror",
     "LoginRequiredError",
+    "Looked",
     "LostContactError",
     "MappingError",
     "MirrorRefusedError",
@@ -275,6 +295,7 @@ __all__ = [
     "NodeArchiveRef",
     "NodeBounds",
     "NodeChange",
+    "Note",
     "NothingMatchedError",
     "OnProgress",
     "OutputFile",
@@ -283,6 +304,7 @@ __all__ = [
     "PathName",
     "PathStatus",
     "Paths",
+    "Phase",
     "PlanError",
     "PlanFileError",
     "PlanPart",
@@ -331,6 +353,7 @@ __all__ = [
     "TunnelRequest",
     "TunnelState",
     "Tunnels",
+    "UnderWay",
     "UnknownClusterError",
     "UnmappedPathError",
     "UnsafeNameError",
@@ -342,6 +365,7 @@ __all__ = [
     "Usage",
     "UsageError",
     "VerifyReport",
+    "WorkerMoved",
     "WorkerProgress",
     "__version__",
     "open_jobs",
@@ -392,8 +416,23 @@ _HOMES = {
     "blobsync.tunnels.named": ("NamedTunnel", "TunnelState", "Tunnels"),
     "blobsync.jobs.watch": ("Attempt",),
     "blobsync.local.transfer_log": ("TransferEntry",),
-    "blobsync.base.events": ("Connected", "Disconnected", "Event", "FilesCounted", "Hashing", "Moving"),
-    "blobsync.plan.listener": ("Listener",),
+    "blobsync.base.connection_events": ("Connected", "Disconnected"),
+    "blobsync.plan.events": (
+        "BytesMoved",
+        "BytesReused",
+        "Event",
+        "Expected",
+        "FileDone",
+        "FilesCounted",
+        "Hashing",
+        "Listener",
+        "Looked",
+        "Moving",
+        "Note",
+        "Phase",
+        "UnderWay",
+        "WorkerMoved",
+    ),
     "blobsync.plan.progress": ("Progress", "WorkerProgress"),
     "blobsync.plan.saved_plan": ("SavedPlan",),
     "blobsync.plan.spreading": ("SpreadPlan",),

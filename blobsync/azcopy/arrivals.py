@@ -24,6 +24,7 @@ from blobsync.direct.pool import RunState, Stopped
 from blobsync.local.errors import ChangedWhileReadError, local_error
 from blobsync.local.files import LocalFolder, SourceFile
 from blobsync.local.names import is_temporary, relative_name, unfinished_name
+from blobsync.plan.events import UnderWay
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.ends import RemoteEnd
 from blobsync.transfer.engines import Moved
@@ -140,7 +141,7 @@ class Arrivals:
         if new:
             part = self._run.task.part
             shown = part.path if self._only else f"{part.path}/{new[-1].lstrip('/')}".lstrip("/")
-            self._run.listener.under_way(len(moving), shown)
+            self._run.listener.emit(UnderWay(len(moving), shown))
 
     def _place_all(self) -> None:
         while (item := self._ready.get()) is not None and not self._abandoned.is_set():

@@ -35,7 +35,6 @@ from blobsync.base.errors import (
     SasPermissionError,
     StorageError,
 )
-from blobsync.base.events import FilesCounted
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.process import ProcessRunner, SubprocessRunner
@@ -43,7 +42,7 @@ from blobsync.direct.pool import RunState
 from blobsync.local.errors import local_error
 from blobsync.local.files import LocalFolder
 from blobsync.plan.engine_model import CHATTY_FILES
-from blobsync.plan.listener import Listener
+from blobsync.plan.events import BytesMoved, FilesCounted, Listener, Note, UnderWay
 from blobsync.plan.transfer_plan import FileAction, Route
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.store.grants import READ_FOLDER, WRITE_BLOBS, WRITE_BLOBS_WITH_TIER
@@ -112,7 +111,7 @@ class AzcopyEngine:
                 _Transfer(self, binary, run, carried, space).work()
                 space.failed = run.files_moved < len(carried)
             if space.kept:
-                listener.note(f"azcopy's log of the failures: {space.kept}")
+                listener.emit(Note(f"azcopy's log of the failures: {space.kept}"))
         except (LocalFileError, CredentialError, StorageError, ProcessError) as error:
             for action in [each for each in carried if each.path not in run.reported]:
                 run.failed(action, error)
@@ -337,7 +336,7 @@ class _Transfer:
             held = part.destination.store.container
             top = blob_or_path(str(held.blob(part.destination.name) if part.destination.name else held))
             if blob == top or blob.startswith(f"{top}/"):
-                self._run.listener.under_way(files, f"{part.path}{blob[len(top) :]}".lstrip("/"))
+                self._run.listener.emit(UnderWay(files, f"{part.path}{blob[len(top) :]}".lstrip("/")))
 
     def _settle(
         self,
@@ -385,7 +384,7 @@ class _ByteCount:
         """Set the total so far."""
         count = min(count, self._most)
         if count != self._count:
-            self._listener.bytes_moved(count - self._count)
+            self._listener.emit(BytesMoved(count - self._count))
             self._count = count
 
 

@@ -110,7 +110,7 @@ def _code(project: Project, *, allow_secrets: bool, max_file_size: str | None) -
 
 def _published(session: Session, result: CodeResult) -> Result:
     for note in result.notes:
-        session.listener.note(note)
+        session.note(note)
     seconds = session.seconds
     return Result(_data(result, seconds), _lines(result, seconds), wraps=True)
 
@@ -203,7 +203,7 @@ def _decision_data(decision: Decision) -> dict[str, Any]:
 
 def _folder(session: Session, state: CodeState, result: TransferResult | None) -> Result:
     for note in state.notes:
-        session.listener.note(note)
+        session.note(note)
     if result is None:
         files = count_text(len(state.snapshot.files), "file")
         return Result(_state_data(state), [f"would bring the blob folder up to date with {files}"])

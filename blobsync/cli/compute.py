@@ -51,7 +51,7 @@ def compute_ls(session: Session) -> Result:
     rows: list[tuple[str, ...]] = [("NAME", "TYPE", "SIZE", "PRIORITY", "MIN", "MAX", "NODES", "BUSY", "STATE")]
     rows += [tuple(_text(value) for value in _cells(one)) for one in found]
     if not found:
-        session.listener.note("the workspace has no computes")
+        session.note("the workspace has no computes")
     lines = [*table(rows), *(f"{one.name}: {problem}" for one in found for problem in one.problems)] if found else ()
     return Result({"computes": [_data(one) for one in found]}, lines)
 
@@ -87,7 +87,7 @@ def compute_create(
     except LoginRequiredError as error:
         if not dry_run:
             raise
-        session.listener.note(f"not asked whether there is a compute {name} already: {error.message}")
+        session.note(f"not asked whether there is a compute {name} already: {error.message}")
         request = computes.sketch_create(*asked)
     return _carried_out(computes, name, request, dry_run=dry_run, wait=not no_wait)
 

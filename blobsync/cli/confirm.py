@@ -65,7 +65,7 @@ def confirm(session: Session, question: str) -> None:
         raise UsageError(
             f"not a terminal, cannot ask: {question}", hint="add -y to answer yes; --dry-run shows what would happen"
         )
-    with session.listener.aside():
+    with session.display.aside():
         answer = _ask(question)
     if answer.strip().lower() not in ("y", "yes"):
         raise UsageError("not confirmed, nothing was changed")
@@ -145,7 +145,7 @@ def can_ask(session: Session) -> bool:
 
 def ask_text(session: Session, question: str, default: str = "") -> str:
     """Ask for a text; returns ``default`` if it is empty. Raises ``CommandInterruptedError`` on Ctrl-C and Ctrl-D."""
-    with session.listener.aside(), _answering():
+    with session.display.aside(), _answering():
         sys.stderr.write(f"{question} [{default}]: " if default else f"{question}: ")
         sys.stderr.flush()
         line = sys.stdin.readline()
@@ -161,7 +161,7 @@ def ask_secret(session: Session, question: str) -> str:
         return sys.stdin.read().strip()
     from getpass import getpass
 
-    with session.listener.aside(), _answering():
+    with session.display.aside(), _answering():
         return getpass(f"{question}: ", stream=sys.stderr).strip()
 
 
@@ -173,7 +173,7 @@ def ask_until(session: Session, ask: Callable[[], str], read: Callable[[str], An
         except CommandInterruptedError:
             raise
         except BlobsyncError as error:
-            session.listener.note(error.message + (f" ({error.hint})" if error.hint else ""))
+            session.note(error.message + (f" ({error.hint})" if error.hint else ""))
 
 
 @contextmanager

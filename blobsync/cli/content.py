@@ -111,7 +111,7 @@ def diff(session: Session, paths: PathsArgument) -> Result:
     found = with_consent(session, project, lambda: project.diff(paths[0]))
     equal = found.status == "equal"
     if equal:
-        session.listener.note(f"{found.path}: here and in the container are the same")
+        session.note(f"{found.path}: here and in the container are the same")
     shown = (printable(line, tabs=True) for line in _lines(found)) if sys.stdout.isatty() else _lines(found)
     body = (f"{line}\n".encode() for line in shown)
     return Result(_data(found), body=body, reveals=True, exit_code=ExitCode.DONE if equal else ExitCode.PARTIAL)

@@ -110,7 +110,7 @@ def _written(session: Session, root: Path, found: Conversion, *, dry_run: bool) 
     from blobsync.config.scaffold import write_files
 
     for note in found.notes:
-        session.listener.note(note)
+        session.note(note)
     if not dry_run:
         write_files(root, found.files)
     line = shlex.join(found.command)

@@ -29,6 +29,7 @@ from blobsync.cli.reports import (
     verify_lines,
 )
 from blobsync.cli.session import Session
+from blobsync.plan.events import Note
 from blobsync.plan.transfer_options import NO_LIMIT, TransferOptions
 from blobsync.plan.transfer_plan import Action, Direction
 
@@ -289,7 +290,7 @@ def _transfer(
     if dry_run:
         return _shown_plan(session, project, made, full=full)
     if session.verbose:
-        session.listener.note(plan_summary(made, verbose=True))
+        session.note(plan_summary(made, verbose=True))
     return _carry_out(session, project, made, yes=yes, full=full)
 
 
@@ -312,7 +313,7 @@ def _plan(
     make = project.plan_upload if direction is Direction.UP else project.plan_download
     made = with_consent(session, project, lambda: make(paths, options))
     for warning in made.warnings:
-        project.listener.note(warning)
+        project.listener.emit(Note(warning))
     return made
 
 
@@ -333,7 +334,7 @@ def _carry_out(session: Session, project: Project, made: TransferPlan, *, yes: b
     deletions = made.count(Action.DELETE)
     if deletions and (made.refusals or not yes):
         for line in deletion_lines(made, files_shown(quiet=session.quiet, full=full)):
-            session.listener.note(line)
+            session.note(line)
     made.demand_allowed()
     if deletions and not yes:
         size = size_text(made.size(Action.DELETE))

@@ -71,7 +71,7 @@ def history(
         raise UsageError("--jobs excludes --transfers and --path")
     from blobsync.project.logbook import open_logbook
 
-    book = open_logbook(session.environ, session.listener.note)
+    book = open_logbook(session.environ, session.note)
     if id is not None:
         return _one(session, book, id, full=full)
     after = None if since is None else _moment(since, time.time())

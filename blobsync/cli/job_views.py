@@ -137,13 +137,13 @@ def logs(
     jobs = find_jobs(session)
     record = jobs.newest() if id is None else jobs.find(id)
     if id is None:
-        session.listener.note(f"the newest job: {record.run_id}")
+        session.note(f"the newest job: {record.run_id}")
     if follow:
         return Result(lines=_told(session, jobs, record, rank), live=True, texts=True)
     log = jobs.read_log(record, rank=rank, tail=tail)
     run_id = log.record.run_id
     if not log.name:
-        session.listener.note(f"{run_id} has no such log yet")
+        session.note(f"{run_id} has no such log yet")
     _note_age(session, log.fetched)
     lines = list(log.lines)
     return Result({"job_id": run_id, "log": log.name, "lines": lines, "logs": log_data(log.fetched)}, lines, texts=True)
@@ -153,9 +153,9 @@ def _note_age(session: Session, fetched: FetchedLogs) -> None:
     from blobsync.jobs.logs import IncompleteLogError
 
     if isinstance(fetched.problem, IncompleteLogError):
-        session.listener.note(f"{fetched.problem.message}; {fetched.problem.hint}")
+        session.note(f"{fetched.problem.message}; {fetched.problem.hint}")
     elif fetched.problem and fetched.names:
-        session.listener.note(f"showing the logs that were fetched earlier: {fetched.problem.message}")
+        session.note(f"showing the logs that were fetched earlier: {fetched.problem.message}")
 
 
 def summary(session: Session) -> Result:
@@ -182,7 +182,7 @@ def blame(session: Session) -> Result:
     holders = project.jobs.holders()
     data = [{field: getattr(holder, field) for field in holder.__slots__} for holder in holders]
     if not holders:
-        session.listener.note(f"nobody uses cluster {name}")
+        session.note(f"nobody uses cluster {name}")
     return Result({"cluster": name, "holders": data}, holder_lines(holders) if holders else ())
 
 
@@ -218,7 +218,7 @@ def find_jobs(session: Session, *, resized: bool = False) -> Jobs:
 def note_all(session: Session, sentences: Sequence[str]) -> None:
     """Show warnings and notes on standard error."""
     for sentence in sentences:
-        session.listener.note(sentence)
+        session.note(sentence)
 
 
 def followed(jobs: Jobs, record: JobRecord, rank: int | None = None) -> Iterator[str]:
@@ -231,9 +231,9 @@ def _told(session: Session, jobs: Jobs, record: JobRecord, rank: int | None) -> 
     """The log lines of a job, after what it waits for and before how it ended."""
     before = jobs.get(record).state
     if before.value in ("Queued", "Preparing"):
-        session.listener.note(f"{record.run_id} is {before}; its logs follow when it runs")
+        session.note(f"{record.run_id} is {before}; its logs follow when it runs")
     yield from followed(jobs, record, rank)
-    session.listener.note(standing_line(jobs.find(record.run_id)))
+    session.note(standing_line(jobs.find(record.run_id)))
 
 
 def _listed(session: Session, jobs: Jobs, states: tuple[str, ...], limit: int) -> Result:
@@ -241,5 +241,5 @@ def _listed(session: Session, jobs: Jobs, states: tuple[str, ...], limit: int) -
     data: dict[str, Any] = {"jobs": [job_data(record) for record in found], "experiment": found.experiment or None}
     if not found:
         wanted = " or ".join(state.lower() for state in states)
-        session.listener.note(f"there are no {wanted + ' ' if wanted else ''}jobs")
+        session.note(f"there are no {wanted + ' ' if wanted else ''}jobs")
     return Result(data, job_table(found.records) if found else ())

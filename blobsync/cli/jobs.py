@@ -52,7 +52,7 @@ def choose(session: Session, asked: SubmitKeywords) -> Sequence[Candidate]:
     )
     found = first_free(names, request, environ=session.environ, overrides=session.overrides())
     for one in found:
-        session.listener.note(one.sentence)
+        session.note(one.sentence)
     session.cluster = next(one.cluster for one in found if one.chosen)
     return found
 
@@ -342,7 +342,7 @@ def exit_code_of(record: JobRecord) -> int:
 def _accepted(session: Session, submitted: list[Submitted]) -> Result:
     """The result for one job is that of ``submit``; for several it is a list."""
     if len(submitted) == 1:
-        session.listener.note(f"next: blobsync logs {_short(submitted[0].record)} -F")
+        session.note(f"next: blobsync logs {_short(submitted[0].record)} -F")
     answers = [_answer(one.record) for one in submitted]
     lines = [line for answer in answers for line in (answer["job_id"], answer["url"]) if line]
     return Result(answers[0] if len(answers) == 1 else {"jobs": answers}, lines)
@@ -370,14 +370,14 @@ def _answer(record: JobRecord) -> dict[str, Any]:
 def _waited(session: Session, jobs: Jobs, record: JobRecord) -> Result:
     """Print the job's log lines as they arrive; with --json only how it ended."""
     result = Result(_answer(record), live=True, texts=True)
-    session.listener.note(f"submitted {record.run_id} {record.ref.url}".rstrip())
+    session.note(f"submitted {record.run_id} {record.ref.url}".rstrip())
 
     def end() -> None:
         ended = jobs.wait(record)
         result.data = {**_answer(ended), "exit_code": ended.info.exit_code, "reason": ended.info.reason}
         result.exit_code = exit_code_of(ended)
         if result.exit_code and not session.json:
-            session.listener.note(standing_line(ended))
+            session.note(standing_line(ended))
 
     def tell() -> Iterator[str]:
         yield from followed(jobs, record)

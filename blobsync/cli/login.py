@@ -12,6 +12,7 @@ from blobsync.cli.confirm import ask_secret, ask_text, ask_until, can_ask, looki
 from blobsync.cli.options import NO_CLUSTER, command
 from blobsync.cli.output import Result
 from blobsync.cli.session import Session
+from blobsync.plan.events import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -83,7 +84,7 @@ def try_login(
     from blobsync.config.accounts import signed_in
     from blobsync.project.doctor import examine_login
 
-    session.listener.phase("trying")
+    session.listener.emit(Phase("trying"))
     return examine_login(signed_in(account, given) if given else account, folder, environ=session.environ)
 
 

@@ -172,7 +172,7 @@ def url(
     ]
     warnings = list(dict.fromkeys(link.warning for link in links if link.warning))
     for warning in warnings:
-        session.listener.note(warning)
+        session.note(warning)
     rest = {"seconds": int(valid.total_seconds()), "permission": permission}
     data = {"urls": [{"path": link.path, "url": link.url, "scope": link.scope, **rest} for link in links]}
     return Result({**data, "warnings": warnings}, [link.url for link in links], reveals=True)

@@ -77,13 +77,14 @@ def _run(words: Sequence[str], console: Console) -> int:
         nonlocal is_logging
         console.as_json, console.quiet = session.json, session.quiet
         console.choose_colors(session.color, session.environ)
-        session.listener = choose_listener(console, session)
+        session.display = session.listener = choose_listener(console, session)
         if session.timings:
-            from blobsync.cli.timings import TimedListener
+            from blobsync.cli.timings import PhaseTimes
+            from blobsync.plan.events import together
 
-            timed = TimedListener(session.listener, session.began)
-            session.listener, console.timed = timed, timed
-        session.held.callback(session.listener.close)
+            console.timed = PhaseTimes(session.began)
+            session.listener = together(session.display, console.timed)
+        session.held.callback(session.display.close)
         if (session.verbose or session.log_file) and not is_logging:
             start_logging(session.verbose, session.log_file, session.words)
             is_logging = True
@@ -92,7 +93,7 @@ def _run(words: Sequence[str], console: Console) -> int:
     try:
         answer = _call(words, session)
         # Remove the bar before printing the answer.
-        session.listener.close()
+        session.display.close()
         if not isinstance(answer, Result):
             return int(answer or 0)
         code = console.show(answer)

@@ -107,7 +107,7 @@ def _examples(session: Session, *, emulator: bool) -> Result:
     if emulator:
         from blobsync.emulator import Emulator
 
-        server = Emulator(environ=session.environ, note=session.listener.note)
+        server = Emulator(environ=session.environ, note=session.note)
         own = server.own_account()
         step = "put files into data, then: blobsync u data" if server.status() else "blobsync emulator start"
     made = new_project(Path.cwd(), emulator=own, environ=session.environ)
@@ -225,7 +225,7 @@ def _login_for(session: Session, account: StorageAccount, *, stdin: bool, anew: 
     stored = None if stdin or anew else load_login(account.container, session.environ)
     if stored is not None and stored.kind == account.auth:
         what = "SAS" if stored.kind == "sas" else "key"
-        session.listener.note(f"your stored {what} for {account.container} is used")
+        session.note(f"your stored {what} for {account.container} is used")
         return stored
     return given_login(session, account) if stdin or can_ask(session) else None
 
@@ -249,7 +249,7 @@ def _tried(
             raise
     with connect(signed_in(account, given) if given else account, environ=session.environ) as store:
         store.create_container()
-    session.listener.note(f"created the container {account.container}")
+    session.note(f"created the container {account.container}")
     return try_login(session, account, given, base)
 
 
@@ -268,7 +268,7 @@ def _yes(word: str) -> bool:
 
 def _is_to_change(session: Session, error: BlobsyncError) -> bool:
     """Ask what to do about a login that does not work: True for other answers, False to write the files anyway."""
-    session.listener.note(error.message + (f" ({error.hint})" if error.hint else ""))
+    session.note(error.message + (f" ({error.hint})" if error.hint else ""))
 
     def read(word: str) -> bool:
         if word.lower() == "stop":

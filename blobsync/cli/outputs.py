@@ -59,7 +59,7 @@ def outputs(
     if download:
         return _downloaded(session, found)
     if not found.files:
-        session.listener.note(f"{found.record.run_id} ({found.record.state}) has written nothing so far")
+        session.note(f"{found.record.run_id} ({found.record.state}) has written nothing so far")
     links, failures = _links(found, valid) if url else ([None] * len(found.files), [])
     rows = list(zip(found.files, links, strict=True))
     data = {**_heading(found), "files": [_file_data(one, link) for one, link in rows]}

@@ -113,7 +113,7 @@ def azcopy_install(
     """
     from blobsync.azcopy.install import install
 
-    done = install(session.environ, source=source, sha256=sha256, note=session.listener.note)
+    done = install(session.environ, source=source, sha256=sha256, note=session.note)
     data = {"path": str(done.path), "version": done.version_text, "origin": done.origin}
     return Result(data, [f"azcopy {done.version_text} at {done.path}, from {done.origin}"], wraps=True)
 
@@ -127,6 +127,6 @@ def azcopy_path(session: Session) -> Result:
     from blobsync.azcopy.binary import find_azcopy
 
     found = find_azcopy(session.environ)
-    session.listener.note(f"version {found.version_text}, found by {found.origin}")
+    session.note(f"version {found.version_text}, found by {found.origin}")
     data = {"path": str(found.path), "version": found.version_text, "origin": found.origin}
     return Result(data, [str(found.path)])

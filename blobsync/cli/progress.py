@@ -16,15 +16,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from blobsync.base.amounts import count_text, duration_text, size_text
-from blobsync.base.events import Disconnected
+from blobsync.base.connection_events import Disconnected
 from blobsync.cli.columns import cells, columns_of, shortened
 from blobsync.cli.output import Console
+from blobsync.plan.events import Note
 from blobsync.plan.progress import WORKING, Progress, ProgressCounter, WorkerProgress, by_node
 
 if TYPE_CHECKING:
-    from blobsync.base.events import Event
-    from blobsync.plan.listener import Listener
-    from blobsync.plan.transfer_plan import FileFailure
+    from blobsync.plan.events import Event, Listener
 
     class ClosingListener(Listener, Protocol):
         """A listener that is closed at the end."""
@@ -243,27 +242,10 @@ class QuietListener:
     def __init__(self, console: Console | None = None) -> None:
         self._console = console
 
-    def phase(self, name: str) -> None: ...
-
-    def expect(self, files: int, size: int) -> None: ...
-
-    def seen(self, files: int) -> None: ...
-
-    def bytes_moved(self, count: int) -> None: ...
-
-    def bytes_reused(self, count: int) -> None: ...
-
-    def by_worker(self, worker: str, files: int, size: int) -> None: ...
-
-    def under_way(self, files: int, path: str) -> None: ...
-
-    def file_done(self, path: str, failure: FileFailure | None) -> None: ...
-
-    def note(self, text: str) -> None:
-        if self._console:
-            self._console.say(text)
-
-    def emit(self, event: Event) -> None: ...
+    def emit(self, event: Event) -> None:
+        """Show a note."""
+        if self._console and isinstance(event, Note):
+            self._console.say(event.text)
 
     def aside(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -277,6 +259,17 @@ class _Counting(ProgressCounter):
     def __init__(self, console: Console) -> None:
         super().__init__()
         self.console = console
+
+    def emit(self, event: Event) -> None:
+        """Count it, or show it if it is a note."""
+        if isinstance(event, Note):
+            self.note(event.text)
+        else:
+            super().emit(event)
+
+    def note(self, text: str) -> None:
+        """Show a sentence for the user."""
+        raise NotImplementedError
 
     def words(self) -> str:
         """``moving 12 of 123 files, 1.2 MB of 90 MB``, or how much was looked at."""

@@ -49,7 +49,7 @@ def rm(
         return Result({**data, "deleted": 0, "failed": 0}, [*places, f"would delete {what}"], wraps=True)
     if not yes:
         for place in places:
-            session.listener.note(place)
+            session.note(place)
         confirm(session, f"delete {what}?")
     return _removed(project.remove(deletions), data)
 

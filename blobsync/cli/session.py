@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from blobsync.base.errors import UntrustedStateError, UsageError
 from blobsync.cli.progress import QuietListener
+from blobsync.plan.events import Note
 
 if TYPE_CHECKING:
     from blobsync.cli.progress import ClosingListener
     from blobsync.config.model import Cluster
+    from blobsync.plan.events import Listener
     from blobsync.project.api import Project
 
 _NAMES = "use the name of a file in aux_data/aml/, without .yaml; omit the option for the default"
@@ -29,9 +31,10 @@ SECRETS_PATTERN = ".blobsync/state-*/jobs/*/secrets.json"
 class Session:
     """The global options of one command line, before or after the command.
 
-    ``started`` is called with the session when all of them are known; ``began`` is the monotonic time in
-    seconds at which the command began; ``words`` are the command line, without secrets; ``held`` is closed when the
-    command ends, however it ends.
+    ``started`` is called with the session once all of them are known; ``display`` shows
+    progress, and is one of those that ``listener`` emits to; ``began`` is the monotonic time in
+    seconds at which the command began; ``words`` are the command line, without secrets; ``held`` is closed with the
+    command, however that ends.
     """
 
     cluster: str | None = None
@@ -45,7 +48,8 @@ class Session:
     log_file: str | None = None
     timings: bool = False
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
-    listener: ClosingListener = field(default_factory=QuietListener)
+    display: ClosingListener = field(default_factory=QuietListener)
+    listener: Listener = field(default_factory=QuietListener)
     started: Callable[[Session], None] = field(default=lambda session: None, repr=False)
     began: float = field(default_factory=time.monotonic)
     words: Sequence[str] = ()
@@ -64,6 +68,10 @@ class Session:
         for option, value in (("-c", self.cluster), ("-f", self.from_cluster)):
             if value is not None and not value.strip():
                 raise UsageError(f"{option} '{value}': missing cluster name", hint=_NAMES)
+
+    def note(self, text: str) -> None:
+        """Show a sentence that is no failure."""
+        self.listener.emit(Note(text))
 
     @property
     def seconds(self) -> float:
@@ -118,7 +126,7 @@ class Session:
                 if warning in seen or (daily and cluster and told_today(warning, cluster.root, self.environ)):
                     continue
                 seen.add(warning)
-                self.listener.note(warning)
+                self.note(warning)
 
 
 _NOT_GIVEN = {each.name: each.default for each in fields(Session)}

@@ -60,7 +60,7 @@ def config_check(session: Session) -> Result:
     data = {"files": [_checked_data(each, told) for each in found]}
     for file in data["files"]:
         for warning in file["warnings"]:
-            session.listener.note(warning)
+            session.note(warning)
     return Result(data, map(_checked_line, found), problems, ExitCode.USAGE if problems else ExitCode.DONE, wraps=True)
 
 
@@ -312,7 +312,7 @@ def emulator_status(session: Session) -> Result:
 def _emulator(session: Session) -> Emulator:
     from blobsync.emulator import Emulator
 
-    return Emulator(environ=session.environ, note=session.listener.note)
+    return Emulator(environ=session.environ, note=session.note)
 
 
 def _state_data(state: EmulatorState) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def tunnel_job(
         jobs.tunnel(id, TunnelRequest(port, tensorboard, jupyter, node, local_port, node_ssh))
     )
     run_id = opened.record.run_id
-    session.listener.note(
+    session.note(
         f"open until {run_id} ends; Ctrl-C closes it"
         if opened.is_needed
         else f"{run_id} runs on this machine: no tunnel is needed"
@@ -105,9 +105,9 @@ def _hold(session: Session, opened: JobTunnel) -> int:
         return 0
     try:
         state = opened.keep()
-        session.listener.note(f"{opened.record.run_id} is {state}: closed")
+        session.note(f"{opened.record.run_id} is {state}: closed")
     except KeyboardInterrupt:
-        session.listener.note("closed")
+        session.note("closed")
     return 0
 
 
@@ -240,4 +240,4 @@ def tunnel_rm(session: Session, name: NameArgument) -> Result:
 def _tunnels(session: Session) -> Tunnels:
     from blobsync.tunnels.named import Tunnels
 
-    return Tunnels(session.environ, note=session.listener.note)
+    return Tunnels(session.environ, note=session.note)

@@ -51,7 +51,7 @@ from blobsync.config.trusted_docker import DockerArgs, demand_docker
 from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.ignore import IgnoreRules
 from blobsync.local.state_dir import StateDir
-from blobsync.plan.listener import Listener
+from blobsync.plan.events import Listener, Looked, Note, Phase
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import TransferResult
 from blobsync.store.connections import Connections
@@ -259,7 +259,7 @@ class Code:
             result = project.upload(f"{inside}/", TransferOptions(overwrite=True))
             if not result.exit_code:
                 for note in self._record(str(entry.account.container.blob(folder.path)), state.snapshot.digest):
-                    self._project.listener.note(note)
+                    self._project.listener.emit(Note(note))
             return state, result
         finally:
             project.close()
@@ -392,10 +392,12 @@ class _Archive:
     def open(self) -> tuple[BinaryIO, int]:
         """The file and its size in bytes."""
         if self.size is None:
-            self._project.listener.phase("packing")
-            seen = self._project.listener.seen
-            self.size = write_archive(self._state.snapshot, self._state.git, self._file, progress=seen)
-            self._project.listener.phase("moving")
+            listener = self._project.listener
+            listener.emit(Phase("packing"))
+            self.size = write_archive(
+                self._state.snapshot, self._state.git, self._file, progress=lambda files: listener.emit(Looked(files))
+            )
+            listener.emit(Phase("moving"))
         return self._file, self.size
 
 

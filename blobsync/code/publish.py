@@ -33,7 +33,7 @@ from blobsync.base.errors import (
     PreconditionFailedError,
 )
 from blobsync.code.digest import MANIFEST_NAME, digest_of_records, read_listed
-from blobsync.plan.listener import Listener
+from blobsync.plan.events import BytesMoved, Expected, FileDone, Listener
 from blobsync.store.protocol import ANYTHING, BlobInfo, BlobProperties, BlobStore, Precondition
 
 DIGEST_KEY = "blobsync_digest"
@@ -134,16 +134,16 @@ def _upload(
 ) -> BlobInfo:
     stream, size = archive
     stream.seek(0)
-    listener.expect(1, size)
+    listener.emit(Expected(1, size))
     properties = BlobProperties(content_type="application/zip", metadata={DIGEST_KEY: digest})
     if size <= _BLOCK:
         body = stream.read()
         info = store.put(name, body, md5=hashlib.md5(body).digest(), properties=properties, condition=condition)
-        listener.bytes_moved(size)
+        listener.emit(BytesMoved(size))
     else:
         ids, md5 = _upload_blocks(store, name, stream, listener)
         info = store.put_block_list(name, ids, size=size, md5=md5, properties=properties, condition=condition)
-    listener.file_done(name, None)
+    listener.emit(FileDone(name, None))
     return info
 
 
@@ -156,7 +156,7 @@ def _upload_blocks(store: BlobStore, name: str, stream: BinaryIO, listener: List
 
     def send(block_id: str, body: bytes) -> None:
         store.put_block(name, block_id, body, md5=hashlib.md5(body).digest())
-        listener.bytes_moved(len(body))
+        listener.emit(BytesMoved(len(body)))
 
     pool = ThreadPoolExecutor(_THREADS)
     try:

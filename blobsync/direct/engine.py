@@ -20,7 +20,7 @@ from blobsync.local.files import LocalFolder
 from blobsync.local.range_records import RangeRecords
 from blobsync.local.source_folder import SourceFolder
 from blobsync.plan.block_edges import ONE_REQUEST
-from blobsync.plan.listener import Listener
+from blobsync.plan.events import Listener, notes_to
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.store.protocol import BlobStore, Orders
@@ -135,7 +135,7 @@ class DirectEngine:
         task = run.task
         source, destination = task.part.source, task.part.destination
         if isinstance(source, LocalEnd) and isinstance(destination, RemoteEnd):
-            memory = BlockMemory(self._journal, run.listener.note)
+            memory = BlockMemory(self._journal, notes_to(run.listener))
             return _upload(run, source, destination, _tune(task, destination, self._clock), memory)
         if isinstance(source, RemoteEnd) and isinstance(destination, LocalEnd):
             return self._download(run, source, destination, _tune(task, source, self._clock))

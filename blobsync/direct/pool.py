@@ -21,7 +21,7 @@ from typing import Protocol
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.stop_request import NEVER, StopRequest
-from blobsync.plan.listener import Listener
+from blobsync.plan.events import BytesMoved, BytesReused, Listener, UnderWay
 from blobsync.plan.transfer_plan import FileAction, FileFailure
 from blobsync.store.protocol import BlobInfo, Order, Sent
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
@@ -245,7 +245,7 @@ class RunState:
         with self._lock:
             self._under_way.add(job)
             count = len(self._under_way)
-        self.listener.under_way(count, self.task.part.shown(job.action))
+        self.listener.emit(UnderWay(count, self.task.part.shown(job.action)))
 
     @contextmanager
     def buffer(self, count: int) -> Iterator[None]:
@@ -355,7 +355,7 @@ class FileJob(abc.ABC):
         """Report bytes under way to the listener."""
         with self._count_lock:
             self._counted += size
-        self.run.listener.bytes_moved(size)
+        self.run.listener.emit(BytesMoved(size))
 
     @contextmanager
     def sending(self, size: int) -> Iterator[Sent]:
@@ -378,7 +378,7 @@ class FileJob(abc.ABC):
         """Report bytes that are at the destination already and do not move."""
         with self._count_lock:
             self._reused += size
-        self.run.listener.bytes_reused(size)
+        self.run.listener.emit(BytesReused(size))
 
     def worth_another_try(self, error: BlobsyncError) -> bool:
         """Whether to move the whole file again after ``error``: a few times, if a body arrived damaged."""
@@ -397,9 +397,9 @@ class FileJob(abc.ABC):
     def take_back(self) -> None:
         """Uncount the bytes of this attempt."""
         if self._counted:
-            self.run.listener.bytes_moved(-self._counted)
+            self.run.listener.emit(BytesMoved(-self._counted))
         if self._reused:
-            self.run.listener.bytes_reused(-self._reused)
+            self.run.listener.emit(BytesReused(-self._reused))
         self._counted = self._reused = 0
 
 

@@ -15,7 +15,7 @@ from blobsync.base.file_states import RemoteState
 from blobsync.direct.pool import MIB, FileJob, RunState, Stopped, WorkerPool
 from blobsync.direct.reads import read_range, version_of
 from blobsync.direct.upload import BlockIds, BlockSizes, precondition_of
-from blobsync.plan.listener import Listener
+from blobsync.plan.events import Listener
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.ends import RemoteEnd
 from blobsync.store.protocol import BlobInfo, BlobProperties, BlobReader, Sent

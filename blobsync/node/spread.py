@@ -26,7 +26,7 @@ from blobsync.local.index import Index, PairIndex
 from blobsync.node.job import NodeJob
 from blobsync.node.places import JobPlaces
 from blobsync.node.ranks import NotReadyError
-from blobsync.plan.listener import SilentListener
+from blobsync.plan.events import Event, Note
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import End, EngineChoice, FileAction, IndexKey, Part, PlanPart, TransferPlan
@@ -204,12 +204,13 @@ class _OwnJob:
     def stop(self) -> None: ...
 
 
-class _Telling(SilentListener):
+class _Telling:
     def __init__(self, told: Callable[[str], None]) -> None:
         self._told = told
 
-    def note(self, text: str) -> None:
-        self._told(text)
+    def emit(self, event: Event) -> None:
+        if isinstance(event, Note):
+            self._told(event.text)
 
 
 # A worker that was lost is started again so often, each time after a longer pause (seconds): its line may be cut for a

@@ -30,7 +30,7 @@ from blobsync.node.job import NodeJob
 from blobsync.node.ranks import NotReadyError
 from blobsync.plan.decisions import check_names, decide_all
 from blobsync.plan.disk_space import WrittenHere, lacking_room
-from blobsync.plan.listener import SilentListener
+from blobsync.plan.events import Event, Note
 from blobsync.plan.pairs import Pair, is_as_recorded, needs_local_md5
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.selection import ignored_by
@@ -69,12 +69,13 @@ _TOLD = 20
 Wanted = Callable[[str], bool]
 
 
-class _NodeListener(SilentListener):
+class _NodeListener:
     def __init__(self, job: NodeJob) -> None:
         self._job = job
 
-    def note(self, text: str) -> None:
-        self._job.say(text)
+    def emit(self, event: Event) -> None:
+        if isinstance(event, Note):
+            self._job.say(event.text)
 
 
 class NodeTransfers:
@@ -114,7 +115,7 @@ class NodeTransfers:
         records = self._index.pair(part.key.near, part.key.remote)
         ignored = ignored_by([(below, ignore)])
         request = Request(part, links, records, wanted=wanted, compare_content=True, ignored=ignored)
-        looked = survey(request, self._listener.seen)
+        looked = survey(request, self._listener.emit)
         actions, extras = decide_all(looked.pairs, Route.DOWNLOAD, self._down, shown=shown)
         rule = _name_rule(looked.shape, target)
         check_names(actions, [*extras, *looked.not_chosen], shown, rule, one_case=ignores_case(target))
@@ -146,7 +147,7 @@ class NodeTransfers:
         misnamed = {path: why for path in files if (why := blob_problem(destination.at(path)))}
         named = {path: state for path, state in files.items() if path not in misnamed}
         pairs = _changed(named, self._index.pair(key.near, key.remote))
-        there = states_at_destination(destination, [Moved(_looked_for(pair)) for pair in pairs], self._listener.seen)
+        there = states_at_destination(destination, [Moved(_looked_for(pair)) for pair in pairs], self._listener.emit)
         pairs = [_with_md5(pair._replace(destination=there.get(pair.path)), base) for pair in pairs]
         actions, _ = decide_all(pairs, Route.UPLOAD, _UP, shown=entry.name)
         part: LivePart = Part(entry.name, Route.UPLOAD, LocalEnd(base), destination, key, actions=actions)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from blobsync.base.background_calls import side_by_side
-from blobsync.base.events import Event, Hashing, unheard
+from blobsync.base.connection_events import ignore
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.stop_request import NEVER, StopRequest
 from blobsync.local.files import hash_file, reading_threads
 from blobsync.local.index import PairIndex
+from blobsync.plan.events import Emit, Hashing
 from blobsync.plan.pairs import Pair, is_as_recorded, needs_local_md5, source_is_near
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Route
@@ -26,13 +27,13 @@ def complete(
     part: LivePart,
     records: PairIndex,
     compare_content: bool,
-    emit: Callable[[Event], None] = unheard,
+    emit: Emit = ignore,
     stop: StopRequest = NEVER,
 ) -> Iterator[Pair]:
     """Add each pair's record, and the MD5s that are needed to decide, a batch at a time.
 
-    ``compare_content``: blobs without an MD5 are read where their size alone would leave a doubt. ``emit`` hears what
-    is read; ``stop`` ends the reading.
+    ``compare_content``: blobs without an MD5 are read where their size alone would leave a doubt. ``emit`` gets a
+    ``Hashing`` for what is read; ``stop`` ends the reading.
     """
     threads = reading_threads()
     while batch := list(islice(pairs, _BATCH)):

@@ -16,7 +16,7 @@ from blobsync.local.tree import LinkPolicy, demand_trust, ignores_case, way_to
 from blobsync.plan.decisions import Decisions, check_names, guard_mirror, leave_out
 from blobsync.plan.disk_space import WrittenHere, lacking_room
 from blobsync.plan.engine_model import EngineRules, Work, choose_engine
-from blobsync.plan.listener import Listener
+from blobsync.plan.events import Listener, Phase
 from blobsync.plan.partial_files import for_engine, partial_uploads, with_on_record
 from blobsync.plan.path_mapping import Leg, chosen_paths, legs, rooted
 from blobsync.plan.processes import NOT_DIRECT, choose_processes
@@ -117,7 +117,7 @@ def make_plan(
     Raises what the survey and the planner's guards raise.
     """
     given = chosen_paths(context, given, all_entries=options.all_entries)
-    listener.phase("surveying")
+    listener.emit(Phase("surveying"))
     paths = tuple(rooted(context, path) for path in given)
     if options.from_path is not None:
         options = replace(options, from_path=rooted(context, options.from_path))
@@ -219,7 +219,7 @@ def _same_blobs(one: End, other: End) -> bool:
 def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, listener: Listener, found: _Found) -> None:
     request = request_for(context, leg, options)
     try:
-        looked = survey(request, listener.seen, listener.emit)
+        looked = survey(request, listener.emit)
     except NothingMatchedError as nothing:
         remember_nothing(request, nothing)
         raise

@@ -7,15 +7,25 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from blobsync.base.events import NO_ANSWER, Connected, Disconnected, Event, Hashing, Moving
+from blobsync.base.connection_events import NO_ANSWER, Connected, Disconnected
 from blobsync.base.plain_json import demand_types
+from blobsync.plan.events import (
+    BytesMoved,
+    BytesReused,
+    Event,
+    Expected,
+    FileDone,
+    FilesCounted,
+    Hashing,
+    Looked,
+    Moving,
+    Phase,
+    UnderWay,
+    WorkerMoved,
+)
 from blobsync.plan.remaining_time import RemainingTime
-
-if TYPE_CHECKING:
-    # Every command loads this module.
-    from blobsync.plan.transfer_plan import FileFailure
 
 # The current rate of a worker is that of so many seconds; a shorter time jumps with each block that arrives.
 _RATE_SECONDS = 5.0
@@ -154,7 +164,7 @@ class _WorkerCount:
 
 
 class ProgressCounter:
-    """The part of a listener that counts; any thread may bring numbers. ``show`` is called, locked, after each."""
+    """A listener that counts, for events from any thread. ``show`` is called, locked, after each."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
@@ -173,85 +183,106 @@ class ProgressCounter:
         # Since when each host that is waited for was not heard of, and why.
         self._lost: dict[str, tuple[float, str]] = {}
         self._stirred = clock()
-
-    def phase(self, name: str) -> None:
-        with self.lock:
-            if name != self.step:
-                self.looked = 0
-                self.began = self._stirred = self.clock()
-            if name == "deleting" and self.step == "moving":
-                # What was expected so far are the files that moved.
-                self.files = self.files_expected = self.bytes = self.bytes_expected = self.reused = 0
-                self._on_record = self._counted = 0
-            began = name != self.step
-            if began:
-                self._remaining = RemainingTime(self._files, self._work, self._moved)
-            self.step = name
-            self.show(force=False, began=began)
-
-    def expect(self, files: int, size: int) -> None:
-        with self.lock:
-            self.files_expected += files
-            self.bytes_expected += size
-            self.show(force=False)
-
-    def seen(self, files: int) -> None:
-        with self.lock:
-            self.looked += files
-            self.show(force=False)
-
-    def bytes_moved(self, count: int) -> None:
-        with self.lock:
-            self.bytes += count
-            self._stir()
-            self.show(force=False)
-
-    def bytes_reused(self, count: int) -> None:
-        with self.lock:
-            self.bytes += count
-            self.reused += count
-            self._stir()
-            self.show(force=False)
-
-    def by_worker(self, worker: str, files: int, size: int) -> None:
-        with self.lock:
-            count = self._workers.get(worker)
-            if count is None:
-                count = self._workers[worker] = _WorkerCount(self.clock())
-            count.files += files
-            count.bytes += size
-
-    def under_way(self, files: int, path: str) -> None:
-        with self.lock:
-            self.moving_now, self.current = files, path
-
-    def file_done(self, path: str, failure: FileFailure | None) -> None:
-        with self.lock:
-            # A second engine may have had another try at it.
-            again = path in self._failed
-            self.files += not again
-            self.failures += (failure is not None) - again
-            (self._failed.discard if failure is None else self._failed.add)(path)
-            self._stir()
-            self.show(force=False)
+        # By the type of the event, since there are many of them; a note is no number.
+        self._takes: Mapping[type[Event], Callable[[Any], None]] = {
+            Phase: self._phase,
+            Expected: self._expected,
+            Looked: self._looked,
+            BytesMoved: self._bytes_moved,
+            BytesReused: self._bytes_reused,
+            WorkerMoved: self._worker_moved,
+            UnderWay: self._under_way,
+            FileDone: self._file_done,
+            FilesCounted: self._files_counted,
+            Disconnected: self._disconnected,
+            Connected: self._connected,
+            Moving: self._begins_to_move,
+            Hashing: self._reading,
+        }
 
     def emit(self, event: Event) -> None:
+        """Count it."""
         with self.lock:
-            if isinstance(event, Disconnected):
-                self._note()
-                self._lost.setdefault(event.host, (self.clock() - event.seconds, event.why))
-            elif isinstance(event, Connected):
-                if self._lost.pop(event.host, None) and not self._lost:
-                    self._stirred = self.clock()
-                    self._remaining.go_on(self._stirred - self.began, self._files, self._work, self._moved)
-            elif isinstance(event, Moving):
-                self._doing, self._on_record = event.doing, event.on_record
-            elif isinstance(event, Hashing):
-                self._hashing, self._hashing_bytes = self._hashing + event.files, self._hashing_bytes + event.size
-            else:
-                self._counted += event.files
-                self._stir()
-            self.show(force=False)
+            take = self._takes.get(type(event))
+            if take is not None:
+                take(event)
+
+    def _phase(self, event: Phase) -> None:
+        began = event.name != self.step
+        if began:
+            self.looked = 0
+            self.began = self._stirred = self.clock()
+        if event.name == "deleting" and self.step == "moving":
+            # What was expected so far are the files that moved.
+            self.files = self.files_expected = self.bytes = self.bytes_expected = self.reused = 0
+            self._on_record = self._counted = 0
+        if began:
+            self._remaining = RemainingTime(self._files, self._work, self._moved)
+        self.step = event.name
+        self.show(force=False, began=began)
+
+    def _expected(self, event: Expected) -> None:
+        self.files_expected += event.files
+        self.bytes_expected += event.size
+        self.show(force=False)
+
+    def _looked(self, event: Looked) -> None:
+        self.looked += event.files
+        self.show(force=False)
+
+    def _bytes_moved(self, event: BytesMoved) -> None:
+        self.bytes += event.count
+        self._stir()
+        self.show(force=False)
+
+    def _bytes_reused(self, event: BytesReused) -> None:
+        self.bytes += event.count
+        self.reused += event.count
+        self._stir()
+        self.show(force=False)
+
+    def _worker_moved(self, event: WorkerMoved) -> None:
+        count = self._workers.get(event.worker)
+        if count is None:
+            count = self._workers[event.worker] = _WorkerCount(self.clock())
+        count.files += event.files
+        count.bytes += event.size
+
+    def _under_way(self, event: UnderWay) -> None:
+        self.moving_now, self.current = event.files, event.path
+
+    def _file_done(self, event: FileDone) -> None:
+        # A second engine may have had another try at it.
+        again = event.path in self._failed
+        self.files += not again
+        self.failures += (event.failure is not None) - again
+        (self._failed.discard if event.failure is None else self._failed.add)(event.path)
+        self._stir()
+        self.show(force=False)
+
+    def _files_counted(self, event: FilesCounted) -> None:
+        self._counted += event.files
+        self._stir()
+        self.show(force=False)
+
+    def _disconnected(self, event: Disconnected) -> None:
+        self._note()
+        self._lost.setdefault(event.host, (self.clock() - event.seconds, event.why))
+        self.show(force=False)
+
+    def _connected(self, event: Connected) -> None:
+        if self._lost.pop(event.host, None) and not self._lost:
+            self._stirred = self.clock()
+            self._remaining.go_on(self._stirred - self.began, self._files, self._work, self._moved)
+        self.show(force=False)
+
+    def _begins_to_move(self, event: Moving) -> None:
+        self._doing, self._on_record = event.doing, event.on_record
+        self.show(force=False)
+
+    def _reading(self, event: Hashing) -> None:
+        self._hashing, self._hashing_bytes = self._hashing + event.files, self._hashing_bytes + event.size
+        self.show(force=False)
 
     def show(self, *, force: bool, began: bool = False) -> None:
         raise NotImplementedError

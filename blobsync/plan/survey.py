@@ -19,7 +19,6 @@ from typing import NamedTuple
 from blobsync.base.azure_urls import reaches_another
 from blobsync.base.background_calls import Ahead
 from blobsync.base.errors import LocalFileError, NothingMatchedError, ShapeConflictError
-from blobsync.base.events import Event, unheard
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.reasons import Reason
@@ -30,6 +29,7 @@ from blobsync.local.names import is_temporary, local_problem
 from blobsync.local.sorted_runs import Spill, Spool
 from blobsync.local.tree import LinkPolicy, walk
 from blobsync.plan.contents import complete
+from blobsync.plan.events import Emit, Looked
 from blobsync.plan.left_out import IN_THE_WAY, LeftOut, NoPart, Staying, source_said
 from blobsync.plan.pairing import HeldFiles
 from blobsync.plan.pairs import Pair, source_is_near
@@ -120,8 +120,8 @@ class _Side(NamedTuple):
     round_trip: float | None = None
 
 
-def survey(request: Request, seen: Callable[[int], None], emit: Callable[[Event], None] = unheard) -> Survey:
-    """Look at both ends. ``seen`` is told how many more entries were looked at, ``emit`` what is read.
+def survey(request: Request, emit: Emit) -> Survey:
+    """Look at both ends. ``emit`` gets a ``Looked`` for names, and a ``Hashing`` for files that are read.
 
     Raises ``NothingMatchedError`` when the source is not there, ``ShapeConflictError`` when one side is a
     file and the other a folder, and whatever the store raises.
@@ -149,7 +149,7 @@ def survey(request: Request, seen: Callable[[int], None], emit: Callable[[Event]
             emit,
             request.stop,
         ),
-        seen,
+        emit,
         request.stop,
     )
     return found
@@ -399,12 +399,12 @@ def _note(request: Request, found: Survey, path: str, reason: Reason, detail: st
         found.warnings.append(f"{shown} at the destination: {reason.value} ({detail})")
 
 
-def _counted(pairs: Iterator[Pair], seen: Callable[[int], None], stop: StopRequest) -> Iterator[Pair]:
+def _counted(pairs: Iterator[Pair], emit: Emit, stop: StopRequest) -> Iterator[Pair]:
     count = 0
     for pair in pairs:
         count += 1
         if count % 1000 == 0:
             stop.check()
-            seen(1000)
+            emit(Looked(1000))
         yield pair
-    seen(count % 1000)
+    emit(Looked(count % 1000))

@@ -36,7 +36,7 @@ from blobsync.local.sorted_runs import MOST_IN_MEMORY, Spill
 from blobsync.local.state_dir import StateDir, open_state_dir, trust_state
 from blobsync.local.transfer_log import TransferEntry
 from blobsync.plan.engine_model import EngineRules
-from blobsync.plan.listener import Listener
+from blobsync.plan.events import Listener, Note, Phase, notes_to, together
 from blobsync.plan.path_mapping import chosen_paths, nested
 from blobsync.plan.planner import both_ends, make_plan
 from blobsync.plan.project_context import ProjectContext
@@ -352,7 +352,7 @@ class Project:
         with logged(self._logbook.log, entry) as end, self._recorded(entry):
             result = self._move(plan)
             end(entry_of(entry, result))
-        upload_receipts(result, self.connections, self.listener.note)
+        upload_receipts(result, self.connections, notes_to(self.listener))
         return result
 
     def _move(self, plan: TransferPlan) -> TransferResult:
@@ -448,7 +448,9 @@ class Project:
             from blobsync.jobs.service import JobService
             from blobsync.project.jobs import Jobs
 
-            service = JobService(self.root, self.environ, self.cluster, note=lambda text: self.listener.note(text))
+            service = JobService(
+                self.root, self.environ, self.cluster, note=lambda text: self.listener.emit(Note(text))
+            )
             self._jobs = Jobs(service, self.with_cluster)
         return self._jobs
 
@@ -472,7 +474,7 @@ class Project:
         """Blobs and bytes below ``path``."""
         from blobsync.project import browse
 
-        self.listener.phase("surveying")
+        self.listener.emit(Phase("surveying"))
         return browse.usage(self.list(path, recursive=True), self.resolve(path).path)
 
     def stat(self, path: PathName) -> browse.PathStatus:
@@ -535,9 +537,9 @@ class Project:
 
         chosen = self.chosen_paths(paths, all_entries=not paths)
         with self._reporting(on_progress):
-            self.listener.phase("surveying")
+            self.listener.emit(Phase("surveying"))
             return status.project_status(
-                self._open_context, chosen, self.listener.seen, fresh=fresh, connect=self._impatient
+                self._open_context, chosen, self.listener.emit, fresh=fresh, connect=self._impatient
             )
 
     def folder(
@@ -550,8 +552,8 @@ class Project:
         from blobsync.project import folders
 
         with self._reporting(on_progress):
-            self.listener.phase("surveying")
-            yield from folders.look_into(self._open_context, path_text(path), self.listener.seen, fresh=fresh)
+            self.listener.emit(Phase("surveying"))
+            yield from folders.look_into(self._open_context, path_text(path), self.listener.emit, fresh=fresh)
 
     def chosen_paths(self, paths: Paths = (), *, all_entries: bool = False) -> Sequence[str]:
         """``paths`` as texts, or with ``all_entries`` one for each folder entry. Raises ``UsageError``."""
@@ -565,8 +567,8 @@ class Project:
         from blobsync.project.verify import verify
 
         with self._reporting(on_progress):
-            self.listener.phase("verifying")
-            return verify(both_ends(self._open_context, path_text(path)), self.listener.seen, deep=deep)
+            self.listener.emit(Phase("verifying"))
+            return verify(both_ends(self._open_context, path_text(path)), self.listener.emit, deep=deep)
 
     def find_removal(self, paths: Paths, *, blob_only: bool = False) -> tuple[removal.Deletion, ...]:
         """What ``rm`` of these paths would delete; with ``blob_only`` the one blob of exactly each name.
@@ -575,7 +577,7 @@ class Project:
         """
         from blobsync.project import removal
 
-        self.listener.phase("surveying")
+        self.listener.emit(Phase("surveying"))
         deletions: list[removal.Deletion] = []
         for path in one_or_many(paths):
             place = self.resolve(path)
@@ -703,7 +705,7 @@ class Project:
 
     @property
     def _logbook(self) -> LogBook:
-        return LogBook(self.root, self.cwd, self.state, lambda text: self.listener.note(text))
+        return LogBook(self.root, self.cwd, self.state, lambda text: self.listener.emit(Note(text)))
 
     def _start_moving(
         self, direction: Direction, paths: Paths, options: TransferOptions, on_progress: OnProgress | None
@@ -726,7 +728,8 @@ class Project:
             self.root, self.cwd, self.cluster, self.from_cluster, environ=self.environ, connect=self._connect
         )
         other.command_line, other._has_handle, other._state = self.command_line, True, self.state
-        counter = other.listener = ProgressSnapshot(self.listener)
+        counter = ProgressSnapshot()
+        other.listener = together(self.listener, counter)
 
         def work() -> TransferResult:
             with other:
@@ -778,7 +781,8 @@ class Project:
         if on_progress is None:
             yield
             return
-        self.listener = callback = CallbackListener(on_progress, before)
+        callback = CallbackListener(on_progress)
+        self.listener = together(before, callback)
         try:
             yield
         finally:
@@ -802,8 +806,8 @@ class Project:
                 cluster=self.cluster,
                 from_cluster=self.from_cluster,
                 connections=self._open_connections(clusters),
-                index=Index(self.state.index_file, lambda text: self.listener.note(text)),
-                journal=BlockJournal(self.state.blocks_file, lambda text: self.listener.note(text)),
+                index=Index(self.state.index_file, lambda text: self.listener.emit(Note(text))),
+                journal=BlockJournal(self.state.blocks_file, lambda text: self.listener.emit(Note(text))),
                 trusted=load_trusted_links(self.root, self.environ),
                 unfinished=RangeRecords(self.state) if self.state.lasting else None,
                 spill=_spill_of(self.state, self.environ),

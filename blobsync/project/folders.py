@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from blobsync.base.errors import NothingMatchedError
 from blobsync.base.file_states import LocalState
+from blobsync.plan.events import Emit
 from blobsync.plan.pairs import Pair
 from blobsync.plan.planner import both_ends
 from blobsync.plan.project_context import ProjectContext
@@ -156,7 +157,7 @@ def _file_of(name: str, kind: str, pair: Pair) -> FolderName:
 def look_into(
     context: ProjectContext,
     path: str,
-    seen: Callable[[int], None],
+    emit: Emit,
     *,
     fresh: bool,
     clock: Callable[[], float] = time.time,
@@ -173,7 +174,7 @@ def look_into(
     shown = os.path.commonpath([request.part.path for request in requests])
     look = _Look(FolderStatus(shown, as_of=as_of, fresh=not any(listed)))
     for request, at in zip(requests, listed, strict=True):
-        for pair in _pairs(request if at is None else as_remembered(request), look, seen):
+        for pair in _pairs(request if at is None else as_remembered(request), look, emit):
             look.add(request.part.path, pair)
             if (now := clock()) - told > _TELL_EVERY:
                 told = now
@@ -181,9 +182,9 @@ def look_into(
     yield look.told(whole=True)
 
 
-def _pairs(request: Request, look: _Look, seen: Callable[[int], None]) -> Iterator[Pair]:
+def _pairs(request: Request, look: _Look, emit: Emit) -> Iterator[Pair]:
     try:
-        found, pairs = both_sides(request, seen)
+        found, pairs = both_sides(request, emit)
         yield from pairs
     except NothingMatchedError:
         # Nothing at either end.

@@ -17,7 +17,7 @@ from blobsync.project.paths import PathName, path_text
 if TYPE_CHECKING:
     from blobsync.jobs.first_free import Candidate
     from blobsync.jobspec.describe import SubmitRequest
-    from blobsync.plan.listener import Listener
+    from blobsync.plan.events import Listener
     from blobsync.project.api import Project
     from blobsync.project.job_forms import JobForms
 
@@ -33,13 +33,17 @@ def open_jobs(
     environ = environment(environ)
     start = path_text(start)
     root = find_project(current_folder(environ) if start == "." else Path(start).absolute(), environ)
+    from blobsync.plan.events import notes_to
+
     told = listener or _log_listener()
-    return Jobs(JobService(root, environ, note=told.note), lambda cluster: _through(root, cluster, environ, told))
+    return Jobs(JobService(root, environ, note=notes_to(told)), lambda cluster: _through(root, cluster, environ, told))
 
 
 def open_job_queries(root: Path, *, environ: Mapping[str, str]) -> JobQueries:
     """What pages show of the jobs of the project at ``root``, whatever its cluster files say by now."""
-    return JobQueries(JobService(root, environ, note=_log_listener().note))
+    from blobsync.plan.events import notes_to
+
+    return JobQueries(JobService(root, environ, note=notes_to(_log_listener())))
 
 
 def open_job_forms(root: Path, *, environ: Mapping[str, str]) -> JobForms:

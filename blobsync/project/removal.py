@@ -15,7 +15,7 @@ from blobsync.base.stop_request import NEVER, StopRequest
 from blobsync.config.mapping import Resolution
 from blobsync.local.index import Index
 from blobsync.local.transfer_log import TransferEntry
-from blobsync.plan.listener import Listener
+from blobsync.plan.events import Expected, FileDone, Listener, Note, Phase
 from blobsync.plan.path_suggestions import look_nearby
 from blobsync.plan.shapes import both_hint
 from blobsync.plan.transfer_plan import FileFailure
@@ -143,8 +143,8 @@ def remove(
 
     Raises ``KeyboardInterrupt`` when ``stop`` asks for that: what is deleted by then is in the receipt.
     """
-    listener.phase("deleting")
-    listener.expect(sum(len(each.blobs) for each in deletions), 0)
+    listener.emit(Phase("deleting"))
+    listener.emit(Expected(sum(len(each.blobs) for each in deletions), 0))
     result = _Result()
     receipt: Path | None = None
     whole = False
@@ -175,7 +175,7 @@ def _leave_receipt(
     try:
         return receipts.write_removal(folder, cluster, places, removed, result.failures, interrupted=interrupted)
     except OSError as error:
-        listener.note(f"no receipt was written to {folder}: {error.strerror}")
+        listener.emit(Note(f"no receipt was written to {folder}: {error.strerror}"))
         return None
 
 
@@ -199,7 +199,7 @@ def _remove(
         failed.update(end.store.delete_many([blob.name for blob in chunk if blob.name not in unsafe]))
         failed.update(unsafe)
         for blob in chunk:
-            listener.file_done(shown(blob.name), None)
+            listener.emit(FileDone(shown(blob.name), None))
     for name in _still_there(end, deletion):
         failed.setdefault(name, "it is still there")
     for name, reason in sorted(failed.items()):

@@ -24,9 +24,8 @@ from blobsync.base.stop_request import NEVER, StopRequest
 from blobsync.local.running_records import RunningRecords
 from blobsync.local.state_dir import StateDir
 from blobsync.local.transfer_log import TransferEntry
-from blobsync.plan.listener import Listener
-from blobsync.plan.progress import WORKING, Progress, RatePoint, add_point, read_progress
-from blobsync.project.progress_listeners import PassingCounter
+from blobsync.plan.events import Listener, together
+from blobsync.plan.progress import WORKING, Progress, ProgressCounter, RatePoint, add_point, read_progress
 
 # Seconds between two records.
 _EVERY = 0.5
@@ -164,21 +163,19 @@ def recorded_while_running(
         entry.kind, entry.paths[:_MOST_PATHS], redact(entry.command), entry.user, entry.began, planning,
         looks_for_stop=True,
     )  # fmt: skip
-    recorder = _Recorder(RunningRecords(state), known, listener, every, stop)
+    recorder = _Recorder(RunningRecords(state), known, every, stop)
     recorder.begin()
     try:
-        yield recorder
+        yield together(listener, recorder)
     finally:
         recorder.end()
 
 
-class _Recorder(PassingCounter):
+class _Recorder(ProgressCounter):
     """Writes the record in a thread of its own, since the disk may be slow, and looks for a request to stop."""
 
-    def __init__(
-        self, records: RunningRecords, known: RunningTransfer, behind: Listener, every: float, stop: StopRequest
-    ) -> None:
-        super().__init__(behind)
+    def __init__(self, records: RunningRecords, known: RunningTransfer, every: float, stop: StopRequest) -> None:
+        super().__init__()
         self._records = records
         self._stop = stop
         self._every = every

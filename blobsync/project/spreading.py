@@ -23,7 +23,7 @@ from blobsync.jobs.service import JobService
 from blobsync.jobs.spread_job import JobCrew, SpreadRequest, demand_shared
 from blobsync.jobspec.transfer_key import own_key
 from blobsync.local.state_dir import KEY_FILE, StateDir
-from blobsync.plan.listener import Listener
+from blobsync.plan.events import Listener, notes_to
 from blobsync.plan.project_context import LivePart, ProjectContext
 from blobsync.plan.spreading import LEAST_RANGE, Load, choose_spread
 from blobsync.plan.transfer_options import TransferOptions
@@ -68,7 +68,7 @@ class Spreading:
         self._state = state
         self._plan = plan
         self._environ = environ
-        self._listener, self._note = listener, listener.note
+        self._listener, self._note = listener, notes_to(listener)
         self._stores, self._leaving = ExitStack(), ExitStack()
         self._parts = [context.opened(part) for part in plan.parts]
         texts = sorted(end_text(part.destination) for part in self._parts)

@@ -18,6 +18,7 @@ from blobsync.base.reasons import Reason
 from blobsync.config.model import StorageAccount
 from blobsync.local.index import PairIndex
 from blobsync.local.last_seen import Listed
+from blobsync.plan.events import Emit
 from blobsync.plan.left_out import FAULTS
 from blobsync.plan.pairs import Pair
 from blobsync.plan.planner import both_ends
@@ -235,7 +236,7 @@ class _Counts:
         )
 
 
-def entry_status(request: Request, seen: Callable[[int], None], *, fresh: bool, now: float) -> EntryStatus:
+def entry_status(request: Request, emit: Emit, *, fresh: bool, now: float) -> EntryStatus:
     """How one part stands, which has the local end as its source. Never raises for what the entry itself causes."""
     end, key = request.part.destination, request.part.key
     assert isinstance(end, RemoteEnd)
@@ -245,7 +246,7 @@ def entry_status(request: Request, seen: Callable[[int], None], *, fresh: bool, 
     if not fresh:
         request = as_remembered(request)
     try:
-        found, pairs = both_sides(request, seen)
+        found, pairs = both_sides(request, emit)
         if found.shape is Shape.FILE and not fresh:
             status = replace(status, as_of=request.records.blob_listed_at(key.path))
         listed = Listed() if status.as_of is not None else request.records.listed_in(key.path)
@@ -288,7 +289,7 @@ def _count(counts: _Counts, pair: Pair, *, is_known: bool) -> None:
 def project_status(
     context: ProjectContext,
     paths: Sequence[str],
-    seen: Callable[[int], None],
+    emit: Emit,
     *,
     fresh: bool,
     connect: Callable[[StorageAccount], BlobStore],
@@ -300,7 +301,7 @@ def project_status(
     requests = [request for path in paths for request in both_ends(context, path)]
     accounts = [context.connections.account(_container(request)) for request in requests]
     check = None if fresh else AccountCheck(connect, accounts)
-    found = [entry_status(request, seen, fresh=fresh, now=time.time()) for request in requests]
+    found = [entry_status(request, emit, fresh=fresh, now=time.time()) for request in requests]
     if check is not None:
         found = [
             replace(status, silence=check.silence(account)) for status, account in zip(found, accounts, strict=True)

@@ -11,9 +11,8 @@ from concurrent.futures import CancelledError, Future, wait
 
 from blobsync.base.errors import TransferCancelledError
 from blobsync.base.stop_request import StopRequest
-from blobsync.plan.progress import Progress
+from blobsync.plan.progress import Progress, ProgressCounter
 from blobsync.plan.transfer_plan import TransferResult
-from blobsync.project.progress_listeners import PassingCounter
 
 # The interpreter waits for their threads before it ends, and stops them after Ctrl-C.
 _STARTED: weakref.WeakSet[Transfer] = weakref.WeakSet()
@@ -100,8 +99,8 @@ class Transfer(Future[TransferResult]):
             self.set_result(result)
 
 
-class ProgressSnapshot(PassingCounter):
-    """Passes everything on, and has the numbers for whoever asks."""
+class ProgressSnapshot(ProgressCounter):
+    """Has the numbers for whoever asks."""
 
     def show(self, *, force: bool, began: bool = False) -> None:
         """Whoever wants to know asks."""

@@ -7,7 +7,7 @@ and MD5 agree; ``deep`` reads every byte on both sides instead.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from blobsync.base.background_calls import side_by_side
@@ -15,6 +15,7 @@ from blobsync.base.errors import BlobsyncError, NothingMatchedError
 from blobsync.base.failure_codes import ExitCode
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.local.files import hash_file
+from blobsync.plan.events import Emit
 from blobsync.plan.pairs import Pair, changes_since_verified, known_equal
 from blobsync.plan.path_suggestions import look_nearby
 from blobsync.plan.remembered_listing import remember, remember_nothing
@@ -64,7 +65,7 @@ class VerifyReport:
         return ExitCode.PARTIAL if self.counts.get("equal") else ExitCode.FAILED
 
 
-def verify(requests: Sequence[Request], seen: Callable[[int], None], *, deep: bool = False) -> VerifyReport:
+def verify(requests: Sequence[Request], emit: Emit, *, deep: bool = False) -> VerifyReport:
     """Compare the two ends of each request, which has the local one as its source.
 
     Raises ``NothingMatchedError`` if neither side has any of the names.
@@ -74,7 +75,7 @@ def verify(requests: Sequence[Request], seen: Callable[[int], None], *, deep: bo
     compared = False
     for request in requests:
         try:
-            report = _together(report, _verify(request, seen, deep=deep))
+            report = _together(report, _verify(request, emit, deep=deep))
             compared = True
         except NothingMatchedError as error:
             nothing = nothing or error
@@ -94,18 +95,18 @@ def _together(one: VerifyReport, other: VerifyReport) -> VerifyReport:
     )
 
 
-def both_sides(request: Request, seen: Callable[[int], None]) -> tuple[Survey, Iterator[Pair]]:
+def both_sides(request: Request, emit: Emit) -> tuple[Survey, Iterator[Pair]]:
     """Look at both ends; the local file is the source of each pair, also where only the container has any.
 
     Raises ``NothingMatchedError`` if neither has any. What a container showed is remembered.
     """
     try:
-        found = survey(request, seen)
+        found = survey(request, emit)
         turned = False
     except NothingMatchedError:
         request = request._replace(part=request.part.turned_round())
         try:
-            found = survey(request, seen)
+            found = survey(request, emit)
         except NothingMatchedError as neither:
             part = request.part
             neither.nearby = look_nearby(part.path, part.key.path, part.destination, part.source)
@@ -120,8 +121,8 @@ def both_sides(request: Request, seen: Callable[[int], None]) -> tuple[Survey, I
     return found, (pair._replace(source=pair.destination, destination=pair.source) for pair in found.pairs)
 
 
-def _verify(request: Request, seen: Callable[[int], None], *, deep: bool) -> VerifyReport:
-    found, pairs = both_sides(request, seen)
+def _verify(request: Request, emit: Emit, *, deep: bool) -> VerifyReport:
+    found, pairs = both_sides(request, emit)
     counts: dict[str, int] = {}
     not_equal: list[ComparedFile] = []
     bytes_equal = 0

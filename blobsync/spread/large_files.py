@@ -17,7 +17,7 @@ from blobsync.base.file_states import LocalState
 from blobsync.direct.file_blocks import commit_blocks
 from blobsync.direct.upload import BLOCKS_DROPPED
 from blobsync.plan.block_edges import block_bytes, block_count
-from blobsync.plan.listener import Listener
+from blobsync.plan.events import BytesMoved, BytesReused, Listener, Note
 from blobsync.plan.spreading import is_cut
 from blobsync.plan.transfer_plan import FileAction, FileFailure, Route
 from blobsync.spread.earlier_records import EarlierBlocks
@@ -184,11 +184,11 @@ class LargeFiles:
 
     def _again(self, file: _CutFile) -> tuple[Shard, ...]:
         shown = self._part.shown(file.action)
-        self._listener.note(
-            f"{shown}: another writer of the same blob has dropped blocks of it; they are put once more"
+        self._listener.emit(
+            Note(f"{shown}: another writer of the same blob has dropped blocks of it; they are put once more")
         )
-        self._listener.bytes_moved(file.reused - size_of_file(file.action))
-        self._listener.bytes_reused(-file.reused)
+        self._listener.emit(BytesMoved(file.reused - size_of_file(file.action)))
+        self._listener.emit(BytesReused(-file.reused))
         shards = self._cut(file.action, {})
         self._files[file.action.path].times = file.times + 1
         self._files[file.action.path].own = file.own
@@ -198,7 +198,7 @@ class LargeFiles:
         shards = cut_file(self._part, action, self._about, there)
         file = self._files[action.path] = _CutFile(action, len(shards), there)
         if file.reused:
-            self._listener.bytes_reused(file.reused)
+            self._listener.emit(BytesReused(file.reused))
         return shards
 
     def _failed(self, file: _CutFile, code: FailureCode, message: str, hint: str | None) -> None:

@@ -12,16 +12,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from blobsync.base.amounts import count_text
+from blobsync.base.connection_events import Connected, Disconnected
 from blobsync.base.errors import BlobsyncError, CredentialError, ProcessError
-from blobsync.base.events import Connected, Disconnected
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.process import ProcessRunner, SubprocessRunner
 from blobsync.direct.pool import CircuitBreaker, not_tried
 from blobsync.local.state_dir import StateDir
-from blobsync.plan.listener import Listener
+from blobsync.plan.events import Listener, Note, UnderWay
 from blobsync.plan.transfer_plan import FileAction, FileFailure
 from blobsync.spread.file_json import FormatError
-from blobsync.spread.record import Answer, FileRecord, KeptFile, MovedBytes, Note, UnderWay
+from blobsync.spread.record import Answer, FileRecord, KeptFile, MovedBytes
 from blobsync.spread.shard import can_be_in_shard, cut
 from blobsync.spread.shard_account import TRIES, ShardAccount, WorkersBusy, as_seen_here
 from blobsync.spread.worker_pipe import Credentials, WorkerLostError, WorkerPipe
@@ -122,7 +122,9 @@ class _Run:
     def _left_over(self) -> list[FileAction]:
         left = [action for account in self._waiting for action in account.left.values()]
         if left and self._no_worker is not None:
-            self._listener.note(f"{self._no_worker.message}; one process moves {count_text(len(left), 'file')} instead")
+            self._listener.emit(
+                Note(f"{self._no_worker.message}; one process moves {count_text(len(left), 'file')} instead")
+            )
         return left
 
     def _serve(self) -> None:
@@ -221,9 +223,7 @@ class _Run:
             self._busy_with.hear(id(account), answer)
         elif isinstance(answer, KeptFile):
             self._report.file_kept(account.planned(answer.path), answer.size)
-        elif isinstance(answer, Note):
-            self._listener.note(answer.text)
-        elif isinstance(answer, Disconnected | Connected):
+        elif isinstance(answer, Note | Disconnected | Connected):
             self._listener.emit(answer)
 
     def _settle(self, account: ShardAccount, record: FileRecord) -> None:
@@ -275,7 +275,9 @@ class _Run:
             self._fail(account, hopeless.code, not_tried(hopeless.message), hopeless.hint)
         elif again:
             count = len(account.left)
-            self._listener.note(f"a worker process was lost, {how}; another one moves its {count_text(count, 'file')}")
+            self._listener.emit(
+                Note(f"a worker process was lost, {how}; another one moves its {count_text(count, 'file')}")
+            )
             with self._changed:
                 self._waiting += again
         else:

@@ -25,9 +25,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from blobsync.base.events import WHYS, Connected, Disconnected
+from blobsync.base.connection_events import WHYS, Connected, Disconnected
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState
+from blobsync.plan.events import Note, UnderWay
 from blobsync.plan.transfer_plan import FileFailure, Route
 from blobsync.spread.file_json import FormatError, message_of, object_of, size_of, state_json, state_of, text_of
 from blobsync.spread.shard import is_local
@@ -76,26 +77,11 @@ class MovedBytes:
 
 
 @dataclass(frozen=True, slots=True)
-class UnderWay:
-    """The number of files under way; ``path`` began last, as a user would type it."""
-
-    files: int
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
 class NamedBlock:
     """Block ``index`` of the large file of a range was put or read, and has this id."""
 
     index: int
     id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """A message that is no failure."""
-
-    text: str
 
 
 @dataclass(frozen=True, slots=True)

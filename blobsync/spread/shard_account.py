@@ -16,10 +16,10 @@ from queue import Empty, SimpleQueue
 
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.local.files import hash_file, reading_threads
-from blobsync.plan.listener import Listener
+from blobsync.plan.events import BytesMoved, BytesReused, Listener, UnderWay, WorkerMoved
 from blobsync.plan.transfer_plan import FileAction, Route
 from blobsync.spread.file_json import FormatError, shown_name
-from blobsync.spread.record import FileRecord, NamedBlock, UnderWay
+from blobsync.spread.record import FileRecord, NamedBlock
 from blobsync.spread.shard import Shard
 from blobsync.store.ends import LiveEnd, LocalEnd
 from blobsync.transfer.engines import Moved
@@ -109,22 +109,22 @@ class ShardAccount:
         self.reused += reused
         self._count(moved, listener)
         if reused:
-            listener.bytes_reused(reused)
+            listener.emit(BytesReused(reused))
 
     def arrived(self, listener: Listener) -> None:
         """Count one finished file of the worker."""
-        listener.by_worker(self.worker, 1, 0)
+        listener.emit(WorkerMoved(self.worker, 1, 0))
 
     def _count(self, moved: int, listener: Listener) -> None:
         if moved:
-            listener.bytes_moved(moved)
-            listener.by_worker(self.worker, 0, moved)
+            listener.emit(BytesMoved(moved))
+            listener.emit(WorkerMoved(self.worker, 0, moved))
 
     def take_back(self, listener: Listener) -> None:
         """Uncount the bytes that a lost worker had under way; they move again."""
         self._count(-self.moving, listener)
         if self.reused:
-            listener.bytes_reused(-self.reused)
+            listener.emit(BytesReused(-self.reused))
 
     def begin_again(self, worker: str, listener: Listener) -> None:
         """Begin another attempt, by another worker."""
@@ -262,7 +262,7 @@ class WorkersBusy:
         with self._lock:
             self._counts[worker] = told.files
             count = sum(self._counts.values())
-        self._listener.under_way(count, told.path)
+        self._listener.emit(UnderWay(count, told.path))
 
     def ends(self, worker: Hashable) -> None:
         """Remove a worker that has nothing under way any more."""

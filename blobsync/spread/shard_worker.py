@@ -33,7 +33,7 @@ from typing import NamedTuple, Protocol
 from blobsync.base.errors import BlobsyncError, StorageUnreachableError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.direct.file_blocks import BlockOrder, Named
-from blobsync.plan.listener import Listener
+from blobsync.plan.events import Listener
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction, FileFailure, IndexKey, Part
 from blobsync.spread.file_json import FormatError, object_of, size_of, text_of

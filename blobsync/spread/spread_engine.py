@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.direct.pool import not_tried
-from blobsync.plan.listener import Listener
+from blobsync.plan.events import Listener, Note, UnderWay
 from blobsync.plan.transfer_plan import FileAction, FileFailure
 from blobsync.spread.earlier_records import EarlierBlocks
 from blobsync.spread.file_json import LONGEST_TEXT, FormatError, message_of
@@ -26,9 +26,7 @@ from blobsync.spread.record import (
     KeptFile,
     MovedBytes,
     NamedBlock,
-    Note,
     ShardDone,
-    UnderWay,
     answer_line,
     read_answer,
 )
@@ -216,7 +214,7 @@ class SpreadEngine:
                         self._give_up(run, how)
                         return
                     crews += 1
-                    run.listener.note(f"the workers' job ended early, {how}; starting it again")
+                    run.listener.emit(Note(f"the workers' job ended early, {how}; starting it again"))
                     self._crew.start()
             self._watch.sleep(self._poll)
 
@@ -231,7 +229,7 @@ class SpreadEngine:
                 self._close(run, account, "its worker has finished it, and what it said of it is not there")
             elif self._place.read(f"shards/{name}") is None:
                 shown = f"{self._place.shown}shards/{name}"
-                run.listener.note(f"somebody else has removed or replaced {shown}: it is put back")
+                run.listener.emit(Note(f"somebody else has removed or replaced {shown}: it is put back"))
                 self._place.write(f"shards/{name}", _body(account.shard))
 
     def _tidy(self) -> None:
@@ -286,7 +284,7 @@ class SpreadEngine:
                 self._hear(run, account, line)
         except FormatError as error:
             run.lying.add(attempt)
-            run.listener.note(f"what {match['worker']} says of a shard is not believed: {error}")
+            run.listener.emit(Note(f"what {match['worker']} says of a shard is not believed: {error}"))
             run.done.append((account, "its worker said what cannot be, and is not believed"))
         return True
 
@@ -303,7 +301,7 @@ class SpreadEngine:
         elif isinstance(answer, KeptFile):
             run.report.file_kept(account.planned(answer.path), answer.size)
         elif isinstance(answer, Note):
-            run.listener.note(answer.text)
+            run.listener.emit(answer)
         elif isinstance(answer, ShardDone):
             run.done.append((account, f"not moved: {TRIES} workers in a row were lost over its shard"))
 

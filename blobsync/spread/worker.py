@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from blobsync.base.azure_urls import SasToken, Secret
-from blobsync.base.events import Connected, Disconnected, Event
+from blobsync.base.connection_events import Connected, Disconnected
 from blobsync.base.failure_codes import ExitCode
 from blobsync.base.plain_json import parse_object
 from blobsync.direct.engine import DirectEngine
 from blobsync.local.block_journal import BlockJournal
 from blobsync.local.range_records import RangeRecords
-from blobsync.plan.listener import SilentListener
+from blobsync.plan.events import BytesMoved, BytesReused, Event, Note, UnderWay, notes_to
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction, FileFailure, IndexKey, Part
 from blobsync.spread.file_json import FormatError
@@ -35,10 +35,8 @@ from blobsync.spread.record import (
     KeptFile,
     MovedBytes,
     NamedBlock,
-    Note,
     Ready,
     ShardDone,
-    UnderWay,
     answer_line,
 )
 from blobsync.spread.shard import Shard, ShardReader, end_text
@@ -51,7 +49,7 @@ from blobsync.transfer.engines import Moved, MoveTask
 _WRITE_EVERY = 0.05
 
 
-class Outgoing(SilentListener):
+class Outgoing:
     """Collects what the engine's threads say, as report and as listener, and writes it many lines at a time."""
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
@@ -69,25 +67,19 @@ class Outgoing(SilentListener):
         with self._lock:
             self._lines.append(line)
 
-    def bytes_moved(self, count: int) -> None:
-        with self._lock:
-            self._moved += count
-
-    def bytes_reused(self, count: int) -> None:
-        with self._lock:
-            self._reused += count
-
-    def under_way(self, files: int, path: str) -> None:
-        """Goes out with the next :meth:`flush`, unless another one comes before."""
-        with self._lock:
-            self._now = UnderWay(files, path)
-
-    def note(self, text: str) -> None:
-        self.say(Note(text))
-
     def emit(self, event: Event) -> None:
-        """Outages; the parent knows everything else."""
-        if isinstance(event, Disconnected | Connected):
+        """Goes out with the next :meth:`flush`: bytes as one sum, of the files under way the newest; the parent knows
+        what is not sent."""
+        if isinstance(event, BytesMoved):
+            with self._lock:
+                self._moved += event.count
+        elif isinstance(event, BytesReused):
+            with self._lock:
+                self._reused += event.count
+        elif isinstance(event, UnderWay):
+            with self._lock:
+                self._now = event
+        elif isinstance(event, Note | Disconnected | Connected):
             self.say(event)
 
     def file_moved(self, moved: Moved) -> None:
@@ -165,7 +157,7 @@ class Worker:
         state = orders.state
         self._engine = DirectEngine(
             source_sas=self._source_sas,
-            journal=BlockJournal(state.blocks_file, outgoing.note) if state else None,
+            journal=BlockJournal(state.blocks_file, notes_to(outgoing)) if state else None,
             unfinished=RangeRecords(state) if state and state.lasting else None,
             processes=orders.processes,
         )

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 
 from blobsync.base.azure_urls import BlobUrl, ContainerUrl, SasToken, Secret
+from blobsync.base.connection_events import ConnectionEvent
 from blobsync.base.environment import environment
 from blobsync.base.errors import CredentialError
-from blobsync.base.events import Event
 from blobsync.base.trusted_hosts import (
     Service,
     host_of,
@@ -47,7 +47,7 @@ def connect(
     use_cli_auth: bool = False,
     retry: RetryPolicy | None = None,
     timeouts: Timeouts | None = None,
-    emit: Callable[[Event], None] | None = None,
+    emit: Callable[[ConnectionEvent], None] | None = None,
 ) -> RestBlobStore:
     """The container of ``account``, with the credential to use it. Touches no network.
 

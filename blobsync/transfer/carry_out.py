@@ -12,14 +12,13 @@ from typing import NamedTuple
 
 from blobsync.base.amounts import count_text
 from blobsync.base.errors import StorageError
-from blobsync.base.events import FilesCounted, Moving
 from blobsync.base.failure_codes import FailureCode, Retry
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.stop_request import NEVER, StopRequest
 from blobsync.local.range_records import RangeRecords
 from blobsync.local.sorted_runs import IN_MEMORY, Spill
+from blobsync.plan.events import Expected, FileDone, FilesCounted, Listener, Moving, Note, Phase, notes_to, together
 from blobsync.plan.failure_groups import again_sentence
-from blobsync.plan.listener import Listener
 from blobsync.plan.project_context import LivePart, PartOpener
 from blobsync.plan.remaining_time import interleaved
 from blobsync.plan.transfer_plan import (
@@ -181,7 +180,7 @@ class _Report(NamedTuple):
     def _tell(self, action: FileAction, failure: FileFailure | None) -> None:
         shown = self.ledger.part.shown(action)
         self.run.untold.pop(shown, None)
-        self.run.listener.file_done(shown, failure)
+        self.run.listener.emit(FileDone(shown, failure))
 
     def file_kept(self, action: FileAction, size: int) -> None:
         self.ledger.kept[action.path] = size
@@ -213,24 +212,25 @@ def carry_out(
     raise when nothing can work (no azcopy, no network).
     """
     plan.demand_allowed()
-    tally = ByteTally(listener)
+    tally = ByteTally()
+    listener = together(listener, tally)
     account = _Account(plan, CollectedReceipts(spill))
-    tally.expect(plan.files_to_transfer, plan.bytes_to_transfer)
+    listener.emit(Expected(plan.files_to_transfer, plan.bytes_to_transfer))
     try:
         for batch in plan.batches():
             if len(account.failures) >= MOST_FAILURES:
                 break
             ledgers = [Ledger(context.opened(part), context.records(part.key)) for part in batch.parts]
-            _carry_out(_Run(batch, engines, tally, ledgers), account)
-        deleting = _delete_extras(account, context, tally, engines.stop)
+            _carry_out(_Run(batch, engines, listener, ledgers), account)
+        deleting = _delete_extras(account, context, listener, engines.stop)
     except KeyboardInterrupt as stop:
         error = cancelled(plan, account.arrived, tally.bytes + tally.reused)
-        error.result = account.result(receipt_folder, tally.note, interrupted=True)
+        error.result = account.result(receipt_folder, notes_to(listener), interrupted=True)
         raise error from stop
     account.failures += _not_tried(account, deleting)
     if account.arrived.kept:
-        tally.note(kept_words(account.arrived.kept))
-    return account.result(receipt_folder, tally.note)
+        listener.emit(Note(kept_words(account.arrived.kept)))
+    return account.result(receipt_folder, notes_to(listener))
 
 
 def _carry_out(run: _Run, account: _Account) -> None:
@@ -254,7 +254,7 @@ def _move_and_verify(run: _Run) -> None:
         ledger.record_settled(action for action in ledger.part.actions if action.action is Action.SKIP)
     tidy(run.engines.unfinished, [ledger.part for ledger in run.ledgers], run.plan.engine.name)
     run.listener.emit(Moving(_DOING[run.plan.route], run.plan.bytes_on_record))
-    run.listener.phase("moving")
+    run.listener.emit(Phase("moving"))
     for ledger in tuple(run.ledgers):
         actions = [action for action in ledger.part.actions if action.action is Action.TRANSFER]
         _move_and_retry(run, ledger, [each for each in actions if each.aside is None], run.plan.engine.name)
@@ -318,7 +318,7 @@ def _move_back(run: _Run, ledger: Ledger, back: LivePart) -> Ledger:
     _move_and_retry(run, account, back.actions, "direct")
     if account.pending:
         _verify(run, account)
-        run.listener.phase("moving")
+        run.listener.emit(Phase("moving"))
     return account
 
 
@@ -401,7 +401,7 @@ def _tell_rest(run: _Run) -> None:
     """Report the failed files that were not tried again after all."""
     for shown, (ledger, action) in run.untold.items():
         if action.path not in ledger.pending:
-            run.listener.file_done(shown, ledger.failures.get(action.path))
+            run.listener.emit(FileDone(shown, ledger.failures.get(action.path)))
     run.untold.clear()
 
 
@@ -425,10 +425,10 @@ def _move_again(
     fresh = retry_with(again, {action.path: _source_now(ledger, action) for action in again})
     if not fresh:
         return
-    run.listener.note(again_sentence([ledger.failures.pop(each.path) for each in fresh], other))
+    run.listener.emit(Note(again_sentence([ledger.failures.pop(each.path) for each in fresh], other)))
     known = {action.path: action.size for action in again}
     if grown := sum(action.size - known[action.path] for action in fresh):
-        run.listener.expect(0, grown)
+        run.listener.emit(Expected(0, grown))
     _move(run, ledger, fresh, engine, to_come)
 
 
@@ -465,10 +465,10 @@ def _verify(run: _Run, ledger: Ledger) -> None:
     """Look at the destination for everything that the engine could not verify itself."""
     if not ledger.pending:
         return
-    run.listener.phase("verifying")
+    run.listener.emit(Phase("verifying"))
     pending = list(ledger.pending.values())
     end = ledger.part.destination
-    states = states_at_destination(end, pending, run.listener.seen, run.engines.stop)
+    states = states_at_destination(end, pending, run.listener.emit, run.engines.stop)
     if run.plan.options.compare_content and isinstance(end, RemoteEnd):
         # Files that the plan compared by content are verified by content.
         states = read_without_md5(end, pending, states)
@@ -478,7 +478,7 @@ def _verify(run: _Run, ledger: Ledger) -> None:
         shown = ledger.part.shown(moved.action)
         run.untold.pop(shown, None)
         run.listener.emit(FilesCounted(-1))
-        run.listener.file_done(shown, ledger.failures.get(path))
+        run.listener.emit(FileDone(shown, ledger.failures.get(path)))
 
 
 def _delete_extras(account: _Account, context: PartOpener, listener: Listener, stop: StopRequest) -> int:
@@ -488,17 +488,17 @@ def _delete_extras(account: _Account, context: PartOpener, listener: Listener, s
         return 0
     if account.failures or account.plan.unreadable:
         kept = count_text(count, "extra file")
-        listener.note(f"{kept} kept: nothing is deleted after a transfer with failures")
+        listener.emit(Note(f"{kept} kept: nothing is deleted after a transfer with failures"))
         return 0
     for part in account.plan.parts_with(Action.DELETE):
         live, records = context.opened(part), context.records(part.key)
         deletions = (action for action in part.actions if action.action is Action.DELETE)
-        listener.phase("deleting")
+        listener.emit(Phase("deleting"))
         for batch in batches_of(deletions, actions_of(part.actions).batch):
             stop.check()
             account.given += len(batch)
             try:
-                failures = extras.delete(live.destination, batch, listener.seen)
+                failures = extras.delete(live.destination, batch, listener.emit)
             except KeyboardInterrupt:
                 account.receipt.add([], Deletions((), [(live, action) for action in batch]))
                 raise

@@ -21,7 +21,7 @@ from blobsync.base.reasons import Reason
 from blobsync.local.files import LocalFolder, SourceFile, hash_file
 from blobsync.local.names import relative_name
 from blobsync.plan.decisions import sibling
-from blobsync.plan.listener import SilentListener
+from blobsync.plan.events import SilentListener
 from blobsync.plan.pairs import equal_content
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route, Shape

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from blobsync.base.file_states import FileState
 from blobsync.base.stop_request import NEVER, StopRequest
-from blobsync.plan.listener import Listener
+from blobsync.plan.events import Listener
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction, FileFailure
 

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.file_states import RemoteState
 from blobsync.local.files import LocalFolder
 from blobsync.local.names import relative_name
+from blobsync.plan.events import Emit
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.transfer.engines import Moved
 from blobsync.transfer.fresh_look import states_at_destination
 
 
-def delete(end: LiveEnd, deletions: Sequence[FileAction], seen: Callable[[int], None]) -> dict[str, str]:
-    """Delete, then look again; returns the reason by path for each file that remains. ``seen`` as in ``survey``."""
+def delete(end: LiveEnd, deletions: Sequence[FileAction], emit: Emit) -> dict[str, str]:
+    """Delete, then look again; returns the reason by path for each file that remains. ``emit`` as in ``survey``."""
     failures = _delete_files(end, deletions) if isinstance(end, LocalEnd) else _delete_blobs(end, deletions)
     # No error is not proof of success.
     still_there = states_at_destination(
-        end, [Moved(action) for action in deletions if action.path not in failures], seen
+        end, [Moved(action) for action in deletions if action.path not in failures], emit
     )
     return {**dict.fromkeys(still_there, "it is still there"), **failures}
 

@@ -7,7 +7,7 @@ seen, after the transfer, with the size and the MD5 of the plan. The service's r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
 from blobsync.base.background_calls import Ahead, side_by_side
@@ -16,6 +16,7 @@ from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, RemoteState
 from blobsync.base.stop_request import NEVER, StopRequest
 from blobsync.local.files import hash_file, reading_threads
+from blobsync.plan.events import Emit, Looked
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction, FileFailure
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd, with_md5
@@ -54,7 +55,7 @@ _AGAIN = "run the same command again: verified files are skipped"
 
 
 def states_at_destination(
-    end: LiveEnd, moved: Sequence[Moved], seen: Callable[[int], None], stop: StopRequest = NEVER
+    end: LiveEnd, moved: Sequence[Moved], emit: Emit, stop: StopRequest = NEVER
 ) -> Mapping[str, FileState]:
     """The present state of each moved file's destination, by the action's path; missing files are left out.
 
@@ -62,10 +63,10 @@ def states_at_destination(
     """
     names = {m.action.path: m.action.target or m.action.path for m in moved}
     if isinstance(end, LocalEnd):
-        return _look_on_disk(end, names, seen, stop)
+        return _look_on_disk(end, names, emit, stop)
     if len(names) <= _HEADS_AT_MOST:
-        return _look_by_head(end, names, seen, stop)
-    return Ahead(_look_by_listing, end, names, seen).result(stop)
+        return _look_by_head(end, names, emit, stop)
+    return Ahead(_look_by_listing, end, names, emit).result(stop)
 
 
 def read_without_md5(
@@ -87,36 +88,32 @@ def _needs_reading(moved: Moved, state: FileState | None) -> bool:
     return isinstance(state, RemoteState) and state.md5 is None and state.size == source.size
 
 
-def _look_on_disk(
-    end: LocalEnd, names: dict[str, str], seen: Callable[[int], None], stop: StopRequest
-) -> dict[str, FileState]:
+def _look_on_disk(end: LocalEnd, names: dict[str, str], emit: Emit, stop: StopRequest) -> dict[str, FileState]:
     found: dict[str, FileState] = {}
     states = side_by_side(lambda name: hash_file(end.at(name)), names.values(), reading_threads(), stop)
     for path, state in zip(names, states, strict=True):
-        seen(1)
+        emit(Looked(1))
         if state is not None:
             found[path] = state
     return found
 
 
-def _look_by_head(
-    end: RemoteEnd, names: dict[str, str], seen: Callable[[int], None], stop: StopRequest
-) -> dict[str, FileState]:
+def _look_by_head(end: RemoteEnd, names: dict[str, str], emit: Emit, stop: StopRequest) -> dict[str, FileState]:
     found: dict[str, FileState] = {}
     blobs = side_by_side(lambda name: end.store.head(end.at(name)), names.values(), _HEAD_THREADS, stop)
     for path, blob in zip(names, blobs, strict=True):
-        seen(1)
+        emit(Looked(1))
         if blob is not None:
             found[path] = remote_state(blob)
     return found
 
 
-def _look_by_listing(end: RemoteEnd, names: dict[str, str], seen: Callable[[int], None]) -> dict[str, FileState]:
+def _look_by_listing(end: RemoteEnd, names: dict[str, str], emit: Emit) -> dict[str, FileState]:
     wanted = {end.at(name): path for path, name in names.items()}
     found: dict[str, FileState] = {}
     for count, blob in enumerate(end.store.list_blobs(_folder_of_all(wanted)), 1):
         if count % 1000 == 0:
-            seen(1000)
+            emit(Looked(1000))
         path = wanted.get(blob.name)
         if path is not None:
             found[path] = remote_state(blob)

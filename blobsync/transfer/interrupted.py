@@ -8,55 +8,28 @@ from typing import NamedTuple
 
 from blobsync.base.amounts import count_text
 from blobsync.base.errors import TransferCancelledError
-from blobsync.base.events import Event
-from blobsync.plan.listener import Listener
-from blobsync.plan.transfer_plan import FileFailure, Route, TransferPlan
+from blobsync.plan.events import BytesMoved, BytesReused, Event
+from blobsync.plan.transfer_plan import Route, TransferPlan
 from blobsync.transfer.ledger import Ledger
 
 _VERBS = {Route.UPLOAD: "sent", Route.DOWNLOAD: "fetched"}
 
 
 class ByteTally:
-    """Passes every call on to a listener, and counts the bytes that moved or were reused. Thread-safe."""
+    """Counts the bytes that moved or were reused. Thread-safe."""
 
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self.bytes = self.reused = 0
 
-    def phase(self, name: str) -> None:
-        self._listener.phase(name)
-
-    def expect(self, files: int, size: int) -> None:
-        self._listener.expect(files, size)
-
-    def seen(self, files: int) -> None:
-        self._listener.seen(files)
-
-    def bytes_moved(self, count: int) -> None:
-        with self._lock:
-            self.bytes += count
-        self._listener.bytes_moved(count)
-
-    def bytes_reused(self, count: int) -> None:
-        with self._lock:
-            self.reused += count
-        self._listener.bytes_reused(count)
-
-    def by_worker(self, worker: str, files: int, size: int) -> None:
-        self._listener.by_worker(worker, files, size)
-
-    def under_way(self, files: int, path: str) -> None:
-        self._listener.under_way(files, path)
-
-    def file_done(self, path: str, failure: FileFailure | None) -> None:
-        self._listener.file_done(path, failure)
-
-    def note(self, text: str) -> None:
-        self._listener.note(text)
-
     def emit(self, event: Event) -> None:
-        self._listener.emit(event)
+        """Count what has bytes."""
+        if isinstance(event, BytesMoved):
+            with self._lock:
+                self.bytes += event.count
+        elif isinstance(event, BytesReused):
+            with self._lock:
+                self.reused += event.count
 
 
 class Arrived(NamedTuple):

@@ -23,11 +23,12 @@ from blobsync.base.errors import BlobsyncError, TransferCancelledError
 from blobsync.base.failure_codes import ExitCode
 from blobsync.base.plain_json import parse_object
 from blobsync.base.redaction import redact, redact_tree
+from blobsync.plan.events import Event, Note, together
 from blobsync.plan.progress import Progress
 from blobsync.plan.saved_plan import SavedPlan
 from blobsync.plan.transfer_plan import FileFailure, TransferResult
 from blobsync.project.api import Project
-from blobsync.project.progress_listeners import CallbackListener, LoggingListener
+from blobsync.project.progress_listeners import CallbackListener
 
 # How many failures are told one by one; the receipt and the history have all.
 _TOLD = 200
@@ -36,14 +37,15 @@ _NAME = Path("the plan")
 Tell = Callable[[Mapping[str, Any]], None]
 
 
-class TellingListener(LoggingListener):
-    """Passes notes on."""
+class TellingListener:
+    """Sends notes to whoever asked."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
 
-    def note(self, text: str) -> None:
-        self._tell({"note": redact(text)})
+    def emit(self, event: Event) -> None:
+        if isinstance(event, Note):
+            self._tell({"note": redact(event.text)})
 
 
 def carry_order(order: Mapping[str, Any], tell: Tell) -> None:
@@ -58,8 +60,8 @@ def carry_order(order: Mapping[str, Any], tell: Tell) -> None:
         def on_progress(progress: Progress) -> None:
             tell({"progress": asdict(progress)})
 
-        listener = CallbackListener(on_progress, TellingListener(tell))
-        project.listener = listener
+        listener = CallbackListener(on_progress)
+        project.listener = together(TellingListener(tell), listener)
         plan = project.load_plan(SavedPlan(order["plan"], _NAME))
         plan.demand_allowed()
         result = project.carry_out(plan)

@@ -16,13 +16,13 @@ from blobsync.base.failure_codes import ExitCode
 from blobsync.base.plain_json import parse_object
 from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner, python_module
 from blobsync.base.redaction import redact
+from blobsync.plan.events import Event, Note
 from blobsync.plan.progress import Progress, RatePoint, add_point, read_progress
 from blobsync.plan.saved_plan import plan_document
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Direction, TransferPlan
 from blobsync.project.logbook import transfer_kind
 from blobsync.project.paths import from_root
-from blobsync.project.progress_listeners import LoggingListener
 from blobsync.web.source import Source
 
 # Plans and ended transfers that stay; a plan of a million files is large.
@@ -226,12 +226,13 @@ class Works:
             self._on_end()
 
 
-class _Notes(LoggingListener):
+class _Notes:
     def __init__(self, work: WorkItem) -> None:
         self._work = work
 
-    def note(self, text: str) -> None:
-        self._work.notes.append(redact(text))
+    def emit(self, event: Event) -> None:
+        if isinstance(event, Note):
+            self._work.notes.append(redact(event.text))
 
 
 def _hear(work: WorkItem, line: str) -> None:

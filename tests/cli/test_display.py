@@ -9,14 +9,15 @@ import time
 import pytest
 
 from blobsync.base.amounts import count_text, duration_text, size_text
+from blobsync.base.connection_events import Connected, Disconnected
 from blobsync.base.errors import BlobsyncError
-from blobsync.base.events import Connected, Disconnected, Moving
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.redaction import redact
 from blobsync.cli.display import choose_listener
 from blobsync.cli.output import Console, Result
 from blobsync.cli.progress import BarListener, LineListener, QuietListener
 from blobsync.cli.session import Session
+from blobsync.plan.events import BytesMoved, Expected, FileDone, Looked, Moving, Note, Phase, WorkerMoved
 from blobsync.plan.transfer_plan import FileFailure
 
 
@@ -121,15 +122,15 @@ def test_lines_now_and_then() -> None:
     listener = LineListener(Console(out=io.StringIO(), err=err), every=0.0)
     now = [0.0]
     listener.clock = lambda: now[0]
-    listener.phase("surveying")
-    listener.seen(5)
-    listener.expect(2, 2_000_000)
+    listener.emit(Phase("surveying"))
+    listener.emit(Looked(5))
+    listener.emit(Expected(2, 2_000_000))
     listener.emit(Moving("uploading"))
-    listener.phase("moving")
+    listener.emit(Phase("moving"))
     now[0] = 2.0
-    listener.bytes_moved(1_000_000)
-    listener.file_done("a", None)
-    listener.file_done("b", FileFailure("b", FailureCode.STORAGE_ERROR, "broke"))
+    listener.emit(BytesMoved(1_000_000))
+    listener.emit(FileDone("a", None))
+    listener.emit(FileDone("b", FileFailure("b", FailureCode.STORAGE_ERROR, "broke")))
     lines = err.getvalue().splitlines()
     assert lines[1] == "blobsync: listing: 5 names"
     assert lines[-1] == ("blobsync: uploading 2 of 2 files, 1 MB of 2 MB, 1 failed so far, 500 KB/s, about 2 s left")
@@ -138,9 +139,9 @@ def test_lines_now_and_then() -> None:
 def test_a_log_says_that_there_is_no_connection_although_nothing_else_happens() -> None:
     err = io.StringIO()
     listener = LineListener(Console(out=io.StringIO(), err=err), every=0.0)
-    listener.expect(2, 2_000_000)
+    listener.emit(Expected(2, 2_000_000))
     listener.emit(Moving("uploading"))
-    listener.phase("moving")
+    listener.emit(Phase("moving"))
     listener.emit(Disconnected("acct.example", "no connection", 5.0))
     before = len(err.getvalue().splitlines())
     time.sleep(1.2)
@@ -162,12 +163,12 @@ def test_lines_say_on_demand_what_each_node_moves_and_in_the_end_what_it_has_mov
         listener = LineListener(Console(out=io.StringIO(), err=err), every=0.0, each_worker=each_worker)
         seconds[0] = 0.0
         listener.clock = lambda: seconds[0]
-        listener.phase("moving")
+        listener.emit(Phase("moving"))
         for worker, files, size in (("node10.0", 0, 1), ("node0.1", 1, 3), ("node2.0", 0, 2), ("node0.0", 2, 5)):
-            listener.by_worker(worker, files, size * 1_000_000)
+            listener.emit(WorkerMoved(worker, files, size * 1_000_000))
         seconds[0] = 2.0
-        listener.bytes_moved(11_000_000)
-        listener.phase("verifying")
+        listener.emit(BytesMoved(11_000_000))
+        listener.emit(Phase("verifying"))
         listener.close()
         listener.close()
         shown.append([line for line in err.getvalue().splitlines() if "node" in line])
@@ -183,7 +184,7 @@ def test_few_lines_by_default() -> None:
     err = io.StringIO()
     listener = LineListener(Console(out=io.StringIO(), err=err))
     for _ in range(1000):
-        listener.bytes_moved(1)
+        listener.emit(BytesMoved(1))
     assert err.getvalue() == ""
 
 
@@ -199,12 +200,12 @@ class Terminal(io.StringIO):
 def test_the_bar_shows_bytes_files_and_failures() -> None:
     terminal = Terminal()
     listener = BarListener(Console(err=terminal), after=0.0, terminal=terminal)
-    listener.expect(2, 2_000_000)
-    listener.phase("moving")
-    listener.bytes_moved(1_000_000)
-    listener.file_done("a", FileFailure("a", FailureCode.STORAGE_ERROR, "broke"))
+    listener.emit(Expected(2, 2_000_000))
+    listener.emit(Phase("moving"))
+    listener.emit(BytesMoved(1_000_000))
+    listener.emit(FileDone("a", FileFailure("a", FailureCode.STORAGE_ERROR, "broke")))
     listener.show(force=True)
-    listener.note("a note")
+    listener.emit(Note("a note"))
     listener.close()
     shown = terminal.getvalue()
     assert "\rmoving  50%" in shown
@@ -217,14 +218,14 @@ def test_the_bar_shows_bytes_files_and_failures() -> None:
 def test_a_bar_whose_end_is_not_known_can_be_written_over_and_closed(phase: str) -> None:
     terminal = Terminal()
     listener = BarListener(Console(err=terminal), after=0.0, terminal=terminal)
-    listener.phase(phase)
-    listener.seen(8000)
+    listener.emit(Phase(phase))
+    listener.emit(Looked(8000))
     listener.show(force=True)
-    listener.note("a note")
+    listener.emit(Note("a note"))
     listener.show(force=True)
     listener.close()
     listener.close()
-    listener.seen(1)
+    listener.emit(Looked(1))
     shown = terminal.getvalue()
     assert "8,000 names" in shown
     assert shown.endswith("\r\x1b[K")
@@ -233,13 +234,13 @@ def test_a_bar_whose_end_is_not_known_can_be_written_over_and_closed(phase: str)
 def test_nothing_is_drawn_while_a_question_has_the_terminal() -> None:
     terminal = Terminal()
     listener = BarListener(Console(err=terminal), after=0.0, terminal=terminal)
-    listener.phase("surveying")
+    listener.emit(Phase("surveying"))
     listener.show(force=True)
     with listener.aside():
         terminal.write("delete 5 files? [y/N] ")
         time.sleep(0.7)
         assert terminal.getvalue().endswith("\r\x1b[Kdelete 5 files? [y/N] ")
-    listener.phase("moving")
+    listener.emit(Phase("moving"))
     listener.show(force=True)
     listener.close()
     assert "moving" in terminal.getvalue()
@@ -248,11 +249,11 @@ def test_nothing_is_drawn_while_a_question_has_the_terminal() -> None:
 def test_deleting_after_moving_does_not_count_what_moved() -> None:
     terminal = Terminal()
     listener = BarListener(Console(err=terminal), after=0.0, terminal=terminal)
-    listener.expect(1, 10)
-    listener.phase("moving")
-    listener.bytes_moved(10)
-    listener.file_done("a", None)
-    listener.phase("deleting")
+    listener.emit(Expected(1, 10))
+    listener.emit(Phase("moving"))
+    listener.emit(BytesMoved(10))
+    listener.emit(FileDone("a", None))
+    listener.emit(Phase("deleting"))
     listener.show(force=True)
     listener.close()
     assert terminal.getvalue().rpartition("\rdeleting")[2].startswith("  0 s")
@@ -261,9 +262,9 @@ def test_deleting_after_moving_does_not_count_what_moved() -> None:
 def test_a_quick_command_draws_no_bar() -> None:
     terminal = Terminal()
     listener = BarListener(Console(err=terminal), terminal=terminal)
-    listener.expect(1, 10)
-    listener.phase("moving")
-    listener.bytes_moved(10)
+    listener.emit(Expected(1, 10))
+    listener.emit(Phase("moving"))
+    listener.emit(BytesMoved(10))
     listener.close()
     assert terminal.getvalue() == ""
 

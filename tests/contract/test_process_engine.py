@@ -18,9 +18,9 @@ from blobsync.base.process import RunningProcess, SubprocessRunner
 from blobsync.base.stop_request import StopRequest
 from blobsync.config.model import StorageAccount
 from blobsync.direct.engine import DirectEngine
+from blobsync.plan.events import BytesMoved, Event, Note
 from blobsync.plan.transfer_plan import FileFailure
 from blobsync.spread.process_engine import ProcessEngine
-from blobsync.spread.record import Note
 from blobsync.spread.shard import cut
 from blobsync.spread.worker_pipe import Credentials, WorkerPipe
 from blobsync.store.connect import signer_for
@@ -60,18 +60,7 @@ def _children() -> list[int]:
     return found
 
 
-class Notes(RecordingListener):
-    """Records the notes as well."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-
-class Killer(Notes):
+class Killer(RecordingListener):
     """Kills all workers at once as soon as so many bytes have moved."""
 
     def __init__(self, after: int) -> None:
@@ -79,9 +68,9 @@ class Killer(Notes):
         self._after = after
         self.killed: list[int] = []
 
-    def bytes_moved(self, count: int) -> None:
-        super().bytes_moved(count)
-        if not self.killed and self.bytes >= self._after:
+    def emit(self, event: Event) -> None:
+        super().emit(event)
+        if isinstance(event, BytesMoved) and not self.killed and self.bytes >= self._after:
             self.killed = _children()
             for pid in self.killed:
                 os.kill(pid, signal.SIGKILL)
@@ -173,9 +162,10 @@ def test_a_request_from_another_thread_ends_the_workers_as_ctrl_c_does(
     write_tree(tmp_path / "up", files)
 
     class Stopping(RecordingListener):
-        def bytes_moved(self, count: int) -> None:
-            super().bytes_moved(count)
-            threading.Thread(target=stop.make).start()
+        def emit(self, event: Event) -> None:
+            super().emit(event)
+            if isinstance(event, BytesMoved):
+                threading.Thread(target=stop.make).start()
 
     report = CollectedReport()
     with pytest.raises(KeyboardInterrupt):
@@ -235,9 +225,9 @@ class Refusing(DirectEngine):
         raise AssertionError("not for this process")
 
 
-def _with_false_workers(then: str, tmp_path: Path) -> tuple[FalseWorkers, CollectedReport, Notes]:
+def _with_false_workers(then: str, tmp_path: Path) -> tuple[FalseWorkers, CollectedReport, RecordingListener]:
     write_tree(tmp_path, {f"f{number}": b"12345" for number in range(40)})
-    workers, report, listener = FalseWorkers(then), CollectedReport(), Notes()
+    workers, report, listener = FalseWorkers(then), CollectedReport(), RecordingListener()
     credentials = Credentials(lambda container: BearerSigner(_no_token), _no_copies, {})
     engine = ProcessEngine(Refusing(), lambda files, size: 2, credentials, workers)  # type: ignore[arg-type]
     engine.move(upload(tmp_path, MemoryStore(), "p"), report, listener)
@@ -307,7 +297,7 @@ def test_what_fails_every_file_is_not_begun_for_the_others(tmp_path: Path) -> No
 def test_without_workers_this_process_moves_the_files(store: BlobStore, azurite: Azurite, tmp_path: Path) -> None:
     write_tree(tmp_path, {"a": b"1", "b": b"2", "c": b"3"})
     engine = ProcessEngine(DirectEngine(), lambda files, size: 2, _credentials(azurite), ScriptedRunner())
-    listener = Notes()
+    listener = RecordingListener()
     report = moved_by(engine, upload(tmp_path, store, "p"), listener)
     assert len(report.moved) == 3
     assert listener.notes == ["this runner starts nothing that goes on; one process moves 3 files instead"]
@@ -321,7 +311,7 @@ def test_a_worker_that_cannot_import_itself_says_why(store: BlobStore, azurite: 
             return self._runner.start([sys.executable, "-c", "import nothing_like_it"], env=env, cwd=cwd)
 
     write_tree(tmp_path, {"a": b"1", "b": b"2"})
-    listener = Notes()
+    listener = RecordingListener()
     engine = ProcessEngine(DirectEngine(), lambda files, size: 2, _credentials(azurite), Broken(""))  # type: ignore[arg-type]
     assert len(moved_by(engine, upload(tmp_path, store, "p"), listener).moved) == 2
     (note,) = listener.notes
@@ -350,7 +340,7 @@ def test_workers_of_a_program_that_ignores_ctrl_c_end_by_themselves(
     engine = ProcessEngine(DirectEngine(), lambda files, size: 2, _credentials(azurite), kept)  # type: ignore[arg-type]
     usual = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        assert len(moved_by(engine, upload(tmp_path, store, "p"), Notes()).moved) == 2
+        assert len(moved_by(engine, upload(tmp_path, store, "p"), RecordingListener()).moved) == 2
     finally:
         signal.signal(signal.SIGINT, usual)
     assert [process.wait(0) for process in kept.started] == [130, 130]
@@ -401,8 +391,8 @@ def test_no_secret_is_in_an_argument_or_in_the_environment(azurite: Azurite, sto
     seen: list[bytes] = []
 
     class Looking(RecordingListener):
-        def bytes_moved(self, count: int) -> None:
-            for pid in _children():
+        def emit(self, event: Event) -> None:
+            for pid in _children() if isinstance(event, BytesMoved) else ():
                 seen.extend(Path("/proc", str(pid), name).read_bytes() for name in ("cmdline", "environ"))
 
     os.environ["BLOBSYNC_TEST_KEY"] = azurite.keys["one"]

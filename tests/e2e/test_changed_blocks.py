@@ -255,12 +255,7 @@ def test_a_sas_that_cannot_list_blocks_sends_them_again(tmp_path: Path, containe
     (tmp_path / "up").mkdir()
     (tmp_path / "up/a.bin").write_bytes(BODY)
     journal = BlockJournal(tmp_path / "blocks.sqlite")
-    said: list[str] = []
-
-    class Said(RecordingListener):
-        def note(self, text: str) -> None:
-            said.append(text)
-
+    listener = RecordingListener()
     with connect(full, environ={}) as store, connect(narrow, environ={}) as writing:
         blob = str(store.container.blob("data/a.bin"))
         journal.begin(blob, LocalState.of(os.stat(tmp_path / "up/a.bin")))
@@ -271,9 +266,9 @@ def test_a_sas_that_cannot_list_blocks_sends_them_again(tmp_path: Path, containe
             journal.put(blob, digest, len(piece))
         task = upload(tmp_path / "up", store, "data")
         task = task._replace(part=replace(task.part, destination=RemoteEnd(writing, "data")))
-        report = moved_by(DirectEngine(journal=journal), task, Said())
+        report = moved_by(DirectEngine(journal=journal), task, listener)
         assert report.failed == [] and report.moved[0].reused == 0
-    assert len(said) == 1 and "cannot list the blocks that are there already" in said[0]
+    assert len(listener.notes) == 1 and "cannot list the blocks that are there already" in listener.notes[0]
     demand(container, BODY)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.reasons import Reason
 from blobsync.direct.engine import DirectEngine
-from blobsync.plan.listener import Listener
+from blobsync.plan.events import Listener
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer.engines import CollectedReport, Moved, MoveReport, MoveTask

@@ -15,7 +15,7 @@ from blobsync.local.index import Index
 from blobsync.local.range_records import RangeRecords
 from blobsync.local.sorted_runs import Spill
 from blobsync.plan.engine_model import EngineRules, EngineWish
-from blobsync.plan.listener import Listener, SilentListener
+from blobsync.plan.events import Listener, SilentListener
 from blobsync.plan.planner import make_plan
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.transfer_options import TransferOptions

@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from blobsync.base.events import Event
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.reasons import Reason
 from blobsync.direct.pool import RunState
-from blobsync.plan.listener import Listener
+from blobsync.plan.events import BytesMoved, BytesReused, Event, FileDone, Listener, Note, UnderWay, WorkerMoved
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, IndexKey, Part, Route
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
@@ -30,44 +29,33 @@ class RecordingListener:
         self.begun: list[tuple[int, str]] = []
         self.failures: dict[str, FileFailure] = {}
         self.moved: list[Moved] = []
+        self.notes: list[str] = []
         self.events: list[Event] = []
         self._on_bytes = on_bytes
         self._lock = threading.Lock()
 
-    def phase(self, name: str) -> None: ...
-
-    def expect(self, files: int, size: int) -> None: ...
-
-    def seen(self, files: int) -> None: ...
-
-    def bytes_moved(self, count: int) -> None:
-        with self._lock:
-            self.bytes += count
-        self._on_bytes(count)
-
-    def bytes_reused(self, count: int) -> None:
-        with self._lock:
-            self.reused += count
-
-    def by_worker(self, worker: str, files: int, size: int) -> None:
-        with self._lock:
-            before = self.workers.get(worker, [0, 0])
-            self.workers[worker] = [before[0] + files, before[1] + size]
-
-    def under_way(self, files: int, path: str) -> None:
-        with self._lock:
-            self.begun.append((files, path))
-
-    def file_done(self, path: str, failure: FileFailure | None) -> None:
-        if failure is not None:
-            with self._lock:
-                self.failures[path] = failure
-
-    def note(self, text: str) -> None: ...
-
     def emit(self, event: Event) -> None:
         with self._lock:
             self.events.append(event)
+            self._add(event)
+        if isinstance(event, BytesMoved):
+            self._on_bytes(event.count)
+
+    def _add(self, event: Event) -> None:
+        match event:
+            case BytesMoved(count):
+                self.bytes += count
+            case BytesReused(count):
+                self.reused += count
+            case WorkerMoved(worker, files, size):
+                before = self.workers.get(worker, [0, 0])
+                self.workers[worker] = [before[0] + files, before[1] + size]
+            case UnderWay(files, path):
+                self.begun.append((files, path))
+            case FileDone(path, failure) if failure is not None:
+                self.failures[path] = failure
+            case Note(text):
+                self.notes.append(text)
 
 
 def local_state(path: Path) -> LocalState | None:

@@ -9,7 +9,7 @@ import pytest
 
 from blobsync.base.errors import UnsafeNamesError
 from blobsync.base.reasons import Reason
-from blobsync.plan.listener import SilentListener
+from blobsync.plan.events import Event, FileDone, SilentListener
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, FileFailure, TransferResult
 from blobsync.store.protocol import BlobInfo
@@ -78,14 +78,13 @@ def test_a_file_that_an_engine_passes_over_is_a_failure_by_name(world: World) ->
 
 
 def test_a_file_that_was_passed_over_is_told_to_the_listener(world: World) -> None:
-    class Heard(SilentListener):
+    class Heard:
         def __init__(self) -> None:
             self.failures: list[FileFailure | None] = []
 
-        def under_way(self, files: int, path: str) -> None: ...
-
-        def file_done(self, path: str, failure: FileFailure | None) -> None:
-            self.failures.append(failure)
+        def emit(self, event: Event) -> None:
+            if isinstance(event, FileDone):
+                self.failures.append(event.failure)
 
     write(world, {"a": b"aaa"})
     heard = Heard()

@@ -15,7 +15,7 @@ from blobsync.base.errors import StorageError, TransferCancelledError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.direct.engine import DirectEngine
 from blobsync.local.sorted_runs import Spill
-from blobsync.plan.listener import Listener, SilentListener
+from blobsync.plan.events import Event, Expected, Listener, Note
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, FileFailure, TransferPlan, TransferResult
 from blobsync.transfer.carry_out import Engines, carry_out
@@ -41,17 +41,17 @@ def world(tmp_path: Path) -> World:
 
 
 @dataclass
-class Heard(SilentListener):
-    """Records notes and announcements."""
+class Heard:
+    """What is said, and what is announced."""
 
     notes: list[str] = field(default_factory=list)
     expected: list[tuple[int, int]] = field(default_factory=list)
 
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-    def expect(self, files: int, size: int) -> None:
-        self.expected.append((files, size))
+    def emit(self, event: Event) -> None:
+        if isinstance(event, Note):
+            self.notes.append(event.text)
+        elif isinstance(event, Expected):
+            self.expected.append((event.files, event.size))
 
 
 def planned(world: World, options: TransferOptions = MIRROR, command: str = "u") -> TransferPlan:

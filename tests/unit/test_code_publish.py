@@ -19,7 +19,7 @@ from blobsync.code.publish import (
     prune_archives,
     publish_archive,
 )
-from blobsync.plan.listener import SilentListener
+from blobsync.plan.events import SilentListener
 from tests.fakes.store import MemoryStore, Request
 
 DIGEST = "ab" * 32

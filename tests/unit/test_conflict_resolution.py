@@ -15,7 +15,7 @@ from blobsync.base.errors import AccessDeniedError, StorageError, TransferCancel
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.reasons import Reason
 from blobsync.direct.relay import RelayEngine
-from blobsync.plan.listener import Listener
+from blobsync.plan.events import Listener
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_options import Keep, TransferOptions
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, TransferPlan, TransferResult

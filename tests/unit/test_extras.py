@@ -6,10 +6,15 @@ from pathlib import Path
 
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.reasons import Reason
+from blobsync.plan.events import Event, Looked
 from blobsync.plan.transfer_plan import Action, FileAction
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.transfer import extras
 from tests.fakes.store import MemoryStore
+
+
+def _sum_of(events: list[Event]) -> int:
+    return sum(event.files for event in events if isinstance(event, Looked))
 
 
 def _deletion(path: str, destination: FileState | None) -> FileAction:
@@ -31,22 +36,22 @@ def test_folders_that_are_empty_then_go_from_the_deepest_up_and_others_stay(tmp_
     deletions = _here(root, "a/b/c/one", "a/b/c/two", "a/b/three", "k/x/four", "five")
     (root / "k" / "mine").write_bytes(b"mine")
     (root / "empty").mkdir()
-    looked: list[int] = []
+    looked: list[Event] = []
     assert extras.delete(LocalEnd(root), deletions, looked.append) == {}
     assert sorted(file.relative_to(root).as_posix() for file in root.rglob("*")) == ["empty", "k", "k/mine"]
-    assert root.is_dir() and sum(looked) == 5
+    assert root.is_dir() and _sum_of(looked) == 5
 
 
 def test_a_file_that_changed_since_the_plan_stays_with_its_reason_and_the_others_go(tmp_path: Path) -> None:
     root = tmp_path / "data"
     deletions = _here(root, "a/changed", "a/gone", "b/last")
     (root / "a" / "changed").write_bytes(b"somebody needs this now")
-    looked: list[int] = []
+    looked: list[Event] = []
     failures = extras.delete(LocalEnd(root), deletions, looked.append)
     assert list(failures) == ["a/changed"] and failures["a/changed"] != "it is still there"
     assert [file.name for file in root.rglob("*")] == ["a", "changed"]
     # What was not deleted need not be looked for.
-    assert sum(looked) == 2
+    assert _sum_of(looked) == 2
 
 
 def test_only_the_version_that_the_plan_saw_is_deleted_of_a_blob(tmp_path: Path) -> None:
@@ -58,7 +63,7 @@ def test_only_the_version_that_the_plan_saw_is_deleted_of_a_blob(tmp_path: Path)
     # A plan that does not say which version it saw.
     deletions.append(_deletion("any", None))
     store.add("sets/changed", b"somebody needs this now")
-    looked: list[int] = []
+    looked: list[Event] = []
     failures = extras.delete(RemoteEnd(store, "sets"), deletions, looked.append)
     assert list(failures) == ["changed"] and failures["changed"] != "it is still there"
-    assert list(store.blobs) == ["sets/changed"] and sum(looked) == 2
+    assert list(store.blobs) == ["sets/changed"] and _sum_of(looked) == 2

@@ -14,6 +14,7 @@ import pytest
 from blobsync.base.errors import StorageError
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.local.files import hash_file, reading_threads
+from blobsync.plan.events import Event, Looked
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.transfer.engines import Moved
 from blobsync.transfer.fresh_look import check_arrival, remote_state, states_at_destination, written_before
@@ -81,8 +82,9 @@ class Seen:
     def __init__(self) -> None:
         self.counts: list[int] = []
 
-    def __call__(self, files: int) -> None:
-        self.counts.append(files)
+    def __call__(self, event: Event) -> None:
+        assert isinstance(event, Looked)
+        self.counts.append(event.files)
 
 
 def moved(*paths: str) -> list[Moved]:

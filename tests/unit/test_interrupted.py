@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import TransferCancelledError
-from blobsync.plan.listener import Listener, SilentListener
+from blobsync.plan.events import BytesMoved, BytesReused, Event, Expected, FileDone, Listener
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import FileFailure
 from blobsync.transfer.engines import MoveReport, MoveTask
 from tests.fakes.project_context import World, account, cluster
 from tests.fakes.store import Request
@@ -20,7 +19,7 @@ from tests.fakes.store import Request
 MIB = 1 << 20
 
 
-class Counting(SilentListener):
+class Counting:
     """Adds up what it is told."""
 
     def __init__(self) -> None:
@@ -28,16 +27,14 @@ class Counting(SilentListener):
         self.expected: list[tuple[int, int]] = []
         self.done: list[str] = []
 
-    def expect(self, files: int, size: int) -> None:
-        self.expected.append((files, size))
-
-    def bytes_moved(self, count: int) -> None:
-        self.bytes += count
-
-    def under_way(self, files: int, path: str) -> None: ...
-
-    def file_done(self, path: str, failure: FileFailure | None) -> None:
-        self.done.append(path)
+    def emit(self, event: Event) -> None:
+        match event:
+            case Expected(files, size):
+                self.expected.append((files, size))
+            case BytesMoved(count):
+                self.bytes += count
+            case FileDone(path, _):
+                self.done.append(path)
 
 
 @pytest.fixture
@@ -104,8 +101,8 @@ class Keeps:
     name = "direct"
 
     def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
-        listener.bytes_reused(30)
-        listener.bytes_moved(20)
+        listener.emit(BytesReused(30))
+        listener.emit(BytesMoved(20))
         report.file_kept(task.actions[0], 45)
         raise KeyboardInterrupt
 

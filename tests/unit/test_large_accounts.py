@@ -14,6 +14,7 @@ import pytest
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState
 from blobsync.local.files import hash_file
+from blobsync.plan.events import BytesReused, Event, Note
 from blobsync.plan.transfer_plan import FileFailure
 from blobsync.spread.earlier_records import EarlierBlocks
 from blobsync.spread.file_json import FormatError
@@ -45,11 +46,11 @@ class Listener(RecordingListener):
         self.notes: list[str] = []
         self.found: list[int] = []
 
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-    def bytes_reused(self, count: int) -> None:
-        self.found.append(count)
+    def emit(self, event: Event) -> None:
+        if isinstance(event, Note):
+            self.notes.append(event.text)
+        elif isinstance(event, BytesReused):
+            self.found.append(event.count)
 
 
 class Large:

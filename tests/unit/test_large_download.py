@@ -30,7 +30,7 @@ from blobsync.local.names import RelativeName
 from blobsync.local.part_files import FolderDescriptor, PartFile
 from blobsync.local.range_records import RangeRecords, UnfinishedDownload
 from blobsync.local.state_dir import StateDir
-from blobsync.plan.listener import Listener
+from blobsync.plan.events import Listener
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.protocol import block_id_of
 from blobsync.transfer.engines import CollectedReport, Moved, MoveTask

@@ -18,8 +18,9 @@ from blobsync.base.failure_codes import FailureCode
 from blobsync.cli.columns import cells, wrapped
 from blobsync.cli.job_words import table
 from blobsync.cli.output import Console, Result, painted, wants_color
-from blobsync.cli.progress import LineListener, QuietListener, bar_text
-from blobsync.cli.timings import TimedListener
+from blobsync.cli.progress import LineListener, bar_text
+from blobsync.cli.timings import PhaseTimes
+from blobsync.plan.events import Expected, FileDone, Phase
 from blobsync.plan.progress import Progress
 from blobsync.plan.transfer_plan import FileFailure
 
@@ -131,10 +132,10 @@ def test_a_table_for_a_file_is_as_it_was() -> None:
 
 def test_the_time_of_a_command_is_that_of_its_phases() -> None:
     now = [10.0]
-    timed = TimedListener(QuietListener(), 9.0, clock=lambda: now[0])
+    timed = PhaseTimes(9.0, clock=lambda: now[0])
     for at, phase in ((10, "surveying"), (12, "moving"), (13, "moving"), (15, "verifying"), (16, "surveying")):
         now[0] = float(at)
-        timed.phase(phase)
+        timed.emit(Phase(phase))
     now[0] = 16.5
     timed.answers()
     now[0] = 17.0
@@ -218,8 +219,8 @@ def test_a_path_that_fits_no_line_is_left_for_the_terminal_to_break() -> None:
 
 def test_a_file_that_is_tried_a_second_time_counts_once() -> None:
     counter = LineListener(Console(quiet=True))
-    counter.phase("moving")
-    counter.expect(3, 0)
+    counter.emit(Phase("moving"))
+    counter.emit(Expected(3, 0))
     failure = FileFailure("data/a", FailureCode.ACCESS_DENIED, "no")
     for path, failed in (
         ("data/a", failure),
@@ -228,7 +229,7 @@ def test_a_file_that_is_tried_a_second_time_counts_once() -> None:
         ("data/b", failure),
         ("data/c", None),
     ):
-        counter.file_done(path, failed)
+        counter.emit(FileDone(path, failed))
     shown = counter.progress(counter.began)
     assert (shown.files, shown.failures) == (3, 1)
 

@@ -32,17 +32,6 @@ SIZE = 16 * MIB + 5
 BLOCK = block_size(SIZE)
 
 
-class Notes(RecordingListener):
-    """Remembers what is said as well."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-
 def random_bytes(size: int, seed: int = 1) -> bytes:
     return random.Random(seed).randbytes(size)
 
@@ -59,7 +48,7 @@ class Place:
         self.file.parent.mkdir()
         self.write(BODY)
         self.journal = BlockJournal(folder / "blocks.sqlite")
-        self.listener = Notes()
+        self.listener = RecordingListener()
 
     @property
     def blob(self) -> str:
@@ -77,7 +66,7 @@ class Place:
         return task._replace(actions=[replace(action, delta=delta) for action in task.actions])
 
     def run(self, *, delta: bool = False) -> CollectedReport:
-        self.listener = Notes()
+        self.listener = RecordingListener()
         report = moved_by(DirectEngine(journal=self.journal), self.task(delta=delta), self.listener)
         self.store.before = lambda _: None
         return report

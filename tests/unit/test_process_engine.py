@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.azure_urls import SasToken, Secret
+from blobsync.base.connection_events import NO_CONNECTION, Connected, Disconnected
 from blobsync.base.errors import CredentialError, LoginRequiredError, ProcessError
-from blobsync.base.events import NO_CONNECTION, Connected, Disconnected
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.plain_json import parse_object
 from blobsync.local.state_dir import StateDir
-from blobsync.plan.listener import Listener
+from blobsync.plan.events import Listener, Note, UnderWay
 from blobsync.plan.transfer_plan import FileAction, FileFailure
 from blobsync.spread.orders import STOP_LINE, Handed, WorkerOrders, read_handed, read_orders
 from blobsync.spread.process_engine import ProcessEngine
@@ -29,10 +29,8 @@ from blobsync.spread.record import (
     FileRecord,
     KeptFile,
     MovedBytes,
-    Note,
     Ready,
     ShardDone,
-    UnderWay,
     answer_line,
 )
 from blobsync.spread.shard import Shard, ShardReader
@@ -148,22 +146,11 @@ class Alone:
         self.tasks.append(task)
 
 
-class Heard(RecordingListener):
-    """With the notes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-
 class Run:
     """A task by these workers, at its end."""
 
     def __init__(self, task: MoveTask, workers: Workers, signer: Signer | None = None, wanted: int = 2) -> None:
-        self.task, self.workers, self.alone, self.heard = task, workers, Alone(), Heard()
+        self.task, self.workers, self.alone, self.heard = task, workers, Alone(), RecordingListener()
         self.asked: list[tuple[int, int]] = []
 
         def size(files: int, count: int) -> int:
@@ -281,7 +268,8 @@ def test_what_a_worker_says_besides_is_passed_on(task: MoveTask) -> None:
     run = Run(task._replace(actions=task.actions[:2]), Workers(talking)).work()
     assert sorted((action.path, size) for action, size in run.report.kept) == [("f00", 7), ("f01", 7)]
     assert run.heard.notes == ["a sentence"] * 2
-    assert sorted(map(str, run.heard.events)) == sorted(map(str, [lost, lost, back, back]))
+    outages = [event for event in run.heard.events if isinstance(event, Disconnected | Connected)]
+    assert sorted(map(str, outages)) == sorted(map(str, [lost, lost, back, back]))
     assert {path for _, path in run.heard.begun} == {"data/x/f01"}
     assert run.paths == _all(task)[:2]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from blobsync.base.events import Connected, Disconnected, FilesCounted, Hashing, Moving
+from blobsync.base.connection_events import Connected, Disconnected
 from blobsync.base.failure_codes import FailureCode
+from blobsync.plan.events import BytesMoved, BytesReused, Expected, FileDone, FilesCounted, Hashing, Moving, Phase
 from blobsync.plan.progress import Progress, ProgressCounter
 from blobsync.plan.transfer_plan import FileFailure
 
@@ -29,17 +30,17 @@ class Counter(ProgressCounter):
         for _ in range(int(seconds * 2)):
             self.now += 0.5
             if size:
-                self.bytes_moved(size // 2)
+                self.emit(BytesMoved(size // 2))
             if reused:
-                self.bytes_reused(reused // 2)
+                self.emit(BytesReused(reused // 2))
             self.progress(self.now)
 
 
 def counter(files: int, size: int, *, on_record: int = 0, doing: str = "uploading") -> Counter:
     made = Counter()
-    made.expect(files, size)
+    made.emit(Expected(files, size))
     made.emit(Moving(doing, on_record))
-    made.phase("moving")
+    made.emit(Phase("moving"))
     return made
 
 
@@ -73,11 +74,11 @@ def test_what_an_earlier_run_left_says_nothing_of_the_line() -> None:
 
 def test_no_more_bytes_or_files_than_there_are() -> None:
     told = counter(2, 3 * MB)
-    told.bytes_moved(5 * MB)
+    told.emit(BytesMoved(5 * MB))
     told.emit(FilesCounted(3))
     now = told.seen_now()
     assert (now.bytes, now.files, now.share) == (3 * MB, 2, 1.0)
-    told.bytes_moved(-6 * MB)
+    told.emit(BytesMoved(-6 * MB))
     assert told.seen_now().bytes == 0
 
 
@@ -87,7 +88,7 @@ def test_files_that_are_told_of_one_by_one_later_count_once() -> None:
     assert told.seen_now().files == 3
     for name in "abc":
         told.emit(FilesCounted(-1))
-        told.file_done(name, None)
+        told.emit(FileDone(name, None))
     assert told.seen_now().files == 3
 
 
@@ -138,7 +139,7 @@ def test_a_stall_is_said_where_bytes_are_seen_as_they_go(doing: str, said: str) 
 
 def test_while_names_are_looked_at_an_outage_is_said_too() -> None:
     told = Counter()
-    told.phase("surveying")
+    told.emit(Phase("surveying"))
     told.emit(Disconnected("acct.example", "no connection", 1.0))
     told.now += 4
     assert (told.seen_now().waiting, told.seen_now().waiting_seconds) == ("no connection", 5.0)
@@ -146,7 +147,7 @@ def test_while_names_are_looked_at_an_outage_is_said_too() -> None:
 
 def test_files_that_are_read_for_their_md5_are_said_to_be_hashed() -> None:
     told = Counter()
-    told.phase("surveying")
+    told.emit(Phase("surveying"))
     told.emit(Hashing(3, 120 * MB))
     now = told.seen_now()
     assert (now.phase, now.doing, now.under_way, now.bytes_expected) == ("surveying", "hashing", 3, 120 * MB)
@@ -156,6 +157,6 @@ def test_files_that_are_read_for_their_md5_are_said_to_be_hashed() -> None:
 
 def test_a_failure_that_is_mended_is_none() -> None:
     told = counter(1, MB)
-    told.file_done("a", FileFailure("a", FailureCode.SERVICE_BUSY, "busy"))
-    told.file_done("a", None)
+    told.emit(FileDone("a", FileFailure("a", FailureCode.SERVICE_BUSY, "busy")))
+    told.emit(FileDone("a", None))
     assert (told.seen_now().files, told.seen_now().failures) == (1, 0)

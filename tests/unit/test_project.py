@@ -17,6 +17,7 @@ from blobsync.base.azure_urls import Secret
 from blobsync.base.errors import BlobsyncError, IncompleteTransferError, PlanFileError, UsageError
 from blobsync.base.failure_codes import ExitCode, FailureCode
 from blobsync.config.model import StorageAccount
+from blobsync.plan.events import BytesMoved, BytesReused, Expected, FileDone, Note, Phase
 from blobsync.plan.progress import Progress
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import FileFailure
@@ -337,16 +338,16 @@ class Clock:
 
 def test_the_rate_is_that_of_the_last_seconds() -> None:
     clock, told = Clock(), list[Progress]()
-    listener = CallbackListener(told.append, LoggingListener(), clock)
-    listener.phase("moving")
-    listener.expect(1, 10_000)
+    listener = CallbackListener(told.append, clock)
+    listener.emit(Phase("moving"))
+    listener.emit(Expected(1, 10_000))
     for _ in range(10):
         clock.now += 1
-        listener.bytes_moved(100)
+        listener.emit(BytesMoved(100))
     assert told[-1].rate == pytest.approx(100)
     for _ in range(10):
         clock.now += 1
-        listener.bytes_moved(500)
+        listener.emit(BytesMoved(500))
     assert told[-1].rate == pytest.approx(500)
     clock.now += 20
     listener.close()
@@ -355,12 +356,12 @@ def test_the_rate_is_that_of_the_last_seconds() -> None:
 
 def test_what_was_there_already_has_no_rate() -> None:
     clock, told = Clock(), list[Progress]()
-    listener = CallbackListener(told.append, LoggingListener(), clock)
-    listener.phase("moving")
-    listener.expect(1, 10_000)
+    listener = CallbackListener(told.append, clock)
+    listener.emit(Phase("moving"))
+    listener.emit(Expected(1, 10_000))
     clock.now += 2
-    listener.bytes_reused(5000)
-    listener.bytes_moved(100)
+    listener.emit(BytesReused(5000))
+    listener.emit(BytesMoved(100))
     listener.close()
     assert (told[-1].bytes, told[-1].reused) == (5100, 5000)
     assert told[-1].rate == pytest.approx(50)
@@ -368,12 +369,12 @@ def test_what_was_there_already_has_no_rate() -> None:
 
 def test_it_is_told_a_few_times_a_second_and_at_each_end(tmp_path: Path) -> None:
     clock, told = Clock(), list[Progress]()
-    listener = CallbackListener(told.append, LoggingListener(), clock)
-    listener.phase("surveying")
-    listener.phase("moving")
+    listener = CallbackListener(told.append, clock)
+    listener.emit(Phase("surveying"))
+    listener.emit(Phase("moving"))
     for number in range(1000):
-        listener.file_done(
-            str(number), FileFailure(str(number), FailureCode.UNREADABLE, "broke") if number == 7 else None
+        listener.emit(
+            FileDone(str(number), FileFailure(str(number), FailureCode.UNREADABLE, "broke") if number == 7 else None)
         )
     assert len(told) == 3
     listener.close()
@@ -382,7 +383,7 @@ def test_it_is_told_a_few_times_a_second_and_at_each_end(tmp_path: Path) -> None
 
 def test_notes_of_a_project_without_a_listener_go_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "blobsync"):
-        LoggingListener().note("the index is gone")
+        LoggingListener().emit(Note("the index is gone"))
     assert caplog.messages == ["the index is gone"]
 
 

@@ -20,7 +20,7 @@ from blobsync.direct.pool import RunState, WorkerPool
 from blobsync.local.files import LocalFolder
 from blobsync.local.range_records import RangeRecords
 from blobsync.local.state_dir import StateDir
-from blobsync.plan.listener import Listener
+from blobsync.plan.events import Listener
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import TransferResult
 from blobsync.store.ends import LocalEnd, RemoteEnd

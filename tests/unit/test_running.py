@@ -21,7 +21,17 @@ from blobsync.base.process_mark import ProcessMark
 from blobsync.base.stop_request import NEVER, StopRequest
 from blobsync.local.state_dir import StateDir
 from blobsync.local.transfer_log import TransferEntry
-from blobsync.plan.listener import Listener, SilentListener
+from blobsync.plan.events import (
+    BytesMoved,
+    Expected,
+    FileDone,
+    Listener,
+    Looked,
+    Phase,
+    SilentListener,
+    UnderWay,
+    WorkerMoved,
+)
 from blobsync.project.running import RunningTransfer, RunningTransfers, recorded_while_running
 from tests.fakes.tasks import RecordingListener
 
@@ -51,8 +61,8 @@ def told(
     with recorded_while_running(
         state, entry, behind or SilentListener(), stoppable=stoppable, stop=stop, every=0.01
     ) as listener:
-        listener.expect(4, 1000)
-        listener.phase("moving")
+        listener.emit(Expected(4, 1000))
+        listener.emit(Phase("moving"))
         yield listener
 
 
@@ -69,10 +79,10 @@ def seen(state: StateDir, enough: Callable[[RunningTransfer], object] = bool) ->
 def test_a_transfer_tells_how_far_it_is_and_nothing_of_it_stays(state: StateDir) -> None:
     behind = RecordingListener()
     with told(state, entry(), behind=behind) as listener:
-        listener.bytes_moved(250)
-        listener.by_worker("process 17", 0, 250)
-        listener.file_done("data/x/a", None)
-        listener.by_worker("process 17", 1, 0)
+        listener.emit(BytesMoved(250))
+        listener.emit(WorkerMoved("process 17", 0, 250))
+        listener.emit(FileDone("data/x/a", None))
+        listener.emit(WorkerMoved("process 17", 1, 0))
         found = seen(state, lambda each: each.progress.workers and each.progress.workers[0].files)
         assert (found.progress.phase, found.progress.files, found.progress.files_expected) == ("moving", 1, 4)
         assert (found.progress.bytes, found.progress.share) == (250, 0.25)
@@ -80,7 +90,7 @@ def test_a_transfer_tells_how_far_it_is_and_nothing_of_it_stays(state: StateDir)
         assert ProcessMark(found.pid, found.born) == ProcessMark.of(os.getpid())
         assert found.is_here and found.stoppable
         # The numbers stay while what arrived is looked at.
-        listener.phase("verifying")
+        listener.emit(Phase("verifying"))
         checked = seen(state, lambda each: each.progress.phase == "verifying").progress
         assert (checked.bytes, checked.seconds_left) == (250, None)
         (file,) = (state.root / "running").glob("*.json")
@@ -92,15 +102,15 @@ def test_a_transfer_tells_how_far_it_is_and_nothing_of_it_stays(state: StateDir)
 def test_what_is_planned_says_so_and_what_moves_has_a_curve_of_its_rate(state: StateDir) -> None:
     one = replace(entry(), command="blobsync u data/x", user="me")
     with recorded_while_running(state, one, SilentListener(), stoppable=True, planning=True, every=0.01) as listener:
-        listener.phase("surveying")
-        listener.seen(7)
+        listener.emit(Phase("surveying"))
+        listener.emit(Looked(7))
         planned = seen(state, lambda each: each.progress.looked)
         assert planned.planning and planned.points == ()
         told_of = (planned.kind, planned.paths, planned.command, planned.user, planned.began)
         assert told_of == ("upload", ("data/x",), "blobsync u data/x", "me", one.began)
     assert RunningTransfers(state).all() == {}
     with told(state, one) as listener:
-        listener.bytes_moved(250)
+        listener.emit(BytesMoved(250))
         moving = seen(state, lambda each: len(each.points) > 2 and each.points[-1][1])
         assert not moving.planning
         times = [at for at, _, _ in moving.points]
@@ -109,7 +119,7 @@ def test_what_is_planned_says_so_and_what_moves_has_a_curve_of_its_rate(state: S
 
 def test_a_short_transfer_writes_nothing_nor_one_without_a_lasting_folder(tmp_path: Path) -> None:
     with recorded_while_running(StateDir(tmp_path), entry(), SilentListener(), stoppable=True) as listener:
-        listener.phase("moving")
+        listener.emit(Phase("moving"))
     silent = SilentListener()
     with recorded_while_running(
         StateDir(tmp_path, lasting=False), entry(), silent, stoppable=True, every=0.0
@@ -120,7 +130,7 @@ def test_a_short_transfer_writes_nothing_nor_one_without_a_lasting_folder(tmp_pa
 
 def test_a_record_has_no_secret_of_a_name(state: StateDir) -> None:
     with told(state, entry()) as listener:
-        listener.under_way(1, "data/x/a?sv=1&sig=c2VudGluZWw%3D")
+        listener.emit(UnderWay(1, "data/x/a?sv=1&sig=c2VudGluZWw%3D"))
         found = seen(state, lambda each: each.progress.under_way)
         assert "c2VudGluZWw" not in (state.root / "running" / f"{_ID}.json").read_text()
         assert found.progress.current.startswith("data/x/a")

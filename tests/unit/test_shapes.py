@@ -10,7 +10,7 @@ import pytest
 
 from blobsync.base.errors import AccessDeniedError, BlobsyncError, NothingMatchedError, UsageError
 from blobsync.config.mapping import resolve
-from blobsync.plan.listener import SilentListener
+from blobsync.plan.events import SilentListener
 from blobsync.plan.shapes import refuse_blob_above
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Shape

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from blobsync.base.events import NO_ANSWER, NO_CONNECTION, SERVICE_BUSY, Connected, Disconnected
+from blobsync.base.connection_events import NO_ANSWER, NO_CONNECTION, SERVICE_BUSY, Connected, Disconnected
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.reasons import Reason
+from blobsync.plan.events import BytesReused, Event, Note, UnderWay
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route
 from blobsync.spread.file_json import LONGEST_LINE, FormatError, state_json
@@ -25,10 +26,8 @@ from blobsync.spread.record import (
     KeptFile,
     MovedBytes,
     NamedBlock,
-    Note,
     Ready,
     ShardDone,
-    UnderWay,
     answer_line,
     read_answer,
 )
@@ -677,9 +676,10 @@ class _Calls(RecordingListener):
         super().__init__(lambda count: self.calls.append(("moved", count)))
         self.calls: list[tuple[str, int]] = []
 
-    def bytes_reused(self, count: int) -> None:
-        self.calls.append(("reused", count))
-        super().bytes_reused(count)
+    def emit(self, event: Event) -> None:
+        if isinstance(event, BytesReused):
+            self.calls.append(("reused", event.count))
+        super().emit(event)
 
 
 def test_where_nothing_moves_nobody_hears_of_bytes() -> None:

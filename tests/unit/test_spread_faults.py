@@ -15,7 +15,7 @@ from blobsync.base.errors import AccessDeniedError, BlobsyncError, StorageUnreac
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.stop_request import StopRequest
 from blobsync.direct.engine import DirectEngine
-from blobsync.plan.listener import Listener
+from blobsync.plan.events import Listener
 from blobsync.spread.shard import cut, end_text, shard_lines
 from blobsync.spread.shard_worker import Ends, ShardWorker, ShardWorkerSettings, SharedPace
 from blobsync.spread.shared_store import FolderStore, SharedStore

@@ -20,7 +20,7 @@ from blobsync.direct.engine import DirectEngine
 from blobsync.direct.pool import was_tried
 from blobsync.local.index import Index
 from blobsync.local.names import is_temporary
-from blobsync.plan.listener import Listener
+from blobsync.plan.events import Listener
 from blobsync.plan.spreading import Load, SpreadPlan, check_spread, choose_spread
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, FileFailure

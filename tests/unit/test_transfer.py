@@ -21,7 +21,7 @@ from blobsync.base.errors import (
 )
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.reasons import Reason
-from blobsync.plan.listener import Listener
+from blobsync.plan.events import Listener
 from blobsync.plan.saved_plan import load, save
 from blobsync.plan.shapes import both_hint
 from blobsync.plan.transfer_options import TransferOptions

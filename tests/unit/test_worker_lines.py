@@ -7,10 +7,11 @@ import json
 import pytest
 
 from blobsync.base.azure_urls import Secret
+from blobsync.base.connection_events import NO_CONNECTION, Connected, Disconnected
 from blobsync.base.errors import CredentialError
-from blobsync.base.events import NO_CONNECTION, Connected, Disconnected, Hashing
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState, RemoteState
+from blobsync.plan.events import BytesMoved, BytesReused, Hashing, Note, UnderWay
 from blobsync.plan.transfer_plan import FileFailure, Route
 from blobsync.spread.orders import STOP_LINE, Handed, handed_line
 from blobsync.spread.record import (
@@ -19,9 +20,7 @@ from blobsync.spread.record import (
     KeptFile,
     MovedBytes,
     NamedBlock,
-    Note,
     Ready,
-    UnderWay,
     read_answer,
 )
 from blobsync.spread.shard import Shard, shard_lines
@@ -60,7 +59,7 @@ def test_all_that_an_engine_reports_goes_out_once_and_in_its_order() -> None:
     pipe.out.file_failed(_ACTION, failure)
     pipe.out.file_kept(_ACTION, 4)
     pipe.out.block_named(2, "Y" * 48)
-    pipe.out.note("a sentence")
+    pipe.out.emit(Note("a sentence"))
     lost, back = Disconnected("host", NO_CONNECTION, 0.0), Connected("host")
     pipe.out.emit(lost)
     pipe.out.emit(back)
@@ -88,24 +87,24 @@ def test_what_only_another_engine_tells_is_no_word_of_a_worker() -> None:
 def test_bytes_are_added_up_and_told_before_the_files_that_they_are_of() -> None:
     pipe = Pipe()
     pipe.out.file_moved(Moved(_ACTION, _FILE, _BLOB))
-    pipe.out.bytes_moved(3)
-    pipe.out.bytes_reused(1)
-    pipe.out.bytes_moved(-1)
-    pipe.out.bytes_reused(1)
+    pipe.out.emit(BytesMoved(3))
+    pipe.out.emit(BytesReused(1))
+    pipe.out.emit(BytesMoved(-1))
+    pipe.out.emit(BytesReused(1))
     assert pipe.flushed() == [MovedBytes(2, 2), FileRecord("a", _FILE, _BLOB)]
-    pipe.out.bytes_moved(4)
+    pipe.out.emit(BytesMoved(4))
     assert pipe.flushed() == [MovedBytes(4, 0)]
-    pipe.out.bytes_reused(5)
+    pipe.out.emit(BytesReused(5))
     assert pipe.flushed() == [MovedBytes(0, 5)]
     assert pipe.flushed() == []
 
 
 def test_of_files_under_way_the_last_word_counts() -> None:
     pipe = Pipe()
-    pipe.out.under_way(1, "data/a")
-    pipe.out.under_way(2, "data/b")
-    pipe.out.bytes_moved(1)
-    pipe.out.note("n")
+    pipe.out.emit(UnderWay(1, "data/a"))
+    pipe.out.emit(UnderWay(2, "data/b"))
+    pipe.out.emit(BytesMoved(1))
+    pipe.out.emit(Note("n"))
     assert pipe.flushed() == [MovedBytes(1), UnderWay(2, "data/b"), Note("n")]
     assert pipe.flushed() == []
 

@@ -23,6 +23,7 @@ from blobsync.base.errors import (
 )
 from blobsync.base.failure_codes import FailureCode
 from blobsync.direct.pool import ATTEMPTS, MIB, ByteBudget, FileJob, RunState, Stopped, TokenBucket, WorkerPool
+from blobsync.plan.events import BytesReused, Event
 from blobsync.plan.transfer_plan import Route
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.transfer.engines import Moved, MoveTask
@@ -381,8 +382,10 @@ class Corrections(RecordingListener):
         self.told: list[tuple[str, int]] = []
         super().__init__(lambda count: self.told.append(("moved", count)))
 
-    def bytes_reused(self, count: int) -> None:
-        self.told.append(("reused", count))
+    def emit(self, event: Event) -> None:
+        super().emit(event)
+        if isinstance(event, BytesReused):
+            self.told.append(("reused", event.count))
 
 
 def test_what_was_not_counted_is_not_taken_back() -> None:

@@ -30,6 +30,15 @@ from urllib.parse import urlsplit
 
 from blobsync.base.amounts import duration_text
 from blobsync.base.azure_urls import ContainerUrl, quote_blob_name, reaches_another
+from blobsync.base.connection_events import (
+    NO_ANSWER,
+    NO_CONNECTION,
+    SERVICE_BUSY,
+    Connected,
+    ConnectionEvent,
+    Disconnected,
+    ignore,
+)
 from blobsync.base.environment import listed_in
 from blobsync.base.errors import (
     BlobsyncError,
@@ -39,7 +48,6 @@ from blobsync.base.errors import (
     UnsafeNameError,
     UsageError,
 )
-from blobsync.base.events import NO_ANSWER, NO_CONNECTION, SERVICE_BUSY, Connected, Disconnected, Event, unheard
 from blobsync.base.loopback_listeners import listener_behind
 from blobsync.base.redaction import redact
 from blobsync.base.trusted_hosts import (
@@ -75,10 +83,13 @@ class Line:
     """
 
     def __init__(
-        self, host: str, emit: Callable[[Event], None] | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        host: str,
+        emit: Callable[[ConnectionEvent], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._host = host
-        self._emit = emit or unheard
+        self._emit = emit or ignore
         self._clock = clock
         self._lock = threading.Lock()
         self._down_since: float | None = None
@@ -246,7 +257,7 @@ class BlobHttp:
         timeouts: Timeouts | None = None,
         clock: Callable[[], float] = time.time,
         pace: Pace | None = None,
-        emit: Callable[[Event], None] | None = None,
+        emit: Callable[[ConnectionEvent], None] | None = None,
         outside: bool = False,
         trusted: Trusted | None = None,
     ) -> None:

@@ -1,0 +1,36 @@
+"""Events of a connection that is lost and comes back; ``plan.events`` has all others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+# Why a transfer waits, as the terminal shows it.
+NO_CONNECTION = "no connection"
+NO_ANSWER = "no answer"
+SERVICE_BUSY = "the service is busy"
+WHYS = (NO_CONNECTION, NO_ANSWER, SERVICE_BUSY)
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """A host stopped answering ``seconds`` ago: ``why`` is one of the texts above. All requests to it wait and are
+    tried again."""
+
+    host: str
+    why: str
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """The host answers again."""
+
+    host: str
+
+
+ConnectionEvent: TypeAlias = Disconnected | Connected
+
+
+def ignore(event: object) -> None:
+    """Do nothing with an event."""

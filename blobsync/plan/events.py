@@ -1,0 +1,170 @@
+"""Progress events: what happens while a command works, as values, and who reads them.
+
+Whoever works calls ``listener.emit(event)``. The bar, ``on_progress``, the page, ``--timings`` and the record of a
+running transfer are listeners; :func:`together` makes one of several. There is an event for each file and for each
+block of bytes, so they are small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from blobsync.base.connection_events import Connected, Disconnected
+
+if TYPE_CHECKING:
+    # Every command loads this module.
+    from blobsync.plan.transfer_plan import FileFailure
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """The next phase: ``surveying``, ``hashing``, ``moving``, ``verifying`` or ``deleting``."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """So many more files, of so many bytes, are to move."""
+
+    files: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """So many more names were looked at while surveying or verifying."""
+
+    files: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hashing:
+    """So many more files, of so many bytes, are read for their MD5 while both ends are looked at; less than 0: so many
+    have been read."""
+
+    files: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """From now on files move: ``doing`` is ``uploading``, ``downloading`` or ``copying``. ``on_record`` bytes of them
+    are there already, left by an earlier run."""
+
+    doing: str
+    on_record: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """So many files are on their way now; ``path`` began last, as a user would type it. Only engines that see single
+    files emit it."""
+
+    files: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class BytesMoved:
+    """So many more bytes on their way; less than 0 where a retry starts over."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class BytesReused:
+    """So many bytes of the files that are to move were at the destination already, and do not move."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerMoved:
+    """So many of the files and bytes of other events are this worker's, where there are several workers."""
+
+    worker: str
+    files: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class FilesCounted:
+    """So many more files have moved that are not verified yet, or not known by name; less than 0: so many of these
+    get a ``FileDone`` each now."""
+
+    files: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileDone:
+    """One file is finished, or failed."""
+
+    path: str
+    failure: FileFailure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A sentence for the user that is no failure."""
+
+    text: str
+
+
+Event: TypeAlias = (
+    Phase
+    | Expected
+    | Looked
+    | Hashing
+    | Moving
+    | UnderWay
+    | BytesMoved
+    | BytesReused
+    | WorkerMoved
+    | FilesCounted
+    | FileDone
+    | Note
+    | Disconnected
+    | Connected
+)
+
+
+Emit: TypeAlias = Callable[[Event], None]
+
+
+class Listener(Protocol):
+    """Reads the events of a command."""
+
+    def emit(self, event: Event) -> None:
+        """Called from any thread; must be quick and must not raise."""
+        ...
+
+
+class SilentListener:
+    """Ignores every event."""
+
+    def emit(self, event: Event) -> None:
+        """Do nothing."""
+
+
+class _Together:
+    __slots__ = ("_listeners",)
+
+    def __init__(self, listeners: tuple[Listener, ...]) -> None:
+        self._listeners = listeners
+
+    def emit(self, event: Event) -> None:
+        for each in self._listeners:
+            each.emit(event)
+
+
+def together(*listeners: Listener) -> Listener:
+    """One listener that passes each event to all of these, in their order."""
+    return _Together(listeners)
+
+
+def notes_to(listener: Listener) -> Callable[[str], None]:
+    """A function that emits a :class:`Note` of each text, for whoever has no other events."""
+    return lambda text: listener.emit(Note(text))

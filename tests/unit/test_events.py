@@ -1,0 +1,152 @@
+"""Every reader of a command's events gets all of them, and makes of each what it is there for."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from blobsync.base.connection_events import NO_CONNECTION, Connected, Disconnected
+from blobsync.base.failure_codes import FailureCode
+from blobsync.cli.output import Console
+from blobsync.cli.progress import BarListener, LineListener, QuietListener
+from blobsync.cli.timings import PhaseTimes
+from blobsync.local.state_dir import StateDir
+from blobsync.local.transfer_log import TransferEntry
+from blobsync.plan.events import (
+    BytesMoved,
+    BytesReused,
+    Event,
+    Expected,
+    FileDone,
+    FilesCounted,
+    Hashing,
+    Listener,
+    Looked,
+    Moving,
+    Note,
+    Phase,
+    SilentListener,
+    UnderWay,
+    WorkerMoved,
+    notes_to,
+    together,
+)
+from blobsync.plan.progress import Progress, ProgressCounter
+from blobsync.plan.transfer_plan import FileFailure
+from blobsync.project.progress_listeners import CallbackListener, LoggingListener
+from blobsync.project.running import recorded_while_running
+from blobsync.spread.worker import Outgoing
+from blobsync.transfer.interrupted import ByteTally
+from blobsync.web.carrier import TellingListener
+from tests.fakes.tasks import RecordingListener
+
+ONE_OF_EACH: tuple[Event, ...] = (
+    *(Phase("surveying"), Looked(7), Hashing(1, 5), Hashing(-1, -5)),
+    *(Expected(2, 300), Moving("uploading", 10), Phase("moving"), UnderWay(1, "data/a")),
+    *(BytesMoved(90), BytesReused(10), WorkerMoved("process 17", 1, 90)),
+    *(FilesCounted(1), FilesCounted(-1), FileDone("data/a")),
+    FileDone("data/b", FileFailure("data/b", FailureCode.STORAGE_ERROR, "broke")),
+    *(Note("a note"), Disconnected("host", NO_CONNECTION, 9.0), Connected("host")),
+)
+
+
+class Counter(ProgressCounter):
+    def show(self, *, force: bool, began: bool = False) -> None: ...
+
+
+def test_the_list_above_has_every_kind() -> None:
+    assert {type(event) for event in ONE_OF_EACH} == set(get_args(Event))
+
+
+def test_each_of_several_listeners_gets_each_event_once_and_in_order() -> None:
+    first, second, third = RecordingListener(), RecordingListener(), RecordingListener()
+    listener = together(together(first, second), SilentListener(), third)
+    for event in ONE_OF_EACH:
+        listener.emit(event)
+    assert first.events == second.events == third.events == list(ONE_OF_EACH)
+
+
+def test_a_text_becomes_a_note() -> None:
+    heard = RecordingListener()
+    notes_to(heard)("a note")
+    assert heard.events == [Note("a note")]
+
+
+def test_every_number_of_the_events_is_in_the_progress() -> None:
+    counter = Counter()
+    for event in ONE_OF_EACH:
+        counter.emit(event)
+    now = counter.progress(counter.clock())
+    assert (now.phase, now.doing, now.under_way, now.current) == ("moving", "uploading", 1, "data/a")
+    assert (now.files, now.files_expected, now.bytes, now.bytes_expected) == (2, 2, 100, 300)
+    assert (now.reused, now.failures, now.waiting) == (10, 1, "")
+    assert [(each.name, each.files, each.bytes) for each in now.workers] == [("process 17", 1, 90)]
+
+
+def test_while_a_host_is_lost_the_progress_says_so() -> None:
+    counter = Counter()
+    for event in ONE_OF_EACH[:-1]:
+        counter.emit(event)
+    now = counter.progress(counter.clock())
+    assert (now.waiting, now.retrying) == (NO_CONNECTION, True)
+
+
+@pytest.mark.parametrize("event", ONE_OF_EACH, ids=lambda event: type(event).__name__)
+def test_every_listener_takes_every_event(event: Event, tmp_path: Path) -> None:
+    console = Console()
+    console.quiet = True
+    bar, lines = BarListener(console), LineListener(console)
+    told = list[Progress]()
+    listeners: list[Listener] = [
+        *(SilentListener(), QuietListener(console), bar, lines, PhaseTimes(0.0), LoggingListener()),
+        *(
+            CallbackListener(told.append),
+            ByteTally(),
+            TellingListener(lambda answer: None),
+            Outgoing(lambda data: None),
+        ),
+    ]
+    try:
+        for listener in listeners:
+            listener.emit(event)
+    finally:
+        bar.close()
+        lines.close()
+
+
+def test_notes_reach_the_terminal_with_and_without_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    bar, lines = BarListener(Console(), after=1000.0), LineListener(Console())
+    for listener in (bar, lines, QuietListener(Console())):
+        for event in ONE_OF_EACH:
+            listener.emit(event)
+        listener.close()
+    assert capsys.readouterr().err.count("a note") == 3
+
+
+def test_notes_reach_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    listener = LoggingListener()
+    with caplog.at_level(logging.INFO, "blobsync"):
+        for event in ONE_OF_EACH:
+            listener.emit(event)
+    assert caplog.messages == ["a note"]
+
+
+def test_notes_reach_the_page() -> None:
+    answers: list[object] = []
+    listener = TellingListener(answers.append)
+    for event in ONE_OF_EACH:
+        listener.emit(event)
+    assert answers == [{"note": "a note"}]
+
+
+def test_the_record_of_what_runs_passes_every_event_on(tmp_path: Path) -> None:
+    entry = TransferEntry("upload", ("data",), id="1", pid=os.getpid(), host=os.uname().nodename)
+    heard = RecordingListener()
+    with recorded_while_running(StateDir(tmp_path), entry, heard, stoppable=True) as listener:
+        for event in ONE_OF_EACH:
+            listener.emit(event)
+    assert heard.events == list(ONE_OF_EACH)
