@@ -144,10 +144,13 @@ def test_jupyter_runs_beside_a_job_and_its_token_is_on_no_command_line(
     jupyter.parent.mkdir()
     jupyter.write_text(JUPYTER.format(python=sys.executable))
     jupyter.chmod(0o755)
-    job_id = lab.submit("uni", f"export PATH={jupyter.parent}:$PATH; touch output/begun; exec sleep 600")
+    begun, local = free_ports(2)
+    program = f"exec {sys.executable} -m http.server {begun} --bind 127.0.0.1"
+    job_id = lab.submit("uni", f"export PATH={jupyter.parent}:$PATH; {program}")
     lab.until(job_id, "Running")
+    # Slurm says "Running" before the job's program, whose environment Jupyter gets, has begun.
+    assert wait_until(lambda: begun in listeners(), seconds=PATIENCE)
     # Without --local-port, another program could take Jupyter's port before ssh does: the node is this very machine.
-    (local,) = free_ports(1)
     opened = start("tunnel", "--jupyter", job_id, "--local-port", str(local))
     address, token = (url := first_line(opened)).split("?token=")
     assert len(token) >= 32 and fetch(address) == ""
