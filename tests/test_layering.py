@@ -225,7 +225,7 @@ WRITERS: dict[str, str] = {
     **dict.fromkeys(("node", "backends.aml.start"), "files on a node"),
     "tunnels.named": "the user's own tunnels, in the user's configuration and state",
     "jobspec.node_archive": "what nodes start from, in the user's state folder",
-    **dict.fromkeys(("base.process", "base.ctrl_c", "cli.output", "spread.worker"), "the streams of programs"),
+    **dict.fromkeys(("base.process", "base.ctrl_c", "cli.output", "spread.worker_process"), "the streams of programs"),
     **dict.fromkeys(
         ("spread.shared_store", "spread.coordinator_lock", "spread.probe"), "what the nodes of a transfer share"
     ),

@@ -382,7 +382,7 @@ ROWS: tuple[ReadBack, ...] = (
             "tunnels.node_apps:BesideProgram._first_answer.read",
             "node.standalone.beside_side:main",
             "spread.orders:read_orders",
-            "spread.worker:Incoming.read",
+            "spread.worker_process:Incoming.read",
             "web.carrier:main",
             "web.transfer_tasks:_hear",
         ),

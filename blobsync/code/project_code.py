@@ -55,7 +55,7 @@ from blobsync.plan.events import Listener, Looked, Note, Phase
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import TransferResult
 from blobsync.store.connections import Connections
-from blobsync.store.grants import CODE_COPY_SECONDS, READ_BLOB
+from blobsync.store.sas_rights import CODE_COPY_SECONDS, READ_BLOB
 
 _ATTEMPTS = 3
 # How much of a blob is read at once (bytes).

@@ -10,7 +10,7 @@ from blobsync.base.errors import ConfigError, CredentialError
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.jobspec.spec import SERVICES, JobSpec, Secrets
 from blobsync.store.connect import mint_sas
-from blobsync.store.grants import JOB_FOLDER, JOB_LOGS, JOB_SECONDS, READ_FOLDER, ordered_rights
+from blobsync.store.sas_rights import JOB_FOLDER, JOB_LOGS, JOB_SECONDS, READ_FOLDER, ordered_rights
 
 SasForAccount = Callable[[StorageAccount, str, int], SasToken]
 

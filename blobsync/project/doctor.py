@@ -32,12 +32,12 @@ from blobsync.project.leftovers import leftover_blocks
 from blobsync.store import sas
 from blobsync.store.azure_identity import identity_used
 from blobsync.store.connect import check_sas, connect, signer_for
-from blobsync.store.grants import READ_FOLDER, REMOVE, WRITE_FOLDER, rights_in_words
 from blobsync.store.protocol import BlobInfo, Precondition
 from blobsync.store.rest.errors import MAX_SKEW_SECONDS, describe_skew
 from blobsync.store.rest.http import RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
 from blobsync.store.rest.transport import Timeouts
+from blobsync.store.sas_rights import READ_FOLDER, REMOVE, WRITE_FOLDER, rights_in_words
 
 # Warn from one minute on; from 15 minutes on the service rejects signatures.
 WARN_SKEW_SECONDS = 60.0

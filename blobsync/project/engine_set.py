@@ -22,7 +22,7 @@ from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.transfer_options import EngineName
 from blobsync.plan.transfer_plan import End, TransferPlan
 from blobsync.store.ends import RemoteEnd
-from blobsync.store.grants import READ_BLOB, transfer_seconds
+from blobsync.store.sas_rights import READ_BLOB, transfer_seconds
 from blobsync.transfer.carry_out import Engines
 from blobsync.transfer.engines import Engine
 

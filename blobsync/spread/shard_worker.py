@@ -41,7 +41,7 @@ from blobsync.spread.record import FileRecord, NamedBlock, Ready, ShardDone, rea
 from blobsync.spread.shard import Shard, ShardReader
 from blobsync.spread.shard_account import TRIES
 from blobsync.spread.shared_store import CLAIM_SECONDS, SharedStore
-from blobsync.spread.worker import Outgoing
+from blobsync.spread.worker_process import Outgoing
 from blobsync.store.ends import LiveEnd
 from blobsync.store.rest.http import Pace
 from blobsync.transfer.engines import Engine, MoveReport, MoveTask

@@ -21,7 +21,7 @@ from blobsync.spread.shard import Shard, shard_lines
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 from blobsync.store.rest.auth import BearerSigner, Signer
 
-_MODULE = "blobsync.spread.worker"
+_MODULE = "blobsync.spread.worker_process"
 # The rest of the environment may contain secrets, and a worker needs none of it.
 _KEPT = frozenset({"PATH", "HOME", "LANG", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "VIRTUAL_ENV"})
 _KEPT_PREFIXES = ("PYTHON", "LC_")

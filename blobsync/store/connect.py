@@ -32,12 +32,12 @@ from blobsync.base.trusted_hosts import (
 from blobsync.config.model import EMULATOR_ACCOUNT, StorageAccount
 from blobsync.config.user_config import load_user_config, user_config_file
 from blobsync.store import sas
-from blobsync.store.grants import LONGEST_DELEGATION_SECONDS
 from blobsync.store.protocol import BlobStore
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
 from blobsync.store.rest.http import BlobHttp, RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
 from blobsync.store.rest.transport import Timeouts
+from blobsync.store.sas_rights import LONGEST_DELEGATION_SECONDS
 
 
 def connect(

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from blobsync.base.azure_urls import BlobUrl, ContainerUrl, SasToken, Secret
 from blobsync.base.errors import CredentialError, SasExpiredError, SasPermissionError
-from blobsync.store.grants import WARN_BEFORE, known_rights, ordered_rights, rights_in_words
+from blobsync.store.sas_rights import WARN_BEFORE, known_rights, ordered_rights, rights_in_words
 
 # The version that a SAS is made for also decides by which rules the service reads it. User delegation
 # SAS of 2025-07-05 and later sign more fields, none of which we need.

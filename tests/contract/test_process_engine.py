@@ -47,7 +47,7 @@ from tests.fakes.runner import ScriptedRunner
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import RecordingListener, capped, ctrl_c_after, download, moved_by, upload
 
-_MODULE = "blobsync.spread.worker"
+_MODULE = "blobsync.spread.worker_process"
 
 
 def _children() -> list[int]:

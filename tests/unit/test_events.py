@@ -39,7 +39,7 @@ from blobsync.plan.progress import Progress, ProgressCounter
 from blobsync.plan.transfer_plan import FileFailure
 from blobsync.project.progress_listeners import CallbackListener, LoggingListener
 from blobsync.project.running import recorded_while_running
-from blobsync.spread.worker import Outgoing
+from blobsync.spread.worker_process import Outgoing
 from blobsync.transfer.interrupted import ByteTally
 from blobsync.web.carrier import TellingListener
 from tests.fakes.tasks import RecordingListener

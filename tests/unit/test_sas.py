@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from blobsync.base.azure_urls import BlobUrl, ContainerUrl, SasToken, Secret
 from blobsync.base.errors import CredentialError, SasExpiredError, SasPermissionError
 from blobsync.store import sas
-from blobsync.store.grants import ordered_rights
+from blobsync.store.sas_rights import ordered_rights
 
 KEY = base64.b64encode(b"k" * 64).decode()
 INDIA = timezone(timedelta(hours=5, minutes=30))

@@ -24,7 +24,7 @@ from blobsync.spread.record import (
     read_answer,
 )
 from blobsync.spread.shard import Shard, shard_lines
-from blobsync.spread.worker import Incoming, Outgoing
+from blobsync.spread.worker_process import Incoming, Outgoing
 from blobsync.transfer.engines import Moved
 from tests.fakes.tasks import action
 

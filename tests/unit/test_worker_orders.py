@@ -29,8 +29,8 @@ from blobsync.spread.orders import (
     transport_environment,
 )
 from blobsync.spread.shard import Shard
-from blobsync.spread.worker import Incoming, Outgoing, Worker
 from blobsync.spread.worker_pipe import worker_environment
+from blobsync.spread.worker_process import Incoming, Outgoing, Worker
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
 
 _BOX = ContainerUrl("acct", "box", "http://127.0.0.1:9/acct")
