@@ -13,7 +13,7 @@ import pytest
 from blobsync.base.errors import StorageUnreachableError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.direct.engine import DirectEngine
-from blobsync.plan.listener import Listener
+from blobsync.plan.events import Listener
 from blobsync.plan.transfer_plan import FileFailure
 from blobsync.spread.shard import Shard, cut, end_text, shard_lines
 from blobsync.spread.shard_worker import PARENT_SECONDS, Ends, ShardWorker, ShardWorkerSettings
