@@ -176,6 +176,42 @@ def test_a_shard_over_which_three_workers_were_lost_is_given_up_by_name(task: Mo
     assert "3 workers in a row were lost" in report.failed[0][1].message
 
 
+class Alone(DirectEngine):
+    """What this machine moves by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tasks: list[MoveTask] = []
+
+    def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
+        self.tasks.append(task)
+        super().move(task, report, listener)
+
+
+def test_files_that_no_worker_can_take_are_moved_here_and_the_others_there(task: MoveTask, place: FolderStore) -> None:
+    alone, crew = Alone(), Threads(place, task)
+    strange = {task.actions[0].path, task.actions[7].path}
+    actions = [replace(each, source=None) if each.path in strange else each for each in task.actions]
+    report = moved_by(SpreadEngine(alone, place, crew, 2, poll=0.01), task._replace(actions=actions))
+    crew.join()
+    assert not report.failed and len(report.moved) == 30 and crew.starts == 1
+    assert [({each.path for each in asked.actions}, asked.whole_folder) for asked in alone.tasks] == [(strange, False)]
+
+
+def test_without_a_file_for_a_worker_none_is_started(task: MoveTask, place: FolderStore) -> None:
+    alone, crew = Alone(), Threads(place, task)
+    blind = task._replace(actions=[replace(each, source=None) for each in task.actions])
+    assert len(moved_by(SpreadEngine(alone, place, crew, 2, poll=0.01), blind).moved) == 30
+    assert alone.tasks == [blind] and crew.starts == 0 and not place.names("shards")
+
+
+def test_a_task_without_such_files_asks_nothing_of_this_machine(task: MoveTask, place: FolderStore) -> None:
+    alone, crew = Alone(), Threads(place, task)
+    assert len(moved_by(SpreadEngine(alone, place, crew, 2, poll=0.01), task).moved) == 30
+    crew.join()
+    assert not alone.tasks
+
+
 class FullDisk(DirectEngine):
     """Has room for nothing; the worker ends after its first shard."""
 
