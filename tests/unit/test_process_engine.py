@@ -18,6 +18,7 @@ from blobsync.base.errors import CredentialError, LoginRequiredError, ProcessErr
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.plain_json import parse_object
+from blobsync.base.stop_request import StopRequest
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.events import Listener, Note, UnderWay
 from blobsync.plan.transfer_plan import FileAction, FileFailure
@@ -622,6 +623,33 @@ def test_an_error_of_this_program_is_raised_and_no_worker_stays(task: MoveTask) 
     with pytest.raises(OSError, match="the index cannot be written"):
         run.work()
     assert all(worker.stopped for worker in run.workers.started)
+
+
+@pytest.mark.parametrize("why", ["a request", "an error"])
+def test_whoever_stops_the_transfer_does_not_wait_for_a_worker_that_hangs(large: MoveTask, why: str) -> None:
+    gate, over, stop = Gate(), threading.Event(), StopRequest()
+    waited: list[bool] = []
+
+    def hangs(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+        gate.wait(worker)
+        if worker.number == 0 and why == "a request":
+            stop.make()
+        if worker.number == 1 or why == "a request":
+            waited.append(over.wait(_PATIENCE))
+        yield from honest(worker, shard)
+
+    class Full(CollectedReport):
+        def file_moved(self, moved: object) -> None:
+            raise OSError("the index cannot be written")
+
+    run = Run(large._replace(stop=stop), Workers(hangs))
+    run.report = Full()
+    try:
+        with pytest.raises(KeyboardInterrupt if why == "a request" else OSError):
+            run.work()
+        assert not waited and run.workers.started[1].stopped and run.workers.started[1].ended
+    finally:
+        over.set()
 
 
 def test_what_a_worker_needs_of_the_environment_holds_no_secret(task: MoveTask) -> None:
