@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import uuid
@@ -358,6 +359,7 @@ def test_a_worker_says_that_it_has_begun_before_it_moves_and_what_it_has_moved(t
     put_shards(place, task)
     worker(place, task, Moving(look), said).work()
     assert begun == [b'{"blobsync_records":1}\n']
+    assert all(re.fullmatch(r"0000000~node0\.0-[0-9a-f]{8}~[0-9]{6}", name) for name in place.names("records"))
     assert said == ["shard 0000000 of data/x: 3 files, 3 bytes"]
     assert place.names("done") == ["0000000"]
 
