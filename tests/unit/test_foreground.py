@@ -66,7 +66,7 @@ def test_several_processes_are_started_inside_the_image(tmp_path: Path) -> None:
     argv = arrange(cluster, spec, tmp_path, {"PATH": "/bin", "HOME": str(tmp_path)}, None).argv
     inside = argv[argv.index("registry/img:7") + 1 :]
     assert inside[:4] == ("python", "-I", str(tmp_path / "node"), "here")
-    assert (tmp_path / "node" / "blobsync" / "jobs" / "node" / "__main__.py").is_file()
+    assert (tmp_path / "node" / "blobsync" / "node" / "__main__.py").is_file()
     assert json.loads((tmp_path / "job.json").read_text())["procs_per_node"] == 2
     assert f"{tmp_path}:{tmp_path}" in argv
 

@@ -96,7 +96,8 @@ def test_a_listener_of_ours_is_found_in_the_kernels_table(address: str) -> None:
         assert listener_at(reached, port) is Listener.OWN
         with socket.create_connection((reached, port)) as made:
             assert listener_behind(made) is Listener.OWN
-        assert [row.user for row in socket_table(port) or () if row.listens] == [ME]
+        # Another test may listen at the same number of the other family.
+        assert ME in {row.user for row in socket_table(port) or () if row.listens}
     assert listener_at(reached, port) is Listener.NOBODY
 
 

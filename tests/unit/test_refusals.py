@@ -140,16 +140,14 @@ MISTAKES: Mapping[str, Damage] = {
 
 # What reads configuration files on the road of every transfer and of submit.
 READING = [
-    *(ROOT / "blobsync/config" / f"{name}.py" for name in ("accounts", "entries", "loader", "logins", "trusted_links")),
+    *(ROOT / "blobsync/config" / f"{name}.py" for name in ("accounts", "loader", "logins", "trusted_links")),
     *(ROOT / "blobsync/config" / f"{name}.py" for name in ("typed", "user_config", "yaml_lines")),
     ROOT / "blobsync/base/user_data.py",
 ]
 OTHERS: Mapping[str, str] = {
-    "overrides": "the words of -p, which config check reads as every command does",
     "project_root": "config check begins with it, as every command does",
     "mapping": "the path on the command line is wrong",
-    "first_files": "only config new asks for it",
-    "scaffold": "only config new and convert write",
+    "scaffold": "only config new asks for it, and convert writes by it",
     "job_keys": "submit refuses it, and config check tells it beforehand; tests/unit/test_preflight.py",
     "model": "gives an error of submit its line in the file; tests/unit/test_preflight.py",
     "trusted_code": "submit and config trust-code read it; tests/unit/test_trusted_code.py",
@@ -159,6 +157,7 @@ OTHERS: Mapping[str, str] = {
 # Raised on purpose in those modules, and never shown: others take their place.
 _INNER = ("RecursionError", "yaml.MarkedYAMLError")
 NOT_A_FILES_FAULT: Mapping[str, str] = {
+    "-p takes YAML": "the words after -p are wrong",
     "only a file of Philly": "the name after -c is wrong",
     "which does not exist": "AML_CONFIG_PATH is wrong; tests/unit/test_config_check.py",
     "names the folder": "AML_CONFIG_PATH is wrong; tests/unit/test_config_loader.py",

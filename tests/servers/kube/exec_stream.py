@@ -109,7 +109,7 @@ class Session:
                 pass  # the command has closed it
         elif channel == RESIZE and self._terminal is not None:
             size = json.loads(data)
-            packed = struct.pack("HHHH", size["Height"], size["AdaptiveConcurrency"], 0, 0)
+            packed = struct.pack("HHHH", size["Height"], size["Width"], 0, 0)
             fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, packed)
         elif channel == CLOSE and data[:1] == bytes([STDIN]) and self._process.stdin:
             self._process.stdin.close()
