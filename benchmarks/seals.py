@@ -129,10 +129,10 @@ def _round(root: Path, place: Path, server: Emulator, workers: int) -> tuple[flo
     part: LivePart = Part("data", Route.UPLOAD, LocalEnd(root, (root,)), RemoteEnd(store, "data"), key)
     task, report = MoveTask(part, actions), CollectedReport()
     parent = SealedStore(FolderStore(place), _timed(parent_keys(_RUN)), "run", print, session="one")
-    crew = _Workers(place, task, workers, parent)
+    workforce = _Workers(place, task, workers, parent)
     seals, whole = _TimedKey.spent.ns, time.process_time()
-    SpreadEngine(DirectEngine(), parent, crew, workers, poll=0.2).move(task, report, SilentListener())
-    crew.join()
+    SpreadEngine(DirectEngine(), parent, workforce, workers, poll=0.2).move(task, report, SilentListener())
+    workforce.join()
     found = (_TimedKey.spent.ns - seals) / 1e9, time.process_time() - whole
     if len(report.moved) != len(actions):
         raise SystemExit(f"{len(report.moved):,} of {len(actions):,} files moved")

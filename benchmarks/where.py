@@ -29,7 +29,7 @@ _STAGES = (
     ("requests, signatures, answers, retries", ("rest/", "store/", "base64.py", "hmac.py", "urllib/parse.py")),
     ("files: open, read, write, name", ("local/files.py", "local/part_files.py", "local/errors.py", "local/names.py")),
     ("MD5", ("direct/upload.py:order", "direct/download.py:landed")),
-    ("the lane and its jobs", ("direct/", "pathlib.py")),
+    ("the engine and its jobs", ("direct/", "pathlib.py")),
     ("the walk", ("local/tree.py",)),
     ("the index", ("local/index.py", "local/last_seen.py")),
     ("ledger, receipt, log", ("transfer/", "base/redaction.py", "json/", "local/transfer_log.py")),

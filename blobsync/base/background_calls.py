@@ -78,14 +78,14 @@ def side_by_side(call: Callable[[A], T], items: Iterable[A], threads: int, stop:
             except BaseException as error:  # noqa: BLE001 - raised again where the result is wanted
                 future.set_exception(error)
 
-    crew = 0
+    started = 0
     waiting: deque[Future[T]] = deque()
     try:
         for item in items:
             waiting.append(Future())
             todo.put((waiting[-1], item))
-            if crew < threads:
-                crew += 1
+            if started < threads:
+                started += 1
                 threading.Thread(target=work, daemon=True).start()
             if len(waiting) >= threads * _AHEAD:
                 yield _result(waiting.popleft(), stop)
@@ -93,7 +93,7 @@ def side_by_side(call: Callable[[A], T], items: Iterable[A], threads: int, stop:
             yield _result(waiting.popleft(), stop)
     finally:
         gone.set()
-        for _ in range(crew):
+        for _ in range(started):
             todo.put(None)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 # Why a transfer waits, as the terminal shows it.
 NO_CONNECTION = "no connection"
@@ -12,8 +11,7 @@ SERVICE_BUSY = "the service is busy"
 WHYS = (NO_CONNECTION, NO_ANSWER, SERVICE_BUSY)
 
 
-@dataclass(frozen=True, slots=True)
-class Disconnected:
+class Disconnected(NamedTuple):
     """A host stopped answering ``seconds`` ago: ``why`` is one of the texts above. All requests to it wait and are
     tried again."""
 
@@ -22,8 +20,7 @@ class Disconnected:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Connected:
+class Connected(NamedTuple):
     """The host answers again."""
 
     host: str

@@ -41,8 +41,8 @@ _FAR = 0.010
 # Bytes up to which a file counts as small: larger ones gain from threads that hash in parallel.
 _SMALL = 256 * 1024
 # Small files under way at a time, to begin with.
-_LANE_START = 32
-_LANE_MOST = 64
+_SMALL_START = 32
+_SMALL_MOST = 64
 
 # Threads that read a file for its MD5: while one computes that, others hash its blocks.
 _READERS = 3
@@ -78,21 +78,21 @@ class DirectEngine:
         source_sas: Callable[[RemoteEnd], SasToken | None] | None = None,
         journal: BlockJournal | None = None,
         unfinished: RangeRecords | None = None,
-        fewest_for_lane: int = _LITTLE_FILES + 1,
+        fewest_small: int = _LITTLE_FILES + 1,
         processes: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``source_sas`` returns the SAS with which the destination's service reads a copy's source.
 
         ``journal`` remembers the blocks of uploads; without one, whole files are sent. ``unfinished`` are the records
-        of downloads that were killed; without it they start from the beginning. ``fewest_for_lane`` is from how many
+        of downloads that were killed; without it they start from the beginning. ``fewest_small`` is from how many
         small files on they get connections of their own. ``processes`` is how many processes do the same at the same
         time and share memory and connections. ``clock`` (seconds) measures response times.
         """
         self._source_sas = source_sas
         self._journal = journal
         self._unfinished = unfinished
-        self._fewest_for_lane = fewest_for_lane
+        self._fewest_small = fewest_small
         self._processes = processes
         self._clock = clock
 
@@ -100,7 +100,7 @@ class DirectEngine:
         """See :class:`blobsync.transfer.engines.Engine`."""
         run = RunState(task, report, listener, BUFFERS // self._processes)
         try:
-            _work_off(run, self._way(run), self._fewest_for_lane, self._processes)
+            _work_off(run, self._way(run), self._fewest_small, self._processes)
         except (LocalFileError, CredentialError) as error:
             run.all_failed(error)
         finally:
@@ -180,17 +180,17 @@ def _upload(run: RunState, source: LocalEnd, destination: RemoteEnd, tuning: Lin
     return _Way(tuning, job, destination.store)
 
 
-def _work_off(run: RunState, way: _Way, fewest_for_lane: int, processes: int) -> None:
-    """Move small files in a lane of their own if there are enough of them, all others in the pool, at the same time."""
+def _work_off(run: RunState, way: _Way, fewest_small: int, processes: int) -> None:
+    """Move small files side by side if there are enough of them, all others in the pool, at the same time."""
     small = [action for action in run.task.actions if _is_small(action)] if run.task.cap_mbps is None else []
-    opener = _orders_of(way.single) if len(small) >= max(1, fewest_for_lane) else None
+    opener = _orders_of(way.single) if len(small) >= max(1, fewest_small) else None
     shifts: list[tuple[ThreadWork, int]] = []
     large: Iterable[FileAction] = run.task.actions
     if opener is not None:
         from blobsync.direct.adaptive_concurrency import AdaptiveConcurrency
         from blobsync.direct.small_files import HANDS, SmallFiles
 
-        width = AdaptiveConcurrency(_share(_LANE_START, processes), _share(_LANE_MOST, processes))
+        width = AdaptiveConcurrency(_share(_SMALL_START, processes), _share(_SMALL_MOST, processes))
         shifts.append((SmallFiles(run, map(way.job, small), opener, width), HANDS))
         large = [action for action in run.task.actions if not _is_small(action)]
     pieces = sum(1 + action.size // way.tuning.range for action in large)

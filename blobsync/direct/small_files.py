@@ -145,7 +145,7 @@ class SmallFiles:
                 self._run.begins(job)
                 began = self._clocks()
                 pieces = job.open()
-                assert pieces == 1, "only what goes in one piece is given to a lane"
+                assert pieces == 1, "only files of one piece are small"
                 order = job.order()
                 self._waited_for_disk(began)
                 orders.begin(job, order)

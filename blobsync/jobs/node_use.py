@@ -1,6 +1,6 @@
 """How busy a job's nodes were: the heartbeats in their logs, as values.
 
-``jobs/node/machine.py`` writes them: ``heartbeat: disk 120 of 500 GB free, load 3.1, GPU 97%/30000MB 95%/...``.
+``node/machine.py`` writes them: ``heartbeat: disk 120 of 500 GB free, load 3.1, GPU 97%/30000MB 95%/...``.
 """
 
 from __future__ import annotations

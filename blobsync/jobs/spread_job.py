@@ -128,7 +128,7 @@ def _archive(
     return NodeArchiveRef(f"{MOUNTED}{request.path}/{_ARCHIVE}", _ARCHIVE, archive.digest, len(archive.body))
 
 
-class JobCrew:
+class JobWorkforce:
     """The workers of a transfer, as a job; see :class:`blobsync.spread.spread_engine.Workforce`."""
 
     def __init__(

@@ -8,8 +8,8 @@
     python -m blobsync.node here ...       the processes of one node with this terminal, in a folder that is ready
 
 Decides each process's rank, how it is started, signalled and stopped, and what is uploaded. In:
-the job's specification (``--job``, the JSON of ``jobs.spec.JobSpec``) and its secrets (``--secrets``, that of
-``jobs.spec.Secrets``; a file that only the owner can read, nothing of which is ever written to a log). Out: logs,
+the job's specification (``--job``, the JSON of ``jobspec.spec.JobSpec``) and its secrets (``--secrets``, that of
+``jobspec.spec.Secrets``; a file that only the owner can read, nothing of which is ever written to a log). Out: logs,
 uploads, an exit code: the program's own, 72 if the node could not be made ready, 73 if the program succeeded but
 its outputs could not be uploaded. Data moves by the plan, the engine, the account and the fresh look of ``d`` and
 ``u`` (``plan``, ``direct``, ``transfer``). A container in the specification is a URL, or ``mounted:PATH``, a folder or

@@ -236,7 +236,7 @@ def run_spread(job: NodeJob, places: JobPlaces, worker: int | None) -> int:
             raw, claims = open_place(orders, places), open_place(orders, places, "claims")
             place = SealedStore(raw, parent_keys(run), orders["run"], _tell, session=orders["run"])
             return run_parent(job, place, _all_ends(orders, places), alone, _tell, claims=claims)
-        return _haul(job, orders, places, run, worker)
+        return _move_shards(job, orders, places, run, worker)
     except TransferCancelledError as stop:
         _tell(stop.message)
         return 128 + signal.SIGTERM
@@ -313,7 +313,7 @@ def _run_key(job: NodeJob, orders: Mapping[str, Any]) -> SealKey:
     return key
 
 
-def _haul(job: NodeJob, orders: Mapping[str, Any], places: JobPlaces, run: SealKey, worker: int) -> int:
+def _move_shards(job: NodeJob, orders: Mapping[str, Any], places: JobPlaces, run: SealKey, worker: int) -> int:
     number = job.node_rank * int(orders["workers"]) + worker
     name = f"node{job.node_rank}.{worker}"
     place = SealedStore(open_place(orders, places), worker_keys(run, name), orders["run"], _tell)
@@ -325,18 +325,18 @@ def _haul(job: NodeJob, orders: Mapping[str, Any], places: JobPlaces, run: SealK
     ends = _all_ends(orders, places.keeping_to(pace))
     engine = DirectEngine(source_sas=lambda end: places.sas(str(end.store.container)), processes=int(orders["workers"]))
     known = {_key(each): each for each in ends}
-    hauler = ShardWorker(place, known, engine, settings, _interrupt, _tell, pace=pace)
+    shards = ShardWorker(place, known, engine, settings, _interrupt, _tell, pace=pace)
     try:
-        if hauler.is_over():
+        if shards.is_over():
             # Whoever ended the transfer has taken its probes along.
             return 0
         for given in orders["ends"]:
             problem = probe_problem(given.get("probe"))
             if problem:
-                hauler.refuse(f"{os.uname().nodename}: {problem}")
+                shards.refuse(f"{os.uname().nodename}: {problem}")
                 _tell(problem)
                 return 0
-        hauler.work()
+        shards.work()
     except StorageError as error:
         _tell(error.message)
         return 1

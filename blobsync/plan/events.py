@@ -2,14 +2,13 @@
 
 Whoever works calls ``listener.emit(event)``. The bar, ``on_progress``, the page, ``--timings`` and the record of a
 running transfer are listeners; :func:`together` makes one of several. There is an event for each file and for each
-block of bytes, so they are small.
+block of bytes, so they are named tuples: these are made in half the time of frozen dataclasses, the classes as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from blobsync.base.connection_events import Connected, Disconnected
 
@@ -18,30 +17,26 @@ if TYPE_CHECKING:
     from blobsync.plan.transfer_plan import FileFailure
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(NamedTuple):
     """The next phase: ``surveying``, ``hashing``, ``moving``, ``verifying`` or ``deleting``."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(NamedTuple):
     """So many more files, of so many bytes, are to move."""
 
     files: int
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Looked:
+class Looked(NamedTuple):
     """So many more names were looked at while surveying or verifying."""
 
     files: int
 
 
-@dataclass(frozen=True, slots=True)
-class Hashing:
+class Hashing(NamedTuple):
     """So many more files, of so many bytes, are read for their MD5 while both ends are looked at; less than 0: so many
     have been read."""
 
@@ -49,8 +44,7 @@ class Hashing:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Moving:
+class Moving(NamedTuple):
     """From now on files move: ``doing`` is ``uploading``, ``downloading`` or ``copying``. ``on_record`` bytes of them
     are there already, left by an earlier run."""
 
@@ -58,8 +52,7 @@ class Moving:
     on_record: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class UnderWay:
+class UnderWay(NamedTuple):
     """So many files are on their way now; ``path`` began last, as a user would type it. Only engines that see single
     files emit it."""
 
@@ -67,22 +60,19 @@ class UnderWay:
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class BytesMoved:
+class BytesMoved(NamedTuple):
     """So many more bytes on their way; less than 0 where a retry starts over."""
 
-    count: int
+    size: int
 
 
-@dataclass(frozen=True, slots=True)
-class BytesReused:
+class BytesReused(NamedTuple):
     """So many bytes of the files that are to move were at the destination already, and do not move."""
 
-    count: int
+    size: int
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerMoved:
+class WorkerMoved(NamedTuple):
     """So many of the files and bytes of other events are this worker's, where there are several workers."""
 
     worker: str
@@ -90,24 +80,21 @@ class WorkerMoved:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class FilesCounted:
+class FilesCounted(NamedTuple):
     """So many more files have moved that are not verified yet, or not known by name; less than 0: so many of these
     get a ``FileDone`` each now."""
 
     files: int
 
 
-@dataclass(frozen=True, slots=True)
-class FileDone:
+class FileDone(NamedTuple):
     """One file is finished, or failed."""
 
     path: str
     failure: FileFailure | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(NamedTuple):
     """A sentence for the user that is no failure."""
 
     text: str

@@ -96,13 +96,13 @@ def _common(folders: Sequence[str]) -> Sequence[str]:
 
 
 def _side_by_side(store: BlobStore, prefixes: Sequence[str]) -> Iterator[list[BlobInfo]]:
-    crew = _Crew(store, prefixes)
+    threads = _ListingThreads(store, prefixes)
     working = min(_THREADS, len(prefixes))
     for _ in range(working):
-        threading.Thread(target=crew.work, daemon=True).start()
+        threading.Thread(target=threads.work, daemon=True).start()
     try:
         while working:
-            found = crew.done.get()
+            found = threads.done.get()
             if isinstance(found, BaseException):
                 raise found
             if found is None:
@@ -110,10 +110,10 @@ def _side_by_side(store: BlobStore, prefixes: Sequence[str]) -> Iterator[list[Bl
             else:
                 yield found
     finally:
-        crew.gone.set()
+        threads.gone.set()
 
 
-class _Crew:
+class _ListingThreads:
     """Threads that list, each one prefix after the other. ``done`` has what they found, None from one that is done."""
 
     def __init__(self, store: BlobStore, prefixes: Sequence[str]) -> None:

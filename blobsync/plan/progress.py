@@ -231,13 +231,13 @@ class ProgressCounter:
         self.show(force=False)
 
     def _bytes_moved(self, event: BytesMoved) -> None:
-        self.bytes += event.count
+        self.bytes += event.size
         self._stir()
         self.show(force=False)
 
     def _bytes_reused(self, event: BytesReused) -> None:
-        self.bytes += event.count
-        self.reused += event.count
+        self.bytes += event.size
+        self.reused += event.size
         self._stir()
         self.show(force=False)
 

@@ -20,7 +20,7 @@ from blobsync.base.user_data import config_home
 from blobsync.config.model import Cluster
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.service import JobService
-from blobsync.jobs.spread_job import JobCrew, SpreadRequest, demand_shared
+from blobsync.jobs.spread_job import JobWorkforce, SpreadRequest, demand_shared
 from blobsync.jobspec.transfer_key import own_key
 from blobsync.local.state_dir import KEY_FILE, StateDir
 from blobsync.plan.events import Listener, notes_to
@@ -73,7 +73,7 @@ class Spreading:
         self._parts = [context.opened(part) for part in plan.parts]
         texts = sorted(end_text(part.destination) for part in self._parts)
         self._id = hashlib.sha256("\n".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
-        self._crew: JobCrew | None = None
+        self._workforce: JobWorkforce | None = None
         self._detached = False
         self._job_lives = False
         self._first = 0
@@ -110,9 +110,9 @@ class Spreading:
         if error is not None:
             self._end_early()
             return
-        if self._crew is not None:
+        if self._workforce is not None:
             self._presence.end()
-            self._crew.wait()
+            self._workforce.wait()
         self._place.remove_all()
 
     def _end_early(self) -> None:
@@ -120,15 +120,15 @@ class Spreading:
         self._place.hurry()
         self._context.connections.hurry()
         try:
-            if self._crew is not None:
+            if self._workforce is not None:
                 self._presence.end(hurried=True)
-                self._crew.wait()
+                self._workforce.wait()
             if self._sealed is not None:
                 self._leave(self._sealed)
         except BlobsyncError as error:
             job = ""
-            if self._crew is not None:
-                self._crew.stop()
+            if self._workforce is not None:
+                self._workforce.stop()
                 job = "the workers' job is stopped all the same, and "
             self._note(
                 f"{self._place.shown} could not be told that this transfer has ended: {error.message}; {job}the same "
@@ -169,14 +169,16 @@ class Spreading:
             return engines
         place = self._sealed or self._begin(self._run or new_session(), new_session())
         request = self._request(plan)
-        self._crew = JobCrew(self._service, (self._context.cluster, self._context.from_cluster), request, self._place)
+        self._workforce = JobWorkforce(
+            self._service, (self._context.cluster, self._context.from_cluster), request, self._place
+        )
         self._presence.show(place)
         place.remove("stop")
         alone = engines.make["direct"]()
         engine = SpreadEngine(
             alone,
             place,
-            self._crew,
+            self._workforce,
             spread.workers,
             first=self._first,
             range_bytes=(plan.spread or spread).range_bytes,
@@ -208,10 +210,12 @@ class Spreading:
                 place.write(f"plan/{count:07}", body)
                 count += 1
         request = replace(self._request(plan), planned=count)
-        crew = JobCrew(self._service, (self._context.cluster, self._context.from_cluster), request, self._place)
+        workforce = JobWorkforce(
+            self._service, (self._context.cluster, self._context.from_cluster), request, self._place
+        )
         # Workers that are there before their parent wait for it.
         place.write("alive", b"submitted")
-        record = crew.submit()
+        record = workforce.submit()
         self._detached = True
         return record
 
@@ -228,7 +232,7 @@ class Spreading:
     def _demand_no_other_job(self) -> bool:
         """A detached transfer that waits for its nodes has no claim yet. Whether a job of a command that is gone is
         there."""
-        found = JobCrew(
+        found = JobWorkforce(
             self._service, (self._context.cluster, None), self._request(self._plan, probes=False), self._place
         ).find()
         orders = (found.spec.spread or {}) if found is not None else {}

@@ -110,7 +110,7 @@ class SpreadEngine:
         self,
         alone: Engine,
         place: SharedStore,
-        crew: Workforce,
+        workforce: Workforce,
         workers: int,
         *,
         watch: SpreadClock = SpreadClock(),  # noqa: B008 - it is frozen
@@ -126,7 +126,7 @@ class SpreadEngine:
         such files that an earlier run has put."""
         self._alone = alone
         self._place = place
-        self._crew = crew
+        self._workforce = workforce
         self._workers = workers
         self._watch = watch
         self._poll = poll
@@ -152,7 +152,7 @@ class SpreadEngine:
         here = [action for action in task.actions if id(action) not in kept]
         self._put(run, away)
         try:
-            self._crew.start()
+            self._workforce.start()
             self._wait(run)
         except BaseException:
             self._stop(run)
@@ -207,7 +207,7 @@ class SpreadEngine:
             if self._watch.now() - looked >= _CREW_SECONDS:
                 looked = self._watch.now()
                 self._tidy()
-                how = self._crew.ended()
+                how = self._workforce.ended()
                 # Records written between the last look and the end of the job count.
                 if how is not None and not self._listen(run):
                     if crews >= _CREWS:
@@ -215,7 +215,7 @@ class SpreadEngine:
                         return
                     crews += 1
                     run.listener.emit(Note(f"the workers' job ended early, {how}; starting it again"))
-                    self._crew.start()
+                    self._workforce.start()
             self._watch.sleep(self._poll)
 
     def _mend(self, run: _Task) -> None:
@@ -415,7 +415,7 @@ class SpreadEngine:
         self._place.hurry()
         with suppress(BlobsyncError):
             self._place.write("stop", b"")
-        self._crew.stop()
+        self._workforce.stop()
         with suppress(BlobsyncError):
             self._listen(run)
 

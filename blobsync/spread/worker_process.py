@@ -72,10 +72,10 @@ class Outgoing:
         what is not sent."""
         if isinstance(event, BytesMoved):
             with self._lock:
-                self._moved += event.count
+                self._moved += event.size
         elif isinstance(event, BytesReused):
             with self._lock:
-                self._reused += event.count
+                self._reused += event.size
         elif isinstance(event, UnderWay):
             with self._lock:
                 self._now = event

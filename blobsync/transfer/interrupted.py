@@ -26,10 +26,10 @@ class ByteTally:
         """Count what has bytes."""
         if isinstance(event, BytesMoved):
             with self._lock:
-                self.bytes += event.count
+                self.bytes += event.size
         elif isinstance(event, BytesReused):
             with self._lock:
-                self.reused += event.count
+                self.reused += event.size
 
 
 class Arrived(NamedTuple):

@@ -132,7 +132,7 @@ def store(stores: tuple[BlobStore, BlobStore]) -> BlobStore:
 @pytest.fixture(params=["pool", "lane"])
 def direct(request: pytest.FixtureRequest) -> DirectEngine:
     """Small files one by one from threads, as on nodes, and many at a time from one thread."""
-    return DirectEngine(fewest_for_lane=1 if request.param == "lane" else 1_000_000)
+    return DirectEngine(fewest_small=1 if request.param == "lane" else 1_000_000)
 
 
 def write_tree(root: Path, files: dict[str, bytes]) -> None:

@@ -39,7 +39,7 @@ class RecordingListener:
             self.events.append(event)
             self._add(event)
         if isinstance(event, BytesMoved):
-            self._on_bytes(event.count)
+            self._on_bytes(event.size)
 
     def _add(self, event: Event) -> None:
         match event:

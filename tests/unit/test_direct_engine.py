@@ -52,8 +52,8 @@ class Line(MemoryStore):
         self.opened = 0
         self.given: list[SasToken | None] = []
 
-    def engine(self, *, fewest_for_lane: int = 1_000_000, processes: int = 1) -> DirectEngine:
-        return DirectEngine(fewest_for_lane=fewest_for_lane, processes=processes, clock=lambda: self.now)
+    def engine(self, *, fewest_small: int = 1_000_000, processes: int = 1) -> DirectEngine:
+        return DirectEngine(fewest_small=fewest_small, processes=processes, clock=lambda: self.now)
 
     def head(self, name: str) -> BlobInfo | None:
         self.now += self.answers
@@ -133,15 +133,15 @@ def test_of_the_others_each_goes_by_itself(tmp_path: Path) -> None:
     actions = [
         replace(each, delta=each.path == "delta", on_record=1 if each.path == "begun" else 0) for each in task.actions
     ]
-    all_moved(store.engine(fewest_for_lane=2), task._replace(actions=actions))
+    all_moved(store.engine(fewest_small=2), task._replace(actions=actions))
     assert sorted(store.in_lane) == ["empty", "largest", "plain"]
     assert {name.removeprefix("p/"): len(blob.body) for name, blob in store.blobs.items()} == sizes
 
 
 def test_one_small_file_can_be_enough_and_none_is_not(tmp_path: Path) -> None:
     one, none = Line(), Line()
-    all_moved(one.engine(fewest_for_lane=1), upload(files(tmp_path / "a", {"s": 1}), one, "p"))
-    all_moved(none.engine(fewest_for_lane=0), upload(files(tmp_path / "b", {"l": 300 * KIB}), none, "p"))
+    all_moved(one.engine(fewest_small=1), upload(files(tmp_path / "a", {"s": 1}), one, "p"))
+    all_moved(none.engine(fewest_small=0), upload(files(tmp_path / "b", {"l": 300 * KIB}), none, "p"))
     assert one.in_lane == ["s"] and one.opened == 1
     assert none.in_lane == [] and none.opened == 0
 
@@ -150,8 +150,8 @@ def test_what_has_a_cap_or_no_such_connections_goes_one_by_one(tmp_path: Path) -
     folder = files(tmp_path, small(3))
     with_cap, without = Line(), Line()
     without.takes_orders = False
-    all_moved(with_cap.engine(fewest_for_lane=1), capped(upload(folder, with_cap, "p"), 1000.0))
-    all_moved(without.engine(fewest_for_lane=1), upload(folder, without, "p"))
+    all_moved(with_cap.engine(fewest_small=1), capped(upload(folder, with_cap, "p"), 1000.0))
+    all_moved(without.engine(fewest_small=1), upload(folder, without, "p"))
     assert with_cap.in_lane == without.in_lane == []
     assert len(with_cap.blobs) == len(without.blobs) == 3
 
@@ -160,7 +160,7 @@ def test_a_file_of_which_the_plan_saw_nothing_is_looked_at_by_itself(tmp_path: P
     store = Line()
     task = upload(files(tmp_path, small(2)), store, "p")
     blind = task._replace(actions=[replace(task.actions[0], source=None), task.actions[1]])
-    report = moved_by(store.engine(fewest_for_lane=1), blind)
+    report = moved_by(store.engine(fewest_small=1), blind)
     assert store.in_lane == ["f001"]
     assert len(report.moved) + len(report.failed) == 2
 
@@ -362,7 +362,7 @@ def test_where_the_disk_is_slow_others_help_with_connections_of_their_own(tmp_pa
 
     store, report = Opening(), CollectedReport()
     task = upload(files(tmp_path, small(80)), store, "p")
-    store.engine(fewest_for_lane=1).move(task, report, RecordingListener(tell_slowly))
+    store.engine(fewest_small=1).move(task, report, RecordingListener(tell_slowly))
     assert len(report.moved) == len(store.blobs) == 80 and not report.failed
     assert others.is_set() and store.opened > 1
 
@@ -375,11 +375,11 @@ def test_a_file_gets_its_own_name_or_the_one_that_the_plan_gives_it(tmp_path: Pa
     store = Line()
     task = upload(files(tmp_path / "up", {"a": 1, "b": 2}), store, "p")
     renamed = task._replace(actions=[replace(task.actions[0], target="sub/c"), task.actions[1]])
-    all_moved(store.engine(fewest_for_lane=fewest), renamed)
+    all_moved(store.engine(fewest_small=fewest), renamed)
     assert set(store.blobs) == {"p/sub/c", "p/b"}
     back = download(store, "p", tmp_path / "down", ["sub/c", "b"])
     back = back._replace(actions=[replace(back.actions[0], target="d"), back.actions[1]])
-    all_moved(store.engine(fewest_for_lane=fewest), back)
+    all_moved(store.engine(fewest_small=fewest), back)
     assert sorted(path.name for path in (tmp_path / "down").rglob("*")) == ["b", "d"]
 
 
@@ -396,7 +396,7 @@ def test_a_single_file_is_put_where_it_was_named(tmp_path: Path) -> None:
 
 def test_nothing_to_move_moves_nothing(tmp_path: Path) -> None:
     store = Line()
-    report = moved_by(store.engine(fewest_for_lane=0), upload(tmp_path, store, "p", []))
+    report = moved_by(store.engine(fewest_small=0), upload(tmp_path, store, "p", []))
     assert not report.moved and not report.failed and not store.requests and not store.opened
     assert moved_by(store.engine(), download(store, "p", tmp_path, [])) == CollectedReport()
 
@@ -442,7 +442,7 @@ def test_a_copy_of_small_files_needs_no_connections_of_their_own() -> None:
     there._others = {"here": here}
     for name in "ab":
         here.add(f"p/{name}", b"body")
-    all_moved(there.engine(fewest_for_lane=1), copy(here, "p", there, "q", ["a", "b"]))
+    all_moved(there.engine(fewest_small=1), copy(here, "p", there, "q", ["a", "b"]))
     assert sorted(there.blobs) == ["q/a", "q/b"] and not here.opened and not there.opened
 
 

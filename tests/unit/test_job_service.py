@@ -24,7 +24,7 @@ from blobsync.cli.job_words import state_text
 from blobsync.config.model import Cluster
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.service import SETTLE_SECONDS, JobService
-from blobsync.jobs.spread_job import JobCrew, SpreadRequest
+from blobsync.jobs.spread_job import JobWorkforce, SpreadRequest
 from blobsync.jobs.standing import News, standing_line
 from blobsync.jobs.submit import plan_job, resubmit, submit
 from blobsync.jobs.watch import watch
@@ -480,17 +480,17 @@ def test_workers_that_cannot_be_stopped_are_named_with_the_command_that_stops_th
     cluster = Cluster("eu", "eu.yaml", tmp_path)
     service = JobService(tmp_path, os.environ, cluster, backends={"eu": fake}, note=told.append)
     request = SpreadRequest((), SpreadPlan("local", 2, 1, 2, ""), "", "", [], {}, "")
-    crew = JobCrew(service, (cluster, None), request, FolderStore(tmp_path / "place"))
-    crew.record = service.refresh([send(service, "sleep", "9")]).records[0]
+    workforce = JobWorkforce(service, (cluster, None), request, FolderStore(tmp_path / "place"))
+    workforce.record = service.refresh([send(service, "sleep", "9")]).records[0]
     told.clear()
     fake.gone = True
-    crew.stop()
-    job = crew.record.run_id
+    workforce.stop()
+    job = workforce.record.run_id
     [said] = told
     assert said.startswith(f"the job {job} was not stopped: ") and said.endswith(f"; stop it with blobsync abort {job}")
     fake.gone = False
-    crew.stop()
-    assert len(told) == 1 and crew.ended()
+    workforce.stop()
+    assert len(told) == 1 and workforce.ended()
 
 
 def test_a_job_that_is_put_back_into_the_queue_is_told_of_again(tmp_path: Path) -> None:

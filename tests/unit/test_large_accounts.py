@@ -50,7 +50,7 @@ class Listener(RecordingListener):
         if isinstance(event, Note):
             self.notes.append(event.text)
         elif isinstance(event, BytesReused):
-            self.found.append(event.count)
+            self.found.append(event.size)
 
 
 class Large:

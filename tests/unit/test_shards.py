@@ -678,7 +678,7 @@ class _Calls(RecordingListener):
 
     def emit(self, event: Event) -> None:
         if isinstance(event, BytesReused):
-            self.calls.append(("reused", event.count))
+            self.calls.append(("reused", event.size))
         super().emit(event)
 
 

@@ -385,7 +385,7 @@ class Corrections(RecordingListener):
     def emit(self, event: Event) -> None:
         super().emit(event)
         if isinstance(event, BytesReused):
-            self.told.append(("reused", event.count))
+            self.told.append(("reused", event.size))
 
 
 def test_what_was_not_counted_is_not_taken_back() -> None:
