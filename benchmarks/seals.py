@@ -18,8 +18,9 @@ from pathlib import Path
 from benchmarks.emulator import ACCOUNT, KEY, Emulator
 from benchmarks.fast_server import fast_server
 from benchmarks.trees import Tree
-from blobsync.base.azure_urls import ContainerUrl, Secret
+from blobsync.base.credentials import Secret
 from blobsync.base.file_states import LocalState
+from blobsync.base.locations import BlobContainer
 from blobsync.base.reasons import Reason
 from blobsync.base.seals import SealKey
 from blobsync.direct.engine import DirectEngine
@@ -118,7 +119,7 @@ class _Workers:
 
 def _round(root: Path, place: Path, server: Emulator, workers: int) -> tuple[float, float]:
     """CPU seconds of the seals, and of the whole."""
-    url = ContainerUrl(ACCOUNT, server.new_container(), f"{server.url}/{ACCOUNT}")
+    url = BlobContainer(ACCOUNT, server.new_container(), f"{server.url}/{ACCOUNT}")
     store = RestBlobStore(url, BlobHttp(url, SharedKeySigner(ACCOUNT, Secret(KEY)), environ={}))
     actions = tuple(
         FileAction(str(file.relative_to(root)), Action.TRANSFER, Reason.NEW, _SIZE, LocalState.of(file.stat()))

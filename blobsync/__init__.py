@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from blobsync.azcopy.errors import AzcopyError, AzcopyInstallError, AzcopyNotFoundError, AzcopyVersionError
     from blobsync.backends.aml.computes import Compute, ComputeRequest, Computes, NodeBounds
     from blobsync.backends.protocol import ClusterSummary, Holder
-    from blobsync.base.azure_urls import BlobUrl, ContainerUrl
     from blobsync.base.connection_events import Connected, Disconnected
     from blobsync.base.errors import (
         AccessDeniedError,
@@ -81,6 +80,7 @@ if TYPE_CHECKING:
     )
     from blobsync.base.failure_codes import ExitCode, FailureCode, Retry
     from blobsync.base.file_states import FileState, LocalState, RemoteState
+    from blobsync.base.locations import BlobContainer, BlobLocation
     from blobsync.base.reasons import Reason
     from blobsync.code.files import CodeFile
     from blobsync.code.files import Decision as CodeDecision
@@ -193,9 +193,10 @@ __all__ = [
     "BackendFailingError",
     "BackendUnavailableError",
     "Beginning",
+    "BlobContainer",
     "BlobInfo",
+    "BlobLocation",
     "BlobNotFoundError",
-    "BlobUrl",
     "BlobsyncError",
     "BytesMoved",
     "BytesReused",
@@ -222,7 +223,6 @@ __all__ = [
     "ConfigNotFoundError",
     "Connected",
     "ContainerNotFoundError",
-    "ContainerUrl",
     "CopiedOutputs",
     "CopySourceRefusedError",
     "CredentialError",
@@ -378,7 +378,7 @@ _HOMES = {
     "blobsync.base.errors": ("Failure",),
     "blobsync.base.failure_codes": ("ExitCode", "FailureCode", "Retry"),
     "blobsync.base.file_states": ("FileState", "LocalState", "RemoteState"),
-    "blobsync.base.azure_urls": ("BlobUrl", "ContainerUrl"),
+    "blobsync.base.locations": ("BlobContainer", "BlobLocation"),
     "blobsync.base.reasons": ("Reason",),
     "blobsync.base.version": ("__version__",),
     "blobsync.code.files": ("CodeDecision", "CodeFile"),

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from blobsync.base.azure_urls import BlobUrl, SasToken
+from blobsync.base.credentials import SasToken
+from blobsync.base.locations import BlobLocation
 from blobsync.base.redaction import redact_word
 
 # azcopy's own figures: 32 connections for up to 4 processors, else 16 each, at most 300.
@@ -60,7 +61,7 @@ def tuning(
     return AzcopyTuning(connections, block_mb, cap_mbps, chatty_log)
 
 
-def upload_command(binary: Path, folder: Path, destination: BlobUrl, sas: SasToken, how: AzcopyTuning) -> Command:
+def upload_command(binary: Path, folder: Path, destination: BlobLocation, sas: SasToken, how: AzcopyTuning) -> Command:
     """Everything below ``folder`` (links followed) to below the virtual folder ``destination``.
 
     ``--check-length`` is off: it costs one more request a file, and the fresh look at the destination that
@@ -84,7 +85,7 @@ def upload_command(binary: Path, folder: Path, destination: BlobUrl, sas: SasTok
 
 def download_command(
     binary: Path,
-    source: BlobUrl,
+    source: BlobLocation,
     sas: SasToken,
     target: Path,
     how: AzcopyTuning,
@@ -119,8 +120,8 @@ _NEVER_OUTSIDE = r"--exclude-regex=(^|/)\.\.?(/|$)"
 
 def copy_command(
     binary: Path,
-    source: tuple[BlobUrl, SasToken],
-    destination: tuple[BlobUrl, SasToken],
+    source: tuple[BlobLocation, SasToken],
+    destination: tuple[BlobLocation, SasToken],
     how: AzcopyTuning,
     *,
     folder: bool,
@@ -201,7 +202,7 @@ def _scope(folder: bool, listed: Path | None) -> list[str]:
     return ["--recursive=true", "--as-subdir=false"]
 
 
-def _url(end: BlobUrl, sas: SasToken, *, folder: bool) -> list[str]:
+def _url(end: BlobLocation, sas: SasToken, *, folder: bool) -> list[str]:
     # A folder's URL ends with "/", else azcopy asks the service whether it is a blob, and trusts the response.
     text = str(end)
     slash = "/" if folder and not text.endswith("/") else ""

@@ -26,7 +26,7 @@ from blobsync.azcopy.reasons import AzcopyTransferError, LogReader, blob_or_path
 from blobsync.azcopy.sources import SourceHashes, build_links
 from blobsync.azcopy.verdict import LogFollower, Verdict, damaged_blobs, needs_reading_back, send_again
 from blobsync.azcopy.workspace import Workspace, workspace
-from blobsync.base.azure_urls import SasToken
+from blobsync.base.credentials import SasToken
 from blobsync.base.errors import (
     BlobsyncError,
     CredentialError,

@@ -27,7 +27,7 @@ from blobsync.azcopy.reasons import (
     explain,
     reason_in,
 )
-from blobsync.base.azure_urls import SasToken
+from blobsync.base.credentials import SasToken
 from blobsync.base.errors import BlobsyncError, CredentialError, StorageError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, RemoteState

@@ -24,8 +24,9 @@ from urllib.parse import urlsplit
 
 import typer
 
-from blobsync.base.azure_urls import ContainerUrl, Secret
+from blobsync.base.credentials import Secret
 from blobsync.base.errors import BlobsyncError, UsageError
+from blobsync.base.locations import BlobContainer
 from blobsync.base.process import ProcessRunner, SubprocessRunner, python_module
 from blobsync.cli.options import NO_CLUSTER, command
 from blobsync.cli.output import Result
@@ -147,13 +148,13 @@ def checksums(folder: Path) -> dict[str, str]:
     }
 
 
-def write_project(root: Path, clusters: Mapping[str, tuple[ContainerUrl, Secret]]) -> None:
+def write_project(root: Path, clusters: Mapping[str, tuple[BlobContainer, Secret]]) -> None:
     """Write ``aux_data/`` of a project whose ``data`` is in one container per cluster."""
     for cluster, (container, key) in clusters.items():
         account_file = f"aux_data/configs/{cluster}.yaml"
         _write(
             root / account_file,
-            f"account_name: {container.account}\ncontainer_name: {container.container}\n"
+            f"account_name: {container.account}\ncontainer_name: {container.name}\n"
             f"account_key: {key.reveal()}\nblob_endpoint: {container.endpoint}\n",
         )
         _write(

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from blobsync.base.azure_urls import ContainerUrl
     from blobsync.base.check_results import CheckResult
+    from blobsync.base.locations import BlobContainer
     from blobsync.config.logins import StoredLogin
     from blobsync.config.model import StorageAccount
 
@@ -99,7 +99,7 @@ def check_data(checks: Sequence[CheckResult]) -> list[dict[str, Any]]:
     return [{"check": each.name, "status": each.status.value, "detail": each.detail} for each in checks]
 
 
-def _secret_question(container: ContainerUrl, auth: str | None) -> str:
+def _secret_question(container: BlobContainer, auth: str | None) -> str:
     what = {"sas": "SAS", "key": "account key"}.get(auth or "", "SAS or account key")
     return f"{what} for {container} (what you type is not shown)"
 

@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
-from blobsync.base.azure_urls import BlobUrl, SasToken
+from blobsync.base.credentials import SasToken
 from blobsync.base.errors import ArchiveError, BlobNotFoundError, ConfigError, StorageError
+from blobsync.base.locations import BlobLocation
 from blobsync.base.process import ProcessRunner, SubprocessRunner
 from blobsync.code import compile as code_compile
 from blobsync.code.archive import manifest, write_archive
@@ -124,8 +125,8 @@ class CodeResult:
 
     state: CodeState
     status: str
-    remote: BlobUrl
-    kept: BlobUrl
+    remote: BlobLocation
+    kept: BlobLocation
     archive_bytes: int | None
     seconds: float
     removed: tuple[str, ...] = ()

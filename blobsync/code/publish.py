@@ -23,7 +23,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from blobsync.base.azure_urls import SasToken
+from blobsync.base.credentials import SasToken
 from blobsync.base.errors import (
     AccessDeniedError,
     ArchiveError,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from blobsync.base.azure_urls import SasToken, Secret
+from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.daily_warnings import DailyWarning
 from blobsync.base.errors import ConfigError
 from blobsync.base.trusted_hosts import host_of

@@ -22,9 +22,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from blobsync.base import redaction
-from blobsync.base.azure_urls import MAX_NAME_CHARS, reaches_another
 from blobsync.base.environment import environment
 from blobsync.base.errors import ConfigError, ConfigNotFoundError, UnknownClusterError
+from blobsync.base.locations import MAX_NAME_CHARS, reaches_another
 from blobsync.config.accounts import AccountFile, WorkspaceFile, first_of, warn_if_others_can_read
 from blobsync.config.job_keys import job_keys
 from blobsync.config.known_keys import CLUSTER, PHILLY_MARKS, PLATFORMS

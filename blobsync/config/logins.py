@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from blobsync.base.azure_urls import ContainerUrl, SasToken, Secret
+from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import ConfigError, UsageError
+from blobsync.base.locations import BlobContainer
 from blobsync.base.trusted_hosts import host_of
 from blobsync.base.user_data import config_home, read_own, write_own
 
@@ -37,7 +38,7 @@ def logins_file(environ: Mapping[str, str]) -> Path:
     return config_home(environ) / "logins.json"
 
 
-def parse_login(text: str, container: ContainerUrl) -> StoredLogin:
+def parse_login(text: str, container: BlobContainer) -> StoredLogin:
     """Parse what a user pasted: a SAS, a SAS URL, or an account key. ``UsageError`` does not quote anything else."""
     text = text.strip()
     if "://" in text:
@@ -60,7 +61,7 @@ def parse_login(text: str, container: ContainerUrl) -> StoredLogin:
     return StoredLogin("key", Secret(text))
 
 
-def _demand_same_place(url: str, container: ContainerUrl) -> None:
+def _demand_same_place(url: str, container: BlobContainer) -> None:
     """Check the container in a SAS URL: a SAS for another account would only fail later, without the reason."""
     address = url.partition("?")[0]
     try:
@@ -72,7 +73,7 @@ def _demand_same_place(url: str, container: ContainerUrl) -> None:
         raise UsageError(f"the URL that was given is not one of {container}", hint="take the SAS of that container")
 
 
-def load_login(container: ContainerUrl, environ: Mapping[str, str]) -> StoredLogin | None:
+def load_login(container: BlobContainer, environ: Mapping[str, str]) -> StoredLogin | None:
     """The login that the user stored for the container. Raises ``ConfigError``."""
     found = _read_logins(environ).get(_place(container), {})
     for kind, name in _TEXTS.items():
@@ -92,12 +93,12 @@ def stored_logins(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def save_login(container: ContainerUrl, login: StoredLogin, environ: Mapping[str, str]) -> None:
+def save_login(container: BlobContainer, login: StoredLogin, environ: Mapping[str, str]) -> None:
     """Store ``login`` for the container; replaces an earlier one. Raises ``ConfigError``."""
     _write_logins(_read_logins(environ) | {_place(container): {_TEXTS[login.kind]: login.secret.reveal()}}, environ)
 
 
-def forget_login(container: ContainerUrl, environ: Mapping[str, str]) -> bool:
+def forget_login(container: BlobContainer, environ: Mapping[str, str]) -> bool:
     """Remove the login for the container; False if there was none. Raises ``ConfigError``."""
     known = _read_logins(environ)
     if known.pop(_place(container), None) is None:
@@ -106,8 +107,8 @@ def forget_login(container: ContainerUrl, environ: Mapping[str, str]) -> bool:
     return True
 
 
-def _place(container: ContainerUrl) -> str:
-    return f"{container.endpoint.lower()}/{container.container}"
+def _place(container: BlobContainer) -> str:
+    return f"{container.endpoint.lower()}/{container.name}"
 
 
 def _write_logins(logins: Mapping[str, Mapping[str, str]], environ: Mapping[str, str]) -> None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from blobsync.base.azure_urls import MAX_NAME_CHARS, BlobUrl, reaches_another
 from blobsync.base.errors import MappingError, OutsideProjectError, UnmappedPathError
+from blobsync.base.locations import MAX_NAME_CHARS, BlobLocation, reaches_another
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.config.typed import did_you_mean, nearest
 
@@ -66,7 +66,7 @@ class Resolution:
     entry: FolderEntry
     relative: str
     local: Path
-    remote: BlobUrl
+    remote: BlobLocation
     folder_only: bool
     nested: tuple[FolderEntry, ...]
     why: str
@@ -158,7 +158,7 @@ def _unmapped(path: str, cluster: Cluster) -> UnmappedPathError:
 
 def _why(path: str, entry: FolderEntry, covering: list[FolderEntry], cluster: Cluster) -> str:
     container = entry.account.container
-    there = f"{entry.path or 'the top'} in container {container.container} of account {container.account}"
+    there = f"{entry.path or 'the top'} in container {container.name} of account {container.account}"
     lead = f"{entry.key} in {cluster.file} maps {entry.prefix} to {there}"
     others = [other.prefix for other in covering if other is not entry]
     if others:

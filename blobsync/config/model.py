@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from blobsync.base.azure_urls import BlobUrl, ContainerUrl, SasToken, Secret
+from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import ConfigError
+from blobsync.base.locations import BlobContainer, BlobLocation
 
 if TYPE_CHECKING:
     # Nodes read these values, and have no YAML.
@@ -57,9 +58,9 @@ class StorageAccount:
         return f"<StorageAccount {self.file!r}: {self.container}, {self.credential}>"
 
     @property
-    def container(self) -> ContainerUrl:
+    def container(self) -> BlobContainer:
         """The container's URL, without any credential."""
-        return ContainerUrl(self.account_name, self.container_name, self.blob_endpoint)
+        return BlobContainer(self.account_name, self.container_name, self.blob_endpoint)
 
     @property
     def credential(self) -> str:
@@ -120,7 +121,7 @@ class FolderEntry:
         return self.prefix.replace("/", "_")
 
     @property
-    def remote(self) -> BlobUrl:
+    def remote(self) -> BlobLocation:
         """The blob folder."""
         return self.account.container.blob(self.path)
 
@@ -134,7 +135,7 @@ class CodeEntry:
     datastore_name: str | None = None
 
     @property
-    def remote(self) -> BlobUrl:
+    def remote(self) -> BlobLocation:
         return self.account.container.blob(self.path)
 
 

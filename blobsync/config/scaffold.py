@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from blobsync.base.azure_urls import Secret
+from blobsync.base.credentials import Secret
 from blobsync.base.environment import environment
 from blobsync.base.errors import LocalFileError, UsageError
 from blobsync.base.trusted_hosts import host_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from contextlib import suppress
 
-from blobsync.base.azure_urls import SasToken
+from blobsync.base.credentials import SasToken
 from blobsync.base.errors import PreconditionFailedError, StorageError
 from blobsync.base.file_states import RemoteState
 from blobsync.direct.pool import MIB, FileJob, RunState

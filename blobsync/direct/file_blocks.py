@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import NamedTuple
 
-from blobsync.base.azure_urls import SasToken
+from blobsync.base.credentials import SasToken
 from blobsync.base.errors import ChecksumError, PreconditionFailedError
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.direct.pool import FileJob, RunState

@@ -20,9 +20,10 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from blobsync.base.azure_urls import ContainerUrl, Secret
+from blobsync.base.credentials import Secret
 from blobsync.base.environment import environment
 from blobsync.base.errors import EmulatorError
+from blobsync.base.locations import BlobContainer
 from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner
 from blobsync.base.process_mark import ProcessMark
@@ -96,7 +97,7 @@ def install_azurite(
     return target / _MAIN
 
 
-def make_container(container: ContainerUrl, key: Secret) -> ContainerUrl:
+def make_container(container: BlobContainer, key: Secret) -> BlobContainer:
     """Create ``container`` if it is missing; returns it. Raises ``StorageError``."""
     from blobsync.store.sdk import SdkContainer
 
@@ -131,9 +132,9 @@ class EmulatorState:
         """The blob endpoint of ``account``, as ``blob_endpoint`` of an account file needs it."""
         return f"http://127.0.0.1:{self.port}/{account}"
 
-    def container(self, account: str, name: str) -> ContainerUrl:
+    def container(self, account: str, name: str) -> BlobContainer:
         """The container ``name`` of ``account``, whether it exists or not."""
-        return ContainerUrl(account, name, self.endpoint(account))
+        return BlobContainer(account, name, self.endpoint(account))
 
 
 class _PortTakenError(EmulatorError):

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
-from blobsync.base.azure_urls import BlobUrl
 from blobsync.base.errors import BlobsyncError, ConfigError, JobError, NothingMatchedError, UsageError
 from blobsync.base.failure_codes import ExitCode, FailureCode
+from blobsync.base.locations import BlobContainer, BlobLocation
 from blobsync.config.account_files import ACCOUNT_FOLDER
 from blobsync.config.accounts import AccountFile
 from blobsync.config.mapping import Resolution, is_below, resolve
@@ -31,7 +31,7 @@ from blobsync.config.trusted_links import load_trusted_links
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.service import JobService
 from blobsync.jobspec.node_sas import known_accounts
-from blobsync.jobspec.spec import OWN_OUTPUT, FolderLink, JobSpec, batchai_settings, container_url
+from blobsync.jobspec.spec import OWN_OUTPUT, FolderLink, JobSpec, batchai_settings
 from blobsync.local.files import LocalFolder, SourceFile, hash_file
 from blobsync.local.names import local_problem, relative_name
 from blobsync.plan.transfer_plan import FileFailure
@@ -81,7 +81,7 @@ class OutputFile:
     path: str
     size: int
     last_modified: float
-    blob: BlobUrl | None = field(default=None, repr=False)
+    blob: BlobLocation | None = field(default=None, repr=False)
     on_disk: Path | None = None
 
     @property
@@ -271,7 +271,7 @@ def _is_of(record: JobRecord, modified: float) -> bool:
 
 
 def _in_container(store: BlobStore, place: OutputPlace, part: str) -> Iterator[OutputFile]:
-    url = container_url(place.folder.container)
+    url = BlobContainer.parse(place.folder.container)
     base = "/".join(each for each in (place.folder.path, place.below) if each)
     name = "/".join(each for each in (base, part) if each)
     one = store.head(name) if part else None

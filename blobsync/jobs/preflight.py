@@ -13,8 +13,8 @@ from typing import Any
 from blobsync.backends import create_backend
 from blobsync.backends.protocol import Backend, ClusterSummary, Examining, Plan, Surroundings
 from blobsync.base.amounts import count_text
-from blobsync.base.azure_urls import SasToken
 from blobsync.base.check_results import CheckResult, CheckStatus, failed_check
+from blobsync.base.credentials import SasToken
 from blobsync.base.environment import environment
 from blobsync.base.errors import BackendDeniedError, BlobsyncError
 from blobsync.base.process import ProcessRunner, SubprocessRunner

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from blobsync.base.azure_urls import SasToken
+from blobsync.base.credentials import SasToken
 from blobsync.base.errors import ConfigError, CredentialError
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.jobspec.spec import SERVICES, JobSpec, Secrets

@@ -15,13 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any, TypedDict
-from urllib.parse import urlsplit
 
-from blobsync.base.azure_urls import ContainerUrl
-from blobsync.base.errors import CredentialError
 from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.base.redaction import redact
-from blobsync.base.trusted_hosts import host_of
 from blobsync.config.model import AML_PLATFORMS
 from blobsync.local.names import SafeName, safe_name
 
@@ -456,17 +452,6 @@ class LogFile:
     size: int | None
     handle: str
     begins: int = 0
-
-
-def container_url(text: str) -> ContainerUrl:
-    """``https://ACCOUNT.blob.core.windows.net/CONTAINER``, or path style. Raises ``CredentialError`` for anything
-    else: nothing of it may be asked."""
-    endpoint, _, container = text.rstrip("/").rpartition("/")
-    host = host_of(endpoint)
-    if host is None or not container:
-        raise CredentialError(f"{text!a} is not a container URL")
-    account = urlsplit(endpoint).path.strip("/") or host.partition(".")[0]
-    return ContainerUrl(account, container, endpoint)
 
 
 def batchai_settings(spec: JobSpec) -> Mapping[str, Any] | None:

@@ -16,8 +16,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Generic, NewType, TypeVar
 
-from blobsync.base.azure_urls import MAX_NAME_CHARS, reaches_another
 from blobsync.base.errors import UnsafeNameError
+from blobsync.base.locations import MAX_NAME_CHARS, reaches_another
 
 _T = TypeVar("_T")
 

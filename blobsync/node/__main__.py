@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
-from blobsync.base.azure_urls import Secret
+from blobsync.base.credentials import Secret
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.redaction import redact
 from blobsync.jobspec.spec import SETUP_FAILED_EXIT, JobSpec, Secrets

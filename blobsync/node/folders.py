@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from blobsync.base.errors import NothingMatchedError
+from blobsync.base.locations import BlobContainer
 from blobsync.base.process import ProcessRunner, SubprocessRunner
-from blobsync.jobspec.spec import FolderLink, container_url
+from blobsync.jobspec.spec import FolderLink
 from blobsync.local.names import relative_name
 from blobsync.node.job import NodeJob
 from blobsync.node.places import JobPlaces
@@ -32,17 +33,17 @@ def mount_folder(
             f"folder {entry.name} has mode {entry.mode}, and this node has no blobfuse2; use mode download"
         )
     path.mkdir(parents=True, exist_ok=True)
-    container = container_url(entry.container)
+    container = BlobContainer.parse(entry.container)
     env = {
         **job.environ,
         "AZURE_STORAGE_ACCOUNT": container.account,
         "AZURE_STORAGE_BLOB_ENDPOINT": container.endpoint,
-        "AZURE_STORAGE_ACCOUNT_CONTAINER": container.container,
+        "AZURE_STORAGE_ACCOUNT_CONTAINER": container.name,
         "AZURE_STORAGE_AUTH_TYPE": "sas",
         "AZURE_STORAGE_SAS_TOKEN": places.sas(entry.container).reveal(),
     }
     cache = job.beside("cache-" + entry.name.replace("/", "-"))
-    words = [program, "mount", str(path), f"--tmp-path={cache}", f"--container-name={container.container}"]
+    words = [program, "mount", str(path), f"--tmp-path={cache}", f"--container-name={container.name}"]
     words += ["--read-only=true"] if entry.mode == "ro_mount" else []
     words += ["--virtual-directory=true", f"--subdirectory={entry.path}"] if entry.path else []
     words += [f"--file-cache-timeout={entry.cache_seconds}"] if entry.cache_seconds else []

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import blobsync
-from blobsync.base.azure_urls import Secret
+from blobsync.base.credentials import Secret
 from blobsync.base.process import python_module
 from blobsync.base.redaction import redact
 from blobsync.jobspec.containers import wanted_image

@@ -10,8 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, final
 
-from blobsync.base.azure_urls import ContainerUrl, SasToken
+from blobsync.base.credentials import SasToken
 from blobsync.base.errors import AccessDeniedError, BlobNotFoundError, PreconditionFailedError, StorageError
+from blobsync.base.locations import BlobContainer
 from blobsync.store.protocol import (
     ANYTHING,
     BlobInfo,
@@ -32,8 +33,8 @@ class MountedStore:
         self._root = root
 
     @property
-    def container(self) -> ContainerUrl:
-        return ContainerUrl("", self._root.name, f"mounted:{self._root.parent}".rstrip("/"))
+    def container(self) -> BlobContainer:
+        return BlobContainer("", self._root.name, f"mounted:{self._root.parent}".rstrip("/"))
 
     def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:
         """Every file whose path below the folder starts with ``prefix``. Raises ``StorageError``."""

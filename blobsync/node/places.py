@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from blobsync.base.azure_urls import SasToken, Secret
+from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import CredentialError
+from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import register_secret
 from blobsync.base.trusted_hosts import Service, may_get_login
-from blobsync.jobspec.spec import MOUNTED, Secrets, container_url
+from blobsync.jobspec.spec import MOUNTED, Secrets
 from blobsync.node.mounted import MountedStore
 from blobsync.store.azure_identity import TokenProvider, token_provider
 from blobsync.store.ends import RemoteEnd
@@ -75,11 +76,11 @@ class JobPlaces:
 
     def container(self, container: str) -> RestBlobStore:
         """The container itself. Raises ``CredentialError`` as :meth:`blobs` does."""
-        return RestBlobStore(container_url(container), self._connection(container))
+        return RestBlobStore(BlobContainer.parse(container), self._connection(container))
 
     def appendable(self, container: str) -> RestAppendBlobs:
         """The container's blobs that grow at their end."""
-        return RestAppendBlobs(container_url(container), self._connection(container))
+        return RestAppendBlobs(BlobContainer.parse(container), self._connection(container))
 
     def sas(self, container: str) -> SasToken:
         """What opens the container. Raises ``CredentialError``."""
@@ -108,7 +109,7 @@ class JobPlaces:
         by_identity = self._needs_identity(container)
         if container not in self._connections or by_identity != (container in self._by_identity):
             signer: Signer = self._identity_of_node() if by_identity else SasSigner(self.sas(container))
-            url = container_url(container)
+            url = BlobContainer.parse(container)
             self._connections[container] = BlobHttp(
                 url, signer, environ=self._environ, pace=self._pace, outside=by_identity
             )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
-from blobsync.base.azure_urls import BlobUrl
 from blobsync.base.errors import LocalFileError, UsageError
+from blobsync.base.locations import BlobLocation
 from blobsync.config.mapping import Resolution, project_relative, resolve
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.plan.project_context import ProjectContext
@@ -60,11 +60,11 @@ def _every_entry(context: ProjectContext) -> tuple[str, ...]:
 
 def route_of(source: End | None, destination: End | None) -> Route:
     """The route between two ends."""
-    if isinstance(source, Path) and isinstance(destination, BlobUrl):
+    if isinstance(source, Path) and isinstance(destination, BlobLocation):
         return Route.UPLOAD
-    if isinstance(source, BlobUrl) and isinstance(destination, Path):
+    if isinstance(source, BlobLocation) and isinstance(destination, Path):
         return Route.DOWNLOAD
-    if isinstance(source, BlobUrl) and isinstance(destination, BlobUrl):
+    if isinstance(source, BlobLocation) and isinstance(destination, BlobLocation):
         same = source.container.same_service(destination.container)
         return Route.SAME_ACCOUNT if same else Route.CROSS_ACCOUNT
     raise LocalFileError("a transfer has a local end, a remote end, or two remote ones")
@@ -135,7 +135,7 @@ def _legs_of(context: ProjectContext, direction: Direction, path: str, options: 
 def _covered(at: str, inner: Sequence[str], parts: Mapping[str, PlanPart]) -> tuple[str, ...]:
     """Of the paths below the part ``at``, those whose own part leads to another place of a container."""
     outer = parts[at].destination
-    if not isinstance(outer, BlobUrl):
+    if not isinstance(outer, BlobLocation):
         return ()
     lead = f"{at}/" if at else ""
     # What lies in the place of the outer part is seen by the part of its nearest folder only.

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
-from blobsync.base.azure_urls import BlobUrl
 from blobsync.base.errors import NothingMatchedError, UsageError
+from blobsync.base.locations import BlobLocation
 from blobsync.local import names
 from blobsync.local.tree import LinkPolicy, demand_trust, ignores_case, way_to
 from blobsync.plan.decisions import Decisions, check_names, guard_mirror, leave_out
@@ -169,7 +169,7 @@ def _look_for_room(
 
 def _work(chosen: Sequence[Leg], volume: MovingFiles, cores: int, found: _Found) -> Work:
     ends = [end for leg in chosen for end in (leg.part.source, leg.part.destination)]
-    tls = any(isinstance(end, BlobUrl) and end.container.endpoint.startswith("https:") for end in ends)
+    tls = any(isinstance(end, BlobLocation) and end.container.endpoint.startswith("https:") for end in ends)
     round_trip = min(found.round_trips, default=0.0)
     return Work(chosen[0].part.route, volume.files, volume.size, volume.largest, cores, tls, round_trip)
 
@@ -202,18 +202,18 @@ def _check_rights(context: ProjectContext, chosen: Sequence[Leg], options: Trans
     for leg in chosen:
         source, destination = leg.part.source, leg.part.destination
         writing = MIRROR_FOLDER if options.mirror else WRITE_FOLDER
-        if isinstance(source, BlobUrl):
+        if isinstance(source, BlobLocation):
             found += context.connections.check(context.connections.end(source), READ_FOLDER)
-        if isinstance(destination, BlobUrl):
+        if isinstance(destination, BlobLocation):
             found += context.connections.check(context.connections.end(destination), writing)
     return list(dict.fromkeys(found))
 
 
 def _same_blobs(one: End, other: End) -> bool:
-    if not isinstance(one, BlobUrl) or not isinstance(other, BlobUrl):
+    if not isinstance(one, BlobLocation) or not isinstance(other, BlobLocation):
         return False
     same = one.container.same_service(other.container)
-    return same and (one.container.container, one.name) == (other.container.container, other.name)
+    return same and (one.container.name, one.name) == (other.container.name, other.name)
 
 
 def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, listener: Listener, found: _Found) -> None:

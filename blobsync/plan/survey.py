@@ -16,11 +16,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from blobsync.base.azure_urls import reaches_another
 from blobsync.base.background_calls import Ahead
 from blobsync.base.errors import LocalFileError, NothingMatchedError, ShapeConflictError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.base.locations import reaches_another
 from blobsync.base.reasons import Reason
 from blobsync.base.stop_request import NEVER, StopRequest
 from blobsync.local.errors import where_to_look

@@ -17,10 +17,10 @@ from operator import eq
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeAlias, TypeVar, overload
 
-from blobsync.base.azure_urls import BlobUrl
 from blobsync.base.errors import DiskTooSmallError, IncompleteTransferError, MirrorRefusedError
 from blobsync.base.failure_codes import ExitCode, FailureCode
 from blobsync.base.file_states import FileState, RemoteState
+from blobsync.base.locations import BlobLocation
 from blobsync.base.reasons import Reason
 from blobsync.local.sorted_runs import IN_MEMORY, Packing, Row, Spill, Spool
 from blobsync.plan.packed import pack_state, unpack_state
@@ -319,7 +319,7 @@ class IndexKey(NamedTuple):
         return f"{self.path}/{relative}" if self.path and relative else self.path or relative
 
 
-End = Path | BlobUrl
+End = Path | BlobLocation
 _E = TypeVar("_E", covariant=True)
 
 

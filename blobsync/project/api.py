@@ -19,9 +19,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from blobsync.base.azure_urls import BlobUrl, ContainerUrl
 from blobsync.base.environment import environment
 from blobsync.base.errors import BlobsyncError, UsageError
+from blobsync.base.locations import BlobContainer, BlobLocation
 from blobsync.base.stop_request import StopRequest
 from blobsync.config.loader import load_cluster
 from blobsync.config.mapping import Resolution, project_relative, resolve
@@ -426,7 +426,7 @@ class Project:
                 self._stop.check()
                 raise
         ends = [part.destination for part in plan.parts_with(Action.DELETE)]
-        emptied = {end.container for end in ends if isinstance(end, BlobUrl)}
+        emptied = {end.container for end in ends if isinstance(end, BlobLocation)}
         plan = replace(plan, warnings=(*plan.warnings, *map(self.recovery, sorted(emptied))))
         if options.nodes is None:
             return plan
@@ -434,7 +434,7 @@ class Project:
 
         return with_spread(plan, self.cluster, self.environ, copies=copies)
 
-    def recovery(self, container: ContainerUrl) -> str:
+    def recovery(self, container: BlobContainer) -> str:
         """Whether what is deleted from a container can be had back, and how: one sentence."""
         from blobsync.store.connect import recovery_sentence
 

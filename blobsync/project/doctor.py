@@ -14,7 +14,6 @@ from datetime import datetime, timezone
 from blobsync.azcopy.binary import Found, find_azcopy
 from blobsync.azcopy.confine import Landlock
 from blobsync.azcopy.errors import AzcopyError, AzcopyNotFoundError
-from blobsync.base.azure_urls import ContainerUrl
 from blobsync.base.check_results import CheckResult, CheckStatus, failed_check
 from blobsync.base.environment import environment
 from blobsync.base.errors import (
@@ -25,6 +24,7 @@ from blobsync.base.errors import (
     StorageError,
 )
 from blobsync.base.failure_codes import FailureCode
+from blobsync.base.locations import BlobContainer
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.jobs.preflight import examine_jobs
 from blobsync.local.names import new_temporary_name
@@ -148,7 +148,7 @@ def examine_account(
         if account.credential == "identity" and identity is not None:
             looks = [_identity(account, f", {identity()}")]
         yield from (*looks, *reached)
-        yield CheckResult(about, "listing", CheckStatus.OK, f"{account.container.container}/{folder} can be listed")
+        yield CheckResult(about, "listing", CheckStatus.OK, f"{account.container.name}/{folder} can be listed")
         if found is not None:
             yield _reading(about, store, found)
         yield _writing(about, store, folder, account)
@@ -164,7 +164,7 @@ def _connector(environ: Mapping[str, str], use_cli_auth: bool) -> ConnectRest:
 
 def _accounts(cluster: Cluster) -> list[tuple[StorageAccount, str]]:
     """Each container once, with the first blob folder that is used in it."""
-    found: dict[ContainerUrl, tuple[StorageAccount, str]] = {}
+    found: dict[BlobContainer, tuple[StorageAccount, str]] = {}
     for entry in cluster.folders:
         found.setdefault(entry.account.container, (entry.account, entry.path))
     if cluster.code is not None:

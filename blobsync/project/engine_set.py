@@ -8,8 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
-from blobsync.base.azure_urls import BlobUrl, ContainerUrl, SasToken
+from blobsync.base.credentials import SasToken
 from blobsync.base.errors import UsageError
+from blobsync.base.locations import BlobContainer, BlobLocation
 from blobsync.base.stop_request import NEVER, StopRequest
 from blobsync.base.trusted_hosts import TRUSTED_HOSTS_VARIABLE
 from blobsync.config.model import Cluster
@@ -82,7 +83,7 @@ def engine_set(
     copies = [
         (part.source.container, part.destination.container)
         for part in plan.parts
-        if isinstance(part.source, BlobUrl) and isinstance(part.destination, BlobUrl)
+        if isinstance(part.source, BlobLocation) and isinstance(part.destination, BlobLocation)
     ]
 
     def mint(end: RemoteEnd, rights: str) -> SasToken | None:
@@ -148,7 +149,7 @@ def _many_processes(
     from blobsync.store.connect import signer_for
 
     @cache
-    def signer(container: ContainerUrl) -> Signer:
+    def signer(container: BlobContainer) -> Signer:
         account, cli_login = context.connections.account(container), context.cluster.flag("use_cli_auth")
         return signer_for(account, environ=environ, use_cli_auth=cli_login)
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from blobsync.base.azure_urls import BlobUrl
 from blobsync.base.errors import BlobsyncError, TransferCancelledError
 from blobsync.base.failure_codes import ExitCode
+from blobsync.base.locations import BlobLocation
 from blobsync.config.mapping import project_relative
 from blobsync.config.project_root import current_folder, find_project
 from blobsync.local.state_dir import StateDir, open_state_dir
@@ -124,5 +124,5 @@ def upload_receipts(result: TransferResult, connections: Connections, note: Call
     if not result.plan.options.receipt or result.receipt is None:
         return
     for part in result.plan.parts:
-        if isinstance(part.destination, BlobUrl):
+        if isinstance(part.destination, BlobLocation):
             note(f"receipt: {receipts.upload_receipt(result.receipt, connections.end(part.destination))}")

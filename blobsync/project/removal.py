@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from blobsync.base.azure_urls import reaches_another
 from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import NothingMatchedError, ShapeConflictError, UsageError
 from blobsync.base.failure_codes import FailureCode
+from blobsync.base.locations import reaches_another
 from blobsync.base.stop_request import NEVER, StopRequest
 from blobsync.config.mapping import Resolution
 from blobsync.local.index import Index

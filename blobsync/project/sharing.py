@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from blobsync.base.azure_urls import reaches_another
 from blobsync.base.errors import UnsafeNameError, UsageError
+from blobsync.base.locations import reaches_another
 from blobsync.config.mapping import Resolution
 from blobsync.project.browse import list_path, nothing_at
 from blobsync.store.connect import sas_url

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from blobsync.base.azure_urls import BlobUrl
 from blobsync.base.errors import BlobsyncError, SpreadBusyError, UsageError
+from blobsync.base.locations import BlobLocation
 from blobsync.base.plain_json import parse_object
 from blobsync.base.user_data import config_home
 from blobsync.config.model import Cluster
@@ -319,7 +319,7 @@ class Spreading:
     @cached_property
     def _paths(self) -> _Paths:
         destination = self._plan.parts[0].destination
-        if not isinstance(destination, BlobUrl):
+        if not isinstance(destination, BlobLocation):
             # The state folder is this user's own.
             folder = str(self._state.folder("spread") / self._id)
             return _Paths("", folder, folder)
@@ -336,9 +336,9 @@ class Spreading:
 
     def _at(self, path: str) -> SharedStore:
         destination = self._plan.parts[0].destination
-        if not isinstance(destination, BlobUrl):
+        if not isinstance(destination, BlobLocation):
             return FolderStore(Path(path))
-        if not all(isinstance(part.destination, BlobUrl) and part.destination.name for part in self._plan.parts):
+        if not all(isinstance(part.destination, BlobLocation) and part.destination.name for part in self._plan.parts):
             raise UsageError(
                 "--nodes: the destination is a whole container, and the workers need a place beside it",
                 hint="give the folder entry a path in the container, or omit --nodes",
@@ -348,7 +348,7 @@ class Spreading:
     @cached_property
     def _store(self) -> RestBlobStore:
         destination = self._plan.parts[0].destination
-        assert isinstance(destination, BlobUrl)
+        assert isinstance(destination, BlobLocation)
         account = self._context.connections.account(destination.container)
         cli_login = self._context.cluster.flag("use_cli_auth")
         store = connect(account, environ=self._environ, use_cli_auth=cli_login, emit=self._listener.emit)

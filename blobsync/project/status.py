@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from blobsync.base.azure_urls import ContainerUrl
 from blobsync.base.background_calls import Ahead
 from blobsync.base.errors import AccessDeniedError, BlobsyncError, NothingMatchedError
 from blobsync.base.failure_codes import ExitCode
+from blobsync.base.locations import BlobContainer
 from blobsync.base.reasons import Reason
 from blobsync.config.model import StorageAccount
 from blobsync.local.index import PairIndex
@@ -309,6 +309,6 @@ def project_status(
     return ProjectStatus(tuple(found), fresh)
 
 
-def _container(request: Request) -> ContainerUrl:
+def _container(request: Request) -> BlobContainer:
     assert isinstance(request.part.destination, RemoteEnd)
     return request.part.destination.store.container

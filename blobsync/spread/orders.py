@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from blobsync.base.azure_urls import ContainerUrl, SasToken, Secret
+from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import CredentialError, LoginRequiredError, SasExpiredError, SasPermissionError
 from blobsync.base.failure_codes import FailureCode
+from blobsync.base.locations import BlobContainer
 from blobsync.base.plain_json import parse_object
 from blobsync.base.trusted_hosts import TRUSTED_HOSTS_VARIABLE
 from blobsync.local.state_dir import StateDir
@@ -42,7 +43,7 @@ class LocalOrders:
 class RemoteOrders:
     """A folder of a container. ``credential`` is ``key``, ``sas`` or ``token``; tokens are requested when needed."""
 
-    container: ContainerUrl
+    container: BlobContainer
     name: str
     credential: str
     secret: Secret | None = None
@@ -64,7 +65,7 @@ class WorkerOrders:
     state: StateDir | None = None
 
 
-def remote_orders(container: ContainerUrl, name: str, signer: Signer) -> RemoteOrders:
+def remote_orders(container: BlobContainer, name: str, signer: Signer) -> RemoteOrders:
     """The orders with which a worker can sign as ``signer`` does."""
     if isinstance(signer, SharedKeySigner):
         return RemoteOrders(container, name, "key", signer.key)
@@ -114,7 +115,7 @@ def _end_values(end: EndOrders) -> dict[str, Any]:
     place = end.container
     secret = end.secret.reveal() if end.secret else None
     return {
-        "container": [place.account, place.container, place.endpoint],
+        "container": [place.account, place.name, place.endpoint],
         "name": end.name,
         "credential": end.credential,
         "secret": secret,
@@ -138,7 +139,7 @@ def _end_of(values: Mapping[str, Any]) -> EndOrders:
     if "root" in values:
         return LocalOrders(Path(values["root"]), tuple(map(Path, values["boundary"])))
     secret = Secret(values["secret"]) if values["secret"] is not None else None
-    return RemoteOrders(ContainerUrl(*values["container"]), values["name"], values["credential"], secret)
+    return RemoteOrders(BlobContainer(*values["container"]), values["name"], values["credential"], secret)
 
 
 @dataclass(frozen=True, slots=True)

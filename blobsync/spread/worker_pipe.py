@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from blobsync.base.azure_urls import ContainerUrl, SasToken, Secret
+from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.environment import environment
 from blobsync.base.errors import CredentialError, ProcessError
+from blobsync.base.locations import BlobContainer
 from blobsync.base.process import ProcessRunner, RunningProcess, python_module
 from blobsync.base.redaction import redact
 from blobsync.local.state_dir import StateDir
@@ -34,7 +35,7 @@ class Credentials(NamedTuple):
     """The sources of the workers' credentials: the signer of requests to a container, and the SAS to read a copy's
     source with. ``environ`` is read for proxies and CA bundles."""
 
-    signer: Callable[[ContainerUrl], Signer]
+    signer: Callable[[BlobContainer], Signer]
     source_sas: Callable[[RemoteEnd], SasToken | None]
     environ: Mapping[str, str]
 

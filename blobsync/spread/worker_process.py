@@ -16,8 +16,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
-from blobsync.base.azure_urls import SasToken, Secret
 from blobsync.base.connection_events import Connected, Disconnected
+from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.failure_codes import ExitCode
 from blobsync.base.plain_json import parse_object
 from blobsync.direct.engine import DirectEngine

@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 
-from blobsync.base.azure_urls import BlobUrl, ContainerUrl, SasToken, Secret
 from blobsync.base.connection_events import ConnectionEvent
+from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.environment import environment
 from blobsync.base.errors import CredentialError
+from blobsync.base.locations import BlobContainer, BlobLocation
 from blobsync.base.trusted_hosts import (
     Service,
     host_of,
@@ -207,7 +208,7 @@ def mint_sas(
 
 def sas_url(
     account: StorageAccount,
-    target: BlobUrl,
+    target: BlobLocation,
     rights: str,
     seconds: int,
     *,
@@ -273,7 +274,7 @@ def recovery_sentence(store: BlobStore) -> str:
 
 def _mint(
     account: StorageAccount,
-    target: ContainerUrl | BlobUrl,
+    target: BlobContainer | BlobLocation,
     rights: str,
     seconds: int,
     *,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from blobsync.base.azure_urls import BlobUrl, ContainerUrl
 from blobsync.base.errors import PlanFileError
+from blobsync.base.locations import BlobContainer, BlobLocation
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.store.ends import RemoteEnd
 from blobsync.store.protocol import BlobStore
@@ -25,14 +25,14 @@ class Connections:
     def __init__(self, clusters: Sequence[Cluster], connect: Connect, check_rights: CheckRights = _no_check) -> None:
         self._connect = connect
         self._check_rights = check_rights
-        self._stores: dict[ContainerUrl, BlobStore] = {}
-        self._accounts: dict[ContainerUrl, StorageAccount] = {}
+        self._stores: dict[BlobContainer, BlobStore] = {}
+        self._accounts: dict[BlobContainer, StorageAccount] = {}
         for cluster in clusters:
             code = [cluster.code.account] if cluster.code else []
             for account in [*(entry.account for entry in cluster.folders), *code]:
                 self._accounts.setdefault(account.container, account)
 
-    def account(self, container: ContainerUrl) -> StorageAccount:
+    def account(self, container: BlobContainer) -> StorageAccount:
         """The account file behind a container URL; ``PlanFileError`` when no cluster in use has it."""
         found = self._accounts.get(container)
         if found is None:
@@ -42,7 +42,7 @@ class Connections:
             )
         return found
 
-    def store(self, container: ContainerUrl) -> BlobStore:
+    def store(self, container: BlobContainer) -> BlobStore:
         """The store of a container."""
         if container not in self._stores:
             self._stores[container] = self._connect(self.account(container))
@@ -55,7 +55,7 @@ class Connections:
         """
         return self._check_rights(self.account(end.store.container), needs)
 
-    def end(self, url: BlobUrl) -> RemoteEnd:
+    def end(self, url: BlobLocation) -> RemoteEnd:
         """A blob or folder with its store."""
         return RemoteEnd(self.store(url.container), url.name)
 

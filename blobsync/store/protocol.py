@@ -20,8 +20,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
-from blobsync.base.azure_urls import ContainerUrl, SasToken
+from blobsync.base.credentials import SasToken
 from blobsync.base.errors import BlobsyncError
+from blobsync.base.locations import BlobContainer
 
 # The version of the scheme is part of it: blocks of another scheme are not ours.
 _TAG = b"bsc1"
@@ -225,7 +226,7 @@ class BlobStore(BlobSource, Protocol):
     """One container and a credential for it."""
 
     @property
-    def container(self) -> ContainerUrl: ...
+    def container(self) -> BlobContainer: ...
 
     def close(self) -> None:
         """Close idle connections; requests that wait for a retry fail."""

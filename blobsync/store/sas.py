@@ -17,8 +17,9 @@ from datetime import datetime, timedelta, timezone
 from typing import TypeAlias
 from urllib.parse import quote
 
-from blobsync.base.azure_urls import BlobUrl, ContainerUrl, SasToken, Secret
+from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import CredentialError, SasExpiredError, SasPermissionError
+from blobsync.base.locations import BlobContainer, BlobLocation
 from blobsync.store.sas_rights import WARN_BEFORE, known_rights, ordered_rights, rights_in_words
 
 # The version that a SAS is made for also decides by which rules the service reads it. User delegation
@@ -27,7 +28,7 @@ SAS_VERSION = "2023-11-03"
 
 _ASK_ANEW = "put a new sas_token in the storage account file"
 
-Target: TypeAlias = "ContainerUrl | BlobUrl"
+Target: TypeAlias = "BlobContainer | BlobLocation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +59,16 @@ def sign_sas(
     is https the token is valid for https only. Only accounts with a hierarchical namespace have directories:
     https://learn.microsoft.com/rest/api/storageservices/create-service-sas#specify-the-directory-depth
     """
-    container = target if isinstance(target, ContainerUrl) else target.container
+    container = target if isinstance(target, BlobContainer) else target.container
     fields = {
         "sp": ordered_rights(rights),
         "se": _iso(expires),
         "spr": "https" if container.endpoint.startswith("https:") else "",
         "sv": SAS_VERSION,
-        "sr": "c" if isinstance(target, ContainerUrl) else "d" if folder else "b",
+        "sr": "c" if isinstance(target, BlobContainer) else "d" if folder else "b",
     }
-    if isinstance(target, BlobUrl) and folder:
-        target = BlobUrl(container, target.name.strip("/"))
+    if isinstance(target, BlobLocation) and folder:
+        target = BlobLocation(container, target.name.strip("/"))
         fields["sdd"] = str(len(target.name.split("/")))
     if isinstance(key, DelegationKey):
         fields |= {
@@ -101,9 +102,9 @@ def sign_share_sas(share: str, rights: str, *, key: Secret, expires: datetime, h
 
 def sas_string_to_sign(target: Target, fields: dict[str, str], *, delegated: bool) -> str:
     """The text that is signed; ``fields`` are the query parameters of the token, unencoded."""
-    container = target if isinstance(target, ContainerUrl) else target.container
-    resource = f"/blob/{container.account}/{container.container}"
-    if isinstance(target, BlobUrl):
+    container = target if isinstance(target, BlobContainer) else target.container
+    resource = f"/blob/{container.account}/{container.name}"
+    if isinstance(target, BlobLocation):
         resource += f"/{target.name}"
     issuer = ("skoid", "sktid", "skt", "ske", "sks", "skv", "saoid", "suoid", "scid") if delegated else ("si",)
     tail = ("sip", "spr", "sv", "sr", "snapshot", "ses", "rscc", "rscd", "rsce", "rscl", "rsct")
@@ -134,7 +135,7 @@ def remaining(token: SasToken, now: datetime) -> timedelta | None:
 
 
 def check_token(
-    token: SasToken, container: ContainerUrl, needs: str, *, now: datetime, seconds: int = 0
+    token: SasToken, container: BlobContainer, needs: str, *, now: datetime, seconds: int = 0
 ) -> tuple[str, ...]:
     """Look for everything that can be seen from the token alone, before anything starts.
 
@@ -166,7 +167,7 @@ def check_token(
     return tuple(warnings)
 
 
-def _check_times(token: SasToken, container: ContainerUrl, now: datetime) -> None:
+def _check_times(token: SasToken, container: BlobContainer, now: datetime) -> None:
     ends, begins = token.expires_at, token.starts_at
     if ends is None and token.field("se"):
         raise CredentialError(f"the SAS for {container} has an invalid expiry: se={token.field('se')}", hint=_ASK_ANEW)
@@ -183,7 +184,7 @@ def _check_times(token: SasToken, container: ContainerUrl, now: datetime) -> Non
         )
 
 
-def _check_scope(token: SasToken, container: ContainerUrl, needs: str) -> None:
+def _check_scope(token: SasToken, container: BlobContainer, needs: str) -> None:
     if token.field("spr") == "https" and container.endpoint.startswith("http:"):
         raise CredentialError(f"the SAS for {container} is for https only", hint="use an https blob_endpoint")
     types = token.field("srt")

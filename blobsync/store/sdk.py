@@ -27,8 +27,9 @@ from azure.core.pipeline.transport import HttpRequest, HttpResponse, HttpTranspo
 from azure.core.utils import case_insensitive_dict
 from azure.storage.blob import BlobServiceClient
 
-from blobsync.base.azure_urls import ContainerUrl, Secret
+from blobsync.base.credentials import Secret
 from blobsync.base.errors import StorageError
+from blobsync.base.locations import BlobContainer
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
 from blobsync.store.rest.errors import Answer, translate
 from blobsync.store.rest.http import API_VERSION, BlobHttp, Reply
@@ -59,7 +60,7 @@ _SILENT.disabled = True
 class SdkContainer:
     """One container through the SDK, over the connections of ``http`` and with the credential that signs there."""
 
-    def __init__(self, container: ContainerUrl, http: BlobHttp) -> None:
+    def __init__(self, container: BlobContainer, http: BlobHttp) -> None:
         self._container = container
         self._http = http
         options: dict[str, Any] = {
@@ -76,7 +77,7 @@ class SdkContainer:
         """Create Container; False where there was one already."""
         try:
             with self._understood("create", "answer"):
-                self._service.get_container_client(self._container.container).create_container()
+                self._service.get_container_client(self._container.name).create_container()
         except StorageError as error:
             if error.service_code == "ContainerAlreadyExists":
                 return False
@@ -130,7 +131,7 @@ class SdkContainer:
         doomed = [
             {"name": name, "etag": f'"{etag}"', "delete_snapshots": "include"} if etag else name for name, etag in blobs
         ]
-        client = self._service.get_container_client(self._container.container)
+        client = self._service.get_container_client(self._container.name)
         try:
             parts = client.delete_blobs(*doomed, delete_snapshots="include", raise_on_any_failure=False)
             statuses = [part.status_code for part in parts]

@@ -17,7 +17,7 @@ from azure.core import MatchConditions
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 from azure.storage.blob import BlobBlock, BlobPrefix, BlobType, ContainerClient, ContentSettings, StandardBlobTier
 
-from blobsync.base.azure_urls import ContainerUrl, SasToken
+from blobsync.base.credentials import SasToken
 from blobsync.base.errors import (
     BlobNotFoundError,
     ChecksumError,
@@ -26,6 +26,7 @@ from blobsync.base.errors import (
     PreconditionFailedError,
     StorageError,
 )
+from blobsync.base.locations import BlobContainer
 from blobsync.store.protocol import (
     ANYTHING,
     BlobInfo,
@@ -45,12 +46,12 @@ _NO_PROPERTIES = BlobProperties()
 class SdkBlobStore:
     """One container through azure-storage-blob."""
 
-    def __init__(self, container: ContainerUrl, key: str) -> None:
+    def __init__(self, container: BlobContainer, key: str) -> None:
         self._container = container
-        self._client = ContainerClient(container.endpoint, container.container, credential=key)
+        self._client = ContainerClient(container.endpoint, container.name, credential=key)
 
     @property
-    def container(self) -> ContainerUrl:
+    def container(self) -> BlobContainer:
         return self._container
 
     def orders(self) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 from azure.storage.blob import BlobClient
 
-from blobsync.base.azure_urls import ContainerUrl, SasToken
+from blobsync.base.credentials import SasToken
 from blobsync.base.errors import PreconditionFailedError
+from blobsync.base.locations import BlobContainer
 from blobsync.config.model import StorageAccount
 from blobsync.store.connect import signer_for
 from blobsync.store.rest.append import RestAppendBlobs
@@ -68,7 +69,7 @@ def grown(size: int) -> list[Step]:
 @pytest.mark.parametrize(("size", "ours"), [(4, True), (9, False)])
 def test_a_block_whose_answer_got_lost_is_not_written_twice(size: int, ours: bool) -> None:
     with scripted(grown(size)) as script:
-        container = ContainerUrl("acct", "box", script.url)
+        container = BlobContainer("acct", "box", script.url)
         retry = RetryPolicy(base=0.01)
         environ = {"BLOBSYNC_TRANSPORT": "urllib3"}
         http = BlobHttp(container, SasSigner(SasToken.parse("sig=abc")), environ=environ, retry=retry)

@@ -19,7 +19,7 @@ from azure.storage.blob import ContainerClient, ContainerSasPermissions, Content
 
 from blobsync.azcopy.driver import AzcopyEngine, SasForEnd
 from blobsync.azcopy.workspace import prune_workspaces
-from blobsync.base.azure_urls import SasToken, Secret
+from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner
 from blobsync.config.model import StorageAccount
@@ -420,7 +420,7 @@ _CHILD = """
     from blobsync.azcopy.driver import AzcopyEngine
     from blobsync.config.model import StorageAccount
     from blobsync.store.connect import connect, mint_sas
-    from blobsync.base.azure_urls import Secret
+    from blobsync.base.locations import Secret
     from tests.fakes.tasks import capped, download, moved_by
     from dataclasses import replace
     endpoint, key, container, azcopy, folder = sys.argv[1:]

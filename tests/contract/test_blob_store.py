@@ -16,7 +16,7 @@ from dataclasses import replace
 import pytest
 from azure.storage.blob import ContainerClient
 
-from blobsync.base.azure_urls import SasToken, Secret
+from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import (
     AccessDeniedError,
     BlobNotFoundError,

@@ -13,8 +13,8 @@ import pytest
 from blobsync.azcopy.binary import Found
 from blobsync.azcopy.confine import Landlock
 from blobsync.azcopy.errors import AzcopyError, AzcopyNotFoundError, AzcopyVersionError
-from blobsync.base.azure_urls import SasToken, Secret
 from blobsync.base.check_results import CheckResult, CheckStatus
+from blobsync.base.credentials import SasToken, Secret
 from blobsync.config.model import Cluster, CodeEntry, FolderEntry, StorageAccount
 from blobsync.project.doctor import examine, examine_account
 from blobsync.store.connect import connect, mint_sas

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.azure_urls import SasToken, Secret
 from blobsync.base.check_results import CheckResult, CheckStatus
+from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import BlobsyncError, CredentialError
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.project.api import Project

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from azure.storage.blob import ContainerClient
 
-from blobsync.base.azure_urls import Secret
+from blobsync.base.credentials import Secret
 from blobsync.base.errors import StorageError
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.config.model import StorageAccount

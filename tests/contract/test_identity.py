@@ -13,8 +13,9 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from blobsync.base.azure_urls import ContainerUrl, SasToken, Secret
+from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import AccessDeniedError, StorageUnreachableError
+from blobsync.base.locations import BlobContainer
 from blobsync.emulator import new_key
 from blobsync.store import sas
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
@@ -36,15 +37,15 @@ def server(azurite: Azurite) -> Iterator[TlsAzurite]:
 
 
 @pytest.fixture(scope="module")
-def box(server: TlsAzurite) -> ContainerUrl:
-    container = ContainerUrl("one", "box", f"{server.url}/one")
+def box(server: TlsAzurite) -> BlobContainer:
+    container = BlobContainer("one", "box", f"{server.url}/one")
     http = BlobHttp(container, SharedKeySigner("one", KEY), environ={"SSL_CERT_FILE": str(server.certificate)})
     made = http.send("PUT", http.root, {"restype": "container"}, {}, b"")
     assert made.status == 201
     return container
 
 
-def connected(server: TlsAzurite, box: ContainerUrl, signer: Signer) -> RestBlobStore:
+def connected(server: TlsAzurite, box: BlobContainer, signer: Signer) -> RestBlobStore:
     environ = {"SSL_CERT_FILE": str(server.certificate)}
     return RestBlobStore(box, BlobHttp(box, signer, environ=environ, retry=RetryPolicy(2, 0.01)))
 
@@ -57,7 +58,7 @@ def put(store: RestBlobStore, name: str) -> None:
     store.put(name, b"hello", md5=hashlib.md5(b"hello").digest())
 
 
-def test_a_token_reads_writes_lists_and_deletes(server: TlsAzurite, box: ContainerUrl) -> None:
+def test_a_token_reads_writes_lists_and_deletes(server: TlsAzurite, box: BlobContainer) -> None:
     with connected(server, box, bearer()) as store:
         put(store, "t/a é")
         assert [blob.name for blob in store.list_blobs("t/")] == ["t/a é"]
@@ -66,7 +67,7 @@ def test_a_token_reads_writes_lists_and_deletes(server: TlsAzurite, box: Contain
         assert store.delete_many(["t/a é"]) == {} and store.head("t/a é") is None
 
 
-def test_a_token_deletes_in_batches(server: TlsAzurite, box: ContainerUrl) -> None:
+def test_a_token_deletes_in_batches(server: TlsAzurite, box: BlobContainer) -> None:
     with connected(server, box, bearer()) as store:
         for name in ("t/a é", "t/.."):
             put(store, name)
@@ -76,20 +77,20 @@ def test_a_token_deletes_in_batches(server: TlsAzurite, box: ContainerUrl) -> No
         assert list(store.list_blobs("t/")) == []
 
 
-def test_a_token_that_ended_is_refused(server: TlsAzurite, box: ContainerUrl) -> None:
+def test_a_token_that_ended_is_refused(server: TlsAzurite, box: BlobContainer) -> None:
     with connected(server, box, bearer(seconds=-10)) as store, pytest.raises(AccessDeniedError):
         list(store.list_blobs())
 
 
 @pytest.fixture
-def delegated(server: TlsAzurite, box: ContainerUrl) -> sas.DelegationKey:
+def delegated(server: TlsAzurite, box: BlobContainer) -> sas.DelegationKey:
     now = datetime.now(timezone.utc)
     with connected(server, box, bearer()) as store:
         return store.user_delegation_key(now, now + timedelta(hours=1))
 
 
 def test_a_delegated_sas_opens_the_container_for_its_rights(
-    server: TlsAzurite, box: ContainerUrl, delegated: sas.DelegationKey
+    server: TlsAzurite, box: BlobContainer, delegated: sas.DelegationKey
 ) -> None:
     token = sas.sign_sas(box, "rwl", key=delegated, expires=datetime.now(timezone.utc) + timedelta(minutes=30))
     assert sas.kind(token) == "user delegation SAS" and token.field("spr") == "https"
@@ -101,7 +102,7 @@ def test_a_delegated_sas_opens_the_container_for_its_rights(
 
 
 def test_a_delegated_sas_of_one_blob_opens_no_other(
-    server: TlsAzurite, box: ContainerUrl, delegated: sas.DelegationKey
+    server: TlsAzurite, box: BlobContainer, delegated: sas.DelegationKey
 ) -> None:
     with connected(server, box, bearer()) as store:
         put(store, "one é#")
@@ -116,7 +117,7 @@ def test_a_delegated_sas_of_one_blob_opens_no_other(
 
 
 def test_a_changed_delegated_sas_is_refused(
-    server: TlsAzurite, box: ContainerUrl, delegated: sas.DelegationKey
+    server: TlsAzurite, box: BlobContainer, delegated: sas.DelegationKey
 ) -> None:
     token = sas.sign_sas(box, "rl", key=delegated, expires=datetime.now(timezone.utc) + timedelta(minutes=30))
     wider = SasToken.parse(token.reveal().replace("sp=rl", "sp=rwdl"))
@@ -124,7 +125,7 @@ def test_a_changed_delegated_sas_is_refused(
         list(store.list_blobs())
 
 
-def test_a_certificate_that_nobody_signed_is_refused_at_once(box: ContainerUrl) -> None:
+def test_a_certificate_that_nobody_signed_is_refused_at_once(box: BlobContainer) -> None:
     store = RestBlobStore(box, BlobHttp(box, SharedKeySigner("one", KEY), environ={}))
     with pytest.raises(StorageUnreachableError) as caught:
         store.head("a")
@@ -132,13 +133,13 @@ def test_a_certificate_that_nobody_signed_is_refused_at_once(box: ContainerUrl) 
     assert "SSL_CERT_FILE" in str(caught.value.hint)
 
 
-def test_plain_http_to_a_tls_port_and_the_reverse(azurite: Azurite, box: ContainerUrl) -> None:
+def test_plain_http_to_a_tls_port_and_the_reverse(azurite: Azurite, box: BlobContainer) -> None:
     quick = RetryPolicy(2, 0.01)
-    wrong = ContainerUrl("one", "box", azurite.endpoint("one").replace("http:", "https:"))
+    wrong = BlobContainer("one", "box", azurite.endpoint("one").replace("http:", "https:"))
     with pytest.raises(StorageUnreachableError, match="the TLS connection to") as caught:
         RestBlobStore(wrong, BlobHttp(wrong, SharedKeySigner("one", KEY), environ={}, retry=quick)).head("a")
     assert caught.value.hint == "check that blob_endpoint is an https endpoint"
-    plain = ContainerUrl("one", "box", box.endpoint.replace("https:", "http:"))
+    plain = BlobContainer("one", "box", box.endpoint.replace("https:", "http:"))
     with pytest.raises(StorageUnreachableError, match="the connection to"):
         RestBlobStore(plain, BlobHttp(plain, SharedKeySigner("one", KEY), environ={}, retry=quick)).head("a")
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.azure_urls import ContainerUrl, Secret
+from blobsync.base.credentials import Secret
 from blobsync.base.errors import LoginRequiredError
+from blobsync.base.locations import BlobContainer
 from blobsync.base.process import RunningProcess, SubprocessRunner
 from blobsync.base.stop_request import StopRequest
 from blobsync.config.model import StorageAccount
@@ -86,9 +87,9 @@ def _no_copies(_: object) -> None:
 
 
 def _credentials(azurite: Azurite) -> Credentials:
-    def signer(container: ContainerUrl) -> Signer:
+    def signer(container: BlobContainer) -> Signer:
         key = Secret(azurite.keys[container.account])
-        file = StorageAccount("t.yaml", container.account, container.container, container.endpoint, account_key=key)
+        file = StorageAccount("t.yaml", container.account, container.name, container.endpoint, account_key=key)
         return signer_for(file)
 
     return Credentials(signer, _no_copies, {})

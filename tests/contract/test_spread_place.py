@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.emulator import ACCOUNT, KEY
 from benchmarks.fast_server import fast_server
-from blobsync.base.azure_urls import Secret
+from blobsync.base.credentials import Secret
 from blobsync.base.errors import SpreadBusyError, StorageUnreachableError
 from blobsync.config.model import StorageAccount
 from blobsync.spread.coordinator_lock import CoordinatorLock, OwnerLock
@@ -36,7 +36,7 @@ def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
         if request.param == "container":
             azurite: Azurite = request.getfixturevalue("azurite")
             url = azurite_containers(azurite)[0].container
-            account, container, endpoint, key = url.account, url.container, url.endpoint, azurite.keys[url.account]
+            account, container, endpoint, key = url.account, url.name, url.endpoint, azurite.keys[url.account]
         else:
             server = held.enter_context(fast_server(tools=TOOLS))
             account, container, key = ACCOUNT, server.new_container(), KEY

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from azure.storage.blob._generated.models import BlobHTTPHeaders, BlockLookupList
 
-from blobsync.base.azure_urls import Secret
+from blobsync.base.credentials import Secret
 from blobsync.base.file_states import LocalState
 from blobsync.config.model import StorageAccount
 from blobsync.direct.engine import DirectEngine

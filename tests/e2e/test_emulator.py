@@ -19,7 +19,7 @@ import pytest
 from azure.core.exceptions import HttpResponseError
 from azure.storage.blob import BlobServiceClient
 
-from blobsync.base.azure_urls import Secret
+from blobsync.base.credentials import Secret
 from blobsync.base.errors import EmulatorError
 from blobsync.base.process import SubprocessRunner
 from blobsync.config.model import EMULATOR_ACCOUNT

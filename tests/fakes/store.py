@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
-from blobsync.base.azure_urls import ContainerUrl, SasToken
+from blobsync.base.credentials import SasToken
 from blobsync.base.errors import (
     BlobNotFoundError,
     BlobsyncError,
@@ -20,6 +20,7 @@ from blobsync.base.errors import (
     SourceChangedError,
     StorageError,
 )
+from blobsync.base.locations import BlobContainer
 from blobsync.store.protocol import (
     ANYTHING,
     BlobInfo,
@@ -102,7 +103,7 @@ class MemoryStore:
     """
 
     def __init__(self, container: str = "data", others: Mapping[str, MemoryStore] | None = None) -> None:
-        self.container_url = ContainerUrl("fake", container, "http://127.0.0.1:1/fake")
+        self.container_url = BlobContainer("fake", container, "http://127.0.0.1:1/fake")
         self.blobs: dict[str, StoredBlob] = {}
         self.blocks: dict[str, dict[str, bytes]] = {}
         self.requests: list[Request] = []
@@ -139,7 +140,7 @@ class MemoryStore:
     # -- storage.BlobStore --------------------------------------------------------------------------------
 
     @property
-    def container(self) -> ContainerUrl:
+    def container(self) -> BlobContainer:
         return self.container_url
 
     def close(self) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from blobsync.azcopy.messages import FatalError, Info, parse_line
 from blobsync.azcopy.reasons import LogReader, explain, reason_in
-from blobsync.base.azure_urls import ContainerUrl, SasToken
+from blobsync.base.credentials import SasToken
 from blobsync.base.errors import BlobsyncError
+from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import redact, redact_answer
 from blobsync.plan.transfer_plan import Route
 from blobsync.store.protocol import BlobProperties
@@ -24,7 +25,7 @@ from blobsync.store.sas import DelegationKey, check_token, kind, remaining, sign
 from blobsync.store.sdk import SdkContainer
 from tests.soak.target import Target, ignoring, text
 
-BOX = ContainerUrl("acct", "box", "https://acct.blob.core.windows.net")
+BOX = BlobContainer("acct", "box", "https://acct.blob.core.windows.net")
 NOW = datetime(2026, 11, 20, tzinfo=timezone.utc)
 _SAS = "sv=2023-11-03&sp=racwdl&sr=c&se=2099-01-01T00%3A00%3A00Z&sig=c2VudGluZWw%3D"
 _DATA = Path(__file__).resolve().parents[1] / "data" / "transcripts"

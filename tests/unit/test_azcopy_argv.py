@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from blobsync.azcopy.argv import AzcopyTuning, child_environment, copy_command, download_command, tuning, upload_command
-from blobsync.base.azure_urls import BlobUrl, ContainerUrl, SasToken
+from blobsync.base.credentials import SasToken
+from blobsync.base.locations import BlobContainer, BlobLocation
 
 SAS = SasToken.parse("sv=2024-11-04&sp=w&sig=SENTINEL")
 OTHER = SasToken.parse("sp=rw&sig=OTHERSENTINEL")
-CONTAINER = ContainerUrl("acc", "data", "https://acc.blob.core.windows.net")
+CONTAINER = BlobContainer("acc", "data", "https://acc.blob.core.windows.net")
 HOW = AzcopyTuning(connections=32, block_mb=8.0)
 BINARY = Path("/bin/azcopy")
 
@@ -28,7 +29,7 @@ COMMON = (
 )
 
 
-def blob(name: str) -> BlobUrl:
+def blob(name: str) -> BlobLocation:
     return CONTAINER.blob(name)
 
 
@@ -123,7 +124,7 @@ def test_copy_without_the_right_to_ask_for_tiers() -> None:
 
 
 def test_an_emulators_url() -> None:
-    url = ContainerUrl("acc", "data", "http://127.0.0.1:10000/acc").blob("x")
+    url = BlobContainer("acc", "data", "http://127.0.0.1:10000/acc").blob("x")
     command = upload_command(BINARY, Path("/l"), url, SAS, HOW)
     assert command.argv[3] == "http://127.0.0.1:10000/acc/data/x/?sv=2024-11-04&sp=w&sig=SENTINEL"
 

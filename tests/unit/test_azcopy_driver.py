@@ -12,7 +12,7 @@ import pytest
 
 from blobsync.azcopy.driver import AzcopyEngine
 from blobsync.azcopy.errors import AzcopyNotFoundError
-from blobsync.base.azure_urls import SasToken
+from blobsync.base.credentials import SasToken
 from blobsync.base.errors import ProcessError
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.process import RunningProcess

@@ -11,7 +11,7 @@ from blobsync.azcopy.job import AzcopyJobOutcome
 from blobsync.azcopy.messages import FailedTransfer
 from blobsync.azcopy.reasons import ErrorDetails, LogReader
 from blobsync.azcopy.verdict import LogFollower, Verdict
-from blobsync.base.azure_urls import SasToken
+from blobsync.base.credentials import SasToken
 from blobsync.base.errors import BlobsyncError, StorageError
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.plan.transfer_plan import Route

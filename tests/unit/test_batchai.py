@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from blobsync.base.azure_urls import Secret
+from blobsync.base.credentials import Secret
 from blobsync.base.errors import BlobsyncError, ConfigError
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.jobs.batchai.files import convert_batchai

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from blobsync.base.azure_urls import Secret
+from blobsync.base.credentials import Secret
 from blobsync.base.errors import ConfigError
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.jobs.batchai.job_file import read_job_file

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from azure.storage.blob._shared.authentication import SharedKeyCredentialPolicy
 
-from blobsync.base.azure_urls import SasToken, Secret
+from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import CredentialError
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, encode_query, shared_key_string_to_sign
 

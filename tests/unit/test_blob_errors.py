@@ -4,7 +4,6 @@ from email.utils import formatdate
 
 import pytest
 
-from blobsync.base.azure_urls import ContainerUrl
 from blobsync.base.errors import (
     AccessDeniedError,
     BlobNotFoundError,
@@ -17,9 +16,10 @@ from blobsync.base.errors import (
     StorageError,
     ThrottledError,
 )
+from blobsync.base.locations import BlobContainer
 from blobsync.store.rest.errors import Answer, describe_skew, skew_seconds, translate
 
-BOX = ContainerUrl("acct", "box", "https://acct.blob.core.windows.net")
+BOX = BlobContainer("acct", "box", "https://acct.blob.core.windows.net")
 NOW = 1_795_155_180.0
 
 
@@ -71,7 +71,7 @@ def test_codes(given: Answer, kind: type[BlobsyncError], says: str) -> None:
 
 def test_an_emulator_that_refuses_a_head_refuses_the_credential() -> None:
     refused = Answer(403, {"x-ms-error-code": "AuthorizationFailure"})
-    here = ContainerUrl("acct", "box", "http://127.0.0.1:1/acct")
+    here = BlobContainer("acct", "box", "http://127.0.0.1:1/acct")
     assert "a wrong key" in str(translate(refused, "read", here, "d/a", now=NOW))
     assert "does not allow this machine" in str(translate(refused, "read", BOX, "d/a", now=NOW))
 

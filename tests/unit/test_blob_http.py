@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from blobsync.base.azure_urls import ContainerUrl, SasToken, Secret
 from blobsync.base.connection_events import WHYS, Connected, Disconnected
+from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import (
     AccessDeniedError,
     BlobNotFoundError,
@@ -30,6 +30,7 @@ from blobsync.base.errors import (
     UsageError,
 )
 from blobsync.base.failure_codes import FailureCode
+from blobsync.base.locations import BlobContainer
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.plan.events import Event
 from blobsync.store.protocol import BlobInfo, BlobProperties, GetOrder, Orders, Precondition, PutOrder
@@ -66,7 +67,7 @@ def transport(request: pytest.FixtureRequest) -> str:
 class Driven:
     """A store whose requests go the way that the test is for."""
 
-    def __init__(self, container: ContainerUrl, http: BlobHttp) -> None:
+    def __init__(self, container: BlobContainer, http: BlobHttp) -> None:
         self._http = http
         self._steps = BlobSteps(container, http)
         self._real = RestBlobStore(container, http)
@@ -111,7 +112,7 @@ def md5(body: bytes) -> bytes:
 
 
 def store(script: Script, *, signer: SasSigner | SharedKeySigner | BearerSigner | None = None) -> Driven:
-    container = ContainerUrl("acct", "box", script.url)
+    container = BlobContainer("acct", "box", script.url)
     http = BlobHttp(container, signer or SasSigner(SAS), environ=CHOSEN, retry=QUICK, timeouts=Timeouts(2.0, 0.5))
     return Driven(container, http)
 
@@ -217,7 +218,7 @@ def test_a_connection_that_was_closed_without_a_word_after_its_answer_is_replace
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         serving = threading.Thread(target=serve)
         serving.start()
-        container = ContainerUrl("acct", "box", f"http://127.0.0.1:{server.getsockname()[1]}/acct")
+        container = BlobContainer("acct", "box", f"http://127.0.0.1:{server.getsockname()[1]}/acct")
         http = BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=QUICK, timeouts=Timeouts(2.0, 2.0))
         found = [Driven(container, http).head(name) for name in "ab"]
         serving.join(5)
@@ -237,7 +238,7 @@ PATIENT = RetryPolicy(tries=4, base=0.001, longest=0.002, offline=0.001, outage=
 
 
 def patient(script: Script, heard: list[Event], retry: RetryPolicy = PATIENT) -> Driven:
-    container = ContainerUrl("acct", "box", script.url)
+    container = BlobContainer("acct", "box", script.url)
     http = BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=retry, emit=heard.append)
     return Driven(container, http)
 
@@ -279,7 +280,7 @@ def test_a_request_that_fails_while_others_are_answered_is_given_up_as_ever() ->
     # libcurl sends a request again by itself if a connection that it had kept is gone.
     steps = [blob(b"0123456789"), *[Step(reset=True), Step(reset=True), blob(b"0123456789")] * 9]
     with scripted(steps) as script:
-        container = ContainerUrl("acct", "box", script.url)
+        container = BlobContainer("acct", "box", script.url)
         http = BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=PATIENT, emit=heard.append)
         asked = BlobSteps(container, http)
         http.run(asked.head("a"))
@@ -293,7 +294,7 @@ def test_who_hurries_waits_no_more_for_a_host_that_is_down() -> None:
     errors: list[StorageUnreachableError] = []
     slowly = RetryPolicy(tries=4, base=60.0, longest=60.0, offline=60.0, outage=600.0)
     with scripted([blob(b"0123456789"), *[Step(reset=True)] * 99]) as script:
-        container = ContainerUrl("acct", "box", script.url)
+        container = BlobContainer("acct", "box", script.url)
 
         def hear(event: Event) -> None:
             if isinstance(event, Disconnected):
@@ -343,7 +344,7 @@ def test_who_hurries_is_answered_as_ever_by_a_host_that_answers() -> None:
 def test_who_hurries_does_not_wait_as_long_as_a_busy_service_asks_for() -> None:
     busy = error(503, "ServerBusy", **{"Retry-After": "60"})
     with scripted([blob(b"0123456789"), *[busy] * 9]) as script:
-        container = ContainerUrl("acct", "box", script.url)
+        container = BlobContainer("acct", "box", script.url)
         asked = RestBlobStore(container, BlobHttp(container, SasSigner(SAS), environ=CHOSEN))
         asked.head("a")
         asked.hurry()
@@ -368,7 +369,7 @@ def test_who_hurries_does_not_wait_for_a_host_that_has_fallen_silent() -> None:
     with closing(socket.socket()) as server:
         server.bind(("127.0.0.1", 0))
         server.listen(9)
-        container = ContainerUrl("acct", "box", f"http://127.0.0.1:{server.getsockname()[1]}/acct")
+        container = BlobContainer("acct", "box", f"http://127.0.0.1:{server.getsockname()[1]}/acct")
         asked = RestBlobStore(container, BlobHttp(container, SasSigner(SAS), environ=CHOSEN))
 
         def answer_once() -> None:
@@ -414,13 +415,13 @@ def _with_others(steps: Steps[T], between: Callable[[], object]) -> Steps[T]:
 
 @pytest.mark.parametrize(("given", "seconds"), [("", 300.0), ("0", 0.0), ("3600", 3600.0)])
 def test_the_patience_is_the_environments(given: str, seconds: float) -> None:
-    container = ContainerUrl("acct", "box", "https://acct.example")
+    container = BlobContainer("acct", "box", "https://acct.example")
     http = BlobHttp(container, SasSigner(SAS), environ={**CHOSEN, "BLOBSYNC_OUTAGE_SECONDS": given})
     assert http._retry.outage == seconds
 
 
 def test_a_patience_that_is_no_number_is_refused() -> None:
-    container = ContainerUrl("acct", "box", "https://acct.example")
+    container = BlobContainer("acct", "box", "https://acct.example")
     with pytest.raises(UsageError, match="BLOBSYNC_OUTAGE_SECONDS=soon: not a number of seconds"):
         BlobHttp(container, SasSigner(SAS), environ={**CHOSEN, "BLOBSYNC_OUTAGE_SECONDS": "soon"})
 
@@ -430,7 +431,7 @@ def test_a_port_of_this_machine_where_nobody_listens_is_named_with_the_emulator(
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     for account, said in (("acct", "refuses connections"), (EMULATOR_ACCOUNT, "the emulator is not running")):
-        container = ContainerUrl(account, "box", f"http://127.0.0.1:{port}/{account}")
+        container = BlobContainer(account, "box", f"http://127.0.0.1:{port}/{account}")
         with pytest.raises(StorageUnreachableError, match=said) as caught:
             Driven(container, BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=QUICK)).head("a")
         assert str(port) in str(caught.value)
@@ -441,7 +442,7 @@ def test_a_port_where_nobody_listens_is_reported_quickly() -> None:
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    container = ContainerUrl("acct", "box", f"http://127.0.0.1:{port}/acct")
+    container = BlobContainer("acct", "box", f"http://127.0.0.1:{port}/acct")
     http = BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=QUICK)
     with pytest.raises(StorageUnreachableError, match="refuses connections") as caught:
         Driven(container, http).head("a")
@@ -452,7 +453,7 @@ def test_a_server_that_stops_answering_is_a_timeout() -> None:
     with closing(socket.socket()) as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen(9)
-        container = ContainerUrl("acct", "box", f"http://127.0.0.1:{silent.getsockname()[1]}/acct")
+        container = BlobContainer("acct", "box", f"http://127.0.0.1:{silent.getsockname()[1]}/acct")
         http = BlobHttp(
             container, SasSigner(SAS), environ=CHOSEN, retry=RetryPolicy(2, 0.001), timeouts=Timeouts(1, 0.05)
         )
@@ -484,7 +485,7 @@ def test_a_slow_line_is_not_taken_for_a_dead_one() -> None:
         server.listen()
         thread = threading.Thread(target=read_slowly, args=(server,))
         thread.start()
-        container = ContainerUrl("acct", "box", f"http://127.0.0.1:{server.getsockname()[1]}/acct")
+        container = BlobContainer("acct", "box", f"http://127.0.0.1:{server.getsockname()[1]}/acct")
         http = BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=RetryPolicy(1), timeouts=Timeouts(0.4, 5.0))
         started = time.monotonic()
         if MANY["at a time"]:
@@ -503,7 +504,7 @@ def test_a_slow_line_is_not_taken_for_a_dead_one() -> None:
 def test_patience_ends_before_the_tries_do() -> None:
     impatient = RetryPolicy(tries=9, base=0.001, patience=-1)
     with scripted([error(503, "ServerBusy")] * 9) as script:
-        container = ContainerUrl("acct", "box", script.url)
+        container = BlobContainer("acct", "box", script.url)
         store = Driven(container, BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=impatient))
         with pytest.raises(ThrottledError):
             store.head("a")
@@ -724,7 +725,7 @@ def test_a_server_without_put_blob_from_url_gets_copy_blob_from_url() -> None:
 
 def test_closing_ends_a_waiting_retry() -> None:
     with scripted([error(503, "ServerBusy", **{"Retry-After": "60"})]) as script:
-        container = ContainerUrl("acct", "box", script.url)
+        container = BlobContainer("acct", "box", script.url)
         waiting = Driven(container, BlobHttp(container, SasSigner(SAS), environ=CHOSEN))
         waiting.close()
         with pytest.raises(StorageUnreachableError, match="was closed"):
@@ -739,7 +740,7 @@ def test_a_missing_blob_is_none_for_head_and_an_error_for_reads() -> None:
 
 
 def proxied(script: Script, environ: dict[str, str]) -> Sequence[str]:
-    container = ContainerUrl("acct", "box", "http://blob.invalid/acct")
+    container = BlobContainer("acct", "box", "http://blob.invalid/acct")
     http = BlobHttp(container, SasSigner(SAS), environ=environ, retry=QUICK)
     Driven(container, http).head("a")
     return [seen.target for seen in script.seen]
@@ -755,7 +756,7 @@ def test_an_http_proxy_of_the_environment_is_used() -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_a_proxy_gets_nothing_that_is_for_this_machine(host: str, name: str) -> None:
     with scripted([blob(b"here")]) as script, scripted([blob(b"theirs")]) as proxy:
-        container = ContainerUrl("acct", "box", script.url.replace("127.0.0.1", host))
+        container = BlobContainer("acct", "box", script.url.replace("127.0.0.1", host))
         environ = {**CHOSEN, name: proxy.url.removesuffix("/acct"), "NO_PROXY": ""}
         Driven(container, BlobHttp(container, SasSigner(SAS), environ=environ, retry=QUICK)).head("a")
     assert [len(each.seen) for each in (script, proxy)] == [1, 0]
@@ -825,7 +826,7 @@ def connect_proxy(answer: bytes = b"HTTP/1.1 200 Connection established\r\nX-Of:
 
 
 def secure(script: Script, host: str = "127.0.0.1", **environ: str) -> Driven:
-    container = ContainerUrl("acct", "box", script.url.replace("127.0.0.1", host))
+    container = BlobContainer("acct", "box", script.url.replace("127.0.0.1", host))
     return Driven(container, BlobHttp(container, SasSigner(SAS), environ={**CHOSEN, **environ}, retry=QUICK))
 
 
@@ -977,8 +978,8 @@ def test_a_small_blob_that_does_not_end_is_cut_off(told: bool) -> None:
 def test_what_waits_for_a_retry_ends_when_the_store_is_closed() -> None:
     with scripted([error(503, "ServerBusy", **{"Retry-After": "60"})]) as script:
         patient = Driven(
-            ContainerUrl("acct", "box", script.url),
-            BlobHttp(ContainerUrl("acct", "box", script.url), SasSigner(SAS), environ=CHOSEN),
+            BlobContainer("acct", "box", script.url),
+            BlobHttp(BlobContainer("acct", "box", script.url), SasSigner(SAS), environ=CHOSEN),
         )
         orders = patient.orders()
         if orders is None:
@@ -995,7 +996,7 @@ def test_what_waits_for_a_retry_ends_when_the_store_is_closed() -> None:
 
 def test_what_is_under_way_ends_when_the_store_is_closed() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
-        container = ContainerUrl("acct", "box", f"http://127.0.0.1:{silent.getsockname()[1]}/acct")
+        container = BlobContainer("acct", "box", f"http://127.0.0.1:{silent.getsockname()[1]}/acct")
         closed = Driven(container, BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=RetryPolicy(1)))
         orders = closed.orders()
         if orders is None:

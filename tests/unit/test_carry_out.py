@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.azure_urls import BlobUrl
 from blobsync.base.errors import (
     CopySourceRefusedError,
     LocalFileError,
@@ -22,6 +21,7 @@ from blobsync.base.errors import (
 )
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState
+from blobsync.base.locations import BlobLocation
 from blobsync.base.reasons import Reason
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.relay import RelayEngine
@@ -997,7 +997,7 @@ def test_a_plan_holds_no_store_and_can_go_through_a_file(world: World) -> None:
     plan = world.plan("u", "data/x")
     again = pickle.loads(pickle.dumps(plan))
     assert again == plan
-    assert [type(end) for end in (plan.parts[0].source, plan.parts[0].destination)] == [type(Path()), BlobUrl]
+    assert [type(end) for end in (plan.parts[0].source, plan.parts[0].destination)] == [type(Path()), BlobLocation]
     result = carry(world, again, {"direct": DirectEngine})
     assert (result.ok, result.transferred) == (True, 3)
 

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import pytest
 
-from blobsync.base.azure_urls import SasToken
+from blobsync.base.credentials import SasToken
 from blobsync.base.errors import AccessDeniedError, CopySourceRefusedError, StorageUnreachableError
 from blobsync.code.publish import (
     KEPT_ARCHIVES,

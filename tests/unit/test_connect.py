@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.azure_urls import SasToken, Secret
+from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import CredentialError, SasExpiredError, SasPermissionError
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.store.connect import check_copy, check_sas, connect, mint_sas, sas_url, signer_for

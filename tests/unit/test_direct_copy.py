@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from blobsync.base.azure_urls import SasToken
+from blobsync.base.credentials import SasToken
 from blobsync.base.errors import PreconditionFailedError
 from blobsync.base.file_states import RemoteState
 from blobsync.direct.copy import CopyJob

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.azure_urls import SasToken
+from blobsync.base.credentials import SasToken
 from blobsync.base.errors import LoginRequiredError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.direct.engine import FAR, FAR_FEW, NEAR, DirectEngine

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from blobsync.base.azure_urls import SasToken, Secret
+from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import ConfigError, CredentialError, SasPermissionError, UsageError
 from blobsync.config.model import Cluster, CodeEntry, Docker, FolderEntry, StorageAccount
 from blobsync.jobs.submit import new_run_id

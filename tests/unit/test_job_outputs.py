@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from blobsync.base.azure_urls import Secret
+from blobsync.base.credentials import Secret
 from blobsync.base.errors import ConfigError, JobError, NothingMatchedError, UsageError
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.jobs.outputs import OutputPlace, copy_outputs, demand_mapped, list_outputs, output_places

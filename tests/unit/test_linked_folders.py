@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from blobsync.base.azure_urls import Secret
+from blobsync.base.credentials import Secret
 from blobsync.base.errors import StorageError
 from blobsync.base.process import Completed
 from blobsync.code.project_code import CodeProject

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from blobsync.base.azure_urls import ContainerUrl
 from blobsync.base.errors import ConfigError, CredentialError, UsageError
+from blobsync.base.locations import BlobContainer
 from blobsync.config.account_files import files_for_login, folder_in_use
 from blobsync.config.check import check_project
 from blobsync.config.loader import load_cluster
@@ -19,8 +19,8 @@ from blobsync.config.scaffold import StorageAnswers, first_files, folder_names, 
 from blobsync.store.connect import signer_for
 from tests.unit.project_files import ProjectFiles
 
-PLACE = ContainerUrl("acct", "cont", "https://acct.blob.core.windows.net")
-OTHER = ContainerUrl("acct", "other", PLACE.endpoint)
+PLACE = BlobContainer("acct", "cont", "https://acct.blob.core.windows.net")
+OTHER = BlobContainer("acct", "other", PLACE.endpoint)
 SAS = "sv=2021-12-02&sp=rwdl&sig=c2VudGluZWw%3D"
 KEY = "a2V5a2V5a2V5"
 
@@ -44,7 +44,7 @@ def test_a_login_is_for_its_container_alone_and_readable_for_its_owner_alone(env
     save_login(PLACE, parse_login(f"?{SAS}", PLACE), environ)
     save_login(OTHER, parse_login(KEY, OTHER), environ)
     assert [load_login(each, environ).kind for each in (PLACE, OTHER)] == ["sas", "key"]  # type: ignore[union-attr]
-    assert load_login(ContainerUrl("acct", "cont", "https://acct.blob.core.chinacloudapi.cn"), environ) is None
+    assert load_login(BlobContainer("acct", "cont", "https://acct.blob.core.chinacloudapi.cn"), environ) is None
     assert stat.S_IMODE(logins_file(environ).stat().st_mode) == 0o600
     assert stat.S_IMODE(logins_file(environ).parent.stat().st_mode) == 0o700
     assert stored_logins(environ) == {f"{PLACE}": "sas", f"{OTHER}": "key"}
@@ -131,7 +131,7 @@ def test_a_login_does_not_go_to_a_host_that_the_project_chose(tmp_path: Path, en
     files = ProjectFiles(tmp_path)
     files.account("acct", "account_name: acct\ncontainer_name: cont\nblob_endpoint: https://evil.example\n")
     files.cluster("config_param:\n  data_folder: {azure_blob_config_file: aux_data/configs/acct.yaml, path: p}\n")
-    save_login(ContainerUrl("acct", "cont", "https://evil.example"), parse_login(KEY, PLACE), environ)
+    save_login(BlobContainer("acct", "cont", "https://evil.example"), parse_login(KEY, PLACE), environ)
     account = load_cluster(tmp_path, environ=environ).folders[0].account
     with pytest.raises(CredentialError, match="a secret from outside the project is not sent there"):
         signer_for(account, environ=environ)

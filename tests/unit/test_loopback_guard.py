@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.azure_urls import ContainerUrl, SasToken
+from blobsync.base.credentials import SasToken
 from blobsync.base.errors import BlobsyncError, CredentialError
+from blobsync.base.locations import BlobContainer
 from blobsync.config.model import StorageAccount
 from blobsync.node.places import JobPlaces
 from blobsync.store.connect import check_copy, check_host, check_listener, connect
@@ -58,8 +59,8 @@ def close(server: ThreadingHTTPServer) -> None:
     server.server_close()
 
 
-def box(port: int, host: str = "127.0.0.1") -> ContainerUrl:
-    return ContainerUrl("acct", "box", f"http://{host}:{port}/acct")
+def box(port: int, host: str = "127.0.0.1") -> BlobContainer:
+    return BlobContainer("acct", "box", f"http://{host}:{port}/acct")
 
 
 def account(port: int, *, outside: bool) -> StorageAccount:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.azure_urls import BlobUrl
 from blobsync.base.errors import BlobsyncError
+from blobsync.base.locations import BlobLocation
 from blobsync.config.mapping import resolve
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.plan.path_mapping import legs
@@ -80,7 +80,7 @@ def only_there(world: World, *, copy: bool) -> set[str]:
     found = set()
     for leg in legs(context, Direction.UP, ["data/W/"], MIRROR):
         end = leg.part.destination
-        assert isinstance(end, BlobUrl)
+        assert isinstance(end, BlobLocation)
         for name in world.store(end.container.account).blobs:
             if name.startswith(f"{end.name}/"):
                 found.add(leg.part.path + name[len(end.name) :])

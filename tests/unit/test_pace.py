@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from blobsync.base.azure_urls import ContainerUrl, SasToken
+from blobsync.base.credentials import SasToken
+from blobsync.base.locations import BlobContainer
 from blobsync.store.rest.auth import SasSigner
 from blobsync.store.rest.http import BlobHttp, Pace, Reply, RetryPolicy
 from blobsync.store.rest.side_by_side import Pause, Steps
@@ -14,7 +15,7 @@ _SAS = SasToken.parse("sv=2023-11-03&sp=rwl&sr=c&se=2099-01-01T00:00:00Z&sig=UEF
 
 
 def _http(pace: Pace | None) -> BlobHttp:
-    container = ContainerUrl("acct", "box", "http://127.0.0.1:1/acct")
+    container = BlobContainer("acct", "box", "http://127.0.0.1:1/acct")
     return BlobHttp(container, SasSigner(_SAS), environ={}, retry=RetryPolicy(base=0.001, longest=0.002), pace=pace)
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blobsync.base.azure_urls import BlobUrl
 from blobsync.base.errors import NothingMatchedError
+from blobsync.base.locations import BlobLocation
 from blobsync.config.mapping import resolve
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.plan.path_mapping import Leg, legs
@@ -45,7 +45,7 @@ def place(path: str, cluster: Cluster, root: Path) -> tuple[str, str]:
 
 
 def at(end: End, relative: str) -> tuple[str, str]:
-    assert isinstance(end, BlobUrl)
+    assert isinstance(end, BlobLocation)
     return end.container.account, end.child(relative).name
 
 

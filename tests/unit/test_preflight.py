@@ -196,7 +196,6 @@ NOT_THE_FILES_FAULT: Mapping[str, str] = {
     "has no code_path: its jobs": "an option of the command line",
     "--hold": "an option of the command line",
     "cannot be scaled": "a job that runs is scaled",
-    "is not a container URL": "what a job already has",
     "may have {bounds}, not {nodes}": "a job that runs is scaled",
     "has ended: {state}": "a job that runs is scaled",
     "GPUs per node requested": "without --nodes, more GPUs than a node has take more nodes",

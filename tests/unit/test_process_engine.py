@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.azure_urls import SasToken, Secret
 from blobsync.base.connection_events import NO_CONNECTION, Connected, Disconnected
+from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import CredentialError, LoginRequiredError, ProcessError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState, RemoteState

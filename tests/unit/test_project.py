@@ -13,7 +13,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from blobsync.base.azure_urls import Secret
+from blobsync.base.credentials import Secret
 from blobsync.base.errors import BlobsyncError, IncompleteTransferError, PlanFileError, UsageError
 from blobsync.base.failure_codes import ExitCode, FailureCode
 from blobsync.config.model import StorageAccount

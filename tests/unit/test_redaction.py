@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import pytest
 
-from blobsync.base.azure_urls import SasToken, Secret
+from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.redaction import redact, redact_answer, redact_each, redact_tree, redact_word, register_secret
 from blobsync.cli.output import Console, Result

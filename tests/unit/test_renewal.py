@@ -15,7 +15,7 @@ import pytest
 
 from blobsync.backends.kubernetes.backend import KubernetesBackend
 from blobsync.backends.protocol import Surroundings
-from blobsync.base.azure_urls import Secret
+from blobsync.base.credentials import Secret
 from blobsync.base.errors import BackendUnavailableError, CredentialError
 from blobsync.base.process import Completed
 from blobsync.config.model import Cluster

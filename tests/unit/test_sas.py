@@ -13,16 +13,17 @@ from azure.storage.blob._shared_access_signature import BlobSharedAccessSignatur
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blobsync.base.azure_urls import BlobUrl, ContainerUrl, SasToken, Secret
+from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import CredentialError, SasExpiredError, SasPermissionError
+from blobsync.base.locations import BlobContainer, BlobLocation
 from blobsync.store import sas
 from blobsync.store.sas_rights import ordered_rights
 
 KEY = base64.b64encode(b"k" * 64).decode()
 INDIA = timezone(timedelta(hours=5, minutes=30))
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
-BOX = ContainerUrl("acct", "box", "https://acct.blob.core.windows.net")
-LOCAL = ContainerUrl("acct", "box", "http://127.0.0.1:10000/acct")
+BOX = BlobContainer("acct", "box", "https://acct.blob.core.windows.net")
+LOCAL = BlobContainer("acct", "box", "http://127.0.0.1:10000/acct")
 DELEGATED = sas.DelegationKey(
     object_id="oid",
     tenant_id="tid",
@@ -79,7 +80,7 @@ def sdk_delegation_key() -> UserDelegationKey:
 
 
 def made_by_the_sdk(
-    target: ContainerUrl | BlobUrl, rights: str, ends: datetime, *, folder: bool, delegated: bool
+    target: BlobContainer | BlobLocation, rights: str, ends: datetime, *, folder: bool, delegated: bool
 ) -> dict[str, str]:
     """The fields of the SDK's SAS for the same thing, of the service version that we ask for."""
     if delegated:
@@ -88,10 +89,10 @@ def made_by_the_sdk(
         factory = BlobSharedAccessSignature("acct", KEY)
     factory.x_ms_version = sas.SAS_VERSION
     texts: list[str] = []
-    container = target if isinstance(target, ContainerUrl) else target.container
+    container = target if isinstance(target, BlobContainer) else target.container
     asked: dict[str, Any] = {"permission": rights, "expiry": ends, "sts_hook": texts.append}
     asked["protocol"] = "https" if container is BOX else None
-    if isinstance(target, ContainerUrl):
+    if isinstance(target, BlobContainer):
         made = factory.generate_container("box", **asked)
     else:
         made = factory.generate_blob("box", target.name, is_directory=folder, **asked)
@@ -100,7 +101,7 @@ def made_by_the_sdk(
         # Newer SDKs sign fields of service versions 2025-07-05 (two after scid) and 2026-04-06 (two before rscc),
         # which a token of an older version does not have; all of them are empty here. They stand after the resource,
         # whose name may hold line ends.
-        resource = f"/blob/acct/box/{target.name}" if isinstance(target, BlobUrl) else "/blob/acct/box"
+        resource = f"/blob/acct/box/{target.name}" if isinstance(target, BlobLocation) else "/blob/acct/box"
         head, _, tail = texts[0].partition(f"{resource}\n")
         lines = tail.split("\n")
         for gone, place in ((2, 9), (2, 15)):
@@ -125,7 +126,7 @@ RIGHTS = st.sets(st.sampled_from("racwdxyltfmeopi"), min_size=1)
 @pytest.mark.parametrize("scope", ["container", "blob", "folder"])
 @given(name=NAMES, rights=RIGHTS, ends=TIMES, box=st.sampled_from([BOX, LOCAL]))
 def test_every_sas_is_the_sdks_own(
-    delegated: bool, scope: str, name: str, rights: set[str], ends: datetime, box: ContainerUrl
+    delegated: bool, scope: str, name: str, rights: set[str], ends: datetime, box: BlobContainer
 ) -> None:
     name = name.strip("/") or "a" if scope == "folder" else name
     target = box if scope == "container" else box.blob(name)

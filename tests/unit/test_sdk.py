@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from blobsync.base.azure_urls import ContainerUrl, SasToken, Secret
+from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import (
     AccessDeniedError,
     BlobsyncError,
@@ -17,6 +17,7 @@ from blobsync.base.errors import (
     StorageUnreachableError,
     ThrottledError,
 )
+from blobsync.base.locations import BlobContainer
 from blobsync.store.rest.auth import SasSigner, SharedKeySigner, Signer
 from blobsync.store.rest.http import API_VERSION, BlobHttp, RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
@@ -33,17 +34,17 @@ MANY = [f"d/{number} #%é" for number in range(4 * 256)]
 
 
 def connected(url: str, signer: Signer | None = None, environ: dict[str, str] | None = None) -> BlobHttp:
-    container = ContainerUrl("acct", "box", url)
+    container = BlobContainer("acct", "box", url)
     signer = signer or SasSigner(SAS)
     return BlobHttp(container, signer, environ=environ or {}, retry=QUICK, timeouts=Timeouts(5.0, 5.0))
 
 
 def sdk(script: Script, signer: Signer | None = None) -> SdkContainer:
-    return SdkContainer(ContainerUrl("acct", "box", script.url), connected(script.url, signer))
+    return SdkContainer(BlobContainer("acct", "box", script.url), connected(script.url, signer))
 
 
 def store(script: Script) -> RestBlobStore:
-    return RestBlobStore(ContainerUrl("acct", "box", script.url), connected(script.url))
+    return RestBlobStore(BlobContainer("acct", "box", script.url), connected(script.url))
 
 
 def error(status: int, code: str, message: str = "") -> Step:
@@ -182,7 +183,7 @@ def test_a_batch_is_done_when_every_blob_of_it_is_gone(step: Step, gone: bool) -
 def test_the_blobs_of_a_path_style_endpoint_elsewhere_go_in_no_batch() -> None:
     with scripted([]) as script:
         url = script.url.replace("127.0.0.1", "127.1")
-        assert SdkContainer(ContainerUrl("acct", "box", url), connected(url)).delete_batch([("a", None)]) is False
+        assert SdkContainer(BlobContainer("acct", "box", url), connected(url)).delete_batch([("a", None)]) is False
     assert script.seen == []
 
 
@@ -226,7 +227,7 @@ def test_a_store_that_is_closed_repeats_nothing() -> None:
         http = connected(script.url)
         http.close()
         with pytest.raises(StorageUnreachableError, match="was closed"):
-            SdkContainer(ContainerUrl("acct", "box", script.url), http).user_delegation_key(NOW, NOW)
+            SdkContainer(BlobContainer("acct", "box", script.url), http).user_delegation_key(NOW, NOW)
     assert script.seen == []
 
 
@@ -242,7 +243,7 @@ def test_the_proxy_of_the_environment_is_used() -> None:
     with scripted([delegation()]) as proxy:
         url = "http://blob.invalid/acct"
         http = connected(url, environ={"HTTP_PROXY": proxy.url.removesuffix("/acct")})
-        SdkContainer(ContainerUrl("acct", "box", url), http).user_delegation_key(NOW, NOW)
+        SdkContainer(BlobContainer("acct", "box", url), http).user_delegation_key(NOW, NOW)
     assert proxy.seen[0].target.startswith("http://blob.invalid/acct/?")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from blobsync.backends.aml.request import node_secrets, with_transfer_key
-from blobsync.base.azure_urls import Secret
+from blobsync.base.credentials import Secret
 from blobsync.base.errors import LocalFileError
 from blobsync.base.seals import SealKey
 from blobsync.jobspec.spec import SPREAD_KEY, Secrets

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from blobsync.backends.protocol import Outcome, Plan, Refused
-from blobsync.base.azure_urls import SasToken, Secret
+from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import (
     AccessDeniedError,
     ConfigError,

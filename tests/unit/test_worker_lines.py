@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from blobsync.base.azure_urls import Secret
 from blobsync.base.connection_events import NO_CONNECTION, Connected, Disconnected
+from blobsync.base.credentials import Secret
 from blobsync.base.errors import CredentialError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState, RemoteState

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.azure_urls import ContainerUrl, SasToken, Secret
+from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import LoginRequiredError, SasExpiredError
+from blobsync.base.locations import BlobContainer
 from blobsync.base.plain_json import parse_object
 from blobsync.base.reasons import Reason
 from blobsync.local.state_dir import StateDir
@@ -33,7 +34,7 @@ from blobsync.spread.worker_pipe import worker_environment
 from blobsync.spread.worker_process import Incoming, Outgoing, Worker
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
 
-_BOX = ContainerUrl("acct", "box", "http://127.0.0.1:9/acct")
+_BOX = BlobContainer("acct", "box", "http://127.0.0.1:9/acct")
 _KEY = Secret("c2VudGluZWxzZW50aW5lbHNlbnRpbmVs")
 _SAS = SasToken.parse("sv=1&se=2099-01-01&sig=c2VudGluZWw%3D")
 

@@ -6,8 +6,8 @@ import hashlib
 from base64 import b64encode
 from typing import final
 
-from blobsync.base.azure_urls import ContainerUrl
 from blobsync.base.errors import BlobsyncError, PreconditionFailedError, StorageError
+from blobsync.base.locations import BlobContainer
 from blobsync.store.protocol import BlobInfo
 from blobsync.store.rest.errors import translate
 from blobsync.store.rest.headers import whole_info
@@ -21,7 +21,7 @@ MAX_APPEND_BYTES = 4 * 1024 * 1024
 class RestAppendBlobs:
     """The append blobs of one container; safe to use from several threads."""
 
-    def __init__(self, container: ContainerUrl, http: BlobHttp) -> None:
+    def __init__(self, container: BlobContainer, http: BlobHttp) -> None:
         self._container = container
         self._http = http
 

@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import Protocol
 from urllib.parse import quote
 
-from blobsync.base.azure_urls import SasToken, Secret
+from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import CredentialError
 from blobsync.store.rest.http_date import http_date
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from blobsync.base.azure_urls import ContainerUrl
 from blobsync.base.errors import (
     AccessDeniedError,
     BlobNotFoundError,
@@ -23,6 +22,7 @@ from blobsync.base.errors import (
     StorageError,
     ThrottledError,
 )
+from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import redact
 from blobsync.base.trusted_hosts import is_loopback
 from blobsync.store.rest.http_date import parse_http_date
@@ -195,7 +195,7 @@ _BY_STATUS: dict[int, str] = {
 def translate(
     answer: Answer,
     what: str,
-    container: ContainerUrl,
+    container: BlobContainer,
     name: str = "",
     *,
     now: float,
@@ -214,9 +214,9 @@ def translate(
             f"the SAS for {container.account} is not valid now: expired, or not yet valid",
             hint="put a new sas_token in the storage account file",
         )
-    held = f"{container.account}/{container.container}"
+    held = f"{container.account}/{container.name}"
     where = f"{_shown(name)} in {held}" if name else held
-    words = {"what": what, "where": where, "account": container.account, "container": container.container}
+    words = {"what": what, "where": where, "account": container.account, "container": container.name}
     meaning = _copy_meaning(answer) if copying else None
     meaning = (
         meaning or _clock_meaning(answer, now) or _MEANINGS.get(_code(answer, name, container)) or _unknown(answer)
@@ -231,7 +231,7 @@ def translate(
     )
 
 
-def _code(answer: Answer, name: str, container: ContainerUrl) -> str:
+def _code(answer: Answer, name: str, container: BlobContainer) -> str:
     """The service's code, or the one that the status implies if there is none."""
     error = answer.error
     if answer.status == 400 and "contentmd5" in error.message.lower():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from blobsync.base.azure_urls import SasToken
+from blobsync.base.credentials import SasToken
 from blobsync.base.errors import ChecksumError, StorageError
 from blobsync.store.protocol import BlobInfo, BlobProperties, CopiedBlob, Precondition
 from blobsync.store.rest.http import Reply

@@ -29,7 +29,6 @@ from typing import NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 
 from blobsync.base.amounts import duration_text
-from blobsync.base.azure_urls import ContainerUrl, quote_blob_name, reaches_another
 from blobsync.base.connection_events import (
     NO_ANSWER,
     NO_CONNECTION,
@@ -48,6 +47,7 @@ from blobsync.base.errors import (
     UnsafeNameError,
     UsageError,
 )
+from blobsync.base.locations import BlobContainer, quote_blob_name, reaches_another
 from blobsync.base.loopback_listeners import listener_behind
 from blobsync.base.redaction import redact
 from blobsync.base.trusted_hosts import (
@@ -249,7 +249,7 @@ class BlobHttp:
 
     def __init__(
         self,
-        container: ContainerUrl,
+        container: BlobContainer,
         signer: Signer,
         *,
         environ: Mapping[str, str],
@@ -276,7 +276,7 @@ class BlobHttp:
         self.throttled = 0
         self._account = container.account
         self.clock = clock
-        self.root = f"{parts.path.rstrip('/')}/{container.container}"
+        self.root = f"{parts.path.rstrip('/')}/{container.name}"
         guard = _guard_of(container.endpoint, environ, trusted, outside=outside)
         self._transport_with: Callable[[Timeouts], Transport] = lambda timeouts: transport_to(
             container.endpoint, environ, timeouts, guard

@@ -9,14 +9,15 @@ from datetime import datetime
 from types import TracebackType
 from typing import NamedTuple, TypeVar, final
 
-from blobsync.base.azure_urls import ContainerUrl, SasToken, reaches_another
 from blobsync.base.background_calls import Ahead, side_by_side
+from blobsync.base.credentials import SasToken
 from blobsync.base.errors import (
     BlobNotFoundError,
     BlobsyncError,
     PreconditionFailedError,
     StorageError,
 )
+from blobsync.base.locations import BlobContainer, reaches_another
 from blobsync.store.protocol import (
     ANYTHING,
     BlobInfo,
@@ -64,7 +65,7 @@ _SMALL_ANSWER = 1 << 20
 class BlobSteps:
     """The requests of one container."""
 
-    def __init__(self, container: ContainerUrl, http: BlobHttp) -> None:
+    def __init__(self, container: BlobContainer, http: BlobHttp) -> None:
         self._container = container
         self._http = http
 
@@ -209,7 +210,7 @@ _NOT_OURS = (409, 412)
 class BlobLeases:
     """The leases of one container's blobs; safe to use from several threads. ``holder`` is a UUID."""
 
-    def __init__(self, container: ContainerUrl, http: BlobHttp) -> None:
+    def __init__(self, container: BlobContainer, http: BlobHttp) -> None:
         self._container = container
         self._http = http
 
@@ -292,7 +293,7 @@ class RestBlobStore:
     waiting retries.
     """
 
-    def __init__(self, container: ContainerUrl, http: BlobHttp) -> None:
+    def __init__(self, container: BlobContainer, http: BlobHttp) -> None:
         self._container = container
         self._http = http
         self._put_from_url_works = True
@@ -300,7 +301,7 @@ class RestBlobStore:
         self._path, self._error = self._steps.path, self._steps.error
 
     @property
-    def container(self) -> ContainerUrl:
+    def container(self) -> BlobContainer:
         return self._container
 
     def __enter__(self) -> RestBlobStore:
@@ -490,7 +491,7 @@ class RestBlobStore:
             from blobsync.store.sdk import SdkContainer
         except ModuleNotFoundError:
             # As in blobsync.pyz.
-            where = f"--account-name {self._container.account} --name {self._container.container}"
+            where = f"--account-name {self._container.account} --name {self._container.name}"
             hint = f"az storage container create --auth-mode login {where}"
             raise StorageError("this blobsync has no packages of Azure to create a container with", hint=hint) from None
         return SdkContainer(self._container, self._http).create()

@@ -1,8 +1,7 @@
-"""URLs of containers and blobs, SAS tokens and secrets.
+"""SAS tokens, account keys and passwords.
 
-Nothing here reads a file or the network. Secrets are registered with ``redaction`` as soon as they are loaded. URLs
-never contain a SAS: the token is passed separately and revealed in one place only, where a request or an azcopy command
-line is built.
+Secrets are registered with ``redaction`` as soon as they are loaded. A SAS is kept apart from its URL, and revealed
+in one place only, where a request or an azcopy command line is built.
 """
 
 from __future__ import annotations
@@ -10,73 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl
 
 from blobsync.base import redaction
 
-# "Naming and Referencing Containers, Blobs, and Metadata", in the service's documentation.
-MAX_NAME_CHARS = 1024
-
-# RFC 3986's unreserved characters, and the separator of virtual folders.
-_SAFE_IN_BLOB_NAME = "/-._~"
-
-
 # Real tokens have a few hundred characters; no service accepts a longer URL.
 _LONGEST_SAS = 8192
-
-
-def reaches_another(name: str) -> str | None:
-    """Return why a request for the blob ``name`` would reach another blob; None if it would not.
-
-    Azure's service and Azurite store ``a\\b`` as ``a/b``, however the backslash is written in the URL.
-    """
-    return "contains a backslash, which the service takes for '/'" if "\\" in name else None
-
-
-def quote_blob_name(name: str) -> str:
-    """Percent-encode the UTF-8 bytes of ``name`` for the path of a URL."""
-    return quote(name, safe=_SAFE_IN_BLOB_NAME)
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class ContainerUrl:
-    """A container of a storage account.
-
-    ``endpoint`` is the blob endpoint without a trailing slash: ``https://<account>.blob.core.windows.net``
-    or, for emulators and other path-style servers, ``http://127.0.0.1:10000/<account>``.
-    """
-
-    account: str
-    container: str
-    endpoint: str
-
-    def __str__(self) -> str:
-        return f"{self.endpoint}/{self.container}"
-
-    def blob(self, name: str) -> BlobUrl:
-        """The blob or folder ``name`` in this container."""
-        return BlobUrl(self, name)
-
-    def same_service(self, other: ContainerUrl) -> bool:
-        """Whether both are in one storage account, so that a copy stays inside the service."""
-        return (self.endpoint.lower(), self.account) == (other.endpoint.lower(), other.account)
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class BlobUrl:
-    """A blob, or a virtual folder when ``name`` is used as a prefix; never carries a SAS."""
-
-    container: ContainerUrl
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.container}/{quote_blob_name(self.name)}" if self.name else str(self.container)
-
-    def child(self, relative: str) -> BlobUrl:
-        """``relative`` below this folder; the folder itself if ``relative`` is empty."""
-        if not relative:
-            return self
-        return BlobUrl(self.container, f"{self.name}/{relative}" if self.name else relative)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,87 @@
+"""Where data is: a container, a blob or folder in one. Values without a connection or a secret.
+
+They are made from a configuration, a command line or the text of a URL, and carried through plans and jobs as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import quote, urlsplit
+
+from blobsync.base.errors import CredentialError
+from blobsync.base.trusted_hosts import host_of
+
+# "Naming and Referencing Containers, Blobs, and Metadata", in the service's documentation.
+MAX_NAME_CHARS = 1024
+
+# RFC 3986's unreserved characters, and the separator of virtual folders.
+_SAFE_IN_BLOB_NAME = "/-._~"
+
+
+def reaches_another(name: str) -> str | None:
+    """Return why a request for the blob ``name`` would reach another blob; None if it would not.
+
+    Azure's service and Azurite store ``a\\b`` as ``a/b``, however the backslash is written in the URL.
+    """
+    return "contains a backslash, which the service takes for '/'" if "\\" in name else None
+
+
+def quote_blob_name(name: str) -> str:
+    """Percent-encode the UTF-8 bytes of ``name`` for the path of a URL."""
+    return quote(name, safe=_SAFE_IN_BLOB_NAME)
+
+
+def below(folder: str, relative: str) -> str:
+    """The name of ``relative`` in ``folder``; either may be empty."""
+    return f"{folder}/{relative}" if folder and relative else folder or relative
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BlobContainer:
+    """A container of a storage account.
+
+    ``endpoint`` is the blob endpoint without a trailing slash: ``https://<account>.blob.core.windows.net``
+    or, for emulators and other path-style servers, ``http://127.0.0.1:10000/<account>``.
+    """
+
+    account: str
+    name: str
+    endpoint: str
+
+    @classmethod
+    def parse(cls, text: str) -> BlobContainer:
+        """Parse ``https://ACCOUNT.blob.core.windows.net/CONTAINER``, or path style, without a SAS.
+
+        Raises ``CredentialError`` for anything else: nothing of it may be requested.
+        """
+        endpoint, _, name = text.rstrip("/").rpartition("/")
+        host = host_of(endpoint)
+        if host is None or not name:
+            raise CredentialError(f"{text!a} is not a container URL")
+        return cls(urlsplit(endpoint).path.strip("/") or host.partition(".")[0], name, endpoint)
+
+    def __str__(self) -> str:
+        return f"{self.endpoint}/{self.name}"
+
+    def blob(self, name: str) -> BlobLocation:
+        """The blob or folder ``name`` in this container."""
+        return BlobLocation(self, name)
+
+    def same_service(self, other: BlobContainer) -> bool:
+        """Whether both are in one storage account, so that a copy stays inside the service."""
+        return (self.endpoint.lower(), self.account) == (other.endpoint.lower(), other.account)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BlobLocation:
+    """A blob, or a virtual folder when ``name`` is used as a prefix; the whole container if it is empty."""
+
+    container: BlobContainer
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.container}/{quote_blob_name(self.name)}" if self.name else str(self.container)
+
+    def child(self, relative: str) -> BlobLocation:
+        """``relative`` below this folder; the folder itself if ``relative`` is empty."""
+        return BlobLocation(self.container, below(self.name, relative))

@@ -1,0 +1,48 @@
+"""Locations: what each form of one means, as text and as a value."""
+
+from __future__ import annotations
+
+import pytest
+
+from blobsync.base.errors import CredentialError
+from blobsync.base.locations import BlobContainer, BlobLocation, reaches_another
+
+AZURE = BlobContainer("acct", "box", "https://acct.blob.core.windows.net")
+EMULATOR = BlobContainer("devstoreaccount1", "box", "http://127.0.0.1:10000/devstoreaccount1")
+
+
+@pytest.mark.parametrize("container", [AZURE, EMULATOR])
+def test_the_text_of_a_container_is_read_as_the_same_container(container: BlobContainer) -> None:
+    assert BlobContainer.parse(str(container)) == container
+    assert BlobContainer.parse(f"{container}/") == container
+
+
+@pytest.mark.parametrize(
+    "text", ["", "box", "no-scheme/box", "file:///etc", "https://acct.blob.core.windows.net", "https://a@b/box"]
+)
+def test_what_is_no_url_of_a_container_is_refused(text: str) -> None:
+    with pytest.raises(CredentialError, match="is not a container URL"):
+        BlobContainer.parse(text)
+
+
+def test_a_blob_is_quoted_in_its_url_and_nowhere_else() -> None:
+    blob = AZURE.blob("a b/ü#?%")
+    assert blob.name == "a b/ü#?%" and str(blob) == f"{AZURE}/a%20b/%C3%BC%23%3F%25"
+    assert str(AZURE.blob("")) == str(AZURE)
+
+
+def test_a_child_of_a_blob_location_lies_below_it() -> None:
+    folder = AZURE.blob("data")
+    assert folder.child("a/b") == BlobLocation(AZURE, "data/a/b")
+    assert folder.child("") == folder and AZURE.blob("").child("a") == AZURE.blob("a")
+
+
+def test_one_service_is_one_account_at_one_endpoint_however_it_is_written() -> None:
+    shouted = BlobContainer("acct", "other", "https://ACCT.blob.core.windows.net")
+    assert AZURE.same_service(shouted) and not AZURE.same_service(EMULATOR)
+    elsewhere = BlobContainer("other", "box", AZURE.endpoint)
+    assert not AZURE.same_service(elsewhere)
+
+
+def test_only_a_backslash_makes_a_name_reach_another_blob() -> None:
+    assert reaches_another("a\\b") and not reaches_another("a/b")
