@@ -23,7 +23,10 @@ ROOMS = (
 
 # Rooms that decide, or carry out through what they are handed: they never reach for a connection themselves.
 HANDED_ITS_STORES = ("plan", "transfer", "direct")
-CONNECTING = ("store.connect", "store.rest", "store.sdk", "store.azure_identity")
+CONNECTING = (
+    *("store.connect", "store.rest", "store.sdk", "store.azure_identity"),
+    *("store.sas.mint_sas", "store.sas.sas_minter", "store.sas.sas_url"),
+)
 
 # Third-party packages, and standard modules that have one home.
 GATES: dict[str, tuple[str, ...]] = {

@@ -45,7 +45,7 @@ from blobsync.plan.engine_model import CHATTY_FILES
 from blobsync.plan.events import BytesMoved, FilesCounted, Listener, Note, UnderWay
 from blobsync.plan.transfer_plan import FileAction, Route
 from blobsync.store.ends import LocalEnd, RemoteEnd
-from blobsync.store.sas_rights import READ_FOLDER, WRITE_BLOBS, WRITE_BLOBS_WITH_TIER
+from blobsync.store.sas import READ_FOLDER, WRITE_BLOBS, WRITE_BLOBS_WITH_TIER
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 
 

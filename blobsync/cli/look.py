@@ -16,7 +16,7 @@ from blobsync.base.errors import UsageError
 from blobsync.cli.options import OptionalPaths, PathsArgument, command
 from blobsync.cli.output import Result
 from blobsync.cli.session import Session
-from blobsync.store.sas_rights import LINK, LINK_LIFETIME, READ_BLOB
+from blobsync.store.sas import LINK, LINK_LIFETIME, READ_BLOB
 
 if TYPE_CHECKING:
     from blobsync.config.mapping import Resolution

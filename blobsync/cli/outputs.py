@@ -17,7 +17,7 @@ from blobsync.cli.look import duration
 from blobsync.cli.options import command
 from blobsync.cli.output import Result
 from blobsync.cli.session import Session
-from blobsync.store.sas_rights import LINK_LIFETIME
+from blobsync.store.sas import LINK_LIFETIME
 
 if TYPE_CHECKING:
     from blobsync.jobs.outputs import JobOutputs, OutputFile

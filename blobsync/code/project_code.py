@@ -56,7 +56,7 @@ from blobsync.plan.events import Listener, Looked, Note, Phase
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import TransferResult
 from blobsync.store.connections import Connections
-from blobsync.store.sas_rights import CODE_COPY_SECONDS, READ_BLOB
+from blobsync.store.sas import CODE_COPY_SECONDS, READ_BLOB, sas_minter
 
 _ATTEMPTS = 3
 # How much of a blob is read at once (bytes).
@@ -355,12 +355,7 @@ class Code:
             )
 
         def sas() -> SasToken:
-            from blobsync.store.connect import mint_sas
-
-            cli_login = project.cluster.flag("use_cli_auth")
-            return mint_sas(
-                entry.account, READ_BLOB, CODE_COPY_SECONDS, environ=project.environ, use_cli_auth=cli_login
-            )
+            return sas_minter(project.cluster, project.environ)(entry.account, READ_BLOB, CODE_COPY_SECONDS)
 
         return CodePlace(project.connections.store(entry.account.container), entry.path, sas)
 

@@ -35,9 +35,8 @@ from blobsync.jobspec.spec import OWN_OUTPUT, FolderLink, JobSpec, batchai_setti
 from blobsync.local.files import LocalFolder, SourceFile, hash_file
 from blobsync.local.names import local_problem, relative_name
 from blobsync.plan.transfer_plan import FileFailure
-from blobsync.store.connect import sas_url
 from blobsync.store.protocol import BlobStore
-from blobsync.store.sas_rights import LINK_LIFETIME, READ_BLOB
+from blobsync.store.sas import LINK_LIFETIME, READ_BLOB, sas_url
 
 # What `az batchai job file list` called the directory of standard output and error.
 STD_ID = "stdouterr"

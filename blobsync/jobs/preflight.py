@@ -23,10 +23,11 @@ from blobsync.config.model import Cluster, StorageAccount
 from blobsync.jobs.service import settings_of
 from blobsync.jobspec.code_choice import code_entry
 from blobsync.jobspec.describe import SubmitRequest, demand_platform, describe
-from blobsync.jobspec.node_sas import SasForAccount, grant
+from blobsync.jobspec.node_sas import grant
 from blobsync.jobspec.spec import CodeRef
 from blobsync.local.state_dir import NAME
-from blobsync.store.connect import demand_usable, mint_sas
+from blobsync.store.connect import demand_usable
+from blobsync.store.sas import SasForAccount, mint_sas
 
 # Any command and any id: what is wrong with a request is not the file's fault.
 _ANY_REQUEST = SubmitRequest(("true",))

@@ -51,7 +51,7 @@ from blobsync.jobs.parse import FoundCause, log_lines, read_causes, summarise
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.standing import News
 from blobsync.jobspec.elastic import demand_scalable
-from blobsync.jobspec.node_sas import grant, sas_minter
+from blobsync.jobspec.node_sas import grant
 from blobsync.jobspec.spec import (
     SERVICES,
     JobRef,
@@ -66,6 +66,7 @@ from blobsync.jobspec.transfer_key import with_run_key
 from blobsync.local.state_dir import open_state_dir
 from blobsync.store.connect import connect, impatient
 from blobsync.store.protocol import BlobStore
+from blobsync.store.sas import sas_minter
 
 FOLLOW_SECONDS = 1.0
 # Services limit the requests of all their users.

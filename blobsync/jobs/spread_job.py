@@ -24,7 +24,7 @@ from blobsync.jobspec.transfer_key import run_key
 from blobsync.plan.spreading import SpreadPlan
 from blobsync.spread.sealed_store import orders_seal
 from blobsync.spread.shared_store import SharedStore
-from blobsync.store.sas_rights import JOB_SECONDS
+from blobsync.store.sas import JOB_SECONDS
 
 # Seconds: how long workers have to end, and how long to wait between two looks at their job.
 _END_SECONDS, _LOOK_SECONDS = 60.0, 0.5

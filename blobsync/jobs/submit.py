@@ -25,10 +25,11 @@ from blobsync.jobspec.code_choice import ChooseCode, CodeChoice, demand_known
 from blobsync.jobspec.describe import SubmitRequest, demand_platform, describe, find_mirror, is_output, shape_of
 from blobsync.jobspec.hold import entering_command, hold_text
 from blobsync.jobspec.node_archive import node_archive, publish
-from blobsync.jobspec.node_sas import grant, known_accounts, sas_minter
+from blobsync.jobspec.node_sas import grant, known_accounts
 from blobsync.jobspec.spec import MOUNTED, CodeRef, FolderLink, JobRef, JobSpec, own_inputs, owner_name
 from blobsync.jobspec.topology import job_size_text
 from blobsync.jobspec.transfer_key import with_run_key
+from blobsync.store.sas import sas_minter
 
 
 def empty_links(service: JobService, cluster: Cluster, spec: JobSpec) -> Iterator[str]:

@@ -1,27 +1,15 @@
-"""The rights that a job's nodes get: one SAS per container, with minimal rights."""
+"""Which containers a job's nodes open, each with which of the rights of ``store.sas``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from blobsync.base.credentials import SasToken
 from blobsync.base.errors import ConfigError, CredentialError
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.jobspec.spec import SERVICES, JobSpec, Secrets
-from blobsync.store.connect import mint_sas
-from blobsync.store.sas_rights import JOB_FOLDER, JOB_LOGS, JOB_SECONDS, READ_FOLDER, ordered_rights
-
-SasForAccount = Callable[[StorageAccount, str, int], SasToken]
-
-
-def sas_minter(cluster: Cluster, environ: Mapping[str, str]) -> SasForAccount:
-    """Makes SAS tokens with the credentials of a cluster's files."""
-
-    def mint(account: StorageAccount, rights: str, seconds: int) -> SasToken:
-        return mint_sas(account, rights, seconds, environ=environ, use_cli_auth=cluster.flag("use_cli_auth"))
-
-    return mint
+from blobsync.store.sas import JOB_FOLDER, JOB_LOGS, JOB_SECONDS, READ_FOLDER, SasForAccount
+from blobsync.store.sas_token import ordered_rights
 
 
 def rights_needed(spec: JobSpec) -> Mapping[str, str]:

@@ -44,7 +44,7 @@ from blobsync.plan.transfer_plan import (
     totals_of,
 )
 from blobsync.store.ends import LocalEnd, RemoteEnd
-from blobsync.store.sas_rights import MIRROR_FOLDER, READ_FOLDER, WRITE_FOLDER
+from blobsync.store.sas import MIRROR_FOLDER, READ_FOLDER, WRITE_FOLDER
 
 
 def request_for(context: ProjectContext, leg: Leg, options: TransferOptions) -> Request:

@@ -57,7 +57,7 @@ from blobsync.project.paths import from_root, one_or_many, path_text
 from blobsync.project.progress_listeners import CallbackListener, LoggingListener
 from blobsync.project.running import RunningTransfer, recorded_while_running
 from blobsync.store.connections import Connections
-from blobsync.store.sas_rights import LINK_LIFETIME, READ_BLOB, REMOVE
+from blobsync.store.sas import LINK_LIFETIME, READ_BLOB, REMOVE
 from blobsync.transfer.carry_out import Engines, carry_out
 
 if TYPE_CHECKING:

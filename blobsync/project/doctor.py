@@ -29,7 +29,7 @@ from blobsync.config.model import Cluster, StorageAccount
 from blobsync.jobs.preflight import examine_jobs
 from blobsync.local.names import new_temporary_name
 from blobsync.project.leftovers import leftover_blocks
-from blobsync.store import sas
+from blobsync.store import sas_token
 from blobsync.store.azure_identity import identity_used
 from blobsync.store.connect import check_sas, connect, signer_for
 from blobsync.store.protocol import BlobInfo, Precondition
@@ -37,7 +37,8 @@ from blobsync.store.rest.errors import MAX_SKEW_SECONDS, describe_skew
 from blobsync.store.rest.http import RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
 from blobsync.store.rest.transport import Timeouts
-from blobsync.store.sas_rights import READ_FOLDER, REMOVE, WRITE_FOLDER, rights_in_words
+from blobsync.store.sas import READ_FOLDER, REMOVE, WRITE_FOLDER
+from blobsync.store.sas_token import rights_in_words
 
 # Warn from one minute on; from 15 minutes on the service rejects signatures.
 WARN_SKEW_SECONDS = 60.0
@@ -212,7 +213,7 @@ def _own_sas(account: StorageAccount, now: datetime) -> Iterator[CheckResult]:
     assert token is not None
     rights = f"may {rights_in_words(token.permissions)}" if token.permissions else "rights not shown"
     ends = f"ends {token.field('se')}" if token.expires_at else "its expiry is defined by an access policy"
-    detail = f"sas_token {account.origin}: {sas.kind(token)}, {rights}, {ends}"
+    detail = f"sas_token {account.origin}: {sas_token.kind(token)}, {rights}, {ends}"
     yield CheckResult(about, "credential", CheckStatus.OK, detail)
     for warning in warnings:
         yield CheckResult(about, "credential", CheckStatus.WARN, warning, "get a new one in time")

@@ -23,7 +23,7 @@ from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.transfer_options import EngineName
 from blobsync.plan.transfer_plan import End, TransferPlan
 from blobsync.store.ends import RemoteEnd
-from blobsync.store.sas_rights import READ_BLOB, transfer_seconds
+from blobsync.store.sas import READ_BLOB, sas_minter, transfer_seconds
 from blobsync.transfer.carry_out import Engines
 from blobsync.transfer.engines import Engine
 
@@ -87,14 +87,14 @@ def engine_set(
     ]
 
     def mint(end: RemoteEnd, rights: str) -> SasToken | None:
-        from blobsync.store.connect import check_copy, check_listener, mint_sas
+        from blobsync.store.connect import check_copy, check_listener
 
         account = context.connections.account(end.store.container)
         check_listener(account, environ)
         for source, destination in copies:
             if source == end.store.container:
                 check_copy(account, context.connections.account(destination), environ)
-        return mint_sas(account, rights, seconds, environ=environ, use_cli_auth=context.cluster.flag("use_cli_auth"))
+        return sas_minter(context.cluster, environ)(account, rights, seconds)
 
     def direct() -> Engine:
         from blobsync.direct.engine import DirectEngine

@@ -15,9 +15,9 @@ from blobsync.base.errors import UnsafeNameError, UsageError
 from blobsync.base.locations import reaches_another
 from blobsync.config.mapping import Resolution
 from blobsync.project.browse import list_path, nothing_at
-from blobsync.store.connect import sas_url
 from blobsync.store.connections import Connections
 from blobsync.store.rest.store import RestBlobStore
+from blobsync.store.sas import sas_url
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from blobsync.spread.spread_engine import SpreadEngine
 from blobsync.store.connect import connect
 from blobsync.store.ends import LiveEnd, LocalEnd
 from blobsync.store.rest.store import RestBlobStore
-from blobsync.store.sas_rights import READ_FOLDER, WRITE_FOLDER
+from blobsync.store.sas import READ_FOLDER, WRITE_FOLDER
 from blobsync.transfer.carry_out import Engines
 
 # Where the places of all transfers into a container are.

@@ -1,23 +1,19 @@
-"""From a storage account file to a store, and to the SAS tokens that are handed to others.
+"""Opens the container of a storage account file, with the credential that may go to its host.
 
 Which credential signs our own requests: the SAS of the file, else its account key, else an identity; ``auth``
-forces one. A SAS for azcopy, another account, a node or a person is made for that purpose, from the key or
-an identity if there is one: for one container or blob, with the requested rights and a short lifetime. No
-credential is sent to a host that it was not meant for (``trusted_hosts``). Nothing here
-uses the network before the first request, except :func:`mint_sas` and :func:`sas_url` with an identity, which request
-a user delegation key.
+forces one. No credential is sent to a host that it was not meant for (``trusted_hosts``). Nothing here uses the network
+before the first request. What others are given is made by ``store.sas``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 
 from blobsync.base.connection_events import ConnectionEvent
 from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.environment import environment
 from blobsync.base.errors import CredentialError
-from blobsync.base.locations import BlobContainer, BlobLocation
 from blobsync.base.trusted_hosts import (
     Service,
     host_of,
@@ -32,13 +28,12 @@ from blobsync.base.trusted_hosts import (
 )
 from blobsync.config.model import EMULATOR_ACCOUNT, StorageAccount
 from blobsync.config.user_config import load_user_config, user_config_file
-from blobsync.store import sas
 from blobsync.store.protocol import BlobStore
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
 from blobsync.store.rest.http import BlobHttp, RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
 from blobsync.store.rest.transport import Timeouts
-from blobsync.store.sas_rights import LONGEST_DELEGATION_SECONDS
+from blobsync.store.sas_token import check_token
 
 
 def connect(
@@ -104,9 +99,9 @@ def demand_usable(account: StorageAccount, environ: Mapping[str, str]) -> None:
 def _signer_of_own(account: StorageAccount) -> Signer | None:
     """The signer with the account's own SAS or key; None: an identity is needed."""
     if account.credential == "sas":
-        return SasSigner(_own_sas(account))
+        return SasSigner(own_sas(account))
     if account.credential == "key":
-        return SharedKeySigner(account.account_name, _own_key(account))
+        return SharedKeySigner(account.account_name, own_key(account))
     if not account.blob_endpoint.startswith("https:"):
         # Even on this machine: any of its users may listen there.
         raise CredentialError(
@@ -181,75 +176,9 @@ def check_sas(account: StorageAccount, needs: str, *, seconds: int = 0, now: dat
     """
     if account.credential != "sas":
         return ()
-    return sas.check_token(_own_sas(account), account.container, needs, now=now or _now(), seconds=seconds)
-
-
-def mint_sas(
-    account: StorageAccount,
-    rights: str,
-    seconds: int,
-    *,
-    environ: Mapping[str, str] | None = None,
-    use_cli_auth: bool = False,
-) -> SasToken:
-    """A SAS of the one container, with ``rights`` (letters such as ``rl``), good for ``seconds``.
-
-    Signed with the account key, even if the file also has a SAS, or with a user delegation key of the identity
-    (seven days at most). If the file has only a SAS, or ``auth: sas``, that SAS is checked
-    for the rights and returned unchanged.
-    """
-    environ = environment(environ)
-    if account.granting_credential == "sas":
-        check_host(account, "sas", environ)
-        check_sas(account, rights, seconds=seconds)
-        return _own_sas(account)
-    return _mint(account, account.container, rights, seconds, environ=environ, use_cli_auth=use_cli_auth)
-
-
-def sas_url(
-    account: StorageAccount,
-    target: BlobLocation,
-    rights: str,
-    seconds: int,
-    *,
-    scope: str = "blob",
-    environ: Mapping[str, str] | None = None,
-    use_cli_auth: bool = False,
-) -> str:
-    """A URL to give away, good for ``seconds``; ``scope`` is what it opens: the ``blob``, the ``folder`` (a directory
-    of an account with a hierarchical namespace), or the ``container`` around it.
-
-    It contains a signature: anyone who has it has its rights. Raises ``CredentialError`` where the file has only
-    a SAS, unless that grants no more than the container and ``rights``: a narrower one cannot be made from it.
-    """
-    environ = environment(environ)
-    if account.granting_credential == "sas":
-        check_host(account, "sas", environ)
-        return f"{target}?{_own_sas_to_give_away(account, rights, scope).reveal()}"
-    opened = target.container if scope == "container" else target
-    minted = _mint(account, opened, rights, seconds, scope=scope, environ=environ, use_cli_auth=use_cli_auth)
-    return f"{target}?{minted.reveal()}"
-
-
-def _own_sas_to_give_away(account: StorageAccount, rights: str, scope: str) -> SasToken:
-    own = _own_sas(account)
-    check_sas(account, rights)
-    if own.field("srt"):
-        raise CredentialError(
-            f"{account.file} has only an account SAS: a link made with it would open every container of the account",
-            hint="use account_key or an identity, or a SAS of the container",
-        )
-    if scope != "container":
-        raise CredentialError(
-            f"{account.file} has only a SAS of the container: a narrower one cannot be made from it",
-            hint="use account_key or an identity; --container hands out that SAS, which opens the whole container",
-        )
-    if set(own.permissions) != set(rights):
-        raise CredentialError(
-            f"{account.file} has a SAS only, with the rights {own.permissions}: one with fewer cannot be made from it",
-            hint="use account_key or an identity, or ask for exactly its rights with --permission",
-        )
-    return own
+    return check_token(
+        own_sas(account), account.container, needs, now=now or datetime.now(timezone.utc), seconds=seconds
+    )
 
 
 def recovery_sentence(store: BlobStore) -> str:
@@ -272,40 +201,15 @@ def recovery_sentence(store: BlobStore) -> str:
     return f"whether blobs deleted from {store.container} can be restored cannot be checked with this credential"
 
 
-def _mint(
-    account: StorageAccount,
-    target: BlobContainer | BlobLocation,
-    rights: str,
-    seconds: int,
-    *,
-    scope: str = "container",
-    environ: Mapping[str, str],
-    use_cli_auth: bool = False,
-) -> SasToken:
-    now = _now()
-    folder = scope == "folder"
-    if account.granting_credential == "key":
-        check_host(account, "key", environ)
-        key = _own_key(account)
-        SharedKeySigner(account.account_name, key)  # raises if the key is not base64
-        return sas.sign_sas(target, rights, key=key, expires=now + timedelta(seconds=seconds), folder=folder)
-    ends = now + timedelta(seconds=min(seconds, LONGEST_DELEGATION_SECONDS))
-    with connect(account, environ=environ, use_cli_auth=use_cli_auth) as store:
-        delegation = store.user_delegation_key(now, ends)
-    return sas.sign_sas(target, rights, key=delegation, expires=ends, folder=folder)
-
-
-def _own_sas(account: StorageAccount) -> SasToken:
+def own_sas(account: StorageAccount) -> SasToken:
+    """The SAS of an account file. Raises ``CredentialError``."""
     if account.sas_token is None:
         raise CredentialError(f"{account.file} has auth: sas but no sas_token", hint="add it, or remove auth")
     return account.sas_token
 
 
-def _own_key(account: StorageAccount) -> Secret:
+def own_key(account: StorageAccount) -> Secret:
+    """The account key of an account file. Raises ``CredentialError``."""
     if account.account_key is None:
         raise CredentialError(f"{account.file} has auth: key but no account_key", hint="add it, or remove auth")
     return account.account_key
-
-
-def _now() -> datetime:
-    return datetime.now(timezone.utc)

@@ -1,219 +1,179 @@
-"""Shared access signatures: made from a key, and read before they are trusted. Pure: no network, no files.
+"""Shared access signatures that blobsync hands out: with what rights, for how long, and how they are made.
 
-azure-storage-blob could make them as well, but importing it (0.3 to 0.5 s) would triple what ``url`` and ``submit``
-take; ``tests/unit/test_sas.py`` compares every kind with the SDK's.
-
-String-to-sign: https://learn.microsoft.com/rest/api/storageservices/create-service-sas and
-.../create-user-delegation-sas, as of service version 2020-12-06 and later.
+Each is for one purpose: for azcopy, another account, a node or a person. It is made from the account key, or an
+identity if there is one, for one container or blob, with the rights and the lifetime of its purpose. With an identity
+the service is asked for a user delegation key; else nothing here uses the network. How a SAS is signed and read is in
+``store.sas_token``.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
-from typing import TypeAlias
-from urllib.parse import quote
 
-from blobsync.base.credentials import SasToken, Secret
-from blobsync.base.errors import CredentialError, SasExpiredError, SasPermissionError
+from blobsync.base.credentials import SasToken
+from blobsync.base.environment import environment
+from blobsync.base.errors import CredentialError
 from blobsync.base.locations import BlobContainer, BlobLocation
-from blobsync.store.sas_rights import WARN_BEFORE, known_rights, ordered_rights, rights_in_words
+from blobsync.config.model import Cluster, StorageAccount
+from blobsync.store.sas_token import sign_sas
 
-# The version that a SAS is made for also decides by which rules the service reads it. User delegation
-# SAS of 2025-07-05 and later sign more fields, none of which we need.
-SAS_VERSION = "2023-11-03"
+# -- rights and lifetimes ---------------------------------------------------------------------------------------
 
-_ASK_ANEW = "put a new sas_token in the storage account file"
+# One blob with a known name: the source of a server-side copy.
+READ_BLOB = "r"
+# A folder: its listing and its blobs.
+READ_FOLDER = "rl"
+# Put Blob and Put Block need no more; what azcopy uploads has been listed before.
+WRITE_BLOBS = "w"
+# To keep a blob's access tier, azcopy reads the kind of the destination's account, which requires "r".
+WRITE_BLOBS_WITH_TIER = "rw"
+# The destination of a transfer is listed, written, and checked afterwards.
+WRITE_FOLDER = "rwl"
+MIRROR_FOLDER = "rwdl"
+REMOVE = "rdl"
+# By the mode of a job's folder. A mount creates, changes and removes blobs as the program does files.
+JOB_FOLDER = {
+    "download": READ_FOLDER,
+    "upload": "rcwl",
+    "mount": "rcwdl",
+    "ro_mount": READ_FOLDER,
+    "link": "",
+}
+# Logs grow by Append Block.
+JOB_LOGS = "racw"
+# The rights that a link may have.
+LINK = "rlwcad"
 
-Target: TypeAlias = "BlobContainer | BlobLocation"
+# https://learn.microsoft.com/rest/api/storageservices/get-user-delegation-key: seven days from now at most; 15 minutes
+# are reserved for clock differences.
+LONGEST_DELEGATION_SECONDS = 7 * 86_400 - 900
+# The maximum for an identity. Jobs that run longer keep what they have unpacked and mounted, but their last
+# uploads fail.
+JOB_SECONDS = LONGEST_DELEGATION_SECONDS
+# The copy of a code archive within its account: archives are small.
+CODE_COPY_SECONDS = 3600
+LINK_LIFETIME = timedelta(days=7)
+# The time for the plan's bytes at this rate, and an hour more: slower than any realistic link for a terabyte
+# transfer.
+_BYTES_PER_SECOND = 10_000_000
+_MARGIN_SECONDS = 3600
 
 
-@dataclass(frozen=True, slots=True)
-class DelegationKey:
-    """What Get User Delegation Key answers; times as the service wrote them (ISO 8601, UTC)."""
-
-    object_id: str
-    tenant_id: str
-    starts: str
-    expires: str
-    service: str
-    version: str
-    value: Secret
+def transfer_seconds(size: int) -> int:
+    """How long a SAS for moving ``size`` bytes must be valid."""
+    return _MARGIN_SECONDS + size // _BYTES_PER_SECOND
 
 
-def sign_sas(
-    target: Target,
+# -- minting ----------------------------------------------------------------------------------------------------
+
+SasForAccount = Callable[[StorageAccount, str, int], SasToken]
+
+
+def sas_minter(cluster: Cluster, environ: Mapping[str, str]) -> SasForAccount:
+    """A function that makes SAS with the credentials of a cluster's files; see :func:`mint_sas`."""
+
+    def mint(account: StorageAccount, rights: str, seconds: int) -> SasToken:
+        return mint_sas(account, rights, seconds, environ=environ, use_cli_auth=cluster.flag("use_cli_auth"))
+
+    return mint
+
+
+def mint_sas(
+    account: StorageAccount,
     rights: str,
+    seconds: int,
     *,
-    key: Secret | DelegationKey,
-    expires: datetime,
-    folder: bool = False,
+    environ: Mapping[str, str] | None = None,
+    use_cli_auth: bool = False,
 ) -> SasToken:
-    """A SAS for one container, for one blob, or with ``folder`` for one directory and what is below.
+    """A SAS of the one container, with ``rights`` (letters such as ``rl``), good for ``seconds``.
 
-    It is signed with the account key or a user delegation key. ``rights`` are letters of ``racwdxyltfmeopi`` in any
-    order; ``ValueError`` for others. Where the endpoint
-    is https the token is valid for https only. Only accounts with a hierarchical namespace have directories:
-    https://learn.microsoft.com/rest/api/storageservices/create-service-sas#specify-the-directory-depth
+    Signed with the account key, even if the file also has a SAS, or with a user delegation key of the identity
+    (seven days at most). If the file has only a SAS, or ``auth: sas``, that SAS is checked
+    for the rights and returned unchanged.
     """
-    container = target if isinstance(target, BlobContainer) else target.container
-    fields = {
-        "sp": ordered_rights(rights),
-        "se": _iso(expires),
-        "spr": "https" if container.endpoint.startswith("https:") else "",
-        "sv": SAS_VERSION,
-        "sr": "c" if isinstance(target, BlobContainer) else "d" if folder else "b",
-    }
-    if isinstance(target, BlobLocation) and folder:
-        target = BlobLocation(container, target.name.strip("/"))
-        fields["sdd"] = str(len(target.name.split("/")))
-    if isinstance(key, DelegationKey):
-        fields |= {
-            "skoid": key.object_id,
-            "sktid": key.tenant_id,
-            "skt": key.starts,
-            "ske": key.expires,
-            "sks": key.service,
-            "skv": key.version,
-        }
-    secret = key.value if isinstance(key, DelegationKey) else key
-    text = sas_string_to_sign(target, fields, delegated=isinstance(key, DelegationKey))
-    return _signed(fields, text, secret)
+    from blobsync.store.connect import check_host, check_sas, own_sas
+
+    environ = environment(environ)
+    if account.granting_credential == "sas":
+        check_host(account, "sas", environ)
+        check_sas(account, rights, seconds=seconds)
+        return own_sas(account)
+    return _mint(account, account.container, rights, seconds, environ=environ, use_cli_auth=use_cli_auth)
 
 
-def sign_share_sas(share: str, rights: str, *, key: Secret, expires: datetime, https: bool = True) -> SasToken:
-    """A SAS for one file share, ``ACCOUNT/SHARE``, signed with the account key.
+def sas_url(
+    account: StorageAccount,
+    target: BlobLocation,
+    rights: str,
+    seconds: int,
+    *,
+    scope: str = "blob",
+    environ: Mapping[str, str] | None = None,
+    use_cli_auth: bool = False,
+) -> str:
+    """A URL to give away, good for ``seconds``; ``scope`` is what it opens: the ``blob``, the ``folder`` (a directory
+    of an account with a hierarchical namespace), or the ``container`` around it.
 
-    https://learn.microsoft.com/rest/api/storageservices/create-service-sas#version-2015-04-05-and-later (Azure Files).
+    It contains a signature: anyone who has it has its rights. Raises ``CredentialError`` where the file has only
+    a SAS, unless that grants no more than the container and ``rights``: a narrower one cannot be made from it.
     """
-    fields = {
-        "sp": ordered_rights(rights),
-        "se": _iso(expires),
-        "spr": "https" if https else "",
-        "sv": SAS_VERSION,
-        "sr": "s",
-    }
-    lines = [fields["sp"], "", fields["se"], f"/file/{share}", "", "", fields["spr"], fields["sv"], *[""] * 5]
-    return _signed(fields, "\n".join(lines), key)
+    from blobsync.store.connect import check_host
+
+    environ = environment(environ)
+    if account.granting_credential == "sas":
+        check_host(account, "sas", environ)
+        return f"{target}?{_own_sas_to_give_away(account, rights, scope).reveal()}"
+    opened = target.container if scope == "container" else target
+    minted = _mint(account, opened, rights, seconds, scope=scope, environ=environ, use_cli_auth=use_cli_auth)
+    return f"{target}?{minted.reveal()}"
 
 
-def sas_string_to_sign(target: Target, fields: dict[str, str], *, delegated: bool) -> str:
-    """The text that is signed; ``fields`` are the query parameters of the token, unencoded."""
-    container = target if isinstance(target, BlobContainer) else target.container
-    resource = f"/blob/{container.account}/{container.name}"
-    if isinstance(target, BlobLocation):
-        resource += f"/{target.name}"
-    issuer = ("skoid", "sktid", "skt", "ske", "sks", "skv", "saoid", "suoid", "scid") if delegated else ("si",)
-    tail = ("sip", "spr", "sv", "sr", "snapshot", "ses", "rscc", "rscd", "rsce", "rscl", "rsct")
-    lines = [fields.get("sp", ""), fields.get("st", ""), fields.get("se", ""), resource]
-    lines += [fields.get(name, "") for name in (*issuer, *tail)]
-    return "\n".join(lines)
+def _own_sas_to_give_away(account: StorageAccount, rights: str, scope: str) -> SasToken:
+    from blobsync.store.connect import check_sas, own_sas
 
-
-def _signed(fields: dict[str, str], text: str, key: Secret) -> SasToken:
-    digest = hmac.new(base64.b64decode(key.reveal()), text.encode(), hashlib.sha256).digest()
-    signed = {**fields, "sig": base64.b64encode(digest).decode()}
-    return SasToken.parse("&".join(f"{name}={quote(value, safe='')}" for name, value in signed.items() if value))
-
-
-def kind(token: SasToken) -> str:
-    """What sort of SAS it is, in words."""
-    if token.field("srt"):
-        return "account SAS"
-    if token.field("skoid"):
-        return "user delegation SAS"
-    return "service SAS"
-
-
-def remaining(token: SasToken, now: datetime) -> timedelta | None:
-    """How long the token is still good, or None where a stored access policy decides; negative when past."""
-    ends = token.expires_at
-    return None if ends is None else ends - now
-
-
-def check_token(
-    token: SasToken, container: BlobContainer, needs: str, *, now: datetime, seconds: int = 0
-) -> tuple[str, ...]:
-    """Look for everything that can be seen from the token alone, before anything starts.
-
-    ``needs`` are the rights that the coming requests need (``rl``), ``seconds`` how long they may take.
-    Returns warnings, each a sentence. Raises ``SasExpiredError``, ``SasPermissionError`` or
-    ``CredentialError``. The container of a service SAS is not visible: only a failing signature shows
-    a wrong one.
-    """
-    _check_times(token, container, now)
-    _check_scope(token, container, needs)
-    policy = token.field("si")
-    if not token.permissions:
-        if policy is None:
-            raise SasPermissionError(f"the SAS for {container.account} grants no rights", hint=_ASK_ANEW)
-        warnings = [f"the rights of the SAS for {container.account} are defined by the access policy {policy}"]
-    else:
-        missing = "".join(letter for letter in needs if letter not in token.permissions)
-        if missing:
-            raise SasPermissionError(
-                f"the SAS for {container} needs {ordered_rights(missing)} ({rights_in_words(missing)}), "
-                f"has {token.permissions}",
-                hint=f"make one with the rights {ordered_rights(needs + known_rights(token.permissions))}",
-            )
-        warnings = []
-    left = remaining(token, now)
-    if left is not None and left < max(WARN_BEFORE, timedelta(seconds=seconds)):
-        minutes = max(1, round(left.total_seconds() / 60))
-        warnings.append(f"the SAS for {container} expires in {minutes} min, at {token.field('se')}")
-    return tuple(warnings)
-
-
-def _check_times(token: SasToken, container: BlobContainer, now: datetime) -> None:
-    ends, begins = token.expires_at, token.starts_at
-    if ends is None and token.field("se"):
-        raise CredentialError(f"the SAS for {container} has an invalid expiry: se={token.field('se')}", hint=_ASK_ANEW)
-    if ends is None and token.field("si") is None:
-        raise CredentialError(f"the SAS for {container} has no expiry (se)", hint=_ASK_ANEW)
-    if ends is not None and ends <= now:
-        raise SasExpiredError(
-            f"the SAS for {container} expired at {_iso(ends)}; this machine's clock says {_iso(now)}", hint=_ASK_ANEW
-        )
-    if begins is not None and begins > now:
+    own = own_sas(account)
+    check_sas(account, rights)
+    if own.field("srt"):
         raise CredentialError(
-            f"the SAS for {container} is not valid before {_iso(begins)}; this machine's clock says {_iso(now)}",
-            hint="wait, correct the clock, or create one without a start time",
+            f"{account.file} has only an account SAS: a link made with it would open every container of the account",
+            hint="use account_key or an identity, or a SAS of the container",
         )
-
-
-def _check_scope(token: SasToken, container: BlobContainer, needs: str) -> None:
-    if token.field("spr") == "https" and container.endpoint.startswith("http:"):
-        raise CredentialError(f"the SAS for {container} is for https only", hint="use an https blob_endpoint")
-    types = token.field("srt")
-    if types is None:
-        resource = token.field("sr") or "c"
-        if resource not in ("c", "d"):
-            raise SasPermissionError(
-                f"the SAS for {container} is for a single blob or file (sr={resource}), not for the container",
-                hint="make a SAS of the container (sr=c)",
-            )
-        return
-    if "b" not in (token.field("ss") or ""):
-        raise SasPermissionError(
-            f"the account SAS for {container.account} is not for the Blob service (ss={token.field('ss')})",
-            hint="make one with ss=b",
+    if scope != "container":
+        raise CredentialError(
+            f"{account.file} has only a SAS of the container: a narrower one cannot be made from it",
+            hint="use account_key or an identity; --container hands out that SAS, which opens the whole container",
         )
-    lacking = [
-        letter
-        for letter, wanted in (("c", "l" in needs), ("o", bool(set(needs) - {"l"})))
-        if wanted and letter not in types
-    ]
-    if lacking:
-        words = {"c": "Container", "o": "Object"}
-        raise SasPermissionError(
-            f"the account SAS for {container.account} needs the resource type "
-            f"{' and '.join(words[letter] for letter in lacking)} (srt={''.join(lacking)}), has srt={types}",
-            hint="make one with srt=co, or a SAS of the container",
+    if set(own.permissions) != set(rights):
+        raise CredentialError(
+            f"{account.file} has a SAS only, with the rights {own.permissions}: one with fewer cannot be made from it",
+            hint="use account_key or an identity, or ask for exactly its rights with --permission",
         )
+    return own
 
 
-def _iso(moment: datetime) -> str:
-    return moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _mint(
+    account: StorageAccount,
+    target: BlobContainer | BlobLocation,
+    rights: str,
+    seconds: int,
+    *,
+    scope: str = "container",
+    environ: Mapping[str, str],
+    use_cli_auth: bool = False,
+) -> SasToken:
+    from blobsync.store.connect import check_host, connect, own_key
+    from blobsync.store.rest.auth import SharedKeySigner
+
+    now = datetime.now(timezone.utc)
+    folder = scope == "folder"
+    if account.granting_credential == "key":
+        check_host(account, "key", environ)
+        key = own_key(account)
+        SharedKeySigner(account.account_name, key)  # raises if the key is not base64
+        return sign_sas(target, rights, key=key, expires=now + timedelta(seconds=seconds), folder=folder)
+    ends = now + timedelta(seconds=min(seconds, LONGEST_DELEGATION_SECONDS))
+    with connect(account, environ=environ, use_cli_auth=use_cli_auth) as store:
+        delegation = store.user_delegation_key(now, ends)
+    return sign_sas(target, rights, key=delegation, expires=ends, folder=folder)

@@ -33,7 +33,7 @@ from blobsync.base.locations import BlobContainer
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
 from blobsync.store.rest.errors import Answer, translate
 from blobsync.store.rest.http import API_VERSION, BlobHttp, Reply
-from blobsync.store.sas import DelegationKey
+from blobsync.store.sas_token import DelegationKey
 
 # The most that one request may hold: https://learn.microsoft.com/rest/api/storageservices/blob-batch
 MAX_BATCH = 256

@@ -23,9 +23,10 @@ from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner
 from blobsync.config.model import StorageAccount
-from blobsync.store.connect import connect, mint_sas
+from blobsync.store.connect import connect
 from blobsync.store.ends import RemoteEnd
 from blobsync.store.protocol import BlobStore
+from blobsync.store.sas import mint_sas
 from blobsync.transfer.engines import CollectedReport, MoveTask
 from tests.conftest import ROOT, Azurite
 from tests.contract.test_engines import NAMES, content, run, succeed, write_tree
@@ -419,7 +420,8 @@ _CHILD = """
     from pathlib import Path
     from blobsync.azcopy.driver import AzcopyEngine
     from blobsync.config.model import StorageAccount
-    from blobsync.store.connect import connect, mint_sas
+    from blobsync.store.connect import connect
+    from blobsync.store.sas import mint_sas
     from blobsync.base.locations import Secret
     from tests.fakes.tasks import capped, download, moved_by
     from dataclasses import replace

@@ -28,7 +28,7 @@ from blobsync.base.errors import (
     StorageError,
 )
 from blobsync.config.model import StorageAccount
-from blobsync.store.connect import connect, mint_sas, signer_for
+from blobsync.store.connect import connect, signer_for
 from blobsync.store.protocol import (
     BlobInfo,
     BlobProperties,
@@ -40,6 +40,7 @@ from blobsync.store.protocol import (
     block_id_of,
 )
 from blobsync.store.rest.http import BlobHttp
+from blobsync.store.sas import mint_sas
 from blobsync.store.sdk import SdkContainer
 from tests.conftest import Azurite
 from tests.contract.sdk_store import SdkBlobStore

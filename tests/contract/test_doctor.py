@@ -17,10 +17,11 @@ from blobsync.base.check_results import CheckResult, CheckStatus
 from blobsync.base.credentials import SasToken, Secret
 from blobsync.config.model import Cluster, CodeEntry, FolderEntry, StorageAccount
 from blobsync.project.doctor import examine, examine_account
-from blobsync.store.connect import connect, mint_sas
+from blobsync.store.connect import connect
 from blobsync.store.rest.auth import SasSigner
 from blobsync.store.rest.http import BlobHttp, RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
+from blobsync.store.sas import mint_sas
 from tests.conftest import Azurite
 from tests.contract.test_blob_store import block_id, md5, new_account, put, with_sas
 from tests.fakes.scripted_http import Step, scripted

@@ -22,7 +22,7 @@ from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.project.api import Project
 from blobsync.project.doctor import ConnectRest, examine_account
 from blobsync.store import connect as connecting
-from blobsync.store import sas
+from blobsync.store import sas_token
 from blobsync.store.connect import connect
 from blobsync.store.rest import auth, errors
 from blobsync.store.rest.auth import SharedKeySigner
@@ -140,7 +140,7 @@ def test_no_refusal_of_a_credential_is_missing_above(tmp_path: Path) -> None:
         error = refusal(tmp_path / str(number), account)
         last = traceback.extract_tb(error.__traceback__)[-1]
         seen.add((last.filename, last.lineno or 0))
-    files = [Path(str(module.__file__)) for module in (connecting, sas, auth)]
+    files = [Path(str(module.__file__)) for module in (connecting, sas_token, auth)]
     left = [
         text
         for file in files

@@ -17,7 +17,7 @@ from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import AccessDeniedError, StorageUnreachableError
 from blobsync.base.locations import BlobContainer
 from blobsync.emulator import new_key
-from blobsync.store import sas
+from blobsync.store import sas_token
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
 from blobsync.store.rest.http import BlobHttp, RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
@@ -83,17 +83,17 @@ def test_a_token_that_ended_is_refused(server: TlsAzurite, box: BlobContainer) -
 
 
 @pytest.fixture
-def delegated(server: TlsAzurite, box: BlobContainer) -> sas.DelegationKey:
+def delegated(server: TlsAzurite, box: BlobContainer) -> sas_token.DelegationKey:
     now = datetime.now(timezone.utc)
     with connected(server, box, bearer()) as store:
         return store.user_delegation_key(now, now + timedelta(hours=1))
 
 
 def test_a_delegated_sas_opens_the_container_for_its_rights(
-    server: TlsAzurite, box: BlobContainer, delegated: sas.DelegationKey
+    server: TlsAzurite, box: BlobContainer, delegated: sas_token.DelegationKey
 ) -> None:
-    token = sas.sign_sas(box, "rwl", key=delegated, expires=datetime.now(timezone.utc) + timedelta(minutes=30))
-    assert sas.kind(token) == "user delegation SAS" and token.field("spr") == "https"
+    token = sas_token.sign_sas(box, "rwl", key=delegated, expires=datetime.now(timezone.utc) + timedelta(minutes=30))
+    assert sas_token.kind(token) == "user delegation SAS" and token.field("spr") == "https"
     with connected(server, box, SasSigner(token)) as store:
         put(store, "d/a")
         assert [blob.name for blob in store.list_blobs("d/")] == ["d/a"]
@@ -102,12 +102,12 @@ def test_a_delegated_sas_opens_the_container_for_its_rights(
 
 
 def test_a_delegated_sas_of_one_blob_opens_no_other(
-    server: TlsAzurite, box: BlobContainer, delegated: sas.DelegationKey
+    server: TlsAzurite, box: BlobContainer, delegated: sas_token.DelegationKey
 ) -> None:
     with connected(server, box, bearer()) as store:
         put(store, "one é#")
         put(store, "other")
-    token = sas.sign_sas(
+    token = sas_token.sign_sas(
         box.blob("one é#"), "r", key=delegated, expires=datetime.now(timezone.utc) + timedelta(minutes=9)
     )
     with connected(server, box, SasSigner(token)) as store:
@@ -117,9 +117,9 @@ def test_a_delegated_sas_of_one_blob_opens_no_other(
 
 
 def test_a_changed_delegated_sas_is_refused(
-    server: TlsAzurite, box: BlobContainer, delegated: sas.DelegationKey
+    server: TlsAzurite, box: BlobContainer, delegated: sas_token.DelegationKey
 ) -> None:
-    token = sas.sign_sas(box, "rl", key=delegated, expires=datetime.now(timezone.utc) + timedelta(minutes=30))
+    token = sas_token.sign_sas(box, "rl", key=delegated, expires=datetime.now(timezone.utc) + timedelta(minutes=30))
     wider = SasToken.parse(token.reveal().replace("sp=rl", "sp=rwdl"))
     with connected(server, box, SasSigner(wider)) as store, pytest.raises(AccessDeniedError):
         list(store.list_blobs())

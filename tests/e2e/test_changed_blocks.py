@@ -23,9 +23,10 @@ from blobsync.config.model import StorageAccount
 from blobsync.direct.engine import DirectEngine
 from blobsync.local.block_journal import BlockJournal
 from blobsync.plan.block_edges import block_size
-from blobsync.store.connect import connect, mint_sas
+from blobsync.store.connect import connect
 from blobsync.store.ends import RemoteEnd
 from blobsync.store.protocol import block_id_of
+from blobsync.store.sas import mint_sas
 from tests.e2e.world import Container, Project, blobsync_command, sha256, wait_until
 from tests.fakes.tasks import RecordingListener, moved_by, upload
 from tests.servers.fault_proxy import FaultHandle, fault_proxy

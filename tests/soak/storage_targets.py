@@ -21,7 +21,7 @@ from blobsync.store.rest.auth import SasSigner
 from blobsync.store.rest.http import BlobHttp, Reply
 from blobsync.store.rest.store import RestBlobStore
 from blobsync.store.rest.transport import Headers
-from blobsync.store.sas import DelegationKey, check_token, kind, remaining, sign_sas
+from blobsync.store.sas_token import DelegationKey, check_token, kind, remaining, sign_sas
 from blobsync.store.sdk import SdkContainer
 from tests.soak.target import Target, ignoring, text
 

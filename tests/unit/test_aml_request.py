@@ -22,7 +22,7 @@ from blobsync.base.errors import ConfigError
 from blobsync.jobspec.describe import SubmitRequest, describe
 from blobsync.jobspec.node_sas import grant, service_rights
 from blobsync.jobspec.spec import CodeRef, NodeArchiveRef, Secrets
-from blobsync.store.connect import mint_sas
+from blobsync.store.sas import mint_sas
 from tests.fakes.aml_configs import BASE, CONTAINER, EIGHT, ENTRY, RUN_ID, Asked, ask, load
 from tests.servers.openapi import azure_ml
 

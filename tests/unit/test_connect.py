@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import base64
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -10,9 +9,10 @@ import pytest
 from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import CredentialError, SasExpiredError, SasPermissionError
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
-from blobsync.store.connect import check_copy, check_sas, connect, mint_sas, sas_url, signer_for
+from blobsync.store.connect import check_copy, check_sas, connect, signer_for
 from blobsync.store.connections import Connections
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner
+from blobsync.store.sas import mint_sas
 from tests.fakes.store import MemoryStore
 
 KEY = Secret(base64.b64encode(b"k" * 64).decode())
@@ -57,25 +57,6 @@ def test_a_sas_that_ended_is_refused_before_anything_starts() -> None:
         mint_sas(ended, "r", 60)
 
 
-def test_from_a_key_comes_a_narrow_sas() -> None:
-    token = mint_sas(replace(BARE, account_key=KEY), "lr", 3600)
-    assert (token.permissions, token.field("sr"), token.field("srt"), token.field("spr")) == ("rl", "c", None, "https")
-    assert token.expires_at is not None
-    left = token.expires_at - datetime.now(timezone.utc)
-    assert timedelta(minutes=59) < left <= timedelta(hours=1)
-    assert KEY.reveal() not in token.reveal()
-
-
-def test_what_is_handed_out_is_made_with_the_key_that_stands_beside_a_sas() -> None:
-    both = replace(BARE, account_key=KEY, sas_token=SAS)
-    assert type(signer_for(both, environ={})) is SasSigner
-    token = mint_sas(both, "rw", 3600)
-    assert (token.permissions, token.field("sr")) == ("rw", "c")
-    url = sas_url(both, BARE.container.blob("a"), "r", 60)
-    assert SasToken.parse(url.partition("?")[2]).field("sr") == "b"
-    assert mint_sas(replace(both, auth="sas"), "r", 60) is SAS
-
-
 def test_no_sas_made_with_a_login_is_handed_to_a_strange_service() -> None:
     strange = replace(BARE, blob_endpoint="https://evil.example")
     with pytest.raises(CredentialError, match="names evil"):
@@ -88,48 +69,10 @@ def test_no_sas_made_with_a_login_is_handed_to_a_strange_service() -> None:
     check_copy(BARE, strange, {"HOME": "/nonexistent", "BLOBSYNC_TRUSTED_HOSTS": "evil.example"})
 
 
-def test_a_sas_of_the_file_is_all_there_is() -> None:
-    account = replace(BARE, sas_token=SAS)
-    assert mint_sas(account, "rl", 3600) is SAS
-    with pytest.raises(SasPermissionError, match="needs w"):
-        mint_sas(account, "rw", 3600)
-
-
 def test_only_a_sas_is_checked() -> None:
     assert check_sas(replace(BARE, account_key=KEY), "rwdl") == ()
     with pytest.raises(SasPermissionError):
         check_sas(replace(BARE, sas_token=SAS), "d")
-
-
-def test_a_url_for_one_blob() -> None:
-    url = sas_url(replace(BARE, account_key=KEY), BARE.container.blob("d/a é.txt"), "r", 60)
-    place, _, query = url.partition("?")
-    assert place == "https://acct.blob.core.windows.net/box/d/a%20%C3%A9.txt"
-    assert SasToken.parse(query).field("sr") == "b"
-
-
-def test_a_url_for_a_folder_opens_that_directory_alone() -> None:
-    url = sas_url(replace(BARE, account_key=KEY), BARE.container.blob("d/e"), "rl", 60, scope="folder")
-    token = SasToken.parse(url.partition("?")[2])
-    assert (token.field("sr"), token.field("sdd")) == ("d", "2")
-
-
-def test_a_url_for_the_container_is_made_when_it_is_asked_for() -> None:
-    url = sas_url(replace(BARE, account_key=KEY), BARE.container.blob("d"), "rl", 60, scope="container")
-    assert SasToken.parse(url.partition("?")[2]).field("sr") == "c"
-
-
-def test_the_sas_of_the_file_is_not_given_away_when_it_grants_more() -> None:
-    account = replace(BARE, sas_token=SAS)
-    blob = BARE.container.blob("a")
-    with pytest.raises(CredentialError, match="one with fewer cannot be made"):
-        sas_url(account, blob, "r", 60, scope="container")
-    with pytest.raises(CredentialError, match="a narrower one cannot be made"):
-        sas_url(account, blob, "lr", 60)
-    assert sas_url(account, blob, "lr", 60, scope="container").endswith(SAS.reveal())
-    whole = replace(BARE, sas_token=SasToken.parse("ss=b&srt=sco&sp=rl&se=2099-01-01T00:00:00Z&sig=SENTINEL"))
-    with pytest.raises(CredentialError, match="every container of the account"):
-        sas_url(whole, blob, "lr", 60, scope="container")
 
 
 def test_stores_that_nobody_waits_for_any_more_are_made_anew() -> None:

@@ -48,7 +48,7 @@ from blobsync.jobs.service import settings_of
 from blobsync.jobspec.describe import SubmitRequest, describe
 from blobsync.jobspec.node_sas import rights_needed
 from blobsync.jobspec.spec import SERVICES, CodeRef
-from blobsync.store.sas_rights import READ_FOLDER
+from blobsync.store.sas import READ_FOLDER
 from tests.fakes.aml_configs import CONTAINER, ENTRY, RUN_ID, load
 from tests.fakes.runner import ScriptedRunner
 from tests.unit.project_files import NO_ENVIRON, ProjectFiles

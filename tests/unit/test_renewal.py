@@ -22,7 +22,7 @@ from blobsync.config.model import Cluster
 from blobsync.jobs.service import JobService
 from blobsync.jobspec.spec import FolderLink, JobRef, RunInfo, Secrets, State
 from blobsync.node.places import JobPlaces
-from blobsync.store.sas_rights import JOB_SECONDS
+from blobsync.store.sas import JOB_SECONDS
 from tests.fakes.backend import FakeBackend
 from tests.fakes.jobs import make_spec
 from tests.fakes.runner import Call, ScriptedRunner

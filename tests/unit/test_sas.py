@@ -1,251 +1,75 @@
 from __future__ import annotations
 
 import base64
-import hashlib
-import hmac
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import Any, cast
-from urllib.parse import parse_qsl
 
 import pytest
-from azure.storage.blob import UserDelegationKey
-from azure.storage.blob._shared_access_signature import BlobSharedAccessSignature
-from hypothesis import given
-from hypothesis import strategies as st
 
 from blobsync.base.credentials import SasToken, Secret
-from blobsync.base.errors import CredentialError, SasExpiredError, SasPermissionError
-from blobsync.base.locations import BlobContainer, BlobLocation
-from blobsync.store import sas
-from blobsync.store.sas_rights import ordered_rights
+from blobsync.base.errors import CredentialError, SasPermissionError
+from blobsync.config.model import StorageAccount
+from blobsync.store.connect import signer_for
+from blobsync.store.rest.auth import SasSigner
+from blobsync.store.sas import mint_sas, sas_url
 
-KEY = base64.b64encode(b"k" * 64).decode()
-INDIA = timezone(timedelta(hours=5, minutes=30))
-NOW = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
-BOX = BlobContainer("acct", "box", "https://acct.blob.core.windows.net")
-LOCAL = BlobContainer("acct", "box", "http://127.0.0.1:10000/acct")
-DELEGATED = sas.DelegationKey(
-    object_id="oid",
-    tenant_id="tid",
-    starts="2026-11-20T12:00:00Z",
-    expires="2026-11-21T12:00:00Z",
-    service="b",
-    version="2023-11-03",
-    value=Secret(KEY),
-)
+KEY = Secret(base64.b64encode(b"k" * 64).decode())
+SAS = SasToken.parse("sv=2023-11-03&sp=rl&sr=c&se=2099-01-01T00:00:00Z&sig=SENTINEL")
+BARE = StorageAccount("vig.yaml", "acct", "box", "https://acct.blob.core.windows.net")
 
 
-def test_the_text_that_is_signed_for_a_container() -> None:
-    text = sas.sas_string_to_sign(BOX, {"sp": "rl", "se": "E", "spr": "https", "sv": "V", "sr": "c"}, delegated=False)
-    assert text == "rl\n\nE\n/blob/acct/box\n\n\nhttps\nV\nc\n\n\n\n\n\n\n"
+def test_from_a_key_comes_a_narrow_sas() -> None:
+    token = mint_sas(replace(BARE, account_key=KEY), "lr", 3600)
+    assert (token.permissions, token.field("sr"), token.field("srt"), token.field("spr")) == ("rl", "c", None, "https")
+    assert token.expires_at is not None
+    left = token.expires_at - datetime.now(timezone.utc)
+    assert timedelta(minutes=59) < left <= timedelta(hours=1)
+    assert KEY.reveal() not in token.reveal()
 
 
-def test_the_text_that_is_signed_for_a_blob_by_delegation() -> None:
-    given = {
-        "sp": "r",
-        "st": "S",
-        "se": "E",
-        "sv": "V",
-        "sr": "b",
-        "skoid": "o",
-        "sktid": "t",
-        "skt": "ks",
-        "ske": "ke",
-    }
-    text = sas.sas_string_to_sign(BOX.blob("a é/b"), {**given, "sks": "b", "skv": "kv"}, delegated=True)
-    assert text == "r\nS\nE\n/blob/acct/box/a é/b\no\nt\nks\nke\nb\nkv\n\n\n\n\n\nV\nb\n\n\n\n\n\n\n"
+def test_what_is_handed_out_is_made_with_the_key_that_stands_beside_a_sas() -> None:
+    both = replace(BARE, account_key=KEY, sas_token=SAS)
+    assert type(signer_for(both, environ={})) is SasSigner
+    token = mint_sas(both, "rw", 3600)
+    assert (token.permissions, token.field("sr")) == ("rw", "c")
+    url = sas_url(both, BARE.container.blob("a"), "r", 60)
+    assert SasToken.parse(url.partition("?")[2]).field("sr") == "b"
+    assert mint_sas(replace(both, auth="sas"), "r", 60) is SAS
 
 
-def test_a_sas_of_a_file_share_signs_what_the_file_service_reads() -> None:
-    token = sas.sign_share_sas("acct/files", "lr", key=Secret(KEY), expires=NOW)
-    text = "rl\n\n2026-11-20T12:00:00Z\n/file/acct/files\n\n\nhttps\n2023-11-03\n\n\n\n\n"
-    signature = base64.b64encode(hmac.new(b"k" * 64, text.encode(), hashlib.sha256).digest()).decode()
-    assert dict(parse_qsl(token.reveal())) == {
-        "sp": "rl",
-        "se": "2026-11-20T12:00:00Z",
-        "spr": "https",
-        "sv": "2023-11-03",
-        "sr": "s",
-        "sig": signature,
-    }
-    assert sas.sign_share_sas("acct/files", "r", key=Secret(KEY), expires=NOW, https=False).field("spr") is None
+def test_a_sas_of_the_file_is_all_there_is() -> None:
+    account = replace(BARE, sas_token=SAS)
+    assert mint_sas(account, "rl", 3600) is SAS
+    with pytest.raises(SasPermissionError, match="needs w"):
+        mint_sas(account, "rw", 3600)
 
 
-def sdk_delegation_key() -> UserDelegationKey:
-    make_key: Any = UserDelegationKey
-    key = make_key()
-    key.signed_oid, key.signed_tid, key.signed_service, key.signed_version = "oid", "tid", "b", "2023-11-03"
-    key.signed_start, key.signed_expiry, key.value = DELEGATED.starts, DELEGATED.expires, KEY
-    return cast("UserDelegationKey", key)
+def test_a_url_for_one_blob() -> None:
+    url = sas_url(replace(BARE, account_key=KEY), BARE.container.blob("d/a é.txt"), "r", 60)
+    place, _, query = url.partition("?")
+    assert place == "https://acct.blob.core.windows.net/box/d/a%20%C3%A9.txt"
+    assert SasToken.parse(query).field("sr") == "b"
 
 
-def made_by_the_sdk(
-    target: BlobContainer | BlobLocation, rights: str, ends: datetime, *, folder: bool, delegated: bool
-) -> dict[str, str]:
-    """The fields of the SDK's SAS for the same thing, of the service version that we ask for."""
-    if delegated:
-        factory = BlobSharedAccessSignature("acct", user_delegation_key=sdk_delegation_key())
-    else:
-        factory = BlobSharedAccessSignature("acct", KEY)
-    factory.x_ms_version = sas.SAS_VERSION
-    texts: list[str] = []
-    container = target if isinstance(target, BlobContainer) else target.container
-    asked: dict[str, Any] = {"permission": rights, "expiry": ends, "sts_hook": texts.append}
-    asked["protocol"] = "https" if container is BOX else None
-    if isinstance(target, BlobContainer):
-        made = factory.generate_container("box", **asked)
-    else:
-        made = factory.generate_blob("box", target.name, is_directory=folder, **asked)
-    found = dict(parse_qsl(made))
-    if delegated:
-        # Newer SDKs sign fields of service versions 2025-07-05 (two after scid) and 2026-04-06 (two before rscc),
-        # which a token of an older version does not have; all of them are empty here. They stand after the resource,
-        # whose name may hold line ends.
-        resource = f"/blob/acct/box/{target.name}" if isinstance(target, BlobLocation) else "/blob/acct/box"
-        head, _, tail = texts[0].partition(f"{resource}\n")
-        lines = tail.split("\n")
-        for gone, place in ((2, 9), (2, 15)):
-            if len(lines) > 20:
-                assert lines[place : place + gone] == [""] * gone
-                del lines[place : place + gone]
-        signed = f"{head}{resource}\n" + "\n".join(lines)
-        found["sig"] = base64.b64encode(
-            hmac.new(base64.b64decode(KEY), signed.encode(), hashlib.sha256).digest()
-        ).decode()
-    return found
+def test_a_url_for_a_folder_opens_that_directory_alone() -> None:
+    url = sas_url(replace(BARE, account_key=KEY), BARE.container.blob("d/e"), "rl", 60, scope="folder")
+    token = SasToken.parse(url.partition("?")[2])
+    assert (token.field("sr"), token.field("sdd")) == ("d", "2")
 
 
-NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60) | st.text(
-    "a/%+ '\"&=?#é🙂.~\n", min_size=1
-)
-TIMES = st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezones=st.sampled_from([timezone.utc, INDIA]))
-RIGHTS = st.sets(st.sampled_from("racwdxyltfmeopi"), min_size=1)
+def test_a_url_for_the_container_is_made_when_it_is_asked_for() -> None:
+    url = sas_url(replace(BARE, account_key=KEY), BARE.container.blob("d"), "rl", 60, scope="container")
+    assert SasToken.parse(url.partition("?")[2]).field("sr") == "c"
 
 
-@pytest.mark.parametrize("delegated", [False, True], ids=["by key", "by delegation"])
-@pytest.mark.parametrize("scope", ["container", "blob", "folder"])
-@given(name=NAMES, rights=RIGHTS, ends=TIMES, box=st.sampled_from([BOX, LOCAL]))
-def test_every_sas_is_the_sdks_own(
-    delegated: bool, scope: str, name: str, rights: set[str], ends: datetime, box: BlobContainer
-) -> None:
-    name = name.strip("/") or "a" if scope == "folder" else name
-    target = box if scope == "container" else box.blob(name)
-    ordered = ordered_rights("".join(rights))
-    ours = sas.sign_sas(
-        target, "".join(rights), key=DELEGATED if delegated else Secret(KEY), expires=ends, folder=scope == "folder"
-    )
-    theirs = made_by_the_sdk(target, ordered, ends, folder=scope == "folder", delegated=delegated)
-    assert dict(parse_qsl(ours.reveal())) == theirs
-    assert ours.field("sr") == scope[0].replace("f", "d")
-
-
-@pytest.mark.parametrize(("name", "depth"), [("d", 1), ("d/", 1), ("/a/é #%/", 2), ("a/b/c", 3)])
-def test_a_directorys_sas_says_how_deep_it_is(name: str, depth: int) -> None:
-    ours = sas.sign_sas(BOX.blob(name), "rl", key=Secret(KEY), expires=NOW, folder=True)
-    assert (ours.field("sr"), ours.field("sdd")) == ("d", str(depth))
-
-
-def test_a_token_for_plain_http_is_not_bound_to_https() -> None:
-    assert sas.sign_sas(LOCAL, "r", key=Secret(KEY), expires=NOW).field("spr") is None
-    assert sas.sign_sas(BOX, "r", key=Secret(KEY), expires=NOW).field("spr") == "https"
-
-
-@pytest.mark.parametrize("rights", ["", "rq", "R"])
-def test_rights_that_are_none(rights: str) -> None:
-    with pytest.raises(ValueError, match="not rights of a SAS"):
-        sas.sign_sas(BOX, rights, key=Secret(KEY), expires=NOW)
-
-
-def test_nothing_shows_the_signature() -> None:
-    token = sas.sign_sas(BOX, "r", key=Secret(KEY), expires=NOW)
-    assert dict(parse_qsl(token.reveal()))["sig"] not in repr(token) + str(token)
-    assert "sig=***" in repr(token)
-    assert KEY not in repr(DELEGATED)
-
-
-def token(**given: str) -> SasToken:
-    every = {"sp": "rwl", "sr": "c", "se": "2026-12-01T00:00:00Z", **given, "sig": "SENTINEL"}
-    return SasToken.parse("&".join(f"{name}={value}" for name, value in every.items() if value))
-
-
-@pytest.mark.parametrize(
-    "ends",
-    [
-        "2026-11-20",
-        "2026-11-20T11:59Z",
-        "2026-11-20T11:59:59Z",
-        "2026-11-20T11:59:59.1234567Z",
-        "2026-11-20T11:59:59.1Z",
-        "2026-11-20T12:59:59.25%2B01:00",
-    ],
-)
-def test_every_form_of_an_expiry_in_the_past_is_refused(ends: str) -> None:
-    with pytest.raises(SasExpiredError, match="expired at 2026-11-20T"):
-        sas.check_token(token(se=ends), BOX, "r", now=NOW)
-
-
-def test_an_expiry_within_the_hour_warns() -> None:
-    assert sas.check_token(token(se="2026-11-20T12:43:00Z"), BOX, "r", now=NOW) == (
-        "the SAS for https://acct.blob.core.windows.net/box expires in 43 min, at 2026-11-20T12:43:00Z",
-    )
-    assert sas.check_token(token(se="2026-11-20T13:01:00Z"), BOX, "r", now=NOW) == ()
-
-
-def test_work_that_outlives_the_sas_warns() -> None:
-    assert len(sas.check_token(token(se="2026-11-20T15:00:00Z"), BOX, "r", now=NOW, seconds=4 * 3600)) == 1
-
-
-def test_a_sas_of_tomorrow_is_refused() -> None:
-    with pytest.raises(CredentialError, match="is not valid before 2026-11-21T00:00:00Z; this machine's clock says"):
-        sas.check_token(token(st="2026-11-21"), BOX, "r", now=NOW)
-
-
-def test_missing_rights_are_named() -> None:
-    with pytest.raises(SasPermissionError) as caught:
-        sas.check_token(token(sp="r"), BOX, "rwl", now=NOW)
-    assert "needs wl (write, list), has r" in str(caught.value)
-    assert caught.value.hint == "make one with the rights rwl"
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ({"sr": "b"}, "is for a single blob or file (sr=b)"),
-        ({"sr": "", "ss": "f", "srt": "co"}, "is not for the Blob service (ss=f)"),
-        ({"sr": "", "ss": "b", "srt": "o"}, "needs the resource type Container (srt=c), has srt=o"),
-        ({"sr": "", "ss": "b", "srt": "s"}, "needs the resource type Container and Object (srt=co), has srt=s"),
-        ({"sp": ""}, "grants no rights"),
-    ],
-)
-def test_a_sas_of_the_wrong_scope(given: dict[str, str], says: str) -> None:
-    with pytest.raises(SasPermissionError) as caught:
-        sas.check_token(token(**given), BOX, "rl", now=NOW)
-    assert says in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ({"se": ""}, "has no expiry"),
-        ({"se": "soon"}, "invalid expiry: se=soon"),
-        ({"spr": "https"}, "is for https only"),
-    ],
-)
-def test_a_sas_that_cannot_work(given: dict[str, str], says: str) -> None:
-    with pytest.raises(CredentialError, match=says):
-        sas.check_token(token(**given), LOCAL, "rl", now=NOW)
-
-
-def test_what_an_access_policy_holds_is_not_guessed() -> None:
-    warnings = sas.check_token(token(sp="", se="", si="weekly"), BOX, "rwdl", now=NOW)
-    assert warnings == ("the rights of the SAS for acct are defined by the access policy weekly",)
-
-
-def test_a_good_account_sas_passes() -> None:
-    assert sas.check_token(token(sr="", ss="bf", srt="sco", sp="rwdlac"), BOX, "rwdl", now=NOW) == ()
-
-
-def test_kinds() -> None:
-    assert sas.kind(token()) == "service SAS"
-    assert sas.kind(token(sr="", srt="co", ss="b")) == "account SAS"
-    assert sas.kind(token(skoid="x")) == "user delegation SAS"
+def test_the_sas_of_the_file_is_not_given_away_when_it_grants_more() -> None:
+    account = replace(BARE, sas_token=SAS)
+    blob = BARE.container.blob("a")
+    with pytest.raises(CredentialError, match="one with fewer cannot be made"):
+        sas_url(account, blob, "r", 60, scope="container")
+    with pytest.raises(CredentialError, match="a narrower one cannot be made"):
+        sas_url(account, blob, "lr", 60)
+    assert sas_url(account, blob, "lr", 60, scope="container").endswith(SAS.reveal())
+    whole = replace(BARE, sas_token=SasToken.parse("ss=b&srt=sco&sp=rl&se=2099-01-01T00:00:00Z&sig=SENTINEL"))
+    with pytest.raises(CredentialError, match="every container of the account"):
+        sas_url(whole, blob, "lr", 60, scope="container")

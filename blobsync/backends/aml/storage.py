@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 from blobsync.base.errors import ConfigError
 from blobsync.base.redaction import HIDDEN
 from blobsync.config.model import Cluster, StorageAccount
-from blobsync.store.sas import sign_share_sas
-from blobsync.store.sas_rights import JOB_FOLDER, JOB_SECONDS
+from blobsync.store.sas import JOB_FOLDER, JOB_SECONDS
+from blobsync.store.sas_token import sign_share_sas
 
 _NAME_CHARS = 255
 _OURS = "made by blobsync"

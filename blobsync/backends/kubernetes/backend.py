@@ -46,7 +46,7 @@ from blobsync.base.errors import (
 from blobsync.config.model import Cluster
 from blobsync.jobspec.hold import HOLDER, entering
 from blobsync.jobspec.spec import JobRef, JobSpec, LogFile, NodeChange, RunInfo, Secrets, State
-from blobsync.store.sas_rights import JOB_SECONDS
+from blobsync.store.sas import JOB_SECONDS
 
 CAPABILITIES = frozenset({"blame", "elastic", "live_logs", "nodes", "requeue", "scale", "ssh"})
 

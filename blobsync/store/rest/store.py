@@ -55,7 +55,7 @@ from blobsync.store.rest.xml import (
     names_without_content,
     next_marker,
 )
-from blobsync.store.sas import DelegationKey
+from blobsync.store.sas_token import DelegationKey
 
 # Bytes that the answer to a small request may have: room for any error.
 _SMALL_ANSWER = 1 << 20
