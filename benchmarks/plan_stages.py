@@ -21,9 +21,8 @@ from blobsync.local.names import local_problem
 from blobsync.local.sorted_runs import Spill
 from blobsync.local.tree import LinkPolicy, walk
 from blobsync.plan.decisions import check_names, decide
-from blobsync.plan.pairing import HeldFiles
-from blobsync.plan.pairs import Pair
-from blobsync.plan.plan_records import plan_record
+from blobsync.plan.pairing import HeldFiles, Pair
+from blobsync.plan.saved_plan import plan_record
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import (
     Actions,

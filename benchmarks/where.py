@@ -31,7 +31,7 @@ _STAGES = (
     ("MD5", ("direct/upload.py:order", "direct/download.py:landed")),
     ("the engine and its jobs", ("direct/", "pathlib.py")),
     ("the walk", ("local/tree.py",)),
-    ("the index", ("local/index.py", "local/last_seen.py")),
+    ("the index", ("local/index.py", "local/index.py")),
     ("ledger, receipt, log", ("transfer/", "base/redaction.py", "json/", "local/transfer_log.py")),
     ("planning", ("plan/", "spread/", "local/", "base/")),
 )

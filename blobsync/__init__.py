@@ -162,8 +162,7 @@ if TYPE_CHECKING:
         PlannedJob,
     )
     from blobsync.project.open_jobs import open_jobs
-    from blobsync.project.options import TransferKeywords
-    from blobsync.project.paths import PathName, Paths
+    from blobsync.project.options import PathName, Paths, TransferKeywords
     from blobsync.project.progress_listeners import OnProgress
     from blobsync.project.removal import Deletion, Removal
     from blobsync.project.running import RunningTransfer
@@ -460,8 +459,7 @@ _HOMES = {
         *("Cancellation", "Command", "Diagnosis", "JobLog", "JobName", "JobReport", "Jobs", "LogLine", "PlannedJob"),
     ),
     "blobsync.project.open_jobs": ("open_jobs",),
-    "blobsync.project.options": ("TransferKeywords",),
-    "blobsync.project.paths": ("PathName", "Paths"),
+    "blobsync.project.options": ("PathName", "Paths", "TransferKeywords"),
     "blobsync.project.removal": ("Deletion", "Removal"),
     "blobsync.project.running": ("RunningTransfer",),
     "blobsync.project.sharing": ("Link",),

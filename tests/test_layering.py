@@ -33,12 +33,12 @@ GATES: dict[str, tuple[str, ...]] = {
     "azure": ("store.azure_identity", "store.sdk", "backends"),
     "pathspec": ("local.ignore",),
     "sqlite3": (
-        *("local.index", "local.last_seen", "local.transfer_log", "local.state_database", "local.block_journal"),
+        *("local.index", "local.index", "local.transfer_log", "local.state_database", "local.resume_records"),
         *("jobs.history", "jobs.timeline"),
     ),
     # What travels to compute nodes alone cannot import anything of ours.
     "subprocess": ("base.process", "node.standalone.old_python", "node.standalone.beside_side"),
-    "tqdm": ("cli", "project.notebook"),
+    "tqdm": ("cli", "project.progress_listeners"),
     "typer": ("cli",),
     **dict.fromkeys(("jinja2", "starlette", "uvicorn"), ("web",)),
     "urllib.request": ("node.standalone.bootstrap",),
@@ -212,9 +212,9 @@ WRITERS: dict[str, str] = {
     "base.user_data": "what the user agreed to and logs in with, in the user's own configuration",
     **dict.fromkeys(("azcopy", "transfer.receipts", "local.state_dir"), "our own records and staging folders"),
     "local.state_dir": "the seal of the state folder",
-    "local.range_records": "which ranges of a download are there",
-    "local.running_records": "how far transfers under way are",
-    **dict.fromkeys(("local.sorted_runs", "plan.plan_records"), "plans that memory does not hold"),
+    "local.resume_records": "which ranges of a download are there",
+    "project.running": "how far transfers under way are",
+    **dict.fromkeys(("local.sorted_runs", "plan.saved_plan"), "plans that memory does not hold"),
     **dict.fromkeys(("plan.saved_plan", "base.daily_warnings"), "the same"),
     **dict.fromkeys(
         ("code", "config.scaffold", "cli.demo", "cli.demo", "jobs.form.templates"),

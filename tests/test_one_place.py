@@ -84,9 +84,9 @@ def test_whether_a_side_is_as_it_was_verified_is_asked_in_one_module() -> None:
         for node in ast.walk(module.tree):
             if isinstance(node, ast.Compare) or (isinstance(node, ast.Call) and "same_file" in ast.dump(node.func)):
                 said = ast.unparse(node)
-                if re.search(r"\brecord\.(near|remote|md5)\b", said) and module.name != "blobsync.plan.pairs":
+                if re.search(r"\brecord\.(near|remote|md5)\b", said) and module.name != "blobsync.plan.pairing":
                     compared.append(f"{module.file}:{node.lineno}: {said}")
-    assert compared == [], "blobsync/plan/pairs.py compares with the record"
+    assert compared == [], "blobsync/plan/pairing.py compares with the record"
 
 
 def test_the_ports_for_the_master_of_a_job_are_chosen_in_one_module() -> None:

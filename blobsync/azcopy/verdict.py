@@ -34,7 +34,7 @@ from blobsync.base.file_states import FileState, RemoteState
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.pool import NotTriedError
 from blobsync.plan.events import Listener
-from blobsync.plan.pairs import equal_content
+from blobsync.plan.pairing import equal_content
 from blobsync.plan.transfer_plan import FileAction, Route
 from blobsync.store.ends import RemoteEnd
 from blobsync.store.protocol import BlobInfo, BlobStore

@@ -22,7 +22,7 @@ from blobsync.base.errors import (
     UsageError,
 )
 from blobsync.base.failure_codes import FailureCode
-from blobsync.cli.columns import columns_of, wrapped
+from blobsync.cli.output import columns_of, wrapped
 
 if TYPE_CHECKING:
     from blobsync.cli.session import Session

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from blobsync.base.amounts import count_text
-from blobsync.cli.columns import cells, columns_of, cut
+from blobsync.cli.output import cells, columns_of, cut
 from blobsync.jobs.timeline import age, lasted, lasting_text, moments_of, nodes_after, seconds_of, spans_of
 from blobsync.jobspec.hold import entering_command, hold_text
 from blobsync.jobspec.topology import job_size_text

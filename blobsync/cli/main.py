@@ -25,8 +25,8 @@ from blobsync.base.redaction import HIDDEN, redact
 from blobsync.cli.act_words import in_our_words
 from blobsync.cli.app import build_app
 from blobsync.cli.confirm import CommandInterruptedError
-from blobsync.cli.display import choose_listener
 from blobsync.cli.output import Console, Result, forget_stdout, start_logging
+from blobsync.cli.progress import choose_listener
 from blobsync.cli.session import Session
 
 # Typer exports only the most specific parser errors; their base class covers all of them.
@@ -77,7 +77,7 @@ def _run(words: Sequence[str], console: Console) -> int:
         nonlocal is_logging
         console.as_json, console.quiet = session.json, session.quiet
         console.choose_colors(session.color, session.environ)
-        session.display = session.listener = choose_listener(console, session)
+        session.display = session.listener = choose_listener(console, verbose=session.verbose, environ=session.environ)
         if session.timings:
             from blobsync.cli.timings import PhaseTimes
             from blobsync.plan.events import together

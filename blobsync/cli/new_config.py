@@ -195,7 +195,7 @@ def _account_of(answers: StorageAnswers, session: Session) -> StorageAccount:
     """The account, by the rules of account files. Raises ``UsageError``, since no file exists yet."""
     from blobsync.config.accounts import AccountFile
     from blobsync.config.scaffold import account_file, account_values
-    from blobsync.config.yaml_lines import Document
+    from blobsync.config.yaml_document import Document
 
     name = account_file(answers.cluster)
     values = account_values(replace(answers, auth=answers.auth or "identity"))

@@ -7,6 +7,9 @@ With ``--json`` the answer is one document, even if the command fails:
      "data": {...}, "errors": [{"code", "message", "hint", "path"}]}
 
 The beginning of a line determines its colour, so that no command chooses colours.
+
+Text is broken and shortened by terminal columns. Textwrap counts characters; a Chinese one takes two columns, an accent
+none.
 """
 
 from __future__ import annotations
@@ -23,10 +26,98 @@ from blobsync.base.amounts import count_text
 from blobsync.base.errors import BlobsyncError, LocalFileError, UnsafeNamesError, UsageError
 from blobsync.base.failure_codes import ExitCode
 from blobsync.base.redaction import redact, redact_answer, redact_tree
-from blobsync.cli.columns import columns_of, wrapped
 
 if TYPE_CHECKING:
     from blobsync.plan.transfer_plan import FileFailure
+
+
+# Deeper than the indentation of a following line, so that a continued line is not taken for one.
+_HANGING = 4
+_PIECE = re.compile(r" *[^ ]+")
+_NUMBER = re.compile(r" *\(?[\d.,]*\d")
+_GAP = "..."
+
+
+def columns_of(stream: TextIO) -> int:
+    """The present width of the terminal that ``stream`` writes to; 0 if there is none, or if it is unknown."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
+    except (OSError, ValueError):
+        return 0
+
+
+def cells(text: str) -> int:
+    """How many columns printable ``text`` takes."""
+    if text.isascii():
+        return len(text)
+    return sum(_cells(char) for char in text)
+
+
+def _cells(char: str) -> int:
+    from unicodedata import combining, east_asian_width  # late: names are ASCII, mostly
+
+    return 0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1
+
+
+def wrapped(text: str, columns: int) -> str:
+    """Break one line into several that fit ``columns``, at blanks; all but the first are indented by four more columns.
+
+    A number stays with its unit. A word that is longer than a line is left to the terminal to break, so that a path can
+    be copied in one piece. ``columns`` 0: the text is returned unchanged.
+    """
+    if not columns or cells(text) <= columns:
+        return text
+    hanging = " " * (len(text) - len(text.lstrip(" ")) + _HANGING)
+    room = columns - len(hanging)
+    shown, used = "", 0
+    for piece in _pieces(text):
+        takes, alone = cells(piece), cells(piece.lstrip(" "))
+        if shown and used + takes > columns and alone <= room:
+            shown += f"\n{hanging}{piece.lstrip(' ')}"
+            used = len(hanging) + alone
+        else:
+            shown += piece
+            used += takes
+            # The terminal breaks such a word; this is the width of its last row.
+            used = used if used <= columns else used % columns
+    return shown
+
+
+def _pieces(text: str) -> list[str]:
+    """The words, each with the blanks before it; a number and its unit are one piece."""
+    found: list[str] = []
+    for piece in _PIECE.findall(text):
+        if found and _NUMBER.fullmatch(found[-1]) and piece.lstrip(" ")[0].isalpha():
+            found[-1] += piece
+        else:
+            found.append(piece)
+    return found
+
+
+def shortened(name: str, room: int) -> str:
+    """Shorten a path to ``room`` columns: removes the middle and keeps more of the end, which tells files apart."""
+    if cells(name) <= room:
+        return name
+    room -= len(_GAP)
+    if room < 2:
+        return ""
+    head = _first(name, room // 3)
+    return f"{head}{_GAP}{_first(name[::-1], room - cells(head))[::-1]}"
+
+
+def cut(text: str, room: int) -> str:
+    """Shorten a text to ``room`` columns, with a mark at the end."""
+    return text if cells(text) <= room else f"{_first(text, room - len(_GAP))}{_GAP}"
+
+
+def _first(text: str, room: int) -> str:
+    """The longest prefix that fits ``room`` columns."""
+    taken = 0
+    for at, char in enumerate(text):
+        taken += _cells(char)
+        if taken > room:
+            return text[:at]
+    return text
 
 
 CHOICES = ("auto", "always", "never")

@@ -10,15 +10,14 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from blobsync.base.amounts import count_text, duration_text, size_text
 from blobsync.base.connection_events import Disconnected
-from blobsync.cli.columns import cells, columns_of, shortened
-from blobsync.cli.output import Console
+from blobsync.cli.output import Console, cells, columns_of, shortened
 from blobsync.plan.events import Note
 from blobsync.plan.progress import WORKING, Progress, ProgressCounter, WorkerProgress, by_node
 
@@ -390,3 +389,17 @@ class BarListener(_Counting):
         while not self._closed.wait(_TICK):
             with self.lock:
                 self.show(force=False)
+
+
+def choose_listener(
+    console: Console, *, verbose: int, environ: Mapping[str, str], terminal: TextIO | None = None
+) -> ClosingListener:
+    """A bar on a terminal, lines in a log file, nothing with ``--quiet`` or ``--json``."""
+    if console.quiet or console.as_json:
+        return QuietListener(None if console.quiet else console)
+    # With -v log lines would interrupt the bar.
+    terminal = terminal or sys.stderr
+    drawable = terminal.isatty() and environ.get("TERM") != "dumb" and not verbose
+    if drawable:
+        return BarListener(console, terminal=terminal)
+    return LineListener(console, LINE_EVERY_VERBOSE, each_worker=True) if verbose else LineListener(console)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from blobsync.base.amounts import count_text, size_text, took_text
 from blobsync.base.failure_codes import ExitCode
 from blobsync.base.reasons import Reason
-from blobsync.plan.plan_records import plan_record
+from blobsync.plan.saved_plan import plan_record
 from blobsync.plan.transfer_plan import (
     VERBS,
     Action,

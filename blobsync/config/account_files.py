@@ -11,7 +11,7 @@ from blobsync.config.accounts import AccountFile
 from blobsync.config.known_keys import ACCOUNT
 from blobsync.config.loader import cluster_names
 from blobsync.config.project_root import CLUSTER_FOLDER
-from blobsync.config.yaml_lines import read_document
+from blobsync.config.yaml_document import read_document
 
 ACCOUNT_FOLDER = "aux_data/configs"
 

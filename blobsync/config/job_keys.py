@@ -14,8 +14,7 @@ import yaml
 
 from blobsync.base.errors import ConfigError
 from blobsync.config.model import AML_PLATFORMS, FolderEntry, JobRefusal
-from blobsync.config.typed import FOLDER_SUFFIX
-from blobsync.config.yaml_lines import Document, KeyPath
+from blobsync.config.yaml_document import FOLDER_SUFFIX, Document, KeyPath
 
 NESTED_HINT = "give the outer one mode ro_mount or download, or remove one of the two from this cluster file"
 # Read-only folders can be linked into a directory of ours, beside other folders.

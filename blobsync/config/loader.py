@@ -41,9 +41,19 @@ from blobsync.config.model import (
 )
 from blobsync.config.philly import philly_road
 from blobsync.config.project_root import CLUSTER_FOLDER, CLUSTER_VARIABLE, PROJECT_MARK, STATE_FOLDER
-from blobsync.config.typed import CODE_KEY, FOLDER_SUFFIX, Checker, did_you_mean, is_placeholder
 from blobsync.config.user_config import load_user_config
-from blobsync.config.yaml_lines import Document, KeyPath, Origin, parse_document, read_document
+from blobsync.config.yaml_document import (
+    CODE_KEY,
+    FOLDER_SUFFIX,
+    Checker,
+    Document,
+    KeyPath,
+    Origin,
+    did_you_mean,
+    is_placeholder,
+    parse_document,
+    read_document,
+)
 
 _ROOT_KEY = "azure_blob_config_file"
 _HDFS = "/hdfs/"

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 from blobsync.base.errors import MappingError, OutsideProjectError, UnmappedPathError
 from blobsync.base.locations import MAX_NAME_CHARS, BlobLocation, reaches_another
 from blobsync.config.model import Cluster, FolderEntry
-from blobsync.config.typed import did_you_mean, nearest
+from blobsync.config.yaml_document import did_you_mean, nearest
 
 _BLOB, _FILE = ".blob.", ".file."
 

@@ -18,7 +18,7 @@ from blobsync.base.locations import BlobContainer, BlobLocation
 
 if TYPE_CHECKING:
     # Nodes read these values, and have no YAML.
-    from blobsync.config.yaml_lines import Document
+    from blobsync.config.yaml_document import Document
 
 DEFAULT_CLUSTER = "aml"
 # Platforms whose service itself provides the folders on the nodes.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from blobsync.base.errors import ConfigError
 from blobsync.config.known_keys import PHILLY_MARKS
-from blobsync.config.yaml_lines import read_document
+from blobsync.config.yaml_document import read_document
 
 _FOLDER = "aux_data/configs"
 _COMMON = "philly_vc.yaml"

@@ -15,8 +15,7 @@ from blobsync.base.environment import listed_in
 from blobsync.base.trusted_hosts import TRUSTED_HOSTS_VARIABLE
 from blobsync.base.user_data import config_home, read_own
 from blobsync.config.known_keys import USER
-from blobsync.config.typed import ALLOWED_VARIABLES_VARIABLE, Checker
-from blobsync.config.yaml_lines import parse_document
+from blobsync.config.yaml_document import ALLOWED_VARIABLES_VARIABLE, Checker, parse_document
 
 SAFE_PROJECTS_VARIABLE = "BLOBSYNC_SAFE_PROJECTS"
 

@@ -15,11 +15,9 @@ from blobsync.base.credentials import SasToken
 from blobsync.base.errors import CredentialError, LocalFileError, StorageError
 from blobsync.direct.pool import MIB, FileJob, RunState, ThreadWork, WorkerPool, WorkerThreads
 from blobsync.direct.upload import BlockMemory, UploadJob
-from blobsync.local.block_journal import BlockJournal
-from blobsync.local.files import LocalFolder
-from blobsync.local.range_records import RangeRecords
-from blobsync.local.source_folder import SourceFolder
-from blobsync.plan.block_edges import ONE_REQUEST
+from blobsync.local.files import LocalFolder, SourceFolder
+from blobsync.local.resume_records import BlockJournal, RangeRecords
+from blobsync.plan.blocks import ONE_REQUEST
 from blobsync.plan.events import Listener, notes_to
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.ends import LocalEnd, RemoteEnd

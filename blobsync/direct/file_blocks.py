@@ -20,10 +20,8 @@ from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.direct.pool import FileJob, RunState
 from blobsync.direct.reads import demand_version, naming_the_source, version_of
 from blobsync.direct.upload import BlockIds, precondition_of
-from blobsync.local.files import SourceFile
-from blobsync.local.source_folder import SourceFolder
-from blobsync.plan.block_edges import BlockRange, block_bytes, block_size
-from blobsync.plan.block_reuse import differs
+from blobsync.local.files import SourceFile, SourceFolder
+from blobsync.plan.blocks import BlockRange, block_bytes, block_size, differs
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.content_types import guess_content_type

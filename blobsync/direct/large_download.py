@@ -29,7 +29,7 @@ from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.files import LocalFolder, SourceFile
 from blobsync.local.names import RelativeName, relative_name
 from blobsync.local.part_files import KeptName, PartFile
-from blobsync.local.range_records import RangeRecord, RangeRecords, RecordedRange, UnfinishedDownload
+from blobsync.local.resume_records import RangeRecord, RangeRecords, RecordedRange, UnfinishedDownload
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.protocol import BlobStore
 from blobsync.transfer.engines import Moved

@@ -16,11 +16,9 @@ from typing import NamedTuple
 from blobsync.base.errors import BlobsyncError, ChecksumError, StorageError, StorageUnreachableError, ThrottledError
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.direct.pool import MIB, FileJob, RunState
-from blobsync.local.block_journal import BlockJournal
-from blobsync.local.files import SourceFile
-from blobsync.local.source_folder import SourceFolder
-from blobsync.plan.block_edges import block_size
-from blobsync.plan.block_reuse import NOTHING, Reusable, differs, reusable
+from blobsync.local.files import SourceFile, SourceFolder
+from blobsync.local.resume_records import BlockJournal
+from blobsync.plan.blocks import NOTHING, Reusable, block_size, differs, reusable
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.content_types import guess_content_type
 from blobsync.store.protocol import (

@@ -5,6 +5,8 @@ string. Strings compare by code points, which is also the order of their UTF-8 b
 
 The rows are in an unnamed temporary file, which is gone when the process ends, however that ends. Python's ``marshal``
 writes them because it is five times as fast as JSON; no other process ever reads the file.
+
+The states of files are converted to rows and back, for plans on the disk.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import heapq
 import marshal
 import os
+import sys
 import tempfile
 import weakref
 import zlib
@@ -21,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from blobsync.base.errors import LocalFileError
+from blobsync.base.file_states import FileState, LocalState, RemoteState
 
 Row: TypeAlias = tuple[Any, ...]
 
@@ -247,3 +251,41 @@ def _chains(runs: Sequence[_Run]) -> list[list[_Run]]:
         else:
             chains.append([run])
     return chains
+
+
+# A blob has one value less.
+_LOCAL_VALUES = 5
+
+
+def pack_state(state: FileState | None) -> Row | None:
+    """The state as plain values."""
+    if state is None:
+        return None
+    if isinstance(state, LocalState):
+        return (state.size, state.mtime_ns, state.ctime_ns, state.inode, state.md5)
+    return (state.size, state.etag, state.md5, state.tier)
+
+
+def unpack_state(row: Row | None) -> FileState | None:
+    """What :func:`pack_state` was given."""
+    if row is None:
+        return None
+    if len(row) == _LOCAL_VALUES:
+        return LocalState(*row)
+    size, etag, md5, tier = row
+    # One text for all blobs of a tier.
+    return RemoteState(size, etag, md5, None if tier is None else sys.intern(tier))
+
+
+def _pack_with_path(row: Row) -> Row:
+    path, state = row
+    return (path, pack_state(state))
+
+
+def _unpack_with_path(row: Row) -> Row:
+    path, state = row
+    return (path, unpack_state(state))
+
+
+STATE = Packing(pack_state, unpack_state)
+STATE_OF_PATH = Packing(_pack_with_path, _unpack_with_path)

@@ -22,16 +22,15 @@ from blobsync.direct.engine import DirectEngine
 from blobsync.direct.pool import was_tried
 from blobsync.jobspec.spec import FolderLink
 from blobsync.local.files import hash_file
-from blobsync.local.free_space import LocalDisks
 from blobsync.local.index import Index, PairIndex
 from blobsync.local.names import blob_problem, local_problem
 from blobsync.local.tree import LinkPolicy, ignores_case
 from blobsync.node.job import NodeJob
 from blobsync.node.ranks import NotReadyError
 from blobsync.plan.decisions import check_names, decide_all
-from blobsync.plan.disk_space import WrittenHere, lacking_room
+from blobsync.plan.disk_space import LocalDisks, WrittenHere, lacking_room
 from blobsync.plan.events import Event, Note
-from blobsync.plan.pairs import Pair, is_as_recorded, needs_local_md5
+from blobsync.plan.pairing import Pair, is_as_recorded, needs_local_md5
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.selection import ignored_by
 from blobsync.plan.survey import Request, survey

@@ -48,7 +48,14 @@ from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.reasons import Reason
 from blobsync.local.names import MAX_PART_BYTES, shape_clashes
 from blobsync.local.sorted_runs import IN_MEMORY, SortedRuns, Spill, Spool
-from blobsync.plan.pairs import Pair, changes_since_verified, equal_content, is_as_recorded, known_equal, source_is_near
+from blobsync.plan.pairing import (
+    Pair,
+    changes_since_verified,
+    equal_content,
+    is_as_recorded,
+    known_equal,
+    source_is_near,
+)
 from blobsync.plan.transfer_options import NO_LIMIT, TransferOptions
 from blobsync.plan.transfer_plan import PACKED_ACTION, Action, FileAction, FileFailure, Route, actions_of
 

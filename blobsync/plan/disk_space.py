@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -10,9 +11,39 @@ from typing import NamedTuple
 from blobsync.base.amounts import size_text
 from blobsync.base.failure_codes import FailureCode
 from blobsync.config.mapping import is_below
-from blobsync.local.free_space import LocalDisks
+from blobsync.local.part_files import left_over
 from blobsync.plan.symlink_aliases import Names
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure
+
+
+class Disk(NamedTuple):
+    """A file system, by its device number; ``free`` is how many bytes this user may still write."""
+
+    device: int
+    free: int
+
+
+def disk_of(path: Path) -> Disk | None:
+    """The disk that ``path`` is on, or will be on; None if the file system does not report its free space."""
+    for place in (path, *path.parents):
+        try:
+            device, room = os.stat(place).st_dev, os.statvfs(place)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError:
+            return None
+        # statvfs(3): some blocks may be reserved for root. File systems without a size, such as some of FUSE, report 0.
+        blocks = room.f_bfree if os.geteuid() == 0 else room.f_bavail
+        return Disk(device, blocks * room.f_frsize) if room.f_blocks else None
+    return None
+
+
+class LocalDisks(NamedTuple):
+    """Queries about local disks: ``of`` is the disk of a path, ``left_over`` the bytes at a path that dead runs left,
+    which are removed before the next run fetches anything."""
+
+    of: Callable[[Path], Disk | None] = disk_of
+    left_over: Callable[[Path], int] = left_over
 
 
 class WrittenHere(NamedTuple):

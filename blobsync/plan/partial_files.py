@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.reasons import Reason
-from blobsync.local.block_journal import BlockJournal
-from blobsync.local.range_records import RangeRecords, UnfinishedDownload
-from blobsync.plan.block_edges import ONE_REQUEST, block_size
+from blobsync.local.resume_records import BlockJournal, RangeRecords, UnfinishedDownload
+from blobsync.plan.blocks import ONE_REQUEST, block_size
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, PlanPart, Route, actions_of, totals_of
 from blobsync.store.ends import LocalEnd, RemoteEnd

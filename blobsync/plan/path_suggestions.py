@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from blobsync.base.errors import BlobsyncError
-from blobsync.config.typed import nearest
+from blobsync.config.yaml_document import nearest
 from blobsync.store.ends import LiveEnd, LocalEnd
 
 # As many names as one answer of the service has.

@@ -15,11 +15,10 @@ from blobsync.local import names
 from blobsync.local.tree import LinkPolicy, demand_trust, ignores_case, way_to
 from blobsync.plan.decisions import Decisions, check_names, guard_mirror, leave_out
 from blobsync.plan.disk_space import WrittenHere, lacking_room
-from blobsync.plan.engine_model import EngineRules, Work, choose_engine
+from blobsync.plan.engine_model import NOT_DIRECT, EngineRules, Work, choose_engine, choose_processes
 from blobsync.plan.events import Listener, Phase
 from blobsync.plan.partial_files import for_engine, partial_uploads, with_on_record
 from blobsync.plan.path_mapping import Leg, chosen_paths, legs, rooted
-from blobsync.plan.processes import NOT_DIRECT, choose_processes
 from blobsync.plan.project_context import LivePart, ProjectContext
 from blobsync.plan.remembered_listing import remember, remember_nothing
 from blobsync.plan.selection import below_any, ignored_by, selector

@@ -9,7 +9,7 @@ from blobsync.base.errors import NothingMatchedError
 from blobsync.base.file_states import RemoteState
 from blobsync.local.index import PairIndex
 from blobsync.local.sorted_runs import Spill
-from blobsync.plan.pairs import Pair, source_is_near
+from blobsync.plan.pairing import Pair, source_is_near
 from blobsync.plan.survey import Request, Survey
 from blobsync.plan.transfer_plan import Route, Shape
 

@@ -1,18 +1,22 @@
-"""Saves plans as JSON without secrets, and compares a saved plan with the same one made anew."""
+"""Plans as JSON without secrets: saved, compared with the same one made anew, and as ``--json`` prints them."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from blobsync.base.errors import PlanFileError
+from blobsync.base.errors import LocalFileError, PlanFileError
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.plain_json import parse_json
+from blobsync.base.redaction import redact_each
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import Direction, PlanPart, TransferPlan, verb
+from blobsync.plan.transfer_plan import Direction, FileAction, PlanPart, TransferPlan, verb
 
 VERSION = 1
 
@@ -203,3 +207,40 @@ def _options(value: object) -> TransferOptions:
             raise ValueError(f"{each.name} has an invalid value")
     words: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
     return TransferOptions(**words)
+
+
+_KEEP = 10
+_OUR_NAME = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}\.jsonl")
+
+
+def plan_record(plan: TransferPlan, part: PlanPart, action: FileAction) -> dict[str, Any]:
+    """One of ``actions``."""
+    return (
+        {
+            "path": part.shown(action),
+            "action": verb(plan, action),
+            "reason": action.reason.value,
+            "size": action.size,
+        }
+        | ({"aside": part.shown_aside(action)} if action.aside else {})
+        | ({"on_record": action.on_record} if action.on_record else {})
+        | ({"delta": True} if action.delta else {})
+    )
+
+
+def write_plan_records(plan: TransferPlan, folder: Path) -> Path:
+    """JSON lines, in the order of the plan, in a new file of ``folder``. Raises ``LocalFileError``."""
+    file = folder / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.urandom(4).hex()}.jsonl"
+    part = file.with_suffix(".part")
+    try:
+        with part.open("w", encoding="utf-8") as out:
+            for record in redact_each(plan_record(plan, *each) for each in plan.each()):
+                out.write(json.dumps(record) + "\n")
+        os.replace(part, file)
+        ours = sorted(path for path in folder.iterdir() if _OUR_NAME.fullmatch(path.name))
+        for old in ours[:-_KEEP]:
+            old.unlink(missing_ok=True)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise LocalFileError(f"{file}: the files of the plan cannot be written: {error.strerror}") from error
+    return file

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from blobsync.base.errors import UsageError
 from blobsync.config.model import AML_PLATFORMS
-from blobsync.plan.block_edges import block_count
+from blobsync.plan.blocks import block_count
 from blobsync.plan.transfer_options import TransferOptions
 
 # On a cluster each node starts so many workers; this machine's nodes share its cores.

@@ -22,8 +22,7 @@ from blobsync.base.failure_codes import ExitCode, FailureCode
 from blobsync.base.file_states import FileState, RemoteState
 from blobsync.base.locations import BlobLocation
 from blobsync.base.reasons import Reason
-from blobsync.local.sorted_runs import IN_MEMORY, Packing, Row, Spill, Spool
-from blobsync.plan.packed import pack_state, unpack_state
+from blobsync.local.sorted_runs import IN_MEMORY, Packing, Row, Spill, Spool, pack_state, unpack_state
 from blobsync.plan.spreading import SpreadPlan
 from blobsync.plan.transfer_options import TransferOptions
 

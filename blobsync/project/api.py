@@ -28,13 +28,12 @@ from blobsync.config.mapping import Resolution, project_relative, resolve
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.config.project_root import current_folder, find_project
 from blobsync.config.trusted_links import load_trusted_links
-from blobsync.local.block_journal import BlockJournal
-from blobsync.local.free_space import LocalDisks
 from blobsync.local.index import Index
-from blobsync.local.range_records import RangeRecords
+from blobsync.local.resume_records import BlockJournal, RangeRecords
 from blobsync.local.sorted_runs import MOST_IN_MEMORY, Spill
 from blobsync.local.state_dir import StateDir, open_state_dir, trust_state
 from blobsync.local.transfer_log import TransferEntry
+from blobsync.plan.disk_space import LocalDisks
 from blobsync.plan.engine_model import EngineRules
 from blobsync.plan.events import Listener, Note, Phase, notes_to, together
 from blobsync.plan.path_mapping import chosen_paths, nested
@@ -51,10 +50,8 @@ from blobsync.project.logbook import (
     transfer_kind,
     upload_receipts,
 )
-from blobsync.project.notebook import NotebookBar, in_notebook
-from blobsync.project.options import check_options, chosen_options
-from blobsync.project.paths import from_root, one_or_many, path_text
-from blobsync.project.progress_listeners import CallbackListener, LoggingListener
+from blobsync.project.options import check_options, chosen_options, from_root, one_or_many, path_text
+from blobsync.project.progress_listeners import CallbackListener, LoggingListener, NotebookBar, in_notebook
 from blobsync.project.running import RunningTransfer, recorded_while_running
 from blobsync.store.connections import Connections
 from blobsync.store.sas import LINK_LIFETIME, READ_BLOB, REMOVE
@@ -71,8 +68,7 @@ if TYPE_CHECKING:
     from blobsync.project import browse, content, removal, sharing, status
     from blobsync.project.folders import FolderStatus
     from blobsync.project.jobs import Jobs
-    from blobsync.project.options import TransferKeywords
-    from blobsync.project.paths import PathName, Paths
+    from blobsync.project.options import PathName, Paths, TransferKeywords
     from blobsync.project.progress_listeners import OnProgress
     from blobsync.project.spreading import Spreading
     from blobsync.project.transfer import Transfer
@@ -386,7 +382,7 @@ class Project:
 
         The newest ten of these files stay. Raises ``LocalFileError``.
         """
-        from blobsync.plan.plan_records import write_plan_records
+        from blobsync.plan.saved_plan import write_plan_records
 
         return write_plan_records(plan, self.state.folder("plans"))
 
@@ -683,7 +679,7 @@ class Project:
     # -- inside ---------------------------------------------------------------------------------------------
 
     def _engine_rules(self, options: TransferOptions) -> EngineRules:
-        from blobsync.plan.processes import usable_cores
+        from blobsync.plan.engine_model import usable_cores
         from blobsync.project.engine_set import engine_wish
 
         copying = self.from_cluster is not None

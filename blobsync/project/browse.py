@@ -13,7 +13,7 @@ from blobsync.base.regular_files import regular_only
 from blobsync.config.mapping import Resolution
 from blobsync.local.files import hash_file
 from blobsync.local.index import Index
-from blobsync.plan.pairs import known_equal
+from blobsync.plan.pairing import known_equal
 from blobsync.plan.path_suggestions import look_nearby
 from blobsync.plan.remembered_listing import Listing
 from blobsync.store.connections import Connections

@@ -15,7 +15,7 @@ from blobsync.base.regular_files import regular_only
 from blobsync.config.mapping import Resolution
 from blobsync.local.files import hash_file
 from blobsync.local.index import Index
-from blobsync.plan.pairs import known_equal
+from blobsync.plan.pairing import known_equal
 from blobsync.project.browse import blob_at, has_folder, nothing_at
 from blobsync.store.connections import Connections
 from blobsync.store.ends import LocalEnd, RemoteEnd, blob_md5

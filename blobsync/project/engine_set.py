@@ -17,8 +17,7 @@ from blobsync.config.model import Cluster
 from blobsync.config.user_config import load_user_config
 from blobsync.local.part_files import left_over
 from blobsync.local.state_dir import StateDir
-from blobsync.plan.engine_model import EngineWish, Work
-from blobsync.plan.processes import choose_processes
+from blobsync.plan.engine_model import EngineWish, Work, choose_processes
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.transfer_options import EngineName
 from blobsync.plan.transfer_plan import End, TransferPlan

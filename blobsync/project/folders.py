@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from blobsync.base.errors import NothingMatchedError
 from blobsync.base.file_states import LocalState
 from blobsync.plan.events import Emit
-from blobsync.plan.pairs import Pair
+from blobsync.plan.pairing import Pair
 from blobsync.plan.planner import both_ends
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.survey import Request

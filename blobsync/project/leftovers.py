@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from blobsync.base.check_results import CheckResult, CheckStatus, failed_check
 from blobsync.base.errors import LocalFileError, UntrustedStateError
-from blobsync.local.range_records import RangeRecords, UnfinishedDownload
+from blobsync.local.resume_records import RangeRecords, UnfinishedDownload
 from blobsync.local.state_dir import open_state_dir
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from blobsync.config.project_root import current_folder, find_project
 from blobsync.local.state_dir import StateDir, open_state_dir
 from blobsync.local.transfer_log import TransferEntry, TransferLog
 from blobsync.plan.transfer_plan import Action, Direction, Route, TransferPlan, TransferResult
-from blobsync.project.paths import PathName, path_text
+from blobsync.project.options import PathName, path_text
 from blobsync.project.running import RunningTransfers
 from blobsync.store.connections import Connections
 from blobsync.transfer import receipts

@@ -12,7 +12,7 @@ from blobsync.config.project_root import current_folder, find_project
 from blobsync.jobs.queries import JobQueries
 from blobsync.jobs.service import JobService
 from blobsync.project.jobs import Jobs
-from blobsync.project.paths import PathName, path_text
+from blobsync.project.options import PathName, path_text
 
 if TYPE_CHECKING:
     from blobsync.jobs.first_free import Candidate

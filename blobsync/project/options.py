@@ -1,23 +1,56 @@
-"""What a caller may say about a transfer: an object, keywords, or both."""
+"""What a caller says about a transfer: paths, as texts or path objects, and options, as an object, keywords or both."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from math import isfinite
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, get_args
 
 from blobsync.base.errors import UsageError
-from blobsync.plan.processes import MOST_PROCESSES
+from blobsync.plan.engine_model import MOST_PROCESSES
 from blobsync.plan.spreading import check_spread
 from blobsync.plan.transfer_options import EngineName, Keep, Links, TransferOptions
 from blobsync.plan.transfer_plan import Direction
-from blobsync.project.paths import PathName
 
 if TYPE_CHECKING:
     from blobsync.config.model import Cluster
+
+
+PathName = str | os.PathLike[str]
+Paths = PathName | Iterable[PathName]
+
+
+def one_or_many(paths: Paths, *, or_none: bool = False) -> list[str]:
+    """The paths as texts. Raises ``UsageError`` where there is none, ``TypeError`` for what is no path."""
+    if isinstance(paths, (str, os.PathLike)):
+        return [path_text(paths)]
+    found = [path_text(path) for path in paths]
+    if not found and not or_none:
+        raise UsageError(
+            "no path given",
+            hint="a path inside the project, such as data/voc20; --all (in Python: all_entries) means every entry",
+        )
+    return found
+
+
+def path_text(path: PathName) -> str:
+    """One path as a text. Raises ``TypeError`` for what is no path; bytes are none."""
+    text = os.fspath(path)
+    if not isinstance(text, str):
+        raise TypeError(f"a path is a str or a pathlib.Path, not {type(text).__name__}")
+    return text
+
+
+def from_root(root: Path, paths: Sequence[str], options: TransferOptions) -> tuple[list[str], TransferOptions]:
+    """The words of a command from a plan's, whose paths are from the project's root."""
+    if options.from_path is not None:
+        options = replace(options, from_path=f"{root}/{options.from_path}")
+    return [] if options.all_entries else [f"{root}/{path}" for path in paths], options
+
 
 _DEFAULTS = TransferOptions()
 _NAMES = tuple(each.name for each in fields(TransferOptions))

@@ -16,11 +16,10 @@ from blobsync.base.failure_codes import ExitCode
 from blobsync.base.locations import BlobContainer
 from blobsync.base.reasons import Reason
 from blobsync.config.model import StorageAccount
-from blobsync.local.index import PairIndex
-from blobsync.local.last_seen import Listed
+from blobsync.local.index import Listed, PairIndex
 from blobsync.plan.events import Emit
 from blobsync.plan.left_out import FAULTS
-from blobsync.plan.pairs import Pair
+from blobsync.plan.pairing import Pair
 from blobsync.plan.planner import both_ends
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.survey import Request

@@ -16,7 +16,7 @@ from blobsync.base.failure_codes import ExitCode
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.local.files import hash_file
 from blobsync.plan.events import Emit
-from blobsync.plan.pairs import Pair, changes_since_verified, known_equal
+from blobsync.plan.pairing import Pair, changes_since_verified, known_equal
 from blobsync.plan.path_suggestions import look_nearby
 from blobsync.plan.remembered_listing import remember, remember_nothing
 from blobsync.plan.survey import Request, Survey, survey

@@ -16,7 +16,7 @@ from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState
 from blobsync.direct.file_blocks import commit_blocks
 from blobsync.direct.upload import BLOCKS_DROPPED
-from blobsync.plan.block_edges import block_bytes, block_count
+from blobsync.plan.blocks import block_bytes, block_count
 from blobsync.plan.events import BytesMoved, BytesReused, Listener, Note
 from blobsync.plan.spreading import is_cut
 from blobsync.plan.transfer_plan import FileAction, FileFailure, Route

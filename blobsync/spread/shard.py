@@ -23,7 +23,7 @@ from typing import Any
 
 from blobsync.base.reasons import Reason
 from blobsync.direct.file_blocks import BlockOrder
-from blobsync.plan.block_edges import BlockRange, block_bytes, block_count, block_ranges, range_bytes
+from blobsync.plan.blocks import BlockRange, block_bytes, block_count, block_ranges, range_bytes
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.spreading import shard_count
 from blobsync.plan.transfer_plan import Action, FileAction, Route

@@ -21,8 +21,7 @@ from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.failure_codes import ExitCode
 from blobsync.base.plain_json import parse_object
 from blobsync.direct.engine import DirectEngine
-from blobsync.local.block_journal import BlockJournal
-from blobsync.local.range_records import RangeRecords
+from blobsync.local.resume_records import BlockJournal, RangeRecords
 from blobsync.plan.events import BytesMoved, BytesReused, Event, Note, UnderWay, notes_to
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction, FileFailure, IndexKey, Part

@@ -1,4 +1,7 @@
-"""Carries a plan out: moves files, verifies them, records them, deletes extras, and reports what failed."""
+"""Carries a plan out: moves files, verifies them, records them, deletes extras, and reports what failed.
+
+Of the extra files of a ``--mirror`` it deletes only the versions that the plan saw.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,29 @@ from pathlib import Path
 from typing import NamedTuple
 
 from blobsync.base.amounts import count_text
-from blobsync.base.errors import StorageError
+from blobsync.base.errors import BlobsyncError, StorageError
 from blobsync.base.failure_codes import FailureCode, Retry
-from blobsync.base.file_states import FileState, LocalState
+from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.stop_request import NEVER, StopRequest
-from blobsync.local.range_records import RangeRecords
+from blobsync.local.files import LocalFolder
+from blobsync.local.names import relative_name
+from blobsync.local.resume_records import RangeRecords
 from blobsync.local.sorted_runs import IN_MEMORY, Spill
-from blobsync.plan.events import Expected, FileDone, FilesCounted, Listener, Moving, Note, Phase, notes_to, together
+from blobsync.plan.events import (
+    Emit,
+    Expected,
+    FileDone,
+    FilesCounted,
+    Listener,
+    Moving,
+    Note,
+    Phase,
+    notes_to,
+    together,
+)
 from blobsync.plan.failure_groups import again_sentence
+from blobsync.plan.progress import interleaved
 from blobsync.plan.project_context import LivePart, PartOpener
-from blobsync.plan.remaining_time import interleaved
 from blobsync.plan.transfer_plan import (
     Action,
     FileAction,
@@ -32,12 +48,11 @@ from blobsync.plan.transfer_plan import (
     batches_of,
 )
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
-from blobsync.transfer import conflict_resolution, extras
+from blobsync.transfer import conflict_resolution
 from blobsync.transfer.engines import Engine, Moved, MoveTask
 from blobsync.transfer.fresh_look import read_without_md5, remote_state, states_at_destination, written_before
-from blobsync.transfer.interrupted import Arrived, ByteTally, cancelled, kept_words
+from blobsync.transfer.interrupted import Arrived, ByteTally, cancelled, kept_words, remove_unrecorded, tidy
 from blobsync.transfer.ledger import Ledger, retry_with
-from blobsync.transfer.leftovers import remove_unrecorded, tidy
 from blobsync.transfer.receipts import CollectedReceipts, Deletions
 
 # The same command with the same credential would fail in the same way.
@@ -498,7 +513,7 @@ def _delete_extras(account: _Account, context: PartOpener, listener: Listener, s
             stop.check()
             account.given += len(batch)
             try:
-                failures = extras.delete(live.destination, batch, listener.emit)
+                failures = delete(live.destination, batch, listener.emit)
             except KeyboardInterrupt:
                 account.receipt.add([], Deletions((), [(live, action) for action in batch]))
                 raise
@@ -554,3 +569,40 @@ def _with_way_out(failure: FileFailure) -> FileFailure:
     if failure.code != FailureCode.COPY_SOURCE_REFUSED:
         return failure
     return replace(failure, hint="run it again with --relay: the bytes then stream through this machine")
+
+
+def delete(end: LiveEnd, deletions: Sequence[FileAction], emit: Emit) -> dict[str, str]:
+    """Delete, then look again; returns the reason by path for each file that remains. ``emit`` as in ``survey``."""
+    failures = _delete_files(end, deletions) if isinstance(end, LocalEnd) else _delete_blobs(end, deletions)
+    # No error is not proof of success.
+    still_there = states_at_destination(
+        end, [Moved(action) for action in deletions if action.path not in failures], emit
+    )
+    return {**dict.fromkeys(still_there, "it is still there"), **failures}
+
+
+def _delete_blobs(end: RemoteEnd, deletions: Sequence[FileAction]) -> dict[str, str]:
+    """Delete only the versions that the plan saw: a blob that was written since is not extra."""
+    paths = {end.at(action.path): action.path for action in deletions}
+    seen = {end.at(each.path): each.destination.etag for each in deletions if isinstance(each.destination, RemoteState)}
+    return {paths.get(name, name): reason for name, reason in end.store.delete_many(list(paths), etags=seen).items()}
+
+
+def _delete_files(end: LocalEnd, deletions: Sequence[FileAction]) -> dict[str, str]:
+    failures: dict[str, str] = {}
+    folders: set[str] = set()
+    below = LocalFolder(end.root, end.boundary)
+    for action in deletions:
+        try:
+            below.remove(relative_name(action.path), action.destination)
+        except BlobsyncError as error:
+            failures[action.path] = error.message
+            continue
+        parent = action.path.rpartition("/")[0]
+        while parent:
+            folders.add(parent)
+            parent = parent.rpartition("/")[0]
+    for folder in sorted(folders, key=lambda path: path.count("/"), reverse=True):
+        # Remove only folders that the deletions left empty.
+        below.remove_if_empty(relative_name(folder))
+    return failures

@@ -22,7 +22,7 @@ from blobsync.local.files import LocalFolder, SourceFile, hash_file
 from blobsync.local.names import relative_name
 from blobsync.plan.decisions import sibling
 from blobsync.plan.events import SilentListener
-from blobsync.plan.pairs import equal_content
+from blobsync.plan.pairing import equal_content
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route, Shape
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd, with_md5

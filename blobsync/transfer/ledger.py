@@ -17,7 +17,7 @@ from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.reasons import Reason
 from blobsync.local.files import hash_file
 from blobsync.local.index import PairIndex, Record
-from blobsync.plan.pairs import source_is_near
+from blobsync.plan.pairing import source_is_near
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route
 from blobsync.store.ends import LocalEnd

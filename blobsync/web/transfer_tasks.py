@@ -22,7 +22,7 @@ from blobsync.plan.saved_plan import plan_document
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Direction, TransferPlan
 from blobsync.project.logbook import transfer_kind
-from blobsync.project.paths import from_root
+from blobsync.project.options import from_root
 from blobsync.web.source import Source
 
 # Plans and ended transfers that stay; a plan of a million files is large.

@@ -13,10 +13,8 @@ from blobsync.base.connection_events import Connected, Disconnected
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.redaction import redact
-from blobsync.cli.display import choose_listener
 from blobsync.cli.output import Console, Result
-from blobsync.cli.progress import BarListener, LineListener, QuietListener
-from blobsync.cli.session import Session
+from blobsync.cli.progress import BarListener, LineListener, QuietListener, choose_listener
 from blobsync.plan.events import BytesMoved, Expected, FileDone, Looked, Moving, Note, Phase, WorkerMoved
 from blobsync.plan.transfer_plan import FileFailure
 
@@ -271,9 +269,10 @@ def test_a_quick_command_draws_no_bar() -> None:
 
 def _listener(terminal: Terminal, **options: bool) -> object:
     environ = {"TERM": "dumb"} if options.pop("dumb", False) else {"TERM": "xterm"}
-    session = Session(environ=environ, quiet=options.get("quiet", False), json=options.get("json", False))
-    session.verbose = int(options.get("verbose", False))
-    return choose_listener(Console(err=terminal), session, terminal)
+    console = Console(err=terminal)
+    console.quiet, console.as_json = options.get("quiet", False), options.get("json", False)
+    verbose = int(options.get("verbose", False))
+    return choose_listener(console, verbose=verbose, environ=environ, terminal=terminal)
 
 
 def test_a_bar_only_where_a_person_watches_it() -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from blobsync import Project
 from blobsync.base.process_mark import ProcessMark
-from blobsync.local.running_records import RunningRecords
 from blobsync.local.transfer_log import TransferEntry, TransferLog
+from blobsync.project.running import RunningRecords
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Cli

@@ -21,9 +21,9 @@ from blobsync.base.credentials import Secret
 from blobsync.base.file_states import LocalState
 from blobsync.config.model import StorageAccount
 from blobsync.direct.engine import DirectEngine
-from blobsync.local.block_journal import BlockJournal
-from blobsync.plan.block_edges import block_size
-from blobsync.store.connect import connect
+from blobsync.local.resume_records import BlockJournal
+from blobsync.plan.blocks import block_size
+from blobsync.store.connect import connect, mint_sas
 from blobsync.store.ends import RemoteEnd
 from blobsync.store.protocol import block_id_of
 from blobsync.store.sas import mint_sas

@@ -9,11 +9,10 @@ from pathlib import Path
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.relay import RelayEngine
-from blobsync.local.block_journal import BlockJournal
-from blobsync.local.free_space import LocalDisks
 from blobsync.local.index import Index
-from blobsync.local.range_records import RangeRecords
+from blobsync.local.resume_records import BlockJournal, RangeRecords
 from blobsync.local.sorted_runs import Spill
+from blobsync.plan.disk_space import LocalDisks
 from blobsync.plan.engine_model import EngineRules, EngineWish
 from blobsync.plan.events import Listener, SilentListener
 from blobsync.plan.planner import make_plan

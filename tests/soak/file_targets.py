@@ -21,10 +21,10 @@ from blobsync.config.accounts import AccountFile, WorkspaceFile, first_of
 from blobsync.config.loader import load_cluster, parse_overrides
 from blobsync.config.trusted_links import load_trusted_links, trusted_links_file
 from blobsync.config.user_config import load_user_config, user_config_file
-from blobsync.config.yaml_lines import read_document
+from blobsync.config.yaml_document import read_document
 from blobsync.jobs.history import History
 from blobsync.jobspec.spec import JobRef, State
-from blobsync.local.range_records import RangeRecords, RecordedRange, UnfinishedDownload
+from blobsync.local.resume_records import RangeRecords, RecordedRange, UnfinishedDownload
 from blobsync.local.state_dir import open_state_dir
 from blobsync.plan.progress import Progress, WorkerProgress
 from blobsync.plan.saved_plan import load

@@ -20,7 +20,7 @@ from blobsync.config.known_keys import CLUSTER, FOLDER
 from blobsync.config.loader import load_cluster
 from blobsync.config.model import Cluster
 from blobsync.config.scaffold import with_changes
-from blobsync.config.yaml_lines import KeyPath
+from blobsync.config.yaml_document import KeyPath
 from blobsync.jobs.form.fields import BY_NAME
 from blobsync.jobs.form.filled import AskedJob, JobForm, check_form
 from blobsync.jobs.preflight import around

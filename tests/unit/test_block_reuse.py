@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blobsync.base.file_states import RemoteState
-from blobsync.plan.block_reuse import NOTHING, differs, reusable
+from blobsync.plan.blocks import NOTHING, differs, reusable
 from blobsync.store.protocol import Block, BlockList, block_id_of
 
 FOREIGN = Block("Zm9yZWlnbi1pZC13aXRoLTM2LWJ5dGVzLi4uLi4uLi4uLi4u", 3)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import ConfigError, ConfigNotFoundError
-from blobsync.config.yaml_lines import parse_document, read_document
+from blobsync.config.yaml_document import parse_document, read_document
 
 
 def test_keys_know_their_lines() -> None:

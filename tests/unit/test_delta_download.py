@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from blobsync.base.errors import AccessDeniedError, StorageError
 from blobsync.base.file_states import RemoteState
 from blobsync.direct.download_blocks import known_blocks
-from blobsync.plan.block_edges import block_size
+from blobsync.plan.blocks import block_size
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import TransferResult
 from blobsync.store.protocol import MAX_BLOCKS, Block, BlockKind, BlockList, block_id_of

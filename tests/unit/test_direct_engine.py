@@ -19,8 +19,8 @@ from blobsync.base.failure_codes import FailureCode
 from blobsync.direct.engine import FAR, FAR_FEW, NEAR, DirectEngine
 from blobsync.direct.file_blocks import BlockOrder
 from blobsync.direct.pool import MIB
-from blobsync.local.block_journal import BlockJournal
-from blobsync.plan.block_edges import ONE_REQUEST, BlockRange
+from blobsync.local.resume_records import BlockJournal
+from blobsync.plan.blocks import ONE_REQUEST, BlockRange
 from blobsync.plan.transfer_plan import Route
 from blobsync.store.ends import LocalEnd, RemoteEnd
 from blobsync.store.protocol import ANYTHING, BlobInfo, CopiedBlob, Order, Orders, Precondition

@@ -11,8 +11,7 @@ import pytest
 from blobsync.base.errors import DiskTooSmallError
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.reasons import Reason
-from blobsync.local.free_space import Disk, LocalDisks, disk_of
-from blobsync.plan.disk_space import WrittenHere, lacking_room
+from blobsync.plan.disk_space import Disk, LocalDisks, WrittenHere, disk_of, lacking_room
 from blobsync.plan.symlink_aliases import Names
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, FileAction

@@ -20,8 +20,8 @@ from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.direct.file_blocks import BlockOrder, CopyBlocksJob, ReadBlocksJob, UploadBlocksJob, commit_blocks
 from blobsync.direct.pool import MIB
 from blobsync.local.errors import ChangedWhileReadError
-from blobsync.local.source_folder import SourceFolder
-from blobsync.plan.block_edges import BlockRange, block_size
+from blobsync.local.files import SourceFolder
+from blobsync.plan.blocks import BlockRange, block_size
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.ends import RemoteEnd
 from blobsync.store.protocol import BlobProperties, block_id_of

@@ -28,7 +28,7 @@ from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.files import LocalFolder, SourceFile
 from blobsync.local.names import RelativeName
 from blobsync.local.part_files import FolderDescriptor, PartFile
-from blobsync.local.range_records import RangeRecords, UnfinishedDownload
+from blobsync.local.resume_records import RangeRecords, UnfinishedDownload
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.events import Listener
 from blobsync.plan.transfer_plan import FileAction

@@ -20,7 +20,7 @@ from blobsync.direct.engine import DirectEngine
 from blobsync.direct.file_blocks import BlockOrder, commit_blocks
 from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.index import Index
-from blobsync.plan.block_edges import BlockRange
+from blobsync.plan.blocks import BlockRange
 from blobsync.spread.earlier_records import Merged, leave_told, merge_records
 from blobsync.spread.record import Answer, FileRecord, NamedBlock, Ready, answer_line
 from blobsync.spread.shared_store import FolderStore

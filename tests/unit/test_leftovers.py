@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.file_states import RemoteState
-from blobsync.local.range_records import RangeRecords, UnfinishedDownload
+from blobsync.local.resume_records import RangeRecords, UnfinishedDownload
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.project_context import LivePart
 from blobsync.store.ends import LocalEnd
-from blobsync.transfer.leftovers import remove_unrecorded, tidy
+from blobsync.transfer.interrupted import remove_unrecorded, tidy
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import download, upload
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from blobsync.plan.progress import Progress
-from blobsync.project.notebook import NotebookBar, in_notebook
+from blobsync.project.progress_listeners import NotebookBar, in_notebook
 
 
 class Bar:

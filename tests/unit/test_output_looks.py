@@ -15,9 +15,8 @@ import pytest
 
 from blobsync.base.errors import UsageError
 from blobsync.base.failure_codes import FailureCode
-from blobsync.cli.columns import cells, wrapped
 from blobsync.cli.job_words import table
-from blobsync.cli.output import Console, Result, painted, wants_color
+from blobsync.cli.output import Console, Result, cells, painted, wants_color, wrapped
 from blobsync.cli.progress import LineListener, bar_text
 from blobsync.cli.timings import PhaseTimes
 from blobsync.plan.events import Expected, FileDone, Phase

@@ -8,7 +8,7 @@ import pytest
 
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.local.index import Record
-from blobsync.plan.pairs import (
+from blobsync.plan.pairing import (
     Pair,
     changed_since_verified,
     changes_since_verified,

@@ -15,8 +15,8 @@ from blobsync.base.errors import AccessDeniedError, StorageError
 from blobsync.base.reasons import Reason
 from blobsync.cli.reports import plan_data, plan_lines
 from blobsync.direct.engine import DirectEngine
-from blobsync.local.block_journal import BlockJournal
-from blobsync.plan.block_edges import block_size
+from blobsync.local.resume_records import BlockJournal
+from blobsync.plan.blocks import block_size
 from blobsync.plan.partial_files import for_engine
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, FileAction, IndexKey, Part, PlanPart, Route, TransferPlan, totals_of

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from blobsync.direct.download_blocks import KnownBlock
 from blobsync.direct.large_download import Piece, pieces_of
-from blobsync.local.range_records import RecordedRange
+from blobsync.local.resume_records import RecordedRange
 
 
 def recorded(start: int, length: int) -> RecordedRange:

@@ -17,7 +17,7 @@ from blobsync.plan.decisions import (
     decide_all,
     guard_mirror,
 )
-from blobsync.plan.pairs import Pair, needs_local_md5
+from blobsync.plan.pairing import Pair, needs_local_md5
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, FileAction, Route
 

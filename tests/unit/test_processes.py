@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from blobsync.plan.engine_model import EngineRules, Work, choose_engine, seconds_in_turn
-from blobsync.plan.processes import LEAST_SECONDS, choose_processes, usable_cores
+from blobsync.plan.engine_model import (
+    LEAST_SECONDS,
+    EngineRules,
+    Work,
+    choose_engine,
+    choose_processes,
+    seconds_in_turn,
+    usable_cores,
+)
 from blobsync.plan.transfer_plan import Route
 
 

@@ -22,8 +22,7 @@ from blobsync.plan.progress import Progress
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import FileFailure
 from blobsync.project.api import Project
-from blobsync.project.options import TransferKeywords, chosen_options
-from blobsync.project.paths import one_or_many
+from blobsync.project.options import TransferKeywords, chosen_options, one_or_many
 from blobsync.project.progress_listeners import CallbackListener, LoggingListener
 from blobsync.project.running import RunningTransfer
 from tests.fakes.project_context import cluster

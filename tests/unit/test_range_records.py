@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.local.range_records import KEPT_SECONDS, RangeRecord, RangeRecords, RecordedRange, UnfinishedDownload
+from blobsync.local.resume_records import KEPT_SECONDS, RangeRecord, RangeRecords, RecordedRange, UnfinishedDownload
 from blobsync.local.state_dir import StateDir
 
 

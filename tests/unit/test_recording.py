@@ -18,7 +18,7 @@ from blobsync.direct.reads import CHUNK
 from blobsync.local.files import LocalFolder
 from blobsync.local.names import relative_name
 from blobsync.local.part_files import FolderDescriptor, KeptName, PartFile
-from blobsync.local.range_records import RangeRecord, RangeRecords, RecordedRange, UnfinishedDownload
+from blobsync.local.resume_records import RangeRecord, RangeRecords, RecordedRange, UnfinishedDownload
 from blobsync.local.state_dir import StateDir
 
 SIZE = 6 * CHUNK

@@ -18,7 +18,7 @@ from blobsync.base.errors import StorageError, TransferCancelledError
 from blobsync.direct.large_download import LargeDownloadJob
 from blobsync.direct.pool import RunState, WorkerPool
 from blobsync.local.files import LocalFolder
-from blobsync.local.range_records import RangeRecords
+from blobsync.local.resume_records import RangeRecords
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.events import Listener
 from blobsync.plan.transfer_options import TransferOptions

@@ -16,7 +16,7 @@ from blobsync.base.errors import (
 )
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.direct.upload import BlockMemory, Fate, SentBlocks
-from blobsync.local.block_journal import BlockJournal
+from blobsync.local.resume_records import BlockJournal
 from blobsync.store.protocol import Block, block_id_of
 from tests.fakes.store import MemoryStore, Request
 

@@ -16,7 +16,7 @@ from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.reasons import Reason
 from blobsync.local.index import Record
 from blobsync.plan.decisions import decide_all, sibling
-from blobsync.plan.pairs import Pair, source_is_near
+from blobsync.plan.pairing import Pair, source_is_near
 from blobsync.plan.transfer_options import Keep, TransferOptions
 from blobsync.plan.transfer_plan import Action, FileAction, Route
 from blobsync.transfer.ledger import outdated

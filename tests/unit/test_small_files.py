@@ -18,7 +18,7 @@ from blobsync.direct.pool import FileJob, RunState, Stopped, WorkerThreads
 from blobsync.direct.small_files import HANDS, Clocks, SmallFiles
 from blobsync.direct.upload import BlockMemory, UploadJob
 from blobsync.local.errors import ChangedWhileReadError
-from blobsync.local.source_folder import SourceFolder
+from blobsync.local.files import SourceFolder
 from blobsync.plan.events import SilentListener
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, IndexKey, Part, Route

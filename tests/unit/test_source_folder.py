@@ -9,7 +9,7 @@ import pytest
 from blobsync.base.errors import LocalFileError
 from blobsync.base.file_states import LocalState
 from blobsync.local.errors import ChangedWhileReadError
-from blobsync.local.source_folder import SourceFolder
+from blobsync.local.files import SourceFolder
 
 
 @pytest.fixture

@@ -19,10 +19,9 @@ from blobsync.base.reasons import Reason
 from blobsync.local.index import Index, Record
 from blobsync.local.sorted_runs import Spill
 from blobsync.local.tree import LinkPolicy
-from blobsync.plan.contents import complete
 from blobsync.plan.events import Event, Hashing, Looked
-from blobsync.plan.pairs import Pair
-from blobsync.plan.survey import Request, Survey, survey
+from blobsync.plan.pairing import Pair
+from blobsync.plan.survey import Request, Survey, complete, survey
 from blobsync.plan.transfer_plan import IndexKey, Route, Shape
 from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
 from tests.fakes.store import MemoryStore

@@ -15,11 +15,11 @@ import yaml
 
 from blobsync.base.process_mark import ProcessMark
 from blobsync.base.redaction import register_secret
-from blobsync.local.running_records import RunningRecords
 from blobsync.local.state_dir import StateDir, open_state_dir
 from blobsync.local.transfer_log import TransferEntry, TransferLog
 from blobsync.plan.progress import Progress, WorkerProgress
 from blobsync.plan.transfer_plan import Direction
+from blobsync.project.running import RunningRecords
 from blobsync.web.source import Source
 from tests.fakes.web_pages import WebPages, words_of
 

@@ -21,7 +21,7 @@ from blobsync.base.errors import BlobsyncError, ConfigError, JobError, JobNotFou
 from blobsync.base.process import python_module
 from blobsync.base.user_data import state_home
 from blobsync.config.trusted_docker import DockerArgs, demand_docker
-from blobsync.config.yaml_lines import read_document
+from blobsync.config.yaml_document import read_document
 from blobsync.jobspec.containers import find_runtime, image_text, wanted_image
 from blobsync.jobspec.hold import HOLDER, entering
 from blobsync.jobspec.node_archive import holder_source

@@ -18,8 +18,7 @@ from blobsync.config.model import Cluster
 from blobsync.config.philly import philly_names
 from blobsync.config.project_root import CLUSTER_FOLDER
 from blobsync.config.scaffold import NewFile, flattened, with_changes
-from blobsync.config.typed import CODE_KEY
-from blobsync.config.yaml_lines import Document
+from blobsync.config.yaml_document import CODE_KEY, Document
 from blobsync.jobs.batchai.job_file import read_job_file
 from blobsync.jobs.batchai.recorded_job import RECORDED, recorded_job
 from blobsync.jobs.batchai.translate import NewAccount, Translation, translate_job

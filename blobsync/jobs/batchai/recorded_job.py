@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from blobsync.base.errors import JobError
 from blobsync.base.plain_json import demand_types, parse_object
-from blobsync.config.yaml_lines import Document
+from blobsync.config.yaml_document import Document
 from blobsync.jobs.batchai.job_file import BatchAiJob, Image, JobDirectory, Toolkit, Volume
 from blobsync.jobs.batchai.reader import JsonPart, ReadKeys
 from blobsync.jobspec.describe import is_secret_name

@@ -12,7 +12,7 @@ from typing import Any
 
 from blobsync.config.job_keys import LINKING, ONLY_ON, READ_ONLY_MODES, folder_mode
 from blobsync.config.model import AML_PLATFORMS, Cluster, FolderEntry
-from blobsync.config.typed import FOLDER_SUFFIX
+from blobsync.config.yaml_document import FOLDER_SUFFIX
 from blobsync.jobs.batchai.job_file import BatchAiJob, JobDirectory, Volume
 from blobsync.jobs.batchai.recorded_job import RECORDED, record_job
 

@@ -22,8 +22,7 @@ from blobsync.base.errors import BlobsyncError, ConfigError, UsageError
 from blobsync.config.known_keys import Kind
 from blobsync.config.loader import SHOWN, ClusterFile, apply_overrides, find_cluster_file, load_cluster, parse_overrides
 from blobsync.config.model import Cluster
-from blobsync.config.typed import FOLDER_SUFFIX
-from blobsync.config.yaml_lines import Document
+from blobsync.config.yaml_document import FOLDER_SUFFIX, Document
 from blobsync.jobs.form.fields import (
     BY_NAME,
     FIELDS,

@@ -17,7 +17,7 @@ from blobsync.base.errors import BlobsyncError, ConfigError, LocalFileError, Not
 from blobsync.base.redaction import redact
 from blobsync.config.loader import parse_overrides
 from blobsync.config.scaffold import NewFile
-from blobsync.config.yaml_lines import read_document
+from blobsync.config.yaml_document import read_document
 from blobsync.jobs.form.fields import BY_NAME, INCLUDE, MODE
 from blobsync.jobs.form.filled import MOST_CHARS, FilledForm, JobForm
 from blobsync.jobs.home import is_secret

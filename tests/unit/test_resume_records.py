@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.file_states import LocalState
-from blobsync.local.block_journal import BlockJournal, Unfinished
+from blobsync.local.resume_records import BlockJournal, Unfinished
 
 BLOB = "https://acct.blob.core.windows.net/box/a"
 NEAR = LocalState(30, 1, 2, 3)
@@ -119,7 +119,7 @@ _KILLED = """
 import os, signal, sys, time
 from pathlib import Path
 from blobsync.base.file_states import LocalState
-from blobsync.local.block_journal import BlockJournal
+from blobsync.local.resume_records import BlockJournal
 
 journal = BlockJournal(Path(sys.argv[1]))
 journal.begin("blob", LocalState(1, 1, 1, 1))

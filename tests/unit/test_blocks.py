@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from blobsync.plan.block_edges import BlockRange, block_bytes, block_count, block_ranges, block_size, range_bytes
+from blobsync.plan.blocks import BlockRange, block_bytes, block_count, block_ranges, block_size, range_bytes
 from blobsync.store.protocol import MAX_BLOB_BYTES, MAX_BLOCK_BYTES, MAX_BLOCKS
 
 MIB = 1024 * 1024
