@@ -23,7 +23,7 @@ from blobsync.config.model import StorageAccount
 from blobsync.direct.engine import DirectEngine
 from blobsync.local.resume_records import BlockJournal
 from blobsync.plan.blocks import block_size
-from blobsync.store.connect import connect, mint_sas
+from blobsync.store.connect import connect
 from blobsync.store.ends import RemoteEnd
 from blobsync.store.protocol import block_id_of
 from blobsync.store.sas import mint_sas
