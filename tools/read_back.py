@@ -193,7 +193,7 @@ ROWS: tuple[ReadBack, ...] = (
             "jobs.logs:MirroredLogs.read",
             "jobs.logs:_new_lines",
             "node.echo:Echo._new_lines",
-            "node.keeper:_bring_up",
+            "node.uploader:_append_new",
         ),
     ),
     ReadBack(

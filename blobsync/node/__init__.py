@@ -1,4 +1,4 @@
-"""What blobsync does on a compute node: prepares it, runs the job's processes, uploads their output.
+"""The program on a compute node: prepares it, runs the job's processes, uploads their output.
 
     python -m blobsync.node prepare --job JOB.json --run-dir DIR      once per node: code, folders, setup commands
     python -m blobsync.node exec ...       once per process, started by srun or mpirun
@@ -9,12 +9,12 @@
 
 Decides each process's rank, how it is started, signalled and stopped, and what is uploaded. In:
 the job's specification (``--job``, the JSON of ``jobspec.spec.JobSpec``) and its secrets (``--secrets``, that of
-``jobspec.spec.Secrets``; a file that only the owner can read, nothing of which is ever written to a log). Out: logs,
+``jobspec.spec.Secrets``; a file that only the owner can read, and that is never logged). Out: logs,
 uploads, an exit code: the program's own, 72 if the node could not be made ready, 73 if the program succeeded but
 its outputs could not be uploaded. Data moves by the plan, the engine, the account and the fresh look of ``d`` and
 ``u`` (``plan``, ``direct``, ``transfer``). A container in the specification is a URL, or ``mounted:PATH``, a folder or
 file of this node that stands for the blob or the folder of blobs (what Azure ML mounted).
 
-Nodes get this from the node archive: pure Python 3.10, with urllib3 as the only package beside blobsync's own. What
-is imported here must not need any other; ``tests/unit/test_node_imports.py`` holds it to that.
+Nodes run it from the node archive: pure Python 3.10, and urllib3 as the only dependency
+(``tests/unit/test_node_imports.py``).
 """

@@ -1,4 +1,4 @@
-"""``python -m blobsync.node``, and what the node archive starts."""
+"""Entry point of ``python -m blobsync.node`` and of the node archive."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from blobsync.node.stopping import WARNINGS, HeldSignals
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> int:
-    """Do what the words say; returns the exit code. ``environ`` None is this process's."""
+    """Run one verb; returns the exit code. ``environ``: default ``os.environ``."""
     arguments = parse_arguments(argv)
     held = HeldSignals()
     held.catch(WARNINGS)
     # The bootstrap holds a scheduler's warning back until a program can receive it.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, WARNINGS)
-    # Until there are processes to pass it on to; cleaning up happens on the way out.
+    # There are no processes yet to pass it on to; cleaning up happens on the way out.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     redact_tracebacks()
     try:
@@ -45,12 +45,12 @@ def _carry_out(arguments: NodeArguments, held: HeldSignals, environ: Mapping[str
     try:
         spec = JobSpec.from_json(read_text(arguments.job))
         text = read_text(arguments.secrets) if arguments.secrets else ""
-        # At the end of a job they may be removed already.
+        # At the end of a job its secrets may be removed already.
         secrets = Secrets.from_json(text).asked_for(spec) if text else Secrets()
     except (ValueError, KeyError, TypeError) as error:
         raise NotReadyError(f"the job's files cannot be read: {error}") from error
     demand_startable(spec, secrets)
-    # Known to the redactor from here on.
+    # The redactor knows them from here on.
     secret_env = {name: Secret(value) for name, value in secrets.env.items()}
     places = JobPlaces(secrets.sas, environ, arguments.secrets)
     job = NodeJob(spec, secret_env, arguments, environ, _node_rank(arguments, spec, environ))
@@ -83,7 +83,7 @@ def _node_rank(arguments: NodeArguments, spec: JobSpec, environ: Mapping[str, st
 
 
 def redact_tracebacks() -> None:
-    """An internal error may quote a URL, also one of a library."""
+    """Remove secrets from tracebacks: an internal error may quote a URL."""
 
     def show(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
         sys.stderr.write(redact("".join(traceback.format_exception(kind, error, trace))))

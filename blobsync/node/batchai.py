@@ -1,4 +1,4 @@
-"""What programs of Azure Batch AI find on a node: their variables, their directories, and the files of their output.
+"""The environment of Azure Batch AI on a node: variables, directories and output files.
 
 The job's ``batchai`` key says which. Names and meanings: https://github.com/Azure/BatchAI,
 documentation/using-batchai-environment-variables.md; the port of TensorFlow's tasks is ours.
@@ -21,8 +21,8 @@ KEY = "batchai"
 _NAME = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 _OURS = ("AZ_BATCHAI_", "BLOBSYNC_RUN_ID")
 
-# Standard output and error go where they went, and beside that into the job's directory for them. The program is waited
-# for, what it leaves running is not. A parameter server never ends by itself: it goes when all workers have ended.
+# Standard output and error are also copied into the job's directory for them. The script waits for the program, not for
+# what it leaves running. A parameter server never ends by itself: it is stopped when all workers have ended.
 KEEPER = r"""
 trap : TERM INT
 mkdir -p "$AZ_BATCHAI_STDOUTERR_DIR" || exit 72
@@ -48,7 +48,7 @@ done
 exit $code
 """
 
-# Who a process is, as mpirun has told it: Open MPI's names, else those of MPICH and Intel MPI.
+# A process's rank as mpirun sets it: Open MPI's names, else those of MPICH and Intel MPI.
 OF_MPI = r"""
 export RANK="${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" WORLD_SIZE="${OMPI_COMM_WORLD_SIZE:-$PMI_SIZE}"
 export LOCAL_RANK="${OMPI_COMM_WORLD_LOCAL_RANK:-$MPI_LOCALRANKID}"
@@ -60,7 +60,7 @@ exec "$@"
 
 @dataclass(frozen=True, slots=True)
 class NodePlace:
-    """Where the job is on this node: its root, the folder that all nodes share, one of its own, and which try it is."""
+    """The job's folders on this node: root, shared by all nodes, temporary; and the number of the attempt."""
 
     root: Path
     shared: Path
@@ -70,7 +70,7 @@ class NodePlace:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a process is to TensorFlow: ``master``, ``worker`` or ``ps``, with its number; or ``idle``."""
+    """A process's task in TensorFlow: ``master``, ``worker`` or ``ps``, with its index; or ``idle``."""
 
     kind: str
     index: int
@@ -79,7 +79,7 @@ class Task:
 def batchai_variables(
     spec: JobSpec, given: Mapping[str, Any], ranks: Ranks, place: NodePlace, env: Mapping[str, str]
 ) -> dict[str, str]:
-    """The variables of one process; ``env`` are those that it has already. Pure."""
+    """The variables of one process; ``env`` is its environment so far. Pure."""
     found = {
         "AZ_BATCHAI_MOUNT_ROOT": str(place.root),
         "AZ_BATCHAI_JOB_MOUNT_ROOT": str(place.root),
@@ -102,18 +102,18 @@ def batchai_variables(
         found.update(_tensorflow(spec, given, ranks, place, env))
     for kind, name in (("inputs", "INPUT"), ("outputs", "OUTPUT")):
         for identity, path in dict(given.get(kind) or {}).items():
-            found[f"AZ_BATCHAI_{name}_{identity}"] = _expanded(str(path), found)
-    # A job that is tried again finds what it had written where it was; in the first try Batch AI left this empty.
+            found[f"AZ_BATCHAI_{name}_{identity}"] = _expand(str(path), found)
+    # A retried job finds its earlier output here; in the first attempt Batch AI left this empty.
     for identity in dict(given.get("outputs") or {}):
         earlier = found[f"AZ_BATCHAI_OUTPUT_{identity}"] if place.attempt != "0" else ""
         found[f"AZ_BATCHAI_PREV_OUTPUT_{identity}"] = earlier
-    found["AZ_BATCHAI_STDOUTERR_DIR"] = _expanded(str(given.get("std_out_err") or place.shared), found)
-    # Batch AI let the user's own variables refer to its own.
-    return {**found, **{name: _expanded(value, found) for name, value in spec.env.items() if name not in found}}
+    found["AZ_BATCHAI_STDOUTERR_DIR"] = _expand(str(given.get("std_out_err") or place.shared), found)
+    # In Batch AI, the user's variables may refer to its own.
+    return {**found, **{name: _expand(value, found) for name, value in spec.env.items() if name not in found}}
 
 
 def make_directories(env: Mapping[str, str], slots: int) -> None:
-    """What a program may expect to be there: its directories, and the host file with so many slots on each host."""
+    """Make the program's directories, and the host file with ``slots`` on each host."""
     names = ["AZ_BATCHAI_JOB_TEMP", "AZ_BATCHAI_SHARED_JOB_TEMP", "AZ_BATCHAI_STDOUTERR_DIR", "BLOBSYNC_WORKERS_ENDED"]
     names += [name for name in env if name.startswith("AZ_BATCHAI_OUTPUT_")]
     for name in names:
@@ -125,8 +125,9 @@ def make_directories(env: Mapping[str, str], slots: int) -> None:
 
 
 def kept_command(command: tuple[str, ...], given: Mapping[str, Any], bash: str | None = None) -> tuple[str, ...]:
-    """The command with its output kept in the job's directory (not without bash), and under mpirun where it asks for
-    that. ``bash`` is that of the image; None: this node's."""
+    """The command with its output copied to the job's directory (requires bash), and under mpirun if ``given`` says so.
+
+    ``bash`` is that of the image; None: this node's."""
     bash = bash or shutil.which("bash")
     kept = (bash, "-c", KEEPER, KEY, *command) if bash else command
     count = given.get("mpi_processes")
@@ -134,7 +135,7 @@ def kept_command(command: tuple[str, ...], given: Mapping[str, Any], bash: str |
 
 
 def task_of(given: Mapping[str, Any], ranks: Ranks, nodes: int) -> Task:
-    """Tasks go round the nodes; each node has as many places for workers as another one, then those for servers."""
+    """Assign tasks to nodes in turn; each node has equally many slots for workers, then those for servers."""
     workers, servers = int(given.get("workers") or 1), int(given.get("parameter_servers") or 0)
     places = -(-workers // nodes)
     is_worker = ranks.local_rank < places
@@ -151,7 +152,7 @@ def _tensorflow(
     task = task_of(given, ranks, nodes)
     hosts = [host for host in env.get("AZ_BATCH_HOST_LIST", "").split(",") if host]
     hosts = hosts if len(hosts) == nodes else [env.get("MASTER_ADDR", "127.0.0.1")] * nodes
-    # Beside the master's port, which its own library may take.
+    # Not the master's port, which a library of the program may use.
     first = int(env.get("MASTER_PORT") or 2222) + 1
     cluster: dict[str, list[str]] = {"ps": [], "worker": []}
     for kind, name in (("ps", "parameter_servers"), ("worker", "workers")):
@@ -172,8 +173,8 @@ def _tensorflow(
     }
 
 
-def _expanded(text: str, env: Mapping[str, str]) -> str:
-    """With the values of Batch AI's variables; others stay for the shell."""
+def _expand(text: str, env: Mapping[str, str]) -> str:
+    """Replace Batch AI's variables by their values; others are left to the shell."""
 
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]

@@ -1,6 +1,6 @@
-"""The image of a job on its node: fetched once, with what ``setup`` changed in it, around each of the user's processes.
+"""Containers of a job on its node: fetches the image, runs ``setup`` in it, starts each process in it.
 
-What a container leaves behind is removed by its name; the program in it is ended through its runtime.
+Containers are stopped and removed by name, through their runtime.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from blobsync.node.machine import run_into_log
 from blobsync.node.ranks import NotReadyError
 
 _REMOVE_SECONDS = 60.0
-# A path with one of these cannot be given to docker's -v, or to Apptainer's --bind.
+# docker's -v and Apptainer's --bind do not accept a path with one of these.
 _DIVIDERS = re.compile(r"[:,]")
 _NVIDIA = "/dev/nvidia0"
 
 
 @dataclass(frozen=True, slots=True)
 class JobImage:
-    """The job's image on this node, ready to run."""
+    """The job's image on this node, fetched and set up."""
 
     job: NodeJob
     wanted: WantedImage
@@ -51,7 +51,7 @@ class JobImage:
 
     @classmethod
     def of(cls, job: NodeJob) -> JobImage | None:
-        """What :func:`fetch_image` made ready; None for a job without an image."""
+        """The image of :func:`fetch_image`; None for a job without one."""
         text = read_text(_folder(job) / "image.json") if job.in_image else ""
         wanted = wanted_image(job.spec)
         if not text or wanted is None:
@@ -66,7 +66,7 @@ class JobImage:
         job, gpus = self.job, _gpus(self.job)
         env = dict(env)
         if gpus not in ("", "all") and self.runtime.has_containers:
-            # The container sees these alone, and counts them anew.
+            # Only these are visible in the container, which numbers them from 0.
             env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(len(gpus.split(",")))))
         env |= self._home()
         names = given_names(env, job.environ, (*job.spec.env, *job.spec.secret_env, *self._home()), is_variable_name)
@@ -87,14 +87,14 @@ class JobImage:
         return run_words(self.runtime, self.image, self.wanted, inside, str(script))
 
     def _home(self) -> dict[str, str]:
-        """Where the program, and ``setup``, may write what is the user's own: a user without a name has no home."""
+        """The home of the program and of ``setup``: a user without a name has none."""
         folder = _folder(self.job)
         if not self.runtime.has_containers:
             return {"PYTHONUSERBASE": str(folder / "python")}
         return {"HOME": str(folder / "home")} if os.getuid() else {}
 
     def run_setup(self, line: str, number: int, env: Mapping[str, str]) -> tuple[int, JobImage]:
-        """Run one line of ``setup`` in the image; its code, and the image with what it changed there."""
+        """Run one line of ``setup`` in the image; returns its exit code and the changed image."""
         job, name = self.job, f"{container_name(self.job)}-setup"
         self.remove(name)
         argv = self.started(name, image_shell_line(line), env, keeps=self.runtime.has_containers)
@@ -113,11 +113,11 @@ class JobImage:
         return 0, made
 
     def write(self) -> None:
-        """Tell later processes of this node which image it is."""
+        """Save the image's name for later processes of this node."""
         write_text(_folder(self.job) / "image.json", json.dumps({"runtime": self.runtime.name, "image": self.image}))
 
     def remove(self, name: str) -> None:
-        """End the container of this name, if it is there, with all that runs in it, and remove what it was told."""
+        """Stop and remove the container of this name, if it exists, and the file of its environment."""
         (_folder(self.job) / f"{name}.sh").unlink(missing_ok=True)
         if self.runtime.has_containers:
             with suppress(ProcessError):
@@ -125,13 +125,13 @@ class JobImage:
 
 
 def container_name(job: NodeJob, rank: int | None = None) -> str:
-    """What the container of a process is called; without a rank, what all of this node's begin with."""
+    """The name of a process's container; without a rank, the prefix of this node's."""
     name = "-".join(filter(None, ("blobsync", job.spec.run_id, job.task, f"node{job.node_rank}")))
     return name if rank is None else f"{name}-rank{rank}"
 
 
 def fetch_image(job: NodeJob) -> JobImage | None:
-    """Find who runs the image here, and fetch it. Raises ``NotReadyError``."""
+    """Find a container runtime and fetch the image. Raises ``NotReadyError``."""
     wanted = wanted_image(job.spec)
     if wanted is None or not job.in_image:
         return None
@@ -163,7 +163,7 @@ def fetch_image(job: NodeJob) -> JobImage | None:
 
 
 def places_of(job: NodeJob) -> tuple[str, ...]:
-    """The folders that the program sees: the job's own, and where its links lead. Raises ``NotReadyError``."""
+    """The folders to mount: the job's own, and the targets of its links. Raises ``NotReadyError``."""
     links = [job.root / entry.name for entry in job.spec.folders]
     real = [Path(entry.source) for entry in job.spec.folders if entry.mode == "link"]
     own = (job.root, job.run_dir, _folder(job), job.beside("batchai"))
@@ -175,7 +175,7 @@ def places_of(job: NodeJob) -> tuple[str, ...]:
 
 
 def remove_image(job: NodeJob) -> None:
-    """Remove what the image has left on this node: containers, what ``setup`` made of it, and our files."""
+    """Remove the job's containers, the images that ``setup`` made, and our files."""
     found = JobImage.of(job)
     if found is not None:
         for local_rank in range(job.spec.procs_per_node):
@@ -188,13 +188,13 @@ def remove_image(job: NodeJob) -> None:
 
 
 def _layers(found: JobImage) -> list[str]:
-    """The images of all lines of ``setup``, the last first."""
+    """The image after each line of ``setup``, the last first."""
     name, _, last = found.image.rpartition("-")
     return [f"{name}-{number}" for number in reversed(range(int(last) + 1))]
 
 
 def _gpus(job: NodeJob) -> str:
-    """The node's GPUs that the job has: Slurm's numbers, or all, of which CUDA_VISIBLE_DEVICES tells the job's."""
+    """The job's GPUs: Slurm's numbers, else all (CUDA_VISIBLE_DEVICES then selects the job's)."""
     if not job.spec.gpus_per_node or not os.path.exists(_NVIDIA):
         return ""
     given = job.environ.get("SLURM_STEP_GPUS") or job.environ.get("SLURM_JOB_GPUS") or ""

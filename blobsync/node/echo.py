@@ -1,6 +1,6 @@
 """Copies the logs of a node's processes to this process's own output, which is the log of its pod.
 
-``jobspec.log_frames`` says how each line is written.
+``jobspec.log_frames`` defines the format of a line.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from blobsync.jobspec.log_frames import framed
 
 _EVERY_SECONDS = 0.2
 _CHUNK = 1 << 20
-# A line that does not end is passed on in parts of this size (bytes).
+# A longer line is copied in parts of this size (bytes).
 _LONGEST = 1 << 16
 
 
 class Echo:
-    """Inside ``with``, all logs below ``run_dir`` are followed; at its end what is left is written."""
+    """Follows all logs below ``run_dir`` while in ``with``; writes the rest at its end."""
 
     def __init__(self, run_dir: Path, node_rank: int, attempt: str, out: BinaryIO | None = None) -> None:
         self._folders = (run_dir / "user_logs", run_dir / "system_logs")
@@ -59,7 +59,7 @@ class Echo:
     def _new_lines(self, path: Path, at_last: bool) -> Iterator[bytes]:
         if path not in self._seen:
             self._seen[path] = 0
-            # An empty log shows that there was no output.
+            # An empty log shows that the process had no output.
             yield framed(path.stem, 0, b"")
         with path.open("rb") as log:
             log.seek(self._seen[path])

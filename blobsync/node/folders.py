@@ -1,4 +1,4 @@
-"""Puts each folder of a job at ``$ROOT/<name>``: a link, a mount (blobfuse2), a copy of blobs, or an empty folder."""
+"""Makes each folder of a job at ``$ROOT/<name>``: a link, a mount (blobfuse2), a copy of blobs, or an empty folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from blobsync.node.transfers import NodeTransfers
 def mount_folder(
     job: NodeJob, places: JobPlaces, entry: FolderLink, path: Path, process: ProcessRunner | None = None
 ) -> None:
-    """Mount ``entry`` at ``path``; the SAS goes through the environment. Raises ``NotReadyError``.
+    """Mount ``entry`` at ``path``, with the SAS in the environment. Raises ``NotReadyError``.
 
     Options: https://learn.microsoft.com/azure/storage/blobs/blobfuse2-commands-mount
     """
@@ -55,15 +55,15 @@ def mount_folder(
 
 
 def _words(entry: FolderLink, text: str) -> list[str]:
-    """One of ``blob_fuse_options``, which may be several words: ``-o attr_timeout=240``."""
+    """Split one of ``blob_fuse_options``, which may be several words: ``-o attr_timeout=240``."""
     try:
         return shlex.split(text)
     except ValueError as error:
         raise NotReadyError(f"folder {entry.name}: blob_fuse_options {text!r}: {error}") from None
 
 
-def take_mounts_off(job: NodeJob, process: ProcessRunner | None = None) -> bool:
-    """Unmount what is mounted in the job's root; False while something is still mounted there."""
+def unmount_folders(job: NodeJob, process: ProcessRunner | None = None) -> bool:
+    """Unmount all folders in the job's root; False if a mount remains."""
     for entry in job.folders("mount", "ro_mount"):
         path = job.root / entry.name
         if path.is_mount():
@@ -74,15 +74,15 @@ def take_mounts_off(job: NodeJob, process: ProcessRunner | None = None) -> bool:
     return True
 
 
-# Downloads of a killed attempt, by the number of their entry, beside the root.
+# Beside the root: the downloads of a killed attempt, by the number of their entry.
 KEPT = "kept"
 
 
 def place_folders(job: NodeJob, places: JobPlaces, transfers: NodeTransfers) -> None:
-    """All of them, outer ones before those inside. Raises ``NotReadyError`` and what the transfers raise."""
+    """Make all folders, outer ones before those inside. Raises ``NotReadyError`` and errors of transfers."""
     for entry in sorted(job.spec.folders, key=lambda entry: entry.name):
         path = job.root / entry.name
-        _clear_way(job, path, entry)
+        _make_room(job, path, entry)
         inner = [one.name[len(entry.name) + 1 :] for one in job.spec.folders if _is_inside(one, entry)]
         if entry.mode == "link" and entry.read_only and inner:
             _link_each(path, Path(entry.source), inner)
@@ -91,27 +91,27 @@ def place_folders(job: NodeJob, places: JobPlaces, transfers: NodeTransfers) -> 
         elif entry.mode in ("mount", "ro_mount"):
             mount_folder(job, places, entry, path)
         elif entry.mode == "download":
-            was_begun = _take_back(job, entry)
+            was_begun = _restore_download(job, entry)
             path.mkdir(parents=True, exist_ok=True)
             _download(job, places, transfers, entry, inner)
             if was_begun:
-                # Setup commands of that attempt may have been at work there.
+                # Setup commands of that attempt may have changed it.
                 transfers.drop_unrecorded(entry.name, places.blobs(entry.container, entry.path), path)
         elif entry.mode == "upload":
             path.mkdir(parents=True, exist_ok=True)
             if job.is_later:
-                # A resumed job finds its checkpoints in the earlier attempt's files.
+                # A resumed job finds its checkpoints among the files of the earlier attempt.
                 _download(job, places, transfers, entry, inner)
         else:
             raise NotReadyError(f"folder {entry.name}: unknown mode {entry.mode!r}")
 
 
 def keep_downloads(job: NodeJob) -> None:
-    """Before the root of an attempt that was killed goes: what it had downloaded goes on from where it was."""
+    """Move downloads out of the root of a killed attempt before it is removed, so that they can be resumed."""
     kept = job.beside(KEPT)
     for number, entry in sorted(enumerate(job.spec.folders), key=lambda each: each[1].name, reverse=True):
         path = job.root / entry.name
-        # A link could point to someone else's folder.
+        # A link could point to another user's folder.
         if (
             entry.mode == "download"
             and path.is_dir()
@@ -122,8 +122,8 @@ def keep_downloads(job: NodeJob) -> None:
                 path.rename(kept / str(number))
 
 
-def _take_back(job: NodeJob, entry: FolderLink) -> bool:
-    """Whether an attempt that was killed had begun; what it has downloaded is there then, and no link."""
+def _restore_download(job: NodeJob, entry: FolderLink) -> bool:
+    """Move the download of a killed attempt back; False if there is none, or a link."""
     kept, path = job.beside(KEPT) / str(job.spec.folders.index(entry)), job.root / entry.name
     if job.in_place or path.exists() or not kept.is_dir():
         return False
@@ -136,8 +136,8 @@ def _take_back(job: NodeJob, entry: FolderLink) -> bool:
     return True
 
 
-def _clear_way(job: NodeJob, path: Path, entry: FolderLink) -> None:
-    """An entry wins over what the code archive has at its place, but never writes through another entry's link."""
+def _make_room(job: NodeJob, path: Path, entry: FolderLink) -> None:
+    """Replace what the code archive has at ``path``, but never write through another entry's link."""
     parent = os.path.realpath(path.parent)
     outside = not f"{parent}/".startswith(f"{os.path.realpath(job.root)}/")
     same = entry.mode == "link" and os.path.realpath(path) == os.path.realpath(entry.source)
@@ -163,7 +163,7 @@ def _link(path: Path, source: Path) -> None:
 
 
 def _link_each(path: Path, source: Path, inner: Sequence[str]) -> None:
-    """What is in ``source``, which is only read, as links in a folder that has room for the folders ``inner``."""
+    """Link each item of the read-only ``source`` in a folder which also holds the folders ``inner``."""
     path.mkdir(parents=True)
     ways = {name.split("/")[0] for name in inner}
     for name in os.listdir(source):
@@ -178,7 +178,7 @@ def _link_each(path: Path, source: Path, inner: Sequence[str]) -> None:
 def _download(
     job: NodeJob, places: JobPlaces, transfers: NodeTransfers, entry: FolderLink, inner: Sequence[str]
 ) -> None:
-    """The folder, or the parts of it that are included; what other entries put inside it is left to them."""
+    """Download the folder, or its included parts, except where other entries belong."""
     remote, path = places.blobs(entry.container, entry.path), job.root / entry.name
     for part in entry.include or ("",):
         plain = part.strip("/")

@@ -4,10 +4,10 @@ torchrun reads every option from ``PET_<OPTION>``, so the command of an elastic 
 option on its command line wins. Seen with torchrun 2.13 and its c10d rendezvous:
 
 * Without ``TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`` on every node, a node that joins hangs for 60 seconds; then all end.
-* ``max_restarts`` counts the times that a node goes, so it has to be large.
-* The rendezvous is on one node; when that goes, the others end within two seconds (pytorch/pytorch#67742).
-* ``is_host`` says who that is. Otherwise each node compares the name of the endpoint with its own, and on one machine
-  whoever comes first is the host.
+* ``max_restarts`` also counts nodes that leave, so it has to be large.
+* The rendezvous is on one node; when that is lost, the others end within two seconds (pytorch/pytorch#67742).
+* ``is_host`` selects that node. Otherwise each node compares the endpoint's name with its own, and on one machine the
+  first to start is the host.
 """
 
 from __future__ import annotations
@@ -50,10 +50,9 @@ VERBS = ("prepare", "exec", "node", "finish", "here", "spread")
 
 @dataclass(frozen=True, slots=True)
 class NodeArguments:
-    """What to do and where. ``root`` None: the code goes to a folder of this node; ``node_rank`` None: the launcher
-    tells; ``code`` is what the command ended with (``finish``), ``log`` whether ``exec`` opens the rank's log, ``echo``
-    whether all logs are copied to our own output, ``worker`` which worker of a transfer this is (None: what starts
-    them)."""
+    """The parsed command line. ``root`` None: the code goes to a folder of this node; ``node_rank`` None: the launcher
+    sets it; ``code`` is the command's exit code (``finish``), ``log`` whether ``exec`` opens the rank's log, ``echo``
+    whether all logs are copied to our own output, ``worker`` a transfer's worker (None: start them all)."""
 
     verb: str
     job: Path
@@ -70,7 +69,7 @@ class NodeArguments:
 
 
 def parse_arguments(argv: Sequence[str]) -> NodeArguments:
-    """Raises ``SystemExit`` with code 2 for other words."""
+    """Parse the command line. Raises ``SystemExit`` with code 2 where it is invalid."""
     parser = argparse.ArgumentParser(prog="blobsync-node")
     parser.add_argument("verb", choices=VERBS)
     parser.add_argument("--job", required=True, type=Path, help="the job's specification")
@@ -87,7 +86,7 @@ def parse_arguments(argv: Sequence[str]) -> NodeArguments:
     return NodeArguments(**vars(parser.parse_args(argv)))
 
 
-# How long a rendezvous that has enough nodes waits for one more, and how long a node waits to be let in (seconds).
+# How long a rendezvous that has enough nodes waits for more, and how long a node waits to join (seconds).
 _CONF = "last_call_timeout=3,join_timeout=300"
 # As in the examples of PyTorch and Kubeflow.
 _MAX_RESTARTS = 100
@@ -97,10 +96,9 @@ _MONITOR_SECONDS = 0.5
 def elastic_variables(
     spec: JobSpec, ranks: Ranks, environ: Mapping[str, str], given: Mapping[str, str]
 ) -> dict[str, str]:
-    """What is added to the environment of an elastic job's command.
+    """The variables added for the command of an elastic job.
 
-    ``environ`` is the launcher's environment, ``given`` the one that the command would have otherwise: what the user
-    has set there stays.
+    ``environ`` is the launcher's environment, ``given`` the command's so far: variables that the user set are kept.
     """
     address = master_address(spec, environ)
     host = f"[{address}]" if ":" in address else address
@@ -122,18 +120,18 @@ def elastic_variables(
     return {**own, "PET_RDZV_CONF": conf, **bounds}
 
 
-# Programs that start others and tell them their ranks.
+# Launchers: programs that start others and set their ranks.
 _RANK_STARTERS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
-# How many folders a message names.
+# A message names at most so many folders.
 _NAMED_FOLDERS = 10
 
 
 class NodeJob:
-    """Names every file of a job on this node, and writes what blobsync itself has to say there.
+    """A job on this node: the paths of its files, its commands and environments, and blobsync's own log.
 
-    ``environ`` is what the launcher set. ``asked_to_stop_at`` is when the job was first asked to stop, on the clock of
-    ``time.monotonic``; 0 while it was not.
+    ``environ`` is the launcher's environment. ``asked_to_stop_at`` is when the job was first asked to stop
+    (``time.monotonic``), else 0.
     """
 
     def __init__(
@@ -151,7 +149,7 @@ class NodeJob:
         self.sync_seconds = arguments.sync_seconds
         self.asked_to_stop_at = 0.0
         self._secret_env = secret_env
-        # Each task of a Slurm array has its own logs and its own code; so has each pod that takes another one's place.
+        # Each task of a Slurm array, and each replacement of a pod, has its own logs and code.
         number, pods = environ.get("SLURM_ARRAY_TASK_ID"), pods_before(environ)
         self.task = f"task_{number}" if number else f"attempt_{pods}" if pods else ""
         self.run_dir = Path(os.path.abspath(arguments.run_dir)) / self.task
@@ -163,7 +161,7 @@ class NodeJob:
         self.root = Path(os.path.abspath(root))
         self.work_dir = self.root / str(spec.options.get("work_dir", ""))
         self.in_image = wanted_image(spec) is not None
-        # Without a code archive the job runs where it is, and that folder is not ours to remove.
+        # Without a code archive the job runs in the current folder, which must not be removed.
         self.in_place = spec.code is None and spec.spread is None
         self._arguments = arguments
 
@@ -174,22 +172,22 @@ class NodeJob:
 
     @property
     def attempt(self) -> str:
-        """How often the job was started again, as a number; of an elastic job, this node."""
+        """How often the job (of an elastic job: this node) was restarted."""
         again = self.environ.get("SLURM_RESTART_COUNT") or self.environ.get("BLOBSYNC_ATTEMPT")
         return again or str(pods_before(self.environ))
 
     @property
     def is_later(self) -> bool:
-        """Whether others of the job may have uploaded something before this node came."""
+        """Whether outputs of the job may have been uploaded before this node started."""
         return self.attempt != "0" or (self.spec.is_elastic and self.node_rank >= self.spec.nodes)
 
     @property
     def mark(self) -> str:
-        """What :data:`MARK` holds in each program of an elastic job on this node."""
+        """The value of :data:`MARK` in each program of an elastic job on this node."""
         return f"{self.spec.run_id}/{self.node_rank}"
 
     def demand_work_dir(self) -> None:
-        """Raise ``NotReadyError`` unless the folder in which the command runs is there."""
+        """Raise ``NotReadyError`` unless the command's working directory exists."""
         if self.work_dir.is_dir():
             return
         here = sorted(path.name for path in self.root.iterdir() if path.is_dir())
@@ -201,59 +199,59 @@ class NodeJob:
         )
 
     def beside(self, name: str) -> Path:
-        """A file of ours beside the root; never beside a folder that is the user's own."""
+        """The path of a file of ours beside the root, but never beside a folder of the user's."""
         if self.in_place:
             return self.run_dir / f"node_{self.node_rank}.{name}"
         return self.root.with_name(f"{self.root.name}.{name}")
 
-    def complain(self, text: str) -> None:
-        """To the standard error of this process."""
+    def warn(self, text: str) -> None:
+        """Write to standard error."""
         sys.stderr.write(redact(text) + "\n")
 
     def say(self, text: str) -> None:
-        """Write a line to this node's log; never to the user's. On a disk that is full it goes to standard error."""
+        """Write a line to this node's log, or to standard error if the disk is full; never to the user's log."""
         try:
             self.node_log.parent.mkdir(parents=True, exist_ok=True)
             with self.node_log.open("a", encoding="utf-8", errors="replace") as log:
                 log.write(time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) + redact(text) + "\n")
         except OSError:
-            self.complain(text)
+            self.warn(text)
 
     def folders(self, *modes: str) -> list[FolderLink]:
-        """The folder entries of these modes."""
+        """The folder entries with one of these modes."""
         return [entry for entry in self.spec.folders if entry.mode in modes]
 
     @property
     def own_output(self) -> Path | None:
-        """The folder for this job's outputs alone, inside the shared one; None for jobs without one."""
+        """This job's folder inside the shared output folder; None for jobs without one."""
         folder = self.spec.options.get(OWN_OUTPUT)
         return self.root / str(folder) / self.spec.run_id if folder else None
 
     def rank_log(self, rank: int) -> Path:
-        """Where the output of one process goes."""
+        """The log file of one process."""
         name = f"std_log_process_{rank}.txt" if self.spec.has_numbered_logs else "std_log.txt"
         return self.run_dir / "user_logs" / name
 
     def secret(self, name: str) -> str:
-        """A secret variable of the job, from the file that came with it, or from where its cluster put it."""
+        """A secret variable of the job, from its file of secrets or from the environment."""
         found = self._secret_env.get(name)
         return found.reveal() if found is not None else self.environ.get(name, "")
 
     def user_environment(self, ranks: Ranks) -> dict[str, str]:
-        """The environment of the user's program: the launcher's, the job's values, and who the process is."""
+        """The environment of the user's program: the launcher's, the job's variables, and the rank."""
         secrets = {name: secret.reveal() for name, secret in self._secret_env.items()}
-        # Our own steps share what they hold; the user's share only where they ask for it.
+        # For our own steps alone; the user's steps may set it themselves.
         env = {name: value for name, value in self.environ.items() if name != "SLURM_OVERLAP"}
         env.update({**self.spec.env, **secrets})
         env.update(rank_variables(self.spec, ranks, self.environ))
         if self.starts_ranks:
-            # Its processes have ranks of their own, in its own variables: ours would tell all of them the same.
+            # Its processes have ranks in variables of its own: ours would be the same for all of them.
             env = {name: value for name, value in env.items() if name not in OF_ONE_PROCESS}
-        # Programs from the days of Philly ask which container they are in, to do something in the first one only.
+        # Programs written for Philly read which container they are in, to do something in the first one only.
         env.update(PHILLY_JOB_ID=self.spec.run_id, PHILLY_CONTAINER_INDEX=str(ranks.node_rank))
         env.update(BLOBSYNC_RUN_ID=self.spec.run_id, BLOBSYNC_ROOT=str(self.root))
         if self.spec.platform != "local" and any(entry.name == "output" for entry in self.spec.folders):
-            # As in ACT: nodes have homes of their own, so that weights which rank 0 fetched were nowhere else.
+            # As in ACT: each node has its own home, so weights that rank 0 fetched would be missing on the others.
             env.setdefault("TORCH_HOME", str(self.root / "output" / "torch_home"))
         if self.own_output:
             env[OUTPUT_VARIABLE] = str(self.own_output)
@@ -265,17 +263,17 @@ class NodeJob:
             place = NodePlace(self.root, shared, temp, self.attempt)
             env.update(batchai_variables(self.spec, given, ranks, place, env))
         env.setdefault("PYTHONUNBUFFERED", "1")
-        # hwloc's plugin "gl" looks for X servers at ports 6000 to 6009 of the node, and waits for good where another
-        # program listens: with TensorBoard at 6006, mpirun would never start anything.
+        # hwloc's plugin "gl" looks for X servers at ports 6000 to 6009 of the node, and hangs where another program
+        # listens: with TensorBoard at 6006, mpirun would never start.
         env.setdefault("HWLOC_COMPONENTS", "-gl")
         return env
 
     def command(self) -> tuple[str, ...]:
-        """The user's argument vector as it was given; one argument with white space in it is a shell line."""
+        """The user's argument vector; a single argument that contains white space is a shell line."""
         if self.spec.hold:
             return self._holding_command()
         if self.spec.spread is not None:
-            return self.own_words("spread")
+            return self.own_command("spread")
         argv, prefix = self.spec.argv, str(self.spec.options.get("command_prefix", ""))
         command = (*shlex.split(prefix), *argv)
         if self.is_shell_line:
@@ -285,15 +283,15 @@ class NodeJob:
         return command if given is None else kept_command(command, given, "bash" if self.in_image else None)
 
     def _holding_command(self) -> tuple[str, ...]:
-        """What waits for people on this node."""
+        """The command that keeps an interactive job's node."""
         words = ("hold", "--place", str(self._holding), "--node", str(self.node_rank), "--seconds", str(self.spec.hold))
         limit = ("--limit", str(self.spec.timeout_s)) if self.spec.timeout_s else ()
-        # There people come in through the service's own sshd, into a container that is the job's alone.
+        # There, users log in through the service's own sshd, into a container that only this job uses.
         terminals = ("--terminals",) if self.spec.platform in SERVICES else ()
         return (sys.executable, "-I", str(self._beside_spec / HOLDER), *words, *limit, *terminals)
 
-    def own_words(self, verb: str) -> tuple[str, ...]:
-        """The command line of another verb of this program, for this node."""
+    def own_command(self, verb: str) -> tuple[str, ...]:
+        """The command line that runs another verb of this program on this node."""
         given = self._arguments
         secrets = ("--secrets", os.path.abspath(given.secrets)) if given.secrets else ()
         return (
@@ -310,7 +308,7 @@ class NodeJob:
 
     @property
     def starts_ranks(self) -> bool:
-        """Whether the command starts processes that have ranks: mpirun or srun, by the job's user or by us."""
+        """Whether mpirun or srun starts the processes, in the user's command or in ours."""
         if (batchai_settings(self.spec) or {}).get("mpi_processes"):
             return True
         words = self.spec.argv
@@ -327,7 +325,7 @@ class NodeJob:
 
 
 def _this_program() -> tuple[str, ...]:
-    """The node archive that this is, or the installed blobsync."""
+    """How to start this program: the node archive, or the installed blobsync."""
     archive = Path(blobsync.__file__).parent.parent
     if (archive / "__main__.py").is_file():
         return (sys.executable, "-I", str(archive))
@@ -335,13 +333,15 @@ def _this_program() -> tuple[str, ...]:
 
 
 def pods_before(environ: Mapping[str, str]) -> int:
-    """How many pods of Kubernetes this node of the job has had: those that failed, and those that were evicted."""
+    """The number of earlier pods of this node in Kubernetes: failed and evicted ones."""
     given = (environ.get(name, "") for name in ("BLOBSYNC_FAILURES", "BLOBSYNC_EVICTIONS"))
     return sum(int(text) for text in given if text.isascii() and text.isdigit())
 
 
 def demand_startable(spec: JobSpec, secrets: Secrets) -> None:
-    """Raise ``NotReadyError`` for words and variables that no system takes. No value is quoted: it may be secret."""
+    """Raise ``NotReadyError`` for arguments and variables that cannot be passed to a program.
+
+    No value is quoted: it may be secret."""
     options = {name: str(spec.options.get(name, "")) for name in ("work_dir", "command_prefix")}
     if not spec.argv:
         raise NotReadyError("the job has no command")
@@ -361,7 +361,7 @@ def demand_startable(spec: JobSpec, secrets: Secrets) -> None:
 
 
 def _is_word(text: str) -> bool:
-    """Whether a system takes it as an argument or a value: no NUL, and nothing that has no bytes."""
+    """Whether it can be an argument or a value: no NUL, nothing that cannot be encoded."""
     try:
         return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:
@@ -369,36 +369,36 @@ def _is_word(text: str) -> bool:
 
 
 def shell_line(line: str) -> tuple[str, ...]:
-    """The argument vector that has a shell read ``line``."""
+    """The argument vector that runs ``line`` in a shell."""
     return (shutil.which("bash") or "/bin/sh", "-c", line)
 
 
 def image_shell_line(line: str) -> tuple[str, ...]:
-    """The same in an image, which may have another shell than this node, and bash or not."""
+    """The same for an image, which may have bash or not."""
     return ("sh", "-c", 'command -v bash >/dev/null 2>&1 && exec bash -c "$0"; exec sh -c "$0"', line)
 
 
 def scratch_root(run_id: str, node_rank: int, environ: Mapping[str, str]) -> Path:
-    """A folder of this node for the job's code, which no other user made."""
+    """The folder on this node for the job's code; refuses one that another user made."""
     given = environ.get("BLOBSYNC_SCRATCH")
     base = Path(given or os.path.join(tempfile.gettempdir(), f"blobsync-{os.getuid()}"))
     base.mkdir(parents=True, mode=0o700, exist_ok=True)
     found = base.lstat()
     if not given and (stat.S_ISLNK(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022):
-        # Its name is predictable: someone else on this node created it first.
+        # Its name is predictable: another user of this node may have created it.
         base = Path(os.path.expanduser("~/.local/state/blobsync/scratch"))
     return base / run_id / (environ.get("SLURMD_NODENAME") or f"node{node_rank}")
 
 
 def read_text(path: Path) -> str:
-    """The text of a file of ours; empty where there is none."""
+    """The text of a file; empty if there is none."""
     with suppress(FileNotFoundError):
         return path.read_text(encoding="utf-8")
     return ""
 
 
 def write_text(path: Path, text: str) -> None:
-    """The file appears whole."""
+    """Write a file atomically."""
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
     fresh.write_text(text, encoding="utf-8")
     fresh.replace(path)

@@ -19,7 +19,7 @@ _PATIENCE_SECONDS = 30.0
 
 
 def describe_machine(job: NodeJob, process: ProcessRunner) -> None:
-    """Once, into the node's log."""
+    """Log the machine's disks, GPUs and network, once."""
     facts = (socket.gethostname(), f"{os.cpu_count()} CPUs", f"Python {sys.version.split()[0]}")
     job.say(f"node {job.node_rank} is {', '.join(facts)}")
     for command in _PROBES:
@@ -28,7 +28,7 @@ def describe_machine(job: NodeJob, process: ProcessRunner) -> None:
 
 
 def heartbeat(job: NodeJob, process: ProcessRunner) -> str:
-    """Free disk, load and GPU use, now."""
+    """The current free disk space, load and GPU use."""
     disk = shutil.disk_usage(job.root if job.root.is_dir() else "/")
     parts = [
         f"heartbeat: disk {disk.free / 1e9:.0f} of {disk.total / 1e9:.0f} GB free",
@@ -49,6 +49,6 @@ def _answer(command: Sequence[str], cwd: Path, process: ProcessRunner) -> str:
 
 
 def run_into_log(argv: Sequence[str], cwd: Path, env: Mapping[str, str], log: Path) -> int:
-    """Run a program to its end, with its output at the end of ``log`` as it comes; returns the exit code."""
+    """Run a program and append its output to ``log``; returns the exit code."""
     with log.open("ab") as sink:
         return ProcessGroup(argv, env=env, cwd=cwd, output=sink).wait()

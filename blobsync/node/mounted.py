@@ -1,4 +1,4 @@
-"""A folder of this node as a read-only container: what a service has mounted for the job."""
+"""A folder that a service has mounted for the job, as a read-only container."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from blobsync.store.protocol import (
 
 @final
 class MountedStore:
-    """A ``BlobStore`` over a folder. What tells one version of a file from another is what ``stat`` shows of it."""
+    """A ``BlobStore`` of a folder; a file's ETag is made of its ``stat``."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -67,13 +67,13 @@ class MountedStore:
         return _info(name, found) if stat.S_ISREG(found.st_mode) else None
 
     def properties(self, name: str) -> BlobProperties:
-        """A file has none."""
+        """Empty: a file has none."""
         if self.head(name) is None:
             raise BlobNotFoundError(f"there is no {name} in {self._root}", path=name)
         return BlobProperties()
 
     def block_list(self, name: str, kind: BlockKind = "all") -> BlockList | None:
-        """A file has no blocks."""
+        """Empty: a file has no blocks."""
         found = self.head(name)
         return BlockList((), (), found.etag) if found else None
 
@@ -87,16 +87,16 @@ class MountedStore:
         return MountedReader(name, fd, start, length, etag)
 
     def orders(self) -> None:
-        """A file needs no connection."""
+        """Empty: a file needs no connection."""
         return
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Does nothing: no file stays open."""
 
     def hurry(self) -> None:
-        """No service is waited for."""
+        """Does nothing: there are no waits to cut short."""
 
-    # -- what a mount does not do here ------------------------------------------------------------------------
+    # -- not supported: a mount is read-only ------------------------------------------------------------------
 
     def put(
         self,
@@ -198,7 +198,7 @@ class MountedReader:
             self._fd = -1
 
     def read(self, limit: int) -> bytes:
-        """At most ``limit`` bytes, empty at the end; a file that became shorter meanwhile ends early."""
+        """At most ``limit`` bytes, empty at the end; a file that has shrunk ends early."""
         try:
             data = os.pread(self._fd, min(limit, self._end - self._at), self._at)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Where the job's code, folders and logs are: containers that are reached with a SAS, and what is mounted here."""
+"""Access to the containers of a job's code, folders and logs: with a SAS, an identity, or as a mount."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from blobsync.store.rest.auth import BearerSigner, SasSigner, Signer
 from blobsync.store.rest.http import BlobHttp, Pace
 from blobsync.store.rest.store import RestBlobStore
 
-# What a pod with a workload identity has in its environment:
+# Variables of a pod with a workload identity:
 # https://azure.github.io/azure-workload-identity/docs/topics/service-account-labels-and-annotations.html
 _WORKLOAD_IDENTITY = ("AZURE_CLIENT_ID", "AZURE_TENANT_ID", "AZURE_FEDERATED_TOKEN_FILE")
-# A SAS is not used for its last minute: a request may take that long.
+# A SAS is not used in its last minute: a request may take that long.
 _LAST_SECONDS = 60
 
 
 class JobPlaces:
-    """What reaches the containers of one job, each with the SAS that came with the job; one store each."""
+    """The stores of one job's containers, each with the SAS that came with the job."""
 
     def __init__(
         self,
@@ -41,29 +41,29 @@ class JobPlaces:
         identity: Callable[[Mapping[str, str]], TokenProvider] = token_provider,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """``sas`` are tokens by container URL; ``environ`` is asked for proxies and CA bundles.
+        """``sas`` are tokens by container URL; ``environ`` has the proxies and CA bundles.
 
-        ``source`` is the file of secrets that they are from: a cluster may put others there while the job runs. Once a
-        SAS has ended the node's own ``identity`` is used, where it has one; ``now`` is in seconds since 1970.
+        ``source`` is their file of secrets, which a cluster may renew while the job runs. After a SAS has expired the
+        node's own ``identity`` is used, if it has one; ``now`` is in seconds since 1970.
         """
         self._identity, self._now = identity, now
         self._by_identity: set[str] = set()
         self._sas = sas
         self._source, self._read_at = source, _changed_at(source)
-        # What the node's own Python has of libcurl may be of any age.
+        # The libcurl of the node's Python may be of any age.
         self._environ = {"BLOBSYNC_TRANSPORT": "urllib3", **environ}
         self._connections: dict[str, BlobHttp] = {}
         self._pace: Pace | None = None
         _register(sas)
 
     def keeping_to(self, pace: Pace) -> JobPlaces:
-        """The same, with connections of their own that keep to a pace."""
+        """The same with new connections, limited to a pace."""
         places = copy.copy(self)
         places._by_identity, places._connections, places._pace = set(), {}, pace
         return places
 
     def blobs(self, container: str, name: str) -> RemoteEnd:
-        """A blob, or a folder of blobs. Of what is mounted, the mount is that blob or folder itself.
+        """A blob, or a folder of blobs; a mount is itself that blob or folder.
 
         Raises ``CredentialError`` for a container that the job has no access to.
         """
@@ -75,15 +75,15 @@ class JobPlaces:
         return RemoteEnd(self.container(container), name)
 
     def container(self, container: str) -> RestBlobStore:
-        """The container itself. Raises ``CredentialError`` as :meth:`blobs` does."""
+        """The container. Raises ``CredentialError`` as :meth:`blobs` does."""
         return RestBlobStore(BlobContainer.parse(container), self._connection(container))
 
     def appendable(self, container: str) -> RestAppendBlobs:
-        """The container's blobs that grow at their end."""
+        """The container's append blobs."""
         return RestAppendBlobs(BlobContainer.parse(container), self._connection(container))
 
     def sas(self, container: str) -> SasToken:
-        """What opens the container. Raises ``CredentialError``."""
+        """The container's SAS token. Raises ``CredentialError``."""
         self._look_again()
         text = self._sas.get(container)
         if text is None:
@@ -94,7 +94,7 @@ class JobPlaces:
             raise CredentialError(f"the SAS for {container} cannot be used: {error}") from error
 
     def _look_again(self) -> None:
-        """Take new tokens from where the others were."""
+        """Read the file of secrets again."""
         changed = _changed_at(self._source)
         if self._source is None or changed in (None, self._read_at):
             return
@@ -117,14 +117,14 @@ class JobPlaces:
         return self._connections[container]
 
     def _needs_identity(self, container: str) -> bool:
-        """Whether the SAS has ended, and the node has an identity that may be shown to the container's host."""
+        """Whether the SAS has expired, and the node has an identity that may be sent to the container's host."""
         if not all(self._environ.get(name) for name in _WORKLOAD_IDENTITY):
             return False
         with suppress(CredentialError):
             ends = self.sas(container).expires_at
             if ends is None or ends.timestamp() - _LAST_SECONDS > self._now():
                 return False
-        # The specification says where, and nobody on this node knows who wrote that.
+        # The host is from the specification, whose author is not known here.
         return may_get_login(container, Service.STORAGE, tuple)
 
     def _identity_of_node(self) -> Signer:
@@ -143,7 +143,7 @@ class JobPlaces:
 
 
 def _changed_at(file: Path | None) -> int | None:
-    """When the file was written, to the nanosecond; None where there is none."""
+    """The file's time of modification in nanoseconds; None without a file."""
     with suppress(OSError):
         return file.stat().st_mtime_ns if file else None
     return None
@@ -151,7 +151,7 @@ def _changed_at(file: Path | None) -> int | None:
 
 def _register(sas: Mapping[str, str]) -> None:
     for text in sas.values():
-        # First of all, so that no error shows it.
+        # First, so that no error shows it.
         register_secret(text.strip().lstrip("?"))
         with suppress(ValueError):
             SasToken.parse(text)

@@ -1,4 +1,4 @@
-"""The user's programs as processes: started in their own groups, signalled, warned, cleaned up."""
+"""The user's processes: started in process groups of their own, signalled, warned, cleaned up."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from blobsync.node.container import JobImage, container_name
 from blobsync.node.job import NodeJob, read_text
 from blobsync.node.ranks import Ranks
 
-# By this variable the processes in a container are known from outside.
+# This variable marks the processes in a container.
 BOX = "BLOBSYNC_CONTAINER"
 # Signals that ask a program to stop; they may arrive twice.
 ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 class UserProcess:
-    """One process of the user's, in a group of its own, so that all it starts can be ended with it."""
+    """A process of the user's, in a group of its own, so that its children can be stopped with it."""
 
     def __init__(self, job: NodeJob, ranks: Ranks, log: Path | None) -> None:
-        """``log`` None: its output goes where ours goes."""
+        """``log`` None: its output is not redirected."""
         self.returncode: int | None = None
         self._child: ProcessGroup | None = None
         self._is_shell_line = job.is_shell_line
@@ -34,7 +34,7 @@ class UserProcess:
         words = command = job.command()
         env = job.user_environment(ranks)
         if self._image:
-            # What an earlier try left would have the name.
+            # A container left by an earlier attempt has the same name.
             self._image.remove(self._name)
             words, env = self._image.started(self._name, command, {**env, BOX: self._name}), dict(job.environ)
         sink_path = log or Path(os.devnull)
@@ -43,7 +43,7 @@ class UserProcess:
             try:
                 self._child = ProcessGroup(words, env=env, cwd=job.work_dir, output=sink if log else None)
             except OSError as error:
-                self.returncode = code_of_start(error)
+                self.returncode = start_error_code(error)
                 said = redact(f"cannot start {command[0]}: {error.strerror}\n")
                 os.write(sink.fileno() if log else sys.stderr.fileno(), said.encode("utf-8", "replace"))
 
@@ -55,16 +55,16 @@ class UserProcess:
         return self.returncode
 
     def signal(self, number: int) -> None:
-        """Signals that stop a program go to its whole group; others only to the program."""
+        """Send a signal: those that stop a program to its whole group, others only to the program."""
         if self._child is not None and self._child.poll() is None:
             self._child.signal(number, to_all=self._is_shell_line or number in (*ENDING, signal.SIGKILL))
             if self._image and number == signal.SIGKILL:
                 self._image.remove(self._name)
 
     def warn(self, number: int) -> bool:
-        """Warn the program, or what it runs if that is what listens; False while nobody does.
+        """Send a warning to the topmost process that handles it; False while none does.
 
-        Workers inherit their parent's handler: only the topmost process that listens is meant.
+        Workers inherit their parent's handler, but must not get the signal.
         """
         if self._child is None or self._child.poll() is not None:
             return True
@@ -75,28 +75,28 @@ class UserProcess:
         return bool(listening)
 
     def sweep(self) -> None:
-        """Stop what the process left running."""
+        """Stop processes that the process left running."""
         if self._child is not None:
             self._child.signal(signal.SIGKILL, to_all=True)
             if self._image:
                 self._image.remove(self._name)
 
 
-def code_of_start(error: OSError) -> int:
-    """As in a shell: 127 for a program that is not there, 126 for one that may not be run."""
+def start_error_code(error: OSError) -> int:
+    """The exit code as in a shell: 127 for a missing program, 126 for one that may not be run."""
     return 127 if isinstance(error, FileNotFoundError) else 126
 
 
 def listeners(group: int, number: int, mark: str = "") -> dict[int, int]:
-    """Processes of a group that catch a signal, or block it to wait for it, with their parents; see proc(5).
+    """The processes of a group that catch a signal, or block it to wait for it, with their parents; see proc(5).
 
-    Those in a container are in no group of ours: they are known by ``mark``, a variable of theirs.
+    Those in a container are not in the group; they have ``mark`` in their environment.
     """
     if not os.path.isdir("/proc/self"):
         return {group: 0}
     found = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
-        # A process may end while we look.
+        # A process may end meanwhile.
         with suppress(OSError, ValueError):
             _, parent, its_group = read_text(Path("/proc", name, "stat")).rpartition(")")[2].split()[:3]
             status = read_text(Path("/proc", name, "status"))
@@ -111,15 +111,15 @@ def _variables(process: str) -> list[bytes]:
     return Path("/proc", process, "environ").read_bytes().split(b"\0")
 
 
-def end_strays(job: NodeJob) -> int:
-    """Kill what earlier commands of this node have left behind; returns how many processes that were.
+def kill_strays(job: NodeJob) -> int:
+    """Kill processes left by earlier commands of this node; returns their number.
 
-    torchrun starts each of its workers in a session of its own: they outlive a torchrun that is killed, and would go
-    on training beside those of the next one.
+    torchrun starts each worker in a session of its own: workers outlive a killed torchrun, and would train beside
+    those of the next one.
     """
     wanted, killed = f"{MARK}={job.mark}".encode(), 0
     for name in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc/self") else ()):
-        # Other users' processes cannot be read, and one may end while we look.
+        # Other users' processes cannot be read, and one may end meanwhile.
         with suppress(OSError):
             if wanted in _variables(name):
                 os.kill(int(name), signal.SIGKILL)

@@ -15,7 +15,7 @@ class NotReadyError(JobError):
 
 
 class Ranks(NamedTuple):
-    """One process among all of the job, and among those of its node."""
+    """The rank of a process in the job and on its node."""
 
     rank: int
     local_rank: int
@@ -25,24 +25,24 @@ class Ranks(NamedTuple):
 
 
 class RankNames(NamedTuple):
-    """The variables in which a launcher sets a process's rank; empty if it has none."""
+    """The variables in which a launcher sets a process's ranks; empty if it has none."""
 
     rank: str
     local_rank: str
     node_rank: str
 
 
-# Open MPI comes first: its daemons, and so their children, also have the Slurm names, but those are the daemons'
-# ranks. It has no name for the node's.
+# Open MPI comes first: children of its daemons also have Slurm's variables, which are the daemons' ranks. It has none
+# for the node's rank.
 LAUNCHERS = (
     RankNames("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", ""),
     RankNames("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"),
     RankNames("PMI_RANK", "MPI_LOCALRANKID", "NODE_RANK"),
     RankNames("RANK", "LOCAL_RANK", "NODE_RANK"),
 )
-# Those that tell the rank of a node to what is started once on each; the last is that of an Indexed Job of Kubernetes.
+# The node's rank, for what is started once per node; the last is that of an Indexed Job of Kubernetes.
 _NODE_NAMES = ("SLURM_NODEID", "NODE_RANK", "JOB_COMPLETION_INDEX")
-# What tells one process from another, of all that :func:`rank_variables` sets.
+# Those variables of :func:`rank_variables` that differ between processes.
 OF_ONE_PROCESS = frozenset(
     {
         *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -53,19 +53,19 @@ _MASTER_NAMES = ("MASTER_ADDR", "AZ_BATCHAI_JOB_MASTER_NODE_IP")
 
 
 def ranks_of_node(spec: JobSpec, node_rank: int) -> tuple[Ranks, ...]:
-    """All processes of one node."""
+    """The ranks of all processes of one node."""
     size = spec.procs_per_node
     first = node_rank * size
     return tuple(Ranks(first + local, local, _world_size(spec), size, node_rank) for local in range(size))
 
 
 def _world_size(spec: JobSpec) -> int:
-    """Of an elastic job as many as it may have, so that every rank is below it."""
+    """The number of processes; of an elastic job the largest possible one, so that every rank is below it."""
     return (spec.max_nodes if spec.is_elastic and spec.max_nodes else spec.nodes) * spec.procs_per_node
 
 
 def ranks_from_launcher(spec: JobSpec, environ: Mapping[str, str]) -> Ranks:
-    """The rank that the launcher set. Raises ``NotReadyError`` if it is missing and there are several processes."""
+    """The rank set by the launcher. Raises ``NotReadyError`` if it is missing and there are several processes."""
     size, world_size = spec.procs_per_node, _world_size(spec)
     for names in LAUNCHERS:
         if names.rank in environ:
@@ -105,8 +105,8 @@ def _number(environ: Mapping[str, str], name: str, default: int) -> int:
 
 
 def master_address(spec: JobSpec, environ: Mapping[str, str]) -> str:
-    """Where process 0 listens. Raises ``NotReadyError`` where several nodes would have to guess: each of them would
-    consider itself the master, and all would wait forever."""
+    """The address of process 0. Raises ``NotReadyError`` if it is unknown and there are several nodes: each would take
+    itself for the master and wait forever."""
     for name in _MASTER_NAMES:
         if environ.get(name):
             return environ[name]
@@ -123,13 +123,13 @@ def master_address(spec: JobSpec, environ: Mapping[str, str]) -> str:
 
 
 def master_port(spec: JobSpec, environ: Mapping[str, str]) -> str:
-    """The port there: the launcher's, or one that all processes of the job work out from its id."""
+    """The master's port: the launcher's, or one computed from the job's id."""
     derived = FIRST_MASTER_PORT + int(hashlib.sha256(spec.run_id.encode()).hexdigest(), 16) % MASTER_PORTS
     return environ.get("MASTER_PORT") or str(derived)
 
 
 def rank_variables(spec: JobSpec, ranks: Ranks, environ: Mapping[str, str]) -> dict[str, str]:
-    """A program's rank variables, under each name that launchers set."""
+    """A program's rank variables, under the names of all launchers."""
     master, port = master_address(spec, environ), master_port(spec, environ)
     return {
         "RANK": str(ranks.rank),

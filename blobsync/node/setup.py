@@ -1,4 +1,4 @@
-"""Makes a node ready for its job, once, and removes what the job leaves on it."""
+"""Prepares a node for its job, once, and cleans up after it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from blobsync.code.unpack import keep_listed, unpack_archive
 from blobsync.jobspec.spec import batchai_settings
 from blobsync.node.batchai import make_directories
 from blobsync.node.container import fetch_image, remove_image
-from blobsync.node.folders import KEPT, keep_downloads, place_folders, take_mounts_off
+from blobsync.node.folders import KEPT, keep_downloads, place_folders, unmount_folders
 from blobsync.node.job import NodeJob, read_text, shell_line, write_text
 from blobsync.node.machine import describe_machine, run_into_log
 from blobsync.node.places import JobPlaces
@@ -29,7 +29,7 @@ from blobsync.node.transfers import NodeTransfers
 
 
 def make_ready(job: NodeJob, places: JobPlaces) -> None:
-    """Code, folders and setup commands; later processes find it done. Raises ``NotReadyError``."""
+    """Place code and folders and run setup commands, once per node. Raises ``NotReadyError``."""
     master_address(job.spec, job.environ)
     ready, failed = job.beside("ready"), job.beside("failed")
     with _node_lock(job):
@@ -40,13 +40,13 @@ def make_ready(job: NodeJob, places: JobPlaces) -> None:
         try:
             _make_ready(job, places)
         except SystemExit:
-            # Stopped meanwhile: clean up, because no other process will.
+            # Stopped meanwhile: no other process will clean up.
             clean_up(job, 128 + signal.SIGTERM)
             raise
         except Exception as error:
             text = _sentence(error)
             job.say("setup failed: " + text)
-            # On a disk that is full the next process finds out by itself.
+            # On a full disk the next process tries again and fails likewise.
             with suppress(OSError):
                 write_text(failed, job.attempt + "\n" + text)
             raise NotReadyError(text) from error
@@ -76,7 +76,7 @@ def _sentence(error: Exception) -> str:
 
 @contextmanager
 def _node_lock(job: NodeJob) -> Iterator[None]:
-    """One process of this node at a time; the kernel releases it when its holder dies."""
+    """A lock between the processes of this node; the kernel releases it when its holder dies."""
     job.beside("lock").parent.mkdir(parents=True, exist_ok=True)
     with job.beside("lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -84,7 +84,7 @@ def _node_lock(job: NodeJob) -> Iterator[None]:
 
 
 def _place_code(job: NodeJob, places: JobPlaces, transfers: NodeTransfers) -> None:
-    """Fetch the code archive (or a blob folder of code), check it, unpack it beside its place, rename."""
+    """Fetch the code archive (or a blob folder of code), verify it, unpack it, and rename it to its place."""
     code = job.spec.code
     if job.spec.spread is not None:
         job.root.mkdir(exist_ok=True)
@@ -129,7 +129,7 @@ def _run_setup(job: NodeJob) -> None:
     image = fetch_image(job)
     for number, line in enumerate(job.spec.setup):
         job.say("setup: " + line)
-        # Where the command will run, unless that folder is still to be made.
+        # The command's working directory, unless it does not exist yet.
         folder = job.work_dir if job.work_dir.is_dir() else job.root
         try:
             if image:
@@ -144,11 +144,11 @@ def _run_setup(job: NodeJob) -> None:
 
 
 def clean_up(job: NodeJob, code: int) -> None:
-    """Remove the job's files from this node, unless the cluster file keeps them."""
+    """Remove the job's files from this node, unless the cluster file says to keep them."""
     remove_image(job)
     if job.in_place or job.keep_root == "always" or (job.keep_root == "failed" and code):
         return
-    # First what says that the root is ready: a job that is queued again may come back to this node.
+    # The mark of readiness goes first: a requeued job may come back to this node.
     job.beside("ready").unlink(missing_ok=True)
     if remove_root(job):
         for path in glob.glob(glob.escape(str(job.root)) + ".*"):
@@ -161,8 +161,8 @@ def clean_up(job: NodeJob, code: int) -> None:
 
 
 def remove_root(job: NodeJob) -> bool:
-    """Remove the root; False while something is mounted in it."""
-    if not take_mounts_off(job):
+    """Remove the root; False if something is still mounted in it."""
+    if not unmount_folders(job):
         return False
     shutil.rmtree(job.root, ignore_errors=True)
     return not job.root.exists()

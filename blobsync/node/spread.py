@@ -1,4 +1,4 @@
-"""A spread transfer on this node: its workers, their restarts, and on node 0 the parent that carries out the plan."""
+"""Runs the workers of a spread transfer on this node, and on node 0 its parent, which carries out the plan."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ from blobsync.store.rest.http import Pace
 from blobsync.transfer.carry_out import Engines, carry_out
 from blobsync.transfer.engines import Engine
 
-# This many failures are told one by one; the result has all.
-_TOLD = 100
+# The log lists so many failures; the result has all.
+_LOGGED_FAILURES = 100
 _ENGINE = EngineChoice("direct", "nodes have no other engine")
 
 
@@ -52,35 +52,34 @@ def run_parent(
     place: SharedStore,
     ends: Sequence[Ends],
     alone: Engine,
-    told: Callable[[str], None],
+    write: Callable[[str], None],
     *,
     poll: float = 1.0,
     claims: SharedStore | None = None,
 ) -> int:
-    """Move all of it, look at the destination, and leave the result at the place; the code that ``u`` would end with.
-    ``alone`` is the engine of this process. ``poll`` is how long records are waited for, in seconds. ``claims`` is
-    where the parent's claim is, if that is another place.
+    """Carry out the plan and save the result at ``place``; returns the exit code that ``u`` would have.
 
-    Started again, it cuts the same shards, and hears of those that are done. What an earlier one has left as the result
-    of this job is the result: nothing is tried again.
+    ``alone`` is the engine of this process, ``poll`` the seconds between two reads of records, ``claims`` where the
+    parent's claim is, if not at ``place``. A restarted parent makes the same shards and skips those that are done; if
+    this job already has a result, nothing is tried again.
     """
     result = _earlier_result(job, place)
     if result is not None:
-        # It was killed before it could end: the workers may still wait for it.
+        # The earlier parent was killed before its end: workers may still wait for it.
         place.write("alive", b"")
     else:
-        result = _carry_out(job, place, ends, alone, told, poll, claims or place)
-    # Not after an interrupt: where the job goes on on another node, its workers look for them.
+        result = _carry_out(job, place, ends, alone, write, poll, claims or place)
+    # Not after an interrupt: workers need them if the job continues on another node.
     for each in _orders(job)["ends"]:
         remove_probe(each.get("probe"))
-    for failure in result.failures[:_TOLD]:
-        told(f"{failure['message']} ({failure['code']})")
-    told(f"{result.verified:,} files verified, {len(result.failures):,} failed")
+    for failure in result.failures[:_LOGGED_FAILURES]:
+        write(f"{failure['message']} ({failure['code']})")
+    write(f"{result.verified:,} files verified, {len(result.failures):,} failed")
     return result.exit_code
 
 
 class _Result(NamedTuple):
-    """What is left at the place. ``job`` is the run id of the job that it is the result of."""
+    """The result of a transfer; ``job`` is the job's run id."""
 
     job: str
     exit_code: int
@@ -94,7 +93,7 @@ def _orders(job: NodeJob) -> Mapping[str, Any]:
 
 
 def _earlier_result(job: NodeJob, place: SharedStore) -> _Result | None:
-    """What cannot be the result of this job counts as none."""
+    """The result that an earlier parent of this job saved; None if there is none, or it is invalid."""
     try:
         values = parse_object((place.read("result") or b"").decode())
         result = _Result(
@@ -114,12 +113,12 @@ def _carry_out(
     place: SharedStore,
     ends: Sequence[Ends],
     alone: Engine,
-    told: Callable[[str], None],
+    write: Callable[[str], None],
     poll: float,
     claims: SharedStore,
 ) -> _Result:
     orders = _orders(job)
-    index = Index(job.beside("index.sqlite"), told)
+    index = Index(job.beside("index.sqlite"), write)
     with CoordinatorLock(claims, orders["owner"]) as presence:
         presence.show(place)
         parts = _parts(place, ends, int(orders["planned"]))
@@ -136,7 +135,7 @@ def _carry_out(
             engine=_ENGINE,
             created_at=time.time(),
         )
-        found = carry_out(plan, _Opened(parts, index), Engines({"direct": lambda: engine}), _Telling(told), None)
+        found = carry_out(plan, _Opened(parts, index), Engines({"direct": lambda: engine}), _NoteListener(write), None)
         failures = [{"path": each.path, "code": str(each.code), "message": each.message} for each in found.failures]
         result = _Result(job.spec.run_id, int(found.exit_code), found.transferred, found.verified, failures)
         place.write("result", json.dumps(result._asdict()).encode())
@@ -181,7 +180,7 @@ def _plain_end(end: LiveEnd) -> End:
 
 
 class _Opened(NamedTuple):
-    """Opens the parts of a plan: they are open already."""
+    """The parts of a plan, which are open already."""
 
     parts: list[LivePart]
     known: Index
@@ -194,7 +193,7 @@ class _Opened(NamedTuple):
 
 
 class _OwnJob:
-    """The workers are those of the job that this runs in."""
+    """The workers of the job that this parent is part of; nothing has to be started."""
 
     def start(self) -> None: ...
 
@@ -204,17 +203,16 @@ class _OwnJob:
     def stop(self) -> None: ...
 
 
-class _Telling:
-    def __init__(self, told: Callable[[str], None]) -> None:
-        self._told = told
+class _NoteListener:
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
 
     def emit(self, event: Event) -> None:
         if isinstance(event, Note):
-            self._told(event.text)
+            self._write(event.text)
 
 
-# A worker that was lost is started again so often, each time after a longer pause (seconds): its line may be cut for a
-# minute.
+# How often a lost worker is restarted, each time after a longer pause (seconds): its network may be down for a minute.
 _TIMES = 7
 _PAUSE_SECONDS = 1.0
 # The worker number of a detached transfer's parent.
@@ -222,23 +220,23 @@ PARENT = -1
 
 
 def run_spread(job: NodeJob, places: JobPlaces, worker: int | None) -> int:
-    """All workers of the node, or one of them."""
+    """Run all workers of the node, or one of them; returns the exit code."""
     orders = job.spec.spread
     if orders is None:
         raise NotReadyError("the job is no transfer")
     run = _run_key(job, orders)
     if worker is None:
         return _Workers(job, SubprocessRunner()).run(_numbers(job, orders))
-    _listen_for_the_end()
+    _interrupt_at_end_of_input()
     try:
         if worker == PARENT:
             alone = DirectEngine(source_sas=lambda end: places.sas(str(end.store.container)))
             raw, claims = open_place(orders, places), open_place(orders, places, "claims")
-            place = SealedStore(raw, parent_keys(run), orders["run"], _tell, session=orders["run"])
-            return run_parent(job, place, _all_ends(orders, places), alone, _tell, claims=claims)
+            place = SealedStore(raw, parent_keys(run), orders["run"], _print_line, session=orders["run"])
+            return run_parent(job, place, _all_ends(orders, places), alone, _print_line, claims=claims)
         return _move_shards(job, orders, places, run, worker)
     except TransferCancelledError as stop:
-        _tell(stop.message)
+        _print_line(stop.message)
         return 128 + signal.SIGTERM
     except KeyboardInterrupt:
         return 128 + signal.SIGTERM
@@ -250,10 +248,10 @@ def _numbers(job: NodeJob, orders: Mapping[str, Any]) -> list[int]:
 
 
 class _Workers:
-    """One process for each worker; one that is killed or fails is started again."""
+    """One process per worker; restarts those that are killed or fail."""
 
     def __init__(self, job: NodeJob, runner: ProcessRunner) -> None:
-        self._words = job.own_words("spread")
+        self._words = job.own_command("spread")
         self._runner = runner
         self._running: dict[int, RunningProcess] = {}
         self._codes: dict[int, int] = {}
@@ -271,7 +269,7 @@ class _Workers:
             self._stopping.set()
             for process in list(self._running.values()):
                 process.stop()
-        # A detached parent's code is the job's.
+        # The exit code of a detached parent is the job's.
         return self._codes.get(PARENT, max(self._codes.values(), default=0))
 
     def _serve(self, number: int) -> None:
@@ -279,22 +277,22 @@ class _Workers:
             process = self._runner.start((*self._words, "--worker", str(number)), env=os.environ)
             self._running[number] = process
             for line in process.lines():
-                _tell(f"worker {number}: {line}")
+                _print_line(f"worker {number}: {line}")
             code = process.wait() or 0
             if said := process.stderr_tail():
-                _tell(redact(f"worker {number}: {said}"))
+                _print_line(redact(f"worker {number}: {said}"))
             self._codes[number] = 128 - code if code < 0 else code
-            # The parent's own codes tell how the transfer ended.
+            # These exit codes of the parent are the transfer's result.
             if code == 0 or (number == PARENT and 0 < code < 128) or self._stopping.is_set():
                 return
             how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
-            _tell(f"worker {number} {how}; {'starting it again' if attempt + 1 < _TIMES else 'giving it up'}")
+            _print_line(f"worker {number} {how}; {'starting it again' if attempt + 1 < _TIMES else 'giving it up'}")
             if attempt + 1 < _TIMES and self._stopping.wait(_PAUSE_SECONDS * 2**attempt):
                 return
 
 
 def _run_key(job: NodeJob, orders: Mapping[str, Any]) -> SealKey:
-    """The transfer's key. Orders that do not have its seal were not given by who submitted the job."""
+    """The transfer's key. Refuses orders without its seal: the job's submitter did not write them."""
     secret = job.secret(SPREAD_KEY)
     if not orders.get("run") or not secret:
         raise NotReadyError(
@@ -316,35 +314,35 @@ def _run_key(job: NodeJob, orders: Mapping[str, Any]) -> SealKey:
 def _move_shards(job: NodeJob, orders: Mapping[str, Any], places: JobPlaces, run: SealKey, worker: int) -> int:
     number = job.node_rank * int(orders["workers"]) + worker
     name = f"node{job.node_rank}.{worker}"
-    place = SealedStore(open_place(orders, places), worker_keys(run, name), orders["run"], _tell)
-    # Workers that were started again take back at once what they had.
+    place = SealedStore(open_place(orders, places), worker_keys(run, name), orders["run"], _print_line)
+    # Restarted workers take their own claims back at once.
     holder = str(uuid.uuid5(uuid.UUID(orders["owner"]), name))
     settings = ShardWorkerSettings(name, number, holder, orders["cap_mbps"])
-    # Claims and records must not wait with the files, or the claim runs out.
+    # Claims and records must not wait behind files, or the claim expires.
     pace = Pace()
     ends = _all_ends(orders, places.keeping_to(pace))
     engine = DirectEngine(source_sas=lambda end: places.sas(str(end.store.container)), processes=int(orders["workers"]))
     known = {_key(each): each for each in ends}
-    shards = ShardWorker(place, known, engine, settings, _interrupt, _tell, pace=pace)
+    shards = ShardWorker(place, known, engine, settings, _interrupt, _print_line, pace=pace)
     try:
         if shards.is_over():
-            # Whoever ended the transfer has taken its probes along.
+            # The end of the transfer removes its probes.
             return 0
         for given in orders["ends"]:
             problem = probe_problem(given.get("probe"))
             if problem:
                 shards.refuse(f"{os.uname().nodename}: {problem}")
-                _tell(problem)
+                _print_line(problem)
                 return 0
         shards.work()
     except StorageError as error:
-        _tell(error.message)
+        _print_line(error.message)
         return 1
     return 0
 
 
 def open_place(orders: Mapping[str, Any], places: JobPlaces, which: str = "path") -> SharedStore:
-    """Where the job's parent has put the shards (``path``), or has its claim (``claims``)."""
+    """The store of the shards (``path``), or of the parent's claim (``claims``)."""
     if not orders["container"]:
         return FolderStore(Path(orders[which]))
     store = places.container(orders["container"])
@@ -365,8 +363,10 @@ def _end(given: Mapping[str, Any], places: JobPlaces) -> LiveEnd:
     return RemoteEnd(places.container(given["container"]), given["name"])
 
 
-def _listen_for_the_end() -> None:
-    """Who started us has gone when our input ends. What stops us is Ctrl-C to the engine, which then cleans up."""
+def _interrupt_at_end_of_input() -> None:
+    """Interrupt this process at the end of standard input (its parent has exited) and on SIGTERM.
+
+    To the engine that is Ctrl-C, after which it cleans up."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -382,10 +382,10 @@ def _interrupt() -> None:
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
-def _tell(text: str) -> None:
+def _print_line(text: str) -> None:
     try:
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
     except (OSError, BlobsyncError):
-        # Nobody reads it any more.
+        # The reader has gone.
         return

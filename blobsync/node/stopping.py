@@ -15,33 +15,33 @@ from blobsync.node.processes import ENDING, UserProcess
 from blobsync.node.ranks import Ranks
 
 TERM_TO_KILL_SECONDS = 10.0
-# Processes that fail for one reason fail together; each may say its own before the first one ends the others.
+# Processes often fail together: each may print its error before the first failure ends the others.
 _TOGETHER_SECONDS = 1.5
-# What a scheduler says while there is still time. It would kill a program without a handler.
+# A scheduler's warnings before it stops the job. They would kill a program without a handler.
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
 _FORWARDED = (*ENDING, signal.SIGHUP, *WARNINGS)
 _POLL_SECONDS = 0.05
-# Reading what all processes of a node do is not free.
+# Reading /proc for all processes of a node takes time.
 _LOOK_SECONDS = 1.0
 
 
 class HeldSignals:
-    """Signals that are still to be passed on. One may arrive while the program it is meant for is being started."""
+    """A queue of received signals to be passed on; one may arrive while its program is being started."""
 
     def __init__(self) -> None:
         self._numbers: list[int] = []
 
     def catch(self, numbers: Sequence[signal.Signals]) -> None:
-        """From now on these are queued until taken."""
+        """Queue these signals from now on."""
         for number in numbers:
             signal.signal(number, self._hold)
 
     def catch_all(self) -> None:
-        """From now on all that a program may be sent is queued."""
+        """Queue all signals that a program may be sent from now on."""
         self.catch(_FORWARDED)
 
     def take(self) -> int | None:
-        """The oldest one, which is forgotten then."""
+        """Remove and return the oldest signal."""
         return self._numbers.pop(0) if self._numbers else None
 
     def __bool__(self) -> bool:
@@ -49,7 +49,7 @@ class HeldSignals:
 
     @property
     def asks_to_end(self) -> bool:
-        """Whether one of them asks to stop."""
+        """Whether one of them is a request to stop."""
         return any(number in ENDING for number in self._numbers)
 
     def _hold(self, number: int, frame: FrameType | None) -> None:
@@ -59,9 +59,9 @@ class HeldSignals:
 def run_processes(
     job: NodeJob, held: HeldSignals, log_of: Callable[[Ranks], Path | None], all_ranks: Sequence[Ranks]
 ) -> int:
-    """Start and wait; the first process that fails ends the others. Signals that reach us go on to them.
+    """Run processes to their end; the first failure ends the others. Passes received signals on to them.
 
-    A node's processes are stopped when our parent exits, because nobody else knows them.
+    Stops the processes when the parent of this one exits, because nothing else would.
     """
     code = run_once(job, held, log_of, all_ranks)
     stay(job, held, code)
@@ -71,7 +71,7 @@ def run_processes(
 def run_once(
     job: NodeJob, held: HeldSignals, log_of: Callable[[Ranks], Path | None], all_ranks: Sequence[Ranks]
 ) -> int:
-    """The same for processes that may have to be started again: nothing is decided yet when they have ended."""
+    """The same for processes that may be restarted: their end is not the node's."""
     processes: list[UserProcess] = []
     stopping, parent = Stopping(job, held, processes), os.getppid()
     held.catch_all()
@@ -83,7 +83,7 @@ def run_once(
         orphaned = 0 if os.getppid() == parent else 128 + signal.SIGTERM
         stopping.look(next((code for code in codes if code), orphaned))
         time.sleep(_POLL_SECONDS)
-    # Slurm may have signalled the program and us at once.
+    # Slurm may have signalled the program and this process at once.
     stopping.look(0)
     for process in processes:
         process.sweep()
@@ -91,7 +91,7 @@ def run_once(
 
 
 def stay(job: NodeJob, held: HeldSignals, code: int) -> None:
-    """When nothing will be started any more: the node stays if the cluster file says so, and ends in peace."""
+    """Keep the node after the last process has ended, if the cluster file says so."""
     if job.spec.options.get("sleep_if_fail" if code else "sleep_if_succeed"):
         job.say(f"the command ended with {code}; the node stays until it receives a signal, as set in the cluster file")
         while not held:
@@ -102,7 +102,7 @@ def stay(job: NodeJob, held: HeldSignals, code: int) -> None:
 
 
 class Stopping:
-    """How a group of processes is signalled and stopped."""
+    """Signals and stops a group of processes."""
 
     def __init__(self, job: NodeJob, held: HeldSignals, processes: Sequence[UserProcess]) -> None:
         self._job = job
@@ -111,11 +111,11 @@ class Stopping:
         self._warnings: list[tuple[UserProcess, int]] = []
         self._look_again_at = 0.0
         self._failed_at = 0.0
-        self._told = False
+        self._terminated = False
         self.first_failure = 0
 
     def look(self, failure: int) -> None:
-        """What has to be done now; ``failure`` is the code of a process that failed, or 0."""
+        """Take the steps that are due; ``failure`` is the exit code of a failed process, or 0."""
         while (number := self._held.take()) is not None:
             self._forward(number)
         if self._warnings and time.monotonic() >= self._look_again_at:
@@ -124,21 +124,21 @@ class Stopping:
         if failure and not self._job.stopped and not self.first_failure:
             self.first_failure, self._failed_at = failure, time.monotonic()
         since = time.monotonic() - self._failed_at
-        if self.first_failure and since > _TOGETHER_SECONDS and not self._told:
-            self._told = True
+        if self.first_failure and since > _TOGETHER_SECONDS and not self._terminated:
+            self._terminated = True
             self._signal(signal.SIGTERM)
         if self.first_failure and since > _TOGETHER_SECONDS + TERM_TO_KILL_SECONDS:
             self._signal(signal.SIGKILL)
 
     def give_up(self, number: int, frame: FrameType | None) -> None:
-        """When the program has ended, what it left is brought out in peace, until somebody asks again."""
+        """A handler for uploads after the program's end: exits at the second request to stop."""
         if self._is_asked_again():
             sys.exit(128 + number)
 
     def _forward(self, number: int) -> None:
-        """Asked from outside, a program may take its time to save what it has, until it is asked again.
+        """Pass a signal on; a second request to stop kills a program that still saves its state.
 
-        Not at once, though: Slurm's daemon and srun both pass one request on.
+        A repetition at once does not count: Slurm's daemon and srun both pass on one request.
         """
         if number in WARNINGS:
             self._job.say(f"received {signal.Signals(number).name}; passing it on to a program that catches it")

@@ -1,8 +1,8 @@
-"""Downloads blobs to this node and uploads its files, as ``d`` and ``u`` do on a workstation.
+"""Downloads and uploads on a node, as ``d`` and ``u`` do on a workstation.
 
-The same survey, decisions, engine and account: every file is checked by its size and MD5, appears whole, is retried
-for the same reasons and fails with the same codes; what an earlier attempt brought, and nobody changed, stays. What is
-remembered lies in an index beside the job's root.
+With the same survey, decisions, engine and account: every file is checked by size and MD5, appears whole, is retried
+for the same reasons and fails with the same codes; unchanged files of an earlier attempt are kept. The index is beside
+the job's root.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ from blobsync.transfer.fresh_look import states_at_destination
 _ENGINE = EngineChoice("direct", "nodes have no other engine")
 _ENGINES = Engines({"direct": DirectEngine})
 _DOWN = TransferOptions(engine="direct", compare_content=True)
-# In a root that is ours, whatever differs is left of an attempt that was killed.
+# In a root of our own, a file that differs is left from a killed attempt.
 _DOWN_ANEW = replace(_DOWN, overwrite=True)
-# A job's output folder is the job's to write: what other runs left under a name it writes is replaced.
+# A job may write its output folder: files of the same names from other runs are replaced.
 _UP = TransferOptions(engine="direct", overwrite=True)
-# This many failures are reported one by one.
-_TOLD = 20
+# The log lists at most so many failures.
+_LOGGED_FAILURES = 20
 
 Wanted = Callable[[str], bool]
 
@@ -78,7 +78,7 @@ class _NodeListener:
 
 
 class NodeTransfers:
-    """The transfers of one node for its job."""
+    """Transfers of one node for its job."""
 
     def __init__(self, job: NodeJob, disks: LocalDisks = LocalDisks()) -> None:  # noqa: B008 - it is frozen
         self._job = job
@@ -88,7 +88,7 @@ class NodeTransfers:
         self._down = _DOWN if job.in_place else _DOWN_ANEW
 
     def close(self) -> None:
-        """Let go of the index."""
+        """Close the index."""
         self._index.close()
 
     def download(
@@ -100,11 +100,11 @@ class NodeTransfers:
         wanted: Wanted | None = None,
         ignore: Sequence[str] = (),
     ) -> None:
-        """Bring a blob, or a folder of blobs, to ``local``; only what is ``below``, only the paths that are ``wanted``,
-        and none that the folder entry has patterns against.
+        """Download a blob, or a folder of blobs, to ``local``.
 
-        ``name`` is what messages and records call it. Raises ``NothingMatchedError`` if nothing is there,
-        ``NotReadyError`` when the disk has too little free space, and when not all of it arrived.
+        Only what is ``below``, only ``wanted`` paths, and none that match a pattern of ``ignore``. ``name`` is its name
+        in messages and records. Raises ``NothingMatchedError`` if nothing is there, ``NotReadyError`` if the disk has
+        too little free space or not all files arrived.
         """
         began = time.monotonic()
         source, target = RemoteEnd(remote.store, remote.at(below)), local / below
@@ -122,13 +122,13 @@ class NodeTransfers:
         part = replace(part, shape=looked.shape, actions=actions)
         result = self._carry_out(part, self._down, (*looked.unreadable, *looked.blocked))
         seconds = time.monotonic() - began
-        for warning in looked.warnings[:_TOLD]:
+        for warning in looked.warnings[:_LOGGED_FAILURES]:
             self._job.say(warning)
         self._job.say(f"{shown}: {len(actions):,} files, {result.bytes_transferred:,} bytes in {seconds:.1f} s")
         self._demand_all(result)
 
     def drop_unrecorded(self, name: str, remote: RemoteEnd, local: Path) -> None:
-        """Of what lies at ``local`` only those files stay that were brought there, and are as they were then."""
+        """Remove the files at ``local`` that were not downloaded there, or have changed since."""
         key = _key(name, remote)
         there = [Path(folder, file) for folder, _, files in os.walk(local) for file in files]
         states = {path.relative_to(local).as_posix(): LocalState.of(path.lstat()) for path in there}
@@ -138,9 +138,9 @@ class NodeTransfers:
     def upload(
         self, entry: FolderLink, base: Path, files: Mapping[str, LocalState], destination: RemoteEnd
     ) -> tuple[FileFailure, ...]:
-        """Bring ``files`` (paths below ``base``, as ``stat`` showed them) to the container, those that are not there.
+        """Upload those of ``files`` (paths below ``base`` with their states) that the container does not have.
 
-        Returns what is not there now; it is said in the node's log as well.
+        Returns the failures, which are also logged.
         """
         key = _key(entry.name, destination)
         misnamed = {path: why for path in files if (why := blob_problem(destination.at(path)))}
@@ -151,10 +151,10 @@ class NodeTransfers:
         actions, _ = decide_all(pairs, Route.UPLOAD, _UP, shown=entry.name)
         part: LivePart = Part(entry.name, Route.UPLOAD, LocalEnd(base), destination, key, actions=actions)
         result = self._carry_out(part, _UP, tuple(_misnamed(entry, path, why) for path, why in misnamed.items()))
-        # What the program removed meanwhile is not missed.
+        # Files that the program removed meanwhile did not fail.
         missed = [each for each in result.failures if os.path.lexists(base / each.path[len(entry.name) + 1 :])]
-        for failure in missed[:_TOLD]:
-            self._job.say(f"upload of {_told(failure)}")
+        for failure in missed[:_LOGGED_FAILURES]:
+            self._job.say(f"upload of {_failure_line(failure)}")
         return tuple(missed)
 
     def _carry_out(self, part: LivePart, options: TransferOptions, unseen: tuple[FileFailure, ...]) -> TransferResult:
@@ -181,17 +181,17 @@ class NodeTransfers:
 
     def _demand_all(self, result: TransferResult) -> None:
         failures = sorted([*result.failures, *result.plan.conflicts], key=lambda each: not was_tried(each.message))
-        for failure in failures[:_TOLD]:
-            self._job.say(_told(failure))
+        for failure in failures[:_LOGGED_FAILURES]:
+            self._job.say(_failure_line(failure))
         if failures:
             shown, count = result.plan.paths[0], len(result.plan.parts[0].actions)
             raise NotReadyError(
-                f"{shown}: {len(failures):,} of {count:,} files did not arrive; the first: {_told(failures[0])}"
+                f"{shown}: {len(failures):,} of {count:,} files did not arrive; the first: {_failure_line(failures[0])}"
             )
 
 
 class _OnePart(NamedTuple):
-    """Opens the only part of a plan: it is open already."""
+    """The only part of a plan, which is open already."""
 
     part: LivePart
     known: Index
@@ -216,11 +216,11 @@ def _key(name: str, remote: RemoteEnd, below: str = "") -> IndexKey:
     return IndexKey(name, str(remote.store.container.blob(remote.name)), below)
 
 
-def _told(failure: FileFailure) -> str:
+def _failure_line(failure: FileFailure) -> str:
     said = failure.message if failure.path in failure.message else f"{failure.path}: {failure.message}"
-    told = f"{said} ({failure.code}){f'; {failure.hint}' if failure.hint else ''}"
-    # Names may hold line ends and terminal escapes.
-    return told if told.isprintable() else told.encode("unicode_escape").decode()
+    line = f"{said} ({failure.code}){f'; {failure.hint}' if failure.hint else ''}"
+    # Names may contain line ends and terminal escapes.
+    return line if line.isprintable() else line.encode("unicode_escape").decode()
 
 
 def _misnamed(entry: FolderLink, path: str, why: str) -> FileFailure:
@@ -234,7 +234,7 @@ def _name_rule(shape: Shape, target: Path) -> Callable[[str], str | None]:
 
 
 def _changed(files: Mapping[str, LocalState], records: PairIndex) -> list[Pair]:
-    """A pair for each file of which the index does not say that the container has it as it is."""
+    """A pair for each file that is not recorded as unchanged since its upload."""
     known = records.get(list(files))
     pairs = (Pair(path, state, None, known.get(path)) for path, state in files.items())
     return [pair for pair in pairs if pair.record is None or not is_as_recorded(files[pair.path], pair.record.near)]
@@ -246,7 +246,7 @@ def _looked_for(pair: Pair) -> FileAction:
 
 
 def _with_md5(pair: Pair, base: Path) -> Pair:
-    """The pair with what the file holds, where only that can tell whether the container has it."""
+    """The pair with the file's MD5, if only that shows whether the container has the file."""
     if not needs_local_md5(pair, Route.UPLOAD):
         return pair
     hashed: FileState | None = hash_file(base / pair.path)

@@ -1,4 +1,4 @@
-"""What each verb of the command line does; each returns an exit code."""
+"""The verbs of the command line; each returns an exit code."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from pathlib import Path
 
 from blobsync.jobspec.spec import JOB_CODE, OUTPUT_FAILED_EXIT, SETUP_FAILED_EXIT
 from blobsync.node.job import NodeJob, write_text
-from blobsync.node.keeper import Keeper
 from blobsync.node.members import Member, member_of
 from blobsync.node.places import JobPlaces
-from blobsync.node.processes import code_of_start
+from blobsync.node.processes import start_error_code
 from blobsync.node.ranks import NotReadyError, Ranks, master_address, ranks_from_launcher, ranks_of_node
 from blobsync.node.setup import clean_up, make_ready
 from blobsync.node.stopping import TERM_TO_KILL_SECONDS, HeldSignals, run_processes
+from blobsync.node.uploader import Uploader
 
-# How long the last outputs of the node's other processes are waited for (seconds), and after a failure, when the
-# launcher ends them anyway.
+# How long to wait (seconds) for the last outputs of the node's other processes, and for those after a failure, when
+# the launcher ends them anyway.
 _OTHERS_SECONDS, _OTHERS_AFTER_FAILURE_SECONDS = 60.0, 2.0
 
 
 def prepare_node(job: NodeJob, places: JobPlaces) -> int:
-    """Make the node ready, once."""
+    """Prepare the node, once."""
     make_ready(job, places)
     return 0
 
 
 def run_rank(job: NodeJob, places: JobPlaces, held: HeldSignals, *, log: bool) -> int:
-    """One process, started by a launcher; the node's first one looks after outputs and logs."""
+    """Run one process that a launcher has started; the node's first one also uploads outputs and logs."""
     ranks = ranks_from_launcher(job.spec, job.environ)
     make_ready(job, places)
-    keeper = Keeper(job, places) if ranks.local_rank == 0 else None
-    if keeper:
-        keeper.start()
+    uploader = Uploader(job, places) if ranks.local_rank == 0 else None
+    if uploader:
+        uploader.start()
     done = job.beside(f"done{ranks.local_rank}")
     done.unlink(missing_ok=True)
-    # From here on a warning is not lost; only Slurm's batch script makes the folder, and waits for it to fill.
+    # From here on warnings are received; only Slurm's batch script makes the folder, and waits until it is full.
     with suppress(FileNotFoundError):
         write_text(job.run_dir / "up" / str(ranks.rank), "")
     member = member_of(job, held)
     code = _run(job, held, member, lambda one: job.rank_log(one.rank) if log else None, [ranks])
     write_text(done, str(code))
-    if keeper:
+    if uploader:
         alone = _wait_for_the_others(job, code)
-        fine = keeper.stop()
+        fine = uploader.stop()
         if member:
             _leave(job, member, code if fine else code or OUTPUT_FAILED_EXIT)
         if not fine:
             return code or OUTPUT_FAILED_EXIT
         if alone and (code or job.stopped):
-            # Slurm starts nothing more for a job that was cancelled, "finish" neither.
+            # Slurm starts nothing more, not even "finish", for a cancelled job.
             clean_up(job, code)
     return code
 
@@ -68,12 +68,12 @@ def _run(
 def _leave(job: NodeJob, member: Member, code: int) -> None:
     member.leave()
     if job.node_rank == 0:
-        # What starts the nodes knows only that one of them failed, which need not have mattered.
+        # The backend sees only that a node failed, which need not have mattered.
         write_text(job.run_dir / JOB_CODE, str(code))
 
 
 def _wait_for_the_others(job: NodeJob, code: int) -> bool:
-    """Their last outputs have to be there before the last upload. True when all of them have ended."""
+    """Wait for the node's other processes before the last upload. True if all have ended."""
     patience = _OTHERS_AFTER_FAILURE_SECONDS if code else _OTHERS_SECONDS
     until = time.monotonic() + (TERM_TO_KILL_SECONDS if job.stopped else patience)
     waiting = [job.beside(f"done{local_rank}") for local_rank in range(job.spec.procs_per_node)]
@@ -85,21 +85,21 @@ def _wait_for_the_others(job: NodeJob, code: int) -> bool:
 
 
 def run_node(job: NodeJob, places: JobPlaces, held: HeldSignals) -> int:
-    """All processes of this node."""
-    keeper = Keeper(job, places)
+    """Run all processes of this node."""
+    uploader = Uploader(job, places)
     try:
         make_ready(job, places)
         member = member_of(job, held)
     except NotReadyError:
-        keeper.stop()
+        uploader.stop()
         clean_up(job, SETUP_FAILED_EXIT)
         raise
-    keeper.start()
+    uploader.start()
     write_text(job.run_dir / "phase", "running")
     ranks = ranks_of_node(job.spec, job.node_rank)
     code = _run(job, held, member, lambda one: job.rank_log(one.rank), list(ranks))
     job.say(f"the command ended with {code}")
-    fine = keeper.stop()
+    fine = uploader.stop()
     if member:
         member.leave()
     if not fine:
@@ -109,7 +109,7 @@ def run_node(job: NodeJob, places: JobPlaces, held: HeldSignals) -> int:
 
 
 def run_in_terminal(job: NodeJob, held: HeldSignals) -> int:
-    """One process becomes the command itself, so that a debugger has the terminal; several are looked after."""
+    """Run the processes in this terminal; a single one replaces this process, so that a debugger has the terminal."""
     master_address(job.spec, job.environ)
     if job.own_output:
         job.own_output.mkdir(parents=True, exist_ok=True)
@@ -126,13 +126,13 @@ def _become(job: NodeJob, ranks: Ranks) -> int:
     try:
         os.execvpe(command[0], command, job.user_environment(ranks))  # noqa: S606 - the user's program, as given
     except OSError as error:
-        job.complain(f"cannot start {command[0]}: {error.strerror}")
-        return code_of_start(error)
+        job.warn(f"cannot start {command[0]}: {error.strerror}")
+        return start_error_code(error)
 
 
 def finish_node(job: NodeJob, places: JobPlaces, code: int) -> int:
-    """The last uploads, then clean up; ``code`` is what the command ended with."""
-    if not Keeper(job, places).stop():
+    """Make the last uploads and clean up; ``code`` is the command's exit code."""
+    if not Uploader(job, places).stop():
         return OUTPUT_FAILED_EXIT
     clean_up(job, code)
     return 0

@@ -14,7 +14,7 @@ from blobsync.jobspec.topology import JobShape, Size, find_shape
 from blobsync.node.job import elastic_variables
 from blobsync.node.members import REJOIN_SECONDS, Next, after_end, final_code, was_killed
 from blobsync.node.ranks import NotReadyError, Ranks, master_address, ranks_of_node
-from blobsync.node.rendezvous import News, meeting_port
+from blobsync.node.rendezvous import FirstNodeState, membership_port
 from tests.fakes.jobs import make_spec
 
 FILE = "aux_data/aml/aml.yaml"
@@ -186,7 +186,7 @@ def test_every_rank_is_below_the_size_of_the_world() -> None:
 
 @pytest.mark.parametrize(("rendezvous", "meeting"), [(20_000, 15_000), (39_999, 34_999), (29_400, 24_400), (5, 5_005)])
 def test_nodes_meet_beside_the_rendezvous(rendezvous: int, meeting: int) -> None:
-    assert meeting_port(rendezvous) == meeting
+    assert membership_port(rendezvous) == meeting
 
 
 # -- when the command ends on a node other than 0 ---------------------------------------------------------------
@@ -195,23 +195,23 @@ def test_nodes_meet_beside_the_rendezvous(rendezvous: int, meeting: int) -> None
 @pytest.mark.parametrize(
     ("code", "news", "waited", "then"),
     [
-        (0, News("a"), 0.0, Next.END),
-        (1, News(over=0), 0.0, Next.END),
-        (1, News(over=3), 0.0, Next.END),
+        (0, FirstNodeState("a"), 0.0, Next.END),
+        (1, FirstNodeState(over=0), 0.0, Next.END),
+        (1, FirstNodeState(over=3), 0.0, Next.END),
         # Node 0 is gone: wait for it, and begin again with it.
-        (1, News(), 0.0, Next.WAIT),
-        (1, News(), REJOIN_SECONDS - 1, Next.WAIT),
-        (1, News(), REJOIN_SECONDS, Next.END),
-        (1, News("b"), 0.0, Next.AGAIN),
-        (1, News("b"), REJOIN_SECONDS, Next.AGAIN),
+        (1, FirstNodeState(), 0.0, Next.WAIT),
+        (1, FirstNodeState(), REJOIN_SECONDS - 1, Next.WAIT),
+        (1, FirstNodeState(), REJOIN_SECONDS, Next.END),
+        (1, FirstNodeState("b"), 0.0, Next.AGAIN),
+        (1, FirstNodeState("b"), REJOIN_SECONDS, Next.AGAIN),
         # Node 0 seems well: it is this command's own failure, once there was time to hear otherwise.
-        (1, News("a"), 0.0, Next.WAIT),
-        (1, News("a"), 11.0, Next.WAIT),
-        (1, News("a"), 12.0, Next.END),
+        (1, FirstNodeState("a"), 0.0, Next.WAIT),
+        (1, FirstNodeState("a"), 11.0, Next.WAIT),
+        (1, FirstNodeState("a"), 12.0, Next.END),
     ],
 )
 def test_a_command_begins_again_when_node_0_was_lost_and_not_when_it_failed(
-    code: int, news: News, waited: float, then: Next
+    code: int, news: FirstNodeState, waited: float, then: Next
 ) -> None:
     assert after_end(code, "a", news, waited) is then
 
@@ -219,16 +219,18 @@ def test_a_command_begins_again_when_node_0_was_lost_and_not_when_it_failed(
 @pytest.mark.parametrize(
     ("code", "news", "final"),
     [
-        (1, News(over=0), 0),
-        (1, News(over=3), 1),
-        (1, News(), 1),
-        (0, News("a"), 0),
-        (None, News(over=0), 0),
-        (None, News(over=3), 3),
-        (None, News(), 143),
+        (1, FirstNodeState(over=0), 0),
+        (1, FirstNodeState(over=3), 1),
+        (1, FirstNodeState(), 1),
+        (0, FirstNodeState("a"), 0),
+        (None, FirstNodeState(over=0), 0),
+        (None, FirstNodeState(over=3), 3),
+        (None, FirstNodeState(), 143),
     ],
 )
-def test_a_node_that_ends_because_node_0_succeeded_has_not_failed(code: int | None, news: News, final: int) -> None:
+def test_a_node_that_ends_because_node_0_succeeded_has_not_failed(
+    code: int | None, news: FirstNodeState, final: int
+) -> None:
     assert final_code(code, news) == final
 
 

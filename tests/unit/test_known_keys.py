@@ -148,7 +148,7 @@ READ_IN: Mapping[str, str] = {
     "config_param.*.azure_blob_config_file": "config/loader.py",
     "blob_mount_info.*.blob_fuse_options": "config/loader.py",
     "config_param.*.blob_fuse_options": "config/loader.py",
-    "config_param.*.ignore": "node/keeper.py",
+    "config_param.*.ignore": "node/uploader.py",
     "config_param.*.storage_type": "backends/aml/storage.py",
     "config_param.*.file_share": "backends/aml/storage.py",
     "config_param.*.blob_cache_timeout": "jobspec/describe.py",

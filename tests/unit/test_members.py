@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from blobsync.jobspec.spec import JobSpec
-from blobsync.node.rendezvous import Contact, News, Rendezvous, meeting_port
+from blobsync.node.rendezvous import FirstNodeState, RendezvousClient, RendezvousServer, membership_port
 from tests.fakes.blob_service import serve
 from tests.fakes.jobs import Node, make_spec
 
@@ -46,11 +46,11 @@ def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         meeting: int = one.getsockname()[1]
-    return meeting + 5_000 if meeting_port(meeting + 5_000) == meeting else meeting - 5_000
+    return meeting + 5_000 if membership_port(meeting + 5_000) == meeting else meeting - 5_000
 
 
 def port_of(node: Node) -> int:
-    return meeting_port(int(node.env["MASTER_PORT"]))
+    return membership_port(int(node.env["MASTER_PORT"]))
 
 
 def elastic(node: Node, **changes: Any) -> JobSpec:
@@ -93,10 +93,10 @@ def test_node_0_waits_for_enough_nodes_and_ends_after_the_last_upload(node: Node
         assert until(lambda: "waiting for 1 more nodes before the command starts" in said(node, 0))
         time.sleep(0.3)
         assert runs(node) == 0
-        other = Contact("me_1_0badcafe", 1, "127.0.0.1", port_of(node))
-        assert until(lambda: runs(node) == 1 and bool(other.news.start))
+        other = RendezvousClient("me_1_0badcafe", 1, "127.0.0.1", port_of(node))
+        assert until(lambda: runs(node) == 1 and bool(other.state.start))
         let_end(node, 0)
-        assert until(lambda: other.news == News(over=0))
+        assert until(lambda: other.state == FirstNodeState(over=0))
         time.sleep(1.0)
         assert first.poll() is None, "the other one is still uploading"
         other.leave()
@@ -106,15 +106,15 @@ def test_node_0_waits_for_enough_nodes_and_ends_after_the_last_upload(node: Node
 def test_node_0_starts_its_command_again_when_it_was_killed_and_ends_what_that_left_behind(node: Node) -> None:
     spec = elastic(node, setup=("touch stray",))
     with started(node, 0, spec) as first:
-        other = Contact("me_1_0badcafe", 1, "127.0.0.1", port_of(node))
+        other = RendezvousClient("me_1_0badcafe", 1, "127.0.0.1", port_of(node))
         assert until(lambda: (node.root / "strayed").exists())
-        before, stray = other.news.start, programs(spec, "sleep")
+        before, stray = other.state.start, programs(spec, "sleep")
         assert len(stray) == 1
         os.kill(programs(spec, "command.py")[0], signal.SIGKILL)
-        assert until(lambda: runs(node) == 2 and other.news.start not in ("", before))
+        assert until(lambda: runs(node) == 2 and other.state.start not in ("", before))
         assert programs(spec, "sleep") == []
         let_end(node, 7)
-        assert until(lambda: other.news == News(over=7)), "it failed by itself, and is not started again"
+        assert until(lambda: other.state == FirstNodeState(over=7)), "it failed by itself, and is not started again"
         other.leave()
         assert first.wait(20) == 7
     assert runs(node) == 2 and "the command was killed (137); starting it again" in said(node, 0)
@@ -134,18 +134,18 @@ def test_another_node_begins_with_node_0_comes_back_with_it_and_succeeds_with_it
     with started(node, 1, elastic(node)) as other:
         assert until(lambda: "waiting for node 0 before the command starts" in said(node, 1))
         assert runs(node) == 0
-        place = Rendezvous("me_1_0badcafe", port_of(node), 3)
-        place.say("runs a")
+        place = RendezvousServer("me_1_0badcafe", port_of(node), 3)
+        place.broadcast("runs a")
         assert until(lambda: runs(node) == 1)
         # Node 0 is lost, and so is the rendezvous: the command ends, and waits for it.
         place.close()
         let_end(node, 1)
         assert until(lambda: "the command ended with 1 and node 0 is gone; waiting" in said(node, 1))
         assert other.poll() is None and runs(node) == 1
-        place = Rendezvous("me_1_0badcafe", port_of(node), 3)
-        place.say("runs b")
+        place = RendezvousServer("me_1_0badcafe", port_of(node), 3)
+        place.broadcast("runs b")
         assert until(lambda: runs(node) == 2)
-        place.say("over 0")
+        place.broadcast("over 0")
         let_end(node, 1)
         assert other.wait(20) == 0, "the job has succeeded"
         assert until(lambda: not place.present)
@@ -153,8 +153,8 @@ def test_another_node_begins_with_node_0_comes_back_with_it_and_succeeds_with_it
 
 
 def test_a_node_that_comes_when_the_job_is_over_starts_nothing(node: Node) -> None:
-    place = Rendezvous("me_1_0badcafe", port_of(node), 3)
-    place.say("over 0")
+    place = RendezvousServer("me_1_0badcafe", port_of(node), 3)
+    place.broadcast("over 0")
     with started(node, 2, elastic(node)) as late:
         assert late.wait(20) == 0
     place.close()
@@ -173,8 +173,8 @@ def test_a_node_that_waits_ends_when_it_is_asked_to(node: Node, number: int) -> 
 def test_a_node_that_comes_later_finds_what_the_others_have_uploaded(node: Node) -> None:
     folder = node.folder_link("output", "upload")
     node.service.put("mine/output/checkpoint.txt", b"step 7")
-    place = Rendezvous("me_1_0badcafe", port_of(node), 3)
-    place.say("over 0")
+    place = RendezvousServer("me_1_0badcafe", port_of(node), 3)
+    place.broadcast("over 0")
     for number, files in ((1, []), (2, ["checkpoint.txt"])):
         spec = elastic(node, folders=(folder,), nodes=2)
         node.root.mkdir(parents=True, exist_ok=True)

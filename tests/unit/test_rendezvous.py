@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from blobsync.node.ranks import NotReadyError
-from blobsync.node.rendezvous import Contact, News, Rendezvous
+from blobsync.node.rendezvous import FirstNodeState, RendezvousClient, RendezvousServer
 
 RUN = "me_1_0badcafe"
 
@@ -34,34 +34,34 @@ def port() -> int:
 
 
 @pytest.fixture
-def place(port: int) -> Iterator[Rendezvous]:
-    place = Rendezvous(RUN, port, 4)
+def place(port: int) -> Iterator[RendezvousServer]:
+    place = RendezvousServer(RUN, port, 4)
     yield place
     place.close()
 
 
-def test_a_node_hears_what_holds_when_it_comes_and_each_change(place: Rendezvous, port: int) -> None:
-    place.say("runs abc1")
-    node = Contact(RUN, 2, "127.0.0.1", port)
-    assert until(lambda: node.news == News("abc1")) and place.present == {2}
-    place.say("waits")
-    assert until(lambda: node.news == News())
-    place.say("runs abc2")
-    assert until(lambda: node.news == News("abc2"))
-    place.say("over 7")
-    assert until(lambda: node.news == News(over=7))
+def test_a_node_hears_what_holds_when_it_comes_and_each_change(place: RendezvousServer, port: int) -> None:
+    place.broadcast("runs abc1")
+    node = RendezvousClient(RUN, 2, "127.0.0.1", port)
+    assert until(lambda: node.state == FirstNodeState("abc1")) and place.present == {2}
+    place.broadcast("waits")
+    assert until(lambda: node.state == FirstNodeState())
+    place.broadcast("runs abc2")
+    assert until(lambda: node.state == FirstNodeState("abc2"))
+    place.broadcast("over 7")
+    assert until(lambda: node.state == FirstNodeState(over=7))
     node.leave()
     assert until(lambda: not place.present)
 
 
 def test_a_node_that_says_nothing_at_its_end_is_waited_for_a_moment(port: int) -> None:
-    place = Rendezvous(RUN, port, 4)
+    place = RendezvousServer(RUN, port, 4)
     with socket.create_connection(("127.0.0.1", port)) as killed:
         killed.sendall(f"hello {RUN} 1\n".encode())
         assert until(lambda: place.present == {1})
     time.sleep(0.5)
     assert place.present == {1}, "its connection may come back"
-    again = Contact(RUN, 1, "127.0.0.1", port)
+    again = RendezvousClient(RUN, 1, "127.0.0.1", port)
     time.sleep(0.5)
     again.leave()
     assert until(lambda: not place.present), "it has said that it has finished"
@@ -69,22 +69,22 @@ def test_a_node_that_says_nothing_at_its_end_is_waited_for_a_moment(port: int) -
 
 
 def test_node_0_that_is_gone_is_missed_at_once_and_found_again(port: int) -> None:
-    node = Contact(RUN, 1, "127.0.0.1", port)
+    node = RendezvousClient(RUN, 1, "127.0.0.1", port)
     time.sleep(0.3)
-    assert node.news == News(), "nobody is there yet"
-    first = Rendezvous(RUN, port, 4)
-    first.say("runs a")
-    assert until(lambda: node.news.start == "a")
+    assert node.state == FirstNodeState(), "nobody is there yet"
+    first = RendezvousServer(RUN, port, 4)
+    first.broadcast("runs a")
+    assert until(lambda: node.state.start == "a")
     first.close()
-    assert until(lambda: node.news == News())
-    second = Rendezvous(RUN, port, 4)
-    second.say("runs b")
-    assert until(lambda: node.news.start == "b")
-    second.say("over 0")
-    assert until(lambda: node.news.over == 0)
+    assert until(lambda: node.state == FirstNodeState())
+    second = RendezvousServer(RUN, port, 4)
+    second.broadcast("runs b")
+    assert until(lambda: node.state.start == "b")
+    second.broadcast("over 0")
+    assert until(lambda: node.state.over == 0)
     second.close()
     time.sleep(0.5)
-    assert node.news == News(over=0), "what the job ended with stays true"
+    assert node.state == FirstNodeState(over=0), "what the job ended with stays true"
     node.leave()
 
 
@@ -101,7 +101,7 @@ def test_node_0_that_is_gone_is_missed_at_once_and_found_again(port: int) -> Non
     ],
 )
 def test_whoever_is_no_node_of_the_job_is_sent_away_and_changes_nothing(
-    place: Rendezvous, port: int, said: bytes
+    place: RendezvousServer, port: int, said: bytes
 ) -> None:
     with socket.create_connection(("127.0.0.1", port)) as stranger:
         stranger.settimeout(5.0)
@@ -111,7 +111,7 @@ def test_whoever_is_no_node_of_the_job_is_sent_away_and_changes_nothing(
         except ConnectionResetError:
             pass
     assert place.present == frozenset()
-    node = Contact(RUN, 3, "127.0.0.1", port)
+    node = RendezvousClient(RUN, 3, "127.0.0.1", port)
     assert until(lambda: place.present == {3})
     node.leave()
 
@@ -119,17 +119,17 @@ def test_whoever_is_no_node_of_the_job_is_sent_away_and_changes_nothing(
 @pytest.mark.parametrize("said", [b"runs ../x\n", b"over 1000\n", b"y" * 1000])
 def test_a_node_believes_nobody_who_does_not_speak_as_node_0(said: bytes, port: int) -> None:
     with socket.create_server(("127.0.0.1", port)) as other:
-        node = Contact(RUN, 1, "127.0.0.1", port)
+        node = RendezvousClient(RUN, 1, "127.0.0.1", port)
         connection, _ = other.accept()
         with connection:
             connection.sendall(said)
             connection.settimeout(5.0)
             while connection.recv(100):
                 pass
-        assert node.news == News()
+        assert node.state == FirstNodeState()
     node.leave()
 
 
 def test_a_port_that_is_taken_is_named(port: int) -> None:
     with socket.create_server(("", port)), pytest.raises(NotReadyError, match=f"port {port}, where the job's nodes"):
-        Rendezvous(RUN, port, 4, bind_seconds=0.0)
+        RendezvousServer(RUN, port, 4, bind_seconds=0.0)

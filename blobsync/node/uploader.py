@@ -1,4 +1,4 @@
-"""Uploads outputs and logs while the job runs, and once more at its end, so that they outlive the machine."""
+"""Uploads outputs and logs while the job runs, and once more at its end."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from blobsync.store.rest.append import MAX_APPEND_BYTES, RestAppendBlobs
 
 
 class NodeLogs:
-    """The logs of one node's processes, and its own, as append blobs."""
+    """Uploads one node's logs, its processes' and its own, as append blobs."""
 
     def __init__(self, job: NodeJob, places: JobPlaces) -> None:
         self._job = job
         self._places = places
 
-    def bring_up(self) -> bool:
-        """Append what is new; False when that failed for one of them."""
+    def append_new(self) -> bool:
+        """Append new lines to each blob; False if one failed."""
         target, fine = self._job.spec.logs, True
         if target is None:
             return True
-        for path in self._own_logs():
+        for path in self._log_files():
             relative = path.relative_to(self._job.run_dir).as_posix()
             name = "/".join(part for part in (target.path, self._job.task, relative) if part)
             try:
-                _bring_up(self._places.appendable(target.container), name, path)
+                _append_new(self._places.appendable(target.container), name, path)
             except (BlobsyncError, OSError) as error:
-                # Not into the log that cannot be uploaded: it would never stop growing.
-                self._job.complain(f"blobsync: log {path.name} is not mirrored: {error}")
+                # Not into the log itself: it would grow in every round.
+                self._job.warn(f"blobsync: log {path.name} is not mirrored: {error}")
                 fine = False
         return fine
 
-    def _own_logs(self) -> Iterator[Path]:
+    def _log_files(self) -> Iterator[Path]:
         first = self._job.node_rank * self._job.spec.procs_per_node
         for rank in range(first, first + self._job.spec.procs_per_node):
             if (log := self._job.rank_log(rank)).is_file():
@@ -55,8 +55,8 @@ class NodeLogs:
             yield self._job.node_log
 
 
-def _bring_up(blobs: RestAppendBlobs, name: str, path: Path) -> None:
-    """A blob that is longer than the file is another file's: it is begun again."""
+def _append_new(blobs: RestAppendBlobs, name: str, path: Path) -> None:
+    """Append what is new; a blob that is longer than the file is another file's and is replaced."""
     there = blobs.size(name)
     if there is None or there > path.stat().st_size:
         blobs.create(name, "text/plain")
@@ -68,15 +68,15 @@ def _bring_up(blobs: RestAppendBlobs, name: str, path: Path) -> None:
             there += len(block)
 
 
-# A file unchanged for this long (seconds) counts as complete.
+# A file unchanged for so many seconds counts as complete.
 _SETTLED_SECONDS = 5.0
-# Several nodes may write one folder.
+# Several nodes may upload to one folder.
 _LAST_ROUNDS = 3
 _MEANWHILE = frozenset({FailureCode.CHANGED_MEANWHILE, FailureCode.CHANGED_WHILE_READ})
 
 
-class Keeper:
-    """Uploads what the node's processes write. ``start`` begins the rounds, ``stop`` makes the last one."""
+class Uploader:
+    """Uploads outputs and logs in rounds: ``start`` begins them, ``stop`` makes the last one."""
 
     def __init__(self, job: NodeJob, places: JobPlaces) -> None:
         self._job = job
@@ -87,18 +87,18 @@ class Keeper:
         self._thread = threading.Thread(target=self._rounds, daemon=True)
 
     def start(self) -> None:
-        """Begin, in a thread of its own."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> bool:
-        """The last round; False if something could not be uploaded."""
+        """Make the last round; False if something could not be uploaded."""
         self._done.set()
         if self._thread.is_alive():
             self._thread.join()
         try:
             # Outputs first, because the log reports them.
-            done = [self._bring_out_at_last(entry) for entry in self._job.folders("upload")]
-            return all([*done, self._mirror.bring_up()])
+            done = [self._upload_last(entry) for entry in self._job.folders("upload")]
+            return all([*done, self._mirror.append_new()])
         finally:
             self._transfers.close()
 
@@ -106,21 +106,21 @@ class Keeper:
         while not self._done.wait(self._job.sync_seconds):
             self._job.say(heartbeat(self._job, SubprocessRunner()))
             for entry in self._job.folders("upload"):
-                self._bring_out(entry, settled_for=_SETTLED_SECONDS)
-            self._mirror.bring_up()
+                self._upload(entry, settled_for=_SETTLED_SECONDS)
+            self._mirror.append_new()
 
-    def _bring_out_at_last(self, entry: FolderLink) -> bool:
-        """Whether all of it is there; what another node wrote meanwhile is looked at again."""
+    def _upload_last(self, entry: FolderLink) -> bool:
+        """Upload all of it, again if another node wrote meanwhile; False if something failed."""
         for _ in range(_LAST_ROUNDS):
-            failed = self._bring_out(entry, settled_for=None)
+            failed = self._upload(entry, settled_for=None)
             if not failed & _MEANWHILE:
                 break
         return not failed
 
-    def _bring_out(self, entry: FolderLink, *, settled_for: float | None) -> set[FailureCode]:
-        """Upload what is new; a file that changed within ``settled_for`` seconds is left for a later round.
+    def _upload(self, entry: FolderLink, *, settled_for: float | None) -> set[FailureCode]:
+        """Upload new and changed files, but not those changed within the last ``settled_for`` seconds.
 
-        Returns why something is not there.
+        Returns the codes of failures.
         """
         base, unreadable = self._job.root / entry.name, list[OSError]()
         ignored = ignored_by([("", entry.ignore)])
@@ -146,10 +146,10 @@ def _is_settled(state: LocalState, seconds: float | None) -> bool:
 
 
 def _files_below(base: Path, unreadable: list[OSError]) -> Iterator[tuple[str, LocalState]]:
-    """Every file, those that links lead to included; folders behind links are not the job's outputs."""
+    """Every file, also behind a link; linked folders are not the job's outputs."""
 
     def note(error: OSError) -> None:
-        # A node that was never ready has no such folder, and a program may remove its files.
+        # The folder is missing if the node was never ready, and a program may remove its files.
         if not isinstance(error, FileNotFoundError):
             unreadable.append(error)
 
