@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from blobsync.base.file_states import LocalState, RemoteState
+from blobsync.base.locations import LocalLocation
 from blobsync.local.index import Index, Record
 from blobsync.local.names import local_problem
 from blobsync.local.sorted_runs import Spill
@@ -132,7 +133,9 @@ def _problem(name: str) -> str | None:
 
 
 def _records(actions: list[FileAction]) -> int:
-    part: PlanPart = Part("data", Route.UPLOAD, Path("/data"), Path("/data"), IndexKey("data", "data", ""))
+    part: PlanPart = Part(
+        "data", Route.UPLOAD, LocalLocation(Path("/data")), LocalLocation(Path("/data")), IndexKey("data", "data", "")
+    )
     plan = TransferPlan(Route.UPLOAD, "eu", None, ("data",), TransferOptions(), (part,), EngineChoice("direct", ""))
     return sum(len(json.dumps(plan_record(plan, part, action))) for action in actions)
 

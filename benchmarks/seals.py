@@ -20,7 +20,7 @@ from benchmarks.fast_server import fast_server
 from benchmarks.trees import Tree
 from blobsync.base.credentials import Secret
 from blobsync.base.file_states import LocalState
-from blobsync.base.locations import BlobContainer
+from blobsync.base.locations import BlobContainer, LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.base.seals import SealKey
 from blobsync.direct.engine import DirectEngine
@@ -28,11 +28,10 @@ from blobsync.plan.events import SilentListener
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, IndexKey, Part, Route
 from blobsync.spread.sealed_store import Keys, SealedStore, parent_keys, worker_keys
-from blobsync.spread.shard import end_text
 from blobsync.spread.shard_worker import Ends, ShardWorker, ShardWorkerSettings
 from blobsync.spread.shared_store import FolderStore
 from blobsync.spread.spread_engine import SpreadEngine
-from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.store.rest.auth import SharedKeySigner
 from blobsync.store.rest.http import BlobHttp
 from blobsync.store.rest.store import RestBlobStore
@@ -113,7 +112,7 @@ class _Workers:
         place = SealedStore(FolderStore(self._root), _timed(worker_keys(_RUN, name)), "run", lambda text: None)
         ends = Ends(part.source, part.destination)
         settings = ShardWorkerSettings(name, number, str(uuid.UUID(int=number)))
-        key = end_text(ends.source), end_text(ends.destination)
+        key = str(ends.source), str(ends.destination)
         return ShardWorker(place, {key: ends}, DirectEngine(), settings, lambda: None, lambda text: None)
 
 
@@ -127,7 +126,7 @@ def _round(root: Path, place: Path, server: Emulator, workers: int) -> tuple[flo
         if file.is_file()
     )
     key = IndexKey("data", "x", "")
-    part: LivePart = Part("data", Route.UPLOAD, LocalEnd(root, (root,)), RemoteEnd(store, "data"), key)
+    part: LivePart = Part("data", Route.UPLOAD, LocalLocation(root, (root,)), OpenBlob(store, "data"), key)
     task, report = MoveTask(part, actions), CollectedReport()
     parent = SealedStore(FolderStore(place), _timed(parent_keys(_RUN)), "run", print, session="one")
     workforce = _Workers(place, task, workers, parent)

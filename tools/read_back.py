@@ -216,7 +216,7 @@ ROWS: tuple[ReadBack, ...] = (
             "project.content:_pieces",
             "project.doctor:_reading",
             "project.doctor:_removing",
-            "store.ends:blob_md5",
+            "store.open_locations:blob_md5",
             "web.previews:_json_rows",
         ),
     ),

@@ -26,7 +26,7 @@ from blobsync.local.files import LocalFolder, SourceFile
 from blobsync.local.names import is_temporary, relative_name, unfinished_name
 from blobsync.plan.events import UnderWay
 from blobsync.plan.transfer_plan import FileAction
-from blobsync.store.ends import RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import Moved
 
 _CHUNK = 1 << 20
@@ -46,7 +46,7 @@ class Arrivals:
         root: Path,
         folder: LocalFolder,
         names: dict[str, FileAction],
-        source: RemoteEnd,
+        source: OpenBlob,
         *,
         only: str = "",
     ) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 
+from blobsync.base.locations import LocalLocation
 from blobsync.local.names import AZCOPYS_PREFIX_BYTES, MAX_PART_BYTES
 from blobsync.plan.transfer_plan import FileAction, Route
-from blobsync.store.ends import LocalEnd
 from blobsync.transfer.engines import MoveTask
 
 # azcopy's temporary name has the file's own at its end.
@@ -76,7 +76,7 @@ def refusal(task: MoveTask, *, listed: bool) -> str | None:
     """
     if not task.actions or task.part.route is Route.UPLOAD:
         return None
-    if isinstance(task.part.destination, LocalEnd) and "*" in os.path.abspath(task.part.destination.root):
+    if isinstance(task.part.destination, LocalLocation) and "*" in os.path.abspath(task.part.destination.path):
         return "azcopy treats a '*' in a local path as a pattern"
     if listed and not is_worth_listing(len(task.actions), sum(action.size for action in task.actions)):
         return "azcopy looks up single blobs of a folder one after the other, which takes longer than moving small ones"

@@ -37,6 +37,7 @@ from blobsync.base.errors import (
 )
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState, RemoteState
+from blobsync.base.locations import LocalLocation
 from blobsync.base.process import ProcessRunner, SubprocessRunner
 from blobsync.direct.pool import RunState
 from blobsync.local.errors import local_error
@@ -44,12 +45,12 @@ from blobsync.local.files import LocalFolder
 from blobsync.plan.engine_model import CHATTY_FILES
 from blobsync.plan.events import BytesMoved, FilesCounted, Listener, Note, UnderWay
 from blobsync.plan.transfer_plan import FileAction, Route
-from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.store.sas import READ_FOLDER, WRITE_BLOBS, WRITE_BLOBS_WITH_TIER
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 
 
-def blobs_below(end: RemoteEnd) -> Iterator[tuple[str, RemoteState]]:
+def blobs_below(end: OpenBlob) -> Iterator[tuple[str, RemoteState]]:
     """Every blob of the folder by its name relative to it, those included that a survey takes for no data.
 
     Left out are stubs of folders (``hdi_isfolder``), which a service with folders makes by itself.
@@ -60,7 +61,7 @@ def blobs_below(end: RemoteEnd) -> Iterator[tuple[str, RemoteState]]:
             yield blob.name[len(prefix) :], RemoteState(blob.size, blob.etag, blob.md5)
 
 
-def first_other(end: RemoteEnd, planned: Collection[str]) -> str | None:
+def first_other(end: OpenBlob, planned: Collection[str]) -> str | None:
     """A blob of the folder that is not in the plan; None if there is none."""
     return next((name for name, _ in blobs_below(end) if name not in planned), None)
 
@@ -75,7 +76,7 @@ def _impatient() -> ProcessRunner:
 
 
 # (the end to open, rights as SAS letters) -> the SAS for its container; None where there is no credential.
-SasForEnd = Callable[[RemoteEnd, str], SasToken | None]
+SasForEnd = Callable[[OpenBlob, str], SasToken | None]
 
 
 @dataclass(slots=True)
@@ -158,27 +159,26 @@ class _Transfer:
     def work(self) -> None:
         """Move, check and report every file."""
         source, destination = self._task.part.source, self._task.part.destination
-        if isinstance(source, LocalEnd) and isinstance(destination, RemoteEnd):
+        if isinstance(source, LocalLocation) and isinstance(destination, OpenBlob):
             self._upload(source, destination)
-        elif isinstance(source, RemoteEnd) and isinstance(destination, LocalEnd):
+        elif isinstance(source, OpenBlob) and isinstance(destination, LocalLocation):
             self._download(source, destination)
-        elif isinstance(source, RemoteEnd) and isinstance(destination, RemoteEnd):
+        elif isinstance(source, OpenBlob) and isinstance(destination, OpenBlob):
             self._copy(source, destination)
         else:
             raise ValueError("a move needs a blob at one end")
         self._files.end()
         self._bytes.reached(self._run.bytes_moved)
 
-    def _upload(self, source: LocalEnd, destination: RemoteEnd) -> None:
+    def _upload(self, source: LocalLocation, destination: OpenBlob) -> None:
         folder, leaf = (destination.name, "") if not self._single else _split(destination.name)
         names = {action.target or action.path or leaf: action for action in self._actions}
         unlinked = build_links(self._space.links, [(name, source.at(each.path)) for name, each in names.items()])
         for name, problem in unlinked.items():
             self._run.failed(names.pop(name), problem)
-        url = destination.store.container.blob(folder)
         sas = self._mint(destination, WRITE_BLOBS)
-        end = RemoteEnd(destination.store, folder)
-        command = argv.upload_command(self._binary, self._space.links, url, sas, self._tuning)
+        end = OpenBlob(destination.store, folder)
+        command = argv.upload_command(self._binary, self._space.links, end.location, sas, self._tuning)
         hashes = SourceHashes(source, list(names.values()))
         hashes.start()
         try:
@@ -213,7 +213,7 @@ class _Transfer:
             for action, failure in again.failed:
                 self._run.report.file_failed(action, failure)
 
-    def _copy(self, source: RemoteEnd, destination: RemoteEnd) -> None:
+    def _copy(self, source: OpenBlob, destination: OpenBlob) -> None:
         # Names that azcopy cannot carry are planned, too: it meets them as it lists the folder by itself.
         planned = {each.path for each in self._task.actions}
         lists_by_itself = not (self._single or self._listed)
@@ -233,7 +233,7 @@ class _Transfer:
         for action in self._actions:
             self._run.failed(action, AzcopyTransferError(FailureCode.AZCOPY_CANNOT_CARRY, why, "use --engine direct"))
 
-    def _run_copy(self, source: RemoteEnd, destination: RemoteEnd) -> Verdict:
+    def _run_copy(self, source: OpenBlob, destination: OpenBlob) -> Verdict:
         source_sas = self._mint(source, READ_FOLDER)
         try:
             destination_sas, keep_tier = self._mint(destination, WRITE_BLOBS_WITH_TIER), True
@@ -241,8 +241,8 @@ class _Transfer:
             destination_sas, keep_tier = self._mint(destination, WRITE_BLOBS), False
         command = argv.copy_command(
             self._binary,
-            (source.store.container.blob(source.name), source_sas),
-            (destination.store.container.blob(destination.name), destination_sas),
+            (source.location, source_sas),
+            (destination.location, destination_sas),
             self._tuning,
             keep_tier=keep_tier,
             folder=not self._single,
@@ -251,8 +251,8 @@ class _Transfer:
         outcome, log = self._run_job(command)
         return Verdict(self._task.part.route, outcome, log, self._credentials, destination)
 
-    def _download(self, source: RemoteEnd, destination: LocalEnd) -> None:
-        root = destination.root
+    def _download(self, source: OpenBlob, destination: LocalLocation) -> None:
+        root = destination.path
         with ExitStack() as held:
             parent = root.parent if self._single else root
             existed = os.path.lexists(parent)
@@ -269,7 +269,7 @@ class _Transfer:
                 target.mkdir()
             command = argv.download_command(
                 self._binary,
-                source.store.container.blob(source.name),
+                source.location,
                 self._mint(source, READ_FOLDER),
                 target,
                 self._tuning,
@@ -281,7 +281,7 @@ class _Transfer:
             arrivals = Arrivals(self._run, base, folder, names, source, only=root.name if self._single else "")
             self._receive(command, arrivals, source, staged)
 
-    def _receive(self, command: argv.Command, arrivals: Arrivals, source: RemoteEnd, staged: Path) -> None:
+    def _receive(self, command: argv.Command, arrivals: Arrivals, source: OpenBlob, staged: Path) -> None:
         arrivals.start()
         try:
             outcome, log = self._run_job(command, lambda log: arrivals.complete or self._has_no_room(log))
@@ -332,9 +332,8 @@ class _Transfer:
     def _under_way(self, files: int, blob: str) -> None:
         """Report what is moving. The log names both ends as azcopy does; users know the destination's blob."""
         part = self._task.part
-        if isinstance(part.destination, RemoteEnd):
-            held = part.destination.store.container
-            top = blob_or_path(str(held.blob(part.destination.name) if part.destination.name else held))
+        if isinstance(part.destination, OpenBlob):
+            top = blob_or_path(str(part.destination))
             if blob == top or blob.startswith(f"{top}/"):
                 self._run.listener.emit(UnderWay(files, f"{part.path}{blob[len(top) :]}".lstrip("/")))
 
@@ -351,7 +350,7 @@ class _Transfer:
         else:
             self._run.moved(Moved(action, source=source, destination=seen), action.size)
 
-    def _mint(self, end: RemoteEnd, rights: str) -> SasToken:
+    def _mint(self, end: OpenBlob, rights: str) -> SasToken:
         sas = self._engine.mint(end, rights)
         if sas is None:
             raise CredentialError(

@@ -18,10 +18,10 @@ from blobsync.azcopy.reasons import AzcopyTransferError
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState
+from blobsync.base.locations import LocalLocation
 from blobsync.base.stop_request import NEVER, StopRequest
 from blobsync.local.files import SourceFile
 from blobsync.plan.transfer_plan import FileAction
-from blobsync.store.ends import LocalEnd
 
 _CHUNK = 1 << 20
 _THREADS = 2
@@ -53,7 +53,7 @@ class SourceHashes:
     the page cache. A file that cannot be read, or is not the planned one any more, shows here, too.
     """
 
-    def __init__(self, source: LocalEnd, actions: Sequence[FileAction]) -> None:
+    def __init__(self, source: LocalLocation, actions: Sequence[FileAction]) -> None:
         self._source = source
         self._waiting = deque(actions)
         self._stop = threading.Event()

@@ -36,7 +36,7 @@ from blobsync.direct.pool import NotTriedError
 from blobsync.plan.events import Listener
 from blobsync.plan.pairing import equal_content
 from blobsync.plan.transfer_plan import FileAction, Route
-from blobsync.store.ends import RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobInfo, BlobStore
 from blobsync.transfer.engines import CollectedReport, MoveTask
 
@@ -90,7 +90,7 @@ class Verdict:
         outcome: AzcopyJobOutcome,
         log: LogReader,
         credentials: Sequence[SasToken],
-        end: RemoteEnd,
+        end: OpenBlob,
     ) -> None:
         self._route = route
         self._outcome = outcome
@@ -164,7 +164,7 @@ class Verdict:
         )
 
     def _key(self, relative: str) -> str:
-        return blob_or_path(str(self.end.store.container.blob(self.end.at(relative))))
+        return blob_or_path(str(self.end.child(relative)))
 
     def _look(self, name: str) -> RemoteState | None:
         """The blob as it is now: single requests for the first few, then one listing."""
@@ -212,7 +212,7 @@ def send_again(
 ) -> CollectedReport:
     """Replace damaged blobs, as they were ``found``, unless somebody else has replaced them."""
     end = task.part.destination
-    if not isinstance(end, RemoteEnd):
+    if not isinstance(end, OpenBlob):
         raise ValueError("only uploads are sent again")
     fresh = [replace(action, destination=there) for action, there in found]
     report = CollectedReport()

@@ -1,11 +1,13 @@
-"""Where data is: a container, a blob or folder in one. Values without a connection or a secret.
+"""Where data is: a file or folder of this machine, a blob or folder of a container, what a compute node has mounted.
 
-They are made from a configuration, a command line or the text of a URL, and carried through plans and jobs as they are.
+Values without a connection or a secret, made from a configuration, a command line or the text of a URL and carried
+through plans and jobs as they are. ``str`` is the path or the URL, as in messages and files.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from blobsync.base.errors import CredentialError
@@ -63,8 +65,8 @@ class BlobContainer:
     def __str__(self) -> str:
         return f"{self.endpoint}/{self.name}"
 
-    def blob(self, name: str) -> BlobLocation:
-        """The blob or folder ``name`` in this container."""
+    def child(self, name: str) -> BlobLocation:
+        """The blob or folder ``name`` in this container; the whole container if it is empty."""
         return BlobLocation(self, name)
 
     def same_service(self, other: BlobContainer) -> bool:
@@ -85,3 +87,39 @@ class BlobLocation:
     def child(self, relative: str) -> BlobLocation:
         """``relative`` below this folder; the folder itself if ``relative`` is empty."""
         return BlobLocation(self.container, below(self.name, relative))
+
+    @property
+    def parent(self) -> BlobLocation:
+        """The folder that this is in."""
+        return BlobLocation(self.container, self.name.rpartition("/")[0])
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LocalLocation:
+    """A file or folder of this machine.
+
+    blobsync never writes through a symlink that points outside ``boundary``, some folders without links in their
+    paths: the project and the targets of trusted links (empty: ``path`` itself, or its folder if it is a file).
+    """
+
+    path: Path
+    boundary: tuple[Path, ...] = ()
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def at(self, relative: str) -> Path:
+        """The path of :meth:`child`."""
+        return self.path / relative if relative else self.path
+
+    def child(self, relative: str) -> LocalLocation:
+        """``relative`` below this folder; the folder itself if ``relative`` is empty."""
+        return replace(self, path=self.at(relative))
+
+    @property
+    def parent(self) -> LocalLocation:
+        """The folder that this is in."""
+        return replace(self, path=self.path.parent)
+
+
+Location = LocalLocation | BlobLocation

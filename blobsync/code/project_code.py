@@ -259,7 +259,7 @@ class Code:
         try:
             result = project.upload(f"{inside}/", TransferOptions(overwrite=True))
             if not result.exit_code:
-                for note in self._record(str(entry.account.container.blob(folder.path)), state.snapshot.digest):
+                for note in self._record(str(entry.account.container.child(folder.path)), state.snapshot.digest):
                     self._project.listener.emit(Note(note))
             return state, result
         finally:
@@ -283,8 +283,8 @@ class Code:
             result = CodeResult(
                 state=state,
                 status="unchanged",
-                remote=place.store.container.blob(place.name),
-                kept=place.store.container.blob(place.kept(digest)),
+                remote=place.store.container.child(place.name),
+                kept=place.store.container.child(place.kept(digest)),
                 archive_bytes=None,
                 seconds=time.monotonic() - started,
                 notes=state.notes,

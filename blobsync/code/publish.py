@@ -101,7 +101,7 @@ def publish_archive(
     if there.digest == digest:
         return
     try:
-        source = place.store.container.blob(place.kept(digest))
+        source = place.store.container.child(place.kept(digest))
         place.store.put_from_url(place.name, str(source), place.sas())
     except (CopySourceRefusedError, AccessDeniedError, CredentialError):
         _upload(place.store, place.name, archive(), digest, listener, ANYTHING)

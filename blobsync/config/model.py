@@ -123,7 +123,7 @@ class FolderEntry:
     @property
     def remote(self) -> BlobLocation:
         """The blob folder."""
-        return self.account.container.blob(self.path)
+        return self.account.container.child(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class CodeEntry:
 
     @property
     def remote(self) -> BlobLocation:
-        return self.account.container.blob(self.path)
+        return self.account.container.child(self.path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from blobsync.direct.pool import MIB, FileJob, RunState
 from blobsync.direct.reads import changed_while_read, demand_version, naming_the_source, version_of
 from blobsync.direct.upload import BlockIds, BlockSizes, precondition_of
 from blobsync.plan.transfer_plan import FileAction
-from blobsync.store.ends import RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import CopiedBlob
 from blobsync.transfer.engines import Moved
 
@@ -28,8 +28,8 @@ class CopyJob(FileJob):
         self,
         run: RunState,
         action: FileAction,
-        source: RemoteEnd,
-        destination: RemoteEnd,
+        source: OpenBlob,
+        destination: OpenBlob,
         sas: SasToken | None,
         *,
         sizes: BlockSizes = SERVER_SIDE,
@@ -40,7 +40,7 @@ class CopyJob(FileJob):
         self._to = destination.store
         self._source = source.at(action.path)
         self._name = destination.at(action.target or action.path)
-        self._url = str(self._from.container.blob(self._source))
+        self._url = str(self._from.container.child(self._source))
         self._sas = sas
 
     def open(self) -> int:

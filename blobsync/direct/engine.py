@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from blobsync.base.credentials import SasToken
 from blobsync.base.errors import CredentialError, LocalFileError, StorageError
+from blobsync.base.locations import LocalLocation
 from blobsync.direct.pool import MIB, FileJob, RunState, ThreadWork, WorkerPool, WorkerThreads
 from blobsync.direct.upload import BlockMemory, UploadJob
 from blobsync.local.files import LocalFolder, SourceFolder
@@ -20,7 +21,7 @@ from blobsync.local.resume_records import BlockJournal, RangeRecords
 from blobsync.plan.blocks import ONE_REQUEST
 from blobsync.plan.events import Listener, notes_to
 from blobsync.plan.transfer_plan import FileAction
-from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobStore, Orders
 from blobsync.transfer.engines import MoveReport, MoveTask
 
@@ -73,7 +74,7 @@ class DirectEngine:
     def __init__(
         self,
         *,
-        source_sas: Callable[[RemoteEnd], SasToken | None] | None = None,
+        source_sas: Callable[[OpenBlob], SasToken | None] | None = None,
         journal: BlockJournal | None = None,
         unfinished: RangeRecords | None = None,
         fewest_small: int = _LITTLE_FILES + 1,
@@ -115,10 +116,10 @@ class DirectEngine:
         run = RunState(task, report, listener, BUFFERS // self._processes)
         (action,) = task.actions
         source, to = task.part.source, task.part.destination
-        if not isinstance(to, RemoteEnd):
+        if not isinstance(to, OpenBlob):
             raise ValueError("blocks are put into a container")
         try:
-            if isinstance(source, LocalEnd):
+            if isinstance(source, LocalLocation):
                 kind = ReadBlocksJob if order.only_read else UploadBlocksJob
                 job: FileJob = kind(run, action, _sources(source), to, order, named)
                 threads = _READERS if order.only_read else NEAR.threads
@@ -132,26 +133,26 @@ class DirectEngine:
     def _way(self, run: RunState) -> _Way:
         task = run.task
         source, destination = task.part.source, task.part.destination
-        if isinstance(source, LocalEnd) and isinstance(destination, RemoteEnd):
+        if isinstance(source, LocalLocation) and isinstance(destination, OpenBlob):
             memory = BlockMemory(self._journal, notes_to(run.listener))
             return _upload(run, source, destination, _tune(task, destination, self._clock), memory)
-        if isinstance(source, RemoteEnd) and isinstance(destination, LocalEnd):
+        if isinstance(source, OpenBlob) and isinstance(destination, LocalLocation):
             return self._download(run, source, destination, _tune(task, source, self._clock))
-        if isinstance(source, RemoteEnd) and isinstance(destination, RemoteEnd):
+        if isinstance(source, OpenBlob) and isinstance(destination, OpenBlob):
             from blobsync.direct.copy import CopyJob
 
             sas = self._source_sas(source) if self._source_sas else None
             return _Way(FAR, lambda action: CopyJob(run, action, source, destination, sas))
         raise ValueError("a move needs a blob at one end")
 
-    def _download(self, run: RunState, source: RemoteEnd, destination: LocalEnd, tuning: LineTuning) -> _Way:
+    def _download(self, run: RunState, source: OpenBlob, destination: LocalLocation, tuning: LineTuning) -> _Way:
         from blobsync.direct.download import DownloadJob
         from blobsync.direct.large_download import LargeDownloadJob
 
         folder = _folder(run.task, destination)
 
         def job(action: FileAction) -> FileJob:
-            relative = action.target or action.path or destination.root.name
+            relative = action.target or action.path or destination.path.name
             store, name = source.store, source.at(action.path)
             if action.size <= tuning.range:
                 return DownloadJob(run, action, store, name, folder, relative)
@@ -168,7 +169,9 @@ class _Way(NamedTuple):
     single: BlobStore | None = None
 
 
-def _upload(run: RunState, source: LocalEnd, destination: RemoteEnd, tuning: LineTuning, memory: BlockMemory) -> _Way:
+def _upload(
+    run: RunState, source: LocalLocation, destination: OpenBlob, tuning: LineTuning, memory: BlockMemory
+) -> _Way:
     folder = _sources(source)
 
     def job(action: FileAction) -> FileJob:
@@ -222,17 +225,17 @@ def _is_small(action: FileAction) -> bool:
     return action.source is not None and action.source.size <= _SMALL and not in_blocks
 
 
-def _sources(source: LocalEnd) -> SourceFolder:
-    return SourceFolder(source.root, source.boundary)
+def _sources(source: LocalLocation) -> SourceFolder:
+    return SourceFolder(source.path, source.boundary)
 
 
-def _folder(task: MoveTask, destination: LocalEnd) -> LocalFolder:
+def _folder(task: MoveTask, destination: LocalLocation) -> LocalFolder:
     """The local folder of the task's files; for a single file, its parent folder."""
     single = len(task.actions) == 1 and not task.actions[0].path
-    return LocalFolder(destination.root.parent if single else destination.root, destination.boundary)
+    return LocalFolder(destination.path.parent if single else destination.path, destination.boundary)
 
 
-def _tune(task: MoveTask, end: RemoteEnd, clock: Callable[[], float]) -> LineTuning:
+def _tune(task: MoveTask, end: OpenBlob, clock: Callable[[], float]) -> LineTuning:
     size = sum(action.size for action in task.actions)
     if len(task.actions) <= _LITTLE_FILES and size <= _LITTLE_BYTES:
         return NEAR

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from blobsync.base.credentials import SasToken
 from blobsync.base.errors import ChecksumError, PreconditionFailedError
 from blobsync.base.file_states import LocalState, RemoteState
+from blobsync.base.locations import LocalLocation
 from blobsync.direct.pool import FileJob, RunState
 from blobsync.direct.reads import demand_version, naming_the_source, version_of
 from blobsync.direct.upload import BlockIds, precondition_of
@@ -25,7 +26,7 @@ from blobsync.plan.blocks import BlockRange, block_bytes, block_size, differs
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.content_types import guess_content_type
-from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobProperties, Block, block_id_of
 from blobsync.transfer.engines import Moved
 
@@ -72,7 +73,7 @@ class UploadBlocksJob(_BlocksJob):
     """Puts blocks of a local file."""
 
     def __init__(
-        self, run: RunState, action: FileAction, folder: SourceFolder, to: RemoteEnd, order: BlockOrder, named: Named
+        self, run: RunState, action: FileAction, folder: SourceFolder, to: OpenBlob, order: BlockOrder, named: Named
     ) -> None:
         super().__init__(run, action, order, named)
         self._folder = folder
@@ -148,7 +149,7 @@ class CopyBlocksJob(_BlocksJob):
         self,
         run: RunState,
         action: FileAction,
-        ends: tuple[RemoteEnd, RemoteEnd],
+        ends: tuple[OpenBlob, OpenBlob],
         sas: SasToken | None,
         order: BlockOrder,
         named: Named,
@@ -162,7 +163,7 @@ class CopyBlocksJob(_BlocksJob):
 
     def open(self) -> int:
         self._version = version_of(self._from.store, self._source, self.action)
-        self._url = str(self._from.store.container.blob(self._source))
+        self._url = str(self._from.store.container.child(self._source))
         self._ids = BlockIds(hashlib.sha256(f"{self._url}\n{self._version.etag}".encode()).hexdigest()[:16])
         return self._begin()
 
@@ -203,10 +204,10 @@ def commit_blocks(part: LivePart, action: FileAction, ids: Sequence[str], md5: b
     other blocks, else the store's errors.
     """
     source, to = part.source, part.destination
-    assert isinstance(to, RemoteEnd)
+    assert isinstance(to, OpenBlob)
     name = to.at(action.target or action.path)
     state: LocalState | RemoteState
-    if isinstance(source, LocalEnd):
+    if isinstance(source, LocalLocation):
         assert isinstance(action.source, LocalState)
         properties, state = BlobProperties(content_type=guess_content_type(name)), replace(action.source, md5=md5)
     else:

@@ -370,7 +370,7 @@ class LargeDownloadJob(FileJob):
 
     @property
     def _blob(self) -> str:
-        return str(self._store.container.blob(self._name))
+        return str(self._store.container.child(self._name))
 
     def _check(self, recorded: Sequence[RecordedRange]) -> None:
         """Count the ranges of an earlier run that are still there, and download the others again."""

@@ -17,7 +17,7 @@ from blobsync.direct.reads import read_range, version_of
 from blobsync.direct.upload import BlockIds, BlockSizes, precondition_of
 from blobsync.plan.events import Listener
 from blobsync.plan.transfer_plan import FileAction
-from blobsync.store.ends import RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobInfo, BlobProperties, BlobReader, Sent
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 
@@ -39,7 +39,7 @@ class RelayEngine:
     def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
         """See :class:`blobsync.transfer.engines.Engine`. Properties, metadata and tier are carried over."""
         source, destination = task.part.source, task.part.destination
-        if not isinstance(source, RemoteEnd) or not isinstance(destination, RemoteEnd):
+        if not isinstance(source, OpenBlob) or not isinstance(destination, OpenBlob):
             raise ValueError("a relay needs blobs at both ends")
         run = RunState(task, report, listener, BUFFERS)
         jobs = (RelayJob(run, action, source, destination) for action in task.actions)
@@ -51,7 +51,7 @@ class RelayEngine:
 class RelayJob(FileJob):
     """One blob; its blocks arrive in any order and are hashed in the blob's order."""
 
-    def __init__(self, run: RunState, action: FileAction, source: RemoteEnd, destination: RemoteEnd) -> None:
+    def __init__(self, run: RunState, action: FileAction, source: OpenBlob, destination: OpenBlob) -> None:
         super().__init__(run, action)
         self._from = source.store
         self._to = destination.store

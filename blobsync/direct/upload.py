@@ -71,7 +71,7 @@ class SentBlocks:
         self._memory = memory
         self._store = store
         self._name = name
-        self._blob = str(store.container.blob(name))
+        self._blob = str(store.container.child(name))
         self._lock = threading.Lock()
         self._there = NOTHING
         # Blocks that this run has put: size by SHA-256. A later attempt counts them as sent, not as reused.

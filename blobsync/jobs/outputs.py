@@ -280,7 +280,7 @@ def _in_container(store: BlobStore, place: OutputPlace, part: str) -> Iterator[O
         if not blob.is_folder_stub and not blob.name.endswith("/"):
             below = blob.name[start:]
             path = f"{place.path}/{below}"
-            yield OutputFile(place.id, below, path, blob.size, blob.last_modified, url.blob(blob.name))
+            yield OutputFile(place.id, below, path, blob.size, blob.last_modified, url.child(blob.name))
 
 
 def _on_disk(

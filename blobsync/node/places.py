@@ -16,7 +16,7 @@ from blobsync.base.trusted_hosts import Service, may_get_login
 from blobsync.jobspec.spec import MOUNTED, Secrets
 from blobsync.node.mounted import MountedStore
 from blobsync.store.azure_identity import TokenProvider, token_provider
-from blobsync.store.ends import RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.store.rest.append import RestAppendBlobs
 from blobsync.store.rest.auth import BearerSigner, SasSigner, Signer
 from blobsync.store.rest.http import BlobHttp, Pace
@@ -62,7 +62,7 @@ class JobPlaces:
         places._by_identity, places._connections, places._pace = set(), {}, pace
         return places
 
-    def blobs(self, container: str, name: str) -> RemoteEnd:
+    def blobs(self, container: str, name: str) -> OpenBlob:
         """A blob, or a folder of blobs; a mount is itself that blob or folder.
 
         Raises ``CredentialError`` for a container that the job has no access to.
@@ -70,9 +70,9 @@ class JobPlaces:
         if container.startswith(MOUNTED):
             path = Path(container.removeprefix(MOUNTED))
             return (
-                RemoteEnd(MountedStore(path.parent), path.name) if path.is_file() else RemoteEnd(MountedStore(path), "")
+                OpenBlob(MountedStore(path.parent), path.name) if path.is_file() else OpenBlob(MountedStore(path), "")
             )
-        return RemoteEnd(self.container(container), name)
+        return OpenBlob(self.container(container), name)
 
     def container(self, container: str) -> RestBlobStore:
         """The container. Raises ``CredentialError`` as :meth:`blobs` does."""

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from blobsync.base.errors import BlobsyncError, StorageError, TransferCancelledError
 from blobsync.base.failure_codes import ExitCode
+from blobsync.base.locations import LocalLocation
 from blobsync.base.plain_json import parse_object
 from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner
 from blobsync.base.redaction import redact
@@ -27,17 +28,17 @@ from blobsync.node.job import NodeJob
 from blobsync.node.places import JobPlaces
 from blobsync.node.ranks import NotReadyError
 from blobsync.plan.events import Event, Note
-from blobsync.plan.project_context import LivePart
+from blobsync.plan.project_context import LivePart, without_stores
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import End, EngineChoice, FileAction, IndexKey, Part, PlanPart, TransferPlan
+from blobsync.plan.transfer_plan import EngineChoice, FileAction, IndexKey, Part, PlanPart, TransferPlan
 from blobsync.spread.coordinator_lock import CoordinatorLock
 from blobsync.spread.probe import probe_problem, remove_probe
 from blobsync.spread.sealed_store import SealedStore, orders_seal, parent_keys, worker_keys
-from blobsync.spread.shard import Shard, end_text
+from blobsync.spread.shard import Shard
 from blobsync.spread.shard_worker import Ends, ShardWorker, ShardWorkerSettings, read_shard
 from blobsync.spread.shared_store import ContainerStore, FolderStore, SharedStore
 from blobsync.spread.spread_engine import SpreadEngine
-from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.store.rest.http import Pace
 from blobsync.transfer.carry_out import Engines, carry_out
 from blobsync.transfer.engines import Engine
@@ -131,7 +132,7 @@ def _carry_out(
             from_cluster=None,
             paths=tuple(part.path for part in parts),
             options=TransferOptions(engine="direct"),
-            parts=tuple(_plain(part) for part in parts),
+            parts=tuple(without_stores(part) for part in parts),
             engine=_ENGINE,
             created_at=time.time(),
         )
@@ -150,7 +151,7 @@ def _parts(place: SharedStore, ends: Sequence[Ends], planned: int) -> list[LiveP
             hint="run the same command again",
         )
     shards = [read_shard(body) for body in bodies if body is not None]
-    known = {(end_text(each.source), end_text(each.destination)): each for each in ends}
+    known = {(str(each.source), str(each.destination)): each for each in ends}
     actions: dict[tuple[str, str], list[FileAction]] = {}
     first: dict[tuple[str, str], Shard] = {}
     for shard in shards:
@@ -168,15 +169,6 @@ def _parts(place: SharedStore, ends: Sequence[Ends], planned: int) -> list[LiveP
         )
         for key, shard in first.items()
     ]
-
-
-def _plain(part: LivePart) -> PlanPart:
-    source, destination = _plain_end(part.source), _plain_end(part.destination)
-    return Part(part.path, part.route, source, destination, part.key, part.shape, part.actions)
-
-
-def _plain_end(end: LiveEnd) -> End:
-    return end.root if isinstance(end, LocalEnd) else end.store.container.blob(end.name)
 
 
 class _Opened(NamedTuple):
@@ -354,13 +346,13 @@ def _all_ends(orders: Mapping[str, Any], places: JobPlaces) -> list[Ends]:
 
 
 def _key(ends: Ends) -> tuple[str, str]:
-    return end_text(ends.source), end_text(ends.destination)
+    return str(ends.source), str(ends.destination)
 
 
-def _end(given: Mapping[str, Any], places: JobPlaces) -> LiveEnd:
+def _end(given: Mapping[str, Any], places: JobPlaces) -> OpenLocation:
     if "root" in given:
-        return LocalEnd(Path(given["root"]), tuple(map(Path, given["boundary"])))
-    return RemoteEnd(places.container(given["container"]), given["name"])
+        return LocalLocation(Path(given["root"]), tuple(map(Path, given["boundary"])))
+    return OpenBlob(places.container(given["container"]), given["name"])
 
 
 def _interrupt_at_end_of_input() -> None:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, LocalState
+from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.pool import was_tried
@@ -31,14 +32,13 @@ from blobsync.plan.decisions import check_names, decide_all
 from blobsync.plan.disk_space import LocalDisks, WrittenHere, lacking_room
 from blobsync.plan.events import Event, Note
 from blobsync.plan.pairing import Pair, is_as_recorded, needs_local_md5
-from blobsync.plan.project_context import LivePart
+from blobsync.plan.project_context import LivePart, without_stores
 from blobsync.plan.selection import ignored_by
 from blobsync.plan.survey import Request, survey
 from blobsync.plan.symlink_aliases import Names
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import (
     Action,
-    End,
     EngineChoice,
     FileAction,
     FileFailure,
@@ -50,7 +50,7 @@ from blobsync.plan.transfer_plan import (
     TransferPlan,
     TransferResult,
 )
-from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.carry_out import Engines, carry_out
 from blobsync.transfer.engines import Moved
 from blobsync.transfer.fresh_look import states_at_destination
@@ -94,7 +94,7 @@ class NodeTransfers:
     def download(
         self,
         name: str,
-        remote: RemoteEnd,
+        remote: OpenBlob,
         local: Path,
         below: str = "",
         wanted: Wanted | None = None,
@@ -107,9 +107,9 @@ class NodeTransfers:
         too little free space or not all files arrived.
         """
         began = time.monotonic()
-        source, target = RemoteEnd(remote.store, remote.at(below)), local / below
+        source, target = OpenBlob(remote.store, remote.at(below)), local / below
         shown = f"{name}/{below}" if below else name
-        part: LivePart = Part(shown, Route.DOWNLOAD, source, LocalEnd(target), _key(name, remote, below))
+        part: LivePart = Part(shown, Route.DOWNLOAD, source, LocalLocation(target), _key(name, remote, below))
         links = LinkPolicy("follow", os.path.realpath(target), shown)
         records = self._index.pair(part.key.near, part.key.remote)
         ignored = ignored_by([(below, ignore)])
@@ -127,7 +127,7 @@ class NodeTransfers:
         self._job.say(f"{shown}: {len(actions):,} files, {result.bytes_transferred:,} bytes in {seconds:.1f} s")
         self._demand_all(result)
 
-    def drop_unrecorded(self, name: str, remote: RemoteEnd, local: Path) -> None:
+    def drop_unrecorded(self, name: str, remote: OpenBlob, local: Path) -> None:
         """Remove the files at ``local`` that were not downloaded there, or have changed since."""
         key = _key(name, remote)
         there = [Path(folder, file) for folder, _, files in os.walk(local) for file in files]
@@ -136,7 +136,7 @@ class NodeTransfers:
             (local / pair.path).unlink()
 
     def upload(
-        self, entry: FolderLink, base: Path, files: Mapping[str, LocalState], destination: RemoteEnd
+        self, entry: FolderLink, base: Path, files: Mapping[str, LocalState], destination: OpenBlob
     ) -> tuple[FileFailure, ...]:
         """Upload those of ``files`` (paths below ``base`` with their states) that the container does not have.
 
@@ -149,7 +149,7 @@ class NodeTransfers:
         there = states_at_destination(destination, [Moved(_looked_for(pair)) for pair in pairs], self._listener.emit)
         pairs = [_with_md5(pair._replace(destination=there.get(pair.path)), base) for pair in pairs]
         actions, _ = decide_all(pairs, Route.UPLOAD, _UP, shown=entry.name)
-        part: LivePart = Part(entry.name, Route.UPLOAD, LocalEnd(base), destination, key, actions=actions)
+        part: LivePart = Part(entry.name, Route.UPLOAD, LocalLocation(base), destination, key, actions=actions)
         result = self._carry_out(part, _UP, tuple(_misnamed(entry, path, why) for path, why in misnamed.items()))
         # Files that the program removed meanwhile did not fail.
         missed = [each for each in result.failures if os.path.lexists(base / each.path[len(entry.name) + 1 :])]
@@ -164,7 +164,7 @@ class NodeTransfers:
             from_cluster=None,
             paths=(part.path,),
             options=options,
-            parts=(_plain(part),),
+            parts=(without_stores(part),),
             engine=_ENGINE,
             unreadable=unseen,
             created_at=time.time(),
@@ -203,17 +203,8 @@ class _OnePart(NamedTuple):
         return self.known.pair(key.near, key.remote)
 
 
-def _plain(part: LivePart) -> PlanPart:
-    source, destination = _plain_end(part.source), _plain_end(part.destination)
-    return Part(part.path, part.route, source, destination, part.key, part.shape, part.actions)
-
-
-def _plain_end(end: LiveEnd) -> End:
-    return end.root if isinstance(end, LocalEnd) else end.store.container.blob(end.name)
-
-
-def _key(name: str, remote: RemoteEnd, below: str = "") -> IndexKey:
-    return IndexKey(name, str(remote.store.container.blob(remote.name)), below)
+def _key(name: str, remote: OpenBlob, below: str = "") -> IndexKey:
+    return IndexKey(name, str(remote), below)
 
 
 def _failure_line(failure: FileFailure) -> str:

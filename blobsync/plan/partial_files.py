@@ -11,12 +11,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from blobsync.base.file_states import LocalState, RemoteState
+from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.local.resume_records import BlockJournal, RangeRecords, UnfinishedDownload
 from blobsync.plan.blocks import ONE_REQUEST, block_size
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, PlanPart, Route, actions_of, totals_of
-from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 
 
 class PartialUploads(NamedTuple):
@@ -29,9 +30,9 @@ class PartialUploads(NamedTuple):
 def partial_uploads(part: LivePart, actions: tuple[FileAction, ...], journal: BlockJournal) -> PartialUploads:
     """Look the files that go in blocks up in the journal; nothing else is read."""
     end = part.destination
-    if part.route is not Route.UPLOAD or not isinstance(end, RemoteEnd):
+    if part.route is not Route.UPLOAD or not isinstance(end, OpenBlob):
         return PartialUploads(actions)
-    names = {action.path: str(end.store.container.blob(end.at(action.path))) for action in _in_blocks(actions)}
+    names = {action.path: str(end.child(action.path)) for action in _in_blocks(actions)}
     if not names:
         return PartialUploads(actions)
     begun, written = journal.unfinished(names.values()), journal.committed(names.values())
@@ -106,7 +107,7 @@ def _with_bytes(part: PlanPart, live: LivePart, left: dict[str, tuple[Unfinished
 
 def places(part: LivePart, wanted: Collection[str]) -> Iterator[tuple[str, FileAction]]:
     """The files of a download that stand in ``wanted``, with their paths."""
-    if wanted and part.route is Route.DOWNLOAD and isinstance(part.destination, LocalEnd):
+    if wanted and part.route is Route.DOWNLOAD and isinstance(part.destination, LocalLocation):
         for action in part.actions:
             path = os.path.abspath(part.destination.at(action.path))
             if path in wanted:
@@ -118,6 +119,6 @@ def goes_on(part: LivePart, action: FileAction, of: UnfinishedDownload) -> bool:
     version = action.source
     if action.action is not Action.TRANSFER or not isinstance(version, RemoteState):
         return False
-    assert isinstance(part.source, RemoteEnd)
-    blob = str(part.source.store.container.blob(part.source.at(action.path)))
+    assert isinstance(part.source, OpenBlob)
+    blob = str(part.source.child(action.path))
     return of.is_of(blob, version.etag, version.size)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from pathlib import Path
 
 from blobsync.base.errors import LocalFileError, UsageError
-from blobsync.base.locations import BlobLocation
+from blobsync.base.locations import BlobLocation, LocalLocation, Location
 from blobsync.config.mapping import Resolution, project_relative, resolve
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import Direction, End, IndexKey, Part, PlanPart, Route
+from blobsync.plan.transfer_plan import Direction, IndexKey, Part, PlanPart, Route
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +57,11 @@ def _every_entry(context: ProjectContext) -> tuple[str, ...]:
     return tuple(f"{context.root}/{prefix}" for prefix in sorted(prefixes) if prefix not in inner)
 
 
-def route_of(source: End | None, destination: End | None) -> Route:
+def route_of(source: Location | None, destination: Location | None) -> Route:
     """The route between two ends."""
-    if isinstance(source, Path) and isinstance(destination, BlobLocation):
+    if isinstance(source, LocalLocation) and isinstance(destination, BlobLocation):
         return Route.UPLOAD
-    if isinstance(source, BlobLocation) and isinstance(destination, Path):
+    if isinstance(source, BlobLocation) and isinstance(destination, LocalLocation):
         return Route.DOWNLOAD
     if isinstance(source, BlobLocation) and isinstance(destination, BlobLocation):
         same = source.container.same_service(destination.container)
@@ -163,8 +162,8 @@ def nested(path: str, cluster: Cluster) -> tuple[str, ...]:
 
 def _part(context: ProjectContext, direction: Direction, origin: Resolution, target: Resolution) -> PlanPart:
     is_copy = direction is Direction.UP and context.from_cluster is not None
-    source: End = origin.remote if is_copy or direction is Direction.DOWN else origin.local
-    destination: End = target.remote if direction is Direction.UP else target.local
+    source: Location = origin.remote if is_copy or direction is Direction.DOWN else LocalLocation(origin.local)
+    destination: Location = target.remote if direction is Direction.UP else LocalLocation(target.local)
     key = _index_key(origin.entry if is_copy else None, origin, target, direction)
     return Part(target.path, route_of(source, destination), source, destination, key)
 

@@ -10,15 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from blobsync.base.errors import BlobsyncError
+from blobsync.base.locations import LocalLocation
 from blobsync.config.yaml_document import nearest
-from blobsync.store.ends import LiveEnd, LocalEnd
+from blobsync.store.open_locations import OpenLocation
 
 # As many names as one answer of the service has.
 # https://learn.microsoft.com/rest/api/storageservices/list-blobs
 _NAMES = 5000
 
 
-def look_nearby(shown: str, relative: str, *ends: LiveEnd) -> Callable[[], str | None]:
+def look_nearby(shown: str, relative: str, *ends: OpenLocation) -> Callable[[], str | None]:
     """What finds the most similar path, or None.
 
     ``shown`` is the path that is at none of ``ends``, ``relative`` its part below the folder entry.
@@ -32,9 +33,9 @@ def look_nearby(shown: str, relative: str, *ends: LiveEnd) -> Callable[[], str |
     return look
 
 
-def _nearest_at(end: LiveEnd, near: str, words: Sequence[str]) -> str | None:
+def _nearest_at(end: OpenLocation, near: str, words: Sequence[str]) -> str | None:
     """Where more than the last name is wrong, the folder above is not there either, and so on up to the entry."""
-    if (str(end.root) if isinstance(end, LocalEnd) else end.name).split("/")[-len(words) :] != words:
+    if (str(end.path) if isinstance(end, LocalLocation) else end.name).split("/")[-len(words) :] != words:
         # The source of a copy may have another path than the one that is shown.
         return None
     for up in range(1, len(words) + 1):
@@ -49,10 +50,10 @@ def _nearest_at(end: LiveEnd, near: str, words: Sequence[str]) -> str | None:
     return None
 
 
-def _names_around(end: LiveEnd, up: int) -> Iterator[str]:
+def _names_around(end: OpenLocation, up: int) -> Iterator[str]:
     """The names in the folder ``up`` levels above the end."""
-    if isinstance(end, LocalEnd):
-        folder = end.root.parents[up - 1]
+    if isinstance(end, LocalLocation):
+        folder = end.path.parents[up - 1]
         if folder.is_dir():
             with os.scandir(folder) as entries:
                 yield from (entry.name for entry in islice(entries, _NAMES))

@@ -7,10 +7,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from pathlib import Path
 
 from blobsync.base.errors import NothingMatchedError, UsageError
-from blobsync.base.locations import BlobLocation
+from blobsync.base.locations import BlobLocation, LocalLocation, Location
 from blobsync.local import names
 from blobsync.local.tree import LinkPolicy, demand_trust, ignores_case, way_to
 from blobsync.plan.decisions import Decisions, check_names, guard_mirror, leave_out
@@ -30,7 +29,6 @@ from blobsync.plan.transfer_plan import (
     Action,
     Actions,
     Direction,
-    End,
     FileAction,
     FileFailure,
     MovingFiles,
@@ -42,7 +40,7 @@ from blobsync.plan.transfer_plan import (
     batches_of,
     totals_of,
 )
-from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.store.sas import MIRROR_FOLDER, READ_FOLDER, WRITE_FOLDER
 
 
@@ -79,7 +77,9 @@ def _link_policy(context: ProjectContext, path: str, options: TransferOptions) -
 def check_links(context: ProjectContext, chosen: Sequence[Leg]) -> None:
     """Raises ``UntrustedLinkError`` if a local path leaves the project through a link that the user has not trusted."""
     parts = [leg.part for leg in chosen]
-    near = [part.path for part in parts if isinstance(part.source, Path) or isinstance(part.destination, Path)]
+    near = [
+        part.path for part in parts if any(isinstance(end, LocalLocation) for end in (part.source, part.destination))
+    ]
     demand_consent(context, near)
 
 
@@ -202,13 +202,13 @@ def _check_rights(context: ProjectContext, chosen: Sequence[Leg], options: Trans
         source, destination = leg.part.source, leg.part.destination
         writing = MIRROR_FOLDER if options.mirror else WRITE_FOLDER
         if isinstance(source, BlobLocation):
-            found += context.connections.check(context.connections.end(source), READ_FOLDER)
+            found += context.connections.check(context.connections.open(source), READ_FOLDER)
         if isinstance(destination, BlobLocation):
-            found += context.connections.check(context.connections.end(destination), writing)
+            found += context.connections.check(context.connections.open(destination), writing)
     return list(dict.fromkeys(found))
 
 
-def _same_blobs(one: End, other: End) -> bool:
+def _same_blobs(one: Location, other: Location) -> bool:
     if not isinstance(one, BlobLocation) or not isinstance(other, BlobLocation):
         return False
     same = one.container.same_service(other.container)
@@ -270,7 +270,7 @@ def _prepared(context: ProjectContext, request: Request, looked: Survey, decided
     warnings: dict[str, None] = {}
     for actions in batches_of(decided, context.spill.batch):
         if names is not None:
-            actions = actions if isinstance(part.source, LocalEnd) else spare_links(actions, names)
+            actions = actions if isinstance(part.source, LocalLocation) else spare_links(actions, names)
             warnings |= dict.fromkeys(_writes_through_links(part, names, actions))
         if part.route is Route.UPLOAD and looked.shape is Shape.FOLDER:
             actions, left_out = leave_out(actions, part.path, _name_rule(part, looked.shape))
@@ -284,19 +284,19 @@ def _prepared(context: ProjectContext, request: Request, looked: Survey, decided
 
 def _names_here(part: LivePart, looked: Survey) -> Names | None:
     """Where the names at the end on this machine lead, if there is one."""
-    end = part.destination if isinstance(part.destination, LocalEnd) else part.source
-    return Names(os.path.realpath(end.root), looked.followed) if isinstance(end, LocalEnd) else None
+    end = part.destination if isinstance(part.destination, LocalLocation) else part.source
+    return Names(os.path.realpath(end.path), looked.followed) if isinstance(end, LocalLocation) else None
 
 
 def _writes_through_links(part: LivePart, names: Names, actions: Sequence[FileAction]) -> Iterator[str]:
     """Writes through a link are reported: the paths do not show it."""
-    if isinstance(part.source, LocalEnd):
-        root = part.source.root
+    if isinstance(part.source, LocalLocation):
+        root = part.source.path
         # What --keep brings here.
         moving = [action for action in actions if action.action is Action.ADOPT or action.aside]
     else:
-        assert isinstance(part.destination, LocalEnd)
-        root = part.destination.root
+        assert isinstance(part.destination, LocalLocation)
+        root = part.destination.path
         moving = [action for action in actions if action.action is Action.TRANSFER]
     if moving and os.path.islink(root):
         yield f"{part.path} is a symlink: its files are written to {names.root}"
@@ -317,18 +317,18 @@ def _check_names(
 
 def _rules(part: LivePart, looked: Survey) -> tuple[Callable[[str], str | None], bool, bool]:
     """The destination's rule for names, whether it ignores case, and whether the names come from a container."""
-    one_case = isinstance(part.destination, LocalEnd) and ignores_case(part.destination.root)
+    one_case = isinstance(part.destination, LocalLocation) and ignores_case(part.destination.path)
     return _name_rule(part, looked.shape), one_case, part.route is Route.DOWNLOAD
 
 
 def _look_above(part: LivePart, looked: Survey, *, writes: bool) -> None:
-    if writes and not looked.destination_files and isinstance(part.destination, RemoteEnd):
+    if writes and not looked.destination_files and isinstance(part.destination, OpenBlob):
         refuse_blob_above(part.destination, looked.shape, part.path, part.key.path)
 
 
 def _name_rule(part: LivePart, shape: Shape) -> Callable[[str], str | None]:
-    if isinstance(part.destination, LocalEnd):
-        root = part.destination.root
+    if isinstance(part.destination, LocalLocation):
+        root = part.destination.path
         if shape is Shape.FILE:
             return lambda name: names.local_problem(root.name, str(root.parent))
         return lambda name: names.local_problem(name, str(root))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
+from blobsync.base.locations import BlobLocation, LocalLocation, Location
 from blobsync.base.stop_request import NEVER, StopRequest
 from blobsync.config.mapping import is_below
 from blobsync.config.model import Cluster
@@ -17,11 +18,16 @@ from blobsync.local.resume_records import BlockJournal, RangeRecords
 from blobsync.local.sorted_runs import Spill
 from blobsync.local.tree import way_to
 from blobsync.plan.disk_space import LocalDisks
-from blobsync.plan.transfer_plan import End, IndexKey, Part, PlanPart, Shape
+from blobsync.plan.transfer_plan import IndexKey, Part, PlanPart, Shape
 from blobsync.store.connections import Connections
-from blobsync.store.ends import LiveEnd, LocalEnd
+from blobsync.store.open_locations import OpenLocation, location_of
 
-LivePart: TypeAlias = Part[LiveEnd]
+LivePart: TypeAlias = Part[OpenLocation]
+
+
+def without_stores(part: LivePart) -> PlanPart:
+    """The part as a plan has it."""
+    return part.between(location_of(part.source), location_of(part.destination))
 
 
 class PartOpener(Protocol):
@@ -59,29 +65,29 @@ class ProjectContext:
 
     def opened(self, part: PlanPart) -> LivePart:
         """The part with the stores behind its ends; touches no network."""
-        source, destination = self._end(part.source, part), self._end(part.destination, part)
-        return Part(part.path, part.route, source, destination, part.key, part.shape, part.actions, part.whole)
+        return part.between(self._open(part.source, part), self._open(part.destination, part))
 
     def records(self, key: IndexKey) -> PairIndex:
         """What the index knows between the two roots of a part."""
         return self.index.pair(key.near, key.remote)
 
-    def _end(self, end: End, part: PlanPart) -> LiveEnd:
+    def _open(self, end: Location, part: PlanPart) -> OpenLocation:
         """A container's with its store, a local one with what no link may lead a write out of."""
-        if not isinstance(end, Path):
-            return self.connections.end(end)
+        if isinstance(end, BlobLocation):
+            return self.connections.open(end)
+        path = end.path
         entered = [Path(place) for place in way_to(self.root, part.path, self.trusted).entered]
         below = [Path(link.target) for link in self.trusted if link.link.startswith(f"{part.path}/")]
         if part.shape is Shape.FILE:
             # A link that was named is followed, a file's too, whose folder then is the one to write in.
-            end = Path(os.path.realpath(end)) if end.is_symlink() else end
-            entered = [place.parent if place == end else place for place in entered]
+            path = Path(os.path.realpath(path)) if path.is_symlink() else path
+            entered = [place.parent if place == path else place for place in entered]
         root = Path(os.path.realpath(self.root))
         # No entry of a cluster file leads into blobsync's own folder: init --folder uploads what it has put there.
-        inside = root / os.path.relpath(end, self.root)
+        inside = root / os.path.relpath(path, self.root)
         own = (
             [inside]
-            if is_below(str(inside), str(root / STATE_FOLDER)) and inside == Path(os.path.realpath(end))
+            if is_below(str(inside), str(root / STATE_FOLDER)) and inside == Path(os.path.realpath(path))
             else []
         )
-        return LocalEnd(end, (root, *own, *entered, *below))
+        return LocalLocation(path, (root, *own, *entered, *below))

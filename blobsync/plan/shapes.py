@@ -10,8 +10,9 @@ from contextlib import suppress
 
 from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import AccessDeniedError, ShapeConflictError
+from blobsync.base.locations import LocalLocation
 from blobsync.plan.transfer_plan import Shape
-from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.store.protocol import BlobInfo
 
 _THREADS = 8
@@ -23,14 +24,14 @@ def both_hint(shown: str) -> str:
     return f"'{shown}/' (with the slash) means the folder; 'blobsync rm --blob {name}' removes the blob alone"
 
 
-def blob_hint(shown: str, end: LiveEnd, what: str) -> str:
+def blob_hint(shown: str, end: OpenLocation, what: str) -> str:
     """The end of a hint where ``what`` stands in the way at ``end``: how to remove it, where it is a blob."""
-    if isinstance(end, LocalEnd) or not what.endswith("file"):
+    if isinstance(end, LocalLocation) or not what.endswith("file"):
         return ""
     return f", or remove the blob with 'blobsync rm --blob {shlex.quote(shown)}'"
 
 
-def refuse_blob_above(end: RemoteEnd, shape: Shape, shown: str, relative: str) -> None:
+def refuse_blob_above(end: OpenBlob, shape: Shape, shown: str, relative: str) -> None:
     """Raises ``ShapeConflictError`` where a file at ``end``, or below it, would lie below the name of a blob.
 
     ``shown`` is ``end`` as a user would type it, and ``relative`` its part below the folder entry.
@@ -48,7 +49,7 @@ def refuse_blob_above(end: RemoteEnd, shape: Shape, shown: str, relative: str) -
 
     for blob in side_by_side(head, above, _THREADS):
         if blob is not None and not blob.is_folder_stub:
-            there = end.store.container.blob(blob.name)
+            there = end.store.container.child(blob.name)
             raise ShapeConflictError(
                 f"{shown}: nothing was moved, because there is a blob {there}, which would be a folder as well",
                 hint=_way_out(shown, relative, end.name[len(blob.name) :].count("/")),

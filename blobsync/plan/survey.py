@@ -24,7 +24,7 @@ from blobsync.base.connection_events import ignore
 from blobsync.base.errors import LocalFileError, NothingMatchedError, ShapeConflictError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, LocalState, RemoteState
-from blobsync.base.locations import reaches_another
+from blobsync.base.locations import LocalLocation, reaches_another
 from blobsync.base.reasons import Reason
 from blobsync.base.stop_request import NEVER, StopRequest
 from blobsync.local.errors import where_to_look
@@ -41,7 +41,7 @@ from blobsync.plan.path_suggestions import look_nearby
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.shapes import blob_hint, both_hint
 from blobsync.plan.transfer_plan import FileFailure, Route, Shape
-from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd, with_md5
+from blobsync.store.open_locations import OpenBlob, OpenLocation, with_md5
 from blobsync.store.protocol import BlobInfo, BlobSource
 
 _BATCH = 2000
@@ -98,7 +98,7 @@ def _with_local_md5(part: LivePart, pair: Pair) -> Pair:
     near = source_is_near(part.route)
     end = part.source if near else part.destination
     state = _near(pair, part)
-    assert isinstance(end, LocalEnd)
+    assert isinstance(end, LocalLocation)
     hashed = _hash_file(end.at(pair.path), state)
     return pair._replace(source=hashed) if near else pair._replace(destination=hashed)
 
@@ -127,8 +127,8 @@ def _with_remote_md5(part: LivePart, pair: Pair) -> Pair:
     return pair._replace(source=source, destination=destination)
 
 
-def _read_content(end: LiveEnd, path: str, state: FileState) -> FileState:
-    if isinstance(end, RemoteEnd):
+def _read_content(end: OpenLocation, path: str, state: FileState) -> FileState:
+    if isinstance(end, OpenBlob):
         return with_md5(end, path, state)
     assert isinstance(state, LocalState)
     return state if state.md5 is not None else _hash_file(end.at(path), state)
@@ -223,7 +223,7 @@ def survey(request: Request, emit: Emit) -> Survey:
     source, destination = (look.result(request.stop) for look in looks)
     shape = _shape(request, source, destination)
     # Filled while the entries are read; still empty here.
-    near = source if isinstance(request.part.source, LocalEnd) else destination
+    near = source if isinstance(request.part.source, LocalLocation) else destination
     trips = [side.round_trip for side in (source, destination) if side.round_trip is not None]
     not_chosen = Spool(request.spill)
     found = Survey(shape, iter(()), followed=near.followed, round_trips=trips, not_chosen=not_chosen)
@@ -269,8 +269,8 @@ def _shape(request: Request, source: _Side, destination: _Side) -> Shape:
         what = "folder" if request.folder_only else "file or folder"
         blobs = "'blobsync ls' shows what is there, 'blobsync resolve PATH' where a path lives"
         raise NothingMatchedError(
-            f"{request.part.path}: no such {what} at the source, {_where(request.part.source)}",
-            hint=where_to_look(request.part.source.root) if isinstance(request.part.source, LocalEnd) else blobs,
+            f"{request.part.path}: no such {what} at the source, {request.part.source}",
+            hint=where_to_look(request.part.source.path) if isinstance(request.part.source, LocalLocation) else blobs,
             path=request.part.path,
             nearby=look_nearby(request.part.path, request.part.key.path, request.part.source),
             elsewhere=destination.file is not None or destination.is_folder,
@@ -284,29 +284,25 @@ def _shape(request: Request, source: _Side, destination: _Side) -> Shape:
     return Shape.FOLDER
 
 
-def _both(shown: str, side: str, end: LiveEnd) -> ShapeConflictError:
+def _both(shown: str, side: str, end: OpenLocation) -> ShapeConflictError:
     return ShapeConflictError(
-        f"{shown} is both a blob and a folder at the {side}: {_where(end)} and {_where(end)}/...",
+        f"{shown} is both a blob and a folder at the {side}: {end} and {end}/...",
         hint=both_hint(shown),
         path=shown,
     )
 
 
-def _mixed(shown: str, what: str, end: LiveEnd) -> ShapeConflictError:
+def _mixed(shown: str, what: str, end: OpenLocation) -> ShapeConflictError:
     return ShapeConflictError(
-        f"{shown} is {what} at the destination, {_where(end)}",
+        f"{shown} is {what} at the destination, {end}",
         hint=f"move one of the two out of the way, or use another path{blob_hint(shown, end, what)}",
         path=shown,
     )
 
 
-def _where(end: LiveEnd) -> str:
-    return str(end.root) if isinstance(end, LocalEnd) else str(end.store.container.blob(end.name))
-
-
-def _look_at(end: LiveEnd, request: Request) -> _Side:
-    if isinstance(end, LocalEnd):
-        return _look_at_disk(end.root, request)
+def _look_at(end: OpenLocation, request: Request) -> _Side:
+    if isinstance(end, LocalLocation):
+        return _look_at_disk(end.path, request)
     return _look_at_blobs(end, request)
 
 
@@ -336,7 +332,7 @@ def _look_at_disk(root: Path, request: Request) -> _Side:
     return _Side(LocalState.of(status), iter(()), is_folder=False)
 
 
-def _look_at_blobs(end: RemoteEnd, request: Request) -> _Side:
+def _look_at_blobs(end: OpenBlob, request: Request) -> _Side:
     """HEAD of the exact name beside the first page of the folder: two requests, file or folder or both."""
     prefix = f"{end.name}/" if end.name else ""
     hidden: list[str] = []

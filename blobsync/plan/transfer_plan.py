@@ -20,7 +20,7 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar, overload
 from blobsync.base.errors import DiskTooSmallError, IncompleteTransferError, MirrorRefusedError
 from blobsync.base.failure_codes import ExitCode, FailureCode
 from blobsync.base.file_states import FileState, RemoteState
-from blobsync.base.locations import BlobLocation
+from blobsync.base.locations import Location
 from blobsync.base.reasons import Reason
 from blobsync.local.sorted_runs import IN_MEMORY, Packing, Row, Spill, Spool, pack_state, unpack_state
 from blobsync.plan.spreading import SpreadPlan
@@ -318,8 +318,8 @@ class IndexKey(NamedTuple):
         return f"{self.path}/{relative}" if self.path and relative else self.path or relative
 
 
-End = Path | BlobLocation
 _E = TypeVar("_E", covariant=True)
+_F = TypeVar("_F")
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +345,10 @@ class Part(Generic[_E]):
     def __repr__(self) -> str:
         return f"<Part {self.path!r}: {self.shape.value}, {len(self.actions):,} actions>"
 
+    def between(self, source: _F, destination: _F) -> Part[_F]:
+        """The same part, whose two ends are given in another form."""
+        return Part(self.path, self.route, source, destination, self.key, self.shape, self.actions, self.whole)
+
     def turned_round(self, actions: Iterable[FileAction] = ()) -> Part[_E]:
         """The way back, for these files."""
         back = replace(self, source=self.destination, destination=self.source, route=self.route.opposite)
@@ -360,7 +364,7 @@ class Part(Generic[_E]):
         return "/".join(part for part in (folder, action.aside) if part)
 
 
-PlanPart: TypeAlias = Part[End]
+PlanPart: TypeAlias = Part[Location]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from blobsync.base.errors import LocalFileError, NothingMatchedError
 from blobsync.base.file_states import LocalState
+from blobsync.base.locations import LocalLocation
 from blobsync.base.regular_files import regular_only
 from blobsync.config.mapping import Resolution
 from blobsync.local.files import hash_file
@@ -17,7 +18,7 @@ from blobsync.plan.pairing import known_equal
 from blobsync.plan.path_suggestions import look_nearby
 from blobsync.plan.remembered_listing import Listing
 from blobsync.store.connections import Connections
-from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer.fresh_look import remote_state
 
@@ -58,7 +59,7 @@ def list_path(
     entry. Raises ``NothingMatchedError``.
     """
     listing = remembering(place) if remembering else None
-    end = connections.end(place.remote)
+    end = connections.open(place.remote)
     blob = blob_at(end, place)
     if blob is not None:
         if listing is not None:
@@ -92,23 +93,23 @@ def _nested(
     """What a folder entry below ``place`` adds."""
     if recursive:
         listing = remembering(other) if remembering else None
-        yield from _below(connections.end(other.remote), other.path, listing, recursive=True)
+        yield from _below(connections.open(other.remote), other.path, listing, recursive=True)
     elif "/" not in other.path[len(place.path) + 1 :]:
         yield ListingEntry(f"{other.path}/")
 
 
-def blob_at(end: RemoteEnd, place: Resolution) -> BlobInfo | None:
+def blob_at(end: OpenBlob, place: Resolution) -> BlobInfo | None:
     """The blob of exactly that name; None where there is none that holds data."""
     blob = None if place.folder_only or not end.name else end.store.head(end.name)
     return None if blob is None or blob.is_folder_stub else blob
 
 
-def has_folder(end: RemoteEnd) -> bool:
+def has_folder(end: OpenBlob) -> bool:
     """Whether anything lies below that name."""
     return next(_below(end, "", recursive=False), None) is not None
 
 
-def nothing_at(place: Resolution, *ends: LiveEnd) -> NothingMatchedError:
+def nothing_at(place: Resolution, *ends: OpenLocation) -> NothingMatchedError:
     """The error for a path with neither a blob nor a folder; something similar is looked for at ``ends``."""
     looking = "'blobsync ls' shows the folder entries, 'blobsync ls FOLDER' what is in one"
     if set("*?[") & set(place.path):
@@ -121,7 +122,7 @@ def nothing_at(place: Resolution, *ends: LiveEnd) -> NothingMatchedError:
     )
 
 
-def _below(end: RemoteEnd, shown: str, listing: Listing | None = None, *, recursive: bool) -> Iterator[ListingEntry]:
+def _below(end: OpenBlob, shown: str, listing: Listing | None = None, *, recursive: bool) -> Iterator[ListingEntry]:
     prefix = f"{end.name}/" if end.name else ""
     start = len(prefix)
     items: Iterator[BlobInfo | str] = end.store.list_blobs(prefix) if recursive else end.store.list_folder(prefix)
@@ -152,7 +153,7 @@ class Beginning:
 
 def blob_beginning(connections: Connections, place: Resolution, most: int) -> Beginning:
     """Raises ``NothingMatchedError`` where there is no blob of that name."""
-    end = connections.end(place.remote)
+    end = connections.open(place.remote)
     blob = blob_at(end, place)
     if blob is None:
         raise nothing_at(place)
@@ -207,12 +208,12 @@ class PathStatus:
 
 def path_status(connections: Connections, index: Index, place: Resolution) -> PathStatus:
     """Look at one path on every side. Raises ``NothingMatchedError`` when it is nowhere."""
-    end = connections.end(place.remote)
+    end = connections.open(place.remote)
     blob = blob_at(end, place)
     folder = has_folder(end)
     local = None if place.local.is_dir() else hash_file(place.local)
     if blob is None and not folder and not os.path.lexists(place.local):
-        raise nothing_at(place, LocalEnd(place.local), end)
+        raise nothing_at(place, LocalLocation(place.local), end)
     records = index.pair(place.entry.prefix, str(place.entry.remote)).get([place.relative])
     record = records.get(place.relative)
     equal: bool | None = None

@@ -11,6 +11,7 @@ from difflib import SequenceMatcher
 from itertools import takewhile
 
 from blobsync.base.errors import ChecksumError, LocalFileError, ShapeConflictError
+from blobsync.base.locations import LocalLocation
 from blobsync.base.regular_files import regular_only
 from blobsync.config.mapping import Resolution
 from blobsync.local.files import hash_file
@@ -18,7 +19,7 @@ from blobsync.local.index import Index
 from blobsync.plan.pairing import known_equal
 from blobsync.project.browse import blob_at, has_folder, nothing_at
 from blobsync.store.connections import Connections
-from blobsync.store.ends import LocalEnd, RemoteEnd, blob_md5
+from blobsync.store.open_locations import OpenBlob, blob_md5
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer.fresh_look import remote_state
 
@@ -102,7 +103,7 @@ def read_blob(connections: Connections, place: Resolution) -> Iterator[bytes]:
     The blob is looked for at once. Raises ``NothingMatchedError`` and ``ShapeConflictError``; the iterator raises
     ``StorageError`` where the blob changes meanwhile, and ``ChecksumError`` at the end of bytes that are not its own.
     """
-    end = connections.end(place.remote)
+    end = connections.open(place.remote)
     blob = blob_at(end, place)
     if blob is None:
         if has_folder(end):
@@ -112,7 +113,7 @@ def read_blob(connections: Connections, place: Resolution) -> Iterator[bytes]:
     return _pieces(end, place, blob)
 
 
-def _pieces(end: RemoteEnd, place: Resolution, blob: BlobInfo) -> Iterator[bytes]:
+def _pieces(end: OpenBlob, place: Resolution, blob: BlobInfo) -> Iterator[bytes]:
     digest = hashlib.md5(usedforsecurity=False)
     with end.store.open(end.name, etag=blob.etag) as reader:
         while piece := reader.read(_PIECE):
@@ -152,7 +153,7 @@ def difference(connections: Connections, index: Index, place: Resolution) -> Fil
 
     Raises ``NothingMatchedError``, ``ShapeConflictError`` for a folder, ``LocalFileError`` and ``StorageError``.
     """
-    end = connections.end(place.remote)
+    end = connections.open(place.remote)
     blob = blob_at(end, place)
     if place.local.is_dir() or (blob is None and has_folder(end)):
         path = shlex.quote(place.path)
@@ -164,7 +165,7 @@ def difference(connections: Connections, index: Index, place: Resolution) -> Fil
     here = _size(place)
     if blob is None:
         if here is None:
-            raise nothing_at(place, LocalEnd(place.local), end)
+            raise nothing_at(place, LocalLocation(place.local), end)
         return FileDifference(place.path, "local_only", here, None)
     if here is None:
         return FileDifference(place.path, "remote_only", None, blob.size, blob.etag)
@@ -183,7 +184,7 @@ def difference(connections: Connections, index: Index, place: Resolution) -> Fil
     return FileDifference(place.path, "differs", *sides, lines=tuple(lines))
 
 
-def _of_large(end: RemoteEnd, index: Index, place: Resolution, blob: BlobInfo) -> FileDifference:
+def _of_large(end: OpenBlob, index: Index, place: Resolution, blob: BlobInfo) -> FileDifference:
     """As ``verify`` decides; a blob without an MD5 is read."""
     local = hash_file(place.local)
     if local is None:

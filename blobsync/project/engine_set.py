@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast, get_args
 
 from blobsync.base.credentials import SasToken
 from blobsync.base.errors import UsageError
-from blobsync.base.locations import BlobContainer, BlobLocation
+from blobsync.base.locations import BlobContainer, BlobLocation, Location
 from blobsync.base.stop_request import NEVER, StopRequest
 from blobsync.base.trusted_hosts import TRUSTED_HOSTS_VARIABLE
 from blobsync.config.model import Cluster
@@ -20,8 +20,8 @@ from blobsync.local.state_dir import StateDir
 from blobsync.plan.engine_model import EngineWish, Work, choose_processes
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.transfer_options import EngineName
-from blobsync.plan.transfer_plan import End, TransferPlan
-from blobsync.store.ends import RemoteEnd
+from blobsync.plan.transfer_plan import TransferPlan
+from blobsync.store.open_locations import OpenBlob
 from blobsync.store.sas import READ_BLOB, sas_minter, transfer_seconds
 from blobsync.transfer.carry_out import Engines
 from blobsync.transfer.engines import Engine
@@ -85,7 +85,7 @@ def engine_set(
         if isinstance(part.source, BlobLocation) and isinstance(part.destination, BlobLocation)
     ]
 
-    def mint(end: RemoteEnd, rights: str) -> SasToken | None:
+    def mint(end: OpenBlob, rights: str) -> SasToken | None:
         from blobsync.store.connect import check_copy, check_listener
 
         account = context.connections.account(end.store.container)
@@ -141,7 +141,7 @@ def _many_processes(
     plan: TransferPlan,
     environ: Mapping[str, str],
     alone: Engine,
-    source_sas: Callable[[RemoteEnd], SasToken | None],
+    source_sas: Callable[[OpenBlob], SasToken | None],
 ) -> Engine:
     from blobsync.spread.process_engine import ProcessEngine
     from blobsync.spread.worker_pipe import Credentials
@@ -167,7 +167,7 @@ def _processes_for(plan: TransferPlan, files: int, size: int) -> int:
     return choose_processes(None, work, plan.options.cap_mbps).count
 
 
-def _ends(plan: TransferPlan) -> list[End]:
+def _ends(plan: TransferPlan) -> list[Location]:
     return [end for part in plan.parts for end in (part.source, part.destination)]
 
 

@@ -125,4 +125,4 @@ def upload_receipts(result: TransferResult, connections: Connections, note: Call
         return
     for part in result.plan.parts:
         if isinstance(part.destination, BlobLocation):
-            note(f"receipt: {receipts.upload_receipt(result.receipt, connections.end(part.destination))}")
+            note(f"receipt: {receipts.upload_receipt(result.receipt, connections.open(part.destination))}")

@@ -21,7 +21,7 @@ from blobsync.plan.shapes import both_hint
 from blobsync.plan.transfer_plan import FileFailure
 from blobsync.project.browse import nothing_at
 from blobsync.store.connections import Connections
-from blobsync.store.ends import RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer import receipts
 
@@ -85,7 +85,7 @@ def find_blob(connections: Connections, place: Resolution) -> Deletion:
     """The one blob of that name, whatever is below it. Raises ``NothingMatchedError`` and ``UsageError``."""
     if place.folder_only:
         raise UsageError(f"{place.given} ends with a slash, so it is not a blob", hint=f"--blob {place.path}")
-    end = connections.end(place.remote)
+    end = connections.open(place.remote)
     blob = end.store.head(end.name) if end.name else None
     if blob is None:
         raise NothingMatchedError(
@@ -102,7 +102,7 @@ def find_deletions(connections: Connections, place: Resolution, inner: Sequence[
 
     Raises ``NothingMatchedError``, and ``ShapeConflictError`` where a blob and a folder have the name.
     """
-    end = connections.end(place.remote)
+    end = connections.open(place.remote)
     blob = None if place.folder_only or not end.name else end.store.head(end.name)
     prefix = f"{end.name}/" if end.name else ""
     hidden = tuple(f"{prefix}{other.path[len(place.path) + 1 :]}/" for other in inner)
@@ -187,7 +187,7 @@ def _remove(
     result: _Result,
     stop: StopRequest,
 ) -> None:
-    end = connections.end(deletion.place.remote)
+    end = connections.open(deletion.place.remote)
     shown = _shown(deletion.place, end)
     failed: dict[str, str] = {}
     for start in range(0, len(deletion.blobs), _DELETE_CHUNK):
@@ -219,7 +219,7 @@ def _remove(
     )
 
 
-def _still_there(end: RemoteEnd, deletion: Deletion) -> set[str]:
+def _still_there(end: OpenBlob, deletion: Deletion) -> set[str]:
     names = {blob.name for blob in deletion.blobs if reaches_another(blob.name) is None}
     if len(names) <= 16:
         return {blob.name for blob in side_by_side(end.store.head, names, 8) if blob is not None}
@@ -229,6 +229,6 @@ def _still_there(end: RemoteEnd, deletion: Deletion) -> set[str]:
     return found | ({end.name} if end.name in names and end.store.head(end.name) is not None else set())
 
 
-def _shown(place: Resolution, end: RemoteEnd) -> Callable[[str], str]:
+def _shown(place: Resolution, end: OpenBlob) -> Callable[[str], str]:
     start = len(end.name)
     return lambda name: place.path + name[start:] if end.name else f"{place.path}/{name}"

@@ -60,13 +60,13 @@ def make_links(
     """
     if request.each and request.container:
         raise UsageError("--each and --container cannot be combined")
-    end = connections.end(place.remote)
+    end = connections.open(place.remote)
     blob = None if place.folder_only or not end.name else end.store.head(end.name)
     is_blob = blob is not None and not blob.is_folder_stub
     entries = list_path(connections, place, inner, recursive=True)
     first = next(entries, None)
     if first is None:
-        raise nothing_at(place, connections.end(place.remote))
+        raise nothing_at(place, connections.open(place.remote))
     if request.container:
         yield _link(place, request, "container", environ, _warn_of_container(place))
     elif is_blob:

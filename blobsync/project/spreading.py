@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from blobsync.base.errors import BlobsyncError, SpreadBusyError, UsageError
-from blobsync.base.locations import BlobLocation
+from blobsync.base.locations import BlobLocation, LocalLocation
 from blobsync.base.plain_json import parse_object
 from blobsync.base.user_data import config_home
 from blobsync.config.model import Cluster
@@ -32,11 +32,11 @@ from blobsync.spread.coordinator_lock import CoordinatorLock, OwnerLock
 from blobsync.spread.earlier_records import EarlierBlocks, leave_told, merge_records, recall, record_files
 from blobsync.spread.probe import OwnProbe, source_probe
 from blobsync.spread.sealed_store import SealedStore, new_session, parent_keys
-from blobsync.spread.shard import cut, end_text, shard_lines
+from blobsync.spread.shard import cut, shard_lines
 from blobsync.spread.shared_store import ContainerStore, FolderStore, SharedStore
 from blobsync.spread.spread_engine import SpreadEngine
 from blobsync.store.connect import connect
-from blobsync.store.ends import LiveEnd, LocalEnd
+from blobsync.store.open_locations import OpenLocation
 from blobsync.store.rest.store import RestBlobStore
 from blobsync.store.sas import READ_FOLDER, WRITE_FOLDER
 from blobsync.transfer.carry_out import Engines
@@ -71,7 +71,7 @@ class Spreading:
         self._listener, self._note = listener, notes_to(listener)
         self._stores, self._leaving = ExitStack(), ExitStack()
         self._parts = [context.opened(part) for part in plan.parts]
-        texts = sorted(end_text(part.destination) for part in self._parts)
+        texts = sorted(str(part.destination) for part in self._parts)
         self._id = hashlib.sha256("\n".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
         self._workforce: JobWorkforce | None = None
         self._detached = False
@@ -219,14 +219,14 @@ class Spreading:
         self._detached = True
         return record
 
-    def _probe(self, part: LivePart, end: LocalEnd) -> OwnProbe:
-        return OwnProbe(end.root if part.shape is Shape.FOLDER else end.root.parent, self._id)
+    def _probe(self, part: LivePart, end: LocalLocation) -> OwnProbe:
+        return OwnProbe(end.path if part.shape is Shape.FOLDER else end.path.parent, self._id)
 
     def _remove_probes(self) -> None:
         """Those of a detached transfer are its parent's."""
         for part in () if self._detached else self._parts:
             for end in (part.source, part.destination):
-                if isinstance(end, LocalEnd):
+                if isinstance(end, LocalLocation):
                     self._probe(part, end).remove()
 
     def _demand_no_other_job(self) -> bool:
@@ -360,7 +360,7 @@ class Spreading:
         rights: dict[str, str] = {}
         for part in self._parts:
             for end, letters in ((part.source, READ_FOLDER), (part.destination, WRITE_FOLDER)):
-                if not isinstance(end, LocalEnd):
+                if not isinstance(end, LocalLocation):
                     container = str(end.store.container)
                     rights[container] = WRITE_FOLDER if rights.get(container) == WRITE_FOLDER else letters
         words = (*shlex.split(plan.command), "--nodes", str(spread.nodes))
@@ -379,10 +379,10 @@ class Spreading:
 
     def _ends(self, part: LivePart, *, probes: bool) -> Mapping[str, Any]:
         probe: Mapping[str, Any] | None = None
-        if probes and isinstance(part.source, LocalEnd):
+        if probes and isinstance(part.source, LocalLocation):
             actions = (action for each, action in self._plan.each() if each.path == part.path)
             probe = source_probe(self._probe(part, part.source), part.source, actions)
-        elif probes and isinstance(part.destination, LocalEnd) and part.shape is Shape.FOLDER:
+        elif probes and isinstance(part.destination, LocalLocation) and part.shape is Shape.FOLDER:
             probe = self._probe(part, part.destination).write()
         return {"source": _values(part.source), "destination": _values(part.destination), "probe": probe}
 
@@ -395,9 +395,9 @@ class _Paths(NamedTuple):
     claims: str
 
 
-def _values(end: LiveEnd) -> Mapping[str, Any]:
-    if isinstance(end, LocalEnd):
-        return {"root": str(end.root), "boundary": [str(place) for place in end.boundary]}
+def _values(end: OpenLocation) -> Mapping[str, Any]:
+    if isinstance(end, LocalLocation):
+        return {"root": str(end.path), "boundary": [str(place) for place in end.boundary]}
     return {"container": str(end.store.container), "name": end.name}
 
 

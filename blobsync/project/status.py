@@ -25,7 +25,7 @@ from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.survey import Request
 from blobsync.plan.transfer_plan import FileFailure, Shape
 from blobsync.project.verify import both_sides, classify
-from blobsync.store.ends import RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobInfo, BlobStore
 
 # What a class of `verify` means for what is to be done.
@@ -123,7 +123,7 @@ class ProjectStatus:
 class _LastSeen:
     """The container as the index remembers it."""
 
-    def __init__(self, records: PairIndex, end: RemoteEnd, path: str) -> None:
+    def __init__(self, records: PairIndex, end: OpenBlob, path: str) -> None:
         self._records = records
         self._start = len(end.name) + 1 if end.name else 0
         self._end = end
@@ -144,7 +144,7 @@ class _LastSeen:
 def as_remembered(request: Request) -> Request:
     """The same, answered by what the container is believed to hold."""
     end, key = request.part.destination, request.part.key
-    assert isinstance(end, RemoteEnd)
+    assert isinstance(end, OpenBlob)
     return request._replace(remembered=_LastSeen(request.records, end, key.path))
 
 
@@ -238,9 +238,9 @@ class _Counts:
 def entry_status(request: Request, emit: Emit, *, fresh: bool, now: float) -> EntryStatus:
     """How one part stands, which has the local end as its source. Never raises for what the entry itself causes."""
     end, key = request.part.destination, request.part.key
-    assert isinstance(end, RemoteEnd)
+    assert isinstance(end, OpenBlob)
     as_of = now if fresh else request.records.listed_at(key.path)
-    status = EntryStatus(request.part.path, str(end.store.container.blob(end.name)), fresh=fresh, as_of=as_of)
+    status = EntryStatus(request.part.path, str(end), fresh=fresh, as_of=as_of)
     counts = _Counts()
     if not fresh:
         request = as_remembered(request)
@@ -309,5 +309,5 @@ def project_status(
 
 
 def _container(request: Request) -> BlobContainer:
-    assert isinstance(request.part.destination, RemoteEnd)
+    assert isinstance(request.part.destination, OpenBlob)
     return request.part.destination.store.container

@@ -14,6 +14,7 @@ from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import BlobsyncError, NothingMatchedError
 from blobsync.base.failure_codes import ExitCode
 from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.base.locations import LocalLocation
 from blobsync.local.files import hash_file
 from blobsync.plan.events import Emit
 from blobsync.plan.pairing import Pair, changes_since_verified, known_equal
@@ -21,7 +22,7 @@ from blobsync.plan.path_suggestions import look_nearby
 from blobsync.plan.remembered_listing import remember, remember_nothing
 from blobsync.plan.survey import Request, Survey, survey
 from blobsync.plan.transfer_plan import FileFailure
-from blobsync.store.ends import LocalEnd, RemoteEnd, blob_md5
+from blobsync.store.open_locations import OpenBlob, blob_md5
 
 # The classes of a file in the order of the summary; docs/commands.md says what each means.
 CLASSES = (
@@ -185,7 +186,7 @@ def _classify_deep(request: Request, pair: Pair) -> str | None:
 
 def _read_local(request: Request, pair: Pair) -> FileState | None:
     end = request.part.source
-    if not isinstance(end, LocalEnd) or not isinstance(pair.source, LocalState):
+    if not isinstance(end, LocalLocation) or not isinstance(pair.source, LocalState):
         return None
     # A separate stat: the record must not cover bytes that were read just now.
     state = hash_file(end.at(pair.path))
@@ -194,7 +195,7 @@ def _read_local(request: Request, pair: Pair) -> FileState | None:
 
 def _read_remote(request: Request, pair: Pair) -> FileState | None:
     end, state = request.part.destination, pair.destination
-    if not isinstance(end, RemoteEnd) or not isinstance(state, RemoteState):
+    if not isinstance(end, OpenBlob) or not isinstance(state, RemoteState):
         return None
     try:
         return replace(state, md5=blob_md5(end, pair.path, state.etag))

@@ -12,17 +12,18 @@ from typing import NamedTuple
 
 from blobsync.base.background_calls import side_by_side
 from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.base.locations import LocalLocation
 from blobsync.local.files import hash_file, reading_threads
 from blobsync.local.index import PairIndex
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction, IndexKey
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.record import Answer, FileRecord, NamedBlock, read_answer
-from blobsync.spread.shard import Shard, end_text
+from blobsync.spread.shard import Shard
 from blobsync.spread.shard_account import ShardAccount, file_to_read, is_same_version, with_own_look
 from blobsync.spread.shard_worker import read_shard
 from blobsync.spread.shared_store import CLAIM_SECONDS, SharedStore
-from blobsync.store.ends import LocalEnd, RemoteEnd, with_md5
+from blobsync.store.open_locations import OpenBlob, with_md5
 from blobsync.transfer.engines import Moved
 from blobsync.transfer.fresh_look import states_at_destination
 from blobsync.transfer.ledger import Ledger
@@ -49,7 +50,7 @@ class EarlierBlocks:
 
     def take(self, part: LivePart, action: FileAction) -> Mapping[int, str]:
         """Remove and return the blocks of the version that is to move."""
-        found = self._files.pop(_key(end_text(part.source), end_text(part.destination), action), None)
+        found = self._files.pop(_key(str(part.source), str(part.destination), action), None)
         return found[1] if found is not None and is_same_version(action.source, found[0]) else {}
 
 
@@ -162,7 +163,7 @@ def leave_told(place: SharedStore, *, files: bool) -> bool:
 
 
 def _by_ends(parts: Sequence[LivePart]) -> Mapping[tuple[str, str], LivePart]:
-    return {(end_text(part.source), end_text(part.destination)): part for part in parts}
+    return {(str(part.source), str(part.destination)): part for part in parts}
 
 
 def _of_shard(pieces: Sequence[str], name: str) -> list[str]:
@@ -182,7 +183,7 @@ def _look(ledger: Ledger, told: Sequence[Moved]) -> int:
     of its own files. Returns how many."""
     part = ledger.part
     states: Mapping[str, FileState] = {}
-    if isinstance(part.destination, RemoteEnd):
+    if isinstance(part.destination, OpenBlob):
         told = [each for each in told if isinstance(each.destination, RemoteState)]
         states = states_at_destination(part.destination, told, lambda count: None)
         # No other version of a blob can have the same ETag.
@@ -207,16 +208,16 @@ def _record_unsaid(part: LivePart, records: PairIndex) -> int:
     Not for uploads: the content of the planned version is unknown.
     """
     ledger = Ledger(part, records)
-    if isinstance(part.source, RemoteEnd):
+    if isinstance(part.source, OpenBlob):
         for action, there in _written(part, part.source):
             ledger.seen(Moved(action), there)
     ledger.save()
     return len(ledger.verified)
 
 
-def _written(part: LivePart, source: RemoteEnd) -> Iterator[tuple[FileAction, FileState]]:
+def _written(part: LivePart, source: OpenBlob) -> Iterator[tuple[FileAction, FileState]]:
     end = part.destination
-    actions = [action for action in part.actions if not isinstance(end, LocalEnd) or _has_changed(end, action)]
+    actions = [action for action in part.actions if not isinstance(end, LocalLocation) or _has_changed(end, action)]
     moved = [Moved(action) for action in actions]
     states = states_at_destination(end, moved, lambda count: None)
     for action in actions:
@@ -226,13 +227,13 @@ def _written(part: LivePart, source: RemoteEnd) -> Iterator[tuple[FileAction, Fi
         if planned.md5 is None:
             # It was moved unchanged, and only its content shows that.
             read = with_md5(source, action.path, planned).md5
-            found = with_md5(end, action.target or action.path, there) if isinstance(end, RemoteEnd) else there
+            found = with_md5(end, action.target or action.path, there) if isinstance(end, OpenBlob) else there
             if read is None or found.md5 != read:
                 continue
         yield action, there
 
 
-def _has_changed(end: LocalEnd, action: FileAction) -> bool:
+def _has_changed(end: LocalLocation, action: FileAction) -> bool:
     """Whether the local file changed since the plan, so that it is worth reading."""
     with suppress(OSError):
         found = LocalState.of(os.stat(end.at(action.target or action.path)))

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from blobsync.base.errors import BlobsyncError, StorageError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState
+from blobsync.base.locations import LocalLocation
 from blobsync.direct.file_blocks import commit_blocks
 from blobsync.direct.upload import BLOCKS_DROPPED
 from blobsync.plan.blocks import block_bytes, block_count
@@ -24,7 +25,6 @@ from blobsync.spread.earlier_records import EarlierBlocks
 from blobsync.spread.record import FileRecord
 from blobsync.spread.shard import Shard, can_be_in_shard, cut_file, size_of_file
 from blobsync.spread.shard_account import OwnReading, ShardAccount
-from blobsync.store.ends import LocalEnd
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 
 # How often the blocks of a file are put at most.
@@ -94,7 +94,7 @@ class LargeFiles:
     def cut(self, action: FileAction) -> tuple[Shard, ...]:
         """Cut a file into shards."""
         shards = self._cut(action, self._earlier.take(self._part, action))
-        if isinstance(self._part.source, LocalEnd):
+        if isinstance(self._part.source, LocalLocation):
             self._reading.begin(self._part.source.at(action.path), lambda own: self._read_here(action.path, own))
         return shards
 

@@ -15,7 +15,7 @@ from typing import Any
 from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import CredentialError, LoginRequiredError, SasExpiredError, SasPermissionError
 from blobsync.base.failure_codes import FailureCode
-from blobsync.base.locations import BlobContainer
+from blobsync.base.locations import BlobContainer, BlobLocation, LocalLocation
 from blobsync.base.plain_json import parse_object
 from blobsync.base.trusted_hosts import TRUSTED_HOSTS_VARIABLE
 from blobsync.local.state_dir import StateDir
@@ -32,24 +32,15 @@ _FOR_TRANSPORT = (
 
 
 @dataclass(frozen=True, slots=True)
-class LocalOrders:
-    """A folder of this machine; symlinks must not lead a write out of ``boundary``."""
-
-    root: Path
-    boundary: tuple[Path, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class RemoteOrders:
     """A folder of a container. ``credential`` is ``key``, ``sas`` or ``token``; tokens are requested when needed."""
 
-    container: BlobContainer
-    name: str
+    location: BlobLocation
     credential: str
     secret: Secret | None = None
 
 
-EndOrders = LocalOrders | RemoteOrders
+EndOrders = LocalLocation | RemoteOrders
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +56,13 @@ class WorkerOrders:
     state: StateDir | None = None
 
 
-def remote_orders(container: BlobContainer, name: str, signer: Signer) -> RemoteOrders:
+def remote_orders(location: BlobLocation, signer: Signer) -> RemoteOrders:
     """The orders with which a worker can sign as ``signer`` does."""
     if isinstance(signer, SharedKeySigner):
-        return RemoteOrders(container, name, "key", signer.key)
+        return RemoteOrders(location, "key", signer.key)
     if isinstance(signer, SasSigner):
-        return RemoteOrders(container, name, "sas", Secret(signer.token.reveal()))
-    return RemoteOrders(container, name, "token")
+        return RemoteOrders(location, "sas", Secret(signer.token.reveal()))
+    return RemoteOrders(location, "token")
 
 
 def signer_of(orders: RemoteOrders, ask_token: Callable[[], tuple[Secret, float]]) -> Signer:
@@ -82,7 +73,7 @@ def signer_of(orders: RemoteOrders, ask_token: Callable[[], tuple[Secret, float]
         raise ValueError("orders without a secret")
     if orders.credential == "sas":
         return SasSigner(SasToken.parse(orders.secret.reveal()))
-    return SharedKeySigner(orders.container.account, orders.secret)
+    return SharedKeySigner(orders.location.container.account, orders.secret)
 
 
 def transport_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -110,13 +101,13 @@ def orders_line(orders: WorkerOrders) -> str:
 
 
 def _end_values(end: EndOrders) -> dict[str, Any]:
-    if isinstance(end, LocalOrders):
-        return {"root": str(end.root), "boundary": [str(place) for place in end.boundary]}
-    place = end.container
+    if isinstance(end, LocalLocation):
+        return {"root": str(end.path), "boundary": [str(place) for place in end.boundary]}
+    place = end.location.container
     secret = end.secret.reveal() if end.secret else None
     return {
         "container": [place.account, place.name, place.endpoint],
-        "name": end.name,
+        "name": end.location.name,
         "credential": end.credential,
         "secret": secret,
     }
@@ -137,9 +128,9 @@ def read_orders(line: str) -> WorkerOrders:
 
 def _end_of(values: Mapping[str, Any]) -> EndOrders:
     if "root" in values:
-        return LocalOrders(Path(values["root"]), tuple(map(Path, values["boundary"])))
+        return LocalLocation(Path(values["root"]), tuple(map(Path, values["boundary"])))
     secret = Secret(values["secret"]) if values["secret"] is not None else None
-    return RemoteOrders(BlobContainer(*values["container"]), values["name"], values["credential"], secret)
+    return RemoteOrders(BlobContainer(*values["container"]).child(values["name"]), values["credential"], secret)
 
 
 @dataclass(frozen=True, slots=True)

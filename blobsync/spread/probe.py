@@ -18,10 +18,10 @@ from typing import Any
 
 from blobsync.base.errors import LocalFileError
 from blobsync.base.file_states import LocalState
+from blobsync.base.locations import LocalLocation
 from blobsync.local.errors import naming
 from blobsync.local.names import PROBE_PREFIX, is_temporary
 from blobsync.plan.transfer_plan import Action, FileAction
-from blobsync.store.ends import LocalEnd
 
 _TEXT_LENGTH = 32
 # How many files that are to move are named if there can be no probe file.
@@ -63,7 +63,7 @@ class OwnProbe:
             self._file.unlink()
 
 
-def source_probe(own: OwnProbe, end: LocalEnd, actions: Iterable[FileAction]) -> Mapping[str, Any] | None:
+def source_probe(own: OwnProbe, end: LocalLocation, actions: Iterable[FileAction]) -> Mapping[str, Any] | None:
     """What every node has to find at the source of an upload: ``own``, or files that are to move. None if neither is
     possible, and nothing moves."""
     try:
@@ -73,7 +73,7 @@ def source_probe(own: OwnProbe, end: LocalEnd, actions: Iterable[FileAction]) ->
         return found if found["files"] else None
 
 
-def files_probe(end: LocalEnd, actions: Iterable[FileAction]) -> Mapping[str, Any]:
+def files_probe(end: LocalLocation, actions: Iterable[FileAction]) -> Mapping[str, Any]:
     """The files that are unchanged for the longest time: they are the least likely to change now."""
     moving = (
         (action.source.mtime_ns, action.path, action.source)

@@ -37,7 +37,6 @@ from blobsync.spread.file_json import (
     state_of,
     text_of,
 )
-from blobsync.store.ends import LiveEnd, LocalEnd
 
 VERSION = 1
 # Version of ranges: a worker that does not know them would move the whole file.
@@ -85,7 +84,7 @@ def cut(part: LivePart, actions: Sequence[FileAction], workers: int) -> tuple[Sh
     """
     weights = [weight(action) for action in actions]
     wanted = shard_count(workers, sum(weights))
-    ends = end_text(part.source), end_text(part.destination)
+    ends = str(part.source), str(part.destination)
     edges = _edges(weights, min(wanted, len(actions)))
     runs = [actions[start:stop] for first, last in pairwise(edges) for start, stop in _short_runs(first, last)]
     return tuple(Shard(number, part.route, part.path, *ends, tuple(run)) for number, run in enumerate(runs))
@@ -95,7 +94,7 @@ def cut_file(part: LivePart, action: FileAction, about: int, there: Collection[i
     """Cut one large file into ranges of ``about`` bytes; the size of each is the bytes that have to move, without the
     blocks that are ``there``, by number. For an upload also a shard that reads all of it."""
     size = size_of_file(action)
-    ends = end_text(part.source), end_text(part.destination)
+    ends = str(part.source), str(part.destination)
     orders = []
     for each in block_ranges(size, about):
         known = sum(block_bytes(size, index) for index in range(*each) if index in there)
@@ -131,11 +130,6 @@ def _edges(weights: Sequence[int], wanted: int) -> list[int]:
 def _short_runs(first: int, last: int) -> Iterator[tuple[int, int]]:
     for start in range(first, last, _MOST_FILES):
         yield start, min(start + _MOST_FILES, last)
-
-
-def end_text(end: LiveEnd) -> str:
-    """An end as a string, as in shards."""
-    return str(end.root) if isinstance(end, LocalEnd) else str(end.store.container.blob(end.name))
 
 
 def shard_lines(shard: Shard) -> Iterator[str]:

@@ -15,13 +15,14 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.base.locations import LocalLocation
 from blobsync.local.files import hash_file, reading_threads
 from blobsync.plan.events import BytesMoved, BytesReused, Listener, UnderWay, WorkerMoved
 from blobsync.plan.transfer_plan import FileAction, Route
 from blobsync.spread.file_json import FormatError, shown_name
 from blobsync.spread.record import FileRecord, NamedBlock
 from blobsync.spread.shard import Shard
-from blobsync.store.ends import LiveEnd, LocalEnd
+from blobsync.store.open_locations import OpenLocation
 from blobsync.transfer.engines import Moved
 
 # Maximum attempts of a shard.
@@ -163,9 +164,9 @@ def is_same_version(planned: FileState | None, told: FileState) -> bool:
     return planned is None
 
 
-def as_seen_here(end: LiveEnd, moved: Moved) -> Moved:
+def as_seen_here(end: OpenLocation, moved: Moved) -> Moved:
     """A file that a worker wrote here counts only if it exists; else it is read again at the end."""
-    if not isinstance(end, LocalEnd) or not isinstance(moved.destination, LocalState):
+    if not isinstance(end, LocalLocation) or not isinstance(moved.destination, LocalState):
         return moved
     with suppress(OSError):
         found = os.stat(end.at(moved.action.target or moved.action.path))
@@ -174,12 +175,12 @@ def as_seen_here(end: LiveEnd, moved: Moved) -> Moved:
     return moved._replace(destination=None)
 
 
-def file_to_read(source: LiveEnd, destination: LiveEnd, moved: Moved) -> Path | None:
+def file_to_read(source: OpenLocation, destination: OpenLocation, moved: Moved) -> Path | None:
     """The file whose content this machine can read itself; None if both ends are containers, or if the file does not
     exist here."""
-    if isinstance(source, LocalEnd):
+    if isinstance(source, LocalLocation):
         return source.at(moved.action.path)
-    if isinstance(destination, LocalEnd) and as_seen_here(destination, moved).destination is not None:
+    if isinstance(destination, LocalLocation) and as_seen_here(destination, moved).destination is not None:
         return destination.at(moved.action.target or moved.action.path)
     return None
 

@@ -42,7 +42,7 @@ from blobsync.spread.shard import Shard, ShardReader
 from blobsync.spread.shard_account import TRIES
 from blobsync.spread.shared_store import CLAIM_SECONDS, SharedStore
 from blobsync.spread.worker_process import Outgoing
-from blobsync.store.ends import LiveEnd
+from blobsync.store.open_locations import OpenLocation
 from blobsync.store.rest.http import Pace
 from blobsync.transfer.engines import Engine, MoveReport, MoveTask
 
@@ -109,8 +109,8 @@ _OF_THE_LINE = frozenset({FailureCode.STORAGE_UNREACHABLE, FailureCode.SERVICE_B
 class Ends(NamedTuple):
     """The two ends between which a worker may move files; a shard names them as strings."""
 
-    source: LiveEnd
-    destination: LiveEnd
+    source: OpenLocation
+    destination: OpenLocation
 
 
 class BlockEngine(Engine, Protocol):

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.failure_codes import FailureCode
+from blobsync.base.locations import LocalLocation
 from blobsync.direct.pool import not_tried
 from blobsync.plan.events import Listener, Note, UnderWay
 from blobsync.plan.transfer_plan import FileAction, FileFailure
@@ -34,7 +35,6 @@ from blobsync.spread.shard import Shard, can_be_in_shard, cut, shard_lines
 from blobsync.spread.shard_account import TRIES, OwnReading, ShardAccount, WorkersBusy, file_to_read, with_own_look
 from blobsync.spread.shard_worker import FROM_PARENT
 from blobsync.spread.shared_store import SharedStore
-from blobsync.store.ends import LocalEnd
 from blobsync.transfer.engines import Engine, MoveReport, MoveTask
 from blobsync.transfer.fresh_look import written_before
 
@@ -326,7 +326,7 @@ class SpreadEngine:
         if file is None:
             run.report.file_moved(with_own_look(moved._replace(destination=None), None))
             return
-        there = moved.destination if isinstance(part.destination, LocalEnd) else None
+        there = moved.destination if isinstance(part.destination, LocalLocation) else None
         told = moved._replace(destination=there)
         run.reading.begin(file, lambda own: run.report.file_moved(with_own_look(told, own)))
 

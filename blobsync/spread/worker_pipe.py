@@ -9,7 +9,7 @@ from typing import NamedTuple
 from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.environment import environment
 from blobsync.base.errors import CredentialError, ProcessError
-from blobsync.base.locations import BlobContainer
+from blobsync.base.locations import BlobContainer, LocalLocation
 from blobsync.base.process import ProcessRunner, RunningProcess, python_module
 from blobsync.base.redaction import redact
 from blobsync.local.state_dir import StateDir
@@ -19,7 +19,7 @@ from blobsync.spread import orders
 from blobsync.spread.file_json import LONGEST_TEXT, FormatError
 from blobsync.spread.record import Answer, Ask, Ready, ShardDone, read_answer
 from blobsync.spread.shard import Shard, shard_lines
-from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.store.rest.auth import BearerSigner, Signer
 
 _MODULE = "blobsync.spread.worker_process"
@@ -36,7 +36,7 @@ class Credentials(NamedTuple):
     source with. ``environ`` is read for proxies and CA bundles."""
 
     signer: Callable[[BlobContainer], Signer]
-    source_sas: Callable[[RemoteEnd], SasToken | None]
+    source_sas: Callable[[OpenBlob], SasToken | None]
     environ: Mapping[str, str]
 
 
@@ -64,7 +64,7 @@ class WorkerPipe:
         self._signers = {
             end.store.container: credentials.signer(end.store.container)
             for end in (part.source, part.destination)
-            if isinstance(end, RemoteEnd)
+            if isinstance(end, OpenBlob)
         }
         ends = self._orders(part.source), self._orders(part.destination)
         environ = orders.transport_environment(credentials.environ)
@@ -125,15 +125,14 @@ class WorkerPipe:
         how = f"it was killed by signal {-code}" if code < 0 else f"it ended with code {code}"
         return f"{how}: {redact(said[-1])[:LONGEST_TEXT]}" if said and code > 0 else how
 
-    def _orders(self, end: LiveEnd) -> orders.EndOrders:
-        if isinstance(end, LocalEnd):
-            return orders.LocalOrders(end.root, end.boundary)
-        container = end.store.container
-        return orders.remote_orders(container, end.name, self._signers[container])
+    def _orders(self, end: OpenLocation) -> orders.EndOrders:
+        if isinstance(end, LocalLocation):
+            return end
+        return orders.remote_orders(end.location, self._signers[end.store.container])
 
     def _hand(self, asked: Ask) -> orders.Handed:
         end = self._part.source if asked.end == "source" else self._part.destination
-        if not isinstance(end, RemoteEnd):
+        if not isinstance(end, OpenBlob):
             return orders.Handed(problem=CredentialError("a folder of this machine needs no credential"))
         try:
             if asked.what == "source_sas":

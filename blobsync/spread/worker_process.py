@@ -19,6 +19,7 @@ from typing import NoReturn
 from blobsync.base.connection_events import Connected, Disconnected
 from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.failure_codes import ExitCode
+from blobsync.base.locations import LocalLocation
 from blobsync.base.plain_json import parse_object
 from blobsync.direct.engine import DirectEngine
 from blobsync.local.resume_records import BlockJournal, RangeRecords
@@ -26,7 +27,7 @@ from blobsync.plan.events import BytesMoved, BytesReused, Event, Note, UnderWay,
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction, FileFailure, IndexKey, Part
 from blobsync.spread.file_json import FormatError
-from blobsync.spread.orders import EndOrders, Handed, LocalOrders, WorkerOrders, read_handed, read_orders, signer_of
+from blobsync.spread.orders import EndOrders, Handed, WorkerOrders, read_handed, read_orders, signer_of
 from blobsync.spread.record import (
     Answer,
     Ask,
@@ -38,8 +39,8 @@ from blobsync.spread.record import (
     ShardDone,
     answer_line,
 )
-from blobsync.spread.shard import Shard, ShardReader, end_text
-from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.spread.shard import Shard, ShardReader
+from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.store.rest.http import BlobHttp
 from blobsync.store.rest.store import RestBlobStore
 from blobsync.transfer.engines import Moved, MoveTask
@@ -173,15 +174,15 @@ class Worker:
 
     def carry(self, shard: Shard) -> None:
         """Raises ``FormatError`` for a shard between other ends than those of the orders."""
-        if (shard.source, shard.destination) != (end_text(self._source), end_text(self._destination)):
+        if (shard.source, shard.destination) != (str(self._source), str(self._destination)):
             raise FormatError("the shard names other ends than the orders of this worker")
         part: LivePart = Part(shard.path, shard.route, self._source, self._destination, IndexKey("", "", ""))
         task = MoveTask(part, shard.actions, cap_mbps=self._orders.cap_mbps)
         self._engine.move(task, self._out, self._out)
 
-    def _opened(self, end: EndOrders, which: str) -> LiveEnd:
-        if isinstance(end, LocalOrders):
-            return LocalEnd(end.root, end.boundary)
+    def _opened(self, end: EndOrders, which: str) -> OpenLocation:
+        if isinstance(end, LocalLocation):
+            return end
         asked: list[str] = []
 
         def ask_token() -> tuple[Secret, float]:
@@ -189,10 +190,11 @@ class Worker:
             handed = self._ask(asked[-1], which)
             return handed.secret or Secret(""), handed.ends
 
-        http = BlobHttp(end.container, signer_of(end, ask_token), environ=self._orders.environ, emit=self._out.emit)
-        return RemoteEnd(RestBlobStore(end.container, http), end.name)
+        container = end.location.container
+        http = BlobHttp(container, signer_of(end, ask_token), environ=self._orders.environ, emit=self._out.emit)
+        return OpenBlob(RestBlobStore(container, http), end.location.name)
 
-    def _source_sas(self, end: RemoteEnd) -> SasToken | None:
+    def _source_sas(self, end: OpenBlob) -> SasToken | None:
         secret = self._ask("source_sas", "source").secret
         return SasToken.parse(secret.reveal()) if secret else None
 

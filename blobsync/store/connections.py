@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from blobsync.base.errors import PlanFileError
 from blobsync.base.locations import BlobContainer, BlobLocation
 from blobsync.config.model import Cluster, StorageAccount
-from blobsync.store.ends import RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobStore
 
 Connect = Callable[[StorageAccount], BlobStore]
@@ -48,16 +48,16 @@ class Connections:
             self._stores[container] = self._connect(self.account(container))
         return self._stores[container]
 
-    def check(self, end: RemoteEnd, needs: str) -> tuple[str, ...]:
+    def check(self, end: OpenBlob, needs: str) -> tuple[str, ...]:
         """Check early whether the credential has the needed rights; returns warnings.
 
         ``needs`` are letters of SAS rights. Raises ``CredentialError``.
         """
         return self._check_rights(self.account(end.store.container), needs)
 
-    def end(self, url: BlobLocation) -> RemoteEnd:
+    def open(self, location: BlobLocation) -> OpenBlob:
         """A blob or folder with its store."""
-        return RemoteEnd(self.store(url.container), url.name)
+        return OpenBlob(self.store(location.container), location.name)
 
     def hurry(self) -> None:
         """Requests of all current stores fail soon; stores that are requested from now on are new."""

@@ -17,6 +17,7 @@ from blobsync.base.amounts import count_text
 from blobsync.base.errors import BlobsyncError, StorageError
 from blobsync.base.failure_codes import FailureCode, Retry
 from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.base.locations import LocalLocation
 from blobsync.base.stop_request import NEVER, StopRequest
 from blobsync.local.files import LocalFolder
 from blobsync.local.names import relative_name
@@ -47,7 +48,7 @@ from blobsync.plan.transfer_plan import (
     actions_of,
     batches_of,
 )
-from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.transfer import conflict_resolution
 from blobsync.transfer.engines import Engine, Moved, MoveTask
 from blobsync.transfer.fresh_look import read_without_md5, remote_state, states_at_destination, written_before
@@ -364,8 +365,8 @@ def _not_reported(shown: str, engine: str) -> FileFailure:
     )
 
 
-def _stray(shown: str, destination: LiveEnd) -> FileFailure:
-    if isinstance(destination, LocalEnd):
+def _stray(shown: str, destination: OpenLocation) -> FileFailure:
+    if isinstance(destination, LocalLocation):
         said = "azcopy copied this blob although it is not in the plan; the copy was discarded"
         first = "run the same command again: it may be new"
     else:
@@ -459,12 +460,12 @@ def _written_before(ledger: Ledger, action: FileAction) -> Moved | None:
 
     Only the content shows that a blob is azcopy's. Any other version may be someone else's and is kept.
     """
-    return None if isinstance(ledger.part.destination, LocalEnd) else written_before(ledger.part, action)
+    return None if isinstance(ledger.part.destination, LocalLocation) else written_before(ledger.part, action)
 
 
 def _source_now(ledger: Ledger, action: FileAction) -> FileState | None:
     source = ledger.part.source
-    if isinstance(source, LocalEnd):
+    if isinstance(source, LocalLocation):
         try:
             return LocalState.of(os.stat(source.at(action.path)))
         except OSError:
@@ -484,7 +485,7 @@ def _verify(run: _Run, ledger: Ledger) -> None:
     pending = list(ledger.pending.values())
     end = ledger.part.destination
     states = states_at_destination(end, pending, run.listener.emit, run.engines.stop)
-    if run.plan.options.compare_content and isinstance(end, RemoteEnd):
+    if run.plan.options.compare_content and isinstance(end, OpenBlob):
         # Files that the plan compared by content are verified by content.
         states = read_without_md5(end, pending, states)
     for moved in pending:
@@ -571,9 +572,9 @@ def _with_way_out(failure: FileFailure) -> FileFailure:
     return replace(failure, hint="run it again with --relay: the bytes then stream through this machine")
 
 
-def delete(end: LiveEnd, deletions: Sequence[FileAction], emit: Emit) -> dict[str, str]:
+def delete(end: OpenLocation, deletions: Sequence[FileAction], emit: Emit) -> dict[str, str]:
     """Delete, then look again; returns the reason by path for each file that remains. ``emit`` as in ``survey``."""
-    failures = _delete_files(end, deletions) if isinstance(end, LocalEnd) else _delete_blobs(end, deletions)
+    failures = _delete_files(end, deletions) if isinstance(end, LocalLocation) else _delete_blobs(end, deletions)
     # No error is not proof of success.
     still_there = states_at_destination(
         end, [Moved(action) for action in deletions if action.path not in failures], emit
@@ -581,17 +582,17 @@ def delete(end: LiveEnd, deletions: Sequence[FileAction], emit: Emit) -> dict[st
     return {**dict.fromkeys(still_there, "it is still there"), **failures}
 
 
-def _delete_blobs(end: RemoteEnd, deletions: Sequence[FileAction]) -> dict[str, str]:
+def _delete_blobs(end: OpenBlob, deletions: Sequence[FileAction]) -> dict[str, str]:
     """Delete only the versions that the plan saw: a blob that was written since is not extra."""
     paths = {end.at(action.path): action.path for action in deletions}
     seen = {end.at(each.path): each.destination.etag for each in deletions if isinstance(each.destination, RemoteState)}
     return {paths.get(name, name): reason for name, reason in end.store.delete_many(list(paths), etags=seen).items()}
 
 
-def _delete_files(end: LocalEnd, deletions: Sequence[FileAction]) -> dict[str, str]:
+def _delete_files(end: LocalLocation, deletions: Sequence[FileAction]) -> dict[str, str]:
     failures: dict[str, str] = {}
     folders: set[str] = set()
-    below = LocalFolder(end.root, end.boundary)
+    below = LocalFolder(end.path, end.boundary)
     for action in deletions:
         try:
             below.remove(relative_name(action.path), action.destination)

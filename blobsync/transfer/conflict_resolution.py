@@ -17,6 +17,7 @@ from typing import NamedTuple
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState
+from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.local.files import LocalFolder, SourceFile, hash_file
 from blobsync.local.names import relative_name
@@ -25,7 +26,7 @@ from blobsync.plan.events import SilentListener
 from blobsync.plan.pairing import equal_content
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route, Shape
-from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd, with_md5
+from blobsync.store.open_locations import OpenBlob, OpenLocation, with_md5
 from blobsync.transfer.engines import CollectedReport, Engine, Moved, MoveTask
 from blobsync.transfer.fresh_look import remote_state
 
@@ -88,7 +89,7 @@ def set_aside(part: LivePart, actions: Sequence[FileAction], engines: Iterable[C
     ``engines`` copy from blob to blob; each gets the files that the previous one could not copy.
     """
     folders = _folders(part)
-    if isinstance(folders.part.destination, LocalEnd):
+    if isinstance(folders.part.destination, LocalLocation):
         return _aside_here(folders, folders.part.destination, actions)
     return _aside_there(folders, folders.part.destination, actions, engines)
 
@@ -114,20 +115,14 @@ def _folders(part: LivePart) -> _Folders:
     # A part that is itself a folder entry and a single file: files beside it are in no entry, and not recorded.
     key = part.key._replace(path=part.key.path.rpartition("/")[0] if part.key.path else "..")
     end = part.destination
-    name = end.root.name if isinstance(end, LocalEnd) else end.name.rpartition("/")[2]
-    path, source, destination = part.path.rpartition("/")[0], _parent(part.source), _parent(end)
+    name = end.path.name if isinstance(end, LocalLocation) else end.name.rpartition("/")[2]
+    path, source, destination = part.path.rpartition("/")[0], part.source.parent, end.parent
     folder = replace(part, path=path, source=source, destination=destination, key=key, shape=Shape.FOLDER)
     return _Folders(folder, name)
 
 
-def _parent(end: LiveEnd) -> LiveEnd:
-    if isinstance(end, LocalEnd):
-        return end._replace(root=end.root.parent)
-    return end._replace(name=end.name.rpartition("/")[0])
-
-
 def _aside_there(
-    folders: _Folders, end: RemoteEnd, actions: Sequence[FileAction], engines: Iterable[Callable[[], Engine]]
+    folders: _Folders, end: OpenBlob, actions: Sequence[FileAction], engines: Iterable[Callable[[], Engine]]
 ) -> Aside:
     """Set blobs aside: reads only the version that the plan saw, and writes only to a free name."""
     waiting = {folders.path(action): action for action in actions}
@@ -152,7 +147,7 @@ def _aside_there(
     return Aside(kept, [(action, _not_kept(folders, action, failures.get(path))) for path, action in waiting.items()])
 
 
-def _copy_seen(end: RemoteEnd, moved: Moved) -> FileState | None:
+def _copy_seen(end: OpenBlob, moved: Moved) -> FileState | None:
     """The copy as the service shows it, also an earlier run's; None unless it equals the version."""
     version = moved.source or moved.action.source
     state = moved.destination
@@ -168,7 +163,7 @@ def _copy_seen(end: RemoteEnd, moved: Moved) -> FileState | None:
     return None
 
 
-def _aside_here(folders: _Folders, end: LocalEnd, actions: Sequence[FileAction]) -> Aside:
+def _aside_here(folders: _Folders, end: LocalLocation, actions: Sequence[FileAction]) -> Aside:
     """Set local files aside: copies the bytes, since a hard link would change with the original."""
     found = Aside([], [])
     for action in actions:
@@ -183,14 +178,14 @@ def _aside_here(folders: _Folders, end: LocalEnd, actions: Sequence[FileAction])
     return found
 
 
-def _copy(end: LocalEnd, path: str, name: str, expected: FileState | None) -> FileState:
+def _copy(end: LocalLocation, path: str, name: str, expected: FileState | None) -> FileState:
     source = SourceFile(end.at(path), expected)
     try:
         version = hash_file(end.at(path))
         if version is not None and _holds(end, name, version):
             source.check_unchanged()
             return version
-        part = LocalFolder(end.root, end.boundary).create(relative_name(name), source.state.size)
+        part = LocalFolder(end.path, end.boundary).create(relative_name(name), source.state.size)
         try:
             for offset in range(0, source.state.size, _COPY_BYTES):
                 part.write_at(offset, source.read_at(offset, min(_COPY_BYTES, source.state.size - offset)))
@@ -202,10 +197,10 @@ def _copy(end: LocalEnd, path: str, name: str, expected: FileState | None) -> Fi
         source.close()
 
 
-def _holds(end: LiveEnd, path: str, version: FileState) -> bool:
+def _holds(end: OpenLocation, path: str, version: FileState) -> bool:
     """Whether the file exists with the same bytes, as far as can be seen."""
     state: FileState | None = None
-    if isinstance(end, LocalEnd):
+    if isinstance(end, LocalLocation):
         state = hash_file(end.at(path))
     else:
         with suppress(BlobsyncError):

@@ -14,12 +14,13 @@ from blobsync.base.background_calls import Ahead, side_by_side
 from blobsync.base.errors import StorageError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, RemoteState
+from blobsync.base.locations import LocalLocation
 from blobsync.base.stop_request import NEVER, StopRequest
 from blobsync.local.files import hash_file, reading_threads
 from blobsync.plan.events import Emit, Looked
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction, FileFailure
-from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd, with_md5
+from blobsync.store.open_locations import OpenBlob, OpenLocation, with_md5
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer.engines import Moved
 
@@ -55,23 +56,21 @@ _AGAIN = "run the same command again: verified files are skipped"
 
 
 def states_at_destination(
-    end: LiveEnd, moved: Sequence[Moved], emit: Emit, stop: StopRequest = NEVER
+    end: OpenLocation, moved: Sequence[Moved], emit: Emit, stop: StopRequest = NEVER
 ) -> Mapping[str, FileState]:
     """The present state of each moved file's destination, by the action's path; missing files are left out.
 
     Raises ``KeyboardInterrupt`` when ``stop`` asks for that.
     """
     names = {m.action.path: m.action.target or m.action.path for m in moved}
-    if isinstance(end, LocalEnd):
+    if isinstance(end, LocalLocation):
         return _look_on_disk(end, names, emit, stop)
     if len(names) <= _HEADS_AT_MOST:
         return _look_by_head(end, names, emit, stop)
     return Ahead(_look_by_listing, end, names, emit).result(stop)
 
 
-def read_without_md5(
-    end: RemoteEnd, moved: Sequence[Moved], states: Mapping[str, FileState]
-) -> Mapping[str, FileState]:
+def read_without_md5(end: OpenBlob, moved: Sequence[Moved], states: Mapping[str, FileState]) -> Mapping[str, FileState]:
     """The same states, with MD5s computed by reading blobs that have none, if the source's MD5 is known."""
     unknown = [each for each in moved if _needs_reading(each, states.get(each.action.path))]
     names = [each.action.target or each.action.path for each in unknown]
@@ -88,7 +87,7 @@ def _needs_reading(moved: Moved, state: FileState | None) -> bool:
     return isinstance(state, RemoteState) and state.md5 is None and state.size == source.size
 
 
-def _look_on_disk(end: LocalEnd, names: dict[str, str], emit: Emit, stop: StopRequest) -> dict[str, FileState]:
+def _look_on_disk(end: LocalLocation, names: dict[str, str], emit: Emit, stop: StopRequest) -> dict[str, FileState]:
     found: dict[str, FileState] = {}
     states = side_by_side(lambda name: hash_file(end.at(name)), names.values(), reading_threads(), stop)
     for path, state in zip(names, states, strict=True):
@@ -98,7 +97,7 @@ def _look_on_disk(end: LocalEnd, names: dict[str, str], emit: Emit, stop: StopRe
     return found
 
 
-def _look_by_head(end: RemoteEnd, names: dict[str, str], emit: Emit, stop: StopRequest) -> dict[str, FileState]:
+def _look_by_head(end: OpenBlob, names: dict[str, str], emit: Emit, stop: StopRequest) -> dict[str, FileState]:
     found: dict[str, FileState] = {}
     blobs = side_by_side(lambda name: end.store.head(end.at(name)), names.values(), _HEAD_THREADS, stop)
     for path, blob in zip(names, blobs, strict=True):
@@ -108,7 +107,7 @@ def _look_by_head(end: RemoteEnd, names: dict[str, str], emit: Emit, stop: StopR
     return found
 
 
-def _look_by_listing(end: RemoteEnd, names: dict[str, str], emit: Emit) -> dict[str, FileState]:
+def _look_by_listing(end: OpenBlob, names: dict[str, str], emit: Emit) -> dict[str, FileState]:
     wanted = {end.at(name): path for path, name in names.items()}
     found: dict[str, FileState] = {}
     for count, blob in enumerate(end.store.list_blobs(_folder_of_all(wanted)), 1):
@@ -135,7 +134,7 @@ def written_before(part: LivePart, action: FileAction) -> Moved | None:
     end, source = part.destination, part.source
     name = action.target or action.path
     there: FileState | None = None
-    if isinstance(end, LocalEnd):
+    if isinstance(end, LocalLocation):
         there = hash_file(end.at(name))
     else:
         with suppress(StorageError):
@@ -143,7 +142,7 @@ def written_before(part: LivePart, action: FileAction) -> Moved | None:
             there = remote_state(blob) if blob else None
     if there is None or there.md5 is None:
         return None
-    state = hash_file(source.at(action.path)) if isinstance(source, LocalEnd) else action.source
+    state = hash_file(source.at(action.path)) if isinstance(source, LocalLocation) else action.source
     return Moved(action, source=state) if state is not None and state.md5 == there.md5 else None
 
 

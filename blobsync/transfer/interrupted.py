@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from blobsync.base.amounts import count_text
 from blobsync.base.errors import TransferCancelledError
+from blobsync.base.locations import LocalLocation
 from blobsync.local.part_files import remove_leftovers
 from blobsync.local.resume_records import RangeRecords, UnfinishedDownload
 from blobsync.plan.events import BytesMoved, BytesReused, Event
 from blobsync.plan.partial_files import goes_on, places
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction, Route, TransferPlan
-from blobsync.store.ends import LocalEnd
 from blobsync.transfer.ledger import Ledger
 
 _VERBS = {Route.UPLOAD: "sent", Route.DOWNLOAD: "fetched"}
@@ -114,7 +114,7 @@ def tidy(records: RangeRecords | None, parts: Iterable[LivePart], engine: str) -
 
 def remove_unrecorded(records: RangeRecords | None, part: LivePart, actions: Sequence[FileAction]) -> None:
     """Remove part files without a record, in the folders of these files."""
-    if isinstance(part.destination, LocalEnd):
+    if isinstance(part.destination, LocalLocation):
         kept = {of.part for of, _ in records.all()} if records else set[str]()
         for folder in {part.destination.at(action.path).parent for action in actions}:
             remove_leftovers(folder, kept)

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field, replace
 
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.local.files import hash_file
 from blobsync.local.index import PairIndex, Record
 from blobsync.plan.pairing import source_is_near
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route
-from blobsync.store.ends import LocalEnd
 from blobsync.transfer.engines import Moved
 from blobsync.transfer.fresh_look import check_arrival
 
@@ -182,7 +182,7 @@ class Ledger:
         not read the file itself."""
         if not isinstance(source, LocalState) or source.md5 is not None:
             return source
-        assert isinstance(self.part.source, LocalEnd)
+        assert isinstance(self.part.source, LocalLocation)
         hashed = hash_file(self.part.source.at(path))
         return hashed if hashed is not None and hashed.same_file(source) else source
 

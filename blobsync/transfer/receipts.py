@@ -19,7 +19,7 @@ from blobsync.base.redaction import redact_each, redact_tree
 from blobsync.local.sorted_runs import Spill, Spool
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, TransferResult
-from blobsync.store.ends import RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobInfo, BlobProperties
 from blobsync.transfer.engines import Moved
 from blobsync.transfer.ledger import Ledger
@@ -153,7 +153,7 @@ def read_receipt(folder: Path, name: str) -> dict[str, Any] | None:
     return found
 
 
-def upload_receipt(file: Path, end: RemoteEnd) -> str:
+def upload_receipt(file: Path, end: OpenBlob) -> str:
     """Upload a receipt beside the data that it describes, as ``<folder or file>.receipts/<name>``.
 
     Returns the blob's URL. Raises what the store raises.
@@ -162,7 +162,7 @@ def upload_receipt(file: Path, end: RemoteEnd) -> str:
     name = f"{end.name}.receipts/{file.name}"
     properties = BlobProperties(content_type="application/json")
     end.store.put(name, body, md5=hashlib.md5(body).digest(), properties=properties)
-    return str(end.store.container.blob(name))
+    return str(end.store.container.child(name))
 
 
 def _stamp() -> dict[str, object]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.failure_codes import FailureCode
-from blobsync.base.locations import BlobContainer
+from blobsync.base.locations import BlobContainer, LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.cli.reports import (
     files_shown,
@@ -47,9 +47,9 @@ def _plan(*kinds: tuple[Action, Reason, int]) -> TransferPlan:
         for action, reason, count in kinds
         if number < count
     ]
-    there = BlobContainer("acct", "cont", "http://127.0.0.1:1/acct").blob("data/v")
+    there = BlobContainer("acct", "cont", "http://127.0.0.1:1/acct").child("data/v")
     key = IndexKey("data/v", str(there), "")
-    part: PlanPart = Part("data/v", Route.UPLOAD, Path("/p/data/v"), there, key, actions=tuple(actions))
+    part: PlanPart = Part("data/v", Route.UPLOAD, LocalLocation(Path("/p/data/v")), there, key, actions=tuple(actions))
     return TransferPlan(Route.UPLOAD, "aml", None, ("data/v",), TransferOptions(), (part,), _ENGINE)
 
 

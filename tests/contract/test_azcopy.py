@@ -24,7 +24,7 @@ from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner
 from blobsync.config.model import StorageAccount
 from blobsync.store.connect import connect
-from blobsync.store.ends import RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobStore
 from blobsync.store.sas import mint_sas
 from blobsync.transfer.engines import CollectedReport, MoveTask
@@ -70,7 +70,7 @@ class Containers:
         self._accounts[known.container] = known
         return connect(known)
 
-    def mint(self, end: RemoteEnd, rights: str) -> SasToken:
+    def mint(self, end: OpenBlob, rights: str) -> SasToken:
         return mint_sas(self._accounts[end.store.container], rights, 3600)
 
     def sas(self, rights: str, *, hours: int = 1, signed_by: str = "one") -> SasForEnd:
@@ -279,7 +279,7 @@ def test_refused_uploads(engine: AzcopyEngine, containers: Containers, tmp_path:
         engine.mint = containers.sas("r")
     else:
         missing = containers.store("one", container=f"{containers.name}-missing")
-        task = task._replace(part=replace(task.part, destination=RemoteEnd(missing, "x")))
+        task = task._replace(part=replace(task.part, destination=OpenBlob(missing, "x")))
     assert codes(run(engine, task)) == {code}
     logs = "".join(path.read_text() for path in (engine.state_dir / "azcopy" / "logs").rglob("*.log"))
     assert "FAILED" in logs
@@ -368,7 +368,7 @@ def test_bad_weather_for_downloads(
     kinds = ("flip_down", "truncate", "truncate_lying", "reset_download")
     with fault_proxy(azurite.url, *[Fault(kind, at=(9 * number,)) for number, kind in enumerate(kinds, 1)]) as proxy:
         report = run(
-            engine, task._replace(part=replace(task.part, source=RemoteEnd(containers.store("one", proxy.url), "x")))
+            engine, task._replace(part=replace(task.part, source=OpenBlob(containers.store("one", proxy.url), "x")))
         )
         assert sum(proxy.stats().injected.values()) == len(kinds)
     failed = {action.path for action, _ in report.failed}

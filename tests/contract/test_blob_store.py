@@ -514,7 +514,7 @@ def test_copies_within_an_account_by_the_service(azurite: Azurite, name: str) ->
     with connect(source, environ={}) as origin, connect(target, environ={}) as rest:
         put(origin, name, b"hello", FULL)
         sas = mint_sas(source, "r", 600)
-        copied = rest.put_from_url("copy", str(source.container.blob(name)), sas, tier="Cool")
+        copied = rest.put_from_url("copy", str(source.container.child(name)), sas, tier="Cool")
         there = rest.head("copy")
         assert there is not None
         assert (there.size, there.md5, there.tier, there.etag) == (5, md5(b"hello"), "Cool", copied.etag)
@@ -522,14 +522,14 @@ def test_copies_within_an_account_by_the_service(azurite: Azurite, name: str) ->
         assert rest.properties("copy") == FULL and read(rest, "copy") == b"hello"
         version = origin.head(name)
         assert version is not None
-        url = str(source.container.blob(name))
+        url = str(source.container.child(name))
         rest.put_from_url("of that version", url, sas, source_etag=version.etag)
         # Azurite has one code for the conditions of both ends.
         with pytest.raises((SourceChangedError, PreconditionFailedError)):
             rest.put_from_url("of another", url, sas, source_etag=copied.etag)
         assert rest.head("of that version") is not None and rest.head("of another") is None
         with pytest.raises(PreconditionFailedError):
-            rest.put_from_url("copy", str(source.container.blob(name)), sas, condition=Precondition(absent=True))
+            rest.put_from_url("copy", str(source.container.child(name)), sas, condition=Precondition(absent=True))
 
 
 def test_copies_that_an_emulator_lacks_are_refused_as_such(azurite: Azurite) -> None:
@@ -538,7 +538,7 @@ def test_copies_that_an_emulator_lacks_are_refused_as_such(azurite: Azurite) -> 
         put(origin, "b", b"hello")
         with pytest.raises(CopySourceRefusedError, match="does not copy from a URL"):
             rest.put_block_from_url(
-                "c", block_id(0), str(source.container.blob("b")), mint_sas(source, "r", 60), start=0, length=5
+                "c", block_id(0), str(source.container.child("b")), mint_sas(source, "r", 60), start=0, length=5
             )
 
 
@@ -547,7 +547,7 @@ def test_a_copy_without_the_right_to_read_is_refused(azurite: Azurite) -> None:
     with connect(source, environ={}) as origin, connect(target, environ={}) as rest:
         put(origin, "b", b"hello")
         with pytest.raises(CopySourceRefusedError, match="is not allowed to read the source"):
-            rest.put_from_url("c", str(source.container.blob("b")), None)
+            rest.put_from_url("c", str(source.container.child("b")), None)
         assert rest.head("c") is None
 
 

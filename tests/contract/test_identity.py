@@ -108,7 +108,7 @@ def test_a_delegated_sas_of_one_blob_opens_no_other(
         put(store, "one é#")
         put(store, "other")
     token = sas_token.sign_sas(
-        box.blob("one é#"), "r", key=delegated, expires=datetime.now(timezone.utc) + timedelta(minutes=9)
+        box.child("one é#"), "r", key=delegated, expires=datetime.now(timezone.utc) + timedelta(minutes=9)
     )
     with connected(server, box, SasSigner(token)) as store:
         assert store.head("one é#") is not None

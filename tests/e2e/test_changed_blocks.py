@@ -24,7 +24,7 @@ from blobsync.direct.engine import DirectEngine
 from blobsync.local.resume_records import BlockJournal
 from blobsync.plan.blocks import block_size
 from blobsync.store.connect import connect
-from blobsync.store.ends import RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import block_id_of
 from blobsync.store.sas import mint_sas
 from tests.e2e.world import Container, Project, blobsync_command, sha256, wait_until
@@ -258,7 +258,7 @@ def test_a_sas_that_cannot_list_blocks_sends_them_again(tmp_path: Path, containe
     journal = BlockJournal(tmp_path / "blocks.sqlite")
     listener = RecordingListener()
     with connect(full, environ={}) as store, connect(narrow, environ={}) as writing:
-        blob = str(store.container.blob("data/a.bin"))
+        blob = str(store.container.child("data/a.bin"))
         journal.begin(blob, LocalState.of(os.stat(tmp_path / "up/a.bin")))
         for at in range(0, SIZE // 2, BLOCK):
             piece = BODY[at : at + BLOCK]
@@ -266,7 +266,7 @@ def test_a_sas_that_cannot_list_blocks_sends_them_again(tmp_path: Path, containe
             store.put_block("data/a.bin", block_id_of(digest), piece, md5=hashlib.md5(piece).digest())
             journal.put(blob, digest, len(piece))
         task = upload(tmp_path / "up", store, "data")
-        task = task._replace(part=replace(task.part, destination=RemoteEnd(writing, "data")))
+        task = task._replace(part=replace(task.part, destination=OpenBlob(writing, "data")))
         report = moved_by(DirectEngine(journal=journal), task, listener)
         assert report.failed == [] and report.moved[0].reused == 0
     assert len(listener.notes) == 1 and "cannot list the blocks that are there already" in listener.notes[0]

@@ -350,7 +350,7 @@ class MemoryStore:
     def _copy_source(self, url: str, etag: str) -> StoredBlob:
         for store in [self, *self._others.values()]:
             for name, blob in store.blobs.items():
-                if url == str(store.container.blob(name)):
+                if url == str(store.container.child(name)):
                     if self.heeds_source_etag and etag and etag != blob.info.etag:
                         raise SourceChangedError("the source changed", service_code="SourceConditionNotMet")
                     return blob

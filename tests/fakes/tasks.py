@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.direct.pool import RunState
 from blobsync.plan.events import BytesMoved, BytesReused, Event, FileDone, Listener, Note, UnderWay, WorkerMoved
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, IndexKey, Part, Route
-from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.store.protocol import BlobStore
 from blobsync.transfer.engines import CollectedReport, Engine, Moved, MoveTask
 
@@ -74,14 +75,16 @@ def action(path: str, source: FileState | None, destination: FileState | None) -
     return FileAction(path, Action.TRANSFER, Reason.NEW, source.size if source else 0, source, destination)
 
 
-def live_part(route: Route, source: LiveEnd, destination: LiveEnd, actions: Sequence[FileAction] = ()) -> LivePart:
+def live_part(
+    route: Route, source: OpenLocation, destination: OpenLocation, actions: Sequence[FileAction] = ()
+) -> LivePart:
     """``data/x`` between these ends."""
     return Part("data/x", route, source, destination, IndexKey("data", "blobs", "x"), actions=tuple(actions))
 
 
 def upload(root: Path, store: BlobStore, prefix: str, paths: Sequence[str] | None = None) -> MoveTask:
     """Everything below ``root``, or ``paths``, or the file ``root`` itself (``paths`` of one empty text)."""
-    source, destination = LocalEnd(root), RemoteEnd(store, prefix)
+    source, destination = LocalLocation(root), OpenBlob(store, prefix)
     if paths is None:
         paths = sorted(str(file.relative_to(root)) for file in root.rglob("*") if file.is_file())
     actions = [action(path, local_state(source.at(path)), remote_state(store, destination.at(path))) for path in paths]
@@ -90,14 +93,14 @@ def upload(root: Path, store: BlobStore, prefix: str, paths: Sequence[str] | Non
 
 def download(store: BlobStore, prefix: str, root: Path, paths: Sequence[str]) -> MoveTask:
     """Blobs to files."""
-    source, destination = RemoteEnd(store, prefix), LocalEnd(root)
+    source, destination = OpenBlob(store, prefix), LocalLocation(root)
     actions = [action(path, remote_state(store, source.at(path)), local_state(destination.at(path))) for path in paths]
     return MoveTask(live_part(Route.DOWNLOAD, source, destination), actions)
 
 
 def copy(store: BlobStore, prefix: str, other: BlobStore, target: str, paths: Sequence[str]) -> MoveTask:
     """Blobs to blobs."""
-    source, destination = RemoteEnd(store, prefix), RemoteEnd(other, target)
+    source, destination = OpenBlob(store, prefix), OpenBlob(other, target)
     actions = [
         action(path, remote_state(store, source.at(path)), remote_state(other, destination.at(path))) for path in paths
     ]

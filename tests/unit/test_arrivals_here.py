@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.base.locations import LocalLocation
 from blobsync.spread.shard_account import OwnReading, as_seen_here, file_to_read, known_source, with_own_look
-from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import Moved
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import action
@@ -20,27 +21,27 @@ from tests.fakes.tasks import action
 _PATIENCE = 60.0
 _MD5, _OTHER_MD5 = bytes(16), bytes(range(16))
 _BLOB = RemoteState(4, "0x1", _MD5)
-_THERE = RemoteEnd(MemoryStore("box"), "sets")
+_THERE = OpenBlob(MemoryStore("box"), "sets")
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> LocalEnd:
+def here(tmp_path: Path) -> LocalLocation:
     (tmp_path / "a").write_bytes(b"file")
     (tmp_path / "beside").write_bytes(b"aside")
-    return LocalEnd(tmp_path)
+    return LocalLocation(tmp_path)
 
 
-def _state(here: LocalEnd, name: str = "a") -> LocalState:
+def _state(here: LocalLocation, name: str = "a") -> LocalState:
     return LocalState.of(here.at(name).stat())
 
 
 # -- a file that a worker put here ------------------------------------------------------------------------------
 
 
-def test_a_file_counts_as_arrived_here_only_where_it_is_the_one_that_the_worker_tells_of(here: LocalEnd) -> None:
+def test_a_file_counts_as_arrived_here_only_where_it_is_the_one_that_the_worker_tells_of(here: LocalLocation) -> None:
     moved = Moved(action("a", _BLOB, None), _BLOB, _state(here))
     assert as_seen_here(here, moved) == moved
-    assert file_to_read(_THERE, here, moved) == here.root / "a"
+    assert file_to_read(_THERE, here, moved) == here.path / "a"
     for other in (replace(_state(here), inode=1), _state(here, "beside")):
         told = moved._replace(destination=other)
         assert as_seen_here(here, told) == moved._replace(destination=None)
@@ -49,13 +50,13 @@ def test_a_file_counts_as_arrived_here_only_where_it_is_the_one_that_the_worker_
     assert as_seen_here(here, moved).destination is None and file_to_read(_THERE, here, moved) is None
 
 
-def test_a_file_is_looked_at_and_read_under_the_name_that_it_was_written_to(here: LocalEnd) -> None:
+def test_a_file_is_looked_at_and_read_under_the_name_that_it_was_written_to(here: LocalLocation) -> None:
     moved = Moved(replace(action("a", _BLOB, None), target="beside"), _BLOB, _state(here, "beside"))
     assert as_seen_here(here, moved) == moved
-    assert file_to_read(_THERE, here, moved) == here.root / "beside"
+    assert file_to_read(_THERE, here, moved) == here.path / "beside"
 
 
-def test_what_no_worker_saw_here_is_not_read_here(here: LocalEnd) -> None:
+def test_what_no_worker_saw_here_is_not_read_here(here: LocalLocation) -> None:
     assert file_to_read(_THERE, here, Moved(action("a", _BLOB, None), _BLOB)) is None
     # Between two containers this machine sees nothing.
     elsewhere = Moved(action("a", _BLOB, None), _BLOB, _state(here))
@@ -63,15 +64,15 @@ def test_what_no_worker_saw_here_is_not_read_here(here: LocalEnd) -> None:
     assert file_to_read(_THERE, _THERE, Moved(action("a", _BLOB, None), _BLOB, _BLOB)) is None
 
 
-def test_the_source_of_an_upload_is_read_wherever_it_went(here: LocalEnd) -> None:
+def test_the_source_of_an_upload_is_read_wherever_it_went(here: LocalLocation) -> None:
     moved = Moved(replace(action("a", _state(here), None), target="elsewhere"), _state(here))
-    assert file_to_read(here, _THERE, moved) == here.root / "a"
+    assert file_to_read(here, _THERE, moved) == here.path / "a"
 
 
 # -- what counts of both ----------------------------------------------------------------------------------------
 
 
-def test_what_a_source_held_is_read_here_as_long_as_it_is_the_version_that_moved(here: LocalEnd) -> None:
+def test_what_a_source_held_is_read_here_as_long_as_it_is_the_version_that_moved(here: LocalLocation) -> None:
     told = replace(_state(here), md5=_MD5)
     moved = Moved(action("a", _state(here), None), told, _BLOB)
     own = replace(told, md5=_OTHER_MD5)
@@ -80,7 +81,7 @@ def test_what_a_source_held_is_read_here_as_long_as_it_is_the_version_that_moved
     assert with_own_look(moved, replace(own, inode=1)) == moved
 
 
-def test_what_arrived_here_is_what_was_read_here(here: LocalEnd) -> None:
+def test_what_arrived_here_is_what_was_read_here(here: LocalLocation) -> None:
     moved = Moved(action("a", _BLOB, None), replace(_BLOB, md5=_OTHER_MD5), replace(_state(here), md5=_OTHER_MD5))
     own = replace(_state(here), md5=_MD5)
     assert with_own_look(moved, own) == moved._replace(source=_BLOB, destination=own)
@@ -141,7 +142,7 @@ def _all_settled(reading: OwnReading) -> None:
     assert not reading.open
 
 
-def test_files_are_read_as_they_are_and_what_cannot_be_read_is_none(here: LocalEnd) -> None:
+def test_files_are_read_as_they_are_and_what_cannot_be_read_is_none(here: LocalLocation) -> None:
     reading, read = OwnReading(), dict[str, LocalState | None]()
     for name in ("a", "beside", "missing"):
         reading.begin(here.at(name), lambda state, name=name: read.__setitem__(name, state))  # type: ignore[misc]

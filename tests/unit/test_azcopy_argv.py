@@ -30,7 +30,7 @@ COMMON = (
 
 
 def blob(name: str) -> BlobLocation:
-    return CONTAINER.blob(name)
+    return CONTAINER.child(name)
 
 
 def test_upload() -> None:
@@ -124,7 +124,7 @@ def test_copy_without_the_right_to_ask_for_tiers() -> None:
 
 
 def test_an_emulators_url() -> None:
-    url = BlobContainer("acc", "data", "http://127.0.0.1:10000/acc").blob("x")
+    url = BlobContainer("acc", "data", "http://127.0.0.1:10000/acc").child("x")
     command = upload_command(BINARY, Path("/l"), url, SAS, HOW)
     assert command.argv[3] == "http://127.0.0.1:10000/acc/data/x/?sv=2024-11-04&sp=w&sig=SENTINEL"
 

@@ -16,12 +16,13 @@ import pytest
 from blobsync.azcopy.arrivals import Arrivals
 from blobsync.base.errors import LocalFileError, StorageError
 from blobsync.base.file_states import LocalState, RemoteState
+from blobsync.base.locations import LocalLocation
 from blobsync.direct.pool import Stopped
 from blobsync.local.files import LocalFolder
 from blobsync.local.names import RelativeName
 from blobsync.local.part_files import PartFile
 from blobsync.plan.transfer_plan import FileAction, Route
-from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import CollectedReport, MoveTask
 from tests.fakes.store import MemoryStore, Request
 from tests.fakes.tasks import RecordedRun, RecordingListener, action, live_part, local_state
@@ -53,8 +54,8 @@ class Case:
         self.staging, self.target = tmp_path / "staging", tmp_path / "target"
         self.staging.mkdir()
         self.store = MemoryStore()
-        source = RemoteEnd(self.store, "x")
-        task = MoveTask(live_part(Route.DOWNLOAD, source, LocalEnd(self.target)), actions)
+        source = OpenBlob(self.store, "x")
+        task = MoveTask(live_part(Route.DOWNLOAD, source, LocalLocation(self.target)), actions)
         self.run = RecordedRun(task, RecordingListener(), 0)
         names = {each.path or only: each for each in actions}
         self.arrivals = Arrivals(self.run, self.staging, folder(self.target), names, source, only=only)

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from blobsync.azcopy.carry import action_refusal, cannot_carry, needs_list_of_files, refusal, unconfined_problem
+from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.plan.transfer_plan import Action, FileAction, Route
-from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.transfer.engines import MoveTask
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import live_part
@@ -24,9 +25,9 @@ def action(path: str, size: int = 1) -> FileAction:
 
 
 def task(route: Route, *actions: FileAction, whole: bool = False, local: str = "/p/data") -> MoveTask:
-    here, there = LocalEnd(Path(local)), RemoteEnd(STORE, "x")
-    source: LiveEnd = here if route is Route.UPLOAD else there
-    destination: LiveEnd = here if route is Route.DOWNLOAD else RemoteEnd(STORE, "y")
+    here, there = LocalLocation(Path(local)), OpenBlob(STORE, "x")
+    source: OpenLocation = here if route is Route.UPLOAD else there
+    destination: OpenLocation = here if route is Route.DOWNLOAD else OpenBlob(STORE, "y")
     return MoveTask(live_part(route, source, destination), actions, whole_folder=whole)
 
 

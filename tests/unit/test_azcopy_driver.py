@@ -15,10 +15,11 @@ from blobsync.azcopy.errors import AzcopyNotFoundError
 from blobsync.base.credentials import SasToken
 from blobsync.base.errors import ProcessError
 from blobsync.base.file_states import LocalState, RemoteState
+from blobsync.base.locations import LocalLocation
 from blobsync.base.process import RunningProcess
 from blobsync.base.stop_request import StopRequest
 from blobsync.plan.transfer_plan import Route
-from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import CollectedReport, MoveTask
 from tests.fakes.azcopy_process import AzcopyRunner, ScriptedAzcopy
 from tests.fakes.store import MemoryStore, Request
@@ -44,7 +45,12 @@ ALREADY = line("Error", "Can't cancel JobID=job-1 because it has already complet
 def ended(status: str, *failed: str, store: MemoryStore | None = None, code: str = "503") -> list[str]:
     """The last two messages; ``failed`` are blob names of ``store``."""
     names = [
-        {"Src": f"/links/{name}", "Dst": str(store.container.blob(name)), "TransferStatus": "Failed", "ErrorCode": code}
+        {
+            "Src": f"/links/{name}",
+            "Dst": str(store.container.child(name)),
+            "TransferStatus": "Failed",
+            "ErrorCode": code,
+        }
         for name in failed
         if store
     ]
@@ -147,7 +153,7 @@ def test_failures_keep_their_causes_from_the_log(tmp_path: Path, store: MemorySt
     def log(argv: Sequence[str], env: Mapping[str, str]) -> None:
         Path(env["AZCOPY_LOG_LOCATION"], "job-1.log").write_text(
             "ERR: [P#0-T#0] UPLOADFAILED: /links/b c : 412 : 412 The condition was not met.. When Putting. "
-            f"X-Ms-Request-Id: \n   Dst: {store.container.blob('x/b c')}\nPUT {store.container}?sig=SENTINEL\n"
+            f"X-Ms-Request-Id: \n   Dst: {store.container.child('x/b c')}\nPUT {store.container}?sig=SENTINEL\n"
         )
 
     lines = [STARTED, *ended("CompletedWithErrors", "x/b c", store=store)]
@@ -191,9 +197,9 @@ def test_a_talkative_log_ends_the_job_when_azcopy_confirms(tmp_path: Path, store
 
 
 def download(tmp_path: Path, **bodies: bytes) -> MoveTask:
-    there = RemoteEnd(MemoryStore("one", {}), "x")
+    there = OpenBlob(MemoryStore("one", {}), "x")
     actions = [action(name, RemoteState(len(body), "e", md5(body)), None) for name, body in bodies.items()]
-    return MoveTask(live_part(Route.DOWNLOAD, there, LocalEnd(tmp_path / "target")), actions, whole_folder=True)
+    return MoveTask(live_part(Route.DOWNLOAD, there, LocalLocation(tmp_path / "target")), actions, whole_folder=True)
 
 
 def arrive(path: Path, body: bytes) -> None:
@@ -239,8 +245,8 @@ def test_the_first_file_that_finds_no_room_ends_azcopy(tmp_path: Path) -> None:
 
     runner = AzcopyRunner(ScriptedAzcopy([STARTED], answers, ends=False), write)
     task = download(tmp_path, a=b"AA", b=b"BB", c=b"CC")
-    assert isinstance(task.part.source, RemoteEnd)
-    url = task.part.source.store.container.blob("x")
+    assert isinstance(task.part.source, OpenBlob)
+    url = task.part.source.store.container.child("x")
     report = moved_by(engine(tmp_path, runner), task)
     assert runner.process.received == ["cancel"]
     assert codes(report) == dict.fromkeys("abc", "disk_full")
@@ -251,8 +257,8 @@ def test_the_first_file_that_finds_no_room_ends_azcopy(tmp_path: Path) -> None:
 
 def test_what_azcopy_has_room_for_arrives_though_others_have_none(tmp_path: Path) -> None:
     task = download(tmp_path, a=b"AA", b=b"BB")
-    assert isinstance(task.part.source, RemoteEnd)
-    url = task.part.source.store.container.blob("x")
+    assert isinstance(task.part.source, OpenBlob)
+    url = task.part.source.store.container.child("x")
 
     def write(argv: Sequence[str], env: Mapping[str, str]) -> None:
         text = "File Creation Error no space left on device"
@@ -415,7 +421,7 @@ def test_without_a_credential_nothing_starts(tmp_path: Path, store: MemoryStore)
 def test_the_rights_that_are_asked_for(tmp_path: Path, store: MemoryStore) -> None:
     asked: list[str] = []
 
-    def mint(end: RemoteEnd, rights: str) -> SasToken:
+    def mint(end: OpenBlob, rights: str) -> SasToken:
         asked.append(rights)
         return SAS
 
@@ -424,7 +430,7 @@ def test_the_rights_that_are_asked_for(tmp_path: Path, store: MemoryStore) -> No
 
     moved_by(played(), two_files(tmp_path, store))
     moved_by(played(), download(tmp_path, a=b"AA"))
-    there = RemoteEnd(store, "y")
+    there = OpenBlob(store, "y")
     task = download(tmp_path, a=b"AA")
     moved_by(
         played(),
@@ -459,7 +465,7 @@ def folder_copy(store: MemoryStore, *names: str) -> MoveTask:
     for name in names:
         store.put(f"from/{name}", b"AA", md5=md5(b"AA"))
         actions.append(action(name, RemoteState(2, "", md5(b"AA")), None))
-    part = live_part(Route.CROSS_ACCOUNT, RemoteEnd(store, "from"), RemoteEnd(store, "to"))
+    part = live_part(Route.CROSS_ACCOUNT, OpenBlob(store, "from"), OpenBlob(store, "to"))
     return MoveTask(replace(part, path="data"), actions, whole_folder=True)
 
 

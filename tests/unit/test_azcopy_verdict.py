@@ -15,7 +15,7 @@ from blobsync.base.credentials import SasToken
 from blobsync.base.errors import BlobsyncError, StorageError
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.plan.transfer_plan import Route
-from blobsync.store.ends import RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from tests.fakes.store import MemoryStore, Request
 
 ONE, TWO = b"1" * 16, b"2" * 16
@@ -30,7 +30,7 @@ def outcome(*, status: str = "", ended_early: bool = False, **more: object) -> A
 
 
 def failed_transfer(store: MemoryStore, name: str, status: int = 503, *, here: str = "/links/a") -> FailedTransfer:
-    return FailedTransfer(here, str(store.container.blob(name)), "Failed", status)
+    return FailedTransfer(here, str(store.container.child(name)), "Failed", status)
 
 
 def code(error: BlobsyncError | None) -> str | None:
@@ -52,7 +52,7 @@ class Case:
         self.store = MemoryStore("one")
         log = LogReader.new()
         log.reasons.update(reasons or {})
-        self.verdict = Verdict(route, found, log, [sas] if sas else [], RemoteEnd(self.store, folder))
+        self.verdict = Verdict(route, found, log, [sas] if sas else [], OpenBlob(self.store, folder))
 
     def key(self, name: str) -> str:
         return f"/fake/one/{name}"
@@ -71,11 +71,11 @@ def test_where_azcopy_went_through_all_files_nothing_speaks_against_one_that_it_
 @pytest.mark.parametrize("route", [Route.UPLOAD, Route.DOWNLOAD, Route.CROSS_ACCOUNT])
 def test_files_that_azcopy_names_failed(which: str, route: Route) -> None:
     store = MemoryStore("one")
-    blob = str(store.container.blob("x/b c"))
+    blob = str(store.container.child("x/b c"))
     ends = (blob, "/here/b c") if route is Route.DOWNLOAD else ("/links/b c", blob)
     found = outcome(status="CompletedWithErrors")
     getattr(found, which)["any"] = FailedTransfer(*ends, "Failed", 429)
-    verdict = Verdict(route, found, LogReader.new(), [], RemoteEnd(store, "x"))
+    verdict = Verdict(route, found, LogReader.new(), [], OpenBlob(store, "x"))
     assert code(verdict.failure("b c", WANTED)) == "service_busy"
     assert verdict.failure("b", WANTED) is None
 

@@ -21,7 +21,7 @@ from blobsync.base.errors import (
 )
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState
-from blobsync.base.locations import BlobLocation
+from blobsync.base.locations import BlobLocation, LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.relay import RelayEngine
@@ -41,7 +41,7 @@ from blobsync.plan.events import (
 from blobsync.plan.path_mapping import route_of
 from blobsync.plan.transfer_options import EngineName, TransferOptions
 from blobsync.plan.transfer_plan import Action, FileFailure, Route, TransferPlan, TransferResult
-from blobsync.store.ends import RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.carry_out import Engines, carry_out
 from blobsync.transfer.engines import CollectedReport, Engine, Moved, MoveReport, MoveTask
 from tests.fakes import liars
@@ -749,7 +749,7 @@ class Wrote:
 
     def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
         end = task.part.destination
-        assert isinstance(end, RemoteEnd)
+        assert isinstance(end, OpenBlob)
         assert isinstance(end.store, MemoryStore)
         for action in task.actions:
             end.store.add(end.at(action.path), self.body, with_md5=self.with_md5)
@@ -997,7 +997,7 @@ def test_a_plan_holds_no_store_and_can_go_through_a_file(world: World) -> None:
     plan = world.plan("u", "data/x")
     again = pickle.loads(pickle.dumps(plan))
     assert again == plan
-    assert [type(end) for end in (plan.parts[0].source, plan.parts[0].destination)] == [type(Path()), BlobLocation]
+    assert [type(end) for end in (plan.parts[0].source, plan.parts[0].destination)] == [LocalLocation, BlobLocation]
     result = carry(world, again, {"direct": DirectEngine})
     assert (result.ok, result.transferred) == (True, 3)
 
@@ -1032,7 +1032,11 @@ def test_a_plan_says_what_each_engine_would_take(world: World) -> None:
 
 
 def test_routes_by_their_ends(world: World) -> None:
-    here, there, other = world.root, account("eu").container.blob("x"), account("us").container.blob("x")
+    here, there, other = (
+        LocalLocation(world.root),
+        account("eu").container.child("x"),
+        account("us").container.child("x"),
+    )
     assert route_of(here, there) is Route.UPLOAD
     assert route_of(there, here) is Route.DOWNLOAD
     assert route_of(there, there) is Route.SAME_ACCOUNT

@@ -6,20 +6,21 @@ import hashlib
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from blobsync.base.errors import AccessDeniedError, StorageError, TransferCancelledError
 from blobsync.base.failure_codes import FailureCode
+from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.direct.relay import RelayEngine
 from blobsync.plan.events import Listener
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_options import Keep, TransferOptions
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, TransferPlan, TransferResult
-from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer import conflict_resolution
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 from tests.fakes.project_context import World, account, cluster
@@ -216,7 +217,7 @@ class Relay:
         self._hint = hint
 
     def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
-        assert isinstance(task.part.destination, RemoteEnd)
+        assert isinstance(task.part.destination, OpenBlob)
         for action in task.actions:
             if self._body is not None:
                 name = task.part.destination.at(action.target or "")
@@ -336,13 +337,14 @@ def opened(world: World, plan: TransferPlan) -> tuple[LivePart, list[FileAction]
     return part, [action for action in part.actions if action.aside]
 
 
-class Busy(LocalEnd):
+@dataclass(frozen=True)
+class Busy(LocalLocation):
     """A folder in which somebody else works: ``meanwhile`` comes with each name that is asked for."""
 
-    meanwhile: Callable[[str, Path], Path | None]
+    meanwhile: Callable[[str, Path], Path | None] = lambda name, file: None
 
     def at(self, relative: str) -> Path:
-        there = super().at(relative)
+        there = LocalLocation.at(self, relative)
         return self.meanwhile(relative, there) or there
 
 
@@ -355,10 +357,9 @@ def set_aside_here(
     """
     plan = world.plan("d", "data", options=TransferOptions(keep="both"))
     part, actions = opened(world, plan)
-    assert isinstance(part.destination, LocalEnd)
+    assert isinstance(part.destination, LocalLocation)
     aside = f"v/{actions[0].aside}"
-    end = Busy(*part.destination)
-    end.meanwhile = lambda name, file: meanwhile(name, file, aside)
+    end = Busy(part.destination.path, part.destination.boundary, lambda name, file: meanwhile(name, file, aside))
     before = open_files()
     found = conflict_resolution.set_aside(replace(part, destination=end), actions, [])
     assert open_files() <= before

@@ -15,7 +15,7 @@ from blobsync.base.file_states import RemoteState
 from blobsync.direct.copy import CopyJob
 from blobsync.direct.pool import MIB, WorkerPool
 from blobsync.direct.upload import BlockSizes
-from blobsync.store.ends import RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobProperties
 from blobsync.transfer.engines import CollectedReport
 from tests.fakes.store import MemoryStore, Request
@@ -40,9 +40,7 @@ def run(here: MemoryStore, there: MemoryStore, sizes: BlockSizes, *, threads: in
     task = copy(here, "x", there, "y", ["a"])
     listener = RecordingListener()
     state = RecordedRun(task, listener, 0)
-    jobs = [
-        CopyJob(state, each, RemoteEnd(here, "x"), RemoteEnd(there, "y"), None, sizes=sizes) for each in task.actions
-    ]
+    jobs = [CopyJob(state, each, OpenBlob(here, "x"), OpenBlob(there, "y"), None, sizes=sizes) for each in task.actions]
     WorkerPool(state, jobs, threads).work()
     return state.report, listener.bytes
 
@@ -131,7 +129,7 @@ def test_blocks_of_64_mib_begin_above_256_mib(here: MemoryStore, there: MemorySt
     blob.info = blob.info._replace(size=size)
     task = copy(here, "x", there, "y", ["a"])
     state = Paced(task, RecordingListener(), 0)
-    job = CopyJob(state, task.actions[0], RemoteEnd(here, "x"), RemoteEnd(there, "y"), None)
+    job = CopyJob(state, task.actions[0], OpenBlob(here, "x"), OpenBlob(there, "y"), None)
     assert job.open() == pieces
     for _ in range(pieces):
         job.piece()
@@ -286,7 +284,7 @@ def test_a_copy_takes_the_tier_along_that_no_listing_told(here: MemoryStore, the
     assert isinstance(action.source, RemoteState)
     unknown = replace(action, source=replace(action.source, tier=None), target="b")
     state = RecordedRun(task, RecordingListener(), 0)
-    job = CopyJob(state, unknown, RemoteEnd(here, "x"), RemoteEnd(there, "y"), None, sizes=IN_BLOCKS)
+    job = CopyJob(state, unknown, OpenBlob(here, "x"), OpenBlob(there, "y"), None, sizes=IN_BLOCKS)
     WorkerPool(state, [job], 1).work()
     assert there.blobs["y/b"].properties.tier == "Cool" and "y/a" not in there.blobs
     (moved,) = state.report.moved

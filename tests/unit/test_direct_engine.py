@@ -16,13 +16,14 @@ import pytest
 from blobsync.base.credentials import SasToken
 from blobsync.base.errors import LoginRequiredError
 from blobsync.base.failure_codes import FailureCode
+from blobsync.base.locations import LocalLocation
 from blobsync.direct.engine import FAR, FAR_FEW, NEAR, DirectEngine
 from blobsync.direct.file_blocks import BlockOrder
 from blobsync.direct.pool import MIB
 from blobsync.local.resume_records import BlockJournal
 from blobsync.plan.blocks import ONE_REQUEST, BlockRange
 from blobsync.plan.transfer_plan import Route
-from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import ANYTHING, BlobInfo, CopiedBlob, Order, Orders, Precondition
 from blobsync.transfer.engines import CollectedReport, MoveTask
 from tests.fakes.store import MemoryOrders, MemoryStore, Request
@@ -403,7 +404,7 @@ def test_nothing_to_move_moves_nothing(tmp_path: Path) -> None:
 
 def test_from_a_folder_to_a_folder_is_no_move(tmp_path: Path) -> None:
     task = upload(files(tmp_path, {"a": 1}), MemoryStore(), "p")
-    here = LocalEnd(tmp_path)
+    here = LocalLocation(tmp_path)
     nowhere = task._replace(part=live_part(Route.UPLOAD, here, here))
     with pytest.raises(ValueError, match="a move needs a blob at one end"):
         moved_by(DirectEngine(), nowhere)
@@ -423,9 +424,9 @@ def test_a_copy_reads_its_source_with_the_key_that_is_for_it(key: SasToken | Non
     here, there = MemoryStore("here"), Line(container="there")
     there._others = {"here": here}
     here.add("p/a", b"body")
-    asked: list[RemoteEnd] = []
+    asked: list[OpenBlob] = []
 
-    def key_of(end: RemoteEnd) -> SasToken | None:
+    def key_of(end: OpenBlob) -> SasToken | None:
         asked.append(end)
         return key
 

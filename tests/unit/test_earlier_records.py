@@ -16,9 +16,9 @@ from blobsync.local.index import Index, PairIndex
 from blobsync.plan.transfer_plan import FileAction, FileFailure, IndexKey
 from blobsync.spread.earlier_records import EarlierBlocks, leave_told, merge_records, recall, record_files
 from blobsync.spread.record import Answer, FileRecord, NamedBlock, Ready, answer_line
-from blobsync.spread.shard import Shard, cut, cut_file, end_text, shard_lines
+from blobsync.spread.shard import Shard, cut, cut_file, shard_lines
 from blobsync.spread.shared_store import CLAIM_SECONDS, FolderStore
-from blobsync.store.ends import RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import block_id_of
 from blobsync.transfer.engines import MoveTask
 from tests.fakes.store import MemoryStore
@@ -102,9 +102,9 @@ def test_blocks_are_those_of_the_blob_that_they_were_put_for(tmp_path: Path) -> 
     assert blocks.take(task.part, replace(action, target="aside")) == {}
     assert blocks.take(task.part, replace(action, target="big")) == {0: _ONE}
     there = task.part.destination
-    assert isinstance(there, RemoteEnd)
+    assert isinstance(there, OpenBlob)
     blocks.add(first, {0: _ONE})
-    assert blocks.take(replace(task.part, destination=RemoteEnd(there.store, "other")), action) == {}
+    assert blocks.take(replace(task.part, destination=OpenBlob(there.store, "other")), action) == {}
 
 
 def test_what_a_reader_has_read_is_not_at_the_destination(place: Place, known: Index, tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def _recorded(place: FolderStore, known: Index, task: MoveTask) -> list[str]:
 
 
 def _shard(task: MoveTask, *actions: FileAction) -> Shard:
-    return Shard(0, task.part.route, "d", end_text(task.part.source), end_text(task.part.destination), actions)
+    return Shard(0, task.part.route, "d", str(task.part.source), str(task.part.destination), actions)
 
 
 def test_a_place_without_shards_has_nothing_to_tell(place: Place, known: Index, tmp_path: Path) -> None:

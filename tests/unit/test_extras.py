@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.plan.events import Event, Looked
 from blobsync.plan.transfer_plan import Action, FileAction
-from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer import carry_out
 from tests.fakes.store import MemoryStore
 
@@ -37,7 +38,7 @@ def test_folders_that_are_empty_then_go_from_the_deepest_up_and_others_stay(tmp_
     (root / "k" / "mine").write_bytes(b"mine")
     (root / "empty").mkdir()
     looked: list[Event] = []
-    assert carry_out.delete(LocalEnd(root), deletions, looked.append) == {}
+    assert carry_out.delete(LocalLocation(root), deletions, looked.append) == {}
     assert sorted(file.relative_to(root).as_posix() for file in root.rglob("*")) == ["empty", "k", "k/mine"]
     assert root.is_dir() and _sum_of(looked) == 5
 
@@ -47,7 +48,7 @@ def test_a_file_that_changed_since_the_plan_stays_with_its_reason_and_the_others
     deletions = _here(root, "a/changed", "a/gone", "b/last")
     (root / "a" / "changed").write_bytes(b"somebody needs this now")
     looked: list[Event] = []
-    failures = carry_out.delete(LocalEnd(root), deletions, looked.append)
+    failures = carry_out.delete(LocalLocation(root), deletions, looked.append)
     assert list(failures) == ["a/changed"] and failures["a/changed"] != "it is still there"
     assert [file.name for file in root.rglob("*")] == ["a", "changed"]
     # What was not deleted need not be looked for.
@@ -64,6 +65,6 @@ def test_only_the_version_that_the_plan_saw_is_deleted_of_a_blob(tmp_path: Path)
     deletions.append(_deletion("any", None))
     store.add("sets/changed", b"somebody needs this now")
     looked: list[Event] = []
-    failures = carry_out.delete(RemoteEnd(store, "sets"), deletions, looked.append)
+    failures = carry_out.delete(OpenBlob(store, "sets"), deletions, looked.append)
     assert list(failures) == ["changed"] and failures["changed"] != "it is still there"
     assert list(store.blobs) == ["sets/changed"] and _sum_of(looked) == 2

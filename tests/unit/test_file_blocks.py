@@ -23,7 +23,7 @@ from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.files import SourceFolder
 from blobsync.plan.blocks import BlockRange, block_size
 from blobsync.plan.transfer_plan import FileAction
-from blobsync.store.ends import RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobProperties, block_id_of
 from blobsync.transfer.engines import Moved, MoveTask
 from tests.fakes.store import MemoryStore, Request
@@ -102,7 +102,7 @@ class Upload:
 
     def job(self, order: BlockOrder, kind: type[UploadBlocksJob] = UploadBlocksJob, **changes: Any) -> UploadBlocksJob:
         action = replace(self.action, **changes)
-        to = RemoteEnd(self.store, "p")
+        to = OpenBlob(self.store, "p")
         return kind(
             self.run, action, SourceFolder(self.root), to, order, lambda index, name: self.named.append((index, name))
         )
@@ -217,7 +217,7 @@ class Copy:
         return self.task.actions[0]
 
     def job(self, order: BlockOrder, **changes: Any) -> CopyBlocksJob:
-        ends = RemoteEnd(self.here, "x"), RemoteEnd(self.there, "y")
+        ends = OpenBlob(self.here, "x"), OpenBlob(self.there, "y")
         named = lambda index, name: self.named.append((index, name))  # noqa: E731 - told of each block
         return CopyBlocksJob(self.run, replace(self.action, **changes), ends, None, order, named)
 

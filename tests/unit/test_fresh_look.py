@@ -13,9 +13,10 @@ import pytest
 
 from blobsync.base.errors import StorageError
 from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.base.locations import LocalLocation
 from blobsync.local.files import hash_file, reading_threads
 from blobsync.plan.events import Event, Looked
-from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import Moved
 from blobsync.transfer.fresh_look import check_arrival, remote_state, states_at_destination, written_before
 from tests.fakes.store import MemoryStore, Request
@@ -96,7 +97,7 @@ def test_files_are_read_and_absent_ones_left_out(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub/b").write_bytes(b"")
     seen = Seen()
-    found = states_at_destination(LocalEnd(tmp_path), moved("a", "sub/b", "gone"), seen)
+    found = states_at_destination(LocalLocation(tmp_path), moved("a", "sub/b", "gone"), seen)
     assert found == {
         "a": LocalState.of(os.stat(tmp_path / "a"), hashlib.md5(b"aa").digest()),
         "sub/b": LocalState.of(os.stat(tmp_path / "sub/b"), hashlib.md5(b"").digest()),
@@ -114,7 +115,7 @@ def filled(*names: str) -> MemoryStore:
 def test_a_file_that_got_another_name_is_looked_for_there() -> None:
     store = filled("x/a", "x/a.local")
     renamed = replace(action("a", None, None), target="a.local")
-    assert states_at_destination(RemoteEnd(store, "x"), [Moved(renamed)], Seen()) == {
+    assert states_at_destination(OpenBlob(store, "x"), [Moved(renamed)], Seen()) == {
         "a": remote_state(store.blobs["x/a.local"].info)
     }
 
@@ -126,7 +127,7 @@ def test_few_blobs_are_asked_for_and_many_listed(folder: str, count: int, asked:
     at = f"{folder}/" if folder else ""
     store = filled(*(at + name for name in names[1:]), "other/000", *([] if not folder else ["000"]))
     seen = Seen()
-    found = states_at_destination(RemoteEnd(store, folder), moved(*names), seen)
+    found = states_at_destination(OpenBlob(store, folder), moved(*names), seen)
     assert found == {name: remote_state(store.blobs[at + name].info) for name in names[1:]}
     assert {each.operation: len(store.asked(each.operation)) for each in store.requests} == asked
     assert {each.name for each in store.asked("list")} <= {at}
@@ -137,7 +138,7 @@ def test_few_blobs_are_asked_for_and_many_listed(folder: str, count: int, asked:
 def test_a_long_listing_tells_how_far_it_is(count: int, told: list[int]) -> None:
     store = filled(*(f"x/{n}" for n in range(count)))
     seen = Seen()
-    assert len(states_at_destination(RemoteEnd(store, "x"), moved(*(str(n) for n in range(65))), seen)) == 65
+    assert len(states_at_destination(OpenBlob(store, "x"), moved(*(str(n) for n in range(65))), seen)) == 65
     assert seen.counts == told
 
 

@@ -25,7 +25,7 @@ from blobsync.spread.earlier_records import Merged, leave_told, merge_records
 from blobsync.spread.record import Answer, FileRecord, NamedBlock, Ready, answer_line
 from blobsync.spread.shared_store import FolderStore
 from blobsync.spread.spread_engine import SpreadEngine
-from blobsync.store.ends import RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobProperties, block_id_of
 from blobsync.transfer.engines import CollectedReport, MoveTask
 from tests.fakes.store import MemoryStore, Request
@@ -150,7 +150,7 @@ class _Killed(NamedTuple):
         data = _BIG[: 2 * _MIB]
         block = NamedBlock(0, block_id_of(hashlib.sha256(data).digest()))
         end = self.task.part.destination
-        assert isinstance(end, RemoteEnd)
+        assert isinstance(end, OpenBlob)
         end.store.put_block("sets/big", block.id, data, md5=hashlib.md5(data).digest())
         # The last piece was cut off, and another tells of what the range does not have.
         lines = answer_line(Ready()), answer_line(block), answer_line(replace(block, index=3)), '{"block": 1, "id"'

@@ -12,10 +12,11 @@ import pytest
 
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.local.index import Index, PairIndex, Record
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, IndexKey, Route
-from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.transfer.engines import Moved
 from blobsync.transfer.ledger import Ledger, retry_with
 from tests.fakes.store import MemoryStore
@@ -67,8 +68,8 @@ class Books:
     now_ns: int = NOW
 
     def __post_init__(self) -> None:
-        local, remote = LocalEnd(self.root), RemoteEnd(MemoryStore(), "x")
-        ends: dict[Route, tuple[LiveEnd, LiveEnd]] = {
+        local, remote = LocalLocation(self.root), OpenBlob(MemoryStore(), "x")
+        ends: dict[Route, tuple[OpenLocation, OpenLocation]] = {
             Route.UPLOAD: (local, remote),
             Route.DOWNLOAD: (remote, local),
             Route.SAME_ACCOUNT: (remote, remote),
@@ -429,7 +430,7 @@ def test_a_ledger_reads_the_real_clocks_by_itself(tmp_path: Path) -> None:
     state = on_disk(tmp_path)
     one = action("a", state, None)
     index = Index(tmp_path / "index")
-    part = live_part(Route.UPLOAD, LocalEnd(tmp_path), RemoteEnd(MemoryStore(), "x"), (one,))
+    part = live_part(Route.UPLOAD, LocalLocation(tmp_path), OpenBlob(MemoryStore(), "x"), (one,))
     records = index.pair("x", "y")
     ledger = Ledger(replace(part, key=IndexKey("x", "y", "")), records)
     shown = RemoteState(10, "e", hashlib.md5(b"0123456789").digest())

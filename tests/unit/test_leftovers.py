@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.file_states import RemoteState
+from blobsync.base.locations import LocalLocation
 from blobsync.local.resume_records import RangeRecords, UnfinishedDownload
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.project_context import LivePart
-from blobsync.store.ends import LocalEnd
 from blobsync.transfer.interrupted import remove_unrecorded, tidy
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import download, upload
@@ -34,7 +34,7 @@ class Place:
             (self.root / name).write_bytes(b"body")
         record = self.records.take(str(self.root / "a"), make=True)
         assert record is not None
-        blob = str(self.store.container.blob("p/a"))
+        blob = str(self.store.container.child("p/a"))
         inode = os.stat(self.root / PART).st_ino
         assert record.begin(UnfinishedDownload(str(self.root / "a"), blob, self.info.etag, 4, PART, inode))
         record.close()
@@ -76,7 +76,7 @@ def test_only_the_folders_of_the_files_that_move_are_looked_at(place: Place) -> 
 def test_uploads_leave_part_files_alone(place: Place) -> None:
     (place.root / "a").write_bytes(b"a")
     task = upload(place.root, place.store, "p", ["a"])
-    assert isinstance(task.part.source, LocalEnd)
+    assert isinstance(task.part.source, LocalLocation)
     remove_unrecorded(place.records, task.part, task.actions)
     assert place.left() == {PART, OTHER}
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from blobsync.base.errors import CredentialError
-from blobsync.base.locations import BlobContainer, BlobLocation, reaches_another
+from blobsync.base.locations import BlobContainer, BlobLocation, LocalLocation, reaches_another
+from blobsync.store.open_locations import OpenBlob, location_of
+from tests.fakes.store import MemoryStore
 
 AZURE = BlobContainer("acct", "box", "https://acct.blob.core.windows.net")
 EMULATOR = BlobContainer("devstoreaccount1", "box", "http://127.0.0.1:10000/devstoreaccount1")
@@ -26,15 +30,15 @@ def test_what_is_no_url_of_a_container_is_refused(text: str) -> None:
 
 
 def test_a_blob_is_quoted_in_its_url_and_nowhere_else() -> None:
-    blob = AZURE.blob("a b/ü#?%")
+    blob = AZURE.child("a b/ü#?%")
     assert blob.name == "a b/ü#?%" and str(blob) == f"{AZURE}/a%20b/%C3%BC%23%3F%25"
-    assert str(AZURE.blob("")) == str(AZURE)
+    assert str(AZURE.child("")) == str(AZURE)
 
 
 def test_a_child_of_a_blob_location_lies_below_it() -> None:
-    folder = AZURE.blob("data")
+    folder = AZURE.child("data")
     assert folder.child("a/b") == BlobLocation(AZURE, "data/a/b")
-    assert folder.child("") == folder and AZURE.blob("").child("a") == AZURE.blob("a")
+    assert folder.child("") == folder and AZURE.child("").child("a") == AZURE.child("a")
 
 
 def test_one_service_is_one_account_at_one_endpoint_however_it_is_written() -> None:
@@ -46,3 +50,30 @@ def test_one_service_is_one_account_at_one_endpoint_however_it_is_written() -> N
 
 def test_only_a_backslash_makes_a_name_reach_another_blob() -> None:
     assert reaches_another("a\\b") and not reaches_another("a/b")
+
+
+def test_a_child_of_a_local_folder_has_its_boundary() -> None:
+    folder = LocalLocation(Path("/p/data"), (Path("/p"),))
+    assert folder.child("a/b") == LocalLocation(Path("/p/data/a/b"), (Path("/p"),))
+    assert folder.at("a/b") == folder.child("a/b").path and folder.at("") == folder.path and folder.child("") == folder
+    assert str(folder.child("a b")) == "/p/data/a b"
+
+
+def test_the_parent_of_a_location_is_its_folder() -> None:
+    assert LocalLocation(Path("/p/data"), (Path("/p"),)).parent == LocalLocation(Path("/p"), (Path("/p"),))
+    assert AZURE.child("data/a").parent == AZURE.child("data") and AZURE.child("data").parent == AZURE.child("")
+
+
+def test_an_open_blob_lies_where_its_location_says() -> None:
+    store = MemoryStore()
+    folder = OpenBlob(store, "data")
+    assert folder.location == store.container.child("data") and str(folder) == str(folder.location)
+    assert folder.child("a").location == folder.location.child("a") and folder.at("a") == "data/a"
+    assert folder.child("") == folder and folder.child("a").parent == folder
+    assert folder.parent == OpenBlob(store, "") and folder.parent.at("x") == "x"
+
+
+def test_a_location_without_its_store_is_the_same_place() -> None:
+    local = LocalLocation(Path("/p"))
+    blob = OpenBlob(MemoryStore(), "data")
+    assert location_of(local) == local and location_of(blob) == blob.location

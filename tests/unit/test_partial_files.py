@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import AccessDeniedError, StorageError
+from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.cli.reports import plan_data, plan_lines
 from blobsync.direct.engine import DirectEngine
@@ -52,7 +53,7 @@ class Place:
 
     @property
     def blob(self) -> str:
-        return str(self.store.container.blob("p/a.bin"))
+        return str(self.store.container.child("p/a.bin"))
 
     def write(self, body: bytes) -> None:
         self.body = body
@@ -513,7 +514,12 @@ def test_a_plan_for_azcopy_counts_the_files_that_are_there_in_part() -> None:
     whole = FileAction("a", Action.TRANSFER, Reason.NEW, 100)
     begun, changed = replace(whole, path="b", on_record=40), replace(whole, path="c", delta=True)
     both: PlanPart = Part(
-        "data/x", Route.UPLOAD, Path("up"), Path("to"), IndexKey("", "", ""), actions=(whole, begun, changed)
+        "data/x",
+        Route.UPLOAD,
+        LocalLocation(Path("up")),
+        LocalLocation(Path("to")),
+        IndexKey("", "", ""),
+        actions=(whole, begun, changed),
     )
     assert totals_of([both]).spared == 140
     assert for_engine((both,), "direct") == ((both,), ())

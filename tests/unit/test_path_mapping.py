@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blobsync.base.errors import NothingMatchedError
-from blobsync.base.locations import BlobLocation
+from blobsync.base.locations import BlobLocation, Location
 from blobsync.config.mapping import resolve
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.plan.path_mapping import Leg, legs
 from blobsync.plan.planner import request_for
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import Direction, End, Route
+from blobsync.plan.transfer_plan import Direction, Route
 from tests.fakes.project_context import World, account
 
 NAMES = st.sampled_from(["a", "b", "ab"])
@@ -44,7 +44,7 @@ def place(path: str, cluster: Cluster, root: Path) -> tuple[str, str]:
     return found.remote.container.account, found.remote.name
 
 
-def at(end: End, relative: str) -> tuple[str, str]:
+def at(end: Location, relative: str) -> tuple[str, str]:
     assert isinstance(end, BlobLocation)
     return end.container.account, end.child(relative).name
 

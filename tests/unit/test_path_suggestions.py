@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import NothingMatchedError, StorageError
+from blobsync.base.locations import LocalLocation
 from blobsync.plan.path_suggestions import look_nearby
-from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from tests.fakes.store import MemoryStore
 
 
@@ -34,20 +35,20 @@ def store() -> MemoryStore:
 def test_the_nearest_name_in_the_container_is_found_below_the_folder_entry(
     store: MemoryStore, relative: str, meant: str | None
 ) -> None:
-    end = RemoteEnd(store, f"p/data/{relative}".rstrip("/"))
+    end = OpenBlob(store, f"p/data/{relative}".rstrip("/"))
     assert look_nearby(f"data/{relative}".rstrip("/"), relative, end)() == meant
 
 
 def test_the_nearest_name_on_disk_is_found_and_the_first_end_wins(tmp_path: Path, store: MemoryStore) -> None:
     (tmp_path / "data/voc19").mkdir(parents=True)
-    here, there = LocalEnd(tmp_path / "data/vco19"), RemoteEnd(store, "p/data/vco19")
+    here, there = LocalLocation(tmp_path / "data/vco19"), OpenBlob(store, "p/data/vco19")
     assert look_nearby("data/vco19", "vco19", here, there)() == "data/voc19"
-    elsewhere = LocalEnd(tmp_path / "no/vco19")
+    elsewhere = LocalLocation(tmp_path / "no/vco19")
     assert look_nearby("data/vco19", "vco19", elsewhere, there)() in ("data/voc20", "data/voc21")
 
 
 def test_another_path_at_the_source_is_not_called_by_the_name_of_the_destination(store: MemoryStore) -> None:
-    assert look_nearby("data/vco20", "vco20", RemoteEnd(store, "p/data/old"))() is None
+    assert look_nearby("data/vco20", "vco20", OpenBlob(store, "p/data/old"))() is None
 
 
 def test_a_store_that_fails_leaves_the_error_as_it_is(store: MemoryStore) -> None:
@@ -55,7 +56,7 @@ def test_a_store_that_fails_leaves_the_error_as_it_is(store: MemoryStore) -> Non
         raise StorageError("no")
 
     store.before = fail
-    error = NothingMatchedError("x", hint="h", nearby=look_nearby("data/vco", "vco", RemoteEnd(store, "p/vco")))
+    error = NothingMatchedError("x", hint="h", nearby=look_nearby("data/vco", "vco", OpenBlob(store, "p/vco")))
     error.suggest()
     assert error.hint == "h"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import UsageError
-from blobsync.base.locations import BlobContainer, BlobLocation
+from blobsync.base.locations import BlobContainer, BlobLocation, LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, EngineChoice, FileAction, IndexKey, Part, PlanPart, Route, TransferPlan
@@ -22,7 +22,9 @@ GIB = 1 << 30
 def _plan(*sizes: int, nodes: int | None = 2) -> TransferPlan:
     actions = tuple(FileAction(f"f{number}", Action.TRANSFER, Reason.NEW, size) for number, size in enumerate(sizes))
     remote = BlobLocation(BlobContainer("acct", "cont", "https://acct.blob.core.windows.net"), "me/data")
-    part: PlanPart = Part("data", Route.UPLOAD, Path("/p/data"), remote, IndexKey("data", "b", ""), actions=actions)
+    part: PlanPart = Part(
+        "data", Route.UPLOAD, LocalLocation(Path("/p/data")), remote, IndexKey("data", "b", ""), actions=actions
+    )
     options = TransferOptions(nodes=nodes)
     return TransferPlan(Route.UPLOAD, "aml", None, ("data",), options, (part,), EngineChoice("direct", "w"))
 

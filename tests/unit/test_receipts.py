@@ -23,7 +23,7 @@ from blobsync.local.sorted_runs import Spill
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, TransferPlan, TransferResult
-from blobsync.store.ends import RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer import receipts
 from blobsync.transfer.engines import Moved
@@ -294,7 +294,7 @@ def test_a_receipt_goes_beside_the_data_that_it_is_about(world: World, tmp_path:
     store = world.store("eu")
     file = tmp_path / "r.json"
     file.write_text("{}")
-    assert receipts.upload_receipt(file, RemoteEnd(store, root)) == str(store.container.blob(name))
+    assert receipts.upload_receipt(file, OpenBlob(store, root)) == str(store.container.child(name))
     (blob,) = store.blobs.values()
     assert (blob.info.name, blob.body, blob.info.md5) == (name, b"{}", hashlib.md5(b"{}").digest())
     assert blob.info.content_type == "application/json"

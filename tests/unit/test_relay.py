@@ -19,7 +19,7 @@ from blobsync.direct.pool import MIB, Stopped
 from blobsync.direct.relay import RelayEngine, RelayJob
 from blobsync.local.errors import ChangedWhileReadError
 from blobsync.plan.transfer_plan import FileAction
-from blobsync.store.ends import RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobProperties
 from blobsync.transfer.engines import Moved, MoveTask
 from tests.fakes.store import MemoryStore, Request
@@ -64,7 +64,7 @@ class Place:
     def job(self, **changes: Any) -> RelayJob:
         task = copy(self.here, "x", self.there, "y", ["a"])
         self.run = WatchedRun(task)
-        job = RelayJob(self.run, self.action(**changes), RemoteEnd(self.here, "x"), RemoteEnd(self.there, "y"))
+        job = RelayJob(self.run, self.action(**changes), OpenBlob(self.here, "x"), OpenBlob(self.there, "y"))
         self.here.requests.clear()
         self.there.requests.clear()
         return job

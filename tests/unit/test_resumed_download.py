@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blobsync.base.errors import StorageError, TransferCancelledError
+from blobsync.base.locations import LocalLocation
 from blobsync.direct.large_download import LargeDownloadJob
 from blobsync.direct.pool import RunState, WorkerPool
 from blobsync.local.files import LocalFolder
@@ -23,7 +24,7 @@ from blobsync.local.state_dir import StateDir
 from blobsync.plan.events import Listener
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import TransferResult
-from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import MoveReport, MoveTask
 from tests.fakes.project_context import DEFAULTS, World, account, cluster
 from tests.fakes.store import Request
@@ -382,8 +383,8 @@ class SmallPieces:
     def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
         run = RunState(task, report, listener, MIB)
         source, destination = task.part.source, task.part.destination
-        assert isinstance(source, RemoteEnd) and isinstance(destination, LocalEnd)
-        folder = LocalFolder(destination.root, destination.boundary)
+        assert isinstance(source, OpenBlob) and isinstance(destination, LocalLocation)
+        folder = LocalFolder(destination.path, destination.boundary)
         jobs = [
             LargeDownloadJob(run, each, source.store, source.at(each.path), folder, each.path, 1000, self._records)
             for each in task.actions

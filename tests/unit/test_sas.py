@@ -32,7 +32,7 @@ def test_what_is_handed_out_is_made_with_the_key_that_stands_beside_a_sas() -> N
     assert type(signer_for(both, environ={})) is SasSigner
     token = mint_sas(both, "rw", 3600)
     assert (token.permissions, token.field("sr")) == ("rw", "c")
-    url = sas_url(both, BARE.container.blob("a"), "r", 60)
+    url = sas_url(both, BARE.container.child("a"), "r", 60)
     assert SasToken.parse(url.partition("?")[2]).field("sr") == "b"
     assert mint_sas(replace(both, auth="sas"), "r", 60) is SAS
 
@@ -45,26 +45,26 @@ def test_a_sas_of_the_file_is_all_there_is() -> None:
 
 
 def test_a_url_for_one_blob() -> None:
-    url = sas_url(replace(BARE, account_key=KEY), BARE.container.blob("d/a é.txt"), "r", 60)
+    url = sas_url(replace(BARE, account_key=KEY), BARE.container.child("d/a é.txt"), "r", 60)
     place, _, query = url.partition("?")
     assert place == "https://acct.blob.core.windows.net/box/d/a%20%C3%A9.txt"
     assert SasToken.parse(query).field("sr") == "b"
 
 
 def test_a_url_for_a_folder_opens_that_directory_alone() -> None:
-    url = sas_url(replace(BARE, account_key=KEY), BARE.container.blob("d/e"), "rl", 60, scope="folder")
+    url = sas_url(replace(BARE, account_key=KEY), BARE.container.child("d/e"), "rl", 60, scope="folder")
     token = SasToken.parse(url.partition("?")[2])
     assert (token.field("sr"), token.field("sdd")) == ("d", "2")
 
 
 def test_a_url_for_the_container_is_made_when_it_is_asked_for() -> None:
-    url = sas_url(replace(BARE, account_key=KEY), BARE.container.blob("d"), "rl", 60, scope="container")
+    url = sas_url(replace(BARE, account_key=KEY), BARE.container.child("d"), "rl", 60, scope="container")
     assert SasToken.parse(url.partition("?")[2]).field("sr") == "c"
 
 
 def test_the_sas_of_the_file_is_not_given_away_when_it_grants_more() -> None:
     account = replace(BARE, sas_token=SAS)
-    blob = BARE.container.blob("a")
+    blob = BARE.container.child("a")
     with pytest.raises(CredentialError, match="one with fewer cannot be made"):
         sas_url(account, blob, "r", 60, scope="container")
     with pytest.raises(CredentialError, match="a narrower one cannot be made"):

@@ -54,7 +54,7 @@ def test_the_text_that_is_signed_for_a_blob_by_delegation() -> None:
         "skt": "ks",
         "ske": "ke",
     }
-    text = sas_token.sas_string_to_sign(BOX.blob("a é/b"), {**given, "sks": "b", "skv": "kv"}, delegated=True)
+    text = sas_token.sas_string_to_sign(BOX.child("a é/b"), {**given, "sks": "b", "skv": "kv"}, delegated=True)
     assert text == "r\nS\nE\n/blob/acct/box/a é/b\no\nt\nks\nke\nb\nkv\n\n\n\n\n\nV\nb\n\n\n\n\n\n\n"
 
 
@@ -131,7 +131,7 @@ def test_every_sas_is_the_sdks_own(
     delegated: bool, scope: str, name: str, rights: set[str], ends: datetime, box: BlobContainer
 ) -> None:
     name = name.strip("/") or "a" if scope == "folder" else name
-    target = box if scope == "container" else box.blob(name)
+    target = box if scope == "container" else box.child(name)
     ordered = ordered_rights("".join(rights))
     ours = sas_token.sign_sas(
         target, "".join(rights), key=DELEGATED if delegated else Secret(KEY), expires=ends, folder=scope == "folder"
@@ -143,7 +143,7 @@ def test_every_sas_is_the_sdks_own(
 
 @pytest.mark.parametrize(("name", "depth"), [("d", 1), ("d/", 1), ("/a/é #%/", 2), ("a/b/c", 3)])
 def test_a_directorys_sas_says_how_deep_it_is(name: str, depth: int) -> None:
-    ours = sas_token.sign_sas(BOX.blob(name), "rl", key=Secret(KEY), expires=NOW, folder=True)
+    ours = sas_token.sign_sas(BOX.child(name), "rl", key=Secret(KEY), expires=NOW, folder=True)
     assert (ours.field("sr"), ours.field("sdd")) == ("d", str(depth))
 
 

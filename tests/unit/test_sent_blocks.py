@@ -34,7 +34,7 @@ class Place:
         self.store = MemoryStore()
         self.journal = BlockJournal(root / "blocks.sqlite")
         self.notes: list[str] = []
-        self.blob = str(self.store.container.blob("a"))
+        self.blob = str(self.store.container.child("a"))
 
     def blocks(self, *, journal: bool = True) -> SentBlocks:
         return SentBlocks(BlockMemory(self.journal if journal else None, self.notes.append), self.store, "a")

@@ -15,7 +15,7 @@ from blobsync.plan.shapes import refuse_blob_above
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Shape
 from blobsync.project.removal import Deletion, find_blob, remove
-from blobsync.store.ends import RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from tests.fakes.project_context import World, account, cluster
 from tests.fakes.store import Request
 
@@ -118,7 +118,7 @@ def test_the_look_above_costs_nothing_where_there_is_something_already(world: Wo
     ],
 )
 def test_each_name_above_is_looked_at_once(name: str, shape: Shape, above: list[str], world: World) -> None:
-    refuse_blob_above(RemoteEnd(world.store("eu"), name), shape, "data", "")
+    refuse_blob_above(OpenBlob(world.store("eu"), name), shape, "data", "")
     assert sorted(request.name for request in world.store("eu").asked("head")) == above
 
 

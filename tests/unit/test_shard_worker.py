@@ -16,7 +16,7 @@ from blobsync.base.failure_codes import FailureCode
 from blobsync.direct.engine import DirectEngine
 from blobsync.plan.events import Listener
 from blobsync.plan.transfer_plan import FileFailure
-from blobsync.spread.shard import Shard, cut, end_text, shard_lines
+from blobsync.spread.shard import Shard, cut, shard_lines
 from blobsync.spread.shard_worker import PARENT_SECONDS, Ends, ShardWorker, ShardWorkerSettings
 from blobsync.spread.shared_store import CLAIM_SECONDS, FolderStore
 from blobsync.store.rest.http import Pace
@@ -130,7 +130,7 @@ def worker(
     pace: Pace | None = None,
 ) -> ShardWorker:
     ends = Ends(task.part.source, task.part.destination)
-    key = end_text(ends.source), end_text(ends.destination)
+    key = str(ends.source), str(ends.destination)
     settings = ShardWorkerSettings("node0.0", number, _ME, poll=poll, flush=0.01, parent=parent, claim=claim)
     told = (lambda text: None) if said is None else said.append
     return ShardWorker(place, {key: ends}, engine or Moving(), settings, nothing, told, pace=pace)

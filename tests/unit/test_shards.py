@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from blobsync.base.connection_events import NO_ANSWER, NO_CONNECTION, SERVICE_BUSY, Connected, Disconnected
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.plan.events import BytesReused, Event, Note, UnderWay
 from blobsync.plan.project_context import LivePart
@@ -33,7 +34,7 @@ from blobsync.spread.record import (
 )
 from blobsync.spread.shard import Shard, ShardReader, can_be_in_shard, cut, cut_file, shard_lines, size_of_file, weight
 from blobsync.spread.shard_account import TRIES, ShardAccount, WorkersBusy
-from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import block_id_of
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import RecordingListener, live_part
@@ -62,7 +63,7 @@ names = st.lists(
 
 
 def _part() -> LivePart:
-    here, there = LocalEnd(Path("/p/data")), RemoteEnd(MemoryStore("box"), "sets/data")
+    here, there = LocalLocation(Path("/p/data")), OpenBlob(MemoryStore("box"), "sets/data")
     return live_part(Route.UPLOAD, here, there)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from blobsync.base.errors import BlobNotFoundError, BlobsyncError, ChecksumError, SasExpiredError
 from blobsync.base.file_states import LocalState
+from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.direct.adaptive_concurrency import AdaptiveConcurrency
 from blobsync.direct.pool import FileJob, RunState, Stopped, WorkerThreads
@@ -22,7 +23,7 @@ from blobsync.local.files import SourceFolder
 from blobsync.plan.events import SilentListener
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, IndexKey, Part, Route
-from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobInfo, GetOrder, Order, Orders
 from blobsync.transfer.engines import CollectedReport, Moved, MoveTask
 from tests.fakes.store import MemoryStore
@@ -54,7 +55,7 @@ def test_more_threads_work_only_where_the_disk_is_slow(tmp_path: Path, seconds: 
         for name, body in files.items()
     )
     key = IndexKey("data", "x", "")
-    part: LivePart = Part("data", Route.UPLOAD, LocalEnd(tmp_path), RemoteEnd(store, "p"), key)
+    part: LivePart = Part("data", Route.UPLOAD, LocalLocation(tmp_path), OpenBlob(store, "p"), key)
     report = CollectedReport()
     run = RunState(MoveTask(part, actions), report, SilentListener(), 1 << 20)
     threads: set[int] = set()
@@ -204,7 +205,7 @@ class Place:
         self.events: list[str] = []
         self.listener = RecordingListener()
         part: LivePart = Part(
-            "data", Route.DOWNLOAD, RemoteEnd(MemoryStore(), "p"), LocalEnd(Path("x")), IndexKey("data", "x", "")
+            "data", Route.DOWNLOAD, OpenBlob(MemoryStore(), "p"), LocalLocation(Path("x")), IndexKey("data", "x", "")
         )
         jobs = [str(number) for number in range(1, count + 1)]
         self.run = RecordedRun(MoveTask(part, ()), self.listener, 1 << 20)

@@ -16,11 +16,11 @@ from blobsync.base.failure_codes import FailureCode
 from blobsync.base.stop_request import StopRequest
 from blobsync.direct.engine import DirectEngine
 from blobsync.plan.events import Listener
-from blobsync.spread.shard import cut, end_text, shard_lines
+from blobsync.spread.shard import cut, shard_lines
 from blobsync.spread.shard_worker import Ends, ShardWorker, ShardWorkerSettings, SharedPace
 from blobsync.spread.shared_store import FolderStore, SharedStore
 from blobsync.spread.spread_engine import SpreadEngine
-from blobsync.store.ends import RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.store.rest.http import Pace
 from blobsync.transfer.engines import CollectedReport, MoveReport, MoveTask
 from tests.fakes.store import MemoryStore, Request
@@ -43,7 +43,7 @@ def task(tmp_path: Path) -> MoveTask:
 
 def _store(task: MoveTask) -> MemoryStore:
     end = task.part.destination
-    assert isinstance(end, RemoteEnd) and isinstance(end.store, MemoryStore)
+    assert isinstance(end, OpenBlob) and isinstance(end.store, MemoryStore)
     return end.store
 
 
@@ -83,9 +83,9 @@ class Machine:
 
     def __init__(self, number: int, place: SharedStore, task: MoveTask, store: MemoryStore) -> None:
         end = task.part.destination
-        assert isinstance(end, RemoteEnd)
-        ends = Ends(task.part.source, RemoteEnd(store, end.name))
-        key = end_text(task.part.source), end_text(end)
+        assert isinstance(end, OpenBlob)
+        ends = Ends(task.part.source, OpenBlob(store, end.name))
+        key = str(task.part.source), str(end)
         holder = str(uuid.UUID(int=number))
         settings = ShardWorkerSettings(f"node{number}.0", number, holder, poll=0.01, flush=0.01, claim=_SECONDS)
         self.said: list[str] = []
@@ -202,7 +202,7 @@ class Stopped(DirectEngine):
 def test_a_worker_that_is_stopped_does_not_wait_for_a_service_that_is_down(task: MoveTask, tmp_path: Path) -> None:
     place = Down(tmp_path / "place")
     end = task.part.destination
-    key = end_text(task.part.source), end_text(end)
+    key = str(task.part.source), str(end)
     settings = ShardWorkerSettings("node1.0", 1, str(uuid.UUID(int=1)), poll=0.01, flush=0.01, claim=_SECONDS)
     worker = ShardWorker(
         place, {key: Ends(task.part.source, end)}, Stopped(place), settings, lambda: None, lambda text: None

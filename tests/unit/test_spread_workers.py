@@ -15,6 +15,7 @@ import pytest
 from blobsync.base.errors import UsageError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState, RemoteState
+from blobsync.base.locations import LocalLocation
 from blobsync.base.seals import SealKey
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.pool import was_tried
@@ -28,12 +29,12 @@ from blobsync.spread.earlier_records import merge_records
 from blobsync.spread.probe import OwnProbe, files_probe, probe_problem, remove_probe, source_probe
 from blobsync.spread.record import FileRecord, Ready, answer_line
 from blobsync.spread.sealed_store import SealedStore, parent_keys, worker_keys
-from blobsync.spread.shard import cut, end_text, shard_lines
+from blobsync.spread.shard import cut, shard_lines
 from blobsync.spread.shard_account import as_seen_here
 from blobsync.spread.shard_worker import Ends, ShardWorker, ShardWorkerSettings
 from blobsync.spread.shared_store import CLAIM_SECONDS, FolderStore, SharedStore
 from blobsync.spread.spread_engine import SpreadClock, SpreadEngine, SpreadRefusedError
-from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import RecordingListener, copy, download, moved_by, upload
@@ -87,7 +88,7 @@ def hauler(
     ends = Ends(task.part.source, task.part.destination)
     name, run = f"node{number}.0", str(uuid.UUID(int=number))
     settings = ShardWorkerSettings(name, number, run, poll=0.01, flush=0.01, claim=claim)
-    key = end_text(ends.source), end_text(ends.destination)
+    key = str(ends.source), str(ends.destination)
     return ShardWorker(place, {key: ends}, engine or DirectEngine(), settings, lambda: None, told)
 
 
@@ -131,7 +132,7 @@ def test_workers_move_all_of_it_and_what_they_say_is_still_to_be_looked_at(task:
     report = moved_by(engine, task, listener)
     assert {each.action.path for each in report.moved} == {action.path for action in task.actions}
     assert not report.failed and not [each for each in report.moved if each.destination is not None]
-    assert isinstance(task.part.destination, RemoteEnd)
+    assert isinstance(task.part.destination, OpenBlob)
     assert len(list(task.part.destination.store.list_blobs("sets/"))) == 30
     assert listener.bytes == sum(range(30))
     # Each worker is told of by its own name.
@@ -158,7 +159,7 @@ def test_a_worker_goes_on_from_the_records_of_one_that_was_lost(task: MoveTask, 
         pass
     place.write("alive", b"")
     work.join()
-    assert isinstance(task.part.destination, RemoteEnd)
+    assert isinstance(task.part.destination, OpenBlob)
     arrived = {blob.name for blob in task.part.destination.store.list_blobs("sets/")}
     assert arrived == {f"sets/{action.path}" for action in task.actions[2:]}
 
@@ -287,14 +288,14 @@ def test_what_is_told_of_another_end_or_without_a_state_is_left_as_it_is(task: M
     # A state of this disk at a container's end, and a blob's at this disk's: nothing that could be looked at.
     here = Moved(task.actions[0], destination=LocalState(0, 0, 0, 0))
     assert as_seen_here(task.part.destination, here) is here
-    assert as_seen_here(LocalEnd(tmp_path), moved) is moved
+    assert as_seen_here(LocalLocation(tmp_path), moved) is moved
 
 
 def test_a_file_is_looked_at_under_the_name_that_it_was_written_to(task: MoveTask, tmp_path: Path) -> None:
     (tmp_path / "beside").write_bytes(b"")
     state = LocalState.of((tmp_path / "beside").stat())
     moved = Moved(replace(task.actions[0], target="beside"), destination=state)
-    assert as_seen_here(LocalEnd(tmp_path), moved) is moved
+    assert as_seen_here(LocalLocation(tmp_path), moved) is moved
 
 
 def test_a_job_that_ends_early_is_started_again_and_then_given_up(task: MoveTask, place: FolderStore) -> None:
@@ -349,7 +350,7 @@ def test_a_claim_of_somebody_who_moves_nothing_is_passed_over(task: MoveTask, pl
         pass
     place.write("alive", b"")
     work.join()
-    assert isinstance(task.part.destination, RemoteEnd)
+    assert isinstance(task.part.destination, OpenBlob)
     assert len(list(task.part.destination.store.list_blobs("sets/"))) == 30
     assert any("is claimed, and nobody moves it" in text for text in told)
     # Whoever has the claim keeps it.
@@ -432,7 +433,7 @@ def _arrived(task: MoveTask, index: int, letter: bytes = b"x") -> FileRecord:
     """A file that is at the destination, as the service told its worker; of the source the worker says the same."""
     action, end = task.actions[index], task.part.destination
     body = letter * action.size
-    assert isinstance(action.source, LocalState) and isinstance(end, RemoteEnd)
+    assert isinstance(action.source, LocalState) and isinstance(end, OpenBlob)
     store = end.store
     assert isinstance(store, MemoryStore)
     there = store.add(f"sets/{action.path}", body)
@@ -476,8 +477,8 @@ def test_a_probe_of_ours_tells_whether_two_machines_see_the_same_files(tmp_path:
 
 
 def test_files_that_change_while_others_move_do_not_stop_the_nodes(task: MoveTask) -> None:
-    assert isinstance(task.part.source, LocalEnd)
-    root = task.part.source.root
+    assert isinstance(task.part.source, LocalLocation)
+    root = task.part.source.path
     given = source_probe(OwnProbe(root, "0123456789abcdef"), task.part.source, task.actions)
     for file in root.glob("f*"):
         file.write_bytes(b"changed")
@@ -488,24 +489,24 @@ def test_files_that_change_while_others_move_do_not_stop_the_nodes(task: MoveTas
 
 def test_where_there_can_be_no_file_of_ours_the_oldest_files_tell_and_one_of_them_is_enough(task: MoveTask) -> None:
     source = task.part.source
-    assert isinstance(source, LocalEnd)
-    in_the_way = OwnProbe(source.root / "f0", "0123456789abcdef")
+    assert isinstance(source, LocalLocation)
+    in_the_way = OwnProbe(source.path / "f0", "0123456789abcdef")
     states = {action.path: action.source for action in task.actions}
     for number, action in enumerate(reversed(task.actions)):
-        os.utime(source.root / action.path, ns=(0, number))
-        states[action.path] = LocalState.of(os.stat(source.root / action.path))
+        os.utime(source.path / action.path, ns=(0, number))
+        states[action.path] = LocalState.of(os.stat(source.path / action.path))
     actions = [replace(action, source=states[action.path]) for action in task.actions]
     given = source_probe(in_the_way, source, actions)
     assert given is not None
     named = [Path(each["file"]).name for each in given["files"]]
     assert named == [action.path for action in reversed(task.actions)][:16]
     for name in named[1:]:
-        (source.root / name).write_bytes(b"changed")
+        (source.path / name).write_bytes(b"changed")
     assert probe_problem(given) is None
-    (source.root / named[0]).unlink()
-    assert f"{source.root / named[0]} cannot be read here" in (probe_problem(given) or "")
-    (source.root / named[0]).write_bytes(b"x" * int(named[0].removeprefix("f")))
-    assert f"{source.root / named[0]} is another file here" in (probe_problem(given) or "")
+    (source.path / named[0]).unlink()
+    assert f"{source.path / named[0]} cannot be read here" in (probe_problem(given) or "")
+    (source.path / named[0]).write_bytes(b"x" * int(named[0].removeprefix("f")))
+    assert f"{source.path / named[0]} is another file here" in (probe_problem(given) or "")
     assert source_probe(in_the_way, source, ()) is None
     # Only what is to move, and was seen here, can tell.
     others = [replace(actions[0], action=Action.UNCHANGED), replace(actions[1], source=None)]
@@ -514,7 +515,7 @@ def test_where_there_can_be_no_file_of_ours_the_oldest_files_tell_and_one_of_the
 
 def test_of_files_of_one_age_the_first_by_name_tell(task: MoveTask) -> None:
     source = task.part.source
-    assert isinstance(source, LocalEnd)
+    assert isinstance(source, LocalLocation)
     state = LocalState(1, 1, 1, 1)
     actions = [replace(task.actions[0], path=f"{number:02}", source=state) for number in reversed(range(20))]
     # The same path twice is no reason to compare states.

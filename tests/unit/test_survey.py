@@ -15,6 +15,7 @@ import pytest
 
 from blobsync.base.errors import LocalFileError, NothingMatchedError, ShapeConflictError
 from blobsync.base.file_states import LocalState, RemoteState
+from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.local.index import Index, Record
 from blobsync.local.sorted_runs import Spill
@@ -23,7 +24,7 @@ from blobsync.plan.events import Event, Hashing, Looked
 from blobsync.plan.pairing import Pair
 from blobsync.plan.survey import Request, Survey, complete, survey
 from blobsync.plan.transfer_plan import IndexKey, Route, Shape
-from blobsync.store.ends import LiveEnd, LocalEnd, RemoteEnd
+from blobsync.store.open_locations import OpenBlob, OpenLocation
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import live_part, remote_state
 
@@ -51,8 +52,8 @@ class Place:
         self.folder = self.project / "data" / "v"
         self.folder.mkdir(parents=True)
         self.records = Index(self.project / "index.sqlite").pair("data", "blobs")
-        self.local: LiveEnd = LocalEnd(self.folder)
-        self.remote: LiveEnd = RemoteEnd(self.store, "v")
+        self.local: OpenLocation = LocalLocation(self.folder)
+        self.remote: OpenLocation = OpenBlob(self.store, "v")
 
     def write(self, name: str, body: bytes = b"here") -> LocalState:
         file = self.folder / name
@@ -64,7 +65,7 @@ class Place:
         source, destination = {
             Route.UPLOAD: (self.local, self.remote),
             Route.DOWNLOAD: (self.remote, self.local),
-            Route.CROSS_ACCOUNT: (self.remote, RemoteEnd(self.other, "w")),
+            Route.CROSS_ACCOUNT: (self.remote, OpenBlob(self.other, "w")),
         }[route]
         links = LinkPolicy("follow", os.path.realpath(self.project), "data/v")
         source, destination = changes.pop("source", source), changes.pop("destination", destination)
@@ -150,7 +151,7 @@ def test_a_copy_pairs_the_blobs_of_two_containers(place: Place) -> None:
 
 def test_a_whole_container_has_no_name_to_ask_for(place: Place) -> None:
     place.store.add("a/b", b"x")
-    found, pairs = place.look(Route.DOWNLOAD, source=RemoteEnd(place.store, ""))
+    found, pairs = place.look(Route.DOWNLOAD, source=OpenBlob(place.store, ""))
     assert list(pairs) == ["a/b"] and counts(found) == (1, 0)
     assert place.store.asked("head") == [] and place.store.asked("list")[0].name == ""
 
@@ -159,7 +160,7 @@ def test_a_whole_container_has_no_name_to_ask_for(place: Place) -> None:
 @pytest.mark.parametrize("route", [Route.UPLOAD, Route.DOWNLOAD])
 def test_a_file_is_paired_with_the_file_of_that_name(place: Place, route: Route, *, there: bool) -> None:
     file = place.folder / "one.txt"
-    place.local, place.remote = LocalEnd(file), RemoteEnd(place.store, "v/one.txt")
+    place.local, place.remote = LocalLocation(file), OpenBlob(place.store, "v/one.txt")
     if route is Route.UPLOAD or there:
         file.write_bytes(b"one")
     if route is Route.DOWNLOAD or there:
@@ -256,7 +257,7 @@ def test_a_local_source_that_is_not_there_is_told_with_where_to_look(place: Plac
 @pytest.mark.parametrize(("folder_only", "what"), [(False, "file or folder"), (True, "folder")])
 def test_a_blob_that_is_not_there_is_told_with_its_address(place: Place, what: str, *, folder_only: bool) -> None:
     error = refusal(place, Route.DOWNLOAD, NothingMatchedError, folder_only=folder_only)
-    assert error.message == f"data/v: no such {what} at the source, {place.store.container.blob('v')}"
+    assert error.message == f"data/v: no such {what} at the source, {place.store.container.child('v')}"
     assert "blobsync ls" in error.hint
 
 
@@ -269,13 +270,13 @@ def test_a_trailing_slash_means_the_folder_alone(place: Place) -> None:
     assert list(place.look(Route.DOWNLOAD, folder_only=True)[1]) == ["a"]
     refusal(place, Route.DOWNLOAD, ShapeConflictError)
     place.write("file")
-    refusal(place, Route.UPLOAD, NothingMatchedError, folder_only=True, source=LocalEnd(place.folder / "file"))
+    refusal(place, Route.UPLOAD, NothingMatchedError, folder_only=True, source=LocalLocation(place.folder / "file"))
 
 
 def test_a_blob_that_is_a_folder_too_is_refused_at_the_source(place: Place) -> None:
     place.store.add("v", b"x")
     place.store.add("v/a", b"x")
-    where = place.store.container.blob("v")
+    where = place.store.container.child("v")
     error = refusal(place, Route.DOWNLOAD, ShapeConflictError)
     assert error.message == f"data/v is both a blob and a folder at the source: {where} and {where}/..."
     assert "blobsync rm --blob data/v" in error.hint
@@ -286,7 +287,7 @@ def test_a_folder_does_not_go_over_a_file_nor_a_file_over_a_folder(place: Place)
     place.store.add("v", b"x")
     error = refusal(place, Route.UPLOAD, ShapeConflictError)
     assert error.message == (
-        f"data/v is a folder at the source, but a file at the destination, {place.store.container.blob('v')}"
+        f"data/v is a folder at the source, but a file at the destination, {place.store.container.child('v')}"
     )
     assert "move one of the two out of the way" in error.hint and "blobsync rm --blob data/v" in error.hint
     error = refusal(place, Route.DOWNLOAD, ShapeConflictError)
@@ -298,8 +299,8 @@ def test_what_cannot_be_looked_at_is_no_missing_file(place: Place) -> None:
     loop.symlink_to(loop)
     place.store.add("v/a", b"x")
     for route, changes in (
-        (Route.UPLOAD, {"source": LocalEnd(loop)}),
-        (Route.DOWNLOAD, {"destination": LocalEnd(loop)}),
+        (Route.UPLOAD, {"source": LocalLocation(loop)}),
+        (Route.DOWNLOAD, {"destination": LocalLocation(loop)}),
     ):
         error = refusal(place, route, LocalFileError, **changes)
         assert error.message.startswith(f"data/v: cannot read {loop}: ") and "permissions" in error.hint
@@ -308,13 +309,13 @@ def test_what_cannot_be_looked_at_is_no_missing_file(place: Place) -> None:
 def test_a_name_below_a_file_is_not_there(place: Place) -> None:
     place.write("file")
     place.store.add("v/a", b"x")
-    _, pairs = place.look(Route.DOWNLOAD, destination=LocalEnd(place.folder / "file" / "below"))
+    _, pairs = place.look(Route.DOWNLOAD, destination=LocalLocation(place.folder / "file" / "below"))
     assert ends(pairs) == {"a": (True, False)}
 
 
 def test_a_pipe_is_neither_a_file_nor_a_folder(place: Place) -> None:
     os.mkfifo(place.folder / "pipe")
-    error = refusal(place, Route.UPLOAD, LocalFileError, source=LocalEnd(place.folder / "pipe"))
+    error = refusal(place, Route.UPLOAD, LocalFileError, source=LocalLocation(place.folder / "pipe"))
     assert error.message == f"data/v: {place.folder / 'pipe'} is neither a file nor a folder"
 
 
@@ -531,7 +532,7 @@ def test_records_lie_below_the_path_of_the_part(place: Place) -> None:
     assert place.look(Route.UPLOAD, record_path="")[1]["a"].record is None
     place.records.put({"a": Record(place.write("a"), RemoteState(1, "e", None))})
     assert place.look(Route.UPLOAD, record_path="")[1]["a"].record is not None
-    ends_of_file = {"source": LocalEnd(place.folder / "a"), "destination": RemoteEnd(place.store, "v/a")}
+    ends_of_file = {"source": LocalLocation(place.folder / "a"), "destination": OpenBlob(place.store, "v/a")}
     assert place.look(Route.UPLOAD, record_path="v/a", **ends_of_file)[1][""].record is not None
 
 

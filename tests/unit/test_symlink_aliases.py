@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from blobsync.base.errors import LocalFileError, MirrorRefusedError
 from blobsync.base.file_states import LocalState, RemoteState
+from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.config.trusted_links import OutsideLink
 from blobsync.local.tree import way_to
@@ -33,7 +34,8 @@ def move(path: str, md5: bytes | None = b"1") -> FileAction:
 
 
 def plan_part(path: str, local: Path, *actions: FileAction) -> PlanPart:
-    return Part(path, Route.DOWNLOAD, local, local, IndexKey("", "", ""), actions=actions)
+    end = LocalLocation(local)
+    return Part(path, Route.DOWNLOAD, end, end, IndexKey("", "", ""), actions=actions)
 
 
 def decided(*actions: FileAction, names: Names = NAMES, writing: Action = Action.TRANSFER) -> dict[str, str]:

@@ -20,7 +20,7 @@ from blobsync.local.index import Index, PairIndex
 from blobsync.plan.transfer_plan import IndexKey
 from blobsync.spread.earlier_records import merge_records, recall, record_files
 from blobsync.spread.record import Answer, FileRecord, Ready, answer_line
-from blobsync.spread.shard import cut, cut_file, end_text, shard_lines
+from blobsync.spread.shard import cut, cut_file, shard_lines
 from blobsync.spread.shard_worker import Ends, ShardWorker, ShardWorkerSettings
 from blobsync.spread.shared_store import CLAIM_SECONDS, FolderStore
 from blobsync.transfer.engines import MoveTask
@@ -62,7 +62,7 @@ def _begun(place: FolderStore, *records: FileRecord) -> None:
 def _hauler(place: FolderStore, task: MoveTask, interrupt: object = None) -> ShardWorker:
     ends = Ends(task.part.source, task.part.destination)
     settings = ShardWorkerSettings("node1.0", 0, _WORKER, poll=0.01, flush=0.01)
-    key = end_text(ends.source), end_text(ends.destination)
+    key = str(ends.source), str(ends.destination)
     stop = interrupt if callable(interrupt) else lambda: None
     return ShardWorker(place, {key: ends}, DirectEngine(), settings, stop, lambda text: None)
 

@@ -26,7 +26,7 @@ from blobsync.plan.saved_plan import load, save
 from blobsync.plan.shapes import both_hint
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, FileFailure, TransferResult
-from blobsync.store.ends import RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobProperties
 from blobsync.transfer.engines import MoveReport, MoveTask
 from tests.fakes.project_context import World, account, cluster
@@ -367,7 +367,7 @@ class GivesUp:
 
     def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
         end = task.part.destination
-        assert isinstance(end, RemoteEnd)
+        assert isinstance(end, OpenBlob)
         for action in task.actions:
             if self._meanwhile is not None:
                 md5 = hashlib.md5(self._meanwhile).digest()

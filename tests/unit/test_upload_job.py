@@ -146,7 +146,7 @@ def test_a_small_file_goes_in_one_request(place: Place, way: str, size: int) -> 
     told_right(place, moved, body)
     assert place.asked("put", "put_block", "put_block_list", "block_list") == [size]
     assert (moved.reused, place.listener.bytes, place.listener.reused) == (0, size, 0)
-    assert place.journal.staged(str(place.store.container.blob(NAME))) == {}
+    assert place.journal.staged(str(place.store.container.child(NAME))) == {}
 
 
 def test_a_larger_file_goes_in_blocks_named_by_their_content(place: Place) -> None:
@@ -159,7 +159,7 @@ def test_a_larger_file_goes_in_blocks_named_by_their_content(place: Place) -> No
     assert names == [block_id_of(hashlib.sha256(piece).digest()) for piece in PIECES]
     assert (moved.reused, place.listener.bytes, place.listener.reused) == (0, SIZE, 0)
     found = remote_state(place.store, NAME)
-    blob = str(place.store.container.blob(NAME))
+    blob = str(place.store.container.child(NAME))
     assert found is not None and place.journal.committed([blob]) == {blob: found.etag}
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import NothingMatchedError
+from blobsync.base.locations import LocalLocation
 from blobsync.config.mapping import resolve
 from blobsync.local.tree import LinkPolicy
 from blobsync.plan.survey import Request
@@ -35,7 +36,7 @@ def look(world: World, *, deep: bool = False) -> VerifyReport:
     context = world.context()
     there = world.here.folders[0].remote
     key = IndexKey("data", str(there), "v")
-    part: PlanPart = Part("data/v", Route.UPLOAD, world.root / "data" / "v", there.child("v"), key)
+    part: PlanPart = Part("data/v", Route.UPLOAD, LocalLocation(world.root / "data" / "v"), there.child("v"), key)
     links = LinkPolicy("follow", str(world.root), "data/v")
     request = Request(context.opened(part), links, context.records(key))
     return verify([request], lambda _: None, deep=deep)

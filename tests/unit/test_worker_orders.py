@@ -10,7 +10,7 @@ import pytest
 
 from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import LoginRequiredError, SasExpiredError
-from blobsync.base.locations import BlobContainer
+from blobsync.base.locations import BlobContainer, LocalLocation
 from blobsync.base.plain_json import parse_object
 from blobsync.base.reasons import Reason
 from blobsync.local.state_dir import StateDir
@@ -18,7 +18,6 @@ from blobsync.plan.transfer_plan import Action, FileAction, Route
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.orders import (
     Handed,
-    LocalOrders,
     RemoteOrders,
     WorkerOrders,
     handed_line,
@@ -47,7 +46,7 @@ _SIGNERS: tuple[Signer, ...] = (SharedKeySigner("acct", _KEY), SasSigner(_SAS), 
 
 
 def _orders(root: Path, signer: Signer) -> WorkerOrders:
-    ends = LocalOrders(root, (root.parent,)), remote_orders(_BOX, "sets/data", signer)
+    ends = LocalLocation(root, (root.parent,)), remote_orders(_BOX.child("sets/data"), signer)
     return WorkerOrders(*ends, 2, 40.0, {"HTTPS_PROXY": "http://me:password@proxy:1"}, StateDir(root / "state"))
 
 
@@ -56,7 +55,7 @@ def test_orders_are_the_same_after_their_line_and_sign_the_same_way(signer: Sign
     orders = _orders(tmp_path, signer)
     read = read_orders(orders_line(orders))
     assert read == orders
-    assert type(signer_of(remote_orders(_BOX, "", signer), _no_token)) is type(signer)
+    assert type(signer_of(remote_orders(_BOX.child(""), signer), _no_token)) is type(signer)
     for secret in (_KEY.reveal(), "c2VudGluZWw", "password"):
         assert secret not in repr(read)
 
@@ -77,14 +76,15 @@ def test_orders_of_another_version_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("credential", ["key", "sas"])
 def test_orders_that_need_a_secret_and_have_none_are_refused(credential: str) -> None:
     with pytest.raises(ValueError, match="orders without a secret"):
-        signer_of(RemoteOrders(_BOX, "sets", credential), _no_token)
+        signer_of(RemoteOrders(_BOX.child("sets"), credential), _no_token)
 
 
 def test_nobody_changes_what_was_ordered(tmp_path: Path) -> None:
     orders = read_orders(orders_line(_orders(tmp_path, _SIGNERS[0])))
     handed = read_handed(parse_object(handed_line(Handed(Secret("token-1")))))
     assert handed.ends == 0, "nobody knows when"
-    for value, name in ((orders, "environ"), (orders.source, "root"), (orders.destination, "name"), (handed, "ends")):
+    source, destination = orders.source, orders.destination
+    for value, name in ((orders, "environ"), (source, "path"), (destination, "location"), (handed, "ends")):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(value, name, None)
         assert not hasattr(value, "__dict__")

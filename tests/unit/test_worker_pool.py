@@ -22,10 +22,11 @@ from blobsync.base.errors import (
     StorageUnreachableError,
 )
 from blobsync.base.failure_codes import FailureCode
+from blobsync.base.locations import LocalLocation
 from blobsync.direct.pool import ATTEMPTS, MIB, ByteBudget, FileJob, RunState, Stopped, TokenBucket, WorkerPool
 from blobsync.plan.events import BytesReused, Event
 from blobsync.plan.transfer_plan import Route
-from blobsync.store.ends import LocalEnd, RemoteEnd
+from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import Moved, MoveTask
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import RecordedRun, RecordingListener, action, ctrl_c_after, live_part
@@ -93,7 +94,7 @@ class ScriptedJob(FileJob):
 
 def run_state(*paths: str, listener: RecordingListener | None = None) -> RecordedRun:
     actions = [action(path, None, None) for path in paths]
-    task = MoveTask(live_part(Route.UPLOAD, LocalEnd(Path("x")), RemoteEnd(MemoryStore(), "x")), actions)
+    task = MoveTask(live_part(Route.UPLOAD, LocalLocation(Path("x")), OpenBlob(MemoryStore(), "x")), actions)
     return RecordedRun(task, listener or RecordingListener(), 100)
 
 
@@ -285,7 +286,7 @@ def test_buffers_stay_within_the_budget_and_a_larger_one_goes_alone() -> None:
 
 def test_a_body_on_its_way_is_counted_once_whatever_its_tries_sent() -> None:
     counts: list[int] = []
-    part = live_part(Route.UPLOAD, LocalEnd(Path("/nowhere")), RemoteEnd(MemoryStore(), ""))
+    part = live_part(Route.UPLOAD, LocalLocation(Path("/nowhere")), OpenBlob(MemoryStore(), ""))
     run = RecordedRun(MoveTask(part, ()), RecordingListener(counts.append), 1 << 20)
     job = ScriptedJob(run, "a", Script())
     with job.sending(100) as sent:
