@@ -1,4 +1,4 @@
-"""The state that all pages share while the server runs: the project, who is logged in, what is under way."""
+"""The state that all pages share while the server runs: the project, the logins, the transfers under way."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from starlette.requests import Request
 
 from blobsync.web.login import Logins, Visit
 from blobsync.web.source import Source
-from blobsync.web.status_cache import Boards
+from blobsync.web.status_cache import StatusCaches
 from blobsync.web.transfer_tasks import Works
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
-    """One per server. ``is_stopping`` tells streams that the server is about to stop. ``told_of_jobs`` are the warnings
-    with which jobs were submitted here, by the jobs' ids."""
+class AppState:
+    """One per server. ``is_stopping``: the server is about to stop. ``submit_warnings``: the warnings with which jobs
+    were submitted here, by the jobs' ids."""
 
     source: Source
     logins: Logins
-    boards: Boards
+    caches: StatusCaches
     works: Works
     is_stopping: Callable[[], bool]
-    told_of_jobs: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    submit_warnings: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def close(self) -> None:
-        """Stop what is under way, and end all logins."""
+        """Stop all transfers and end all logins."""
         self.logins.close()
         self.works.close()
 
 
-def desk_of(request: Request) -> Desk:
+def app_state_of(request: Request) -> AppState:
     """The state of the server that got this request."""
-    desk = request.app.state.desk
-    assert isinstance(desk, Desk)
-    return desk
+    state = request.app.state.shared
+    assert isinstance(state, AppState)
+    return state
 
 
 def visit_of(request: Request) -> Visit:
-    """The login of the request; behind the gate there is always one."""
+    """The login of the request; the gate ensures that there is one."""
     visit = request.state.visit
     assert isinstance(visit, Visit)
     return visit

@@ -15,7 +15,7 @@ from starlette.staticfiles import StaticFiles
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.failure_codes import ExitCode
 from blobsync.base.redaction import redact
-from blobsync.web.app_state import Desk, desk_of, form_of, visit_of
+from blobsync.web.app_state import AppState, app_state_of, form_of, visit_of
 from blobsync.web.events import live_parts
 from blobsync.web.gate import Gate, cookie_name
 from blobsync.web.pages import all_routes
@@ -24,7 +24,7 @@ from blobsync.web.render import FOLDER, page
 _log = logging.getLogger(__name__)
 
 
-def web_application(desk: Desk) -> Gate:
+def web_application(app_state: AppState) -> Gate:
     """Everything that ``blobsync web`` serves."""
     own = [
         Route("/login", _show_login, methods=["GET"]),
@@ -38,37 +38,37 @@ def web_application(desk: Desk) -> Gate:
         routes=[*own, *all_routes()],
         exception_handlers={BlobsyncError: _refused_by_us, HTTPException: _no_such_page, Exception: _our_fault},
     )
-    app.state.desk = desk
-    return Gate(app, desk.logins)
+    app.state.shared = app_state
+    return Gate(app, app_state.logins)
 
 
 def _show_login(request: Request) -> Response:
-    # Every user of this machine can request it, so it does not say where the project is.
-    return page(request, "login.html", login_file=desk_of(request).logins.file.name, wrong=False)
+    # Every user of this machine can request this page, so it does not name the project.
+    return page(request, "login.html", login_file=app_state_of(request).logins.file.name, wrong=False)
 
 
 def _log_in(request: Request) -> Response:
-    desk = desk_of(request)
-    visit = desk.logins.exchange(form_of(request).get("login_token", "").strip())
+    app_state = app_state_of(request)
+    visit = app_state.logins.exchange(form_of(request).get("login_token", "").strip())
     if visit is None:
-        return page(request, "login.html", code=403, login_file=desk.logins.file.name, wrong=True)
+        return page(request, "login.html", code=403, login_file=app_state.logins.file.name, wrong=True)
     answer = RedirectResponse("/", 303)
     answer.set_cookie(cookie_name(request.headers["host"]), visit.cookie, httponly=True, samesite="strict")
     return answer
 
 
 def _log_out(request: Request) -> Response:
-    desk_of(request).logins.forget(visit_of(request))
+    app_state_of(request).logins.forget(visit_of(request))
     return RedirectResponse("/login", 303)
 
 
 def _alive(request: Request) -> Response:
-    """Whether the server runs, for pages that have nothing else to follow."""
+    """A stream that shows that the server runs, for pages without live parts."""
     return live_parts(request, dict)
 
 
 def _known(request: Request) -> Response:
-    """Whether a page that lost its stream is still logged in."""
+    """Whether the request is logged in, for a page that lost its stream."""
     return Response(status_code=200)
 
 

@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
-from blobsync.web.app_state import desk_of
+from blobsync.web.app_state import app_state_of
 
 # Seconds between two checks, and after which a line is sent although nothing changed.
 _EVERY = 0.4
@@ -30,7 +30,7 @@ def live_parts(request: Request, look: Callable[[], Mapping[str, str]], every: f
     async def stream() -> AsyncIterator[str]:
         sent: dict[str, str] = {}
         silent = _AT_LEAST
-        stopping = desk_of(request).is_stopping
+        stopping = app_state_of(request).is_stopping
         while not stopping():
             parts = await run_in_threadpool(look)
             new = {name: text for name, text in parts.items() if sent.get(name) != text}

@@ -12,29 +12,29 @@ from blobsync.plan.progress import Progress, RatePoint
 from blobsync.project.logbook import LogBook
 from blobsync.project.running import RunningTransfer
 
-# Seconds without an update after which the page says so.
+# Seconds without an update until the page says so.
 _SILENT = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class OtherTransfer:
-    """A transfer in the form in which the templates show a :class:`WorkItem`. ``told`` is None until its process has
-    reported something, which takes half a second."""
+    """A transfer with the attributes of a :class:`WorkItem` that the templates use. ``running`` is None until its
+    process has reported something, which takes half a second."""
 
     entry: TransferEntry
-    told: RunningTransfer | None
+    running: RunningTransfer | None
 
     is_active = True
 
     @property
     def state(self) -> str:
         """``planning`` or ``moving``."""
-        return "planning" if self.told is not None and self.told.planning else "moving"
+        return "planning" if self.running is not None and self.running.planning else "moving"
 
     @property
     def points(self) -> tuple[RatePoint, ...]:
-        """The points of the curve of its rate."""
-        return () if self.told is None else self.told.points
+        """The points of its rate curve."""
+        return () if self.running is None else self.running.points
 
     @property
     def id(self) -> str:
@@ -49,7 +49,7 @@ class OtherTransfer:
     @property
     def progress(self) -> Progress | None:
         """Its progress."""
-        return None if self.told is None else self.told.progress
+        return None if self.running is None else self.running.progress
 
     @property
     def moving(self) -> Progress | None:
@@ -64,12 +64,16 @@ class OtherTransfer:
     @property
     def silence(self) -> str:
         """How long it has not reported anything, if that is long; else empty."""
-        return "" if self.told is None or self.told.silent < _SILENT else duration_text(self.told.silent)
+        return "" if self.running is None or self.running.silent < _SILENT else duration_text(self.running.silent)
 
     @property
     def can_stop(self) -> bool:
-        """Whether somebody here may ask it to stop; an older blobsync does not look for that, which is said then."""
-        return self.told is not None and self.told.stoppable and (self.told.is_here or self.told.looks_for_stop)
+        """Whether it can be stopped from here; older versions of blobsync on other machines cannot."""
+        return (
+            self.running is not None
+            and self.running.stoppable
+            and (self.running.is_here or self.running.looks_for_stop)
+        )
 
 
 def other_transfers(book: LogBook, shown: Iterable[str], own: Iterable[int | None]) -> list[OtherTransfer]:

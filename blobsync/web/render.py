@@ -20,7 +20,7 @@ from starlette.responses import HTMLResponse
 
 from blobsync.base.amounts import count_text, duration_text, size_text, took_text
 from blobsync.base.redaction import redact_answer
-from blobsync.web.app_state import desk_of
+from blobsync.web.app_state import app_state_of
 from blobsync.web.gate import TOKEN_FIELD
 from blobsync.web.login import Visit
 from blobsync.web.source import Source
@@ -140,7 +140,7 @@ def through_of(source: Source, own: Source) -> dict[str, str]:
 def page(request: Request, template: str, *, code: int = 200, reveals: bool = False, **values: Any) -> HTMLResponse:
     """Render a whole page. ``reveals`` as with :func:`fragment`."""
     visit = getattr(request.state, "visit", None)
-    own = desk_of(request).source
+    own = app_state_of(request).source
     # Set by pages that may be about another cluster.
     source: Source = getattr(request.state, "source", own)
     text = fragment(

@@ -13,11 +13,11 @@ from pathlib import Path
 import uvicorn
 
 from blobsync.base.errors import UsageError
-from blobsync.web.app_state import Desk
+from blobsync.web.app_state import AppState
 from blobsync.web.application import web_application
 from blobsync.web.login import LoginFile, Logins
 from blobsync.web.source import Source
-from blobsync.web.status_cache import Boards
+from blobsync.web.status_cache import StatusCaches
 from blobsync.web.transfer_tasks import Works
 
 USUAL_PORT = 8737
@@ -113,9 +113,9 @@ def serve_pages(
     name = f"login-{port if listening.path is None else os.getpid()}.html"
     logins = Logins(LoginFile(folder / name, f"http://{_LOOPBACK}:{port}"))
     servers: list[uvicorn.Server] = []
-    desk = _desk(source, logins, lambda: servers[0].should_exit)
+    app_state = _app_state(source, logins, lambda: servers[0].should_exit)
     config = uvicorn.Config(
-        web_application(desk),
+        web_application(app_state),
         log_config=None,
         access_log=False,
         lifespan="off",
@@ -130,16 +130,16 @@ def serve_pages(
     except KeyboardInterrupt:
         pass
     finally:
-        desk.close()
+        app_state.close()
         place.close()
         if listening.path is not None:
             listening.path.unlink(missing_ok=True)
     yield "stopped"
 
 
-def _desk(source: Source, logins: Logins, is_stopping: Callable[[], bool]) -> Desk:
-    boards = Boards()
-    return Desk(source, logins, boards, Works(source, on_end=boards.outdate), is_stopping)
+def _app_state(source: Source, logins: Logins, is_stopping: Callable[[], bool]) -> AppState:
+    caches = StatusCaches()
+    return AppState(source, logins, caches, Works(source, on_end=caches.outdate), is_stopping)
 
 
 def _greeting(logins: Logins, listening: Listening, port: int, *, shown: bool) -> Iterator[str]:

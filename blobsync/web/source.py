@@ -68,7 +68,7 @@ class Source:
 def look_through(request: Request, cluster: str | None) -> Source:
     """The source of a page about that cluster (None: the one of the command line); its links and forms stay with it.
     Raises ``UsageError`` if there is no cluster of that name."""
-    source: Source = request.app.state.desk.source
+    source: Source = request.app.state.shared.source
     found = source.through(cluster)
     if found is not source and found.cluster_name not in source.clusters():
         raise UsageError(f"there is no cluster {found.cluster_name!r}", hint="choose one on the Project page")

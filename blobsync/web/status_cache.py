@@ -1,6 +1,6 @@
-"""Caches what takes long to find out, so that pages do not wait for a walk of all files or a long listing.
+"""Caches the status of folder entries and of folders, so that pages do not wait for a walk or a long listing.
 
-A board looks in a thread of its own and keeps what is known so far: the status of folder entries, or of a folder.
+A cache refreshes itself in a thread of its own; until that ends, it has what is known so far.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from blobsync.project.folders import FolderStatus
 from blobsync.project.status import ProjectStatus
 from blobsync.web.source import Source
 
-# Seconds after which a page looks again.
+# Seconds until a page refreshes the status.
 _STALE = 3.0
-# A listing older than this many seconds, of at most so many blobs, is renewed while a page shows it.
+# A listing older than this (seconds) and no longer than this (blobs) is renewed while a page shows it.
 _AGED = 60.0
 _SHORT = 20_000
 # Maximum number of folders to keep; each keeps its names.
 _KEPT = 8
 
 T = TypeVar("T")
-Hear = Callable[[Progress], None]
+OnProgress = Callable[[Progress], None]
 # Takes ``fresh`` and a progress callback; yields what is known, perhaps several times.
-Look = Callable[[bool, Hear], Iterable[T]]
+Look = Callable[[bool, OnProgress], Iterable[T]]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing(Generic[T]):
-    """What is known: ``status`` as of ``at`` (seconds since 1970), whether a look is under way, or why it failed."""
+class CachedStatus(Generic[T]):
+    """``status`` as of ``at`` (seconds since 1970), whether a refresh is under way (``looking``), and why it failed."""
 
     status: T | None = None
     at: float = 0.0
@@ -44,21 +44,21 @@ class Standing(Generic[T]):
     hint: str = ""
 
 
-class Board(Generic[T]):
-    """Looks in a thread of its own, one look at a time."""
+class StatusCache(Generic[T]):
+    """The last status of one project or folder; one refresh runs at a time, in a thread of its own."""
 
     def __init__(self, look: Look[T]) -> None:
         self._ask = look
         self._lock = threading.Lock()
         self._ended = threading.Condition(self._lock)
-        self._known: Standing[T] = Standing()
+        self._known: CachedStatus[T] = CachedStatus()
 
-    def look(self) -> Standing[T]:
+    def look(self) -> CachedStatus[T]:
         """What is known now."""
         return self._known
 
-    def renew(self, *, fresh: bool = False, patience: float = 0.0) -> Standing[T]:
-        """Look again, unless it was just done; wait up to ``patience`` seconds. ``fresh`` lists the containers."""
+    def renew(self, *, fresh: bool = False, patience: float = 0.0) -> CachedStatus[T]:
+        """Refresh, unless that was just done; wait up to ``patience`` seconds. ``fresh`` lists the containers."""
         with self._lock:
             if not self._known.looking and (fresh or time.time() - self._known.at > _STALE):
                 self._known = replace(self._known, looking=True, seen=0)
@@ -67,7 +67,7 @@ class Board(Generic[T]):
             return self._known
 
     def outdate(self) -> None:
-        """Call after files have moved: the next look is not skipped."""
+        """Call after files have moved: the next refresh is not skipped."""
         with self._lock:
             self._known = replace(self._known, at=0.0)
 
@@ -80,10 +80,10 @@ class Board(Generic[T]):
                     self._known = replace(self._known, status=known, problem="", hint="")
         except BlobsyncError as error:
             problem, hint = redact(error.message), redact(error.hint or "")
-        except Exception as error:  # noqa: BLE001 - a thread has nobody else to tell
+        except Exception as error:  # noqa: BLE001 - the page shows it
             problem = f"a bug in blobsync: {redact(repr(error))}"
         with self._lock:
-            self._known = Standing(known, time.time(), problem=problem, hint=hint)
+            self._known = CachedStatus(known, time.time(), problem=problem, hint=hint)
             self._ended.notify_all()
 
     def _hear(self, progress: Progress) -> None:
@@ -91,41 +91,41 @@ class Board(Generic[T]):
             self._known = replace(self._known, seen=progress.looked)
 
 
-class Boards:
-    """The boards of the project, one per cluster, and of its folders."""
+class StatusCaches:
+    """The caches of the project, one per cluster, and of its folders."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._projects: dict[str, Board[ProjectStatus]] = {}
-        self._folders: dict[tuple[str, str], Board[FolderStatus]] = {}
+        self._projects: dict[str, StatusCache[ProjectStatus]] = {}
+        self._folders: dict[tuple[str, str], StatusCache[FolderStatus]] = {}
 
-    def of(self, source: Source) -> Board[ProjectStatus]:
+    def of(self, source: Source) -> StatusCache[ProjectStatus]:
         """The status of the folder entries of the cluster of ``source``."""
         with self._lock:
-            return self._projects.setdefault(source.cluster_name, Board(_status_of(source)))
+            return self._projects.setdefault(source.cluster_name, StatusCache(_status_of(source)))
 
-    def folder(self, source: Source, path: str) -> Board[FolderStatus]:
+    def folder(self, source: Source, path: str) -> StatusCache[FolderStatus]:
         """The content of the folder ``path`` of the project."""
         key = (source.cluster_name, path)
         with self._lock:
-            board = self._folders.pop(key, None) or Board(_folder_of(source, path))
-            self._folders[key] = board
+            cache = self._folders.pop(key, None) or StatusCache(_folder_of(source, path))
+            self._folders[key] = cache
             for old in list(self._folders)[:-_KEPT]:
                 del self._folders[old]
-        return board
+        return cache
 
     def outdate(self) -> None:
-        """Call after files have moved: the next look of each board is not skipped."""
+        """Call after files have moved: the next refresh of each cache is not skipped."""
         with self._lock:
-            boards: list[Board[Any]] = [*self._projects.values(), *self._folders.values()]
-        for board in boards:
-            board.outdate()
+            caches: list[StatusCache[Any]] = [*self._projects.values(), *self._folders.values()]
+        for cache in caches:
+            cache.outdate()
 
 
 def _status_of(source: Source) -> Look[ProjectStatus]:
-    def look(fresh: bool, hear: Hear) -> Iterator[ProjectStatus]:
+    def look(fresh: bool, on_progress: OnProgress) -> Iterator[ProjectStatus]:
         with source.open() as project:
-            yield project.status(fresh=fresh, on_progress=hear)
+            yield project.status(fresh=fresh, on_progress=on_progress)
 
     return look
 
@@ -133,12 +133,12 @@ def _status_of(source: Source) -> Look[ProjectStatus]:
 def _folder_of(source: Source, path: str) -> Look[FolderStatus]:
     was_whole = False
 
-    def look(fresh: bool, hear: Hear) -> Iterator[FolderStatus]:
+    def look(fresh: bool, on_progress: OnProgress) -> Iterator[FolderStatus]:
         nonlocal was_whole
         with source.open() as project:
             place = f"{project.root}/{path}"
             status = None
-            for status in project.folder(place, fresh=fresh, on_progress=hear):
+            for status in project.folder(place, fresh=fresh, on_progress=on_progress):
                 # The previous status is better than an incomplete one.
                 if status.whole or not was_whole:
                     yield status
@@ -147,7 +147,7 @@ def _folder_of(source: Source, path: str) -> Look[FolderStatus]:
                 return
             if time.time() - status.as_of < _AGED or status.blobs > _SHORT:
                 return
-            for status in project.folder(place, fresh=True, on_progress=hear):
+            for status in project.folder(place, fresh=True, on_progress=on_progress):
                 if status.whole:
                     yield status
 

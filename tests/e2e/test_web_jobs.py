@@ -118,7 +118,7 @@ def test_a_job_is_submitted_from_the_form_followed_to_its_end_and_loaded_again(d
         page.get_by_text("Save as a template").click()
         page.get_by_label("Name of the template").fill("night")
         page.get_by_role("button", name="Save", exact=True).click()
-        expect(page.locator("#told")).to_contain_text("Saved as aux_data/jobs/night.yaml")
+        expect(page.locator("#message")).to_contain_text("Saved as aux_data/jobs/night.yaml")
         page.get_by_label("or a template").select_option("night")
         page.get_by_role("button", name="Load", exact=True).click()
         expect(page.get_by_label("Name", exact=True)).to_have_value("first <b>run</b>")

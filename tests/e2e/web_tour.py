@@ -247,7 +247,7 @@ def _loads(page: Page, address: str) -> None:
     page.goto(f"{address}/new-job")
     page.get_by_label("Load from history").select_option(index=3)
     page.get_by_role("button", name="Load", exact=True).click()
-    page.wait_for_selector("#told .good")
+    page.wait_for_selector("#message .good")
 
 
 def _one_doctor(page: Page, address: str) -> None:

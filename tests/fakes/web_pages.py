@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from blobsync.base.process import ProcessRunner
-from blobsync.web.app_state import Desk
+from blobsync.web.app_state import AppState
 from blobsync.web.application import web_application
 from blobsync.web.gate import cookie_name
 from blobsync.web.login import LoginFile, Logins
 from blobsync.web.source import Source
-from blobsync.web.status_cache import Boards
+from blobsync.web.status_cache import StatusCaches
 from blobsync.web.transfer_tasks import Works
 
 _HOST = "127.0.0.1:8737"
@@ -35,10 +35,10 @@ class WebPages:
 
     def __init__(self, source: Source, folder: Path, runner: ProcessRunner | None = None) -> None:
         logins = Logins(LoginFile(folder / "login.html", f"http://{_HOST}"))
-        boards = Boards()
-        self.works = Works(source, runner, boards.outdate)
-        self._desk = Desk(source, logins, boards, self.works, lambda: False)
-        self._application = web_application(self._desk)
+        caches = StatusCaches()
+        self.works = Works(source, runner, caches.outdate)
+        self._app_state = AppState(source, logins, caches, self.works, lambda: False)
+        self._application = web_application(self._app_state)
         self._loop = asyncio.new_event_loop()
         visit = logins.exchange(logins.token)
         assert visit is not None
@@ -59,7 +59,7 @@ class WebPages:
         return found
 
     def close(self) -> None:
-        self._desk.close()
+        self._app_state.close()
         self._loop.run_until_complete(self._loop.shutdown_default_executor())
         self._loop.close()
 

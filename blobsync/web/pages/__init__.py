@@ -1,4 +1,4 @@
-"""The pages. Each module has ``ROUTES``, what it answers; ``MODULES`` are all of them."""
+"""The pages. Each module lists its routes in ``ROUTES``; ``MODULES`` are all of them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ MODULES = ("project", "plans", "conflicts", "browse", "transfers", "jobs", "new_
 
 
 def all_routes() -> Iterator[Route]:
-    """Those of every module."""
+    """The routes of all pages."""
     for name in MODULES:
         yield from import_module(f"{__name__}.{name}").ROUTES

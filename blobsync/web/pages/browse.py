@@ -15,17 +15,17 @@ from starlette.routing import Route
 
 from blobsync.base.errors import LocalFileError, NothingMatchedError, UsageError
 from blobsync.project.folders import FolderName, FolderStatus
-from blobsync.web.app_state import desk_of, form_of
+from blobsync.web.app_state import app_state_of, form_of
 from blobsync.web.events import live_parts
 from blobsync.web.previews import PICTURE_BYTES, TEXT_BYTES, picture_type, preview_of
 from blobsync.web.render import age_text, fragment, page, through_of
 from blobsync.web.source import Source, source_of
-from blobsync.web.status_cache import Standing
+from blobsync.web.status_cache import CachedStatus
 
 _UPLOAD = ("local_only", "changed_here")
 _DOWNLOAD = ("remote_only", "changed_there")
 _CONFLICT = ("differs", "unknown", "damaged", "unreadable")
-# What may be shown: the word in the address -> its name, and the classes of files.
+# Filters: the word in the address -> its name, and the classes of files that it shows.
 SHOWN = MappingProxyType(
     {
         "": ("Everything", ()),
@@ -49,7 +49,7 @@ _WORDS = {
     "unreadable": ("bad", "unreadable"),
     "left_out": ("", "left out"),
 }
-# By what rows can be sorted; folders come first by name only.
+# Sort keys of the columns; sorted by name, folders come first.
 COLUMNS: MappingProxyType[str, tuple[str, Callable[[FolderName], Any]]] = MappingProxyType(
     {
         "name": ("Name", lambda each: (not each.is_folder, each.name)),
@@ -74,7 +74,7 @@ class FolderRow:
 
 @dataclass(frozen=True, slots=True)
 class FolderView:
-    """The rows that were asked for, and the files and bytes of the whole folder."""
+    """The rows that match a filter, and the files and bytes of the whole folder."""
 
     rows: tuple[FolderRow, ...]
     files_here: int
@@ -84,8 +84,9 @@ class FolderView:
 
 
 def folder_view(status: FolderStatus, show: str, text: str, sort: str) -> FolderView:
-    """``show`` and ``sort`` as in the address; ``text`` is a part of a name, in whatever case."""
-    # It may grow at this moment.
+    """Filter and sort the entries of a folder. ``show`` and ``sort`` are as in the address; ``text`` is part of a
+    name, in any case."""
+    # A copy, since another thread may add entries.
     names = list(status.names.values())
     classes, wanted = set(SHOWN[show][1]), text.casefold()
     chosen = [
@@ -112,9 +113,9 @@ def _row(entry: FolderName) -> FolderRow:
 
 def _folder_badges(entry: FolderName) -> Iterator[tuple[str, str]]:
     counts = (("warn", _CONFLICT, "in conflict"), ("up", _UPLOAD, "to upload"), ("down", _DOWNLOAD, "to download"))
-    told = [(look, f"{count:,} {words}") for look, classes, words in counts if (count := _count(entry, classes))]
-    yield from told
-    if not told:
+    badges = [(look, f"{count:,} {words}") for look, classes, words in counts if (count := _count(entry, classes))]
+    yield from badges
+    if not badges:
         yield _WORDS["equal"] if entry.states.get("equal") else _WORDS["left_out"]
 
 
@@ -127,10 +128,10 @@ def _weight(entry: FolderName) -> tuple[int, int, int]:
     return (-_count(entry, _CONFLICT), -_count(entry, _UPLOAD), -_count(entry, _DOWNLOAD))
 
 
-# Names on a page, and seconds that it waits for a quick look.
+# Names on a page, and seconds to wait for a quick look.
 PAGE_NAMES = 200
 _PATIENCE = 0.7
-# What a blob holds is shown as nothing but a picture: no scripts, no frames, not even as a page of its own.
+# The response may be shown as a picture only: no scripts, no frames, not even as a page of its own.
 _INERT = {"content-security-policy": "default-src 'none'; sandbox", "content-disposition": "inline"}
 _EXPIRIES = {"1": "1 hour", "24": "1 day", "168": "7 days", "720": "30 days"}
 
@@ -142,15 +143,15 @@ def trail(path: str) -> list[tuple[str, str]]:
 
 
 def path_of(request: Request) -> str:
-    """The path that a request is about, from the project's root. Raises ``UsageError``."""
+    """The path in the request, from the project's root. Raises ``UsageError``."""
     path = request.query_params.get("path", "").strip("/")
     if not path:
         raise UsageError("no path given", hint="choose a folder on the Project page")
     return path
 
 
-class _Asked(NamedTuple):
-    """What the address asks for. ``sort`` is a column, with ``-`` the largest first."""
+class _Query(NamedTuple):
+    """The parameters of the address. ``sort`` is a column; ``-`` before it reverses the order."""
 
     path: str
     show: str
@@ -159,16 +160,16 @@ class _Asked(NamedTuple):
     number: int
 
     def query(self, **changes: Any) -> str:
-        """The address of the same with ``changes``."""
+        """The query string of these parameters with ``changes``."""
         values = {**self._asdict(), **changes}
         given = {"path": values["path"], "show": values["show"], "text": values["text"], "sort": values["sort"]}
         return "?" + urlencode({name: value for name, value in {**given, "page": values["number"]}.items() if value})
 
 
-def _asked(request: Request) -> _Asked:
+def _asked(request: Request) -> _Query:
     query = request.query_params
     number, show, sort = query.get("page", "0"), query.get("show", ""), query.get("sort", "")
-    return _Asked(
+    return _Query(
         path_of(request),
         show if show in SHOWN else "",
         query.get("text", "")[:200],
@@ -179,7 +180,7 @@ def _asked(request: Request) -> _Asked:
 
 def _list(request: Request) -> Response:
     source, asked = source_of(request), _asked(request)
-    standing = desk_of(request).boards.folder(source, asked.path).renew(patience=_PATIENCE)
+    standing = app_state_of(request).caches.folder(source, asked.path).renew(patience=_PATIENCE)
     if standing.status is not None and standing.status.is_file:
         return RedirectResponse(f"/blob?path={quote(asked.path)}{_through(request, source)}", 303)
     live = asked.query() + _through(request, source)
@@ -188,11 +189,11 @@ def _list(request: Request) -> Response:
 
 
 def _through(request: Request, source: Source) -> str:
-    return through_of(source, desk_of(request).source)["through"]
+    return through_of(source, app_state_of(request).source)["through"]
 
 
-def _folder(asked: _Asked, standing: Standing[FolderStatus]) -> dict[str, Any]:
-    """What the part of the page shows that changes while somebody looks."""
+def _folder(asked: _Query, standing: CachedStatus[FolderStatus]) -> dict[str, Any]:
+    """The values for the part of the page that is updated live."""
     status = standing.status
     view = folder_view(status, asked.show, asked.text, asked.sort) if status else None
     first = asked.number * PAGE_NAMES
@@ -211,12 +212,15 @@ def _folder(asked: _Asked, standing: Standing[FolderStatus]) -> dict[str, Any]:
 
 def _live(request: Request) -> Response:
     source, asked = source_of(request), _asked(request)
-    board, through = desk_of(request).boards.folder(source, asked.path), through_of(source, desk_of(request).source)
-    known: list[tuple[Standing[FolderStatus], Mapping[str, str]]] = []
+    cache, through = (
+        app_state_of(request).caches.folder(source, asked.path),
+        through_of(source, app_state_of(request).source),
+    )
+    known: list[tuple[CachedStatus[FolderStatus], Mapping[str, str]]] = []
 
     def look() -> Mapping[str, str]:
-        standing = board.look()
-        # Sorting 100,000 names again and again takes time.
+        standing = cache.look()
+        # Do not sort 100,000 names again if nothing changed.
         if not known or standing is not known[0][0] or standing.looking:
             values = {**_folder(asked, standing), **through}
             known[:] = [(standing, {"folder": fragment("browse/folder.html", **values)})]
@@ -227,7 +231,7 @@ def _live(request: Request) -> Response:
 
 def _renew(request: Request) -> Response:
     source, path = source_of(request), form_of(request).get("path", "").strip("/")
-    desk_of(request).boards.folder(source, path).renew(fresh=True)
+    app_state_of(request).caches.folder(source, path).renew(fresh=True)
     return RedirectResponse(f"/browse?path={quote(path)}{_through(request, source)}", 303)
 
 

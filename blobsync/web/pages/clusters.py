@@ -1,5 +1,4 @@
-"""Clusters: what is free, who uses it, whether storage works and how to mend it, and the configuration with its
-problems by line."""
+"""Clusters: free resources, their users, the checks of ``doctor``, and the configuration with its problems by line."""
 
 from __future__ import annotations
 
@@ -14,19 +13,19 @@ from blobsync.config.check import check_project
 from blobsync.config.loader import cluster_names
 from blobsync.jobs.preflight import refusals
 from blobsync.project.doctor import diagnose
-from blobsync.web.app_state import desk_of
+from blobsync.web.app_state import app_state_of
 from blobsync.web.render import fragment, page
 
 _BADGES = {CheckStatus.OK: "good", CheckStatus.UNTRIED: "", CheckStatus.WARN: "warn", CheckStatus.FAIL: "bad"}
 
 
 def _show(request: Request) -> Response:
-    """Everything that needs no network; what is free comes after it."""
+    """Everything that needs no network; free resources are loaded afterwards."""
     return _page(request, "", ())
 
 
 def _page(request: Request, examined: str, checks: tuple[CheckResult, ...]) -> Response:
-    source = desk_of(request).source
+    source = app_state_of(request).source
     checked = check_project(source.root, environ=source.environ)
     by_name = {item.cluster.name: item for item in checked if item.cluster}
     refused = {item.file: refusals(item.cluster, source.environ) for item in checked if item.cluster}
@@ -43,19 +42,19 @@ def _page(request: Request, examined: str, checks: tuple[CheckResult, ...]) -> R
 
 
 def _free(request: Request) -> Response:
-    """What a cluster has free now, or why it could not be asked."""
+    """The free resources of a cluster, or why they are unknown."""
     return _asked(request, "cluster_free.html")
 
 
 def _holders(request: Request) -> Response:
-    """Who uses it."""
+    """Who uses the cluster."""
     return _asked(request, "cluster_holders.html")
 
 
 def _asked(request: Request, template: str) -> Response:
     problem, answer = None, None
     try:
-        with desk_of(request).source.open(request.path_params["name"]) as project:
+        with app_state_of(request).source.open(request.path_params["name"]) as project:
             answer = project.jobs.summary() if template == "cluster_free.html" else project.jobs.holders()
     except BlobsyncError as error:
         problem = error
@@ -63,8 +62,8 @@ def _asked(request: Request, template: str) -> Response:
 
 
 def _examine(request: Request) -> Response:
-    """``blobsync doctor``: it writes a blob and removes it, so it runs when it is asked for."""
-    source, name = desk_of(request).source, request.path_params["name"]
+    """``blobsync doctor``. It writes and removes a blob, so it runs only on request."""
+    source, name = app_state_of(request).source, request.path_params["name"]
     with source.open(name) as project:
         checks = tuple(diagnose(project.cluster, source.environ))
     return _page(request, name, checks)

@@ -1,4 +1,4 @@
-"""One file with a version of its own on each side: both, side by side, and what becomes of them."""
+"""A conflict: both versions of a file side by side, and the ways to resolve it."""
 
 from __future__ import annotations
 

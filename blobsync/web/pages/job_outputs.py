@@ -1,4 +1,4 @@
-"""What a job has written, with a link for each file; asked for after its page is there: a container may be far away."""
+"""The output files of a job, with a link for each; loaded after the job's page, since listing a container is slow."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from starlette.routing import Route
 from blobsync.base.errors import BlobsyncError, NothingMatchedError
 from blobsync.base.redaction import redact_answer
 from blobsync.project.open_jobs import open_jobs
-from blobsync.web.app_state import desk_of, form_of, visit_of
+from blobsync.web.app_state import app_state_of, form_of, visit_of
 from blobsync.web.gate import TOKEN_FIELD
 from blobsync.web.render import fragment, page
 
-# How many files are shown, and how long a link works.
+# How many files are shown, and for how long a link is valid.
 _MOST = 500
 _DAY = timedelta(days=1)
 
 
 def _list(request: Request) -> Response:
-    source = desk_of(request).source
+    source = app_state_of(request).source
     found, problem = None, None
     try:
         found = open_jobs(source.root, environ=source.environ).outputs(request.path_params["run_id"])
@@ -40,8 +40,8 @@ def _list(request: Request) -> Response:
 
 
 def _link(request: Request) -> Response:
-    """A link that reads one file for a day: a secret, shown because it was asked for."""
-    source, wanted = desk_of(request).source, form_of(request).get("name", "")
+    """A link that reads one file for a day. It is a secret, shown only on request."""
+    source, wanted = app_state_of(request).source, form_of(request).get("name", "")
     run_id = request.path_params["run_id"]
     found = open_jobs(source.root, environ=source.environ).outputs(run_id, wanted)
     chosen = [one for one in found.files if one.shown == wanted]

@@ -1,4 +1,4 @@
-"""Jobs: those of all clusters, newest first, some at a time; two of them side by side."""
+"""The jobs of all clusters, newest first, by pages; and two jobs side by side."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from blobsync.jobs.record import JobFilter
 from blobsync.jobs.timeline import lasted
 from blobsync.jobspec.spec import State
 from blobsync.project.open_jobs import open_job_queries, open_jobs
-from blobsync.web.app_state import desk_of
+from blobsync.web.app_state import app_state_of
 from blobsync.web.events import live_parts
 from blobsync.web.pages import job_outputs, one_job
 from blobsync.web.render import fragment, page
 from blobsync.web.source import Source
 
-# As many as fit on a screen or two, and how often the clusters are asked (seconds).
+# Jobs on a page, and seconds between two queries of the clusters.
 PAGE_JOBS = 50
 _EVERY = 5.0
 # The command line's words: qq, qr, qf.
@@ -32,8 +32,8 @@ _KINDS: Mapping[str, tuple[State, ...]] = {
 }
 
 
-class _Asked(NamedTuple):
-    """What the address asks for."""
+class _Query(NamedTuple):
+    """The parameters of the address."""
 
     kind: str
     cluster: str
@@ -45,7 +45,7 @@ class _Asked(NamedTuple):
         return JobFilter(_KINDS.get(self.kind, ()), self.cluster or None, self.text)
 
     def query(self, **changes: Any) -> str:
-        """The address of the same with ``changes``."""
+        """The query string of these parameters with ``changes``."""
         values = {**self._asdict(), **changes}
         given = {
             "state": values["kind"],
@@ -56,11 +56,11 @@ class _Asked(NamedTuple):
         return "?" + urlencode({name: value for name, value in given.items() if value not in ("", 1)})
 
 
-def _asked(request: Request) -> _Asked:
+def _asked(request: Request) -> _Query:
     query = request.query_params
     number = query.get("page", "1")
     kind = query.get("state", "")
-    return _Asked(
+    return _Query(
         kind if kind in _KINDS else "",
         query.get("cluster", "")[:200],
         query.get("text", "")[:200],
@@ -69,15 +69,15 @@ def _asked(request: Request) -> _Asked:
 
 
 def _show(request: Request) -> Response:
-    source, asked = desk_of(request).source, _asked(request)
+    source, asked = app_state_of(request).source, _asked(request)
     reading = open_job_queries(source.root, environ=source.environ)
     problems = reading.refresh_unfinished() if "fresh" in request.query_params else ()
     names = reading.clusters_of_jobs()
     return page(request, "jobs.html", clusters=names, problems=problems, live=asked.query(), **_listed(source, asked))
 
 
-def _listed(source: Source, asked: _Asked) -> dict[str, Any]:
-    """What the list shows."""
+def _listed(source: Source, asked: _Query) -> dict[str, Any]:
+    """The values for the list of jobs."""
     found = open_job_queries(source.root, environ=source.environ).page(
         asked.filter, limit=PAGE_JOBS, offset=(asked.number - 1) * PAGE_JOBS
     )
@@ -95,7 +95,7 @@ def _listed(source: Source, asked: _Asked) -> dict[str, Any]:
 
 
 def _follow(request: Request) -> Response:
-    source, asked = desk_of(request).source, _asked(request)
+    source, asked = app_state_of(request).source, _asked(request)
 
     def look() -> Mapping[str, str]:
         problems = open_job_queries(source.root, environ=source.environ).refresh_unfinished()
@@ -110,7 +110,7 @@ def _follow(request: Request) -> Response:
 
 
 def _compare(request: Request) -> Response:
-    source = desk_of(request).source
+    source = app_state_of(request).source
     chosen = request.query_params.getlist("job")
     if len(chosen) != 2:
         raise UsageError(f"{len(chosen)} jobs are selected", hint="select two in the list of jobs")
@@ -126,7 +126,7 @@ def _marked(mark: str, paths: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _abort(request: Request) -> Response:
-    source = desk_of(request).source
+    source = app_state_of(request).source
     run_id = request.path_params["run_id"]
     open_jobs(source.root, environ=source.environ).cancel(run_id)
     return RedirectResponse(f"/jobs/{run_id}", 303)

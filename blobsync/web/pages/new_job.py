@@ -1,4 +1,4 @@
-"""New job: a form with the fields that the cluster's platform has, and beside it the exact request.
+"""New job: a form with the fields of the cluster's platform, and beside it the exact request.
 
 Everything is checked by ``project.job_forms``; without scripts the button Check shows the same.
 """
@@ -26,23 +26,23 @@ from blobsync.jobs.form.filled import CheckedForm, JobForm
 from blobsync.jobs.record import JobFilter
 from blobsync.project.job_forms import JobForms
 from blobsync.project.open_jobs import open_job_forms, open_job_queries, open_jobs
-from blobsync.web.app_state import desk_of, form_of
+from blobsync.web.app_state import app_state_of, form_of
 from blobsync.web.pages.one_job import after_submission
 from blobsync.web.render import fragment, page
 from blobsync.web.source import Source
 
-# How many old jobs the list offers, and how much of a request is shown (characters).
+# Old jobs in the list, and characters of a request that are shown.
 _RECENT = 50
 _SHOWN_CHARS = 200_000
-# What the button sends that trusts code, before the digest.
+# The button that trusts code sends this word and the digest.
 _TRUST = "trust-code "
-# Fields of the page that are none of the job's.
+# Fields of the page that are not fields of the job.
 _OWN = ("do", "cluster", "template_name", "replace", "form_token")
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """What the last button did."""
+class _Message:
+    """The result of the last button."""
 
     good: str = ""
     problem: str = ""
@@ -50,12 +50,12 @@ class _Told:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, error: BlobsyncError) -> _Told:
+    def of(cls, error: BlobsyncError) -> _Message:
         return cls(problem=redact(error.message), hint=redact(error.hint or ""))
 
 
 def _digest(error: BlobsyncError) -> str:
-    """The digest of code that the user may trust here."""
+    """The digest of code that has to be trusted first, or ``""``."""
     return error.digest if isinstance(error, UntrustedCodeError) else ""
 
 
@@ -64,22 +64,22 @@ def _forms(source: Source) -> JobForms:
 
 
 def _show(request: Request) -> Response:
-    """An empty form, or one that is filled from an old job or a template."""
-    source, query = desk_of(request).source, request.query_params
+    """An empty form, or one filled from an old job or a template."""
+    source, query = app_state_of(request).source, request.query_params
     form = JobForm(query.get("cluster") or source.cluster_name)
-    told = _Told()
+    message = _Message()
     try:
         if query.get("job"):
             record = open_jobs(source.root, environ=source.environ).find(query["job"])
             filled = _forms(source).fill(record)
-            form, told = filled.form, _Told(f"Filled from {record.run_id}.", notes=filled.notes)
+            form, message = filled.form, _Message(f"Filled from {record.run_id}.", notes=filled.notes)
         elif query.get("template"):
             filled = _forms(source).template(query["template"])
             form = filled.form if filled.form.cluster else replace(filled.form, cluster=source.cluster_name)
-            told = _Told(f"Filled from the template {query['template']}.", notes=filled.notes)
+            message = _Message(f"Filled from the template {query['template']}.", notes=filled.notes)
     except BlobsyncError as error:
-        told = _Told.of(error)
-    return _page(request, _forms(source).check(form), told, fresh=not form.values)
+        message = _Message.of(error)
+    return _page(request, _forms(source).check(form), message, fresh=not form.values)
 
 
 def _sent(request: Request) -> JobForm:
@@ -89,43 +89,43 @@ def _sent(request: Request) -> JobForm:
 
 
 def _do(request: Request) -> Response:
-    """One of the buttons: submit, save, init, trust code, or only check."""
-    source, given = desk_of(request).source, form_of(request)
+    """Carry out a button: submit, save, init, trust code, or only check."""
+    source, given = app_state_of(request).source, form_of(request)
     forms, form = _forms(source), _sent(request)
     found, what = forms.check(form), given.get("do", "check")
-    told = _Told()
+    message = _Message()
     try:
         if what == "submit" and found.asked is not None:
             return after_submission(request, forms.submit(found.asked))
         if what == "submit":
-            told = _Told(problem="Nothing was submitted. Correct the fields below first.")
+            message = _Message(problem="Nothing was submitted. Correct the fields below first.")
         elif what == "save":
             file = forms.save_template(
                 given.get("template_name", "").strip(), form, replace=given.get("replace") == "yes"
             )
-            told = _Told(f"Saved as {file}.")
+            message = _Message(f"Saved as {file}.")
         elif what == "init":
-            told = _synchronize(source, found)
+            message = _synchronize(source, found)
         elif what.startswith(_TRUST):
             digest = demand_digest(what.removeprefix(_TRUST), "trust-code")
             trust_code(source.root, (digest,), source.environ)
-            told = _Told(f"Jobs of this project may now run the code {digest}.")
+            message = _Message(f"Jobs of this project may now run the code {digest}.")
     except BlobsyncError as error:
-        told = _Told.of(error)
-    return _page(request, found, told, fresh=False)
+        message = _Message.of(error)
+    return _page(request, found, message, fresh=False)
 
 
-def _synchronize(source: Source, found: CheckedForm) -> _Told:
+def _synchronize(source: Source, found: CheckedForm) -> _Message:
     """Upload the code as ``submit --init`` of this form would."""
     with source.open(found.form.cluster, changes=found.changes) as project:
         result = Code(project).publish()
     words = "The code is unchanged:" if result.status == "unchanged" else "Uploaded the code:"
-    return _Told(f"{words} {result.digest[:12]}, {len(result.state.snapshot.files):,} files.", notes=result.notes)
+    return _Message(f"{words} {result.digest[:12]}, {len(result.state.snapshot.files):,} files.", notes=result.notes)
 
 
 def _check(request: Request) -> Response:
-    """The same while typing, as JSON: mistakes by field, the command line, the request, and the fields if asked for."""
-    found = _forms(desk_of(request).source).check(_sent(request))
+    """The check while typing, as JSON: mistakes by field, the command line, the request, and the fields on request."""
+    found = _forms(app_state_of(request).source).check(_sent(request))
     answer: dict[str, Any] = {
         "mistakes": [{"field": one.field, "message": one.message, "hint": one.hint} for one in found.mistakes],
         "aside": fragment("new_job_aside.html", **_aside(request, found, fresh=False)),
@@ -135,16 +135,16 @@ def _check(request: Request) -> Response:
     return Response(redact_answer(json.dumps(answer)), media_type="application/json")
 
 
-def _page(request: Request, found: CheckedForm, told: _Told, *, fresh: bool) -> Response:
-    """``fresh``: nothing was typed yet, and a form that is empty has no mistakes to show."""
-    source = desk_of(request).source
+def _page(request: Request, found: CheckedForm, message: _Message, *, fresh: bool) -> Response:
+    """The page. ``fresh``: nothing was typed yet, so no mistakes are shown."""
+    source = app_state_of(request).source
     reading = open_job_queries(source.root, environ=source.environ)
     recent = reading.page(JobFilter(), limit=_RECENT).records
     return page(
         request,
         "new_job.html",
-        code=400 if told.problem else 200,
-        told=told,
+        code=400 if message.problem else 200,
+        message=message,
         clusters=cluster_names(source.root),
         recent=recent,
         templates=_forms(source).template_names(),
@@ -157,7 +157,7 @@ def _fields(request: Request, found: CheckedForm, *, fresh: bool) -> dict[str, A
     known = found.known
     return {
         "form": found.form,
-        "groups": _forms(desk_of(request).source).groups(known.platform) if known else (),
+        "groups": _forms(app_state_of(request).source).groups(known.platform) if known else (),
         "known": known,
         "hints": {one.name: _hint(found, one) for one in _named(request, found)},
         "mistakes": {one.field: one for one in reversed(found.mistakes) if not fresh or one.field == "cluster"},
@@ -169,12 +169,12 @@ def _fields(request: Request, found: CheckedForm, *, fresh: bool) -> dict[str, A
 
 
 def _named(request: Request, found: CheckedForm) -> list[FormField]:
-    groups = _forms(desk_of(request).source).groups(found.known.platform) if found.known else ()
+    groups = _forms(app_state_of(request).source).groups(found.known.platform) if found.known else ()
     return [one for group in groups for one, _ in group.fields]
 
 
 def _hint(found: CheckedForm, field: FormField) -> str:
-    """What counts where the field is empty; nothing that could be a credential."""
+    """The default value of a field; nothing that could be a credential."""
     if found.known is None or not field.key or field.key in ("env", "setup"):
         return ""
     value = found.known.value(key_on(field, found.known))
@@ -186,7 +186,7 @@ def _hint(found: CheckedForm, field: FormField) -> str:
 
 
 def _aside(request: Request, found: CheckedForm, *, fresh: bool) -> dict[str, Any]:
-    """The command line and the exact request, or what is in the way of one."""
+    """The command line and the exact request, or why there is none."""
     shown: Mapping[str, Any] = {
         "line": "",
         "request": "",
@@ -202,10 +202,10 @@ def _aside(request: Request, found: CheckedForm, *, fresh: bool) -> dict[str, An
         return {"aside": {**shown, "missing": missing, "fresh": fresh}}
     line = shlex.join(found.asked.command_line)
     try:
-        planned = _forms(desk_of(request).source).plan(found.asked)
+        planned = _forms(app_state_of(request).source).plan(found.asked)
     except BlobsyncError as error:
-        told = {"problem": redact(error.message), "hint": redact(error.hint or ""), "digest": _digest(error)}
-        return {"aside": {**shown, **told, "line": line, "missing": (), "fresh": fresh}}
+        message = {"problem": redact(error.message), "hint": redact(error.hint or ""), "digest": _digest(error)}
+        return {"aside": {**shown, **message, "line": line, "missing": (), "fresh": fresh}}
     warnings = tuple(dict.fromkeys((*found.warnings, *planned.warnings)))
     text = planned.shown[:_SHOWN_CHARS]
     made = {"line": line, "request": text, "spec": planned.spec, "warnings": warnings}

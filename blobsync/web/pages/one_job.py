@@ -1,4 +1,4 @@
-"""One job: its state over time, its logs as they come, how busy its nodes were, why it failed, and what can be done."""
+"""One job: its state over time, its live logs, the load of its nodes, why it failed, and what can be done."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from blobsync.jobs.record import JobRecord
 from blobsync.jobs.submit import Submitted
 from blobsync.jobspec.spec import SERVICES, State
 from blobsync.project.open_jobs import open_job_queries, open_jobs
-from blobsync.web.app_state import desk_of, form_of
+from blobsync.web.app_state import app_state_of, form_of
 from blobsync.web.charts import timeline, use_charts
 from blobsync.web.events import live_parts
 from blobsync.web.render import fragment, page
 from blobsync.web.source import Source
 
-# Seconds between two looks at a job: services limit the requests of all their users.
+# Seconds between two queries of a job, on this machine and of services, which limit the rate of requests.
 _EVERY, _EVERY_OF_SERVICES = 1.0, 5.0
 _TICK = 0.1
 _BADGES = {
@@ -51,7 +51,7 @@ def badge_of(record: JobRecord) -> tuple[str, str]:
 
 
 def _show(request: Request) -> Response:
-    source, query = desk_of(request).source, request.query_params
+    source, query = app_state_of(request).source, request.query_params
     jobs = open_jobs(source.root, environ=source.environ)
     reading = open_job_queries(source.root, environ=source.environ)
     record = jobs.find(request.path_params["run_id"])
@@ -74,14 +74,14 @@ def _show(request: Request) -> Response:
         piece=piece,
         follow_at=f"/jobs/{record.run_id}/log?name={quote(chosen)}&start={piece.end if piece else ''}",
         clusters=cluster_names(source.root),
-        told=desk_of(request).told_of_jobs.get(record.run_id, ()),
+        warnings=app_state_of(request).submit_warnings.get(record.run_id, ()),
         parts=_parts(source, record, fetched, name or ""),
         record=record,
     )
 
 
 def _parts(source: Source, record: JobRecord, fetched: FetchedLogs, name: str) -> dict[str, str]:
-    """The parts of the page that change while a job runs."""
+    """The parts of the page that are updated while a job runs."""
     reading, names = open_job_queries(source.root, environ=source.environ), _in_order(fetched)
     use, causes = reading.node_use(fetched), reading.causes(record, fetched)
     about: dict[str, Any] = {"record": record, "spec": record.spec, "info": record.info}
@@ -103,7 +103,7 @@ def _in_order(fetched: FetchedLogs) -> list[str]:
 
 
 def _labelled(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Each log with its label: whose it is, where that tells all of them apart."""
+    """Each log with its label: its process, if that is unique; else its name."""
     labels = [_label(name) for name in names]
     return list(zip(names, labels if len(set(labels)) == len(names) else names, strict=True))
 
@@ -118,7 +118,7 @@ def _label(name: str) -> str:
 
 
 def _follow(request: Request) -> Response:
-    source, query = desk_of(request).source, request.query_params
+    source, query = app_state_of(request).source, request.query_params
     run_id, chosen = request.path_params["run_id"], query.get("log", "")
     over: dict[str, Mapping[str, str]] = {}
 
@@ -142,9 +142,9 @@ def _pause(record: JobRecord) -> float:
 
 
 def _log(request: Request) -> Response:
-    """The lines of a log as they come: each event is a list of lines, its id the byte where the next ones begin."""
-    source, query = desk_of(request).source, request.query_params
-    stopping = desk_of(request).is_stopping
+    """A live log: each event is a list of lines, its id the byte offset of the next one."""
+    source, query = app_state_of(request).source, request.query_params
+    stopping = app_state_of(request).is_stopping
     run_id, chosen = request.path_params["run_id"], query.get("name", "")
     given = request.headers.get("last-event-id") or query.get("start", "")
     begin = int(given) if given.isdecimal() and len(given) < 19 else None
@@ -167,7 +167,7 @@ def _log(request: Request) -> Response:
             try:
                 lines, start, over = await run_in_threadpool(look, start)
             except BlobsyncError:
-                # The state of the job, beside the log, says what is wrong.
+                # The state of the job, beside the log, shows the problem.
                 lines = ()
             if lines:
                 yield f"id: {start}\ndata: {redact_answer(json.dumps(lines))}\n\n"
@@ -183,7 +183,7 @@ def _log(request: Request) -> Response:
 
 
 def _resubmit(request: Request) -> Response:
-    source, form = desk_of(request).source, form_of(request)
+    source, form = app_state_of(request).source, form_of(request)
     jobs = open_jobs(source.root, environ=source.environ)
     submitted = jobs.resubmit(
         request.path_params["run_id"],
@@ -194,9 +194,9 @@ def _resubmit(request: Request) -> Response:
 
 
 def after_submission(request: Request, submitted: Submitted) -> Response:
-    """To the page of the new job, which says what the submission said."""
+    """Redirect to the page of the new job, which shows the warnings of the submission."""
     run_id = submitted.record.run_id
-    desk_of(request).told_of_jobs[run_id] = tuple(redact(text) for text in submitted.warnings)
+    app_state_of(request).submit_warnings[run_id] = tuple(redact(text) for text in submitted.warnings)
     return RedirectResponse(f"/jobs/{run_id}", 303)
 
 

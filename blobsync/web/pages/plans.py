@@ -1,4 +1,4 @@
-"""A plan: made with the first click, shown by reason, carried out with the second."""
+"""A plan: the first click makes it, the page shows it by reason, the second click carries it out."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from starlette.routing import Route
 from blobsync.base.errors import UsageError
 from blobsync.plan.transfer_options import Keep, TransferOptions
 from blobsync.plan.transfer_plan import Action, Direction, FileAction, PlanPart, TransferPlan, verb
-from blobsync.web.app_state import desk_of, form_of
+from blobsync.web.app_state import app_state_of, form_of
 from blobsync.web.events import live_parts
 from blobsync.web.render import fragment, page
 from blobsync.web.source import Source, look_through, source_of
 from blobsync.web.transfer_tasks import Wish, WorkItem
 
-# Files of one reason that the page lists at once, and on a page of their own.
+# Files of each reason in the plan, and on each page of the full list.
 _SHOWN = 8
 _LISTED = 500
 # What needs attention comes first.
@@ -39,7 +39,7 @@ _CLASSES = {
 
 @dataclass
 class ReasonGroup:
-    """The files that get the same for the same reason."""
+    """The files with the same action for the same reason."""
 
     action: Action
     verb: str
@@ -50,17 +50,17 @@ class ReasonGroup:
 
     @property
     def kind(self) -> str:
-        """The class of its colour."""
+        """The CSS class of its colour."""
         return kind_of(self.action, self.verb)
 
 
 def kind_of(action: Action, word: str) -> str:
-    """The class of the colour of what happens to files."""
+    """The CSS class for the colour of an action."""
     return _CLASSES.get(action, "down" if word == "download" else "up")
 
 
 def plan_groups(plan: TransferPlan) -> list[ReasonGroup]:
-    """All files, by what happens to them and why."""
+    """All files, grouped by action and reason."""
     groups: dict[tuple[str, str], ReasonGroup] = {}
     for part, action in plan.each():
         key = _key(plan, action)
@@ -79,19 +79,19 @@ def _key(plan: TransferPlan, action: FileAction) -> tuple[str, str]:
 
 
 def plan_address(work: WorkItem) -> str:
-    """Where a plan is shown."""
+    """The address of a plan's page."""
     return f"/plans/{work.id}"
 
 
 def _make(request: Request) -> Response:
-    works = desk_of(request).works
+    works = app_state_of(request).works
     form = form_of(request)
     wish = _again(works.find(form["again"]).wish, form) if "again" in form else _wish(form, source_of(request))
     return RedirectResponse(plan_address(works.begin(wish)), 303)
 
 
 def _again(wish: Wish, form: Mapping[str, str]) -> Wish:
-    """The same, or how its conflicts are to be settled, or that what fits is to be fetched."""
+    """The same request, with ``keep`` or ``force`` of the form."""
     changes: dict[str, Any] = {"keep": _keep(form)} if "keep" in form else {}
     if "force" in form:
         changes["force"] = True
@@ -103,7 +103,7 @@ def _wish(form: Mapping[str, str], source: Source) -> Wish:
     paths = (path,) if path else tuple(form.get("path[]", "").split("\n"))
     direction = direction or form.get("direction", "")
     if not path and form.get("path[]", "") == form.get("path", ""):
-        # A name may have a line break in it.
+        # One path whose name contains a line break.
         paths = (form.get("path", ""),)
     paths = tuple(each.strip("/") for each in paths if each.strip("/"))
     if direction not in ("u", "d") or not paths:
@@ -137,18 +137,18 @@ def _options(form: Mapping[str, str]) -> TransferOptions:
 
 
 def _show(request: Request) -> Response:
-    work = desk_of(request).works.find(request.path_params["id"])
+    work = app_state_of(request).works.find(request.path_params["id"])
     if work.began is not None:
         return RedirectResponse(f"/transfers/{work.id}", 303)
     look_through(request, work.wish.cluster)
-    # Before the plan: a thread sets it after that.
+    # Read the state before the plan: a thread sets the plan first.
     state = work.state
     groups = plan_groups(work.plan) if work.plan else []
     return page(request, "plan.html", work=work, state=state, plan=work.plan, groups=groups)
 
 
 def _live(request: Request) -> Response:
-    work = desk_of(request).works.find(request.path_params["id"])
+    work = app_state_of(request).works.find(request.path_params["id"])
     shown = request.query_params.get("state")
 
     def look() -> dict[str, str]:
@@ -162,7 +162,7 @@ def _live(request: Request) -> Response:
 
 
 def _carry_out(request: Request) -> Response:
-    works = desk_of(request).works
+    works = app_state_of(request).works
     work = works.find(request.path_params["id"])
     if work.plan is not None:
         work.plan.demand_allowed()
@@ -172,7 +172,7 @@ def _carry_out(request: Request) -> Response:
 
 def _files(request: Request) -> Response:
     """All files of one reason, by pages."""
-    work = desk_of(request).works.find(request.path_params["id"])
+    work = app_state_of(request).works.find(request.path_params["id"])
     key = request.query_params.get("verb", ""), request.query_params.get("reason", "")
     number = _number(request.query_params.get("page", "0"))
     chosen = _chosen(work.plan, key) if work.plan else iter(())

@@ -1,4 +1,4 @@
-"""The first page: how the folder entries stand."""
+"""The first page: the status of the folder entries."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from blobsync.base.errors import BlobsyncError
 from blobsync.base.redaction import redact
 from blobsync.local.transfer_log import TransferEntry
 from blobsync.project.status import EntryStatus, ProjectStatus
-from blobsync.web.app_state import desk_of
+from blobsync.web.app_state import app_state_of
 from blobsync.web.events import live_parts
 from blobsync.web.render import fragment, page, through_of
 from blobsync.web.source import Source, source_of
-from blobsync.web.status_cache import Standing
+from blobsync.web.status_cache import CachedStatus
 
-# Seconds that the first page waits for a quick look.
+# Seconds that the first page waits for the status.
 _PATIENCE = 0.25
-# How many transfers back the last one of each entry is looked for.
+# Transfers among which the last one of each entry is searched.
 _LOOKED_BACK = 300
 
 
 @dataclass(frozen=True, slots=True)
 class EntryRow:
-    """A folder entry as the table has it: its bar is ``parts`` (class, share of the largest entry's bytes)."""
+    """A row of the table: ``parts`` are the segments of its bar (class, share of the largest entry's bytes)."""
 
     status: EntryStatus
     parts: tuple[tuple[str, float], ...]
@@ -39,7 +39,7 @@ class EntryRow:
 
 def _show(request: Request) -> Response:
     source = source_of(request)
-    standing = desk_of(request).boards.of(source).renew(patience=_PATIENCE)
+    standing = app_state_of(request).caches.of(source).renew(patience=_PATIENCE)
     with source.open() as project:
         entries = [(entry.prefix, str(entry.remote)) for entry in project.folders]
         warnings = [redact(text) for text in project.cluster.warnings]
@@ -51,10 +51,10 @@ def _show(request: Request) -> Response:
 
 def _live(request: Request) -> Response:
     source = source_of(request)
-    board, through = desk_of(request).boards.of(source), through_of(source, desk_of(request).source)
+    cache, through = app_state_of(request).caches.of(source), through_of(source, app_state_of(request).source)
 
     def look() -> dict[str, str]:
-        values = {**_parts(source, board.look()), **through}
+        values = {**_parts(source, cache.look()), **through}
         return {
             "entries": fragment("project/entries.html", **values),
             "standing": fragment("project/standing.html", **values),
@@ -65,11 +65,11 @@ def _live(request: Request) -> Response:
 
 def _renew(request: Request) -> Response:
     source = source_of(request)
-    desk_of(request).boards.of(source).renew(fresh=True)
-    return RedirectResponse("/" + through_of(source, desk_of(request).source)["through_first"], 303)
+    app_state_of(request).caches.of(source).renew(fresh=True)
+    return RedirectResponse("/" + through_of(source, app_state_of(request).source)["through_first"], 303)
 
 
-def _parts(source: Source, standing: Standing[ProjectStatus]) -> dict[str, Any]:
+def _parts(source: Source, standing: CachedStatus[ProjectStatus]) -> dict[str, Any]:
     rows = tuple(_rows(standing.status.entries, _last(source))) if standing.status else ()
     return {"rows": rows, "standing": standing}
 
@@ -79,7 +79,7 @@ def _last(source: Source) -> Sequence[TransferEntry]:
         found = source.logbook().recent(limit=_LOOKED_BACK)
         return [each for each in found if source.cluster_name in (each.cluster, each.from_cluster)]
     except BlobsyncError:
-        # The Transfers page says why.
+        # The Transfers page shows the error.
         return ()
 
 
@@ -104,7 +104,7 @@ def _bytes(entry: EntryStatus) -> Iterator[tuple[str, int]]:
 
 
 def _states(entry: EntryStatus) -> Iterator[tuple[str, str]]:
-    """Class and words of each thing to know; first what is to be done."""
+    """Class and words of each badge; first what is to be done."""
     if entry.problem is not None:
         yield "bad", "could not be looked at"
         return

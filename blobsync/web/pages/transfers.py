@@ -1,4 +1,4 @@
-"""Transfers: those under way, live, and what was done, with receipts."""
+"""Transfers: live progress of those under way, and the history with receipts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from starlette.routing import Route
 from blobsync.base.errors import BlobsyncError, NothingMatchedError
 from blobsync.local.transfer_log import RUNNING, TransferEntry
 from blobsync.project.logbook import LogBook
-from blobsync.web.app_state import Desk, desk_of
+from blobsync.web.app_state import AppState, app_state_of
 from blobsync.web.charts import CHART_SECONDS, HEIGHT, WIDTH, bytes_chart, rate_curve
 from blobsync.web.events import live_parts
 from blobsync.web.external_transfers import OtherTransfer, other_transfers
@@ -23,21 +23,21 @@ from blobsync.web.source import look_through
 from blobsync.web.transfer_tasks import WorkItem
 
 _PAGE = 50
-# Files of a receipt that are listed.
+# Files of a receipt on the page.
 _FILES = 500
-# Characters of an address that names what it shows.
+# Longest list of ids in an address, in characters.
 _LONGEST_IDS = 4000
 
 
 def _show(request: Request) -> Response:
-    desk = desk_of(request)
+    state = app_state_of(request)
     asked = request.query_params.get("page", "0")
     number = int(asked) if asked.isdecimal() and len(asked) < 7 else 0
-    book, now = desk.source.logbook(), time.time()
+    book, now = state.source.logbook(), time.time()
     first, total = number * _PAGE, book.log.count()
     entries = book.recent(limit=_PAGE, offset=first)
-    active = [work for work in desk.works.moved() if work.is_active]
-    others = _others(desk, book, [entry.id for entry in book.recent(limit=_PAGE) if entry.result == RUNNING])
+    active = [work for work in state.works.moved() if work.is_active]
+    others = _others(state, book, [entry.id for entry in book.recent(limit=_PAGE) if entry.result == RUNNING])
     return page(
         request, "transfers.html", works=active, active=_ids([*active, *others]), others=others,
         entries=entries, number=number, more=total > first + _PAGE, total=total,
@@ -49,18 +49,18 @@ def _ids(works: Iterable[WorkItem | OtherTransfer]) -> str:
     return "-".join(work.id for work in works)
 
 
-def _others(desk: Desk, book: LogBook, shown: Iterable[str]) -> list[OtherTransfer]:
-    return other_transfers(book, shown, [work.pid for work in desk.works.moved()])
+def _others(state: AppState, book: LogBook, shown: Iterable[str]) -> list[OtherTransfer]:
+    return other_transfers(book, shown, [work.pid for work in state.works.moved()])
 
 
 def _live(request: Request) -> Response:
-    desk = desk_of(request)
-    book = desk.source.logbook()
+    state = app_state_of(request)
+    book = state.source.logbook()
     shown = request.query_params.get("active", "")[:_LONGEST_IDS]
 
     def look() -> dict[str, str]:
-        works = [work for work in desk.works.moved() if work.is_active]
-        others = _others(desk, book, shown.split("-"))
+        works = [work for work in state.works.moved() if work.is_active]
+        others = _others(state, book, shown.split("-"))
         if _ids([*works, *others]) != shown:
             return {"load": "/transfers"}
         active: list[WorkItem | OtherTransfer] = [*works, *others]
@@ -76,28 +76,30 @@ def _values(work: WorkItem | OtherTransfer) -> dict[str, Any]:
 
 def _show_one(request: Request) -> Response:
     try:
-        work = desk_of(request).works.find(request.path_params["id"])
+        work = app_state_of(request).works.find(request.path_params["id"])
     except NothingMatchedError:
-        # The server was started again while somebody looked at it: the history has it.
+        # The server was restarted since: the transfer is in the history.
         return RedirectResponse("/transfers", 303)
     if work.began is None:
         return RedirectResponse(f"/plans/{work.id}", 303)
     look_through(request, work.wish.cluster)
-    return page(request, "transfer.html", state=work.state, entry=_entry_of(desk_of(request), work), **_values(work))
+    return page(
+        request, "transfer.html", state=work.state, entry=_entry_of(app_state_of(request), work), **_values(work)
+    )
 
 
-def _entry_of(desk: Desk, work: WorkItem) -> TransferEntry | None:
-    """What the history has of it: the process that moves the files writes one entry."""
+def _entry_of(state: AppState, work: WorkItem) -> TransferEntry | None:
+    """The entry of the history, which the process that moves the files writes."""
     try:
-        recent = desk.source.logbook().recent(since=work.made, limit=_PAGE)
+        recent = state.source.logbook().recent(since=work.made, limit=_PAGE)
     except BlobsyncError:
-        # The Transfers page says why.
+        # The Transfers page shows the error.
         return None
     return next((entry for entry in recent if entry.pid == work.pid and entry.host == os.uname().nodename), None)
 
 
 def _live_one(request: Request) -> Response:
-    work = desk_of(request).works.find(request.path_params["id"])
+    work = app_state_of(request).works.find(request.path_params["id"])
     shown = request.query_params.get("state")
 
     def look() -> dict[str, str]:
@@ -109,20 +111,20 @@ def _live_one(request: Request) -> Response:
 
 
 def _cancel(request: Request) -> Response:
-    works = desk_of(request).works
+    works = app_state_of(request).works
     work = works.find(request.path_params["id"])
     works.cancel(work)
     return RedirectResponse(f"/transfers/{work.id}", 303)
 
 
 def _cancel_other(request: Request) -> Response:
-    desk_of(request).source.logbook().running.stop(request.path_params["id"])
+    app_state_of(request).source.logbook().running.stop(request.path_params["id"])
     return RedirectResponse("/transfers", 303)
 
 
 def _show_entry(request: Request) -> Response:
     wanted = request.path_params["id"]
-    book = desk_of(request).source.logbook()
+    book = app_state_of(request).source.logbook()
     entry = book.log.find(wanted)
     if entry.id != wanted:
         raise NothingMatchedError(f"no transfer of this project has the id {wanted!r}")

@@ -1,4 +1,4 @@
-// What clusters and containers have to be asked comes after the page is there: they may take their time.
+// Loads what clusters and containers have to be asked for after the page is shown, since they may be slow.
 "use strict";
 async function fill(place, address) {
   place.textContent = "Asking the cluster…";
@@ -7,7 +7,7 @@ async function fill(place, address) {
   if (!place.innerHTML) place.textContent = "No answer.";
 }
 for (const place of document.querySelectorAll("[data-load]")) fill(place, place.dataset.load);
-// What a job has written comes with its states, the last of it with its end.
+// The outputs of a job are loaded again whenever its state changes.
 const state = document.getElementById("job-state");
 let before = state?.textContent;
 state?.addEventListener("replaced", () => {

@@ -1,19 +1,19 @@
-// <button data-copy="ID"> copies what the element with that id holds.
+// <button data-copy="ID"> copies the content of the element with that id.
 "use strict";
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-copy]");
   if (!button) return;
   const field = document.getElementById(button.dataset.copy);
-  const told = document.getElementById("copied");
+  const note = document.getElementById("copied");
   const words = button.textContent;
   try {
     await navigator.clipboard.writeText(field.value ?? field.textContent);
-    if (told) told.textContent = "Copied.";
+    if (note) note.textContent = "Copied.";
     button.textContent = "Copied";
     setTimeout(() => { button.textContent = words; }, 2000);
   } catch {
     if (field.select) field.select();
     else getSelection().selectAllChildren(field);
-    if (told) told.textContent = "Selected. Press Ctrl+C, on a Mac Cmd+C.";
+    if (note) note.textContent = "Selected. Press Ctrl+C, on a Mac Cmd+C.";
   }
 });

@@ -1,4 +1,4 @@
-// The jobs that are selected stay selected when the list is renewed; the log of a job grows at its end.
+// Keeps the selection of jobs when the list is refreshed, and appends new lines to the log of a job.
 "use strict";
 const picked = new Set();
 document.addEventListener("change", (event) => {
@@ -11,7 +11,7 @@ document.addEventListener("replaced", () => {
 });
 
 const log = document.getElementById("log");
-// A browser slows down with more.
+// More lines would slow the browser down.
 const MOST_LINES = 20000;
 if (log && log.dataset.follow) {
   const follow = document.getElementById("follow");
@@ -22,7 +22,7 @@ if (log && log.dataset.follow) {
   };
   toEnd();
   follow.addEventListener("change", toEnd);
-  // Whoever scrolls back wants to read; at the end it goes on.
+  // Scroll along only if the end of the log is visible.
   log.addEventListener("scroll", () => {
     follow.checked = log.scrollTop + log.clientHeight >= log.scrollHeight - 8;
   }, { passive: true });

@@ -46,7 +46,7 @@ function stop() {
   source = null;
 }
 
-// A stream that was refused looks like a server that is gone; a request tells them apart.
+// To a browser a refused stream looks like a stopped server; a request tells them apart.
 async function look() {
   let status = 0;
   try {
@@ -57,7 +57,7 @@ async function look() {
   }
   if (status) {
     const known = await fetch("/whoami", { cache: "no-store" }).then((answer) => answer.status, () => 0);
-    // What a new server does not know, such as a plan, has no stream there; the page itself says so.
+    // A restarted server has no stream for what it does not know, such as a plan; the reloaded page says so.
     if (known === 200 && gone) return location.reload();
     if (known === 200) return setTimeout(follow, 1000);
     gone ||= known > 0;
@@ -67,13 +67,13 @@ async function look() {
 }
 
 document.addEventListener("visibilitychange", () => {
-  // A browser has few connections for one server, and each page that nobody sees would keep one.
+  // Hidden pages close their stream: a browser allows few connections to one server.
   if (document.hidden) stop();
   else if (!lost) follow();
 });
 follow();
 
-// Buttons that ask before they send.
+// Buttons that ask for confirmation.
 document.addEventListener("submit", (event) => {
   const question = event.submitter?.dataset.ask ?? event.target.dataset.ask;
   if (question && !confirm(question)) event.preventDefault();

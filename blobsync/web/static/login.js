@@ -1,5 +1,5 @@
-// The token stands behind the #, which browsers keep to themselves. A form that this page sends makes the cookie be sent
-// with the next request; a redirect from the file itself would not.
+// The token is behind the #, which browsers do not send. The page submits a form, since browsers would not send the new
+// cookie after a redirect from the file itself.
 "use strict";
 const token = location.hash.slice(1);
 if (token) {

@@ -1,4 +1,4 @@
-// The form is checked while one types: mistakes at the fields that were touched, the exact request beside the form.
+// Checks the form while the user types: mistakes at the fields that were touched, the exact request beside the form.
 "use strict";
 const form = document.getElementById("job-form");
 const aside = document.getElementById("job-aside");
@@ -8,12 +8,12 @@ let waiting = 0;
 let sent = false;
 
 function show(mistakes) {
-  const told = new Map();
-  for (const one of mistakes) if (!told.has(one.field)) told.set(one.field, one);
+  const found = new Map();
+  for (const one of mistakes) if (!found.has(one.field)) found.set(one.field, one);
   for (const place of form.querySelectorAll("[data-field]")) {
     const name = place.dataset.field;
     const field = form.elements.namedItem(name);
-    const one = touched.has(name) || name === "cluster" ? told.get(name) : undefined;
+    const one = touched.has(name) || name === "cluster" ? found.get(name) : undefined;
     place.textContent = one ? one.message + (one.hint ? ` (${one.hint})` : "") : "";
     if (field instanceof Element) {
       if (one) field.setAttribute("aria-invalid", "true");
@@ -32,10 +32,10 @@ async function check(withFields) {
     if (!response.ok) return;
     answer = await response.json();
   } catch {
-    // live.js says that the server is gone.
+    // live.js reports that the server is gone.
     return;
   }
-  // A later answer counts more than one that was overtaken.
+  // Ignore answers that a later request has overtaken.
   if (mine !== number) return;
   aside.removeAttribute("aria-busy");
   if (answer.fields !== undefined) document.getElementById("job-fields").innerHTML = answer.fields;
