@@ -134,7 +134,11 @@ def _problem(name: str) -> str | None:
 
 def _records(actions: list[FileAction]) -> int:
     part: PlanPart = Part(
-        "data", Route.UPLOAD, LocalLocation(Path("/data")), LocalLocation(Path("/data")), IndexKey("data", "data", "")
+        "data",
+        Route.UPLOAD,
+        LocalLocation(Path("/data")),
+        LocalLocation(Path("/data")),
+        IndexKey(LocalLocation(Path("data")), LocalLocation(Path("data")), ""),
     )
     plan = TransferPlan(Route.UPLOAD, "eu", None, ("data",), TransferOptions(), (part,), EngineChoice("direct", ""))
     return sum(len(json.dumps(plan_record(plan, part, action))) for action in actions)

@@ -125,7 +125,7 @@ def _round(root: Path, place: Path, server: Emulator, workers: int) -> tuple[flo
         for file in sorted(root.rglob("*"))
         if file.is_file()
     )
-    key = IndexKey("data", "x", "")
+    key = IndexKey(LocalLocation(Path("data")), url.child("data"), "")
     part: LivePart = Part("data", Route.UPLOAD, LocalLocation(root, (root,)), OpenBlob(store, "data"), key)
     task, report = MoveTask(part, actions), CollectedReport()
     parent = SealedStore(FolderStore(place), _timed(parent_keys(_RUN)), "run", print, session="one")

@@ -28,7 +28,7 @@ from blobsync.node.job import NodeJob
 from blobsync.node.places import JobPlaces
 from blobsync.node.ranks import NotReadyError
 from blobsync.plan.events import Event, Note
-from blobsync.plan.project_context import LivePart, without_stores
+from blobsync.plan.project_context import LivePart, key_between, without_stores
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import EngineChoice, FileAction, IndexKey, Part, PlanPart, TransferPlan
 from blobsync.spread.coordinator_lock import CoordinatorLock
@@ -164,7 +164,7 @@ def _parts(place: SharedStore, ends: Sequence[Ends], planned: int) -> list[LiveP
             shard.route,
             known[key].source,
             known[key].destination,
-            IndexKey(shard.path, " ".join(key), ""),
+            key_between(known[key].source, known[key].destination),
             actions=tuple(actions[key]),
         )
         for key, shard in first.items()
@@ -181,7 +181,7 @@ class _Opened(NamedTuple):
         return next(each for each in self.parts if each.key == part.key)
 
     def records(self, key: IndexKey) -> PairIndex:
-        return self.known.pair(key.near, key.remote)
+        return self.known.pair(*key.roots)
 
 
 class _OwnJob:

@@ -111,7 +111,7 @@ class NodeTransfers:
         shown = f"{name}/{below}" if below else name
         part: LivePart = Part(shown, Route.DOWNLOAD, source, LocalLocation(target), _key(name, remote, below))
         links = LinkPolicy("follow", os.path.realpath(target), shown)
-        records = self._index.pair(part.key.near, part.key.remote)
+        records = self._index.pair(*part.key.roots)
         ignored = ignored_by([(below, ignore)])
         request = Request(part, links, records, wanted=wanted, compare_content=True, ignored=ignored)
         looked = survey(request, self._listener.emit)
@@ -132,7 +132,7 @@ class NodeTransfers:
         key = _key(name, remote)
         there = [Path(folder, file) for folder, _, files in os.walk(local) for file in files]
         states = {path.relative_to(local).as_posix(): LocalState.of(path.lstat()) for path in there}
-        for pair in _changed(states, self._index.pair(key.near, key.remote)):
+        for pair in _changed(states, self._index.pair(*key.roots)):
             (local / pair.path).unlink()
 
     def upload(
@@ -145,7 +145,7 @@ class NodeTransfers:
         key = _key(entry.name, destination)
         misnamed = {path: why for path in files if (why := blob_problem(destination.at(path)))}
         named = {path: state for path, state in files.items() if path not in misnamed}
-        pairs = _changed(named, self._index.pair(key.near, key.remote))
+        pairs = _changed(named, self._index.pair(*key.roots))
         there = states_at_destination(destination, [Moved(_looked_for(pair)) for pair in pairs], self._listener.emit)
         pairs = [_with_md5(pair._replace(destination=there.get(pair.path)), base) for pair in pairs]
         actions, _ = decide_all(pairs, Route.UPLOAD, _UP, shown=entry.name)
@@ -200,11 +200,11 @@ class _OnePart(NamedTuple):
         return self.part
 
     def records(self, key: IndexKey) -> PairIndex:
-        return self.known.pair(key.near, key.remote)
+        return self.known.pair(*key.roots)
 
 
 def _key(name: str, remote: OpenBlob, below: str = "") -> IndexKey:
-    return IndexKey(name, str(remote), below)
+    return IndexKey(LocalLocation(Path(name)), remote.location, below)
 
 
 def _failure_line(failure: FileFailure) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from pathlib import Path
 
 from blobsync.base.errors import LocalFileError, UsageError
 from blobsync.base.locations import BlobLocation, LocalLocation, Location
@@ -172,14 +173,14 @@ def _index_key(near: FolderEntry | None, origin: Resolution, target: Resolution,
     """The two roots under which the index records this pair, and the path below both; ``near`` is a copy's source."""
     remote = origin if direction is Direction.DOWN else target
     if near is None and origin.path == target.path:
-        return IndexKey(remote.entry.prefix, str(remote.entry.remote), remote.relative)
+        return IndexKey(LocalLocation(Path(remote.entry.prefix)), remote.entry.remote, remote.relative)
     if near is None:
-        return IndexKey(target.path, str(remote.remote), "")
+        return IndexKey(LocalLocation(Path(target.path)), remote.remote, "")
     # Entries may begin at different depths on the two sides: the record lies below what both have in common.
     common = _common_end(origin.relative, target.relative)
     first = near.remote.child(origin.relative.removesuffix(common).rstrip("/"))
     second = target.entry.remote.child(target.relative.removesuffix(common).rstrip("/"))
-    return IndexKey(str(first), str(second), common)
+    return IndexKey(first, second, common)
 
 
 def _common_end(one: str, other: str) -> str:

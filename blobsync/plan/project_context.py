@@ -30,6 +30,11 @@ def without_stores(part: LivePart) -> PlanPart:
     return part.between(location_of(part.source), location_of(part.destination))
 
 
+def key_between(source: OpenLocation, destination: OpenLocation) -> IndexKey:
+    """The key of a part that is recorded by its own two ends, not by those of a folder entry."""
+    return IndexKey(location_of(source), location_of(destination), "")
+
+
 class PartOpener(Protocol):
     """Opens the parts of a plan in a project, or on a compute node."""
 
@@ -69,7 +74,7 @@ class ProjectContext:
 
     def records(self, key: IndexKey) -> PairIndex:
         """What the index knows between the two roots of a part."""
-        return self.index.pair(key.near, key.remote)
+        return self.index.pair(*key.roots)
 
     def _open(self, end: Location, part: PlanPart) -> OpenLocation:
         """A container's with its store, a local one with what no link may lead a write out of."""

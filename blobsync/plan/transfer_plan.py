@@ -20,7 +20,7 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar, overload
 from blobsync.base.errors import DiskTooSmallError, IncompleteTransferError, MirrorRefusedError
 from blobsync.base.failure_codes import ExitCode, FailureCode
 from blobsync.base.file_states import FileState, RemoteState
-from blobsync.base.locations import Location
+from blobsync.base.locations import Location, below
 from blobsync.base.reasons import Reason
 from blobsync.local.sorted_runs import IN_MEMORY, Packing, Row, Spill, Spool, pack_state, unpack_state
 from blobsync.plan.spreading import SpreadPlan
@@ -309,13 +309,18 @@ PACKED_ACTION = Packing(_pack, _unpack)
 class IndexKey(NamedTuple):
     """Where the index keeps the records of a part: between which two roots, and where the part lies below both."""
 
-    near: str
-    remote: str
+    near: Location
+    remote: Location
     path: str
+
+    @property
+    def roots(self) -> tuple[str, str]:
+        """Both roots as text, as the index has them."""
+        return str(self.near), str(self.remote)
 
     def at(self, relative: str) -> str:
         """Where a file of the part lies below the roots."""
-        return f"{self.path}/{relative}" if self.path and relative else self.path or relative
+        return below(self.path, relative)
 
 
 _E = TypeVar("_E", covariant=True)

@@ -34,8 +34,8 @@ from blobsync.base.errors import BlobsyncError, StorageUnreachableError
 from blobsync.base.failure_codes import FailureCode
 from blobsync.direct.file_blocks import BlockOrder, Named
 from blobsync.plan.events import Listener
-from blobsync.plan.project_context import LivePart
-from blobsync.plan.transfer_plan import FileAction, FileFailure, IndexKey, Part
+from blobsync.plan.project_context import LivePart, key_between
+from blobsync.plan.transfer_plan import FileAction, FileFailure, Part
 from blobsync.spread.file_json import FormatError, object_of, size_of, text_of
 from blobsync.spread.record import FileRecord, NamedBlock, Ready, ShardDone, read_answer
 from blobsync.spread.shard import Shard, ShardReader
@@ -298,7 +298,8 @@ class ShardWorker:
         ends = self._ends.get((shard.source, shard.destination))
         if ends is None:
             raise FormatError("the shard names other ends than the orders of this worker")
-        part: LivePart = Part(shard.path, shard.route, ends.source, ends.destination, IndexKey("", "", ""))
+        key = key_between(ends.source, ends.destination)
+        part: LivePart = Part(shard.path, shard.route, ends.source, ends.destination, key)
         task = MoveTask(part, left, cap_mbps=self._settings.cap_mbps)
         if shard.order is None:
             self._engine.move(task, out, out)

@@ -24,8 +24,8 @@ from blobsync.base.plain_json import parse_object
 from blobsync.direct.engine import DirectEngine
 from blobsync.local.resume_records import BlockJournal, RangeRecords
 from blobsync.plan.events import BytesMoved, BytesReused, Event, Note, UnderWay, notes_to
-from blobsync.plan.project_context import LivePart
-from blobsync.plan.transfer_plan import FileAction, FileFailure, IndexKey, Part
+from blobsync.plan.project_context import LivePart, key_between
+from blobsync.plan.transfer_plan import FileAction, FileFailure, Part
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.orders import EndOrders, Handed, WorkerOrders, read_handed, read_orders, signer_of
 from blobsync.spread.record import (
@@ -176,7 +176,8 @@ class Worker:
         """Raises ``FormatError`` for a shard between other ends than those of the orders."""
         if (shard.source, shard.destination) != (str(self._source), str(self._destination)):
             raise FormatError("the shard names other ends than the orders of this worker")
-        part: LivePart = Part(shard.path, shard.route, self._source, self._destination, IndexKey("", "", ""))
+        key = key_between(self._source, self._destination)
+        part: LivePart = Part(shard.path, shard.route, self._source, self._destination, key)
         task = MoveTask(part, shard.actions, cap_mbps=self._orders.cap_mbps)
         self._engine.move(task, self._out, self._out)
 

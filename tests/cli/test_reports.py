@@ -48,7 +48,7 @@ def _plan(*kinds: tuple[Action, Reason, int]) -> TransferPlan:
         if number < count
     ]
     there = BlobContainer("acct", "cont", "http://127.0.0.1:1/acct").child("data/v")
-    key = IndexKey("data/v", str(there), "")
+    key = IndexKey(LocalLocation(Path("data/v")), there, "")
     part: PlanPart = Part("data/v", Route.UPLOAD, LocalLocation(Path("/p/data/v")), there, key, actions=tuple(actions))
     return TransferPlan(Route.UPLOAD, "aml", None, ("data/v",), TransferOptions(), (part,), _ENGINE)
 

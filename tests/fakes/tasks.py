@@ -75,11 +75,16 @@ def action(path: str, source: FileState | None, destination: FileState | None) -
     return FileAction(path, Action.TRANSFER, Reason.NEW, source.size if source else 0, source, destination)
 
 
+def index_key(near: str, remote: str, path: str = "") -> IndexKey:
+    """``path`` below two roots."""
+    return IndexKey(LocalLocation(Path(near)), LocalLocation(Path(remote)), path)
+
+
 def live_part(
     route: Route, source: OpenLocation, destination: OpenLocation, actions: Sequence[FileAction] = ()
 ) -> LivePart:
     """``data/x`` between these ends."""
-    return Part("data/x", route, source, destination, IndexKey("data", "blobs", "x"), actions=tuple(actions))
+    return Part("data/x", route, source, destination, index_key("data", "blobs", "x"), actions=tuple(actions))
 
 
 def upload(root: Path, store: BlobStore, prefix: str, paths: Sequence[str] | None = None) -> MoveTask:

@@ -111,7 +111,7 @@ def test_what_a_reader_has_read_is_not_at_the_destination(place: Place, known: I
     task, (reader, first, _) = _large(tmp_path)
     _write(place, 1, reader, NamedBlock(0, _ONE), NamedBlock(1, _TWO))
     _write(place, 2, first, NamedBlock(1, _TWO))
-    merged = merge_records(place, [task.part], lambda key: known.pair(key.near, key.remote))
+    merged = merge_records(place, [task.part], lambda key: known.pair(*key.roots))
     assert (merged.files, merged.next_number, merged.anything) == (0, 3, True)
     assert merged.blocks.take(task.part, task.actions[0]) == {1: _TWO}
 
@@ -188,7 +188,7 @@ def test_where_all_have_given_up_nobody_waits(place: Place) -> None:
 
 
 def _pair(known: Index, key: IndexKey) -> PairIndex:
-    return known.pair(key.near, key.remote)
+    return known.pair(*key.roots)
 
 
 def _recorded(place: FolderStore, known: Index, task: MoveTask) -> list[str]:

@@ -174,7 +174,7 @@ class _Killed(NamedTuple):
             return moved_by(engine, task or self.task, listener)
 
     def merge(self) -> Merged:
-        return merge_records(self.place, [self.task.part], lambda key: self.known.pair(key.near, key.remote))
+        return merge_records(self.place, [self.task.part], lambda key: self.known.pair(*key.roots))
 
     def _shard(self, name: str) -> bytes:
         return self.place.read(f"shards/{name}") or b""
@@ -274,7 +274,7 @@ def test_what_workers_told_of_ranges_is_no_file_for_the_next_command(
     with _alone(place, task) as crew:
         moved_by(SpreadEngine(DirectEngine(), place, crew, 2, poll=0.01, range_bytes=_RANGE), task)
     index = Index(tmp_path / "index.sqlite", lambda text: None)
-    merged = merge_records(place, [task.part], lambda key: index.pair(key.near, key.remote))
+    merged = merge_records(place, [task.part], lambda key: index.pair(*key.roots))
     assert merged.files == 5 and not place.names("shards") and not place.names("records")
     assert not list(index.pair("data", "blobs").get(["x/big"]))
     index.close()

@@ -15,12 +15,12 @@ from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.local.index import Index, PairIndex, Record
-from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, IndexKey, Route
+from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route
 from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.transfer.engines import Moved
 from blobsync.transfer.ledger import Ledger, retry_with
 from tests.fakes.store import MemoryStore
-from tests.fakes.tasks import action, live_part, local_state
+from tests.fakes.tasks import action, index_key, live_part, local_state
 
 ONE, TWO = b"1" * 16, b"2" * 16
 SECOND = 1_000_000_000
@@ -432,7 +432,7 @@ def test_a_ledger_reads_the_real_clocks_by_itself(tmp_path: Path) -> None:
     index = Index(tmp_path / "index")
     part = live_part(Route.UPLOAD, LocalLocation(tmp_path), OpenBlob(MemoryStore(), "x"), (one,))
     records = index.pair("x", "y")
-    ledger = Ledger(replace(part, key=IndexKey("x", "y", "")), records)
+    ledger = Ledger(replace(part, key=index_key("x", "y", "")), records)
     shown = RemoteState(10, "e", hashlib.md5(b"0123456789").digest())
     ledger.seen(Moved(one), shown)
     ledger.save()

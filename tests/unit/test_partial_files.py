@@ -20,12 +20,12 @@ from blobsync.local.resume_records import BlockJournal
 from blobsync.plan.blocks import block_size
 from blobsync.plan.partial_files import for_engine
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import Action, FileAction, IndexKey, Part, PlanPart, Route, TransferPlan, totals_of
+from blobsync.plan.transfer_plan import Action, FileAction, Part, PlanPart, Route, TransferPlan, totals_of
 from blobsync.store.protocol import block_id_of
 from blobsync.transfer.engines import CollectedReport, MoveTask
 from tests.fakes.project_context import DEFAULTS, World, account, cluster
 from tests.fakes.store import MemoryStore, Request
-from tests.fakes.tasks import RecordingListener, moved_by, upload
+from tests.fakes.tasks import RecordingListener, index_key, moved_by, upload
 
 MIB = 1024 * 1024
 # More than one request takes.
@@ -518,7 +518,7 @@ def test_a_plan_for_azcopy_counts_the_files_that_are_there_in_part() -> None:
         Route.UPLOAD,
         LocalLocation(Path("up")),
         LocalLocation(Path("to")),
-        IndexKey("", "", ""),
+        index_key("", "", ""),
         actions=(whole, begun, changed),
     )
     assert totals_of([both]).spared == 140

@@ -159,3 +159,21 @@ def test_the_record_of_a_copy_holds_whichever_folder_is_named(tmp_path: Path) ->
         plan = world.plan("u", path, copy=True)
         assert [action.reason.value for _, action in plan.each()] == ["as last verified on both sides"], path
         assert plan.route in (Route.SAME_ACCOUNT, Route.CROSS_ACCOUNT)
+
+
+def test_the_index_keeps_records_under_the_prefix_of_the_entry_and_the_url_of_its_folder(tmp_path: Path) -> None:
+    context = World(tmp_path, entries("dst", {"b c"})).context()
+    urls = {entry.prefix: str(entry.remote) for entry in context.cluster.folders}
+    for direction in Direction:
+        (leg,) = legs(context, direction, ["data/b c/d"], TransferOptions())
+        assert leg.part.key.roots == ("data/b c", urls["data/b c"]) and leg.part.key.path == "d"
+    (elsewhere,) = legs(context, Direction.DOWN, ["data/to"], TransferOptions(from_path="data/from"))
+    assert elsewhere.part.key.roots == ("data/to", f"{urls['data']}/from") and elsewhere.part.key.path == ""
+
+
+def test_the_index_keeps_records_of_a_copy_under_both_urls(tmp_path: Path) -> None:
+    world = World(tmp_path, entries("dst", set()), entries("src", set()))
+    assert world.there is not None
+    (leg,) = legs(world.context(copy=True), Direction.UP, ["data/d"], TransferOptions())
+    assert leg.part.key.roots == (str(world.there.folders[0].remote), str(world.here.folders[0].remote))
+    assert leg.part.key.path == "d"

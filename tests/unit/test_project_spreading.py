@@ -11,10 +11,11 @@ from blobsync.base.errors import UsageError
 from blobsync.base.locations import BlobContainer, BlobLocation, LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import Action, EngineChoice, FileAction, IndexKey, Part, PlanPart, Route, TransferPlan
+from blobsync.plan.transfer_plan import Action, EngineChoice, FileAction, Part, PlanPart, Route, TransferPlan
 from blobsync.project.spreading import with_spread
 from blobsync.store.protocol import MAX_BLOB_BYTES
 from tests.fakes.aml_configs import load
+from tests.fakes.tasks import index_key
 
 GIB = 1 << 30
 
@@ -23,7 +24,7 @@ def _plan(*sizes: int, nodes: int | None = 2) -> TransferPlan:
     actions = tuple(FileAction(f"f{number}", Action.TRANSFER, Reason.NEW, size) for number, size in enumerate(sizes))
     remote = BlobLocation(BlobContainer("acct", "cont", "https://acct.blob.core.windows.net"), "me/data")
     part: PlanPart = Part(
-        "data", Route.UPLOAD, LocalLocation(Path("/p/data")), remote, IndexKey("data", "b", ""), actions=actions
+        "data", Route.UPLOAD, LocalLocation(Path("/p/data")), remote, index_key("data", "b", ""), actions=actions
     )
     options = TransferOptions(nodes=nodes)
     return TransferPlan(Route.UPLOAD, "aml", None, ("data",), options, (part,), EngineChoice("direct", "w"))

@@ -113,7 +113,7 @@ def test_a_folder_under_the_name_of_a_document_stops_with_its_name_and_stays(
         (tmp_path / "place" / name).mkdir(parents=True)
     index = Index(tmp_path / "index.sqlite", lambda text: None)
     with pytest.raises(LocalFileError, match="place/shards/0000001"):
-        merge_records(folder, [task.part], lambda key: index.pair(key.near, key.remote))
+        merge_records(folder, [task.part], lambda key: index.pair(*key.roots))
     index.close()
     uses: list[Callable[[], object]] = [
         lambda: folder.remove("claims/1"),

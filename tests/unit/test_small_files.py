@@ -22,12 +22,12 @@ from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.files import SourceFolder
 from blobsync.plan.events import SilentListener
 from blobsync.plan.project_context import LivePart
-from blobsync.plan.transfer_plan import Action, FileAction, IndexKey, Part, Route
+from blobsync.plan.transfer_plan import Action, FileAction, Part, Route
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobInfo, GetOrder, Order, Orders
 from blobsync.transfer.engines import CollectedReport, Moved, MoveTask
 from tests.fakes.store import MemoryStore
-from tests.fakes.tasks import RecordedRun, RecordingListener, upload
+from tests.fakes.tasks import RecordedRun, RecordingListener, index_key, upload
 
 
 class Slow(UploadJob):
@@ -54,7 +54,7 @@ def test_more_threads_work_only_where_the_disk_is_slow(tmp_path: Path, seconds: 
         FileAction(name, Action.TRANSFER, Reason.NEW, len(body), LocalState.of((tmp_path / name).stat()))
         for name, body in files.items()
     )
-    key = IndexKey("data", "x", "")
+    key = index_key("data", "x", "")
     part: LivePart = Part("data", Route.UPLOAD, LocalLocation(tmp_path), OpenBlob(store, "p"), key)
     report = CollectedReport()
     run = RunState(MoveTask(part, actions), report, SilentListener(), 1 << 20)
@@ -205,7 +205,7 @@ class Place:
         self.events: list[str] = []
         self.listener = RecordingListener()
         part: LivePart = Part(
-            "data", Route.DOWNLOAD, OpenBlob(MemoryStore(), "p"), LocalLocation(Path("x")), IndexKey("data", "x", "")
+            "data", Route.DOWNLOAD, OpenBlob(MemoryStore(), "p"), LocalLocation(Path("x")), index_key("data", "x", "")
         )
         jobs = [str(number) for number in range(1, count + 1)]
         self.run = RecordedRun(MoveTask(part, ()), self.listener, 1 << 20)

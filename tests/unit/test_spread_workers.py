@@ -450,13 +450,13 @@ def test_what_workers_told_a_parent_that_was_killed_is_in_the_index_as_far_as_it
     _arrived(task, 5)
     _attempt(place, 1, true, junk, replaced, _moved(task, 6), FileRecord("nowhere", None, None))
     index = Index(tmp_path / "index.sqlite", lambda text: None)
-    merged = merge_records(place, [task.part], lambda key: index.pair(key.near, key.remote))
+    merged = merge_records(place, [task.part], lambda key: index.pair(*key.roots))
     assert (merged.files, merged.next_number) == (1, 1)
     found = index.pair("data", "blobs").get([f"x/{action.path}" for action in task.actions])
     assert list(found) == [f"x/{true.path}"]
     assert found[f"x/{true.path}"].near.md5 == hashlib.md5(b"x" * task.actions[3].size).digest()
     assert not place.names("shards") and not place.names("records")
-    assert merge_records(place, [task.part], lambda key: index.pair(key.near, key.remote)).files == 0
+    assert merge_records(place, [task.part], lambda key: index.pair(*key.roots)).files == 0
     index.close()
 
 

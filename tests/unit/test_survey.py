@@ -23,10 +23,10 @@ from blobsync.local.tree import LinkPolicy
 from blobsync.plan.events import Event, Hashing, Looked
 from blobsync.plan.pairing import Pair
 from blobsync.plan.survey import Request, Survey, complete, survey
-from blobsync.plan.transfer_plan import IndexKey, Route, Shape
+from blobsync.plan.transfer_plan import Route, Shape
 from blobsync.store.open_locations import OpenBlob, OpenLocation
 from tests.fakes.store import MemoryStore
-from tests.fakes.tasks import live_part, remote_state
+from tests.fakes.tasks import index_key, live_part, remote_state
 
 UNFINISHED = ".blobsync-0badcafe.part"
 
@@ -69,7 +69,7 @@ class Place:
         }[route]
         links = LinkPolicy("follow", os.path.realpath(self.project), "data/v")
         source, destination = changes.pop("source", source), changes.pop("destination", destination)
-        key = IndexKey("data", "blobs", changes.pop("record_path", "v"))
+        key = index_key("data", "blobs", changes.pop("record_path", "v"))
         part = replace(live_part(route, source, destination), path="data/v", key=key)
         return Request(part, links, self.records)._replace(**changes)
 
@@ -540,7 +540,7 @@ def test_records_lie_below_the_path_of_the_part(place: Place) -> None:
     ("record_path", "path", "expected"), [("x", "a", "x/a"), ("x", "", "x"), ("", "a", "a"), ("", "", "")]
 )
 def test_where_a_file_lies_below_the_index(record_path: str, path: str, expected: str) -> None:
-    assert IndexKey("", "", record_path).at(path) == expected
+    assert index_key("", "", record_path).at(path) == expected
 
 
 def test_only_files_with_a_record_that_exist_at_both_ends_have_it(place: Place) -> None:

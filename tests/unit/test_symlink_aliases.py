@@ -18,8 +18,9 @@ from blobsync.config.trusted_links import OutsideLink
 from blobsync.local.tree import way_to
 from blobsync.plan.symlink_aliases import Names, settle, spare_links
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import Action, FileAction, IndexKey, Part, PlanPart, Route
+from blobsync.plan.transfer_plan import Action, FileAction, Part, PlanPart, Route
 from tests.fakes.project_context import World, account, cluster
+from tests.fakes.tasks import index_key
 
 NAMES = Names("/p/data", {"dl": "/p/data/d0", "dl/deeper": "/p/data/x", "fl": "/p/data/d0/g"})
 HERE = LocalState(1, 1, 1, 1)
@@ -35,7 +36,7 @@ def move(path: str, md5: bytes | None = b"1") -> FileAction:
 
 def plan_part(path: str, local: Path, *actions: FileAction) -> PlanPart:
     end = LocalLocation(local)
-    return Part(path, Route.DOWNLOAD, end, end, IndexKey("", "", ""), actions=actions)
+    return Part(path, Route.DOWNLOAD, end, end, index_key("", "", ""), actions=actions)
 
 
 def decided(*actions: FileAction, names: Names = NAMES, writing: Action = Action.TRANSFER) -> dict[str, str]:

@@ -106,7 +106,7 @@ def test_a_worker_gives_up_what_is_taken_back_after_it_said_what_it_has_moved(
     # Long before its claim would have run out.
     assert ended.is_set()
     assert 0 < len(store.blobs) < 30
-    merged = merge_records(place, [task.part], lambda key: known.pair(key.near, key.remote))
+    merged = merge_records(place, [task.part], lambda key: known.pair(*key.roots))
     # The answer to the one request that was under way may come too late to be told; the next plan compares that file.
     assert len(store.blobs) - 1 <= merged.files <= len(store.blobs)
 
@@ -171,7 +171,7 @@ class Copied:
         return sorted(found)
 
     def _records(self, key: IndexKey) -> PairIndex:
-        return self.known.pair(key.near, key.remote)
+        return self.known.pair(*key.roots)
 
 
 def test_what_was_copied_without_a_word_is_on_record_as_the_version_that_was_planned(
@@ -226,7 +226,7 @@ def test_one_file_that_is_somebody_elses_keeps_no_other_from_being_found(place: 
     place.write("records/0000001~node1.0-00000001~000000", answer_line(Ready()).encode())
     there.add("y/b", b"foreign", with_md5=False)
     there.add("y/c", b"planned", with_md5=False)
-    assert record_files(place, [task.part], lambda key: known.pair(key.near, key.remote)) == 1
+    assert record_files(place, [task.part], lambda key: known.pair(*key.roots)) == 1
     assert list(_pair(known).get(["x/a", "x/b", "x/c"])) == ["x/c"]
 
 
@@ -241,7 +241,7 @@ def test_a_range_of_a_copy_that_came_to_its_end_is_no_file(place: FolderStore, k
         place.write(f"shards/{number:07}", body.encode())
     _begun(place, FileRecord("big", action.source, None))
     there.add("y/big", bytes(8 << 20))
-    merged = merge_records(place, [task.part], lambda key: known.pair(key.near, key.remote))
+    merged = merge_records(place, [task.part], lambda key: known.pair(*key.roots))
     assert merged.files == 0 and not list(_pair(known).get(["x/big"]))
 
 
@@ -293,7 +293,7 @@ def test_what_was_downloaded_without_a_word_is_on_record_where_it_is_the_planned
     _begun(place)
     if body is not None:
         (root / "a").write_bytes(body)
-    count = record_files(place, [task.part], lambda key: known.pair(key.near, key.remote))
+    count = record_files(place, [task.part], lambda key: known.pair(*key.roots))
     found = _pair(known).get(["x/a", "x/edited"])
     assert count == len(found) and sorted(found) == (["x/a"] if body == b"planned" else [])
     for record in found.values():
@@ -311,7 +311,7 @@ def test_of_an_upload_nothing_is_taken_for_moved_that_nobody_told_of(
     _put(place, task)
     _begun(place)
     store.add("sets/a", b"planned")
-    assert record_files(place, [task.part], lambda key: known.pair(key.near, key.remote)) == 0
+    assert record_files(place, [task.part], lambda key: known.pair(*key.roots)) == 0
 
 
 def test_records_of_other_ends_and_of_no_shard_say_nothing(place: FolderStore, known: Index) -> None:
@@ -321,5 +321,5 @@ def test_records_of_other_ends_and_of_no_shard_say_nothing(place: FolderStore, k
     place.write("shards/0000001", b"no shard")
     place.write("records/0000001~node1.0-00000001~000000", b"")
     elsewhere = replace(copied.task.part, destination=copied.task.part.source)
-    assert record_files(place, [elsewhere], lambda key: known.pair(key.near, key.remote)) == 0
+    assert record_files(place, [elsewhere], lambda key: known.pair(*key.roots)) == 0
     assert copied.recorded() == ["x/a"]

@@ -35,7 +35,7 @@ def world(tmp_path: Path) -> World:
 def look(world: World, *, deep: bool = False) -> VerifyReport:
     context = world.context()
     there = world.here.folders[0].remote
-    key = IndexKey("data", str(there), "v")
+    key = IndexKey(LocalLocation(Path("data")), there, "v")
     part: PlanPart = Part("data/v", Route.UPLOAD, LocalLocation(world.root / "data" / "v"), there.child("v"), key)
     links = LinkPolicy("follow", str(world.root), "data/v")
     request = Request(context.opened(part), links, context.records(key))
