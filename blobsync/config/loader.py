@@ -22,6 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from blobsync.base import redaction
+from blobsync.base.did_you_mean import did_you_mean
 from blobsync.base.environment import environment
 from blobsync.base.errors import ConfigError, ConfigNotFoundError, UnknownClusterError
 from blobsync.base.locations import MAX_NAME_CHARS, reaches_another
@@ -49,7 +50,6 @@ from blobsync.config.yaml_document import (
     Document,
     KeyPath,
     Origin,
-    did_you_mean,
     is_placeholder,
     parse_document,
     read_document,

@@ -17,7 +17,7 @@ the same way, so it would not simplify this module.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,26 +26,10 @@ import yaml
 
 from blobsync.base.amounts import count_text
 from blobsync.base.credentials import Secret
+from blobsync.base.did_you_mean import nearest
 from blobsync.base.errors import ConfigError, ConfigNotFoundError
 from blobsync.base.regular_files import regular_only
 from blobsync.config.known_keys import GONE_PLATFORMS, PROGRAM_FORM, Key, Kind
-
-
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The most similar of ``known``, or None if none is similar enough to suggest."""
-    # difflib is needed only for errors; importing it here keeps start-up fast.
-    from difflib import get_close_matches
-
-    candidates = {item.lower(): item for item in known}
-    found = get_close_matches(word.lower(), list(candidates), n=1, cutoff=0.6)
-    return candidates[found[0]] if found else None
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    """A hint with the most similar known word, or None."""
-    guess = nearest(word, known)
-    return f"did you mean '{guess}'?" if guess else None
-
 
 # $${NAME} stands for a literal ${NAME}.
 _VARIABLE = re.compile(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")

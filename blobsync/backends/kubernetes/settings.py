@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blobsync.backends.kubernetes.pod_security import FIELDS, RESTRICTED, RESTRICTED_CONTEXT, SecurityContext
+from blobsync.base.did_you_mean import nearest
 from blobsync.base.errors import ConfigError
 from blobsync.config.model import Cluster
-from blobsync.config.yaml_document import nearest
 
 # The time for which a Job and its logs stay after its end.
 _TTL_DAYS = 7
