@@ -1,6 +1,6 @@
-"""What runs jobs: Slurm, Kubernetes, Azure ML and this machine, behind the ``Backend`` of ``protocol``.
+"""The backends that run jobs: Slurm, Kubernetes, Azure ML and this machine, behind the ``Backend`` of ``protocol``.
 
-Decides how a job is asked for there, and what its answers mean. In: a ``JobSpec`` and its secrets. Out: a request, a
+Decides how a job is requested, and what the responses mean. In: a ``JobSpec`` and its secrets. Out: a request, a
 ``RunInfo``, logs. Each backend is imported when it is used, and none imports another. ``login`` runs commands over
 ssh, ``addresses`` and ``forwarding`` make the command lines of tunnels. Calls ``jobspec`` and what that calls.
 """

@@ -1,8 +1,8 @@
-"""The gate for what becomes a word of ``ssh``: hosts, users, ports, key files. Pure, but for free ports and key files.
+"""Validates the arguments of ``ssh``: hosts, users, ports, key files. Pure, except for free ports and key files.
 
-They come from cluster files of anybody's projects and from other systems. ssh takes a word that begins with a dash as
-an option, a comma in a jump host as the next one, ``%`` as the start of a token that it replaces, and a line end in its
-configuration as the start of an option such as ``ProxyCommand``, which is a program. None of them gets in.
+They come from cluster files of other people's projects and from other systems. ssh takes an argument that begins with
+a dash as an option, a comma in a jump host as the next one, ``%`` as the start of a token that it replaces, and a line
+end in its configuration as the start of an option such as ``ProxyCommand``, which is a program. All are rejected.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SSH_PORT = 22
 
 @dataclass(frozen=True, slots=True)
 class SshMachine:
-    """A computer that ssh reaches: a host name, or an address, or a word of the user's ``~/.ssh/config``."""
+    """A computer reached over ssh: a host name, an address, or a ``Host`` of the user's ``~/.ssh/config``."""
 
     host: str
     user: str = ""
@@ -44,13 +44,13 @@ class SshMachine:
 
     @property
     def destination(self) -> str:
-        """``[USER@]HOST``, as a whole word of ssh."""
+        """``[USER@]HOST``, one argument of ssh."""
         return f"{self.user}@{self.host}" if self.user else self.host
 
 
 @dataclass(frozen=True, slots=True)
 class AzureBastion:
-    """A bastion of Azure, and the machine behind it, by its resource id."""
+    """An Azure Bastion, and the resource id of the machine behind it."""
 
     name: str
     resource_group: str
@@ -59,7 +59,7 @@ class AzureBastion:
 
 
 def read_bastion(name: str, resource_group: str, target: str, subscription: str = "") -> AzureBastion:
-    """Raises ``UsageError`` for what Azure does not take as such names."""
+    """Raises ``UsageError`` for names that Azure does not allow."""
     # https://learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules
     for what, text in (("bastion", name), ("resource group", resource_group)):
         if not _AZURE_NAME.fullmatch(text):
@@ -73,7 +73,7 @@ def read_bastion(name: str, resource_group: str, target: str, subscription: str 
 
 
 def read_machine(text: str, what: str) -> SshMachine:
-    """``[USER@]HOST[:PORT]``; an IPv6 address with a port stands in brackets. Raises ``UsageError``."""
+    """Parse ``[USER@]HOST[:PORT]``; an IPv6 address with a port is in brackets. Raises ``UsageError``."""
     if ":" in text and _IPV6.fullmatch(text.rpartition("@")[2]):
         user, _, six = text.rpartition("@")
         text = f"{user}@[{six}]" if user else f"[{six}]"
@@ -88,14 +88,14 @@ def read_machine(text: str, what: str) -> SshMachine:
 
 
 def read_host(text: str, what: str) -> str:
-    """A host's name or its address. Raises ``UsageError``."""
+    """Validate a host's name or address. Raises ``UsageError``."""
     if not (_HOST_NAME.fullmatch(text) or (":" in text and _IPV6.fullmatch(text))):
         raise UsageError(f"{what} {text!a} is not a host name")
     return text
 
 
 def read_port(text: str | int, what: str) -> int:
-    """1 to 65535. Raises ``UsageError``."""
+    """Parse a port, 1 to 65535. Raises ``UsageError``."""
     digits = str(text)
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 5 and 1 <= int(digits) <= 65_535):
         raise UsageError(f"{what} {digits!a} is not a port", hint="a number from 1 to 65535")
@@ -112,7 +112,7 @@ def read_key_file(text: str, home: Path) -> str:
 
 
 def demand_key_file(path: str) -> None:
-    """Raises ``UsageError`` for a key that ssh would not use: a missing file, or one's own that others can read.
+    """Raises ``UsageError`` for a key that ssh would not use: a missing file, or a private one that others can read.
 
     A public key (``.pub``) may be read by all: its private half is in the user's ssh-agent.
     """
@@ -137,9 +137,9 @@ def demand_key_file(path: str) -> None:
 
 
 def free_local_port(wanted: int | None) -> int:
-    """``wanted``, where nobody listens there at 127.0.0.1, else a free one. Raises ``UsageError`` below 1024."""
+    """``wanted`` if that port of 127.0.0.1 is free, else a free one. Raises ``UsageError`` below 1024."""
     with socket.socket() as probe:
-        # A connection that has just ended does not hold the port.
+        # A connection that has just ended does not keep the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", wanted or 0))

@@ -1,6 +1,6 @@
-"""The command lines that open a port of another machine here. Pure; every word has passed ``addresses``.
+"""Command lines that forward a port of another machine. Pure; every argument was validated by ``addresses``.
 
-ssh reads no option behind ``--``; other programs get a value that could begin with a dash behind ``=``.
+ssh reads no option after ``--``; other programs get a value that could begin with a dash after ``=``.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from blobsync.backends.addresses import AzureBastion, SshMachine
 
 LOOPBACK = "127.0.0.1"
 
-# No question, since nobody can answer.
+# Without questions: there is no terminal.
 _SILENT = ("-o", "BatchMode=yes")
-# An error instead of a connection without its port; and a line that is cut is noticed within a minute, where the
-# network says nothing.
+# Fail rather than connect without the port, and notice a broken connection within a minute.
 _STEADY = (
     *("-o", "ExitOnForwardFailure=yes"),
     *("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=3"),
@@ -34,10 +33,10 @@ def forward_line(
     key: str = "",
     asks: bool = False,
 ) -> tuple[str, ...]:
-    """``ssh -L``: what connects to ``local`` here is connected to ``remote`` of ``to`` over there.
+    """``ssh -L``: forward port ``local`` of this machine to ``remote`` of ``to``, an address as ``machine`` sees it.
 
-    ``to`` is as ``machine`` sees it. ``jump`` is the machine before it, which uses ``key`` as well. With ``asks`` a
-    person runs it: ssh may ask whether a host key is right, or for a passphrase.
+    ``jump`` is a machine on the way, with the same ``key``. With ``asks`` a person runs the command: ssh may ask about
+    a host key, or for a passphrase.
     """
     manner = () if asks else _SILENT
     target = f"[{to}]" if ":" in to else to
@@ -50,7 +49,7 @@ def forward_line(
 
 
 def machine_command(machine: SshMachine, *command: str) -> tuple[str, ...]:
-    """Run a command on a machine; the shell over there gets it as one line."""
+    """Run a command on a machine, quoted as one line for its shell."""
     port = ("-p", str(machine.port)) if machine.port else ()
     return ("ssh", "-T", *_QUIET, *port, "--", machine.destination, shlex.join(command))
 
@@ -60,7 +59,7 @@ def _identity(key: str) -> tuple[str, ...]:
 
 
 def _through(jump: SshMachine | None, key: str, manner: tuple[str, ...]) -> tuple[str, ...]:
-    """``-J`` cannot be told of a key: then it is written out, as a line for the shell; ``%h`` is the target."""
+    """``-J`` takes no key: with one, a ``ProxyCommand`` for the shell is used; ``%h`` is the target."""
     if jump is None or not key:
         return ("-J", str(jump)) if jump else ()
     port = ("-p", str(jump.port)) if jump.port else ()
@@ -69,7 +68,7 @@ def _through(jump: SshMachine | None, key: str, manner: tuple[str, ...]) -> tupl
 
 
 class SshProxy(NamedTuple):
-    """A machine that ssh reaches through a program of its own; ``name`` is only what ssh calls it."""
+    """A machine behind a proxy program; ``name`` is only ssh's name for it."""
 
     words: tuple[str, ...]
     user: str
@@ -77,18 +76,18 @@ class SshProxy(NamedTuple):
 
 
 def proxy_line(proxy: SshProxy, *, local: int, remote: int) -> tuple[str, ...]:
-    """``ssh -L`` to 127.0.0.1 of a machine behind such a program."""
+    """``ssh -L`` to 127.0.0.1 of a machine behind a proxy program."""
     forward = f"{LOOPBACK}:{local}:{LOOPBACK}:{remote}"
     return ("ssh", "-N", "-T", *_QUIET, *_behind(proxy), "-L", forward, "--", f"{proxy.user}@{proxy.name}")
 
 
 def proxy_command(proxy: SshProxy, *command: str) -> tuple[str, ...]:
-    """Run a command there; the shell over there gets it as one line."""
+    """Run a command there, quoted as one line for its shell."""
     return ("ssh", "-T", *_QUIET, *_behind(proxy), "--", f"{proxy.user}@{proxy.name}", shlex.join(command))
 
 
 def _behind(proxy: SshProxy) -> tuple[str, ...]:
-    """Each job has another host key under the same name: who answers is the program's affair."""
+    """Options of ssh: host keys are not checked, since each job has another one; the proxy authenticates."""
     line = shlex.join(proxy.words).replace("%", "%%")
     return (
         *("-o", f"ProxyCommand={line}"),
@@ -97,13 +96,13 @@ def _behind(proxy: SshProxy) -> tuple[str, ...]:
 
 
 def pod_line(kubectl: Sequence[str], namespace: str, pod: str, *, local: int, remote: int) -> tuple[str, ...]:
-    """``kubectl port-forward``; ``kubectl`` is the program with its context."""
+    """``kubectl port-forward``; ``kubectl`` is the command with its context."""
     words = ("port-forward", f"--namespace={namespace}", f"--address={LOOPBACK}", f"pod/{pod}", f"{local}:{remote}")
     return (*kubectl, *words)
 
 
 def bastion_line(bastion: AzureBastion, *, local: int, remote: int) -> tuple[str, ...]:
-    """``az network bastion tunnel``, which listens at ``localhost`` alone.
+    """``az network bastion tunnel``, which listens at ``localhost`` only.
 
     https://learn.microsoft.com/cli/azure/network/bastion#az-network-bastion-tunnel
     """

@@ -67,9 +67,9 @@ if TYPE_CHECKING:
 
 CAPABILITIES = frozenset({"blame", "elastic", "live_logs", "nodes", "requeue", "ssh"})
 
-# Up to this many jobs are queried one by one; more are looked up in the list first.
+# Up to so many jobs are queried one by one; more are looked up in the list first.
 _ONE_BY_ONE = 4
-# How far the list is read for them, and for a job that the history does not know.
+# How much of the list is read for them, and for a job that is not in the history.
 _NEWEST = 500
 _ALL = {"listViewType": "ActiveOnly", "jobType": "Command"}
 _LIST = {**_ALL, "tag": "blobsync"}
@@ -83,7 +83,7 @@ def create(around: Surroundings) -> AmlBackend:
 
 
 def computes_of(backend: Backend[Any]) -> Computes:
-    """The computes of a backend's workspace. Raises ``UsageError`` for one that has none."""
+    """The computes of a backend's workspace. Raises ``UsageError`` for another backend."""
     if not isinstance(backend, AmlBackend):
         raise UsageError(
             f"the cluster's platform is {backend.name}: only Azure ML has computes",
@@ -93,7 +93,7 @@ def computes_of(backend: Backend[Any]) -> Computes:
 
 
 class AmlBackend:
-    """One workspace, with one compute of it."""
+    """One compute of one workspace."""
 
     capabilities = CAPABILITIES
 
@@ -154,7 +154,7 @@ class AmlBackend:
         for store in request.datastores:
             path = f"datastores/{store.name}"
             there = self._client.try_call(path)
-            # A datastore with a name of its own serves one job after the other: its SAS is renewed for each.
+            # A datastore with a name from the cluster file is used by many jobs: its SAS is renewed for each.
             if there is None or (store.given and store.is_ours(there.inner("properties").values)):
                 registered = store.body(secrets.sas, datetime.now(timezone.utc))
                 self._client.call("PUT", path, registered, doing="submit", skipValidation="true")
@@ -180,7 +180,7 @@ class AmlBackend:
     def _ref(self, run_id: str, body: AmlReply) -> JobRef:
         return JobRef(run_id, run_id, aml_replies.studio_url(body) or self._studio_url(run_id))
 
-    # -- looking ------------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------
 
     def get(self, refs: Sequence[JobRef]) -> tuple[RunInfo, ...]:
         found: dict[str, AmlReply] = {}
@@ -192,7 +192,7 @@ class AmlBackend:
                     break
         for ref in refs:
             if ref.run_id not in found:
-                # Jobs have our ids there; a record's other name must not get into a URL.
+                # Jobs have our ids there; another name in a record must not get into a URL.
                 found[ref.run_id] = self._client.try_call(f"jobs/{run_name(ref.run_id)}") or AmlReply()
         return tuple(self._info(ref.run_id, found[ref.run_id], len(refs) <= _ONE_BY_ONE) for ref in refs)
 
@@ -201,9 +201,9 @@ class AmlBackend:
         yield from islice((info for info in infos if not states or info.state in states), limit)
 
     def recall(self, suffix: str) -> Iterator[tuple[JobSpec, JobRef]]:
-        """Jobs among the workspace's newest whose id ends so, whoever submitted them from wherever, with whatever."""
+        """The workspace's newest jobs whose id ends so, of all users and programs."""
         found: dict[str, AmlReply] = {}
-        # Ours alone reach farther back than all.
+        # The list of our own jobs reaches farther back.
         for only in (_LIST, _ALL):
             for body in islice(self._newest(only), _NEWEST):
                 run_id = body.text("name")
@@ -228,7 +228,7 @@ class AmlBackend:
         yield from islice(seen(), limit)
 
     def _spec(self, body: AmlReply, *, closely: bool = False) -> JobSpec:
-        """Ours is in the job's tags; of others, what can be read, ``closely`` also from the run's history."""
+        """The specification of a job: in the tags of ours, else what can be read, ``closely`` also from run history."""
         run_id, ours = body.text("name"), aml_replies.read_spec(body)
         if ours:
             return replace(ours, run_id=run_id, cluster=self._cluster.name)
@@ -245,7 +245,7 @@ class AmlBackend:
         except BlobsyncError as error:
             return Refused(error)
         if refusal is None or (state and state.is_final):
-            # Refused because it has ended, which is what was requested.
+            # Refused because the job has ended, as requested.
             return Accepted(ref)
         if state is State.UNKNOWN:
             return Refused(JobNotFoundError(f"Azure ML does not know {name}: {refusal.sentence}"))
@@ -307,7 +307,7 @@ class AmlBackend:
         return (*command, f"--subscription={place.subscription_id}")
 
     def forward_argv(self, ref: JobRef, forward: PortForward) -> Sequence[str]:
-        """Through the job's ssh service; on ITP through the address that the platform writes beside a job."""
+        """Through the job's ssh service; on ITP through the address in the job's tags."""
         if way := self._way_beside(ref):
             return forward_line(way, local=forward.local, remote=forward.remote)
         return proxy_line(self._proxy(ref, forward.node), local=forward.local, remote=forward.remote)
@@ -321,7 +321,7 @@ class AmlBackend:
         """ssh ends on the node itself."""
         return LOOPBACK
 
-    # -- inside -------------------------------------------------------------------------------------------------
+    # -- private ------------------------------------------------------------------------------------------------
 
     def _way_beside(self, ref: JobRef) -> SshMachine | None:
         body = self._client.try_call(f"jobs/{run_name(ref.run_id)}") if self._cluster.platform == "itp" else None
@@ -376,7 +376,7 @@ class AmlBackend:
         return f"https://ml.azure.com/runs/{run_id}?wsid={self._client.path}"
 
     def _put_secrets(self, blob: str, spec: JobSpec, secrets: Secrets) -> AmlRequest:
-        """Returns the request of a job that takes this blob and no other one, whoever may write beside the code."""
+        """Upload the secrets; returns the request with their digest, since others may write to that container."""
         body = secrets_body(node_secrets(spec, secrets))
         with self._code_store() as store:
             store.put(blob, body, md5=hashlib.md5(body).digest())

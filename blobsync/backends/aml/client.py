@@ -1,8 +1,7 @@
 """Azure Resource Manager and Azure ML's run history over REST, on azure-core.
 
-Three separate kinds of requests: to the management endpoint with its token; to run history with its own
-token; and to SAS URLs of logs and the workspace's discovery URL, with none. Retries, including ``Retry-After``,
-are azure-core's.
+Three kinds of requests: to the management endpoint with its token; to run history with its own token; and to SAS URLs
+of logs and the workspace's discovery URL, with none. Retries, including ``Retry-After``, are azure-core's.
 
 azure-ai-ml makes the same requests with 60 packages (111 MB); the tests compare our requests with it.
 """
@@ -70,10 +69,10 @@ _NO_SUCH_STATE = (400, 404, 409)
 
 
 class AmlClient:
-    """Requests to one workspace. ``make_credential`` is called when a token is needed first.
+    """Requests to one workspace. ``make_credential`` is called when the first token is needed.
 
     ``cluster_file`` is for messages; ``note`` reports waits that a user would notice; ``trusted`` are hosts besides
-    Azure's that may get the user's login.
+    Azure's that may receive the user's token.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class AmlClient:
     # -- Azure Resource Manager ---------------------------------------------------------------------------------
 
     def call(self, method: str, path: str, body: Any = None, *, doing: str = "look", **params: str) -> AmlReply:
-        """The answer. ``path`` is below the workspace, or begins with ``/subscriptions``."""
+        """Send a request; returns the response. ``path`` is below the workspace, or begins with ``/subscriptions``."""
         return self._json(self._manage(method, self._url(path), body, doing, params))
 
     def try_call(self, path: str, *, patient: bool = True) -> AmlReply | None:
@@ -200,7 +199,7 @@ class AmlClient:
                 try:
                     asked = super().get_retry_after(response)
                 except (ValueError, TypeError, OverflowError):
-                    # Neither a number nor a date.
+                    # It is neither a number nor a date.
                     return None
                 return None if asked is None else min(asked, _LONGEST_SECONDS)
 
@@ -280,14 +279,14 @@ class AmlClient:
         return f"{self.base}{self.path}/{path}".rstrip("/")
 
     def _own(self, url: str) -> str:
-        """A link that the service gave; the token goes to the management endpoint only."""
+        """Check a link from a response: the token is sent to the management endpoint only."""
         host = host_of(url)
         if host is None or urlsplit(url)[:2] != urlsplit(self.base)[:2]:
             raise BackendUnavailableError(f"Azure refers to {host or 'no host'}, which is not {self.base}")
         return url
 
     def _check_foreign(self, url: str, service: Service) -> None:
-        """A URL from a response, to which a token is sent or whose content is trusted."""
+        """Check a URL from a response to which a token is sent, or whose content is trusted."""
         host = host_of(url) or "none"
         if not is_safe_from_listeners(url):
             raise BackendUnavailableError(f"Azure returned an address that is not https: {host}")
@@ -301,7 +300,10 @@ class AmlClient:
 
 
 def check_endpoint(endpoint: str, workspace: WorkspaceConfig, trusted: Trusted = tuple) -> None:
-    """Tokens go to Azure and to hosts of the user's, over https; over http to this machine only: ``ConfigError``."""
+    """Raise ``ConfigError`` for a host that must not receive tokens: only Azure's and the user's, over https.
+
+    Over http, this machine only.
+    """
     parts = urlsplit(endpoint)
     hint = None
     if host_of(endpoint) is None or parts.query or parts.username:
@@ -318,18 +320,18 @@ def check_endpoint(endpoint: str, workspace: WorkspaceConfig, trusted: Trusted =
 
 
 def _refusal(answer: Any) -> Refusal:
-    # Not in the encoding that the answer names: there may be none of that name.
+    # Not in the encoding that the response names, which may not exist.
     return read_refusal(answer.status_code, answer.content.decode("utf-8", "replace"), answer.headers)
 
 
 def _seconds(asked: str | None) -> float:
-    """Seconds until the next poll; ``asked`` is a header with any content."""
+    """Seconds until the next poll; ``asked`` is an untrusted header."""
     found = re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", asked or "")
     return min(float(found[0]), _LONGEST_POLL_SECONDS) if found else 1.0
 
 
 def _cause(error: Exception) -> str:
-    """What the operating system says; azure-core wraps it in the names of classes and addresses of objects."""
+    """The operating system's message; azure-core wraps it in the names of classes and addresses of objects."""
     found = re.search(r"\[Errno -?\d+\] ([^'\")]+)", str(error))
     if found:
         return found[1].strip().lower()

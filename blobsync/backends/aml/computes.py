@@ -1,4 +1,4 @@
-"""The compute clusters of an Azure ML workspace: listed, made, given other bounds, and removed.
+"""The compute clusters of an Azure ML workspace: list, create, resize and delete.
 
 Bodies and answers: Microsoft.MachineLearningServices 2024-04-01 (machineLearningServices.json of azure-rest-api-specs).
 """
@@ -20,20 +20,20 @@ from blobsync.base.quoted import quoted
 
 AML_COMPUTE = "AmlCompute"
 PRIORITIES: Mapping[str, str] = {"dedicated": "Dedicated", "low": "LowPriority"}
-# What may stand in a URL as one part of it; the service has narrower rules, and says so.
+# What may be a segment of a URL; the service has narrower rules.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
-# As the service writes an idle time: https://www.w3.org/TR/xmlschema-2/#duration, days to seconds.
+# The service's format of an idle time: https://www.w3.org/TR/xmlschema-2/#duration, days to seconds.
 _DURATION = re.compile(r"P(?:(\d{1,6})D)?(?:T(?:(\d{1,6})H)?(?:(\d{1,6})M)?(?:(\d{1,9})(?:\.\d+)?S)?)?")
 _UNITS = (86_400, 3600, 60, 1)
 _POLL_SECONDS = 5.0
-# Making a cluster takes a minute or two; its nodes come when a job needs them.
+# Creating a cluster takes a minute or two; its nodes start when a job needs them.
 _PATIENCE_SECONDS = 1800.0
 _BUSY = ("running", "preparing", "leaving", "preempted", "unusable")
 
 
 @dataclass(frozen=True, slots=True)
 class NodeBounds:
-    """How many nodes a cluster may have, and after how many idle seconds one goes; None leaves it as it is."""
+    """The least and most nodes of a cluster, and the idle seconds after which one is removed; None: unchanged."""
 
     least: int | None = None
     most: int | None = None
@@ -42,9 +42,9 @@ class NodeBounds:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """A compute of the workspace; what other kinds than clusters do not have is None or empty.
+    """A compute of the workspace; fields that its kind does not have are None or empty.
 
-    ``state`` is that of its provisioning (``Succeeded``: it is there), ``problems`` are what the service says is wrong.
+    ``state`` is that of its provisioning (``Succeeded``: it exists), ``problems`` are errors that the service reports.
     """
 
     name: str
@@ -69,19 +69,19 @@ class ComputeRequest:
 
     @property
     def text(self) -> str:
-        """The request's line, and its body."""
+        """The request line and the body."""
         shown = json.dumps(self.body, indent=2, sort_keys=True) if self.body else ""
         return f"# {self.method} {self.url}\n{shown}".rstrip()
 
 
 def creation(location: str, vm_size: str, priority: str, bounds: NodeBounds) -> dict[str, Any]:
-    """The body that makes a cluster. Raises ``UsageError`` for bounds that contradict each other."""
+    """The body that creates a cluster. Raises ``UsageError`` for bounds that contradict each other."""
     inner = {"vmSize": vm_size, "vmPriority": PRIORITIES[priority], "scaleSettings": _scale_settings(bounds)}
     return {"location": location, "properties": {"computeType": AML_COMPUTE, "properties": inner}}
 
 
 def resizing(now: NodeBounds, wanted: NodeBounds) -> dict[str, Any]:
-    """The body that changes a cluster's bounds; what is not asked for stays. Raises ``UsageError``."""
+    """The body that changes a cluster's bounds; None leaves one as it is. Raises ``UsageError``."""
 
     def chosen(new: int | None, old: int | None) -> int | None:
         return old if new is None else new
@@ -103,7 +103,7 @@ def _scale_settings(bounds: NodeBounds) -> dict[str, Any]:
 
 
 def read_compute_of(body: AmlReply) -> Compute:
-    """A compute as the service shows it."""
+    """Parse a compute in a response."""
     outer = body.inner("properties")
     inner = outer.inner("properties")
     scale, counts = inner.inner("scaleSettings"), inner.inner("nodeStateCounts")
@@ -141,7 +141,7 @@ def _read_seconds(text: str) -> int | None:
 
 
 class Computes:
-    """The computes of one workspace. ``sleep`` and ``clock`` are in seconds; ``note`` is told what is waited for."""
+    """The computes of one workspace. ``sleep`` and ``clock`` are in seconds; ``note`` reports waits."""
 
     def __init__(
         self,
@@ -158,12 +158,12 @@ class Computes:
         return f"<Computes of {self._client.workspace.workspace_name}>"
 
     def list(self) -> tuple[Compute, ...]:
-        """All of them, sorted by name."""
+        """All computes, sorted by name."""
         found = (read_compute_of(body) for body in self._client.pages("computes"))
         return tuple(sorted(found, key=lambda one: one.name))
 
     def find(self, name: str) -> Compute:
-        """One of them. Raises ``NothingMatchedError``."""
+        """The compute of this name. Raises ``NothingMatchedError``."""
         body = self._client.try_call(f"computes/{_checked(name)}")
         if body is None:
             place = self._client.workspace.workspace_name
@@ -173,9 +173,9 @@ class Computes:
     def plan_create(
         self, name: str, vm_size: str, priority: str, bounds: NodeBounds, location: str = ""
     ) -> ComputeRequest:
-        """The request that makes a cluster, in the workspace's own region unless ``location`` names one.
+        """The request that creates a cluster, in the workspace's own region unless ``location`` names one.
 
-        Raises ``JobError`` if the name is taken: the request would change what is there.
+        Raises ``JobError`` if the name is taken: the request would change that compute.
         """
         known = self._client.try_call(f"computes/{_checked(name)}")
         if known is not None:
@@ -189,7 +189,7 @@ class Computes:
     def sketch_create(
         self, name: str, vm_size: str, priority: str, bounds: NodeBounds, location: str = ""
     ) -> ComputeRequest:
-        """The same request, as far as it is known without asking the workspace: to look at, not to send."""
+        """The same request as far as it is known offline: for display, not to be sent."""
         region = location or f"<region of {self._client.workspace.workspace_name}>"
         return self._request("PUT", _checked(name), creation(region, vm_size, priority, bounds))
 
@@ -202,9 +202,9 @@ class Computes:
         return self._request("DELETE", self._cluster(name).name, None)
 
     def send(self, name: str, request: ComputeRequest, *, wait: bool = True) -> Compute | None:
-        """Carry a planned request out; with ``wait`` until the service is done with it. None: it is gone.
+        """Send a planned request; with ``wait``, until the service has completed it. None: the compute is deleted.
 
-        Raises ``JobError`` with the service's sentence where it fails, then or later.
+        Raises ``JobError`` with the service's message if it fails.
         """
         more = {"underlyingResourceAction": "Delete"} if request.method == "DELETE" else {}
         self._client.call(request.method, f"computes/{_checked(name)}", request.body, doing="compute", **more)

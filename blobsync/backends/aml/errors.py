@@ -1,4 +1,4 @@
-"""Interprets Azure ML's refusals: the service's sentence and code, and what to do. Pure."""
+"""Interprets Azure ML's error responses: message, code, and a hint. Pure."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from blobsync.base.plain_json import parse_json
 from blobsync.base.quoted import quoted
 from blobsync.config.model import WorkspaceConfig
 
-# How much of the service's message is shown (characters).
+# At most so many characters of the service's message are shown.
 MOST_SAID = 600
 _MAX_DETAILS = 5
 _MAX_PAGE = 100_000
-# Innermost of real ones are two levels down.
+# Real ones have two levels.
 _MAX_DEPTH = 20
 _QUOTA = ("quota", "limitexceeded")
 _GONE = ("unknown", "not found", "notfound", "could not find", "be found", "not exist", "no such")
@@ -52,13 +52,13 @@ class Refusal:
         return f"{self.message or 'no reason given'} ({', '.join(known)})"
 
     def says(self, *words: str) -> bool:
-        """Whether the code or the message holds one of these, whatever its case."""
+        """Whether the code or the message contains one of these, in any case."""
         text = f"{self.code} {self.message}".lower()
         return any(word in text for word in words)
 
 
 def read_refusal(status: int, body: str, headers: Mapping[str, str]) -> Refusal:
-    """ARM's and run history's error document; other texts are used as they are."""
+    """Parse ARM's or run history's error document; other texts are used as they are."""
     request_id = headers.get("x-ms-correlation-request-id") or headers.get("x-ms-request-id") or ""
     try:
         document = parse_json(body)
@@ -113,10 +113,10 @@ def as_error(refusal: Refusal, workspace: WorkspaceConfig, doing: str, cluster_f
 
 
 def wrong_place(refusal: Refusal, workspace: WorkspaceConfig) -> ConfigError | None:
-    """The workspace file names something that does not exist: the 404 is not about the requested object."""
+    """The error for a 404 that is about the workspace, not about the requested object."""
     said, file, code = f"Azure says: {refusal.sentence}", workspace.file, refusal.code.lower()
     if refusal.status not in (400, 403, 404, 409):
-        # Not SubscriptionRequestsThrottled, for example, which the file cannot change.
+        # Not SubscriptionRequestsThrottled, for example, for which the file is not the cause.
         return None
     if "subscription" in code:
         hint = "to list yours: az account list; if it is in another tenant: az login --tenant"
@@ -157,7 +157,7 @@ def _submission_hint(refusal: Refusal) -> str:
 
 
 def compute_hint(said: str, workspace: WorkspaceConfig) -> str:
-    """What to do about a refusal of a compute, by the words of the service."""
+    """The hint for a refused compute, by the service's message."""
     text = said.lower()
     if any(word in text for word in _QUOTA):
         usage = az_ml(workspace, "compute", "list-usage")
@@ -168,12 +168,12 @@ def compute_hint(said: str, workspace: WorkspaceConfig) -> str:
 
 
 def az(workspace: WorkspaceConfig, *words: str) -> str:
-    """A command line of the Azure CLI, which would ask the user's default subscription."""
+    """A command line of the Azure CLI, with the subscription: its default may be another one."""
     return shlex.join(["az", *words, "--subscription", workspace.subscription_id])
 
 
 def az_ml(workspace: WorkspaceConfig, *words: str) -> str:
-    """A command line about what the workspace has."""
+    """A command line of ``az ml`` for the workspace."""
     where = ("--resource-group", workspace.resource_group, "--workspace-name", workspace.workspace_name)
     return az(workspace, "ml", *words, *where)
 

@@ -1,7 +1,7 @@
-"""Jobs of the workspace that blobsync did not submit: what can be read of them, and what cannot. Pure.
+"""Reads jobs of the workspace that blobsync did not submit. Pure.
 
-Fields: Microsoft.MachineLearningServices 2024-04-01 (mfe.json, CommandJob). Jobs of ACT have their command among the
-arguments of the run's definition, which the run history has: ``--command`` (act/aml_client.py, update_by_run_details).
+Fields: Microsoft.MachineLearningServices 2024-04-01 (mfe.json, CommandJob). Jobs of ACT have their command in the
+arguments of the run's definition in run history: ``--command`` (act/aml_client.py, update_by_run_details).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _SSH_TAG = re.compile(r"ssh://([A-Za-z0-9_][A-Za-z0-9._-]*)@([A-Za-z0-9][A-Za-z0
 
 
 def read_foreign(body: AmlReply, details: AmlReply, cluster: Cluster) -> JobSpec:
-    """What is known of the job, as a specification for ``cluster``; ``unread`` says what is not in it.
+    """The job as a specification for ``cluster``; ``unread`` lists what it does not contain.
 
-    ``details`` are those of the run history, empty where they were not asked for.
+    ``details`` are those of run history, empty if they were not requested.
     """
     properties, name = body.inner("properties"), body.text("name")
     acts = _command_of_act(details)
@@ -47,7 +47,7 @@ def read_foreign(body: AmlReply, details: AmlReply, cluster: Cluster) -> JobSpec
         name=properties.text("displayName"),
         nodes=nodes,
         procs_per_node=each,
-        # With one process on each node the service does not say how many GPUs a machine has.
+        # With one process per node the service does not report a machine's GPUs.
         gpus_per_node=each if each > 1 else (cluster.gpu_per_node or 1),
         env=env,
         timeout_s=seconds,
@@ -56,7 +56,7 @@ def read_foreign(body: AmlReply, details: AmlReply, cluster: Cluster) -> JobSpec
 
 
 def tagged_ssh(body: AmlReply) -> tuple[str, ...]:
-    """The command that ITP writes beside a job with an ssh service, as ACT used it; empty where there is none."""
+    """The ssh command in the tags of a job on ITP, as ACT used it; empty if there is none."""
     match = _SSH_TAG.fullmatch(body.inner("properties").texts("tags").get("ssh", ""))
     return ("ssh", "-p", match[3], "--", f"{match[1]}@{match[2]}") if match else ()
 
@@ -70,7 +70,7 @@ def _command_of_act(details: AmlReply) -> str:
 
 
 def _size(properties: AmlReply, details: AmlReply) -> tuple[int, int]:
-    """Nodes, and processes on each."""
+    """The number of nodes, and of processes on each."""
     run = details.inner("runDefinition")
     nodes = properties.inner("resources").count("instanceCount") or run.count("nodeCount") or 1
     each = properties.inner("distribution").count("processCountPerInstance")
@@ -78,7 +78,7 @@ def _size(properties: AmlReply, details: AmlReply) -> tuple[int, int]:
 
 
 def _places(properties: AmlReply) -> list[str]:
-    """What the job has of the workspace's, which a cluster file has in another form."""
+    """The job's code, environment, inputs and outputs, which a cluster file has in another form."""
     found = [f"its code {code}" for code in [properties.text("codeId")] if code]
     found += [f"its environment {place}" for place in [properties.text("environmentId")] if place]
     for kind in ("inputs", "outputs"):

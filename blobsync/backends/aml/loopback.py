@@ -1,4 +1,4 @@
-"""Azure's client over plain http to this machine: each connection is looked at before a token goes over it."""
+"""A transport for plain http to this machine that checks each connection before a token is sent."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from blobsync.base.trusted_hosts import Trusted, how_to_trust, may_listen, stran
 
 
 def guarded_transport(url: str, trusted: Trusted) -> RequestsTransport:
-    """Sends to the program that listens where ``url`` leads, if it may have a login. Requests raise
-    ``CredentialError`` otherwise."""
+    """A transport to the program at ``url``; requests raise ``CredentialError`` if it may not have a token."""
 
     class Guarded(HTTPConnection):
         def connect(self) -> None:
@@ -39,7 +38,7 @@ def guarded_transport(url: str, trusted: Trusted) -> RequestsTransport:
             self.poolmanager.pool_classes_by_scheme = {"http": GuardedPool, "https": urllib3.HTTPSConnectionPool}
 
     session = requests.Session()
-    # A proxy of the environment would be sent the token instead.
+    # A proxy of the environment would receive the token.
     session.trust_env = False
     session.mount("http://", Adapter(max_retries=0))
     return RequestsTransport(session=session)

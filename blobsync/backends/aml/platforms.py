@@ -1,7 +1,7 @@
-"""What ITP and Singularity need besides a plain Azure ML job: ``resources.properties``. Pure.
+"""The additional fields of jobs on ITP and Singularity: ``resources.properties``. Pure.
 
-The field names are those of Microsoft's azure-ai-ml (MIT), which serialises them without publishing a schema; that
-the services take them as they are here is not verified.
+The field names are those of Microsoft's azure-ai-ml (MIT), which serialises them without a published schema. Not
+verified with the services.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from blobsync.base.errors import ConfigError
 from blobsync.config.model import Cluster, WorkspaceConfig
 from blobsync.jobspec.spec import JobSpec
 
-# ACT's: eight hours between two looks at whether a job could grow.
+# As in ACT: eight hours between two checks whether a job could grow.
 _SCALE_MINUTES = 480
 _ITP_PRIORITY = 200
 _SINGULARITY_SCALE_SECONDS = 60
@@ -44,7 +44,7 @@ def virtual_cluster_id(cluster: Cluster, workspace: WorkspaceConfig) -> str:
 
 
 def extra_environment(cluster: Cluster, spec: JobSpec) -> dict[str, str]:
-    """Variables that the platform itself reads."""
+    """Environment variables that the platform itself reads."""
     if cluster.platform != "singularity":
         return {}
     env = {"WORLD_SIZE": str(spec.world_size)}
@@ -57,7 +57,7 @@ def extra_environment(cluster: Cluster, spec: JobSpec) -> dict[str, str]:
 
 
 def queue_settings(cluster: Cluster, spec: JobSpec) -> dict[str, Any] | None:
-    """The tier of a serverless job; elsewhere the compute decides, unless the file says more."""
+    """The tier of a serverless job; elsewhere the compute's, unless the cluster file has one."""
     tier = cluster.text("queue_settings.job_tier")
     if tier is None and cluster.platform == "aml" and not cluster.compute_target:
         tier = "Spot" if spec.preemptible else cluster.text("sla_tier")
@@ -114,7 +114,7 @@ def _selector(cluster: Cluster) -> dict[str, Any]:
 
 
 def node_counts(cluster: Cluster, spec: JobSpec) -> list[int]:
-    """The numbers of nodes that an elastic job may have, from ACT's ``elastic_num_gpu`` or from our bounds."""
+    """The allowed numbers of nodes of an elastic job, from ACT's ``elastic_num_gpu`` or from our bounds."""
     given = cluster.value("elastic_num_gpu")
     if isinstance(given, Sequence) and not isinstance(given, str) and given:
         each = max(1, spec.gpus_per_node)
@@ -167,7 +167,7 @@ def _singularity(cluster: Cluster, spec: JobSpec, workspace: WorkspaceConfig) ->
 
 
 def merged(block: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """``block`` with what the cluster file adds or changes, mapping by mapping."""
+    """Merge ``more`` of the cluster file into ``block``, mapping by mapping."""
     result = dict(block)
     for key, value in more.items():
         here = result.get(key)

@@ -1,7 +1,6 @@
-"""Responses of Azure ML and its run history, as values. Pure.
+"""Parses responses of Azure ML and its run history. Pure.
 
-Every response is an :class:`AmlReply`, which returns values of the requested type only, so no other code
-gets a list where it expects a mapping.
+Every response is an :class:`AmlReply`, which returns values of the requested type only.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from blobsync.base.errors import LostContactError, UnsafeNameError
 from blobsync.base.quoted import quoted
 from blobsync.jobspec.spec import JobSpec, RunInfo, State
 
-# The values of JobStatus in the specification; values of a newer service are UNKNOWN.
+# The values of JobStatus in the specification; others are UNKNOWN.
 STATES: Mapping[str, State] = {
     "NotStarted": State.QUEUED,
     "Queued": State.QUEUED,
@@ -39,7 +38,7 @@ SPEC_TAG = "blobsync.spec"
 # A tag's value may be cut by the service; longer texts are spread over several tags.
 TAG_CHARS = 250
 
-# What the platform on ITP says in a tag beside the status; the spelling of the tag's name varies.
+# The tag in which ITP reports its own status; the spelling of its name varies.
 _ITP_TAG = re.compile(r"amlk8s[ _-]?status", re.IGNORECASE)
 _EXIT_CODE = re.compile(r"(?:exit(?:ed)?|status)[ a-z]{0,40}code:? {0,9}([0-9]{1,9})(?![0-9])", re.IGNORECASE)
 _USER_LOG = re.compile(r"(?:user_logs|system_logs|azureml-logs|logs)/[^\0]+")
@@ -52,10 +51,10 @@ _REASON_CHARS = 600
 
 @dataclass(frozen=True, slots=True)
 class AmlReply:
-    """One JSON object of an answer. Missing or null values are empty: the services omit what they do not know.
+    """One JSON object of a response. Missing and null values are empty: the services omit what they do not know.
 
-    ``host`` sent it; ``at`` is the object's position in the response. Raises ``LostContactError`` for a value of
-    another kind than the service's specification has.
+    ``host`` is the sender; ``at`` is the object's position in the response. Raises ``LostContactError`` for a value
+    of another type than the service's specification has.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -82,12 +81,12 @@ class AmlReply:
         return [AmlReply(each, self.host, f"{self._place(name)}[{number}]") for number, each in enumerate(found)]
 
     def members(self, name: str) -> dict[str, AmlReply]:
-        """The objects in the object of this name, by their names."""
+        """The member objects of the object of this name, by name."""
         outer = self.inner(name)
         return {each: outer.inner(each) for each in outer.values}
 
     def text(self, name: str) -> str:
-        """The text of this name; a number or a flag as a text, since tags hold any of them."""
+        """The text of this name; numbers and booleans as texts, since tags may have any type."""
         found = self.values.get(name)
         if found is None:
             return ""
@@ -96,16 +95,16 @@ class AmlReply:
         try:
             return str(found)
         except ValueError:
-            # A number of thousands of digits.
+            # It has thousands of digits.
             raise self._odd(name, "a text") from None
 
     def texts(self, name: str) -> dict[str, str]:
-        """The texts in the object of this name."""
+        """The member texts of the object of this name."""
         outer = self.inner(name)
         return {each: outer.text(each) for each in outer.values}
 
     def count(self, name: str) -> int | None:
-        """How many there are; None where the service does not say."""
+        """The integer of this name; None if it is missing."""
         found = self.values.get(name)
         if found is None:
             return None
@@ -126,8 +125,8 @@ class AmlReply:
 def read_state(status: str, tags: Mapping[str, str]) -> State:
     """A job's state, with ACT's two corrections for ITP.
 
-    There the service reports Queued while the platform already runs the job, and Canceled if the platform
-    killed it or found it failed.
+    There the service reports Queued while the platform already runs the job, and Canceled if the platform killed it or
+    it failed.
     """
     state = STATES.get(status, State.UNKNOWN)
     told = next((value.lower() for name, value in tags.items() if _ITP_TAG.search(name)), "")
@@ -140,7 +139,7 @@ def read_state(status: str, tags: Mapping[str, str]) -> State:
 
 
 def read_job(body: AmlReply, details: AmlReply | None = None) -> RunInfo:
-    """A job resource, with what the run history adds: times, the error, its exit code."""
+    """Parse a job resource and its run history: times, error, exit code."""
     properties, details = body.inner("properties"), details or AmlReply()
     status = properties.text("status") or "Unknown"
     state = read_state(status, properties.texts("tags"))
@@ -158,22 +157,22 @@ def read_job(body: AmlReply, details: AmlReply | None = None) -> RunInfo:
 
 
 def studio_url(body: AmlReply) -> str:
-    """The page of the job, as the service names it; empty where it does not."""
+    """The URL of the job's page, from the response; empty if there is none."""
     return body.inner("properties").inner("services").inner("Studio").text("endpoint")
 
 
 def secrets_uri(body: AmlReply) -> str:
-    """Where a job's secrets were put, as its inputs name it; empty where it has none."""
+    """The URI of the job's secrets, from its inputs; empty if it has none."""
     return body.inner("properties").inner("inputs").inner("secrets").text("uri")
 
 
 def artifacts(body: AmlReply) -> dict[str, str]:
-    """Where each artifact of a run can be read, by its path."""
+    """The URL of each artifact of a run, by its path."""
     return {one.text("path"): one.text("contentUri") for one in body.objects("value")}
 
 
 def read_time(text: str) -> float | None:
-    """ISO 8601 as the run history writes it, with up to seven digits of a second."""
+    """Parse run history's ISO 8601, with up to seven digits of a second."""
     if not text:
         return None
     plain = re.sub(r"\.\d+", "", text).replace("Z", "+00:00")
@@ -185,7 +184,7 @@ def read_time(text: str) -> float | None:
 
 
 def spec_tags(spec: JobSpec) -> dict[str, str]:
-    """The tags by which a job is known as ours and can be submitted again from anywhere."""
+    """The tags that mark a job as ours and hold its specification."""
     tags = {"blobsync": "1", "blobsync.cluster": spec.cluster}
     if spec.code and spec.code.digest:
         tags["blobsync.code_sha"] = spec.code.digest
@@ -196,7 +195,7 @@ def spec_tags(spec: JobSpec) -> dict[str, str]:
 
 
 def read_spec(body: AmlReply) -> JobSpec | None:
-    """The specification in a job's tags; None where it is not one of ours, or of another version."""
+    """The specification in a job's tags; None for a job of another program or version."""
     tags = body.inner("properties").texts("tags")
     parts = [tags[name] for name in sorted(tags) if name.startswith(SPEC_TAG)]
     try:
@@ -206,14 +205,14 @@ def read_spec(body: AmlReply) -> JobSpec | None:
 
 
 def log_names(files: Mapping[str, str]) -> Iterator[str]:
-    """The logs to keep: both families of names, none that would escape their folder."""
+    """The log files, under both naming schemes; none that would escape the folder."""
     for name in sorted(files):
         if _USER_LOG.fullmatch(name) and ".." not in name.split("/") and "\\" not in name:
             yield name
 
 
 def read_compute(body: AmlReply, gpus_per_node: int) -> ClusterSummary:
-    """An AmlCompute cluster's nodes; Kubernetes does not report them."""
+    """Summarise an AmlCompute cluster; Kubernetes does not report nodes."""
     outer = body.inner("properties")
     inner = outer.inner("properties")
     notes = [f"{outer.text('computeType') or 'compute'} {body.text('name')}".strip()]
@@ -243,7 +242,7 @@ def read_quota(body: AmlReply) -> tuple[str, ...]:
 
 
 def read_holders(body: AmlReply, gpus_per_node: int) -> tuple[Holder, ...]:
-    """Who holds a compute: its runs that have not ended, of all users."""
+    """The runs of a compute that have not ended, of all users."""
     found = []
     for run in body.objects("value"):
         tags = run.texts("tags")
@@ -260,7 +259,7 @@ def read_holders(body: AmlReply, gpus_per_node: int) -> tuple[Holder, ...]:
 
 
 def _reason(details: AmlReply) -> str:
-    """The service's sentence; run history wraps errors in errors. Other forms have no message."""
+    """The innermost message of run history's nested errors; empty for other forms."""
     error: Any = details.values.get("error")
     while isinstance(error, Mapping) and isinstance(error.get("error"), Mapping):
         error = error["error"]

@@ -1,4 +1,4 @@
-"""Turns a job's specification and its cluster file into Azure ML's requests. Pure; contains no secret.
+"""Makes Azure ML's requests from a job's specification and its cluster file. Pure; without secrets.
 
 Field names and shapes: Microsoft.MachineLearningServices 2024-04-01 (mfe.json of azure-rest-api-specs).
 """
@@ -28,10 +28,10 @@ from blobsync.jobspec.node_archive import travelling_sources
 from blobsync.jobspec.spec import SPREAD_KEY, FolderLink, JobSpec, Secrets
 
 ENVIRONMENT = "blobsync"
-# In effect the machine's memory, as in ACT; PyTorch's data loaders need it.
+# In effect all of the machine's memory, as in ACT; PyTorch's data loaders need it.
 _SHM_SIZE = "1024g"
 _NAME_CHARS = 250
-# A command line takes 128 kB in one argument on Linux; the bootstrap needs about 12.
+# Linux allows 128 kB in one argument; the bootstrap needs about 12.
 _COMMAND_CHARS = 100_000
 _PACKED = re.compile(r'(?<=b64decode\(\\")[A-Za-z0-9+/=]+')
 
@@ -50,7 +50,7 @@ _IDENTITIES = {
 
 @dataclass(frozen=True, slots=True)
 class AmlRequest:
-    """Everything that is sent, in this order: datastores, environment, job. ``secrets_blob`` is a path or empty."""
+    """All requests of a submission, in this order: datastores, environment, job. ``secrets_blob``: a path or empty."""
 
     job: Mapping[str, Any]
     datastores: tuple[Datastore, ...]
@@ -58,7 +58,7 @@ class AmlRequest:
     secrets_blob: str = ""
 
     def render(self, job_path: str, base: str) -> str:
-        """What ``--dry-run`` prints."""
+        """The text that ``--dry-run`` prints."""
         shown: list[tuple[str, Mapping[str, Any]]] = [
             (f"{base}/datastores/{store.name}", store.shown_body()) for store in self.datastores
         ]
@@ -84,9 +84,10 @@ def workspace_path(workspace: WorkspaceConfig) -> str:
 def build_request(
     cluster: Cluster, workspace: WorkspaceConfig, spec: JobSpec, key_file: str = "", *, secrets_digest: str = ""
 ) -> AmlRequest:
-    """``secrets_digest`` is the SHA-256 of the blob with the job's secrets: its nodes take no other one. It is there
-    only when the job is submitted. Raises ``ConfigError`` for what Azure ML cannot do; ``key_file`` is the user's
-    public key, for the hint."""
+    """Make the requests of a job. Raises ``ConfigError`` for what Azure ML cannot do.
+
+    ``secrets_digest`` is the SHA-256 of the blob with the job's secrets, which its nodes verify; empty before
+    submission. ``key_file`` is the user's public key, for the hint."""
     check_request(cluster, spec, key_file)
     base = workspace_path(workspace)
     code = aml_storage.for_code(cluster, spec.code.container, spec.run_id) if spec.code else None
@@ -130,7 +131,7 @@ def build_request(
 
 
 def check_request(cluster: Cluster, spec: JobSpec, key_file: str = "") -> None:
-    """Checks for errors that would otherwise appear only on a node."""
+    """Raise errors that would otherwise appear only on a node."""
     if spec.hold and not cluster.text("ssh_public_key"):
         raise ConfigError(
             "is missing: a job that waits for you is entered with your key",
@@ -151,7 +152,7 @@ def _key_hint(key_file: str) -> str:
 
 
 def secrets_path(cluster: Cluster, spec: JobSpec) -> str:
-    """The blob with what nobody but the node may know; empty if the job has nothing of that kind."""
+    """The path of the blob with the job's secrets; empty if it has none."""
     if not spec.secret_env and spec.spread is None:
         return ""
     if cluster.code is None:
@@ -165,15 +166,15 @@ def secrets_path(cluster: Cluster, spec: JobSpec) -> str:
 
 
 def node_secrets(spec: JobSpec, secrets: Secrets) -> Secrets:
-    """What that blob holds. A transfer's nodes open its containers themselves; data of other jobs is in datastores."""
+    """The contents of that blob. Only a transfer's nodes need SAS tokens; data of other jobs is in datastores."""
     moved = (spec.spread or {}).get("rights", {})
-    # Others may be able to read that container. The key of a transfer is in the job's own definition.
+    # Others may be able to read that container. A transfer's key is in the job's definition.
     env = {name: value for name, value in secrets.env.items() if name != SPREAD_KEY}
     return Secrets({container: secrets.sas[container] for container in moved}, env)
 
 
 def with_transfer_key(job: Mapping[str, Any], secrets: Secrets) -> Mapping[str, Any]:
-    """The body of a job, with the key of its transfer: **holds a secret**."""
+    """The body of a job with its transfer key: **contains a secret**."""
     if SPREAD_KEY not in secrets.env:
         return job
     properties = job["properties"]
@@ -182,7 +183,7 @@ def with_transfer_key(job: Mapping[str, Any], secrets: Secrets) -> Mapping[str, 
 
 
 def secrets_body(secrets: Secrets) -> bytes:
-    """That blob. Its SHA-256 is where others can read it, and a nonce keeps them from guessing a secret by it."""
+    """The secrets as JSON, with a nonce: their SHA-256 is public, and must not help to guess a secret."""
     return json.dumps({**json.loads(secrets.to_json()), "nonce": random_source.token_hex(32)}).encode()
 
 
@@ -193,7 +194,7 @@ def command_line(
     outputs: Mapping[str, Any],
     secrets_digest: str,
 ) -> str:
-    """Python with the bootstrap and the specification as one literal; Azure ML puts the paths in."""
+    """A Python command with the bootstrap and the specification as one literal; Azure ML fills in the paths."""
     from blobsync.backends.aml import start as aml_start
 
     options = [
@@ -235,7 +236,7 @@ def folder_key(folder: FolderLink) -> str:
 
 
 def distribution(cluster: Cluster, spec: JobSpec) -> dict[str, Any] | None:
-    """The launcher of the processes; none is needed for one process."""
+    """The launcher of the processes; empty for one process."""
     if spec.world_size == 1:
         return None
     launcher = cluster.text("launcher") or "mpi"
@@ -248,7 +249,7 @@ def distribution(cluster: Cluster, spec: JobSpec) -> dict[str, Any] | None:
 
 
 def identity(cluster: Cluster, stores: list[Datastore]) -> dict[str, Any] | None:
-    """Who the job is; where a container has neither key nor SAS, the user, unless the file says otherwise."""
+    """The job's identity: the cluster file's, else the user's if a container has neither key nor SAS."""
     given = cluster.value("identity")
     if isinstance(given, Mapping):
         given_values = {str(key): value for key, value in given.items()}
@@ -264,7 +265,7 @@ def identity(cluster: Cluster, stores: list[Datastore]) -> dict[str, Any] | None
     else:
         return None
     if cluster.platform == "singularity":
-        # It accepts an identity only through a variable.
+        # It takes an identity only from a variable.
         return None
     if kind.lower() not in _IDENTITIES:
         raise ConfigError(f"{kind!r} is not one of user, managed, aml_token", file=cluster.file, key="identity")
@@ -278,12 +279,12 @@ def _data(spec: JobSpec, code: Datastore | None, folders: list[Datastore]) -> tu
         kind = "uri_file" if spec.code.blob.endswith(".zip") else "uri_folder"
         inputs["code"] = _input(kind, "Download", code.uri(spec.code.blob))
     if spec.node_archive and code:
-        # It lies beside the code, in the same container.
+        # It is beside the code, in the same container.
         inputs["node"] = _input("uri_file", "Download", code.uri(spec.node_archive.path))
     for folder, store in zip(spec.folders, folders, strict=True):
         name, uri = folder_key(folder), store.uri(folder.path)
         if folder.mode in _INPUT_MODES:
-            # Only parts are needed: copy them from a mount, so the rest is not downloaded.
+            # Only parts are needed: they are copied from a mount, so that the rest is not downloaded.
             mode = "ReadOnlyMount" if folder.include else _INPUT_MODES[folder.mode]
             inputs[name] = _input("uri_folder", mode, uri)
         else:

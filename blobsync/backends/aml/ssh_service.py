@@ -1,10 +1,10 @@
-"""The ssh service of a job on Azure ML: how ``ssh`` itself reaches a node, as ``az ml job connect-ssh`` lets it.
+"""The ssh service of a job on Azure ML: runs ``ssh`` to a node in the same way as ``az ml job connect-ssh``.
 
-``connect-ssh`` has no option for a port. So ssh is started here in the same way: through the program of Microsoft's
-extension ``ml`` that passes ssh on over a websocket, with the login of ``az``. blobsync sends no login there.
+``connect-ssh`` has no option for a port. So ssh is started here: with the proxy program of Microsoft's extension
+``ml``, which connects over a websocket with the login of ``az``. blobsync sends no credential there.
 
 Sources: ``job_connect_ssh.go``, ``job_ssh_proxy.go`` and ``serviceinstance.go`` of ``azure.ai.training`` in
-https://github.com/Azure/azure-dev (the answer about a node, the user, ssh's options), and the extension's own
+https://github.com/Azure/azure-dev (the response for a node, the user, ssh's options), and the extension's own
 ``azext_mlv2/manual/custom/_ssh_connector.py``, whose argument is the address. None of it was tried on Azure.
 """
 
@@ -27,29 +27,29 @@ from blobsync.base.regular_files import regular_only
 _ADDRESS = re.compile(
     r"wss://[A-Za-z0-9](?:[A-Za-z0-9.-]{0,250}[A-Za-z0-9])?(?::[0-9]{1,5})?(?:/[A-Za-z0-9._/-]{0,200})?"
 )
-# What ``az --version`` says of itself.
+# Lines of ``az --version``.
 _PYTHON = re.compile(r"^Python location '(/[^'\n]+)'$", re.MULTILINE)
 _EXTENSIONS = re.compile(r"^Extensions directory '(/[^'\n]+)'$", re.MULTILINE)
 _CONNECTOR = "ml/azext_mlv2/manual/custom/_ssh_connector.py"
-# The name is ours: ~/.ssh/config may say more under it, such as a key. The program knows where the node is.
+# A name of our own, under which ~/.ssh/config may set options such as a key. The proxy knows the address.
 _USER, _NAME = "azureuser", "azureml-job"
-# What ssh tries by itself comes first.
+# In the order of ssh's own defaults.
 _KEYS = tuple(f"id_{kind}.pub" for kind in ("ed25519", "ed25519_sk", "ecdsa", "ecdsa_sk", "rsa"))
 _PUBLIC = re.compile(r"(?:sk-)?(?:ssh|ecdsa)-[a-z0-9@.-]{1,60} AAAA")
 _LONGEST_KEY = 16_384
-# The Azure CLI begins slowly.
+# The Azure CLI starts slowly.
 _AZ_SECONDS = 120.0
 
 
 class AzTool(NamedTuple):
-    """The Azure CLI of this machine: its Python, and the program of its extension that connects."""
+    """The Azure CLI of this machine: its Python, and the proxy program of its extension."""
 
     python: str
     connector: str
 
 
 def find_public_key(environ: Mapping[str, str]) -> str:
-    """The user's public key as a shell reads its name, such as ``~/.ssh/id_ed25519.pub``; empty if there is none."""
+    """The path of the user's public key for a shell, such as ``~/.ssh/id_ed25519.pub``; empty if there is none."""
     folder = Path(environ.get("HOME") or "/nonexistent", ".ssh")
     others = sorted(path.name for path in folder.glob("*.pub") if path.name not in _KEYS) if folder.is_dir() else []
     found = (name for name in (*_KEYS, *others) if _is_public_key(folder / name))
@@ -66,7 +66,7 @@ def _is_public_key(path: Path) -> bool:
 
 
 def find_az(process: ProcessRunner, environ: Mapping[str, str]) -> AzTool:
-    """Asks the Azure CLI itself. Raises ``BackendUnavailableError`` and ``ProcessError``."""
+    """Find the Azure CLI and its extension. Raises ``BackendUnavailableError`` and ``ProcessError``."""
     az = read_az(process.run(("az", "--version"), timeout=_AZ_SECONDS, env=environ).stdout)
     if not Path(az.connector).is_file():
         raise BackendUnavailableError("the Azure CLI has no extension ml", hint="az extension add --name ml")
@@ -74,7 +74,7 @@ def find_az(process: ProcessRunner, environ: Mapping[str, str]) -> AzTool:
 
 
 def read_az(said: str) -> AzTool:
-    """From what ``az --version`` printed. Raises ``BackendUnavailableError``."""
+    """Parse the output of ``az --version``. Raises ``BackendUnavailableError``."""
     python, extensions = _PYTHON.search(said), _EXTENSIONS.search(said)
     if not python or not extensions:
         raise BackendUnavailableError(
@@ -84,7 +84,7 @@ def read_az(said: str) -> AzTool:
 
 
 def read_address(body: AmlReply, run_id: str, node: int) -> str:
-    """Where the ssh of a node is reached, as run history says. Raises ``JobError``."""
+    """The address of a node's ssh service, from run history. Raises ``JobError``."""
     service = next((one for one in body.members("instances").values() if one.text("type") == "SSH"), None)
     if service is None:
         raise JobError(
@@ -103,11 +103,11 @@ def read_address(body: AmlReply, run_id: str, node: int) -> str:
 
 
 def ssh_proxy(az: AzTool, address: str) -> SshProxy:
-    """How ssh reaches the node."""
+    """The proxy through which ssh reaches the node."""
     return SshProxy((az.python, az.connector, address), _USER, _NAME)
 
 
 def tagged_machine(body: AmlReply) -> SshMachine | None:
-    """The address that ITP writes beside a job; None where there is none. Raises ``UsageError``."""
+    """The ssh address in the tags of a job on ITP; None if there is none. Raises ``UsageError``."""
     way = tagged_ssh(body)
     return read_machine(f"{way[-1]}:{way[2]}", "ssh") if way else None

@@ -1,9 +1,9 @@
-"""What an Azure ML node runs first. Standard library of Python 3.8 only; it is part of the job's command.
+"""The first program on an Azure ML node. Standard library of Python 3.8 only; it is part of the job's command.
 
 ``bundle`` holds the job's specification and the files of the bootstrap. The arguments say where Azure ML put the job's
 inputs and outputs: ``code=PATH``, ``node=PATH`` (the node archive), ``secrets=PATH``, ``folder.0=PATH`` and so on, in
-the specification's order. Here they become the places in the specification; the bootstrap does the rest, as on any
-other node. The secrets came through a container that others may write to: ``bundle["secrets"]`` is the SHA-256 of the
+the specification's order. They are put into the specification; the bootstrap does the rest, as on any other node. The
+secrets came through a container that others may write to: ``bundle["secrets"]`` is the SHA-256 of the
 file that the job was submitted with.
 """
 
@@ -30,7 +30,7 @@ def main(bundle: dict[str, Any], argv: list[str]) -> None:
     for name, text in files.items():
         with open(os.path.join(private, name), "w", encoding="utf-8") as target:
             target.write(text)
-    # Azure ML keeps what is below ./logs with the run.
+    # Azure ML saves ./logs with the run.
     run_dir = os.path.join(os.getcwd(), "logs", "blobsync")
     words = ["exec", "--job", os.path.join(private, "job.json"), "--run-dir", run_dir, *bundle["options"]]
     if places.get("secrets"):
@@ -41,7 +41,7 @@ def main(bundle: dict[str, Any], argv: list[str]) -> None:
 
 
 def demand_own(secrets: str, digest: str) -> None:
-    """End the process unless the file is the one that the job was submitted with."""
+    """Exit unless the file is the one that the job was submitted with."""
     with open(secrets, "rb") as source:
         found = hashlib.sha256(source.read()).hexdigest()
     if not hmac.compare_digest(found, digest):

@@ -1,7 +1,7 @@
-"""The datastores of a job: how Azure ML reaches the containers of the cluster file. Pure.
+"""The datastores of a job, with which Azure ML accesses the containers of the cluster file. Pure.
 
-A datastore keeps a credential once, in the workspace; jobs name it. So no body of a job, and no name, holds one. An
-account key is not put there either: it makes a SAS for the job, with what the job needs.
+A datastore stores a credential in the workspace, and jobs refer to it by name; so no job's body contains one. Instead
+of an account key it gets a SAS with the rights that the job needs.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _OURS = "made by blobsync"
 
 @dataclass(frozen=True, slots=True)
 class Datastore:
-    """One datastore. ``account`` None: a container of another cluster file, reached with a SAS made for the job.
+    """One datastore. ``account`` None: a container of another cluster file, with a SAS made for the job.
 
-    ``given`` is a name from the configuration: an existing datastore of that name is used as it is, unless it is
+    ``given`` is a name from the configuration: an existing datastore of that name is used unchanged, unless it is
     ours (:meth:`is_ours`). ``rights`` are the letters for a ``share``.
     """
 
@@ -45,21 +45,21 @@ class Datastore:
         return "identity" if self.account and self.account.granting_credential == "identity" else "sas"
 
     def uri(self, path: str) -> str:
-        """A folder or file in it, as a job's body names it."""
+        """The URI of a folder or file in it, for a job's body."""
         return f"azureml://datastores/{self.name}/paths/{path}"
 
     def is_ours(self, properties: Mapping[str, Any]) -> bool:
-        """Whether the service shows a datastore that we made for this place: its SAS is ours to renew."""
+        """Whether blobsync made this datastore for this place, so that its SAS may be renewed."""
         known = self._body(HIDDEN)["properties"]
         same = ("description", "accountName", "containerName", "fileShareName")
         return self.credential == "sas" and all(properties.get(name) == known.get(name) for name in same)
 
     def body(self, sas: Mapping[str, str], now: datetime) -> dict[str, Any]:
-        """The request that registers it; **holds the credential**. ``sas`` are those of the job, by container."""
+        """The request that registers it; **contains the credential**. ``sas`` are those of the job, by container."""
         return self._body(self._secret(sas, now))
 
     def shown_body(self) -> dict[str, Any]:
-        """The same for people."""
+        """The same without the credential."""
         return self._body(HIDDEN)
 
     def _secret(self, sas: Mapping[str, str], now: datetime) -> str:
@@ -94,7 +94,7 @@ class Datastore:
 
 
 def for_folder(cluster: Cluster, name: str, container: str, run_id: str, mode: str) -> Datastore:
-    """Where a folder of a job is. Raises ``ConfigError`` when the cluster file does not know the container."""
+    """The datastore of a job's folder. Raises ``ConfigError`` if the container is not in the cluster file."""
     entry = cluster.folder(name)
     if entry and str(entry.account.container) == container:
         share = entry.file_share if entry.storage_type == "file" else None
@@ -112,7 +112,7 @@ def for_folder(cluster: Cluster, name: str, container: str, run_id: str, mode: s
 
 
 def for_code(cluster: Cluster, container: str, run_id: str) -> Datastore:
-    """Where the code archive is, also when it is another cluster's."""
+    """The datastore of the code archive, which may be in another cluster's container."""
     code = cluster.code
     if code and str(code.account.container) == container:
         return make(code.account, run_id, given=code.datastore_name)
@@ -123,7 +123,7 @@ def for_code(cluster: Cluster, container: str, run_id: str) -> Datastore:
 
 
 def find_account(cluster: Cluster, container: str) -> StorageAccount | None:
-    """The account file of a container's URL."""
+    """The account of a container's URL."""
     accounts = [entry.account for entry in cluster.folders] + ([cluster.code.account] if cluster.code else [])
     return next((account for account in accounts if str(account.container) == container), None)
 
@@ -137,8 +137,9 @@ def make(
     cache: int | None = None,
     rights: str = "",
 ) -> Datastore:
-    """Named as ACT did, but the hash is not of the key: it is the job's where the job has a SAS of its own, else it
-    covers what the datastore is for, with the file's own SAS."""
+    """Make a datastore, named as in ACT, but without a hash of the key.
+
+    The hash is of the job's id if the job has its own SAS, else of the datastore's purpose and the file's SAS."""
     container = str(account.container)
     if given:
         return Datastore(given, container, account, share, given=True, rights=rights)
@@ -167,7 +168,7 @@ def _account_and_container(container: str) -> tuple[str, str]:
 
 
 def _parts(container: str, account: StorageAccount | None) -> tuple[str, str, str, str]:
-    """Protocol, endpoint without the account (``core.windows.net``), account, container."""
+    """Split a URL into protocol, endpoint without the account (``core.windows.net``), account, container."""
     parts = urlsplit(container)
     name, box = _account_and_container(container)
     if account:

@@ -1,7 +1,7 @@
 """Kubernetes: a plain Indexed Job on any cluster that kubectl reaches.
 
-A Job is made suspended, then what it owns, and only then it is released: a refusal half way leaves nothing behind, and
-deleting the Job removes it all. Jobs are asked for by their labels, so that many of them take three requests.
+A Job is created suspended, then the objects that it owns, and only then it is released: a refusal half way leaves
+nothing behind, and deleting the Job removes all. Jobs are queried by their labels: three requests for any number.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ from blobsync.store.sas import JOB_SECONDS
 
 CAPABILITIES = frozenset({"blame", "elastic", "live_logs", "nodes", "requeue", "scale", "ssh"})
 
-# A job that is to stop has this much left of its time (seconds).
+# A job that has to stop keeps so many seconds of its time.
 _AT_ONCE = 1
-# Each deletion is one kubectl.
+# Each deletion runs kubectl once.
 _AT_A_TIME = 4
 _SHELL = "command -v bash >/dev/null && exec bash; exec sh"
 
@@ -93,7 +93,7 @@ class KubernetesBackend:
     def locate(self, spec: JobSpec) -> JobRef | None:
         submission = Submission(self._own, spec)
         job = submission.find()
-        # A submission that broke off before the release never runs.
+        # A submission that was interrupted before the release never runs.
         return submission.ref() if job and job.released else None
 
     def forget(self, spec: JobSpec) -> None:
@@ -151,7 +151,7 @@ class KubernetesBackend:
             if job.is_over or job.leaving:
                 return Accepted(ref)
             if job.suspended and not job.active:
-                # The clock of a Job that waits in a queue stands still.
+                # The time limit of a Job that waits in a queue does not count down.
                 place.delete("Job", name)
             else:
                 notes = {"annotations": {CANCELED_NOTE: str(int(time.time()))}}
@@ -163,9 +163,9 @@ class KubernetesBackend:
         return Accepted(ref)
 
     def scale(self, ref: JobRef, nodes: int) -> Outcome:
-        """Another number of nodes, in one request: the server takes both numbers together, or neither.
+        """Change the number of nodes, in one request: the server takes both numbers together, or neither.
 
-        The highest indexes go first, so that index 0 stays. Safe to repeat.
+        The highest indexes are removed first, and index 0 stays. Safe to repeat.
         """
         try:
             place, name = self._place_of(ref), object_name(ref.run_id)
@@ -184,14 +184,14 @@ class KubernetesBackend:
         return bool(granted) and time.time() - granted > JOB_SECONDS / 2
 
     def renew(self, ref: JobRef, secrets: Secrets) -> None:
-        """The nodes see it within a minute or two: the kubelet brings mounted Secrets up to date."""
+        """Nodes see the change within a minute or two: the kubelet updates mounted Secrets."""
         place, name = self._place_of(ref), object_name(ref.run_id)
         secret = place.get("Secret", name)
         place.replace({**secret, "stringData": {SECRETS_KEY: secrets.to_json()}})
         place.patch_job(name, {"metadata": {"annotations": {RENEWED_NOTE: str(int(time.time()))}}})
 
     def remove_secrets(self, refs: Sequence[JobRef]) -> None:
-        """The cluster itself removes them with the Job alone, days later."""
+        """The cluster itself removes them only with the Job, days later."""
         by_place: dict[Place, list[str]] = {}
         for ref in refs:
             by_place.setdefault(self._place_of(ref), []).append(object_name(ref.run_id))
@@ -223,7 +223,7 @@ class KubernetesBackend:
         return place.kubectl.argv(*words, *command)
 
     def _pod(self, ref: JobRef, node: int) -> str:
-        """The pod that is this node now."""
+        """The current pod of this node."""
         place, name = self._place_of(ref), object_name(ref.run_id)
         pods = [pod for pod in replies.read_pods(place.ours("Pod", [name])) if pod.running and not pod.leaving]
         pod = next((pod for pod in reversed(pods) if pod.index == node), None)
@@ -244,7 +244,7 @@ class KubernetesBackend:
         return holders_of(jobs, replies.read_pods(self._own.ours("Pod")))
 
     def _all_pods(self) -> tuple[Pod, ...]:
-        """Those of all namespaces where they may be seen: they all use the nodes."""
+        """The pods of all namespaces, if the rights allow that: all of them use the nodes."""
         with suppress(BackendDeniedError):
             return replies.read_pods(self._own.kubectl.get(self._own.everywhere("Pod")))
         return replies.read_pods(self._own.get("Pod"))
@@ -258,7 +258,7 @@ class KubernetesBackend:
         )
 
     def _place_of(self, ref: JobRef) -> Place:
-        """Where the job was submitted, also after kubectl's current context has changed."""
+        """The job's context and namespace, also after kubectl's current context has changed."""
         recorded = recorded_place(ref)
         return self._place(*recorded) if recorded else self._own
 
@@ -271,7 +271,7 @@ class KubernetesBackend:
 
 
 def _infos(place: Place, jobs: Sequence[KubernetesJob], names: Sequence[str]) -> tuple[RunInfo, ...]:
-    """With their pods, and with events where nodes are missing: one request for each kind."""
+    """The state of jobs, from their pods and, where nodes are missing, events: one request for each kind."""
     if not jobs:
         return ()
     by_job: dict[str, list[Pod]] = {}
@@ -285,7 +285,7 @@ def _infos(place: Place, jobs: Sequence[KubernetesJob], names: Sequence[str]) ->
 
 
 def _info(job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, str], shown: replies.Shown) -> RunInfo:
-    """With the size that it has at this moment: the server does not record when it changed."""
+    """A job's state with its current size: the server does not record when it changed."""
     now = NodeChange(time.time(), replies.running_nodes(pods), job.nodes, seen=True)
     return replace(replies.job_info(job, pods, events, shown), changes=(now,), states=states_over_time(job, pods))
 

@@ -1,4 +1,4 @@
-"""Everything that a submission asks of a cluster, asked beforehand. Changes nothing there."""
+"""Checks the requirements of a submission in advance. Changes nothing on the cluster."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from blobsync.base.errors import BackendDeniedError, BlobsyncError, JobNotFoundE
 
 OK, UNTRIED, WARN, FAIL = CheckStatus.OK, CheckStatus.UNTRIED, CheckStatus.WARN, CheckStatus.FAIL
 
-# Each question is one kubectl.
+# Each check runs kubectl once.
 _AT_ONCE = 4
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _CSI_DRIVER = "blob.csi.azure.com"
 
 
-# What each job takes, and what one with mounts takes besides.
+# Rights that every job needs, and those that one with mounts needs besides.
 _ALWAYS = (
     *(Right(verb, "jobs", "batch") for verb in ("create", "get", "list", "patch", "delete")),
     *(Right(verb, "secrets") for verb in ("create", "get", "update", "list", "delete")),
@@ -45,9 +45,9 @@ def examine_cluster(
     request: KubernetesRequest | None,
     notes: list[str],
 ) -> Iterator[CheckResult]:
-    """kubectl, its context, the server, the namespace, the rights, and what the file names there.
+    """Check kubectl, its context, the server, the namespace, the rights, and the objects in the cluster file.
 
-    ``request`` None: nobody can say what a job would make. ``notes`` is what ``kubectl`` notes to.
+    ``request`` None: the objects of a job are not known. ``notes`` collects the notes of ``kubectl``.
     """
     place = Place(kubectl, settings.namespace)
     steps: tuple[tuple[str, Callable[[], str]], ...] = (
@@ -77,7 +77,7 @@ def _server(kubectl: Kubectl) -> str:
 
 
 class _Look:
-    """Questions to one namespace; each has an answer, also where it was not to be had."""
+    """Checks of one namespace; each has a result, also if it could not be made."""
 
     def __init__(self, place: Place, about: str) -> None:
         self._place = place
@@ -88,7 +88,7 @@ class _Look:
         return f"create it: {self._place.kubectl.shown('create', 'namespace', self._place.namespace)}"
 
     def at(self, what: str, name: str, path: str, hint: str) -> CheckResult:
-        """Whether the object at ``path`` is there."""
+        """Check that the object at ``path`` exists."""
         try:
             self._place.kubectl.get(path)
         except BackendDeniedError as error:
@@ -120,7 +120,7 @@ class _Look:
 
     def _may(self, right: Right) -> bool:
         asked = {"verb": right.verb, "resource": right.resource}
-        # A role inside the namespace gives no right to what belongs to none.
+        # A role inside the namespace gives no right to cluster-wide objects.
         asked |= {} if right.resource in CLUSTER_WIDE else {"namespace": self._place.namespace}
         asked |= {"group": right.group} if right.group else {}
         asked |= {"subresource": right.subresource} if right.subresource else {}
@@ -137,7 +137,7 @@ class _Look:
         return f"see what you may do: {words}; ask the cluster's owner for it"
 
     def named(self, settings: KubernetesSettings, request: KubernetesRequest | None) -> Iterator[CheckResult]:
-        """What the cluster file names, and nobody makes."""
+        """Check the objects that the cluster file names and a submission does not create."""
         for kind, what, name in (
             ("ServiceAccount", "service account", settings.service_account),
             ("Secret", "pull secret", settings.pull_secret),
@@ -164,7 +164,7 @@ class _Look:
         return CheckResult(self._about, "queue", OK, f"{queue} is there")
 
     def pod_security(self, request: KubernetesRequest | None, notes: list[str]) -> Iterator[CheckResult]:
-        """The namespace's level, and what it says of the Job, which is not made."""
+        """Check the Job against the namespace's level, with a dry run."""
         try:
             level = enforced_level(self._place)
             if not level or request is None:

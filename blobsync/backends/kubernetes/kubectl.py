@@ -1,7 +1,7 @@
-"""Runs kubectl, which brings every login of a cluster with it (kubelogin, certificates, tokens), and asks for rights.
+"""Runs kubectl, which supports every login of a cluster (kubelogin, certificates, tokens).
 
-Objects are asked for by their paths (``--raw``): one request each, without the discovery that ``kubectl get`` begins
-with. Secrets travel by standard input only. The user's kubeconfig is not changed.
+Objects are requested by their paths (``--raw``): one request each, without the discovery of ``kubectl get``. Secrets
+are passed by standard input only. The user's kubeconfig is not changed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from blobsync.base.process import Completed, ProcessRunner
 from blobsync.base.quoted import quoted
 from blobsync.base.redaction import redact
 
-# What belongs to no namespace.
+# Resources without a namespace.
 CLUSTER_WIDE = frozenset({"csidrivers", "namespaces", "nodes", "persistentvolumes", "priorityclasses"})
 _VERBS = {"replace": "update"}
 # https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-uris
@@ -52,25 +52,25 @@ class Right(NamedTuple):
 
     @property
     def whole(self) -> str:
-        """The resource with its group: ``jobs.batch``."""
+        """The resource and its group: ``jobs.batch``."""
         return f"{self.resource}.{self.group}" if self.group else self.resource
 
     @property
     def words(self) -> str:
-        """As roles write it: ``get pods/log``."""
+        """The right as in a role: ``get pods/log``."""
         return f"{self.verb} {self.whole}/{self.subresource}" if self.subresource else f"{self.verb} {self.whole}"
 
     def question(self, namespace: str) -> tuple[str, ...]:
-        """The words of kubectl that ask for it; ``pods/log`` there would be the pod ``log``."""
+        """The arguments of ``kubectl auth can-i``, where ``pods/log`` would be the pod ``log``."""
         inside = () if self.resource in CLUSTER_WIDE or not namespace else ("-n", namespace)
         subresource = (f"--subresource={self.subresource}",) if self.subresource else ()
         return ("auth", "can-i", self.verb, self.whole, *subresource, *inside)
 
 
 def question_of(verb: str, path: str) -> tuple[str, ...]:
-    """The words of kubectl that ask for the right to a request; ``verb`` is a method of ``Kubectl``: ``read``.
+    """The arguments of ``kubectl auth can-i`` for a request; ``verb`` is a method of ``Kubectl``: ``read``.
 
-    A path that is no object's, such as ``/version``, is a right of its own.
+    A path such as ``/version``, which is not an object's, is a right of its own.
     """
     path = path.partition("?")[0]
     match = _PATH.fullmatch(path)
@@ -84,23 +84,23 @@ def question_of(verb: str, path: str) -> tuple[str, ...]:
     return right.question(match["namespace"] or "")
 
 
-# The versions that the tests have seen, of kubectl and of servers: minor numbers of 1.x.
+# The tested versions of kubectl and of servers: minor numbers of 1.x.
 TESTED = (27, 37)
-# Growing and shrinking, success policies and back-off per index are on by default from here.
+# Elastic Indexed Jobs, success policies and back-off per index are enabled by default from here.
 OLDEST_SERVER = 31
-# A request, and the whole program, which may have to log in first (seconds).
+# Time limits of a request, and of kubectl itself, which may have to log in first (seconds).
 _REQUEST_SECONDS, _PROGRAM_SECONDS = 60, 120.0
 
-# The reason is a word of the server's, or, of what an admission webhook refuses, any text or none.
+# The reason is a word of the server's, or any text or none if an admission webhook refuses.
 _REASON = re.compile(r"Error from server(?: \((.*?)\))?: ?(.*)", re.DOTALL)
-# kubectl has words of its own for 401: k8s.io/kubectl/pkg/cmd/util/helpers.go
+# kubectl's own message for 401: k8s.io/kubectl/pkg/cmd/util/helpers.go
 _LOGGED_OUT = "You must be logged in to the server"
 _QUOTA = re.compile(r"exceeded quota: ([a-z0-9.-]+)")
 # https://kubernetes.io/docs/reference/access-authn-authz/: validating-admission-policy and the page on webhooks
 _POLICY = re.compile(r"ValidatingAdmissionPolicy '([a-z0-9.-]+)'")
 _WEBHOOK = re.compile(r'admission webhook "([a-z0-9.-]+)" denied')
 _WRAPPED = re.compile(r"^error when (?:creating|retrieving|deleting)[^:]*: ")
-# The server answered, but perhaps after it had done what was asked.
+# The server may have carried out the request nevertheless.
 _DOUBTFUL = frozenset({"InternalError", "Timeout", "ServerTimeout", "ServiceUnavailable"})
 _NOT_REACHED = re.compile(
     r"connection refused|was refused|error loading config|no such host|"
@@ -109,15 +109,15 @@ _NOT_REACHED = re.compile(
     r"exec plugin|getting credentials|unable to load|stat .*: no such file",
     re.IGNORECASE,
 )
-# How much of what kubectl says is shown (characters): several mistakes at once are long.
+# At most so many characters of kubectl's message are shown: several errors at once are long.
 _MOST_SAID = 1000
-# What a namespace says of pods of which it knows the Job only.
+# A namespace's warning about pods, when it sees only the Job.
 _RESTRICTED = re.compile(r'would violate PodSecurity "restricted:')
 _INSTALL = "pip install 'blobsync[kubernetes]', or install kubectl as your cluster's provider says"
 
 
 class KubernetesRefusal(JobError):
-    """The server said no; ``reason`` is its word for why (``NotFound``, ``Forbidden``, ``Invalid``)."""
+    """The server refused a request; ``reason`` is its code (``NotFound``, ``Forbidden``, ``Invalid``)."""
 
     def __init__(self, reason: str, message: str, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -130,8 +130,7 @@ class Kubectl:
     def __init__(
         self, process: ProcessRunner, environ: Mapping[str, str], context: str, note: Callable[[str], None]
     ) -> None:
-        """``context`` empty: kubectl's current one. ``note`` is told what the server warns of, and of versions that
-        nobody has tried."""
+        """``context`` empty: kubectl's current one. ``note`` receives warnings, also about untested versions."""
         self._process = process
         self._environ = environ
         self._context = context
@@ -148,11 +147,11 @@ class Kubectl:
         return (self._program, *([f"--context={self._context}"] if self._context else []), *words)
 
     def shown(self, *words: str) -> str:
-        """The same for people, whether or not kubectl is here."""
+        """The same for people, whether or not kubectl is installed."""
         return shlex.join(["kubectl", *([f"--context={self._context}"] if self._context else []), *words])
 
     def current_context(self) -> str:
-        """The context that is used. Raises ``BackendUnavailableError`` where there is none."""
+        """The context in use. Raises ``BackendUnavailableError`` if there is none."""
         if self._context:
             return self._context
         done = self._run("config", "current-context")
@@ -163,7 +162,7 @@ class Kubectl:
     def current_namespace(self) -> str:
         """The namespace that the context names, else ``default``. Raises ``BackendUnavailableError`` without a context.
 
-        kubectl itself would ask whoever listens on port 8080 of this machine.
+        kubectl itself would connect to port 8080 of this machine.
         """
         done = self._run("config", "view", "--minify", "-o", "jsonpath={..namespace}")
         if done.returncode:
@@ -173,17 +172,17 @@ class Kubectl:
     # -- requests ---------------------------------------------------------------------------------------------------
 
     def get(self, path: str) -> dict[str, Any]:
-        """One object, or one list."""
+        """Request one object, or one list."""
         return self._object(self.read(path))
 
     def read(self, path: str) -> str:
-        """The answer as text."""
+        """Request the response as text."""
         return self._answered("read", path, self._ask("get", "--raw", path))
 
     def create(self, path: str, body: Mapping[str, Any], *, dry: bool = False) -> dict[str, Any]:
-        """Unknown fields are refused, as the server refuses them for ``kubectl apply``.
+        """Create an object; unknown fields are refused, as for ``kubectl apply``.
 
-        ``dry``: the server does everything but keep it.
+        ``dry``: a dry run of the server.
         """
         target = f"{path}?fieldManager=blobsync&fieldValidation=Strict{'&dryRun=All' if dry else ''}"
         done = self._ask("create", "--raw", target, "-f", "-", input=json.dumps(body))
@@ -194,14 +193,14 @@ class Kubectl:
         return self._object(self._answered("replace", path, done))
 
     def delete(self, path: str) -> None:
-        """With all that it owns; what is gone already is no error."""
+        """Delete an object and all that it owns, if it exists."""
         try:
             self._answered("delete", path, self._ask("delete", "--raw", f"{path}?propagationPolicy=Background"))
         except JobNotFoundError:
             return
 
     def patch(self, namespace: str, name: str, change: Mapping[str, Any]) -> None:
-        """A merge patch of a Job. **No secret**: its words are arguments."""
+        """Send a merge patch of a Job. **No secrets**: it is an argument of kubectl."""
         words = (
             f"--namespace={namespace}",
             "patch",
@@ -228,11 +227,11 @@ class Kubectl:
             if minor is not None and not TESTED[0] <= minor <= TESTED[1]:
                 self.note(f"{what} is version 1.{minor}; blobsync was tested with 1.{TESTED[0]} to 1.{TESTED[1]}")
 
-    # -- inside -----------------------------------------------------------------------------------------------------
+    # -- private ----------------------------------------------------------------------------------------------------
 
     def _ask(self, *words: str, input: str | None = None) -> Completed:
         if not self._has_context:
-            # Without one kubectl asks whoever listens on port 8080 of this machine.
+            # Without a context kubectl connects to port 8080 of this machine.
             self.current_context()
             self._has_context = True
         return self._run(f"--request-timeout={_REQUEST_SECONDS}s", *words, input=input)
@@ -253,7 +252,7 @@ class Kubectl:
         raise self._error(verb, path, redact(done.stderr.strip()))
 
     def _pass_warnings_on(self, stderr: str) -> None:
-        """kubectl writes them so: https://kubernetes.io/blog/2020/09/03/warnings/. Each is told once."""
+        """Report each of the server's warnings once: https://kubernetes.io/blog/2020/09/03/warnings/."""
         for line in stderr.splitlines():
             said = _joined("".join(each if each.isprintable() else " " for each in redact(line)))
             if line.startswith("Warning: ") and said not in self._warned:
@@ -269,7 +268,7 @@ class Kubectl:
             if _LOGGED_OUT in stderr:
                 return self._denied(verb, path, "Unauthorized", said)
             if re.search(r"is invalid", stderr):
-                # kubectl writes the field before each mistake, and a policy's has none.
+                # kubectl prints the field before each error; a policy's error has none.
                 said = _joined(stderr).replace(" is invalid: : ", " is invalid: ")
                 return KubernetesRefusal("Invalid", f"the cluster refused the request: {said}", self._look_hint(said))
             if _NOT_REACHED.search(stderr):
@@ -306,7 +305,7 @@ class Kubectl:
         )
 
     def _look_hint(self, said: str) -> str:
-        """The request, and the cluster's own rule where one refused it."""
+        """The error for a refused request, with the cluster's rule if one refused it."""
         look = "see the request with blobsync submit --dry-run ..."
         if policy := _POLICY.search(said):
             rule = self.shown("get", "validatingadmissionpolicy", policy[1], "-o", "yaml")
@@ -327,7 +326,7 @@ class Kubectl:
 
 
 def find_kubectl(environ: Mapping[str, str], python: str = sys.executable) -> str:
-    """On PATH, or beside this Python, where ``pip install 'blobsync[kubernetes]'`` puts it.
+    """Find kubectl on PATH, or beside this Python, where ``pip install 'blobsync[kubernetes]'`` puts it.
 
     Raises ``BackendUnavailableError``.
     """
@@ -341,7 +340,7 @@ def find_kubectl(environ: Mapping[str, str], python: str = sys.executable) -> st
 
 
 def _in_namespace(path: str) -> str:
-    """The option of kubectl for the namespace of a path."""
+    """kubectl's option for the namespace of a path."""
     words = path.strip("/").split("/")
     return f" -n {words[words.index('namespaces') + 1]}" if "namespaces" in words[:-1] else ""
 
@@ -359,5 +358,5 @@ def _last_line(stderr: str) -> str:
 
 
 def _joined(text: str) -> str:
-    """The server lists several mistakes one to a line."""
+    """Join the server's errors, one per line, into one line."""
     return quoted(text, _MOST_SAID)

@@ -1,4 +1,4 @@
-"""What the objects of a job are called, and how they are found again. Pure."""
+"""Names and labels of a job's objects. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 from blobsync.jobspec.spec import run_name
 
-# A pod's host name is NAME-INDEX, and a label of DNS has 63 characters at most; there are not 10,000 nodes.
+# A pod's host name is NAME-INDEX, a DNS label of at most 63 characters; an index has at most four digits.
 _LONGEST = 63 - len("-9999")
 _HASH_CHARS = 8
 
@@ -20,13 +20,13 @@ RELEASED_NOTE = "blobsync.dev/released"
 RENEWED_NOTE = "blobsync.dev/renewed"
 CANCELED_NOTE = "blobsync.dev/canceled"
 CONTAINER_NOTE = "blobsync.dev/container"
-# How many nodes an elastic job needs to run.
+# The least nodes of an elastic job.
 LEAST_NOTE = "blobsync.dev/least-nodes"
-# https://kueue.sigs.k8s.io/docs/tasks/run/jobs/; the note lets a plain Job change its size (no run has shown it).
+# https://kueue.sigs.k8s.io/docs/tasks/run/jobs/; the annotation allows a plain Job to change its size (untested).
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 ELASTIC_NOTE = "kueue.x-k8s.io/elastic-job"
 
-# The Job controller's own, https://kubernetes.io/docs/reference/labels-annotations-taints/
+# The Job controller's labels, https://kubernetes.io/docs/reference/labels-annotations-taints/
 JOB_LABEL = "batch.kubernetes.io/job-name"
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 FAILURES_NOTE = "batch.kubernetes.io/job-index-failure-count"
@@ -34,10 +34,10 @@ IGNORED_NOTE = "batch.kubernetes.io/job-index-ignored-failure-count"
 
 
 def object_name(run_id: str) -> str:
-    """The name of a job's objects: lower case, no underscore, a letter first, room for a node's number.
+    """The name of a job's objects: lower case, no underscore, a letter first, short enough for a node's number.
 
-    What is cut, or had capitals, gets a part of its SHA-256, so that such jobs do not share a name.
-    Raises ``UnsafeNameError`` for what is no id of a job.
+    A name that was cut or had capitals gets a part of its SHA-256, so that it stays unique. Raises ``UnsafeNameError``
+    for an invalid job id.
     """
     plain = re.sub(r"[^a-z0-9-]", "-", run_name(run_id).lower()).strip("-")
     name = plain if plain[:1].isalpha() else f"job-{plain}".rstrip("-")
@@ -48,5 +48,5 @@ def object_name(run_id: str) -> str:
 
 
 def pull_name(name: str) -> str:
-    """The Secret with the registry's login, of the job whose objects have this name."""
+    """The name of the job's Secret with the registry's login."""
     return f"{name}-pull"

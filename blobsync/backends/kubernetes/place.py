@@ -15,7 +15,7 @@ from blobsync.backends.kubernetes.naming import MANAGED_BY, RUN_LABEL, US
 from blobsync.base.errors import BackendUnavailableError, JobNotFoundError, SubmissionError
 from blobsync.jobspec.spec import JobRef
 
-# So many jobs are asked for by their names; of more, all of ours.
+# Up to so many jobs are requested by their names; for more, all of ours.
 _BY_NAME = 50
 _GROUPS = {
     "CSIDriver": "/apis/storage.k8s.io/v1",
@@ -42,7 +42,7 @@ _CONTEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,253}")
 
 
 class Place:
-    """Where jobs are. The namespace is the context's own where nobody named one."""
+    """A namespace with jobs; by default the context's own."""
 
     def __init__(self, kubectl: Kubectl, namespace: str) -> None:
         self.kubectl = kubectl
@@ -55,11 +55,11 @@ class Place:
 
     @property
     def record(self) -> str:
-        """What is recorded with a job, so that later commands ask here whatever the current context is by then."""
+        """The context and namespace in a job's record, for later commands."""
         return f"{self.kubectl.current_context()}/{self.namespace}"
 
     def everywhere(self, kind: str) -> str:
-        """The path of all objects of a kind, in whatever namespace."""
+        """The path of all objects of a kind, in all namespaces."""
         return f"{_GROUPS.get(kind, '/api/v1')}/{_PLURALS[kind]}"
 
     def path(self, kind: str, *names: str, **query: str) -> str:
@@ -86,14 +86,14 @@ class Place:
         self.kubectl.patch(self.namespace, name, change)
 
     def ours(self, kind: str, names: Sequence[str] = ()) -> dict[str, Any]:
-        """All objects of a kind that are ours; only those of some jobs, if they are few."""
+        """The objects of a kind that belong to these jobs, or, for many, to all of ours."""
         if 0 < len(names) <= _BY_NAME:
             return self.get(kind, labelSelector=f"{RUN_LABEL} in ({','.join(names)})".replace(" ", "+"))
         return self.get(kind, labelSelector=f"{MANAGED_BY}={US}")
 
 
 def recorded_place(ref: JobRef) -> tuple[str, str] | None:
-    """Context and namespace of a job's record; None where it names none."""
+    """Context and namespace of a job's record; None if it has none."""
     context, _, namespace = ref.place.rpartition("/")
     fine = _CONTEXT.fullmatch(context) and _NAMESPACE.fullmatch(namespace)
     return (context, namespace) if fine else None
@@ -104,7 +104,7 @@ _VERSION = re.compile(r"kueue\.x-k8s\.io/v[0-9a-z]{1,20}")
 
 
 def demand_queue(place: Place, queue: str) -> None:
-    """Raises ``SubmissionError`` where nobody would ever start a job of this queue, and what asking raises.
+    """Raises ``SubmissionError`` for a queue that would never start a job, and errors of the request.
 
     https://kubernetes.io/docs/reference/using-api/#api-groups: a group says which version it prefers.
     """

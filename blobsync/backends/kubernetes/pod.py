@@ -1,4 +1,4 @@
-"""The pods of a job: what runs in them, what they mount, and what they ask of a node. Pure.
+"""The pods of a job: containers, volumes, and resources. Pure.
 
 Folders that the cluster's Blob CSI driver mounts were checked against its schemas only, never against a driver:
 https://github.com/kubernetes-sigs/blob-csi-driver
@@ -24,7 +24,7 @@ _PUBLIC_SUFFIX = "core.windows.net"
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One container: the name of its objects, the account, the container's own name, and where pods see it."""
+    """A mounted container: the name of its objects, the account, its own name, and its path in pods."""
 
     name: str
     container: str
@@ -37,7 +37,7 @@ class Mount:
 
 
 def find_mounts(spec: JobSpec, name: str, namespace: str) -> tuple[Mount, ...]:
-    """One for each container with folders to mount. Raises ``ConfigError`` for what the driver cannot mount."""
+    """One mount for each container with folders to mount. Raises ``ConfigError`` for what the driver cannot mount."""
     containers = _containers(spec)
     if containers and not namespace:
         raise ConfigError(
@@ -50,12 +50,12 @@ def find_mounts(spec: JobSpec, name: str, namespace: str) -> tuple[Mount, ...]:
 
 
 def mount_names(spec: JobSpec, name: str) -> tuple[str, ...]:
-    """What the volume, claim and Secret of each mount are called; ``name`` is that of the job's other objects."""
+    """The name of the volume, claim and Secret of each mount; ``name`` is that of the job's other objects."""
     return tuple(f"{name}-{number}" for number in range(len(_containers(spec))))
 
 
 def _containers(spec: JobSpec) -> tuple[str, ...]:
-    """Those with folders to mount, each with a volume of its own."""
+    """The containers with folders to mount; each has its own volume."""
     return tuple(dict.fromkeys(folder.container for folder in spec.folders if folder.mode in _MODES))
 
 
@@ -81,7 +81,7 @@ def _mount(spec: JobSpec, name: str, number: int, container: str) -> Mount:
 
 
 def on_node(spec: JobSpec, mounts: Sequence[Mount]) -> JobSpec:
-    """The specification as the node sees it: what is mounted is there already."""
+    """The specification for the node: mounts become links to their volumes."""
     places = {mount.container: mount.path for mount in mounts}
 
     def placed(folder: FolderLink) -> FolderLink:
@@ -100,8 +100,8 @@ FILES, _SECRETS, _WORK = "/blobsync/files", "/blobsync/secrets", "/blobsync/work
 RUN_DIR = f"{_WORK}/run"
 # After SIGTERM: the program's own ten seconds, then the last uploads.
 _GRACE_SECONDS = 60
-# A container's first process loses signals for which it has no handler yet, and Python takes a while to have one.
-# What programs keep below HOME needs a folder: a user that the image does not know has the root folder.
+# A container's first process ignores signals without a handler, and Python takes a while to install one.
+# Programs write below HOME: for a user that the image does not know that is the root folder.
 _FIRST = f"""\
 [ -w "${{HOME:-/}}" ] || export HOME={_WORK}
 "$@" & child=$!
@@ -110,19 +110,19 @@ wait "$child"; code=$?
 while kill -0 "$child" 2>/dev/null; do wait "$child"; code=$?; done
 exit "$code"
 """
-# Everybody in the container may read: whoever runs there is the job, under whatever user id the image has.
+# Readable by all users of the container: the job may run under any user id.
 _READABLE = 0o444
 
 
 def node_files(spec: JobSpec) -> dict[str, str]:
-    """What a node starts from, by name; no secret."""
+    """The files from which a node starts, by name; without secrets."""
     return {"job.json": spec.to_json() + "\n", **travelling_sources(spec)}
 
 
 def pod_template(
     spec: JobSpec, name: str, settings: KubernetesSettings, mounts: Sequence[Mount], *, several: bool
 ) -> dict[str, Any]:
-    """``several``: the job has, or may get, more than one node, and they find each other by name."""
+    """``several``: the job has, or may get, more than one node, which find each other by name."""
     labels = {MANAGED_BY: US, RUN_LABEL: name}
     content: dict[str, Any] = {
         "restartPolicy": "Never",
@@ -180,7 +180,7 @@ def _container(
 
 
 def _environment(spec: JobSpec, name: str, settings: KubernetesSettings, several: bool) -> list[dict[str, Any]]:
-    """What the node needs to know; the job's own variables are in its specification, secret ones in the Secret."""
+    """Variables for the node program; the job's own are in its specification, secret ones in the Secret."""
     plain = {"BLOBSYNC_SCRATCH": _literal(settings.scratch or _WORK)}
     if several:
         # The master is index 0: https://kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication/
@@ -194,7 +194,7 @@ def _environment(spec: JobSpec, name: str, settings: KubernetesSettings, several
 
 
 def _literal(text: str) -> str:
-    """The kubelet puts variables in for ``$(NAME)`` and ``$`` for ``$$``, in command lines and in variables.
+    """Escape a text: the kubelet replaces ``$(NAME)`` and ``$$`` in command lines and variables.
 
     https://kubernetes.io/docs/tasks/inject-data-application/define-interdependent-environment-variables/
     """

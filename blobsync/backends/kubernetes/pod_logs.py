@@ -1,8 +1,8 @@
-"""The logs of pods, fetched bit by bit and taken apart into the logs that the node wrote.
+"""Fetches logs of pods in pieces and splits them into the node's log files.
 
-A pod's log has no offsets: it is asked for from the second of the last known line on. Each line of the node says where
-it belongs, so that what is known already is left out, and what is missing is noticed: a kubelet gives the newest file
-of a log alone, and begins another one after 10 MiB.
+A pod's log has no offsets: it is requested from the second of the last known line. Each line of the node has its
+position, so that known lines are skipped and gaps are noticed: a kubelet returns only the newest file of a log, and
+begins another one after 10 MiB.
 https://kubernetes.io/docs/concepts/cluster-administration/logging/#log-rotation,
 https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/ (read log)
 """
@@ -22,18 +22,18 @@ _STAMPED = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d
 
 @dataclass
 class KnownBytes:
-    """What is known of one log of the node: the bytes from ``begins`` on, without a gap."""
+    """The known part of one log of the node: the bytes from ``begins`` on, without a gap."""
 
     begins: int = 0
     body: bytearray = field(default_factory=bytearray)
 
     @property
     def end(self) -> int:
-        """Where the next byte belongs."""
+        """The position of the next byte."""
         return self.begins + len(self.body)
 
     def add(self, at: int, data: bytes) -> None:
-        """``data`` begins at byte ``at``. What lies before a gap is given up: the copies in the container have it."""
+        """Add ``data`` at byte ``at``. Bytes before a gap are dropped: the copies in the container have them."""
         if at > self.end:
             self.begins, self.body = at, bytearray(data)
         elif at + len(data) > self.end:
@@ -46,10 +46,10 @@ class KnownBytes:
 
 @dataclass
 class PodLog:
-    """What is known of one pod's log: the files in it, and where it ends."""
+    """The known part of one pod's log: the files in it, and its end."""
 
     known: dict[str, KnownBytes] = field(default_factory=dict)
-    # What nobody framed: of the shell, of an interpreter that did not start.
+    # Lines without a frame: of the shell, or of an interpreter that did not start.
     others: KnownBytes = field(default_factory=KnownBytes)
     last: str = ""
     since: str = ""
@@ -57,7 +57,7 @@ class PodLog:
     equal: int = 0
 
     def files(self, pod: Pod) -> Mapping[str, KnownBytes]:
-        """By the names that the logs have; without the lines of others where some of them may be lost."""
+        """The logs by name; without the unframed lines if some of them may be lost."""
         found = dict(self.known)
         if self.others.body and not any(one.begins for one in found.values()):
             found[f"pod_{pod.index}"] = self.others
@@ -68,7 +68,7 @@ class PodLog:
         }
 
     def add(self, text: str, *, is_new: bool) -> None:
-        """One line of it. Raises ``JobError`` for one that does not tell where it belongs."""
+        """Add one line. Raises ``JobError`` for one without its position."""
         if found := unframed(text):
             name, at, body = found
             self.known.setdefault(name, KnownBytes()).add(at, body)
@@ -82,15 +82,15 @@ class PodLog:
 
 
 class PodLogs:
-    """The logs of pods of one namespace, as far as this process has read them."""
+    """The logs of one namespace's pods, as far as this process has read them."""
 
     def __init__(self, read: Callable[[str, str], str]) -> None:
-        """``read`` returns the log of a pod with time stamps, from a time on (empty: all that there is)."""
+        """``read`` returns the log of a pod with time stamps, from a time on (empty: all of it)."""
         self._read = read
         self._known: dict[str, PodLog] = {}
 
     def update(self, pod: Pod) -> Mapping[str, KnownBytes]:
-        """Bring one pod's log up to date; returns the files in it. Raises what ``read`` raises."""
+        """Update one pod's log; returns the files in it. Raises what ``read`` raises."""
         known = self._known.setdefault(pod.name, PodLog())
         lines = self._read(pod.name, known.since).split("\n")
         if not pod.is_over:

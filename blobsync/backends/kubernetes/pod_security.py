@@ -1,4 +1,4 @@
-"""PodSecurity: which pods a namespace admits, and what makes a pod one that its strictest level admits.
+"""Pod Security Standards: the level of a namespace, and the fields that its strictest level requires.
 
 https://kubernetes.io/docs/concepts/security/pod-security-standards/,
 https://kubernetes.io/docs/concepts/security/pod-security-admission/
@@ -16,11 +16,11 @@ from blobsync.base.errors import BackendDeniedError, JobNotFoundError
 
 RESTRICTED = "restricted"
 _ENFORCED = "pod-security.kubernetes.io/enforce"
-# The first user of most systems: where an image has a user of its own, it is often this one.
+# The first user id of most systems, and often that of an image's own user.
 _USER = 1000
 
-# https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/: what a container alone has. Of the
-# others, some are of pods alone, and some of both: a pod has one container.
+# https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/: the fields of containers only. Of the
+# others, some are of pods only, and some of both: our pods have one container.
 _OF_CONTAINERS = frozenset(
     {"allowPrivilegeEscalation", "capabilities", "privileged", "procMount", "readOnlyRootFilesystem"}
 )
@@ -35,7 +35,7 @@ FIELDS = _OF_CONTAINERS | _OF_PODS
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it."""
+    """The value as plain JSON types."""
     if isinstance(value, Mapping):
         return {str(name): _plain(each) for name, each in value.items()}
     return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
@@ -50,7 +50,7 @@ class SecurityContext:
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> SecurityContext:
-        """Each field where it belongs; all are among ``FIELDS``."""
+        """Assign each field to the pod or the container; all are among ``FIELDS``."""
         return cls(
             {name: _plain(value) for name, value in fields.items() if name in _OF_PODS},
             {name: _plain(value) for name, value in fields.items() if name in _OF_CONTAINERS},
@@ -71,7 +71,7 @@ RESTRICTED_CONTEXT = SecurityContext.of(
 
 
 def enforced_level(place: Place) -> str:
-    """``restricted``, ``baseline`` or ``privileged``; empty where the namespace names none, or may not be read."""
+    """``restricted``, ``baseline`` or ``privileged``; empty if the namespace has no level, or may not be read."""
     try:
         answer = place.get("Namespace", place.namespace)
     except (BackendDeniedError, JobNotFoundError, KubernetesRefusal):

@@ -1,8 +1,7 @@
-"""What the server says about jobs, pods and the cluster, as values. Pure; what is missing or of another type counts
-as not said.
+"""Parses the server's objects: jobs, pods, nodes, events. Pure; values of another type count as missing.
 
 https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#PodStatus: times are to the second.
-Pods that are gone have no times any more.
+Deleted pods have no times.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from blobsync.backends.protocol import ClusterSummary, Holder
 from blobsync.base.quoted import quoted
 from blobsync.jobspec.spec import RUN_ID, SETUP_FAILED_EXIT, RunInfo, State, StateChange
 
-# https://kubernetes.io/docs/concepts/containers/images/: what the kubelet says of an image that does not come.
+# https://kubernetes.io/docs/concepts/containers/images/: the kubelet's reasons for an image that cannot be pulled.
 _IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
 _EXIT_CODE = re.compile(r"pod \S*?/(\S+) failed with exit code (\d{1,3})\b")
 _EVICTED = re.compile(r"[Pp]od \S*?/(\S+) has condition DisruptionTarget")
@@ -42,11 +41,11 @@ _NOT_MADE = re.compile(
     r"(?:\(combined from similar events\): )?(?:Error creating: )?(?:pods \"[^\"]*\" is forbidden: )?(.*)", re.DOTALL
 )
 _QUOTA = re.compile(r"(?:exceeded|failed) quota: ([a-z0-9.-]+)")
-# There are not 10,000 nodes.
+# More nodes than any cluster has.
 _INDEXES = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
-# What a pod that is deleted ends with: SIGTERM, and SIGKILL after its grace period.
+# The exit codes of a deleted pod: SIGTERM, and SIGKILL after its grace period.
 _STOPPED = (143, 137)
-# Words of kubectl as a command line.
+# Makes a command line of kubectl's arguments.
 Shown = Callable[..., str]
 
 
@@ -57,9 +56,9 @@ def plain_kubectl(*words: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One try of one node. ``attempt`` counts from 0; ``waiting`` is why its container does not run yet.
+    """One attempt of one node. ``attempt`` counts from 0; ``waiting`` is why its container does not run yet.
 
-    ``begun`` is when a node took it, ``ran`` and ``finished`` when its container began and ended (seconds since 1970).
+    ``begun`` is when it was scheduled, ``ran`` and ``finished`` when its container began and ended (Unix time).
     """
 
     name: str
@@ -84,7 +83,7 @@ class Pod:
 
     @property
     def is_over(self) -> bool:
-        """Whether its container has ended, or never will start."""
+        """Whether its container has ended, or will never start."""
         return self.phase in ("Succeeded", "Failed")
 
     @property
@@ -102,10 +101,10 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class KubernetesJob:
-    """One Job. ``conditions`` are those that hold: type -> (reason, message, time).
+    """One Job. ``conditions`` are those that are true: type -> (reason, message, time).
 
-    It wants ``nodes`` nodes and runs with ``least`` of them. Those of ``succeeded`` have done their part; those of
-    ``failed`` are not tried again.
+    It requests ``nodes`` nodes and runs with ``least`` of them. Indexes in ``succeeded`` are complete; those in
+    ``failed`` are not retried.
     """
 
     name: str
@@ -126,31 +125,31 @@ class KubernetesJob:
     completed: float | None = None
     active: int = 0
     conditions: Mapping[str, tuple[str, str, float | None]] = field(default_factory=dict)
-    # When its secrets were handed over, for the last time.
+    # When its secrets were last renewed.
     granted: int = 0
     namespace: str = ""
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, in whatever way."""
+        """Whether it has ended."""
         return bool(self.conditions.keys() & {"Complete", "Failed"})
 
     @property
     def is_ending(self) -> bool:
-        """Whether it has ended or what it ends with is decided, while its last pods are being ended."""
+        """Whether it has ended, or its result is decided while its last pods are terminated."""
         decided = self.conditions.keys() & {"SuccessCriteriaMet", "FailureTarget"}
         return self.is_over or self.canceled or self.leaving or bool(decided)
 
 
 def read_jobs(answer: Mapping[str, Any]) -> tuple[KubernetesJob, ...]:
-    """The jobs of a list whose id is one, newest first."""
+    """The jobs of a list that have a valid id, newest first."""
     jobs = [read_kubernetes_job(item) for item in _items(answer)]
     known = [job for job in jobs if RUN_ID.fullmatch(job.run_id)]
     return tuple(sorted(known, key=lambda job: (job.created, job.name), reverse=True))
 
 
 def read_kubernetes_job(body: Mapping[str, Any]) -> KubernetesJob:
-    """One Job as the server shows it."""
+    """Parse one Job."""
     notes, status = _map(body, "metadata", "annotations"), _map(body, "status")
     conditions = {
         _text(one, "type"): (_text(one, "reason"), _text(one, "message"), _when(one, "lastTransitionTime"))
@@ -225,7 +224,7 @@ def _read_pod(body: Mapping[str, Any]) -> Pod:
 def job_info(
     job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, str], shown: Shown = plain_kubectl
 ) -> RunInfo:
-    """A job's state with one sentence why. ``events`` are the newest warnings by the name of their object.
+    """A job's state and the reason for it. ``events`` are the newest warnings by the name of their object.
 
     ``shown`` makes a command line of kubectl's words.
     """
@@ -246,7 +245,7 @@ def job_info(
 
 
 def running_nodes(pods: Sequence[Pod]) -> int:
-    """How many nodes run that were not asked to end."""
+    """The number of nodes that run and are not being removed."""
     return sum(pod.running and not pod.leaving for pod in latest_pods(pods))
 
 
@@ -257,7 +256,7 @@ def latest_pods(pods: Sequence[Pod]) -> tuple[Pod, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Nodes:
-    """The nodes that a job wants: how many are up, which pods of the others are there, and how many have none."""
+    """The requested nodes: how many are up, the pods of the others, and how many have no pod."""
 
     up: int
     others: tuple[Pod, ...]
@@ -267,7 +266,7 @@ class _Nodes:
 
 def _nodes(job: KubernetesJob, pods: Sequence[Pod]) -> _Nodes:
     latest = {pod.index: pod for pod in latest_pods(pods) if pod.index < job.nodes}
-    # One that fails ends a job of a fixed size; another one of an elastic job is tried again.
+    # A failed node ends a job of a fixed size; in an elastic job it is retried.
     others = tuple(pod for pod in latest.values() if not pod.is_up or (job.elastic and pod.phase == "Failed"))
     succeeded, failed = _without(job.succeeded, job.nodes, latest), _without(job.failed, job.nodes, latest)
     missing = max(0, job.nodes - len(latest) - succeeded - failed)
@@ -278,7 +277,7 @@ def _nodes(job: KubernetesJob, pods: Sequence[Pod]) -> _Nodes:
 
 
 def _without(indexes: Sequence[range], nodes: int, known: Collection[int]) -> int:
-    """How many of them have no pod any more."""
+    """The number of indexes without a pod."""
     within = [range(each.start, min(each.stop, nodes)) for each in indexes]
     return sum(map(len, within)) - sum(_holds(within, index) for index in known)
 
@@ -288,13 +287,13 @@ def _holds(indexes: Sequence[range], index: int) -> bool:
 
 
 def lacks_nodes(job: KubernetesJob, pods: Sequence[Pod]) -> bool:
-    """Whether some of its nodes are not up although they should be; the warnings may say why."""
+    """Whether some of its nodes are not up although they should be; events may have the reason."""
     nodes = _nodes(job, pods)
     return not job.is_ending and bool(nodes.others or nodes.missing)
 
 
 def job_state(job: KubernetesJob, pods: Sequence[Pod]) -> State:
-    """A job runs when as many of its nodes do as it needs, and is made ready when so many have a machine."""
+    """RUNNING when the needed number of nodes runs, PREPARING when that many are scheduled."""
     if job.is_ending:
         return _ending_state(job, pods)
     if job.suspended or not pods:
@@ -314,7 +313,7 @@ def _ending_state(job: KubernetesJob, pods: Sequence[Pod]) -> State:
         return State.CANCELED if over else State.CANCELING
     if "Failed" in job.conditions:
         return State.FAILED
-    # Otherwise what it ends with is decided, and its pods are being ended.
+    # Otherwise its result is decided, and its pods are being terminated.
     return State.CANCELING if job.leaving else State.RUNNING
 
 
@@ -327,7 +326,7 @@ def _exit_code(job: KubernetesJob, pods: Sequence[Pod], state: State) -> int | N
     if match:
         return int(match[2])
     codes = [pod.exit_code for pod in pods if pod.exit_code]
-    # Of those that were ended with the others the code says nothing.
+    # The exit codes of terminated pods do not matter.
     return next((code for code in codes if code != 143), codes[0] if codes else None)
 
 
@@ -355,7 +354,7 @@ def _why_failed(job: KubernetesJob, pods: Sequence[Pod]) -> str:
         if int(match[2]) == SETUP_FAILED_EXIT:
             return f"{where} could not be made ready{others}"
         if int(match[2]) in _STOPPED and (pod is None or pod.leaving):
-            # A pod that ended by itself stays.
+            # A pod that ended by itself is kept.
             why = "its pod was deleted, with kubectl delete pod or by a program of the cluster"
             return f"{where} was stopped (exit code {match[2]}){others}: {why}"
         return f"{where} ended with exit code {match[2]}{others}"
@@ -376,7 +375,7 @@ def _where(pod_name: str, pod: Pod | None) -> str:
 
 
 def _why_waiting(job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, str], shown: Shown) -> str:
-    """The first of its nodes that does not come, or is being taken away, says why."""
+    """The reason of the first node that does not start, or is being removed."""
     if not pods and job.name not in events:
         return "its pods are being made"
     nodes = _nodes(job, pods)
@@ -413,7 +412,7 @@ def _why_pod_waits(job: KubernetesJob, pod: Pod, events: Mapping[str, str], show
     if pod.unschedulable:
         return f"no node of the cluster fits: {quoted(pod.unschedulable)}; {look}"
     if pod.waiting in _IMAGE_REASONS:
-        # The back-off says less than the error before it.
+        # The error before a back-off says more.
         return f"its image cannot be pulled: {quoted(events.get(pod.name) or said or pod.waiting)}; {look}"
     if pod.waiting and pod.waiting not in ("ContainerCreating", "PodInitializing"):
         return f"{pod.waiting}: {quoted(said)}".rstrip(": ")
@@ -430,7 +429,7 @@ def _why_not_made(job: KubernetesJob, event: str, shown: Shown) -> str:
 
 
 def read_warnings(answer: Mapping[str, Any]) -> dict[str, str]:
-    """The newest warning about each object, by the object's name; one that only says "again" gives way to others."""
+    """The newest warning about each object, by the object's name; one that only repeats only if there is no other."""
     found: list[tuple[bool, float, str, str]] = []
     for event in _items(answer):
         name, message = _text(event, "involvedObject", "name"), " ".join(_text(event, "message").split())
@@ -444,12 +443,12 @@ def read_warnings(answer: Mapping[str, Any]) -> dict[str, str]:
 
 
 def names_of(answer: Mapping[str, Any], jobs: Collection[str]) -> tuple[str, ...]:
-    """The names of objects that belong to these jobs, by the label that they have."""
+    """The names of objects that belong to these jobs, by their labels."""
     found = (item for item in _items(answer) if _text(item, "metadata", "labels", RUN_LABEL) in jobs)
     return tuple(name for item in found if (name := _text(item, "metadata", "name")))
 
 
-# -- reading what may be anything ------------------------------------------------------------------------------------
+# -- reading values of any type --------------------------------------------------------------------------------------
 
 
 def _items(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -479,7 +478,7 @@ def _number(body: Mapping[str, Any], *path: str) -> int | None:
 
 
 def _indexes(text: str) -> tuple[range, ...]:
-    """``0,2-4``, as the status has them."""
+    """Parse ``0,2-4``, the status's form of indexes."""
     found = [match for part in text.split(",") if (match := _INDEXES.fullmatch(part))]
     return tuple(range(int(match[1]), int(match[2] or match[1]) + 1) for match in found)
 
@@ -490,7 +489,7 @@ def _digits(value: object) -> int:
 
 
 def _when(body: Mapping[str, Any], *path: str) -> float | None:
-    """RFC 3339 in UTC, to the second."""
+    """Parse RFC 3339 in UTC, to the second."""
     try:
         return datetime.fromisoformat(f"{_text(body, *path)[:19]}+00:00").timestamp()
     except (ValueError, OverflowError, OSError):
@@ -498,7 +497,7 @@ def _when(body: Mapping[str, Any], *path: str) -> float | None:
 
 
 def states_over_time(job: KubernetesJob, pods: Sequence[Pod]) -> tuple[StateChange, ...]:
-    """When as many nodes as it needs were made ready and ran, and when they were lost and waited again."""
+    """The job's past states: when the needed nodes were prepared and ran, and when they were lost and waited again."""
     times = {time for pod in pods for time in (pod.begun, pod.ran, _lost_at(pod, pods)) if time is not None}
     found: list[StateChange] = []
     for time in sorted(times):
@@ -511,13 +510,13 @@ def states_over_time(job: KubernetesJob, pods: Sequence[Pod]) -> tuple[StateChan
 
 
 def _lost_at(pod: Pod, pods: Sequence[Pod]) -> float | None:
-    """When another try had to take its place; one that ended otherwise ends the job, or has done its part."""
+    """When an evicted or replaced pod ended; None for others."""
     again = any(other.index == pod.index and other.attempt > pod.attempt for other in pods)
     return pod.finished if again or pod.evicted else None
 
 
 def _state_at(time: float, job: KubernetesJob, pods: Sequence[Pod]) -> State:
-    """As ``replies.job_state`` has it; how many nodes are wanted now says nothing about that time."""
+    """The state at a time, as ``job_state`` defines it, but independent of the nodes requested now."""
     there: dict[int, bool] = {}
     for pod in pods:
         lost = _lost_at(pod, pods)
@@ -531,7 +530,7 @@ def _state_at(time: float, job: KubernetesJob, pods: Sequence[Pod]) -> State:
 def read_cluster(
     nodes: Sequence[Mapping[str, Any]], pods: Sequence[Pod], jobs: Sequence[KubernetesJob], gpu_resource: str
 ) -> ClusterSummary:
-    """``pods`` are all that may be seen; ``jobs`` are ours."""
+    """Summarise the cluster; ``pods`` are all that are visible, ``jobs`` are ours."""
     usable = [node for node in nodes if _is_ready(node)]
     names = {str(_at(node, "metadata", "name")) for node in usable}
     here = [pod for pod in pods if pod.node in names and not pod.is_over]
@@ -550,7 +549,7 @@ def read_cluster(
 
 
 def holders_of(jobs: Sequence[KubernetesJob], pods: Sequence[Pod]) -> tuple[Holder, ...]:
-    """Jobs of blobsync that have, or wait for, nodes; the user is the one in a job's id."""
+    """Jobs of blobsync that have, or wait for, nodes; the user is that of the job's id."""
     found = []
     for job in jobs:
         own = [pod for pod in pods if pod.job == job.name and not pod.is_over]

@@ -1,4 +1,4 @@
-"""Everything that a job asks of the server, as one value. Pure; it holds no secret.
+"""The objects of a job, as one value. Pure; without secrets.
 
 The Job is the last object and owns the others: https://kubernetes.io/docs/concepts/architecture/garbage-collection/.
 """
@@ -38,14 +38,14 @@ Object = Mapping[str, Any]
 SECRETS_KEY = "secrets.json"
 PULL_KEY = ".dockerconfigjson"
 SAS_KEY = "azurestorageaccountsastoken"
-# How often an index of an elastic job that failed by itself is started again.
+# How often a failed index of an elastic job is restarted.
 _INDEX_RETRIES = 3
 _DAY = 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class KubernetesRequest:
-    """The objects in the order in which ``kubectl apply -f`` makes them; values of Secrets are blank."""
+    """The objects in the order in which ``kubectl apply -f`` creates them; values of Secrets are blank."""
 
     name: str
     objects: tuple[Object, ...]
@@ -55,7 +55,7 @@ class KubernetesRequest:
         return self.objects[-1]
 
     def render(self, command: str) -> str:
-        """The objects as YAML for people and for ``kubectl apply -f``."""
+        """The objects as YAML, for people and for ``kubectl apply -f``."""
         import yaml
 
         class Lines(yaml.SafeDumper):
@@ -75,7 +75,7 @@ class KubernetesRequest:
         return stream.getvalue()
 
     def suspended_job(self) -> dict[str, Any]:
-        """The Job as it is made first: nothing of it runs, and no queue sees it."""
+        """The Job as it is created: suspended, and outside any queue."""
         job = copy.deepcopy(dict(self.job))
         job["spec"]["suspend"] = True
         job["metadata"]["labels"].pop(QUEUE_LABEL, None)
@@ -91,12 +91,12 @@ class KubernetesRequest:
 
     @property
     def user(self) -> int | None:
-        """Whose rights its pods have; None: those of the image's user."""
+        """The user id of its pods; None: that of the image."""
         found: int | None = self._pod.get("securityContext", {}).get("runAsUser")
         return found
 
     def restricted(self) -> KubernetesRequest:
-        """With pods that the level ``restricted`` admits, as far as the cluster file does not say otherwise."""
+        """The request with the fields that level ``restricted`` requires, unless the cluster file sets them."""
         made = replace(self, objects=copy.deepcopy(self.objects))
         for part, wanted in (
             (made._pod, RESTRICTED_CONTEXT.pod),
@@ -111,7 +111,7 @@ class KubernetesRequest:
         return found
 
     def owned(self, uid: str, secrets: Secrets, login: str) -> list[dict[str, Any]]:
-        """The other objects with their secrets and their owner; **holds the credentials**.
+        """The other objects with their secrets and their owner; **contains the credentials**.
 
         ``login`` is the content of the pull secret.
         """
@@ -122,7 +122,7 @@ class KubernetesRequest:
             if one["kind"] == "Secret":
                 one["stringData"] = filled(one, secrets, login)
             if one["kind"] != "PersistentVolume":
-                # What belongs to no namespace cannot have an owner that does.
+                # An object without a namespace cannot have an owner with one.
                 one["metadata"]["ownerReferences"] = [{**owner, "controller": False, "blockOwnerDeletion": False}]
             made.append(one)
         return made
@@ -191,7 +191,7 @@ class _Place:
 
 
 def _blank(spec: JobSpec) -> str:
-    """The file of secrets without them, so that people see what belongs there."""
+    """The file of secrets with blank values, for display."""
     containers = [*rights_needed(spec), *([spec.logs.container] if spec.logs else [])]
     return Secrets(dict.fromkeys(containers, ""), dict.fromkeys(spec.secret_env, "")).to_json()
 
@@ -258,10 +258,10 @@ def _job(place: _Place, settings: KubernetesSettings, mounts: tuple[Mount, ...])
 
 
 def _when_it_fails(spec: JobSpec) -> dict[str, Any]:
-    """https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy: the first rule that fits.
+    """https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy: the first rule that matches.
 
-    Of several nodes that run one program the others would hang: one that ends ends all of them. One node alone comes
-    back after an eviction. An elastic job goes on with the nodes it has, and succeeds with its first one.
+    With several nodes one failure ends all, since the others would hang. A single node is restarted after an eviction.
+    An elastic job goes on with the nodes it has, and succeeds with its first one.
     """
     evicted = {"onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
 
@@ -280,6 +280,6 @@ def _when_it_fails(spec: JobSpec) -> dict[str, Any]:
         {"action": "FailJob" if spec.nodes > 1 else "Ignore", **evicted},
         {"action": "FailJob", **exits("NotIn", 0)},
     ]
-    # With a limit per index, the controller counts on each pod how many there were before it.
+    # With a limit per index, the controller annotates each pod with the number of earlier ones.
     limit = {"backoffLimit": 0} if spec.nodes > 1 else {"backoffLimitPerIndex": 0}
     return {**limit, "podFailurePolicy": {"rules": rules}}

@@ -1,4 +1,4 @@
-"""What the cluster file says of jobs on Kubernetes, checked as the server would check it. Pure."""
+"""Settings of Kubernetes in a cluster file, validated as the server would. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from blobsync.base.did_you_mean import nearest
 from blobsync.base.errors import ConfigError
 from blobsync.config.model import Cluster
 
-# The time for which a Job and its logs stay after its end.
+# How long a Job and its logs are kept after its end.
 _TTL_DAYS = 7
 _GPU_RESOURCE = "nvidia.com/gpu"
 _PYTHON = "python3"
@@ -21,13 +21,13 @@ _MOST_DAYS = 3650
 # https://kubernetes.io/docs/concepts/overview/working-with-objects/names/
 _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
-# It is the value of a label.
+# The value of a label.
 _QUEUE = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,61}[a-z0-9])?")
 _QUALIFIED = re.compile(r"(?:[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 # https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
 _QUANTITY = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:[mkMGTPE]|[KMGTPE]i|e[0-9]{1,2})?")
-# docker's sizes count in powers of two: https://docs.docker.com/reference/cli/docker/container/run/
+# docker's units are powers of two: https://docs.docker.com/reference/cli/docker/container/run/
 _DOCKER_SIZE = re.compile(r"([0-9]+)([bkmg]?)")
 _BINARY = {"b": "", "k": "Ki", "m": "Mi", "g": "Gi", "": ""}
 _CONTEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,253}")
@@ -36,7 +36,7 @@ _IMAGE = re.compile(r"[A-Za-z0-9][\x21-\x7e]{0,511}")
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """Where the image is pulled from, with a login; the password is taken from the cluster file when it is needed."""
+    """The image's registry and user; the password is read from the cluster file when it is needed."""
 
     address: str
     username: str
@@ -44,9 +44,9 @@ class Registry:
 
 @dataclass(frozen=True, slots=True)
 class KubernetesSettings:
-    """``kubernetes:`` of a cluster file, with ``docker:`` and ``runtime:``. Empty texts: nothing was said.
+    """``kubernetes:`` of a cluster file, with ``docker:`` and ``runtime:``. Empty texts: not set.
 
-    ``context`` and ``namespace`` are kubectl's current ones where they are empty. ``registry`` None: nobody logs in.
+    An empty ``context`` or ``namespace`` is kubectl's current one. ``registry`` None: no login.
     """
 
     image: str
@@ -172,7 +172,7 @@ def _node_selector(given: _Given) -> Mapping[str, str]:
     return found
 
 
-# What the server asks of a toleration, and no schema does.
+# The server requires this of a toleration, no schema does.
 _RULES: tuple[tuple[Callable[[Mapping[str, str]], bool], str], ...] = (
     (lambda one: one.get("operator") == "Exists" and bool(one.get("value")), "operator: Exists takes no value"),
     (lambda one: not one.get("key") and one.get("operator") != "Exists", "without a key, it needs operator: Exists"),

@@ -1,4 +1,4 @@
-"""Makes the objects of one job: the Job first, suspended, then what it owns; then it is released."""
+"""Creates the objects of one job: first the suspended Job, then the objects that it owns; then releases it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from blobsync.base.errors import (
 )
 from blobsync.jobspec.spec import JobRef, JobSpec, Secrets
 
-# The request may have been carried out.
+# The server may have carried out the request.
 DOUBTFUL = (LostContactError, BackendFailingError)
 
 
 class Submission:
-    """One job's way to the cluster. Each step may be repeated."""
+    """The submission of one job. Each step may be repeated."""
 
     def __init__(self, place: Place, spec: JobSpec) -> None:
         self._place = place
@@ -76,19 +76,19 @@ class Submission:
         return None
 
     def remove_unreleased(self) -> list[str]:
-        """Remove what never ran, and return what stays: ``Job/NAME``. Safe to repeat."""
+        """Remove the objects of a job that never ran; returns those that remain: ``Job/NAME``. Safe to repeat."""
         job = self.find()
         return self._remove() if job and not job.released else []
 
     def _demand_queue(self, request: KubernetesRequest) -> None:
         queue = request.job["metadata"]["labels"].get(QUEUE_LABEL)
-        # Whoever may not read queues may still use them.
+        # A user may use queues without the right to read them.
         with suppress(BackendDeniedError, BackendUnavailableError):
             if queue:
                 demand_queue(self._place, queue)
 
     def _admitted(self, request: KubernetesRequest) -> KubernetesRequest:
-        """The request as the namespace admits its pods."""
+        """The request, adapted to the namespace's Pod Security level."""
         if enforced_level(self._place) != RESTRICTED or (fitting := request.restricted()) == request:
             return request
         where, who = f"the namespace {self._place.namespace} admits restricted pods only", fitting.user
@@ -99,7 +99,7 @@ class Submission:
         try:
             made = self._place.create(request.suspended_job())
         except KubernetesRefusal as refusal:
-            # An earlier try has made it.
+            # An earlier attempt has created it.
             if refusal.reason != "AlreadyExists":
                 raise
             made = self._place.get("Job", self._name)
@@ -118,13 +118,13 @@ class Submission:
         except KubernetesRefusal as refusal:
             if refusal.reason != "AlreadyExists":
                 raise
-            # Of an earlier try; its SAS is older than ours.
+            # It is an earlier attempt's, with an older SAS.
             if body["kind"] == "Secret":
                 self._place.replace(body)
         self._made.append(f"{body['kind']}/{body['metadata']['name']}")
 
     def _look_again(self, error: BlobsyncError) -> Outcome:
-        """An answer got lost. What is released runs; what is not never will."""
+        """The outcome after a lost response: accepted if the Job was released, else removed."""
         with suppress(BlobsyncError):
             job = self.find()
             if job and job.released:
@@ -146,7 +146,7 @@ class Submission:
         return Refused(refusal)
 
     def _objects(self) -> Iterator[tuple[str, str]]:
-        """What does not go with the Job by itself, or not at once: what holds secrets, and volumes. Then the Job."""
+        """The objects that are not deleted with the Job, or not at once (Secrets, volumes), and the Job last."""
         for name in (self._name, pull_name(self._name), *mount_names(self._spec, self._name)):
             yield "Secret", name
         for name in mount_names(self._spec, self._name):
@@ -154,9 +154,9 @@ class Submission:
         yield "Job", self._name
 
     def _remove(self) -> list[str]:
-        """Remove it all, by name: a role inside a namespace may list nothing of the whole cluster.
+        """Remove all objects by name, since a role inside a namespace cannot list cluster-wide ones.
 
-        Returns what this submission made and could not remove.
+        Returns those of this submission that could not be removed.
         """
         left: list[str] = []
         silent = False
@@ -166,7 +166,7 @@ class Submission:
                     self._place.delete(kind, name)
                     continue
             except DOUBTFUL:
-                # Each question to a server that is away takes a minute.
+                # Each request to an unreachable server takes a minute.
                 silent = True
             except BlobsyncError:
                 pass
@@ -174,7 +174,7 @@ class Submission:
         return self._to_delete(left)
 
     def _to_delete(self, there: Sequence[str]) -> list[str]:
-        """What to name to kubectl, of what this submission made: the rest goes with the Job."""
+        """The objects for a ``kubectl delete``: the rest is deleted with the Job."""
         return [each for each in there if each in self._made and each.startswith(("Job/", "PersistentVolume/"))]
 
 
