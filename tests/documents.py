@@ -10,9 +10,9 @@ from typing import Any
 import jsonschema
 
 from blobsync.base.errors import UsageError
-from blobsync.cli.act_words import in_our_words
 from blobsync.cli.app import SECTIONS
 from blobsync.cli.documents.schemas import answers, document_schema
+from blobsync.cli.main import in_our_words
 from tools.docs_site.command_tree import root_command
 
 # How every document of ours begins; what a job prints begins otherwise.

@@ -33,7 +33,7 @@ GATES: dict[str, tuple[str, ...]] = {
     "azure": ("store.azure_identity", "store.sdk", "backends"),
     "pathspec": ("local.ignore",),
     "sqlite3": (
-        *("local.index", "local.index", "local.transfer_log", "local.state_database", "local.resume_records"),
+        *("local.index", "local.index", "local.transfer_log", "local.state_dir", "local.resume_records"),
         *("jobs.history", "jobs.timeline"),
     ),
     # What travels to compute nodes alone cannot import anything of ours.

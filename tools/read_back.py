@@ -252,7 +252,7 @@ ROWS: tuple[ReadBack, ...] = (
             "local.resume_records:_parsed",
             "project.running:RunningRecords.each",
             "project.running:_text",
-            "local.state_database:StateDatabase._open",
+            "local.state_dir:StateDatabase._open",
             "local.state_dir:read_seal",
             "local.transfer_log:TransferLog._open",
             "local.transfer_log:TransferLog._rows",

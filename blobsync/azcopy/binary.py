@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blobsync.azcopy.errors import AzcopyError, AzcopyNotFoundError, AzcopyVersionError
-from blobsync.base.environment import environment
 from blobsync.base.errors import ProcessError
 from blobsync.base.process import Completed, ProcessRunner, SubprocessRunner
-from blobsync.base.user_data import data_home
+from blobsync.base.user_data import data_home, environment
 
 Version = tuple[int, int, int]
 

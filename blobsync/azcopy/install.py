@@ -25,10 +25,9 @@ import urllib3
 
 from blobsync.azcopy.binary import PINNED, Found, check_version, managed_path
 from blobsync.azcopy.errors import AzcopyInstallError
-from blobsync.base.environment import environment
 from blobsync.base.errors import EmulatorError, ProcessError
 from blobsync.base.process import ProcessRunner, SubprocessRunner
-from blobsync.base.user_data import data_home
+from blobsync.base.user_data import data_home, environment
 from blobsync.emulator.nodejs import ensure_node, last_lines
 from blobsync.store.rest.transport_choice import proxy_for
 

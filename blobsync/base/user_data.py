@@ -1,5 +1,9 @@
 """The user's own folders outside all projects: installed programs and the emulator, remembered state, and user
-configuration."""
+configuration.
+
+``os.environ`` is used where a caller passes none. It must not be a parameter default: ``help()`` and editors print
+defaults, and so every secret in it.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from blobsync.base.environment import environment
 from blobsync.base.errors import ConfigError
+
+
+def environment(given: Mapping[str, str] | None) -> Mapping[str, str]:
+    """Return ``given``, even if it is empty; the process's own environment if it is None."""
+    return os.environ if given is None else given
+
+
+def listed_in(environ: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """Split a variable that holds several words, separated by commas or blanks."""
+    return tuple(environ.get(name, "").replace(",", " ").split())
+
 
 # In bytes; a list of hosts and names is far smaller.
 _MAX_SIZE = 1_000_000

@@ -15,8 +15,7 @@ from typer.main import get_command
 
 from blobsync.base.errors import UsageError
 from blobsync.base.failure_codes import ExitCode
-from blobsync.cli.options import SETTINGS, group_callback
-from blobsync.cli.session import Session
+from blobsync.cli.options import SETTINGS, Session, group_callback
 
 
 class Word(NamedTuple):

@@ -9,9 +9,8 @@ import typer
 
 from blobsync.base.errors import UsageError
 from blobsync.cli.confirm import ask_secret, ask_text, ask_until, can_ask, looking
-from blobsync.cli.options import NO_CLUSTER, command
+from blobsync.cli.options import NO_CLUSTER, Session, command
 from blobsync.cli.output import Result
-from blobsync.cli.session import Session
 from blobsync.plan.events import Phase
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from blobsync.base.environment import environment
 from blobsync.base.errors import ArchiveError, NothingMatchedError
 from blobsync.base.file_states import LocalState
 from blobsync.base.regular_files import regular_only
+from blobsync.base.user_data import environment
 from blobsync.code.digest import MANIFEST_NAME
 from blobsync.code.secrets import LOOKED_AT, names_it, why_secret
 from blobsync.config.log_folder import log_folders_inside

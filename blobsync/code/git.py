@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from blobsync.base.environment import environment
 from blobsync.base.errors import ProcessError
 from blobsync.base.process import ProcessRunner
+from blobsync.base.user_data import environment
 
 # Submodules have their own configurations, and are not read.
 _STATUS = ("status", "--porcelain=v1", "-z", "--no-renames", "--ignore-submodules=all", "--", ".")

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from blobsync.base.environment import environment
 from blobsync.base.errors import ConfigError, ConfigNotFoundError
+from blobsync.base.user_data import environment
 from blobsync.config.account_files import ACCOUNT_FOLDER, account_file_names
 from blobsync.config.accounts import AccountFile
 from blobsync.config.loader import (

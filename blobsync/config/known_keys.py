@@ -1,14 +1,14 @@
 """Every key that a configuration file may hold, with its type.
 
 The first part of the cluster table is ACT's, then come Philly's and ours. ``docs/configuration.md``
-documents each; a test keeps the two in sync.
+documents each; a test keeps the two in sync. A misspelt word gets the most similar known one.
 """
 
 from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 PLATFORMS = ("local", "slurm", "aml", "itp", "singularity", "kubernetes")
@@ -292,3 +292,19 @@ USER: Mapping[str, Key] = {
 }
 
 CLUSTER: Mapping[str, Key] = {**_ACT, **_PHILLY, **_OURS}
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The most similar of ``known``, or None if none is similar enough to suggest."""
+    # difflib is needed only for errors; importing it here keeps start-up fast.
+    from difflib import get_close_matches
+
+    candidates = {item.lower(): item for item in known}
+    found = get_close_matches(word.lower(), list(candidates), n=1, cutoff=0.6)
+    return candidates[found[0]] if found else None
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """A hint with the most similar known word, or None."""
+    guess = nearest(word, known)
+    return f"did you mean '{guess}'?" if guess else None

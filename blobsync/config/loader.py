@@ -22,13 +22,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from blobsync.base import redaction
-from blobsync.base.did_you_mean import did_you_mean
-from blobsync.base.environment import environment
 from blobsync.base.errors import ConfigError, ConfigNotFoundError, UnknownClusterError
 from blobsync.base.locations import MAX_NAME_CHARS, reaches_another
+from blobsync.base.user_data import environment
 from blobsync.config.accounts import AccountFile, WorkspaceFile, first_of, warn_if_others_can_read
 from blobsync.config.job_keys import job_keys
-from blobsync.config.known_keys import CLUSTER, PHILLY_MARKS, PLATFORMS
+from blobsync.config.known_keys import CLUSTER, PHILLY_MARKS, PLATFORMS, did_you_mean
 from blobsync.config.model import (
     AML_PLATFORMS,
     DEFAULT_CLUSTER,
@@ -40,7 +39,6 @@ from blobsync.config.model import (
     WorkspaceConfig,
     Written,
 )
-from blobsync.config.philly import philly_road
 from blobsync.config.project_root import CLUSTER_FOLDER, CLUSTER_VARIABLE, PROJECT_MARK, STATE_FOLDER
 from blobsync.config.user_config import load_user_config
 from blobsync.config.yaml_document import (
@@ -393,6 +391,8 @@ def find_cluster_file(root: Path, name: str | None, environ: Mapping[str, str]) 
     if name is None:
         hint = f"choose one with -c; {there}" if known else there
         raise ConfigNotFoundError("no such file", file=f"{CLUSTER_FOLDER}/{DEFAULT_CLUSTER}.yaml", hint=hint)
+    from blobsync.config.philly import philly_road
+
     road = philly_road(root, name)
     why = f"no cluster '{name}': there is no {CLUSTER_FOLDER}/{name}.yaml"
     raise UnknownClusterError(

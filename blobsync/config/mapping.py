@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from blobsync.base.did_you_mean import did_you_mean, nearest
 from blobsync.base.errors import MappingError, OutsideProjectError, UnmappedPathError
 from blobsync.base.locations import MAX_NAME_CHARS, BlobLocation, reaches_another
+from blobsync.config.known_keys import did_you_mean, nearest
 from blobsync.config.model import Cluster, FolderEntry
 
 _BLOB, _FILE = ".blob.", ".file."

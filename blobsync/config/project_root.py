@@ -13,9 +13,8 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from blobsync.base.environment import environment
 from blobsync.base.errors import ConfigNotFoundError, ForeignProjectError
-from blobsync.base.user_data import is_own
+from blobsync.base.user_data import environment, is_own
 
 PROJECT_MARK = "aux_data"
 CLUSTER_FOLDER = f"{PROJECT_MARK}/aml"

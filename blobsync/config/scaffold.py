@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 import yaml
 
 from blobsync.base.credentials import Secret
-from blobsync.base.environment import environment
 from blobsync.base.errors import LocalFileError, UsageError
 from blobsync.base.trusted_hosts import host_of
+from blobsync.base.user_data import environment
 from blobsync.config.model import DEFAULT_CLUSTER, EMULATOR_ACCOUNT
 from blobsync.config.project_root import PROJECT_MARK, demand_own
 

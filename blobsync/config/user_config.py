@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from blobsync.base.environment import listed_in
 from blobsync.base.trusted_hosts import TRUSTED_HOSTS_VARIABLE
-from blobsync.base.user_data import config_home, read_own
+from blobsync.base.user_data import config_home, listed_in, read_own
 from blobsync.config.known_keys import USER
 from blobsync.config.yaml_document import ALLOWED_VARIABLES_VARIABLE, Checker, parse_document
 

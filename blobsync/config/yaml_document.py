@@ -26,10 +26,9 @@ import yaml
 
 from blobsync.base.amounts import count_text
 from blobsync.base.credentials import Secret
-from blobsync.base.did_you_mean import nearest
 from blobsync.base.errors import ConfigError, ConfigNotFoundError
 from blobsync.base.regular_files import regular_only
-from blobsync.config.known_keys import GONE_PLATFORMS, PROGRAM_FORM, Key, Kind
+from blobsync.config.known_keys import GONE_PLATFORMS, PROGRAM_FORM, Key, Kind, nearest
 
 # $${NAME} stands for a literal ${NAME}.
 _VARIABLE = re.compile(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")

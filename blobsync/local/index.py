@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeVar
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.local import index
 from blobsync.local.sorted_runs import Spill, Spool
-from blobsync.local.state_database import StateDatabase
+from blobsync.local.state_dir import StateDatabase
 
 _T = TypeVar("_T")
 _Row = TypeVar("_Row", bound=tuple[Any, ...])

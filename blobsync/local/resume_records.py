@@ -36,8 +36,7 @@ from blobsync.base.file_states import LocalState
 from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.local.names import is_own_temporary
 from blobsync.local.part_files import remove_leftover
-from blobsync.local.state_database import StateDatabase
-from blobsync.local.state_dir import StateDir
+from blobsync.local.state_dir import StateDatabase, StateDir
 
 _VERSION = 1
 # Seconds between two saves; longer on a slow disk, where a save takes this share of the time at most.

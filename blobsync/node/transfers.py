@@ -33,10 +33,9 @@ from blobsync.plan.disk_space import LocalDisks, WrittenHere, lacking_room
 from blobsync.plan.events import Event, Note
 from blobsync.plan.pairing import Pair, is_as_recorded, needs_local_md5
 from blobsync.plan.project_context import LivePart, without_stores
-from blobsync.plan.selection import ignored_by
 from blobsync.plan.survey import Request, survey
 from blobsync.plan.symlink_aliases import Names
-from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_options import TransferOptions, ignored_by
 from blobsync.plan.transfer_plan import (
     Action,
     EngineChoice,

@@ -19,7 +19,7 @@ from blobsync.node.job import NodeJob
 from blobsync.node.machine import heartbeat
 from blobsync.node.places import JobPlaces
 from blobsync.node.transfers import NodeTransfers
-from blobsync.plan.selection import ignored_by
+from blobsync.plan.transfer_options import ignored_by
 from blobsync.store.rest.append import MAX_APPEND_BYTES, RestAppendBlobs
 
 

@@ -9,9 +9,9 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
-from blobsync.base.did_you_mean import nearest
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.locations import LocalLocation
+from blobsync.config.known_keys import nearest
 from blobsync.store.open_locations import OpenLocation
 
 # As many names as one answer of the service has.

@@ -19,12 +19,10 @@ from blobsync.plan.events import Listener, Phase
 from blobsync.plan.partial_files import for_engine, partial_uploads, with_on_record
 from blobsync.plan.path_mapping import Leg, chosen_paths, legs, rooted
 from blobsync.plan.project_context import LivePart, ProjectContext
-from blobsync.plan.remembered_listing import remember, remember_nothing
-from blobsync.plan.selection import below_any, ignored_by, selector
 from blobsync.plan.shapes import refuse_blob_above
-from blobsync.plan.survey import Request, Survey, survey
+from blobsync.plan.survey import Request, Survey, remember, remember_nothing, survey
 from blobsync.plan.symlink_aliases import Names, settle, spare_links
-from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_options import TransferOptions, below_any, ignored_by, selector
 from blobsync.plan.transfer_plan import (
     Action,
     Actions,

@@ -19,10 +19,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from blobsync.base.environment import environment
 from blobsync.base.errors import BlobsyncError, UsageError
 from blobsync.base.locations import BlobContainer, BlobLocation
 from blobsync.base.stop_request import StopRequest
+from blobsync.base.user_data import environment
 from blobsync.config.loader import load_cluster
 from blobsync.config.mapping import Resolution, project_relative, resolve
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
@@ -454,7 +454,7 @@ class Project:
 
     def list(self, path: PathName, *, recursive: bool = False) -> Iterator[browse.ListingEntry]:
         """The blobs at ``path``; streams. Raises ``NothingMatchedError``."""
-        from blobsync.plan.remembered_listing import Listing
+        from blobsync.plan.survey import Listing
         from blobsync.project import browse
 
         place, context = self.resolve(path), self._open_context

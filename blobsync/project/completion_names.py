@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
-from blobsync.base.environment import environment
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.process import run_detached
-from blobsync.base.user_data import read_own, remove_own, state_home, write_own
+from blobsync.base.user_data import environment, read_own, remove_own, state_home, write_own
 from blobsync.config.mapping import Resolution, resolve
 from blobsync.config.model import Cluster
 from blobsync.store.protocol import BlobStore

@@ -15,7 +15,6 @@ from blobsync.azcopy.binary import Found, find_azcopy
 from blobsync.azcopy.confine import Landlock
 from blobsync.azcopy.errors import AzcopyError, AzcopyNotFoundError
 from blobsync.base.check_results import CheckResult, CheckStatus, failed_check
-from blobsync.base.environment import environment
 from blobsync.base.errors import (
     BlobsyncError,
     ContainerNotFoundError,
@@ -25,6 +24,7 @@ from blobsync.base.errors import (
 )
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.locations import BlobContainer
+from blobsync.base.user_data import environment
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.jobs.preflight import examine_jobs
 from blobsync.local.names import new_temporary_name

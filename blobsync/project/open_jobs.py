@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blobsync.base.environment import environment
+from blobsync.base.user_data import environment
 from blobsync.config.model import Cluster
 from blobsync.config.project_root import current_folder, find_project
 from blobsync.jobs.queries import JobQueries

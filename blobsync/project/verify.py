@@ -19,8 +19,7 @@ from blobsync.local.files import hash_file
 from blobsync.plan.events import Emit
 from blobsync.plan.pairing import Pair, changes_since_verified, known_equal
 from blobsync.plan.path_suggestions import look_nearby
-from blobsync.plan.remembered_listing import remember, remember_nothing
-from blobsync.plan.survey import Request, Survey, survey
+from blobsync.plan.survey import Request, Survey, remember, remember_nothing, survey
 from blobsync.plan.transfer_plan import FileFailure
 from blobsync.store.open_locations import OpenBlob, blob_md5
 

@@ -12,7 +12,6 @@ from datetime import datetime, timezone
 
 from blobsync.base.connection_events import ConnectionEvent
 from blobsync.base.credentials import SasToken, Secret
-from blobsync.base.environment import environment
 from blobsync.base.errors import CredentialError
 from blobsync.base.trusted_hosts import (
     Service,
@@ -26,6 +25,7 @@ from blobsync.base.trusted_hosts import (
     stranger_text,
     why_not,
 )
+from blobsync.base.user_data import environment
 from blobsync.config.model import EMULATOR_ACCOUNT, StorageAccount
 from blobsync.config.user_config import load_user_config, user_config_file
 from blobsync.store.protocol import BlobStore

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 
 from blobsync.base.credentials import SasToken
-from blobsync.base.environment import environment
 from blobsync.base.errors import CredentialError
 from blobsync.base.locations import BlobContainer, BlobLocation
+from blobsync.base.user_data import environment
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.store.sas_token import sign_sas
 

@@ -28,11 +28,10 @@ from blobsync.backends.addresses import (
     read_port,
 )
 from blobsync.backends.forwarding import LOOPBACK, bastion_line, forward_line
-from blobsync.base.environment import environment
 from blobsync.base.errors import BackendUnavailableError, ConfigError, NothingMatchedError, UsageError
 from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.base.process import ProcessRunner, SubprocessRunner, python_module
-from blobsync.base.user_data import config_home, read_own, state_home
+from blobsync.base.user_data import config_home, environment, read_own, state_home
 from blobsync.local.state_dir import own_folder
 from blobsync.tunnels.keeper import OPEN_SECONDS
 

@@ -8,7 +8,7 @@ import shlex
 
 import pytest
 
-from blobsync.cli.act_words import GONE, MOVED, RENAMED, in_our_words
+from blobsync.cli.main import GONE, MOVED, RENAMED, in_our_words
 from tests.cli.conftest import CLUSTER, Cli
 from tests.source import ROOT
 

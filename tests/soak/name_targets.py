@@ -21,7 +21,7 @@ from blobsync.code.unpack import unpack_archive
 from blobsync.local.globs import zip_excludes
 from blobsync.local.ignore import parse_lines
 from blobsync.local.names import blob_problem, relative_name
-from blobsync.plan.selection import selector
+from blobsync.plan.transfer_options import selector
 from tests.fakes.jobs import zip_of
 from tests.soak.target import Target, ignoring, text
 

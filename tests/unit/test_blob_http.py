@@ -35,8 +35,7 @@ from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.plan.events import Event
 from blobsync.store.protocol import BlobInfo, BlobProperties, GetOrder, Orders, Precondition, PutOrder
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner
-from blobsync.store.rest.http import BlobHttp, RetryPolicy
-from blobsync.store.rest.side_by_side import Pause, Steps
+from blobsync.store.rest.http import BlobHttp, Pause, RetryPolicy, Steps
 from blobsync.store.rest.store import BlobSteps, RestBlobStore
 from blobsync.store.rest.transport import Timeouts, TransportError
 from blobsync.store.rest.transport_choice import proxy_for

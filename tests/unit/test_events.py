@@ -40,7 +40,7 @@ from blobsync.plan.transfer_plan import FileFailure
 from blobsync.project.progress_listeners import CallbackListener, LoggingListener
 from blobsync.project.running import recorded_while_running
 from blobsync.spread.worker_process import Outgoing
-from blobsync.transfer.interrupted import ByteTally
+from blobsync.transfer.carry_out import ByteTally
 from blobsync.web.carrier import TellingListener
 from tests.fakes.tasks import RecordingListener
 

@@ -21,7 +21,7 @@ from blobsync.jobspec.spec import JobSpec
 from blobsync.local.globs import zip_excludes
 from blobsync.local.ignore import parse_lines
 from blobsync.plan.saved_plan import load
-from blobsync.plan.selection import selector
+from blobsync.plan.transfer_options import selector
 from blobsync.store.rest.xml import BadAnswerError, Markers
 from tests.fakes.jobs import make_spec
 from tests.fakes.scripted_http import Step, scripted

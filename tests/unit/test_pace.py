@@ -7,8 +7,7 @@ import pytest
 from blobsync.base.credentials import SasToken
 from blobsync.base.locations import BlobContainer
 from blobsync.store.rest.auth import SasSigner
-from blobsync.store.rest.http import BlobHttp, Pace, Reply, RetryPolicy
-from blobsync.store.rest.side_by_side import Pause, Steps
+from blobsync.store.rest.http import BlobHttp, Pace, Pause, Reply, RetryPolicy, Steps
 from blobsync.store.rest.transport import Headers, HttpRequest, HttpResponse, WholeResponse
 
 _SAS = SasToken.parse("sv=2023-11-03&sp=rwl&sr=c&se=2099-01-01T00:00:00Z&sig=UEFDRQ%3D%3D")

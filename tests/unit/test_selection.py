@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from blobsync.base.errors import IgnorePatternError
-from blobsync.plan.selection import selector
+from blobsync.plan.transfer_options import selector
 
 PATHS = ("a.jpg", "b.txt", "old/c.jpg", "old/keep/d.jpg", "deep/old/e.jpg", "é #1.jpg")
 

@@ -15,8 +15,8 @@ from blobsync.plan.events import (
 )
 from blobsync.plan.transfer_options import EngineName, TransferOptions
 from blobsync.plan.transfer_plan import TransferPlan
+from blobsync.transfer.carry_out import Arrived, ByteTally, cancelled
 from blobsync.transfer.engines import Moved
-from blobsync.transfer.interrupted import Arrived, ByteTally, cancelled
 from blobsync.transfer.ledger import Ledger
 from tests.fakes.project_context import World, account, cluster
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blobsync.backends.kubernetes.pod_security import FIELDS, RESTRICTED, RESTRICTED_CONTEXT, SecurityContext
-from blobsync.base.did_you_mean import nearest
 from blobsync.base.errors import ConfigError
+from blobsync.config.known_keys import nearest
 from blobsync.config.model import Cluster
 
 # How long a Job and its logs are kept after its end.

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from blobsync.base.did_you_mean import nearest
 from blobsync.base.errors import ConfigError, ConfigNotFoundError
+from blobsync.config.known_keys import nearest
 from blobsync.config.yaml_document import Document, KeyPath, is_placeholder, read_document
 
 # In their place `az batchai job create` put the user's account and its key, from the variables of these names.

@@ -45,8 +45,7 @@ from blobsync.store.rest.headers import (
     whole_info,
     with_sas,
 )
-from blobsync.store.rest.http import BlobHttp, Reply
-from blobsync.store.rest.side_by_side import SideBySide, Steps
+from blobsync.store.rest.http import BlobHttp, Reply, SideBySide, Steps
 from blobsync.store.rest.transport import Response, TransportError
 from blobsync.store.rest.xml import (
     BadAnswerError,
