@@ -19,7 +19,7 @@ class DailyWarning(str):
     __slots__ = ()
 
 
-def told_today(
+def shown_today(
     warning: str, project: Path, environ: Mapping[str, str], *, clock: Callable[[], float] = time.time
 ) -> bool:
     """Whether ``warning`` was already shown in this project within a day; if not, record that it is shown now.
@@ -29,17 +29,17 @@ def told_today(
     import hashlib  # late: it loads OpenSSL, and most commands have no warning
 
     folder, now = state_home(environ) / "told", clock()
-    told = folder / hashlib.sha256(f"{project}\0{warning}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    mark = folder / hashlib.sha256(f"{project}\0{warning}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
     with suppress(OSError):
-        if _is_fresh(told, now):
+        if _is_fresh(mark, now):
             return True
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for old in folder.iterdir():
             if not _is_fresh(old, now):
                 old.unlink()
-        told.touch(0o600)
-        os.utime(told, (now, now))
+        mark.touch(0o600)
+        os.utime(mark, (now, now))
     return False
 
 

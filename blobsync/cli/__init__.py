@@ -1,4 +1,4 @@
 """The command line: arguments in; text or JSON, and an exit code, out.
 
-Decides only how to present results. In: arguments and a terminal. Out: one result. Uses all other packages.
+It only presents results: in go arguments and a terminal, out comes one result. Uses all other packages.
 """

@@ -92,7 +92,7 @@ _PACKAGE = "blobsync.cli"
 
 
 class Offered(NamedTuple):
-    """One word that a shell can offer, with the attributes that the parser's shell classes read."""
+    """A suggestion of the shell completion, with the attributes that the parser's shell classes read."""
 
     value: str
     help: str

@@ -79,7 +79,7 @@ def history(
     if not only_transfers and path is None:
         jobs = find_jobs(session).history(cluster=session.cluster, limit=max)
         jobs = [job for job in jobs if after is None or job.submitted >= after]
-    far = _told_by(book.running.all() if _any_runs(transfers) else {})
+    far = _progress_of(book.running.all() if _any_runs(transfers) else {})
     data = {"transfers": [_data(each, far) for each in transfers], "jobs": [job_data(job) for job in jobs]}
     return Result(data, job_table(jobs) if only_jobs else _table(transfers, jobs, max, far))
 
@@ -96,11 +96,11 @@ def _moment(text: str, now: float) -> float:
         raise UsageError(f"--since {text}: not a time", hint=hint) from None
 
 
-# Returns the progress of an entry's transfer, if it is running and reports it.
-_Far = Callable[["TransferEntry"], "RunningTransfer | None"]
+# The progress of an entry's transfer, if it is running and reports it.
+_ProgressOf = Callable[["TransferEntry"], "RunningTransfer | None"]
 
 
-def _told_by(running: Mapping[str, RunningTransfer]) -> _Far:
+def _progress_of(running: Mapping[str, RunningTransfer]) -> _ProgressOf:
     return lambda entry: running.get(entry.id) if entry.result == RUNNING else None
 
 
@@ -108,7 +108,7 @@ def _any_runs(transfers: Sequence[TransferEntry]) -> bool:
     return any(entry.result == RUNNING for entry in transfers)
 
 
-def _data(entry: TransferEntry, far: _Far) -> dict[str, Any]:
+def _data(entry: TransferEntry, far: _ProgressOf) -> dict[str, Any]:
     running = far(entry)
     known: dict[str, Any] = {"paths": list(entry.paths), "began": utc_text(entry.began), "progress": None}
     if running is not None:
@@ -116,7 +116,9 @@ def _data(entry: TransferEntry, far: _Far) -> dict[str, Any]:
     return {**asdict(entry), **known}
 
 
-def _table(transfers: Sequence[TransferEntry], jobs: Sequence[JobRecord], limit: int, far: _Far) -> Iterator[str]:
+def _table(
+    transfers: Sequence[TransferEntry], jobs: Sequence[JobRecord], limit: int, far: _ProgressOf
+) -> Iterator[str]:
     rows = [(entry.began, _transfer_row(entry, far(entry))) for entry in transfers]
     rows += [(job.submitted, _job_row(job)) for job in jobs]
     rows.sort(key=lambda row: row[0], reverse=True)
@@ -156,7 +158,7 @@ def _one(session: Session, book: LogBook, id: str, *, full: bool) -> Result:
         return Result({"jobs": [job_data(job)]}, job_details(job))
     receipt = book.receipt(entry)
     files, failures = list(_files(receipt)), _failures(receipt)
-    far = _told_by(book.running.all())
+    far = _progress_of(book.running.all())
     known = {"files": files, "failures": failures, "receipt_kept": receipt is not None}
     data = {"transfers": [_data(entry, far)], **known}
     shown = files_shown(quiet=session.quiet, full=full)

@@ -138,7 +138,7 @@ def logs(
     if id is None:
         session.note(f"the newest job: {record.run_id}")
     if follow:
-        return Result(lines=_told(session, jobs, record, rank), live=True, texts=True)
+        return Result(lines=_job_lines(session, jobs, record, rank), live=True, texts=True)
     log = jobs.read_log(record, rank=rank, tail=tail)
     run_id = log.record.run_id
     if not log.name:
@@ -226,8 +226,8 @@ def followed(jobs: Jobs, record: JobRecord, rank: int | None = None) -> Iterator
         yield f"[{line.rank}] {line.text}" if record.spec.has_many_logs and line.rank is not None else line.text
 
 
-def _told(session: Session, jobs: Jobs, record: JobRecord, rank: int | None) -> Iterator[str]:
-    """The log lines of a job, after what it waits for and before how it ended."""
+def _job_lines(session: Session, jobs: Jobs, record: JobRecord, rank: int | None) -> Iterator[str]:
+    """The log lines of a job, between what it waits for and how it ended."""
     before = jobs.get(record).state
     if before.value in ("Queued", "Preparing"):
         session.note(f"{record.run_id} is {before}; its logs follow when it runs")

@@ -199,7 +199,7 @@ def _said_in(text: str, room: int) -> str:
 
 
 def job_details(record: JobRecord) -> Iterator[str]:
-    """The facts of one job, one per line."""
+    """The properties of a job, one per line."""
     info, spec = record.info, record.spec
     facts = [
         ("job", record.run_id + (f" ({spec.name})" if spec.name else "")),

@@ -1,8 +1,7 @@
 """``submit``, ``local``, ``resubmit``, ``a``/``abort``, ``ssh`` and ``watch``: the commands that start and stop jobs.
 
 The commands that show jobs are in ``job_views``. With ``-c a,b,c``, ``submit`` uses the first of these clusters that
-has
-enough free GPUs.
+has enough free GPUs.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def choose(session: Session, asked: SubmitKeywords) -> Sequence[Candidate]:
 
 
 def with_choice(result: Result, choice: Sequence[Candidate]) -> Result:
-    """The result of ``submit``, with the clusters that were asked."""
+    """The result of ``submit``, with the clusters that were considered."""
     if choice:
         result.data = {**result.data, "choice": [_data(one) for one in choice]}
     return result

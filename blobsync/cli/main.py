@@ -202,7 +202,7 @@ def _run(words: Sequence[str], console: Console) -> int:
         try:
             session.held.close()
         except KeyboardInterrupt:
-            # Ctrl-C came with another error, or twice.
+            # Ctrl-C with another error, or a second Ctrl-C.
             session.held.close()
             raise
         if console.timed and not console.as_json:
@@ -219,7 +219,7 @@ def _call(words: Sequence[str], session: Session) -> Any:
 
 
 def _tell_of_a_thread(args: threading.ExceptHookArgs) -> None:
-    """Python's default would print values that an exception quotes."""
+    """Report an exception of a thread without its text, which may quote values."""
     from traceback import format_exception
 
     if args.exc_type is not SystemExit:
@@ -274,7 +274,7 @@ def _fault(error: Exception, words: Sequence[str]) -> BlobsyncError:
 
 
 def _wants_json(words: Sequence[str]) -> bool:
-    """Whether ``--json`` is given, as far as can be seen in a command line that cannot be parsed."""
+    """Whether a command line that cannot be parsed contains ``--json``."""
     before, ends = "", False
     for word in words:
         if word == "--json":

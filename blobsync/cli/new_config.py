@@ -124,7 +124,7 @@ def _answers(
     cluster = session.cluster or DEFAULT_CLUSTER
     here = Path.cwd().name
     if account is None and container is None:
-        # Before the first question: existing files would make all answers useless.
+        # Check before the first question: existing files would make all answers useless.
         _demand_new(cluster)
         return _dialogue(session, StorageAnswers("", "", "", folders=folder_names(folders), base=here, cluster=cluster))
     if not account:

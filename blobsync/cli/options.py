@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _NAMES = "use the name of a file in aux_data/aml/, without .yaml; omit the option for the default"
 
 
-# Secrets that a killed run left on this machine; rare, and cheap to look for.
+# Files with secrets that a killed run left on this machine.
 SECRETS_PATTERN = ".blobsync/state-*/jobs/*/secrets.json"
 
 
@@ -83,7 +83,7 @@ class Session:
                 raise UsageError(f"{option} '{value}': missing cluster name", hint=_NAMES)
 
     def note(self, text: str) -> None:
-        """Show a sentence that is no failure."""
+        """Show a note on standard error."""
         self.listener.emit(Note(text))
 
     @property
@@ -122,7 +122,7 @@ class Session:
         if any(project.root.glob(SECRETS_PATTERN)):
             from blobsync.backends.local.run_files import remove_dead_secrets
 
-            # Commands that use the state folder report what is wrong with it; the others do without.
+            # Commands that need the state folder report its problems; the others do without it.
             with suppress(UntrustedStateError):
                 remove_dead_secrets(project.state.root / "jobs")
         self.warn(project.cluster, project.from_cluster)
@@ -130,13 +130,13 @@ class Session:
 
     def warn(self, *clusters: Cluster | None) -> None:
         """Show the warnings of the configuration files: each once per command, some at most once a day."""
-        from blobsync.base.daily_warnings import DailyWarning, told_today
+        from blobsync.base.daily_warnings import DailyWarning, shown_today
 
         seen: set[str] = set()
         for cluster in clusters:
             for warning in cluster.warnings if cluster else ():
                 daily = isinstance(warning, DailyWarning)
-                if warning in seen or (daily and cluster and told_today(warning, cluster.root, self.environ)):
+                if warning in seen or (daily and cluster and shown_today(warning, cluster.root, self.environ)):
                     continue
                 seen.add(warning)
                 self.note(warning)

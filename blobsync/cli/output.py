@@ -54,7 +54,7 @@ def cells(text: str) -> int:
 
 
 def _cells(char: str) -> int:
-    from unicodedata import combining, east_asian_width  # late: names are ASCII, mostly
+    from unicodedata import combining, east_asian_width  # imported late: most names are ASCII
 
     return 0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1
 
@@ -298,7 +298,7 @@ class Console:
         return int(error.exit_code)
 
     def say(self, text: str, hint: str | None = None, *, wrong: bool = False, rows: Sequence[str] = ()) -> None:
-        """Print one sentence on standard error, and the files ``rows`` below it; ``wrong``: it is about a failure."""
+        """Print a sentence on standard error, and the files ``rows`` below it; ``wrong``: it reports a failure."""
         columns = columns_of(self._err)
         shown = wrapped(f"{_NAME} {printable(redact(text))}", columns)
         if wrong and self._color_err:

@@ -114,8 +114,8 @@ def _downloaded(session: Session, found: JobOutputs) -> Result:
         raise DiskTooSmallError(error.message, hint=_of_d(error.hint, plan), path=error.path) from error
     data = {**_heading(found), **result_data(result, session.seconds)}
     lines, code = [*result_lines(result, session.seconds)], result.exit_code
-    told = (*result.failures, *result.plan.conflicts)
-    failures: Sequence[FileFailure | BlobsyncError] = [replace(each, hint=_of_d(each.hint, plan)) for each in told]
+    remaining = (*result.failures, *result.plan.conflicts)
+    failures: Sequence[FileFailure | BlobsyncError] = [replace(each, hint=_of_d(each.hint, plan)) for each in remaining]
     if copied:
         data["copied"] = copied.data["copied"]
         lines, failures = [*copied.lines, *lines], (*copied.failures, *failures)

@@ -70,7 +70,7 @@ def _findings(session: Session) -> Iterator[tuple[str, CheckResult]]:
     names: tuple[str | None, ...] = cluster_names(root)
     if session.cluster or session.environ.get(CLUSTER_VARIABLE) or not names:
         names = (session.cluster,)
-    told: set[CheckResult] = set()
+    seen: set[CheckResult] = set()
     for name in names:
         try:
             cluster = load_cluster(root, name, overrides=session.overrides(), environ=session.environ)
@@ -79,8 +79,8 @@ def _findings(session: Session) -> Iterator[tuple[str, CheckResult]]:
             continue
         session.warn(cluster)
         for each in diagnose(cluster, session.environ):
-            if each not in told:
-                told.add(each)
+            if each not in seen:
+                seen.add(each)
                 yield cluster.name, each
     for each in examine_downloads(root, session.environ):
         yield "", each

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         """A listener that is closed at the end."""
 
         def aside(self) -> AbstractContextManager[None]:
-            """While a question or another program has the terminal."""
+            """A context in which a question or another program has the terminal."""
             ...
 
         def close(self) -> None: ...
@@ -41,29 +41,29 @@ _GRAPH_LEAST = 6
 _GRAPH_MOST = 30
 _GRAPH_SHARE = 0.35
 _NAME_LEAST = 12
-# What is shown, as far as there is room: the first ones first.
+# The parts of the line by importance; the last ones are left out first.
 _LOOKING_ORDER = ("waiting", "again", "read", "looked", "time", "rate")
 _ORDER = ("waiting", "again", "time", "failures", "rate", "files", "sizes", "name", "graph")
 # The width if the terminal does not report one.
 _USUAL_COLUMNS = 80
-# Columns that these take whatever they say, so that nothing beside them moves: "999 KB/s", "89 min left".
+# Fixed widths in columns, so that nothing beside them moves: "999 KB/s", "89 min left".
 _SIZE_WIDTH = 7
 _TIME_WIDTH = 11
 _FAILURES_WIDTH = 11
 
 _WORDS = {"surveying": "listing", "verifying": "checking"}
 
-# The parts of a line, by what they tell, in the order in which they stand there.
+# The parts of the line in the order in which they are shown.
 _Parts = dict[str, str]
 
 
 def step_verb(phase: str) -> str:
-    """What a phase is called here: ``listing`` for ``surveying``, ``checking`` for ``verifying``."""
+    """The word for a phase: ``listing`` for ``surveying``, ``checking`` for ``verifying``."""
     return _WORDS.get(phase, phase)
 
 
 def waiting_text(progress: Progress) -> str:
-    """``no connection for 8 s, trying again``; empty where it does not wait."""
+    """``no connection for 8 s, trying again``; empty if nothing waits."""
     if not progress.waiting:
         return ""
     return f"{progress.waiting} for {duration_text(progress.waiting_seconds)}{_again(progress)}"
@@ -73,9 +73,9 @@ def bar_text(progress: Progress, columns: int, *, plain: bool = False) -> str:
     """The line for a terminal of ``columns``, always narrower than that.
 
     Parts that do not fit are dropped in this order: how many files are under way, the graph, the name of the current
-    file, the bytes, how many files are done, the rate, failures, the time. Each has a width of its own that does not
-    change, so that the eye finds it where it was. What the transfer waits for stands in place of the rate and the time.
-    ``plain``: the graph has ASCII characters only.
+    file, the bytes, how many files are done, the rate, failures, the time. Each has a fixed width, so that it stays in
+    its place. While the transfer waits, the reason replaces the rate and the time. ``plain``: the graph has ASCII
+    characters only.
     """
     width = min(columns, _WIDEST) - _SPARE
     verb = progress.doing or step_verb(progress.phase)
@@ -85,10 +85,10 @@ def bar_text(progress: Progress, columns: int, *, plain: bool = False) -> str:
     name = "".join(each if each.isprintable() else "?" for each in progress.current) if progress.under_way else ""
     parts = {"graph": "", **_moving(progress), "name": shortened(name, _NAME_LEAST)}
     if parts["waiting"] and cells(lead) + 2 + cells(parts["waiting"]) > width:
-        # Why it waits says more than how far it is.
+        # The reason for waiting matters more than the progress.
         lead = parts["waiting"]
         parts["waiting"] = ""
-    # By the width alone: neither a failure nor another name moves what stands behind the graph.
+    # The width alone decides: neither a failure nor another name moves what is right of the graph.
     room = _room(lead, progress, width)
     graph = min(_GRAPH_LEAST + int(_GRAPH_SHARE * room), _GRAPH_MOST)
     parts["graph"] = _graph(progress.share, graph, plain=plain) if room >= 0 else ""
@@ -97,20 +97,20 @@ def bar_text(progress: Progress, columns: int, *, plain: bool = False) -> str:
         chosen["name"] = shortened(name, cells(chosen["name"]) + max(width - cells(_joined(lead, chosen)), 0))
     more = {"under way": parts["under way"], **chosen}
     if chosen.get("name") == name and parts["under way"] and cells(_joined(lead, more)) <= width:
-        # Last: all else stays where it was.
+        # Last, so that everything else stays in place.
         chosen = {**chosen, "under way": parts["under way"]}
     return _joined(lead, chosen)[:width].rstrip()
 
 
 def _room(lead: str, progress: Progress, width: int) -> int:
-    """Columns beyond what all parts take at least, where some files failed."""
+    """Columns that are left if all parts, including failures, have their minimum width."""
     parts = _moving(replace(progress, failures=1, under_way=0, waiting=""))
     parts = {"graph": " " * _GRAPH_LEAST, **parts, "name": " " * _NAME_LEAST}
     return width - cells(_joined(lead, {each: text for each, text in parts.items() if text}))
 
 
 def _graph(share: float, width: int, *, plain: bool) -> str:
-    from tqdm import tqdm  # late: most commands end before a bar appears
+    from tqdm import tqdm  # imported late: most commands end before a bar appears
 
     return tqdm.format_meter(share * width, width, 0.0, ncols=width, ascii=plain, bar_format="{bar}")
 
@@ -159,11 +159,11 @@ def _moving(progress: Progress) -> _Parts:
 
 
 def _sizes(there: int, whole: int) -> str:
-    """``1.20 of 3.46 GB``: both in the unit of the whole, and as many digits whatever is there."""
+    """``1.20 of 3.46 GB``: both in the unit of the whole, with a fixed number of digits."""
     if not whole:
         return ""
     number, _, unit = size_text(whole).partition(" ")
-    # Three digits, whatever the whole is: of "12 MB" half a megabyte shows.
+    # Always three digits: of 12 MB, half a megabyte is visible.
     decimals = 0 if unit == "B" else max(3 - len(number.partition(".")[0]), 0)
     number = f"{float(number):.{decimals}f}"
     share = float(number) * min(max(there, 0) / whole, 1.0)
@@ -171,7 +171,7 @@ def _sizes(there: int, whole: int) -> str:
 
 
 def _fitting(lead: str, parts: _Parts, order: Sequence[str], width: int) -> _Parts:
-    """The most important parts that there is room for."""
+    """The most important parts that fit."""
     chosen: _Parts = {}
     for name in (name for name in order if parts[name]):
         more = {each: text for each, text in parts.items() if each in chosen or each == name}
@@ -185,7 +185,7 @@ def _joined(lead: str, chosen: _Parts) -> str:
     graph, name = chosen.get("graph"), chosen.get("name")
     text = f"{lead} |{graph}| " if graph else f"{lead}  "
     for part in (part for each, part in chosen.items() if each not in ("graph", "name")):
-        # What fills a part's width comes after its comma.
+        # The padding of a part comes after its comma.
         said = part.rstrip(" ")
         text += f"{said}, {' ' * (len(part) - len(said))}"
     text, filled = text.rstrip(" ,"), len(text) - 2
@@ -193,7 +193,7 @@ def _joined(lead: str, chosen: _Parts) -> str:
 
 
 class TerminalLine:
-    """The last line of a terminal, drawn over and over; ``terminal`` is the stream that leads to it."""
+    """The last line of a terminal, redrawn in place; ``terminal`` is its stream."""
 
     def __init__(self, terminal: TextIO) -> None:
         self._terminal = terminal
@@ -203,18 +203,18 @@ class TerminalLine:
 
     @property
     def columns(self) -> int:
-        """How wide the terminal is now; a window can be resized at any time."""
+        """The present width of the terminal; a window can be resized at any time."""
         return columns_of(self._terminal) or _USUAL_COLUMNS
 
     def draw(self, text: str) -> None:
-        """Put ``text`` in the place of what was drawn before."""
-        # The cursor stays at the beginning: what others write, and the ^C that the terminal echoes, adds nothing
-        # to the line's width, and the next drawing covers it.
+        """Replace the line by ``text``."""
+        # The cursor stays at the beginning: other output, and the ^C that the terminal echoes, does not lengthen the
+        # line, and the next drawing covers it.
         self._write(f"\r{text}\x1b[K\r")
         self._drawn = True
 
     def clear(self) -> None:
-        """Leave nothing of it, nor of what the terminal echoed beside it."""
+        """Erase the line, with anything that the terminal echoed into it."""
         if self._drawn:
             self._write("\r\x1b[K")
             self._drawn = False
@@ -226,7 +226,7 @@ class TerminalLine:
             self._terminal.flush()
 
 
-# Without a terminal: seconds between two lines. With -v there are more.
+# Seconds between two lines without a terminal; shorter with -v.
 LINE_EVERY = 15.0
 LINE_EVERY_VERBOSE = 5.0
 # Seconds before a bar appears; most commands end earlier.
@@ -236,7 +236,7 @@ _TICK = 0.5
 
 
 class QuietListener:
-    """No progress; notes only where there is a console for them."""
+    """Shows no progress; notes only if there is a console for them."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console
@@ -252,15 +252,15 @@ class QuietListener:
     def close(self) -> None: ...
 
 
-class _Counting(ProgressCounter):
-    """The numbers of both displays, as text."""
+class _CountingListener(ProgressCounter):
+    """The progress as text, for both displays."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()
         self.console = console
 
     def emit(self, event: Event) -> None:
-        """Count it, or show it if it is a note."""
+        """Count an event; show a note."""
         if isinstance(event, Note):
             self.note(event.text)
         else:
@@ -271,7 +271,7 @@ class _Counting(ProgressCounter):
         raise NotImplementedError
 
     def words(self) -> str:
-        """``moving 12 of 123 files, 1.2 MB of 90 MB``, or how much was looked at."""
+        """``moving 12 of 123 files, 1.2 MB of 90 MB``, or the progress of planning."""
         verb = self.doing or step_verb(self.step)
         if not self.files_expected or self.step not in WORKING:
             return f"{verb}: {count_text(self.looked, 'name')}"
@@ -281,21 +281,21 @@ class _Counting(ProgressCounter):
         return text + (f", {self.failures:,} failed so far" if self.failures else "")
 
 
-class LineListener(_Counting):
-    """A line at intervals, for logs. ``each_worker``: another one says what each worker, or node, moves."""
+class LineListener(_CountingListener):
+    """Prints a line at intervals, for logs. ``each_worker``: another line has the progress of each worker or node."""
 
     def __init__(self, console: Console, every: float = LINE_EVERY, *, each_worker: bool = False) -> None:
         super().__init__(console)
         self._every = every
         self._each_worker = each_worker
-        self._told = time.monotonic()
+        self._shown_at = time.monotonic()
         self._closed = threading.Event()
         self._ticking = False
 
     def emit(self, event: Event) -> None:
         super().emit(event)
         with self.lock:
-            # Without a connection nothing else happens that would bring a line.
+            # Without a connection no other event prints a line.
             if isinstance(event, Disconnected) and not self._ticking:
                 self._ticking = True
                 threading.Thread(target=self._tick, daemon=True).start()
@@ -309,11 +309,11 @@ class LineListener(_Counting):
                 self.show(force=False)
 
     def show(self, *, force: bool, began: bool = False) -> None:
-        """A line when it is time for one."""
+        """Print a line if the interval has passed."""
         now = time.monotonic()
-        if now - self._told < self._every and not force:
+        if now - self._shown_at < self._every and not force:
             return
-        self._told = now
+        self._shown_at = now
         progress = self.progress(self.clock())
         left = progress.seconds_left
         text = self.words()
@@ -332,7 +332,7 @@ class LineListener(_Counting):
         return nullcontext()
 
     def close(self) -> None:
-        """In the end, once, what each worker has moved."""
+        """Print, once, what each worker has moved."""
         self._closed.set()
         workers = self.workers(self.clock())
         self._say_of_each(workers, lambda each: f"{count_text(each.files, 'file')} and {size_text(each.bytes)}")
@@ -343,7 +343,7 @@ class LineListener(_Counting):
             self.console.say("; ".join(f"{each.name}: {said(each)}" for each in by_node(workers)))
 
 
-class BarListener(_Counting):
+class BarListener(_CountingListener):
     """One line of the terminal that shows the progress, and is removed at the end.
 
     It appears once the command takes longer than ``after`` seconds; ``terminal`` is where it is drawn.
@@ -355,7 +355,7 @@ class BarListener(_Counting):
         self._drawn = 0.0
         self._line = TerminalLine(terminal or sys.stderr)
         self._closed = threading.Event()
-        # Keeps the clock running while nothing else happens: a slow service, one large request.
+        # Updates the time while no events come, as during one large request.
         threading.Thread(target=self._tick, daemon=True).start()
 
     def show(self, *, force: bool, began: bool = False) -> None:
@@ -374,7 +374,7 @@ class BarListener(_Counting):
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Draws nothing meanwhile."""
+        """Draw nothing meanwhile."""
         with self.lock:
             self._line.clear()
             yield

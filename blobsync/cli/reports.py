@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 _DONE = {"upload": "uploaded", "download": "downloaded", "copy": "copied"}
-# How many files of one kind are listed without --full.
+# Files of one kind that are listed without --full.
 _SHOWN = 10
 
 
@@ -201,13 +201,13 @@ def _nodes(plan: TransferPlan) -> str:
 
 
 def _way(plan: TransferPlan) -> str:
-    """Whether the bytes of a copy pass through this machine."""
+    """The route of a copy: from server to server, or through this machine."""
     if plan.route in (Route.UPLOAD, Route.DOWNLOAD) or not plan.bytes_to_transfer:
         return ""
     return " through this machine" if plan.engine.name == "relay" else " server to server, 0 B through this machine"
 
 
-# What needs attention comes last, close to the counts.
+# Files that need attention come last, close to the counts.
 _ORDER = (
     *(Action.UNCHANGED, Action.TRANSFER, Action.ADOPT, Action.DELETE),
     *(Action.SKIP, Action.NEWER_AT_DESTINATION, Action.CONFLICT),

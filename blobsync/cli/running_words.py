@@ -20,10 +20,13 @@ _NAMED = 3
 
 def so_far(running: RunningTransfer) -> str:
     """The progress: ``43 %, 2 min left``."""
-    told = running.progress
-    words = ["planning" if running.planning else "", f"{int(told.share * 100)} %" if told.files_expected else ""]
-    words.append("" if running.planning or told.phase == "moving" else told.phase)
-    words.append("" if told.seconds_left is None else f"{duration_text(told.seconds_left)} left")
+    progress = running.progress
+    words = [
+        "planning" if running.planning else "",
+        f"{int(progress.share * 100)} %" if progress.files_expected else "",
+    ]
+    words.append("" if running.planning or progress.phase == "moving" else progress.phase)
+    words.append("" if progress.seconds_left is None else f"{duration_text(progress.seconds_left)} left")
     words.append(f"nothing heard for {duration_text(running.silent)}" if running.silent > _SILENT else "")
     return ", ".join(word for word in words if word)
 

@@ -55,8 +55,8 @@ def config_check(session: Session) -> Result:
     checked = check_project(root, clusters=_chosen(session), environ=session.environ)
     problems = [problem for item in checked for problem in item.problems]
     found = [_Found(item, *_refused(item, session.environ)) for item in checked]
-    told = [*map(str, problems), *(error.message for each in found for error in each.transfers)]
-    data = {"files": [_checked_data(each, told) for each in found]}
+    reported = [*map(str, problems), *(error.message for each in found for error in each.transfers)]
+    data = {"files": [_checked_data(each, reported) for each in found]}
     for file in data["files"]:
         for warning in file["warnings"]:
             session.note(warning)
@@ -94,14 +94,14 @@ def _refused(item: CheckedFile, environ: Mapping[str, str]) -> tuple[Sequence[Bl
             demand_usable(account, environ)
         except BlobsyncError as error:
             transfers[error.message] = error
-    told = refusals(item.cluster, environ) if item.cluster else [refusal_of([one]) for one in item.job_refusals]
-    return list(transfers.values()), told
+    submit = refusals(item.cluster, environ) if item.cluster else [refusal_of([one]) for one in item.job_refusals]
+    return list(transfers.values()), submit
 
 
-def _warnings(found: _Found, told: Sequence[str]) -> list[str]:
-    """Problems that are no errors of the file: oddities, and refusals that nothing else reports."""
+def _warnings(found: _Found, reported: Sequence[str]) -> list[str]:
+    """Problems that are no errors of the file: warnings, and refusals that nothing else reports."""
     item = found.item
-    known = [*item.warnings, *told]
+    known = [*item.warnings, *reported]
     new = [
         error for error in found.submit if not any(getattr(error, "detail", error.message) in text for text in known)
     ]
@@ -327,7 +327,7 @@ def _state_data(state: EmulatorState) -> dict[str, Any]:
     }
 
 
-def _checked_data(found: _Found, told: Sequence[str]) -> dict[str, Any]:
+def _checked_data(found: _Found, reported: Sequence[str]) -> dict[str, Any]:
     from blobsync.config.mapping import entry_url
 
     item = found.item
@@ -335,7 +335,7 @@ def _checked_data(found: _Found, told: Sequence[str]) -> dict[str, Any]:
         "file": item.file,
         "ok": not item.problems,
         "problems": [problem.message for problem in item.problems],
-        "warnings": _warnings(found, told),
+        "warnings": _warnings(found, reported),
         "submit_refuses": bool(found.submit) if item.cluster else None,
         "folders": {entry.prefix: entry_url(entry) for entry in item.cluster.folders} if item.cluster else None,
         "platform": item.cluster.platform if item.cluster else None,

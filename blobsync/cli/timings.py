@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from blobsync.plan.events import Event
 
 _FIRST, _LAST = "starting", "answering"
-# What a phase is called in the answer.
+# Phase -> its name in the answer.
 _SPANS = {"surveying": "listing"}
 
 
 class PhaseTimes:
-    """Notes when each phase begins; ``began`` is when the command did."""
+    """Measures the phases of a command that began at ``began``."""
 
     def __init__(self, began: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._began = [(_FIRST, began)]
 
     def spans(self) -> list[tuple[str, float]]:
-        """What the time so far went to, in seconds; a phase that came again is counted once, with all its time."""
+        """The seconds of each phase so far; a phase that occurs again has the sum."""
         ends = [at for _, at in self._began[1:]] + [self._clock()]
         sums: dict[str, float] = {}
         for (name, began), ended in zip(self._began, ends, strict=True):
@@ -33,7 +33,7 @@ class PhaseTimes:
         return list(sums.items())
 
     def answers(self) -> None:
-        """The work is done; printing begins."""
+        """Call when the work is done and printing begins."""
         self._begin(_LAST)
 
     def sentence(self) -> str:
@@ -43,7 +43,7 @@ class PhaseTimes:
         return f"{took_text(sum(seconds for _, seconds in spans))} in all: {said}"
 
     def emit(self, event: Event) -> None:
-        """Note when a phase begins."""
+        """Record the beginning of a phase."""
         if isinstance(event, Phase):
             self._begin(_SPANS.get(event.name, event.name))
 

@@ -146,7 +146,7 @@ def tunnel_add(
 
 
 def _whole(key: str) -> str:
-    """The absolute path; mostly, the shell has expanded ~ already."""
+    """The absolute path, with ``~`` expanded."""
     from pathlib import Path
 
     from blobsync.backends.addresses import read_key_file

@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from blobsync.base.daily_warnings import DAY_SECONDS, told_today
+from blobsync.base.daily_warnings import DAY_SECONDS, shown_today
 
 NOW = 1_800_000_000.0
 
@@ -14,7 +14,7 @@ def test_a_warning_is_told_once_a_day_in_each_project(tmp_path: Path) -> None:
     environ = {"XDG_STATE_HOME": str(tmp_path)}
 
     def told(warning: str, project: str, hours: float) -> bool:
-        return told_today(warning, Path(project), environ, clock=lambda: NOW + hours * 3600)
+        return shown_today(warning, Path(project), environ, clock=lambda: NOW + hours * 3600)
 
     assert [told("a", "/p", 0), told("a", "/p", 1), told("b", "/p", 1), told("a", "/q", 1)] == [
         False,
@@ -30,7 +30,7 @@ def test_a_warning_is_told_once_a_day_in_each_project(tmp_path: Path) -> None:
 
 
 def test_what_is_remembered_is_for_the_user_alone_and_names_nothing(tmp_path: Path) -> None:
-    told_today("/secret/name", Path("/p"), {"XDG_STATE_HOME": str(tmp_path)})
+    shown_today("/secret/name", Path("/p"), {"XDG_STATE_HOME": str(tmp_path)})
     (file,) = (tmp_path / "blobsync" / "told").iterdir()
     assert file.read_bytes() == b""
     assert "secret" not in file.name
@@ -40,4 +40,4 @@ def test_what_is_remembered_is_for_the_user_alone_and_names_nothing(tmp_path: Pa
 def test_where_nothing_can_be_remembered_it_is_told_again(tmp_path: Path) -> None:
     (tmp_path / "blobsync").write_text("no folder")
     environ = {"XDG_STATE_HOME": str(tmp_path)}
-    assert [told_today("a", Path("/p"), environ) for _ in range(2)] == [False, False]
+    assert [shown_today("a", Path("/p"), environ) for _ in range(2)] == [False, False]

@@ -16,9 +16,9 @@ from blobsync.cli.documents.kinds import (
     Schema,
     choice,
     choice_of,
+    described,
     list_of,
     maybe,
-    noted,
     of_fields,
     record,
 )
@@ -29,59 +29,59 @@ from blobsync.plan.spreading import SpreadPlan
 from blobsync.plan.transfer_plan import VERBS, Action, Route, Shape
 from blobsync.project.verify import CLASSES
 
-BYTES = noted(COUNT, "bytes")
-PATH = noted(TEXT, "from the project's root, as a user would type it")
+BYTES = described(COUNT, "bytes")
+PATH = described(TEXT, "from the project's root, as a user would type it")
 
 _ENGINE = choice("azcopy", "direct", "relay")
-# What of a transfer is told as its verb; the rest has the name that it has here.
+# Transfers have their verb as the action; other actions have their name.
 _MOVING = (Action.TRANSFER, Action.ADOPT)
 _ACTIONS = choice(*dict.fromkeys(VERBS.values()), *(each.value for each in Action if each not in _MOVING))
 
 _COUNTS: Mapping[str, Schema] = {
-    "route": noted(choice_of(Route), "between which two ends the bytes move"),
-    "engine": noted(_ENGINE, "what moves them"),
+    "route": described(choice_of(Route), "where the bytes move from and to"),
+    "engine": described(_ENGINE, "what moves them"),
     "shape": choice_of(Shape),
-    "planned": noted(COUNT, "files that are to move"),
-    "transferred": noted(COUNT, "files that moved"),
-    "verified": noted(COUNT, "files that a fresh look at the destination found as they should be"),
+    "planned": described(COUNT, "files that are to move"),
+    "transferred": described(COUNT, "files that moved"),
+    "verified": described(COUNT, "files that were compared at the destination and are equal"),
     "unchanged": COUNT,
-    "newer_at_destination": noted(COUNT, "files that only the destination changed; they are left alone"),
-    "skipped": noted(COUNT, "symlinks that are not followed, and what is neither a file nor a folder"),
-    "extras": noted(COUNT, "files that only the destination has"),
-    "ignored": noted(COUNT, "files that the ignore patterns of the entry leave out"),
+    "newer_at_destination": described(COUNT, "files that only the destination changed; they are left alone"),
+    "skipped": described(COUNT, "symlinks that are not followed, and what is neither a file nor a folder"),
+    "extras": described(COUNT, "files that only the destination has"),
+    "ignored": described(COUNT, "files that the ignore patterns of the entry leave out"),
     "deleted": COUNT,
     "failed": COUNT,
-    "conflicts": noted(COUNT, "files that both sides changed; they are left alone"),
+    "conflicts": described(COUNT, "files that both sides changed; they are left alone"),
     "bytes_transferred": BYTES,
-    "bytes_reused": noted(COUNT, "bytes that were at the destination already"),
-    "seconds": noted(NUMBER, "of the whole command"),
+    "bytes_reused": described(COUNT, "bytes that were at the destination already"),
+    "seconds": described(NUMBER, "of the whole command"),
     "azcopy_job_ids": list_of(TEXT),
     "warnings": list_of(TEXT),
 }
-RECEIPT = noted(maybe(TEXT), "the file that names every file of it")
+RECEIPT = described(maybe(TEXT), "the file that names every file of it")
 TRANSFERRED: Mapping[str, Schema] = {**_COUNTS, "receipt": RECEIPT}
 
 _ACTION = record(
     {"path": PATH, "action": _ACTIONS, "reason": choice_of(Reason), "size": BYTES},
     {
-        "aside": noted(TEXT, "the name under which the other version stays"),
-        "on_record": noted(COUNT, "bytes that a run which did not finish left there"),
-        "delta": noted({"const": True}, "only the blocks that changed move"),
+        "aside": described(TEXT, "the name under which the other version stays"),
+        "on_record": described(COUNT, "bytes that an unfinished run left there"),
+        "delta": described({"const": True}, "only the blocks that changed move"),
     },
 )
 _PLANNED: Mapping[str, Schema] = {
     **_COUNTS,
     "bytes_planned": BYTES,
-    "bytes_on_record": noted(COUNT, "of these, bytes that are there already"),
+    "bytes_on_record": described(COUNT, "of these, bytes that are already there"),
     "engine_why": TEXT,
     "estimated_seconds": record({}, {"direct": NUMBER, "azcopy": NUMBER}),
     "processes": COUNT,
     "processes_why": TEXT,
-    "spread": noted(maybe(record(of_fields(SpreadPlan))), "over which nodes; null: this machine alone"),
+    "spread": described(maybe(record(of_fields(SpreadPlan))), "over which nodes; null: this machine alone"),
 }
 _PLANS = (
     record({**_PLANNED, "actions": list_of(_ACTION)}),
-    record({**_PLANNED, "actions_file": noted(TEXT, "JSON lines, one action each: of a plan that is large")}),
+    record({**_PLANNED, "actions_file": described(TEXT, "JSON lines, one action each, of a large plan")}),
 )
 _DETACHED = record(
     {
@@ -102,13 +102,13 @@ _ENTRY_STATUS = record(
         "path": PATH,
         "url": TEXT,
         "here": _TALLY,
-        "there": noted(maybe(_TALLY), "null if nothing is known of the container; all that is known if as_of is null"),
+        "there": described(maybe(_TALLY), "null: nothing is known of the container; incomplete if as_of is null"),
         **dict.fromkeys(("to_upload", "to_download", "conflicts", "never_verified"), _TALLY),
         **dict.fromkeys(("newer_at_destination", "missing_here", "ignored", "left_out", "not_files"), COUNT),
         "unreadable": COUNT,
-        "as_of": noted(maybe(NUMBER), "when the container was last listed as a whole, in seconds since 1970"),
-        "answers": noted(FLAG, "whether the account answers"),
-        "silence": noted(maybe(TEXT), "why it does not"),
+        "as_of": described(maybe(NUMBER), "when the container was last listed as a whole, in seconds since 1970"),
+        "answers": described(FLAG, "whether the account answers"),
+        "silence": described(maybe(TEXT), "why it does not"),
     }
 )
 
@@ -123,22 +123,22 @@ _BLOB = {
 _SUMS = {"count": COUNT, "bytes": COUNT}
 _USAGE = record({"entries": list_of(record({"path": PATH, "size": BYTES, "count": COUNT})), **_SUMS})
 
-# Receipts of older versions may lack what newer ones have.
+# Receipts of older versions may lack newer keys.
 _VERSION = {"size": maybe(BYTES), "md5": maybe(TEXT), "etag": maybe(TEXT)}
 _FILE_OF_HISTORY = record(
     {
-        "action": noted(maybe(TEXT), "the route, or deleted"),
+        "action": described(maybe(TEXT), "the route, or deleted"),
         "path": maybe(PATH),
         **_VERSION,
-        "was": noted(maybe(record({}, _VERSION)), "what was replaced or deleted"),
+        "was": described(maybe(record({}, _VERSION)), "what was replaced or deleted"),
     }
 )
 _PROGRESS = record({**of_fields(Progress), "told": MOMENT})
 _RUNNING = record(
     {
-        "id": noted(TEXT, "that of the history, unless it plans"),
+        "id": described(TEXT, "as in the history, once it has planned"),
         "kind": TEXT,
-        "planning": noted(FLAG, "nothing moves yet"),
+        "planning": described(FLAG, "nothing moves yet"),
         **dict.fromkeys(("command", "user", "host"), TEXT),
         "pid": COUNT,
         "paths": list_of(PATH),
@@ -149,7 +149,7 @@ _RUNNING = record(
 _TRANSFER = record(
     {
         **of_fields(TransferEntry, began=MOMENT),
-        "progress": noted(maybe(_PROGRESS), "of one that runs, where it tells; null: it has ended, or tells nothing"),
+        "progress": described(maybe(_PROGRESS), "of a running transfer that reports it; else null"),
     }
 )
 
@@ -158,7 +158,7 @@ _PLACE = record(
         "path": PATH,
         "url": TEXT,
         "local": TEXT,
-        "folder": noted(TEXT, "the folder entry that covers the path"),
+        "folder": described(TEXT, "the folder entry that covers the path"),
         "account": TEXT,
         "container": TEXT,
         "blob": TEXT,
@@ -173,7 +173,7 @@ _STAT = record(
         "remote": maybe(record(_BLOB)),
         "remote_is_folder": FLAG,
         "verified_md5": maybe(MD5),
-        "equal": noted(maybe(FLAG), "null: not known"),
+        "equal": described(maybe(FLAG), "null: not known"),
         "url": TEXT,
     }
 )
@@ -181,20 +181,20 @@ _DIFFERENCE = record(
     {
         "path": PATH,
         "status": choice("equal", "differs", "local_only", "remote_only"),
-        "here": noted(maybe(COUNT), "bytes of the local file; null: there is none"),
-        "there": noted(maybe(COUNT), "bytes of the blob; null: there is none"),
-        "etag": noted(maybe(TEXT), "of the version that was compared"),
-        "lines": noted(list_of(TEXT), "of a unified diff, from the container's version to the local one"),
-        "no_lines": noted(maybe(choice("binary", "large")), "why there are none although the two differ"),
+        "here": described(maybe(COUNT), "bytes of the local file; null: there is none"),
+        "there": described(maybe(COUNT), "bytes of the blob; null: there is none"),
+        "etag": described(maybe(TEXT), "of the version that was compared"),
+        "lines": described(list_of(TEXT), "of a unified diff, from the container's version to the local one"),
+        "no_lines": described(maybe(choice("binary", "large")), "why there are none although the two differ"),
     }
 )
 _FAILURE_OF_HISTORY = record(
-    {"path": PATH, "code": TEXT, "message": noted(maybe(TEXT), "null in receipts of older versions")}
+    {"path": PATH, "code": TEXT, "message": described(maybe(TEXT), "null in receipts of older versions")}
 )
 _LINK = record(
     {
         "path": PATH,
-        "url": noted(TEXT, "a secret: whoever has it can use it"),
+        "url": described(TEXT, "a secret: whoever has it can use it"),
         "scope": choice("blob", "folder", "container"),
         "seconds": COUNT,
         "permission": TEXT,
@@ -204,7 +204,7 @@ _REMOVED = {"paths": list_of(PATH), "count": COUNT, "bytes": BYTES, "dry_run": F
 
 
 def data_answers(job: Schema) -> Mapping[str, Sequence[Schema]]:
-    """Command -> the shapes that its ``data`` may have; ``job`` is one of ``history``'s."""
+    """Command -> the schemas of its ``data``, of which one applies; ``job`` is a job in ``history``."""
     transfer = (record(TRANSFERRED), *_PLANS, _DETACHED)
     return {
         "u": transfer,

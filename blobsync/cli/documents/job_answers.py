@@ -17,9 +17,9 @@ from blobsync.cli.documents.kinds import (
     by_name,
     choice,
     choice_of,
+    described,
     list_of,
     maybe,
-    noted,
     of_fields,
     record,
 )
@@ -27,15 +27,15 @@ from blobsync.jobs.first_free import Candidate
 from blobsync.jobspec.spec import State
 from blobsync.tunnels.named import NamedTunnel
 
-_STATUS = noted(choice_of(State), "in ACT's words")
-_SEEN = noted(FLAG, "true: it was so when blobsync asked; since when is not known")
+_STATUS = described(choice_of(State), "in ACT's words")
+_SEEN = described(FLAG, "true: the time is when blobsync saw it; the state may be older")
 _CHANGE = record({"time": maybe(MOMENT), "nodes": COUNT, "wanted": COUNT, "seen": _SEEN})
 _STATES = list_of(record({"state": choice_of(State), "time": maybe(MOMENT), "until": maybe(MOMENT), "seen": _SEEN}))
 _ELASTIC = record(
     {
         "min_nodes": COUNT,
         "max_nodes": COUNT,
-        "nodes": noted(maybe(COUNT), "that run"),
+        "nodes": described(maybe(COUNT), "that run"),
         "wanted": COUNT,
         "changes": list_of(_CHANGE),
     }
@@ -43,14 +43,14 @@ _ELASTIC = record(
 _JOB_FIELDS: Mapping[str, Schema] = {
     "job_id": TEXT,
     "status": _STATUS,
-    "status_as_of": noted(maybe(MOMENT), "when somebody confirmed it"),
-    "status_confirmed": noted(FLAG, "false: the cluster could not be asked"),
+    "status_as_of": described(maybe(MOMENT), "when the cluster confirmed it"),
+    "status_confirmed": described(FLAG, "false: the cluster could not be asked"),
     "exit_code": maybe(INTEGER),
     "reason": TEXT,
     "restarts": COUNT,
     "cluster": TEXT,
     "backend": TEXT,
-    "native_id": noted(TEXT, "the scheduler's own"),
+    "native_id": described(TEXT, "the scheduler's own"),
     "url": maybe(TEXT),
     "name": TEXT,
     "command": list_of(TEXT),
@@ -62,33 +62,33 @@ _JOB_FIELDS: Mapping[str, Schema] = {
     "started": maybe(MOMENT),
     "ended": maybe(MOMENT),
     "elapsed_seconds": maybe(NUMBER),
-    "elapsedTime": noted(maybe(NUMBER), "hours, as ACT has it"),
+    "elapsedTime": described(maybe(NUMBER), "hours, as ACT has it"),
     "code_digest": maybe(TEXT),
     "git_commit": maybe(TEXT),
     "git_dirty": maybe(FLAG),
     "folders": by_name(record({"mode": TEXT, "url": TEXT})),
     "resubmission_of": maybe(TEXT),
-    "foreign": noted(FLAG, "true: blobsync did not submit it"),
-    "unread": noted(list_of(TEXT), "what of a foreign job could not be read"),
-    "ssh": noted(maybe(TEXT), "the command that enters a job which waits for you"),
+    "foreign": described(FLAG, "true: blobsync did not submit it"),
+    "unread": described(list_of(TEXT), "what of a foreign job could not be read"),
+    "ssh": described(maybe(TEXT), "the command that opens a shell in a waiting job"),
     "hold_seconds": maybe(COUNT),
-    "elastic": noted(maybe(_ELASTIC), "null: the number of nodes is fixed"),
-    "states": noted(_STATES, "what it did over time"),
+    "elastic": described(maybe(_ELASTIC), "null: the number of nodes is fixed"),
+    "states": described(_STATES, "its states over time"),
 }
 JOB = record(_JOB_FIELDS)
 _CAUSE = record(
     {
         "code": TEXT,
         "meaning": TEXT,
-        "retriable": noted(FLAG, "whether another try may help"),
+        "retriable": described(FLAG, "whether a retry may help"),
         "log": TEXT,
         "line_number": COUNT,
         "line": TEXT,
-        "count": noted(COUNT, "lines that say so"),
+        "count": described(COUNT, "log lines that show it"),
     }
 )
-_LOG_NAME = noted(TEXT, "empty: there is none yet")
-_LOGS = noted(list_of(TEXT), "files of the logs that are here")
+_LOG_NAME = described(TEXT, "empty: there is none yet")
+_LOGS = described(list_of(TEXT), "local files of the logs")
 _REPORT = record({**_JOB_FIELDS, "logs": _LOGS, "causes": list_of(_CAUSE), "tail": list_of(TEXT)})
 _LISTED = record({"jobs": list_of(JOB), "experiment": maybe(TEXT)})
 _ATTEMPT = record({**_JOB_FIELDS, "causes": list_of(_CAUSE), "next_job_id": maybe(TEXT)})
@@ -104,13 +104,14 @@ _ACCEPTED = {
     "resubmission_of": maybe(TEXT),
     "ssh": maybe(TEXT),
 }
-_CHOICE = {"choice": noted(list_of(record(of_fields(Candidate))), "with -c a,b: the clusters that were asked")}
+_CHOICE = {"choice": described(list_of(record(of_fields(Candidate))), "with -c a,b: the clusters that were asked")}
 _SUBMITTED = (
     record(
         _ACCEPTED,
-        _CHOICE | {"exit_code": noted(maybe(INTEGER), "with --wait: the job's"), "reason": noted(TEXT, "with --wait")},
+        _CHOICE
+        | {"exit_code": described(maybe(INTEGER), "with --wait: the job's"), "reason": described(TEXT, "with --wait")},
     ),
-    record({"plan": noted(TEXT, "what would be submitted"), "job_id": TEXT}, _CHOICE),
+    record({"plan": described(TEXT, "what would be submitted"), "job_id": TEXT}, _CHOICE),
 )
 
 _DECISION = record(
@@ -119,7 +120,7 @@ _DECISION = record(
         "included": FLAG,
         "reason": TEXT,
         "pattern": maybe(TEXT),
-        "file": noted(maybe(TEXT), "the ignore file that has the pattern"),
+        "file": described(maybe(TEXT), "the ignore file that has the pattern"),
         "line": maybe(COUNT),
         "size": maybe(BYTES),
     }
@@ -129,18 +130,18 @@ _CODE = {
     "code_digest": TEXT,
     "files": COUNT,
     "bytes": COUNT,
-    "git": noted(maybe(_GIT), "null: not in a git repository"),
+    "git": described(maybe(_GIT), "null: not in a git repository"),
     "left_out": list_of(_DECISION),
 }
 _PUBLISHED = record(
     {
         "status": choice("published", "unchanged", "would_publish"),
         **_CODE,
-        "code_path": noted(TEXT, "the blob that jobs unpack"),
-        "kept": noted(TEXT, "the blob that keeps this version"),
+        "code_path": described(TEXT, "the blob that jobs unpack"),
+        "kept": described(TEXT, "the blob that keeps this version"),
         "archive_bytes": maybe(BYTES),
         "seconds": NUMBER,
-        "removed": noted(list_of(TEXT), "older versions that were removed"),
+        "removed": described(list_of(TEXT), "older versions that were removed"),
         "notes": list_of(TEXT),
     }
 )
@@ -150,7 +151,7 @@ _TUNNEL = of_fields(NamedTunnel)
 _TUNNEL_STATE = {
     **_TUNNEL,
     "open": FLAG,
-    "open_at": noted(maybe(COUNT), "the port of 127.0.0.1"),
+    "open_at": described(maybe(COUNT), "the port of 127.0.0.1"),
     "restarts": COUNT,
     "problem": maybe(TEXT),
     "job_id": maybe(TEXT),
@@ -161,35 +162,35 @@ _SSH_CONFIG = {"ssh_config": list_of(TEXT)}
 def _output_answers() -> Sequence[Schema]:
     file = record(
         {
-            "output": noted(TEXT, "the output's id"),
-            "name": noted(TEXT, "below that output"),
+            "output": described(TEXT, "the output's id"),
+            "name": described(TEXT, "below that output"),
             "path": PATH,
             "size": BYTES,
             "last_modified": MOMENT,
-            "on_disk": noted(maybe(TEXT), "where it is on a disk of this machine; null: in a container"),
-            "url": noted(maybe(TEXT), "with --url; a secret"),
+            "on_disk": described(maybe(TEXT), "its path on this machine; null: in a container"),
+            "url": described(maybe(TEXT), "with --url; a secret"),
         }
     )
     heading = {"job_id": TEXT, "status": _STATUS, "count": COUNT}
-    copied = {"copied": noted(COUNT, "files that came into the project from the disk of a linked folder")}
+    copied = {"copied": described(COUNT, "files copied into the project from a linked folder")}
     listed = record({**heading, "files": list_of(file)}, {"bytes": COUNT, **copied})
     return listed, record({**heading, **TRANSFERRED}, copied)
 
 
 def _tunnel_answers() -> Mapping[str, Sequence[Schema]]:
-    opened = {"job_id": TEXT, "url": noted(TEXT, "may hold a token"), "local_port": COUNT, "tunnel": FLAG}
+    opened = {"job_id": TEXT, "url": described(TEXT, "may hold a token"), "local_port": COUNT, "tunnel": FLAG}
     return {
         "tunnel job": (record(opened),),
         "tunnel add": (record({"tunnel": record(_TUNNEL), **_SSH_CONFIG}),),
         "tunnel ls": (record({"tunnels": list_of(record(_TUNNEL_STATE))}),),
         "tunnel open": (record({**_TUNNEL_STATE, **_SSH_CONFIG}),),
-        "tunnel close": (record({"name": TEXT, "closed": noted(FLAG, "false: it was not open")}),),
+        "tunnel close": (record({"name": TEXT, "closed": described(FLAG, "false: it was not open")}),),
         "tunnel rm": (record({"name": TEXT}),),
     }
 
 
 def job_answers() -> Mapping[str, Sequence[Schema]]:
-    """Command -> the shapes that its ``data`` may have."""
+    """Command -> the schemas of its ``data``, of which one applies."""
     jobs = record({"jobs": list_of(JOB)})
     return {
         "init": (

@@ -1,4 +1,4 @@
-"""The words that schemas are written in (JSON Schema, draft 2020-12), and how a dataclass becomes one of them."""
+"""Building blocks of JSON schemas (draft 2020-12), and the schema of a dataclass."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COUNT: Schema = {"type": "integer", "minimum": 0}
 INTEGER: Schema = {"type": "integer"}
 NUMBER: Schema = {"type": "number"}
 FLAG: Schema = {"type": "boolean"}
-# An object whose names are not ours.
+# An object with any names.
 ANY_OBJECT: Schema = {"type": "object"}
 
 MOMENT: Schema = {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(Z|\+00:00)$"}
@@ -24,13 +24,13 @@ MD5: Schema = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
 _PLAIN: Mapping[type, Schema] = {str: TEXT, bool: FLAG, int: INTEGER, float: NUMBER}
 
 
-def noted(kind: Schema, meaning: str) -> Schema:
-    """The same with what it means."""
+def described(kind: Schema, meaning: str) -> Schema:
+    """The schema with a description."""
     return {**kind, "description": meaning}
 
 
 def choice(*values: str) -> Schema:
-    """One of these texts."""
+    """One of some texts."""
     return {"type": "string", "enum": list(values)}
 
 
@@ -40,19 +40,19 @@ def choice_of(kind: type[Enum]) -> Schema:
 
 
 def maybe(kind: Schema) -> Schema:
-    """That, or null."""
+    """A value of this kind, or null."""
     if isinstance(kind.get("type"), str) and "enum" not in kind:
         return {**kind, "type": [kind["type"], "null"]}
     return {"anyOf": [kind, {"type": "null"}]}
 
 
 def list_of(kind: Schema) -> Schema:
-    """Any number of them."""
+    """A list of any length."""
     return {"type": "array", "items": kind}
 
 
 def by_name(kind: Schema) -> Schema:
-    """An object whose names are the user's, each with a value of that kind."""
+    """An object with any names, each with a value of this kind."""
     return {"type": "object", "additionalProperties": kind}
 
 
@@ -67,7 +67,7 @@ def record(known: Mapping[str, Schema], optional: Mapping[str, Schema] | None = 
 
 
 def of_fields(kind: type, **instead: Schema) -> Mapping[str, Schema]:
-    """The fields of a dataclass as ``asdict`` gives them; ``instead`` for those that the answer writes otherwise."""
+    """The fields of a dataclass as ``asdict`` returns them; ``instead`` has the schemas of fields that differ."""
     hints = get_type_hints(kind)
     return {each.name: instead.get(each.name) or _of_annotation(hints[each.name]) for each in fields(kind)}
 

@@ -1,4 +1,4 @@
-"""The schema of each command's whole document: what surrounds ``data`` is the same for all of them."""
+"""The schema of each command's document: ``data`` in a frame that is the same for all commands."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from blobsync.cli.documents.kinds import (
     TEXT,
     Schema,
     choice_of,
+    described,
     list_of,
     maybe,
-    noted,
     record,
 )
 from blobsync.cli.documents.setup_answers import setup_answers
@@ -26,33 +26,33 @@ _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 _ERROR = record(
     {
-        "code": noted(choice_of(FailureCode), "what scripts compare"),
+        "code": described(choice_of(FailureCode), "what scripts compare"),
         "message": TEXT,
-        "hint": noted(maybe(TEXT), "what to do next"),
-        "path": noted(maybe(TEXT), "the file, folder or job"),
+        "hint": described(maybe(TEXT), "what to do next"),
+        "path": described(maybe(TEXT), "the file, folder or job"),
     }
 )
-_TIMINGS = noted(list_of(record({"span": TEXT, "seconds": NUMBER})), "with --timings: where the time went")
+_TIMINGS = described(list_of(record({"span": TEXT, "seconds": NUMBER})), "with --timings: the seconds of each phase")
 
 
 def answers() -> Mapping[str, Sequence[Schema]]:
-    """Command, as it is typed (``u``, ``compute ls``) -> the shapes that its ``data`` may have."""
+    """Command as typed (``u``, ``compute ls``) -> the schemas of its ``data``, of which one applies."""
     return {**data_answers(JOB), **job_answers(), **setup_answers()}
 
 
 def schema_id(command: str) -> str:
-    """A name for the schema that stays as long as the version of the document."""
+    """The ``$id`` of a schema; it changes with the version of the document only."""
     return f"urn:blobsync:json:{VERSION}:{command.replace(' ', '-')}"
 
 
 def document_schema(command: str, shapes: Sequence[Schema]) -> dict[str, Any]:
-    """The schema of what ``blobsync COMMAND --json`` prints. ``data`` is empty if the command could not begin."""
+    """The schema of the output of ``blobsync COMMAND --json``. ``data`` is empty if the command could not start."""
     whole = record(
         {
-            "blobsync": noted({"const": VERSION}, "the version of this document"),
-            "command": noted(list_of(TEXT), "the words of the command line, without secrets"),
+            "blobsync": described({"const": VERSION}, "the version of this document"),
+            "command": described(list_of(TEXT), "the words of the command line, without secrets"),
             "status": {"enum": [*STATUSES]},
-            "exit_code": noted(INTEGER, "of blobsync: " + ", ".join(_exit_code(each) for each in ExitCode)),
+            "exit_code": described(INTEGER, "of blobsync: " + ", ".join(_exit_code(each) for each in ExitCode)),
             "data": {"anyOf": [*map(_with_timings, shapes), record({})]},
             "errors": list_of(_ERROR),
         }

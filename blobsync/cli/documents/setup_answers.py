@@ -14,9 +14,9 @@ from blobsync.cli.documents.kinds import (
     by_name,
     choice,
     choice_of,
+    described,
     list_of,
     maybe,
-    noted,
     record,
 )
 
@@ -24,7 +24,7 @@ _AUTH = choice("sas", "key", "identity")
 _CHECKS = list_of(record({"check": TEXT, "status": choice_of(CheckStatus), "detail": TEXT}))
 _FINDING = record(
     {
-        "cluster": noted(TEXT, "empty: of no cluster alone"),
+        "cluster": described(TEXT, "empty: not of a single cluster"),
         "about": TEXT,
         "check": TEXT,
         "status": choice_of(CheckStatus),
@@ -38,23 +38,23 @@ _CHECKED = record(
         "ok": FLAG,
         "problems": list_of(TEXT),
         "warnings": list_of(TEXT),
-        "submit_refuses": noted(maybe(FLAG), "null: no cluster file, or a wrong one"),
-        "folders": noted(maybe(by_name(TEXT)), "folder entry -> where it lives"),
+        "submit_refuses": described(maybe(FLAG), "null: no cluster file, or a wrong one"),
+        "folders": described(maybe(by_name(TEXT)), "folder entry -> its location"),
         "platform": maybe(TEXT),
     }
 )
-_WRITTEN = {"written": list_of(TEXT), "kept": noted(list_of(TEXT), "files that were there, and stay as they are")}
-_PROGRAM = record({"path": TEXT, "version": TEXT, "origin": noted(TEXT, "how it was found")})
+_WRITTEN = {"written": list_of(TEXT), "kept": described(list_of(TEXT), "files that existed and are unchanged")}
+_PROGRAM = record({"path": TEXT, "version": TEXT, "origin": described(TEXT, "how it was found")})
 _RUNNING = {
     "running": FLAG,
     "pid": COUNT,
     "port": COUNT,
     "endpoint": TEXT,
-    "location": noted(maybe(TEXT), "the folder of the blobs; null: all in memory"),
-    "version": noted(TEXT, "Azurite's"),
+    "location": described(maybe(TEXT), "the folder of the blobs; null: in memory"),
+    "version": described(TEXT, "Azurite's"),
 }
-_MOVED = noted(list_of(TEXT), "account files of the project that named another port")
-_STOPPED = record({"running": noted({"const": False}, "no emulator runs")})
+_MOVED = described(list_of(TEXT), "account files whose port was changed")
+_STOPPED = record({"running": described({"const": False}, "no emulator runs")})
 _COMPUTE = record(
     {
         "name": TEXT,
@@ -67,15 +67,15 @@ _COMPUTE = record(
     }
 )
 _COMPUTES_CHANGED = (
-    record({"compute": noted(maybe(_COMPUTE), "null: it is gone")}),
-    record({"plan": noted(TEXT, "the request that --dry-run does not send")}),
+    record({"compute": described(maybe(_COMPUTE), "null: it is gone")}),
+    record({"plan": described(TEXT, "the request that --dry-run does not send")}),
 )
-_PUBLISHED = record({"code_path": TEXT, "digest": TEXT, "at": noted(TEXT, "UTC, when init published it")})
+_PUBLISHED = record({"code_path": TEXT, "digest": TEXT, "at": described(TEXT, "UTC, when init published it")})
 _CONVERTED = record({"files": list_of(TEXT), "command": list_of(TEXT), "notes": list_of(TEXT), "written": FLAG})
 
 
 def setup_answers() -> Mapping[str, Sequence[Schema]]:
-    """Command -> the shapes that its ``data`` may have."""
+    """Command -> the schemas of its ``data``, of which one applies."""
     place = {"file": TEXT, "container": TEXT}
     links = list_of(record({"path": TEXT, "target": TEXT}))
     return {
@@ -84,14 +84,14 @@ def setup_answers() -> Mapping[str, Sequence[Schema]]:
             record(_WRITTEN),
             record({**_WRITTEN, "auth": _AUTH, "login_stored": FLAG, "checks": _CHECKS}),
         ),
-        "config trust-link": (record({"links": links, "trusted": noted(FLAG, "false: no longer")}),),
+        "config trust-link": (record({"links": links, "trusted": described(FLAG, "false: no longer")}),),
         "config trust-state": (
             record(
                 {
                     "folder": TEXT,
                     "id": TEXT,
                     "projects": list_of(TEXT),
-                    "accepted": noted(FLAG, "false: it was trusted before"),
+                    "accepted": described(FLAG, "false: it was trusted before"),
                 }
             ),
         ),
@@ -99,7 +99,7 @@ def setup_answers() -> Mapping[str, Sequence[Schema]]:
         "config trust-docker": (record({"trusted": list_of(list_of(TEXT))}),),
         "login": (
             record({**place, "auth": _AUTH, "stored": FLAG, "checks": _CHECKS}),
-            record({**place, "forgotten": noted(FLAG, "false: nothing was stored")}),
+            record({**place, "forgotten": described(FLAG, "false: nothing was stored")}),
             record({"logins": list_of(record({"container": TEXT, "auth": _AUTH}))}),
         ),
         **dict.fromkeys(("convert batchai", "convert philly"), (_CONVERTED,)),
@@ -110,5 +110,5 @@ def setup_answers() -> Mapping[str, Sequence[Schema]]:
         "emulator start": (record({**_RUNNING, "already_running": FLAG, "written": _MOVED}),),
         "emulator stop": (record(_RUNNING), _STOPPED),
         "emulator status": (record(_RUNNING), _STOPPED),
-        "schema": (record({"commands": list_of(TEXT), "schema": noted(maybe(ANY_OBJECT), "of the command")}),),
+        "schema": (record({"commands": list_of(TEXT), "schema": described(maybe(ANY_OBJECT), "of the command")}),),
     }
