@@ -178,7 +178,7 @@ class _Transfer:
             self._run.failed(names.pop(name), problem)
         sas = self._mint(destination, WRITE_BLOBS)
         end = OpenBlob(destination.store, folder)
-        command = argv.upload_command(self._binary, self._space.links, end.location, sas, self._tuning)
+        command = argv.upload_command(self._binary, self._space.links, end.in_container(), sas, self._tuning)
         hashes = SourceHashes(source, list(names.values()))
         hashes.start()
         try:
@@ -241,8 +241,8 @@ class _Transfer:
             destination_sas, keep_tier = self._mint(destination, WRITE_BLOBS), False
         command = argv.copy_command(
             self._binary,
-            (source.location, source_sas),
-            (destination.location, destination_sas),
+            (source.in_container(), source_sas),
+            (destination.in_container(), destination_sas),
             self._tuning,
             keep_tier=keep_tier,
             folder=not self._single,
@@ -269,7 +269,7 @@ class _Transfer:
                 target.mkdir()
             command = argv.download_command(
                 self._binary,
-                source.location,
+                source.in_container(),
                 self._mint(source, READ_FOLDER),
                 target,
                 self._tuning,

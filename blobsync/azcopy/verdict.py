@@ -191,7 +191,7 @@ _PIECE = 1 << 20
 
 def needs_reading_back(store: BlobStore, size: int, block_mb: float) -> bool:
     """Whether a blob of ``size`` bytes was sent to ``store`` in blocks without a checksum."""
-    return store.container.endpoint.startswith("http://") and size > block_mb * (1 << 20)
+    return str(store.container).startswith("http://") and size > block_mb * (1 << 20)
 
 
 def damaged_blobs(store: BlobStore, expected: Mapping[str, bytes]) -> dict[str, RemoteState | None]:

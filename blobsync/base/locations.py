@@ -16,6 +16,9 @@ from blobsync.base.trusted_hosts import host_of
 # "Naming and Referencing Containers, Blobs, and Metadata", in the service's documentation.
 MAX_NAME_CHARS = 1024
 
+# How the text of a mounted location begins: in the specification of a job, and on its nodes.
+_MOUNTED = "mounted:"
+
 # RFC 3986's unreserved characters, and the separator of virtual folders.
 _SAFE_IN_BLOB_NAME = "/-._~"
 
@@ -122,4 +125,35 @@ class LocalLocation:
         return replace(self, path=self.path.parent)
 
 
-Location = LocalLocation | BlobLocation
+@dataclass(frozen=True, slots=True, order=True)
+class MountedLocation:
+    """A file or folder of a compute node where a service has mounted a container, or a part of one, for the job."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return f"{_MOUNTED}{self.path}"
+
+    def child(self, relative: str) -> MountedLocation:
+        """``relative`` below this folder; the folder itself if ``relative`` is empty."""
+        return MountedLocation(self.path / relative if relative else self.path)
+
+    @property
+    def parent(self) -> MountedLocation:
+        """The folder that this is in."""
+        return MountedLocation(self.path.parent)
+
+
+# The root of a store.
+StoreLocation = BlobContainer | MountedLocation
+Location = LocalLocation | BlobLocation | MountedLocation
+
+
+def parse_store_location(text: str) -> StoreLocation:
+    """Parse a container as jobs name it: its URL, or ``mounted:PATH``.
+
+    Raises ``CredentialError`` as :meth:`BlobContainer.parse` does.
+    """
+    if text.startswith(_MOUNTED):
+        return MountedLocation(Path(text.removeprefix(_MOUNTED)))
+    return BlobContainer.parse(text)

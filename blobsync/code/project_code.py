@@ -274,7 +274,7 @@ class Code:
         return f"{decision.reason}: {decision.file}:{decision.line or ''} {decision.pattern}"
 
     def _publish(self, place: CodePlace, find: Callable[[], CodeState], started: float, *, dry_run: bool) -> CodeResult:
-        where = str(self._entry().remote)
+        remote = self._entry().remote
 
         def once() -> CodeResult:
             state = find()
@@ -283,14 +283,14 @@ class Code:
             result = CodeResult(
                 state=state,
                 status="unchanged",
-                remote=place.store.container.child(place.name),
-                kept=place.store.container.child(place.kept(digest)),
+                remote=remote,
+                kept=remote.container.child(place.kept(digest)),
                 archive_bytes=None,
                 seconds=time.monotonic() - started,
                 notes=state.notes,
             )
             if there.digest == digest and there.kept:
-                return result if dry_run else replace(result, notes=(*result.notes, *self._record(where, digest)))
+                return result if dry_run else replace(result, notes=(*result.notes, *self._record(str(remote), digest)))
             if dry_run:
                 return replace(result, status="would_publish")
             with _Archive(state, self._project.state.folder("code"), self._project) as archive:
@@ -302,7 +302,7 @@ class Code:
                 archive_bytes=archive.size,
                 seconds=time.monotonic() - started,
                 removed=removed,
-                notes=(*result.notes, *notes, *self._record(where, digest)),
+                notes=(*result.notes, *notes, *self._record(str(remote), digest)),
             )
 
         return _steadily(once)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from blobsync.base.errors import BlobsyncError, ConfigError, UsageError
+from blobsync.base.locations import MountedLocation
 from blobsync.config.model import Cluster
 from blobsync.jobs.record import JobFilter, JobRecord
 from blobsync.jobs.service import JobService
@@ -19,7 +21,7 @@ from blobsync.jobs.standing import News, standing_of
 from blobsync.jobs.submit import hand_over, new_run_id
 from blobsync.jobspec.describe import SubmitRequest, describe, read_seconds
 from blobsync.jobspec.node_archive import node_archive
-from blobsync.jobspec.spec import MOUNTED, SERVICES, CodeRef, JobSpec, NodeArchiveRef, State
+from blobsync.jobspec.spec import SERVICES, CodeRef, JobSpec, NodeArchiveRef, State
 from blobsync.jobspec.transfer_key import run_key
 from blobsync.plan.spreading import SpreadPlan
 from blobsync.spread.sealed_store import orders_seal
@@ -125,7 +127,9 @@ def _archive(
     if request.container:
         return NodeArchiveRef(request.container, f"{request.path}/{_ARCHIVE}", archive.digest, len(archive.body))
     place.write(_ARCHIVE, archive.body)
-    return NodeArchiveRef(f"{MOUNTED}{request.path}/{_ARCHIVE}", _ARCHIVE, archive.digest, len(archive.body))
+    return NodeArchiveRef(
+        str(MountedLocation(Path(request.path, _ARCHIVE))), _ARCHIVE, archive.digest, len(archive.body)
+    )
 
 
 class JobWorkforce:

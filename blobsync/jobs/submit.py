@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from blobsync.backends.login import LoginNode
 from blobsync.backends.protocol import Plan, Refused, Unknown
 from blobsync.base.errors import BlobsyncError, JobError, SubmissionUnknownError
+from blobsync.base.locations import BlobContainer, parse_store_location
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.jobs.batchai.files import MovedJob, translate_again
 from blobsync.jobs.home import home_of
@@ -26,7 +27,7 @@ from blobsync.jobspec.describe import SubmitRequest, demand_platform, describe, 
 from blobsync.jobspec.hold import entering_command, hold_text
 from blobsync.jobspec.node_archive import node_archive, publish
 from blobsync.jobspec.node_sas import grant, known_accounts
-from blobsync.jobspec.spec import MOUNTED, CodeRef, FolderLink, JobRef, JobSpec, own_inputs, owner_name
+from blobsync.jobspec.spec import CodeRef, FolderLink, JobRef, JobSpec, own_inputs, owner_name
 from blobsync.jobspec.topology import job_size_text
 from blobsync.jobspec.transfer_key import with_run_key
 from blobsync.store.sas import sas_minter
@@ -269,11 +270,12 @@ def hand_over(
     secrets = with_run_key(spec, secrets, service.environ)
     with cluster.naming_lines():
         plan = backend.plan(spec)
-    if spec.node_archive is not None and not spec.node_archive.container.startswith(MOUNTED):
+    archive = spec.node_archive
+    if archive is not None and isinstance(parse_store_location(archive.container), BlobContainer):
         # It is beside the code, and the job has just been granted access to that: the account is known.
-        account = known_accounts(clusters)[spec.node_archive.container]
+        account = known_accounts(clusters)[archive.container]
         with service.store(cluster, account) as store:
-            publish(node_archive(service.environ), spec.node_archive, store)
+            publish(node_archive(service.environ), archive, store)
     # Recorded first: a job that was accepted just before we are killed must not get lost.
     record = service.history.add(spec, JobRef(spec.run_id, "", ""), backend.name, successor_of=successor_of, home=home)
     outcome = backend.submit(plan, secrets)

@@ -33,9 +33,6 @@ OUTPUT_FAILED_EXIT = 73
 # By this variable the programs that a node of an elastic job has left behind are known.
 MARK = "BLOBSYNC_NODE_OF"
 
-# What a container is called that is a folder, or a file, of the node.
-MOUNTED = "mounted:"
-
 # The file of an elastic job's run folder with what its command ended with on node 0.
 JOB_CODE = "job_code"
 

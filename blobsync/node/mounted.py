@@ -12,7 +12,7 @@ from typing import NoReturn, final
 
 from blobsync.base.credentials import SasToken
 from blobsync.base.errors import AccessDeniedError, BlobNotFoundError, PreconditionFailedError, StorageError
-from blobsync.base.locations import BlobContainer
+from blobsync.base.locations import MountedLocation
 from blobsync.store.protocol import (
     ANYTHING,
     BlobInfo,
@@ -29,12 +29,12 @@ from blobsync.store.protocol import (
 class MountedStore:
     """A ``BlobStore`` of a folder; a file's ETag is made of its ``stat``."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, location: MountedLocation) -> None:
+        self._location, self._root = location, location.path
 
     @property
-    def container(self) -> BlobContainer:
-        return BlobContainer("", self._root.name, f"mounted:{self._root.parent}".rstrip("/"))
+    def container(self) -> MountedLocation:
+        return self._location
 
     def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:
         """Every file whose path below the folder starts with ``prefix``. Raises ``StorageError``."""

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import CredentialError
-from blobsync.base.locations import BlobContainer
+from blobsync.base.locations import BlobContainer, MountedLocation, parse_store_location
 from blobsync.base.redaction import register_secret
 from blobsync.base.trusted_hosts import Service, may_get_login
-from blobsync.jobspec.spec import MOUNTED, Secrets
+from blobsync.jobspec.spec import Secrets
 from blobsync.node.mounted import MountedStore
 from blobsync.store.azure_identity import TokenProvider, token_provider
 from blobsync.store.open_locations import OpenBlob
@@ -67,10 +67,11 @@ class JobPlaces:
 
         Raises ``CredentialError`` for a container that the job has no access to.
         """
-        if container.startswith(MOUNTED):
-            path = Path(container.removeprefix(MOUNTED))
+        place = parse_store_location(container)
+        if isinstance(place, MountedLocation):
+            is_file = place.path.is_file()
             return (
-                OpenBlob(MountedStore(path.parent), path.name) if path.is_file() else OpenBlob(MountedStore(path), "")
+                OpenBlob(MountedStore(place.parent), place.path.name) if is_file else OpenBlob(MountedStore(place), "")
             )
         return OpenBlob(self.container(container), name)
 

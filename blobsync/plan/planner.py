@@ -200,9 +200,9 @@ def _check_rights(context: ProjectContext, chosen: Sequence[Leg], options: Trans
         source, destination = leg.part.source, leg.part.destination
         writing = MIRROR_FOLDER if options.mirror else WRITE_FOLDER
         if isinstance(source, BlobLocation):
-            found += context.connections.check(context.connections.open(source), READ_FOLDER)
+            found += context.connections.check(source, READ_FOLDER)
         if isinstance(destination, BlobLocation):
-            found += context.connections.check(context.connections.open(destination), writing)
+            found += context.connections.check(destination, writing)
     return list(dict.fromkeys(found))
 
 

@@ -349,7 +349,7 @@ def _look_at_blobs(end: OpenBlob, request: Request) -> _Side:
     first = list(islice(listing, 1))
     blob = head.result() if head else None
     # The two run side by side, each on a connection of its own: a handshake (RFC 9293), one of TLS 1.3, the answer.
-    trips = 3 if end.store.container.endpoint.startswith("https:") else 2
+    trips = 3 if str(end).startswith("https:") else 2
     round_trip = None if request.remembered else (request.clock() - began) / trips
     file = None if blob is None or blob.is_folder_stub else _state(blob)
     start = len(prefix)

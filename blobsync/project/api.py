@@ -577,7 +577,7 @@ class Project:
         deletions: list[removal.Deletion] = []
         for path in one_or_many(paths):
             place = self.resolve(path)
-            self.connections.check(self.connections.open(place.remote), REMOVE)
+            self.connections.check(place.remote, REMOVE)
             if blob_only:
                 deletions.append(removal.find_blob(self.connections, place))
             else:

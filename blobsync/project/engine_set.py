@@ -88,10 +88,11 @@ def engine_set(
     def mint(end: OpenBlob, rights: str) -> SasToken | None:
         from blobsync.store.connect import check_copy, check_listener
 
-        account = context.connections.account(end.store.container)
+        container = end.in_container().container
+        account = context.connections.account(container)
         check_listener(account, environ)
         for source, destination in copies:
-            if source == end.store.container:
+            if source == container:
                 check_copy(account, context.connections.account(destination), environ)
         return sas_minter(context.cluster, environ)(account, rights, seconds)
 

@@ -310,4 +310,4 @@ def project_status(
 
 def _container(request: Request) -> BlobContainer:
     assert isinstance(request.part.destination, OpenBlob)
-    return request.part.destination.store.container
+    return request.part.destination.in_container().container

@@ -61,11 +61,8 @@ class WorkerPipe:
         ``CredentialError`` if it would have no credential."""
         self._part = part
         self._credentials = credentials
-        self._signers = {
-            end.store.container: credentials.signer(end.store.container)
-            for end in (part.source, part.destination)
-            if isinstance(end, OpenBlob)
-        }
+        blobs = [end.in_container() for end in (part.source, part.destination) if isinstance(end, OpenBlob)]
+        self._signers = {blob.container: credentials.signer(blob.container) for blob in blobs}
         ends = self._orders(part.source), self._orders(part.destination)
         environ = orders.transport_environment(credentials.environ)
         told = orders.WorkerOrders(*ends, processes, cap_mbps, environ, state)
@@ -128,7 +125,8 @@ class WorkerPipe:
     def _orders(self, end: OpenLocation) -> orders.EndOrders:
         if isinstance(end, LocalLocation):
             return end
-        return orders.remote_orders(end.location, self._signers[end.store.container])
+        location = end.in_container()
+        return orders.remote_orders(location, self._signers[location.container])
 
     def _hand(self, asked: Ask) -> orders.Handed:
         end = self._part.source if asked.end == "source" else self._part.destination
@@ -138,7 +136,7 @@ class WorkerPipe:
             if asked.what == "source_sas":
                 sas = self._credentials.source_sas(end)
                 return orders.Handed(Secret(sas.reveal()) if sas else None)
-            signer = self._signers[end.store.container]
+            signer = self._signers[end.in_container().container]
             if not isinstance(signer, BearerSigner):
                 return orders.Handed(problem=CredentialError("this credential cannot be renewed"))
             if asked.what == "renewed":

@@ -48,12 +48,12 @@ class Connections:
             self._stores[container] = self._connect(self.account(container))
         return self._stores[container]
 
-    def check(self, end: OpenBlob, needs: str) -> tuple[str, ...]:
+    def check(self, location: BlobLocation, needs: str) -> tuple[str, ...]:
         """Check early whether the credential has the needed rights; returns warnings.
 
         ``needs`` are letters of SAS rights. Raises ``CredentialError``.
         """
-        return self._check_rights(self.account(end.store.container), needs)
+        return self._check_rights(self.account(location.container), needs)
 
     def open(self, location: BlobLocation) -> OpenBlob:
         """A blob or folder with its store."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.file_states import FileState, RemoteState
-from blobsync.base.locations import BlobLocation, LocalLocation, Location, below
+from blobsync.base.locations import BlobLocation, LocalLocation, Location, MountedLocation, below
 from blobsync.store.protocol import BlobStore
 
 _READ_BYTES = 1 << 20
@@ -25,9 +25,16 @@ class OpenBlob:
         return str(self.location)
 
     @property
-    def location(self) -> BlobLocation:
+    def location(self) -> BlobLocation | MountedLocation:
         """Where it is, without the store."""
         return self.store.container.child(self.name)
+
+    def in_container(self) -> BlobLocation:
+        """The same as a blob's location. Raises ``ValueError`` for what is mounted: it has no URL and no account."""
+        location = self.location
+        if not isinstance(location, BlobLocation):
+            raise ValueError(f"{location} is in no container")
+        return location
 
     def at(self, relative: str) -> str:
         """The name of :meth:`child`."""

@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from blobsync.base.credentials import SasToken
 from blobsync.base.errors import BlobsyncError
-from blobsync.base.locations import BlobContainer
+from blobsync.base.locations import StoreLocation
 
 # The version of the scheme is part of it: blocks of another scheme are not ours.
 _TAG = b"bsc1"
@@ -226,7 +226,7 @@ class BlobStore(BlobSource, Protocol):
     """One container and a credential for it."""
 
     @property
-    def container(self) -> BlobContainer: ...
+    def container(self) -> StoreLocation: ...
 
     def close(self) -> None:
         """Close idle connections; requests that wait for a retry fail."""

@@ -14,6 +14,7 @@ from benchmarks.emulator import ACCOUNT, KEY
 from benchmarks.fast_server import fast_server
 from blobsync.base.credentials import Secret
 from blobsync.base.errors import SpreadBusyError, StorageUnreachableError
+from blobsync.base.locations import BlobContainer
 from blobsync.config.model import StorageAccount
 from blobsync.spread.coordinator_lock import CoordinatorLock, OwnerLock
 from blobsync.spread.shared_store import ContainerStore, FolderStore, SharedStore
@@ -36,6 +37,7 @@ def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
         if request.param == "container":
             azurite: Azurite = request.getfixturevalue("azurite")
             url = azurite_containers(azurite)[0].container
+            assert isinstance(url, BlobContainer)
             account, container, endpoint, key = url.account, url.name, url.endpoint, azurite.keys[url.account]
         else:
             server = held.enter_context(fast_server(tools=TOOLS))

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from blobsync.backends.aml import start
 from blobsync.base.errors import CredentialError
-from blobsync.base.locations import BlobContainer, BlobLocation, LocalLocation, reaches_another
+from blobsync.base.locations import (
+    BlobContainer,
+    BlobLocation,
+    LocalLocation,
+    MountedLocation,
+    parse_store_location,
+    reaches_another,
+)
+from blobsync.node.mounted import MountedStore
+from blobsync.node.standalone import bootstrap
 from blobsync.store.open_locations import OpenBlob, location_of
 from tests.fakes.store import MemoryStore
 
@@ -77,3 +88,30 @@ def test_a_location_without_its_store_is_the_same_place() -> None:
     local = LocalLocation(Path("/p"))
     blob = OpenBlob(MemoryStore(), "data")
     assert location_of(local) == local and location_of(blob) == blob.location
+
+
+def test_a_mounted_location_is_named_by_its_path() -> None:
+    mount = MountedLocation(Path("/mnt/a b"))
+    assert str(mount) == "mounted:/mnt/a b" and parse_store_location(str(mount)) == mount
+    assert mount.child("c/d") == MountedLocation(Path("/mnt/a b/c/d")) and mount.child("") == mount
+    assert mount.child("c").parent == mount
+
+
+def test_what_is_not_mounted_is_the_url_of_a_container() -> None:
+    assert parse_store_location(str(AZURE)) == AZURE
+    with pytest.raises(CredentialError, match="is not a container URL"):
+        parse_store_location("/mnt/a")
+
+
+@pytest.mark.parametrize("module", [start, bootstrap])
+def test_what_runs_alone_on_a_node_writes_the_same_text_for_a_mount(module: ModuleType) -> None:
+    assert str(MountedLocation(Path("/x"))) == f"{module.MOUNTED}/x"
+
+
+def test_only_what_is_in_a_container_has_a_place_in_one(tmp_path: Path) -> None:
+    store = MemoryStore()
+    assert OpenBlob(store, "a").in_container() == store.container.child("a")
+    mounted = OpenBlob(MountedStore(MountedLocation(tmp_path)), "a")
+    assert str(mounted) == f"mounted:{tmp_path}/a"
+    with pytest.raises(ValueError, match="is in no container"):
+        mounted.in_container()

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import AccessDeniedError, BlobNotFoundError, PreconditionFailedError, StorageError
+from blobsync.base.locations import MountedLocation
 from blobsync.node.mounted import MountedStore
 from blobsync.store.protocol import BlockList
 
@@ -19,7 +20,7 @@ def mount(tmp_path: Path) -> Path:
 
 
 def test_files_are_blobs_and_folders_are_none(mount: Path) -> None:
-    store = MountedStore(mount)
+    store = MountedStore(MountedLocation(mount))
     assert sorted(blob.name for blob in store.list_blobs()) == ["a/deep/two", "a/one", "ab/three", "b.txt"]
     assert sorted(blob.name for blob in store.list_blobs("a/")) == ["a/deep/two", "a/one"]
     assert sorted(blob.name for blob in store.list_blobs("a")) == ["a/deep/two", "a/one", "ab/three"]
@@ -32,7 +33,7 @@ def test_files_are_blobs_and_folders_are_none(mount: Path) -> None:
 
 
 def test_a_range_of_one_version_is_read(mount: Path) -> None:
-    store = MountedStore(mount)
+    store = MountedStore(MountedLocation(mount))
     found = store.head("a/deep/two")
     assert found is not None
     with store.open("a/deep/two", start=2, length=4, etag=found.etag) as reader:
@@ -52,7 +53,7 @@ def test_a_range_of_one_version_is_read(mount: Path) -> None:
 
 
 def test_nothing_is_written_to_a_mount(mount: Path) -> None:
-    store = MountedStore(mount)
+    store = MountedStore(MountedLocation(mount))
     before = sorted(mount.rglob("*"))
     for write in (
         lambda: store.put("x", b"", md5=b""),
@@ -71,6 +72,6 @@ def test_nothing_is_written_to_a_mount(mount: Path) -> None:
 def test_what_cannot_be_read_is_an_error_of_the_store(mount: Path) -> None:
     (mount / "loop").symlink_to("loop")
     with pytest.raises(StorageError, match="loop: cannot be read"):
-        MountedStore(mount).head("loop")
+        MountedStore(MountedLocation(mount)).head("loop")
     with pytest.raises(StorageError, match="loop: cannot be read"):
-        MountedStore(mount).open("loop")
+        MountedStore(MountedLocation(mount)).open("loop")

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from blobsync.backends.kubernetes.naming import FAILURES_NOTE, IGNORED_NOTE, MANAGED_BY, RUN_LABEL, US, pull_name
 from blobsync.backends.kubernetes.settings import KubernetesSettings
 from blobsync.base.errors import ConfigError
+from blobsync.base.locations import MountedLocation
 from blobsync.jobspec.node_archive import travelling_sources
 from blobsync.jobspec.spec import FolderLink, JobSpec
 
@@ -89,7 +91,7 @@ def on_node(spec: JobSpec, mounts: Sequence[Mount]) -> JobSpec:
             return folder
         path = f"{places[folder.container]}/{folder.path}".rstrip("/")
         if folder.include:
-            return replace(folder, mode="download", container=f"mounted:{path}", path="")
+            return replace(folder, mode="download", container=str(MountedLocation(Path(path))), path="")
         return replace(folder, mode="link", source=path, read_only=folder.mode == "ro_mount")
 
     return replace(spec, folders=tuple(map(placed, spec.folders)))
