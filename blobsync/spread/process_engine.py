@@ -7,9 +7,8 @@ had not reported.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from blobsync.base.amounts import count_text
 from blobsync.base.connection_events import Connected, Disconnected
@@ -32,8 +31,7 @@ from blobsync.transfer.fresh_look import written_before
 _STOP_PATIENCE = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerSource:
+class WorkerSource(NamedTuple):
     """How to start workers: how many for so many files of so many bytes, and what each needs."""
 
     size: Callable[[int, int], int]
@@ -52,14 +50,14 @@ class ProcessEngine:
         alone: Engine,
         size: Callable[[int, int], int],
         credentials: Credentials,
-        runner: ProcessRunner | None = None,
+        runner: ProcessRunner = SubprocessRunner(),  # noqa: B008 - it has no state
         *,
         state: StateDir | None = None,
     ) -> None:
         """``alone`` is the engine of this process, for work that is not worth a worker. ``size`` returns the number of
         processes for so many files of so many bytes. ``state`` contains the records of earlier runs."""
         self._alone = alone
-        self._source = WorkerSource(size, credentials, runner or SubprocessRunner(), state)
+        self._source = WorkerSource(size, credentials, runner, state)
 
     def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
         """See :class:`blobsync.transfer.engines.Engine`."""
@@ -140,13 +138,12 @@ class _Run:
                     self._redo(account, str(lost))
                 except (ProcessError, CredentialError) as error:
                     self._no_worker = error
-                    self._put_back([account])
+                    self._put_back(account)
                     return
                 self._free()
         except BaseException as error:  # noqa: BLE001 - raised by the thread that waits for this one
             with self._changed:
                 self._bug = error
-                self._stopping = True
                 self._changed.notify_all()
         finally:
             self._gone(worker)
@@ -169,11 +166,11 @@ class _Run:
             self._busy -= 1
             self._changed.notify_all()
 
-    def _put_back(self, accounts: list[ShardAccount]) -> None:
+    def _put_back(self, account: ShardAccount) -> None:
+        """For the other workers, which hear of it when this one has ended."""
         with self._changed:
-            self._waiting += accounts
+            self._waiting.append(account)
             self._busy -= 1
-            self._changed.notify_all()
 
     def _start(self) -> WorkerPipe:
         cap = self._task.cap_mbps
@@ -297,10 +294,8 @@ class _Run:
             live = list(self._live)
         for worker in live:
             worker.ask_to_stop()
-        deadline = time.monotonic() + _STOP_PATIENCE
         with self._changed:
-            while self._alive and (left := deadline - time.monotonic()) > 0:
-                self._changed.wait(left)
+            self._changed.wait_for(lambda: not self._alive, _STOP_PATIENCE)
             live = list(self._live)
         for worker in live:
             worker.end()

@@ -53,7 +53,7 @@ class WorkerPipe:
         part: LivePart,
         credentials: Credentials,
         *,
-        processes: int = 1,
+        processes: int,
         cap_mbps: float | None = None,
         state: StateDir | None = None,
     ) -> None:

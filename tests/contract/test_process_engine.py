@@ -356,7 +356,7 @@ def _talk(then: str, signer: Signer, tmp_path: Path) -> Iterator[str]:
     task = upload(tmp_path, MemoryStore(), "p")
     workers = FalseWorkers(then)
     credentials = Credentials(lambda container: signer, _no_copies, {})
-    worker = WorkerPipe(workers, task.part, credentials)  # type: ignore[arg-type]
+    worker = WorkerPipe(workers, task.part, credentials, processes=1)  # type: ignore[arg-type]
     (shard,) = cut(task.part, task.actions, 1)
     for answer in worker.carry(shard):
         assert isinstance(answer, Note)

@@ -76,13 +76,18 @@ class Worker:
         self.shards: list[Shard] = []
         self.orders: WorkerOrders | None = None
         self.handed: list[Handed] = []
+        self.sent: list[str] = []
         self.stopped = self.ended = 0
+        self.asked_to_stop = threading.Event()
+        self.thread: threading.Thread | None = None
+        self.at_end: Callable[[], object] = lambda: None
         self._script, self._first, self._code, self._stderr = script, first, code, stderr
         self._input: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._reader = ShardReader()
 
     def lines(self) -> Iterator[str]:
         self.orders = read_orders(self._next())
+        self.thread = threading.current_thread()
         yield self._first
         while (line := self._next()) != STOP_LINE:
             shard = self._reader.take(line)
@@ -98,12 +103,16 @@ class Worker:
             yield answer_line(ShardDone(shard.number))
 
     def send_line(self, text: str) -> None:
-        self.stopped += text == STOP_LINE
+        self.sent.append(text)
+        if text == STOP_LINE:
+            self.stopped += 1
+            self.asked_to_stop.set()
         for line in text.splitlines():
             self._input.put(line)
 
     def wait(self, timeout: float | None = None) -> int | None:
         self.ended += 1
+        self.at_end()
         return self._code
 
     def stop(self) -> int:
@@ -253,12 +262,26 @@ def test_the_heaviest_shard_is_begun_first(tmp_path: Path, store: MemoryStore) -
     for worker in run.workers.started:
         weights = [shard.weight for shard in worker.shards]
         assert weights == sorted(weights, reverse=True)
+    # One process moves shard after shard, and of failures that are not those of all files each is a file's own.
+    assert len(run.workers.started) <= 2
+    assert {failure.message for _, failure in run.report.failed} == {"no"}
+
+
+def test_what_a_worker_has_finished_is_no_longer_under_way(large: MoveTask) -> None:
+    def busy(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+        for action in shard.actions:
+            yield UnderWay(1, f"data/x/{action.path}")
+            yield failed(action, FailureCode.CHANGED_WHILE_READ)
+
+    run = Run(large, Workers(busy)).work()
+    assert len(run.heard.begun) == 12 and max(count for count, _ in run.heard.begun) <= 2
 
 
 def test_what_a_worker_says_besides_is_passed_on(task: MoveTask) -> None:
     lost, back = Disconnected("host", NO_CONNECTION, 0.0), Connected("host")
 
     def talking(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+        yield Ready()
         yield UnderWay(2, "data/x/f01")
         yield KeptFile(shard.actions[0].path, 7)
         yield Note("a sentence")
@@ -272,6 +295,7 @@ def test_what_a_worker_says_besides_is_passed_on(task: MoveTask) -> None:
     outages = [event for event in run.heard.events if isinstance(event, Disconnected | Connected)]
     assert sorted(map(str, outages)) == sorted(map(str, [lost, lost, back, back]))
     assert {path for _, path in run.heard.begun} == {"data/x/f01"}
+    assert "Ready()" not in map(str, run.heard.events)
     assert run.paths == _all(task)[:2]
 
 
@@ -291,6 +315,50 @@ def test_bytes_that_no_worker_told_of_and_bytes_that_were_there_are_counted(task
 
 
 # -- a worker is lost -------------------------------------------------------------------------------------
+
+
+def test_a_worker_stays_for_what_may_come_back_from_one_that_is_lost(task: MoveTask) -> None:
+    """And moves it at the same time as the worker that takes the place of the lost one."""
+    gate, both = Gate(), threading.Barrier(2, timeout=_PATIENCE / 3)
+
+    def script(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+        if worker.number < 2:
+            gate.wait(worker)
+        if worker.number == 0:
+            # Meanwhile the other one has done its shard, and has looked for more.
+            assert not run.workers.started[1].asked_to_stop.wait(0.5)
+            yield None
+        if worker.number == 2 or len(worker.shards) == 2:
+            both.wait()
+        yield from honest(worker, shard)
+
+    run = Run(task, Workers(script))
+    run.work()
+    assert run.paths == _all(task) and not run.report.failed and len(run.workers.started) == 3
+
+
+def test_failures_of_a_worker_before_it_was_lost_end_nothing_else(task: MoveTask) -> None:
+    def denied(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+        yield failed(shard.actions[0], FailureCode.CHANGED_WHILE_READ)
+        yield None
+
+    run = Run(task, Workers(denied, honest)).work()
+    assert run.paths == _all(task) and len(run.report.failed) == 1
+
+
+def test_what_a_lost_worker_left_fails_for_the_first_reason_that_fails_all(task: MoveTask) -> None:
+    def expired(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+        if any(action.path == "f00" for action in shard.actions):
+            yield failed(shard.actions[0], FailureCode.SAS_EXPIRED, "it ended")
+            yield failed(shard.actions[1], FailureCode.SAS_EXPIRED, "it ended long ago")
+            yield None
+        yield from honest(worker, shard)
+
+    run = Run(task, Workers(expired)).work()
+    assert run.paths == _all(task)
+    messages = sorted(failure.message for _, failure in run.report.failed)
+    assert messages[:2] == ["it ended", "it ended long ago"]
+    assert set(messages[2:]) == {"not tried, since others failed: it ended"}
 
 
 def _lost_in_the_middle(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
@@ -399,6 +467,21 @@ def test_a_file_that_a_lost_worker_has_moved_is_moved(task: MoveTask, store: Mem
         assert {failure.code for failure in found.values()} == {FailureCode.CHANGED_MEANWHILE}
 
 
+def test_what_another_worker_may_not_write_is_not_taken_for_moved(task: MoveTask, store: MemoryStore) -> None:
+    """Although the same bytes are there."""
+
+    def gone(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+        for action in shard.actions:
+            store.add(f"sets/{action.path}", b"x" * action.size)
+        yield None
+
+    def denied(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+        yield from (failed(action, FailureCode.CHANGED_WHILE_READ) for action in shard.actions)
+
+    run = Run(task._replace(actions=task.actions[1:5]), Workers(gone, denied)).work()
+    assert len(run.report.failed) == 4 and not run.report.moved
+
+
 def test_what_changed_before_any_worker_was_lost_is_a_failure(task: MoveTask, store: MemoryStore) -> None:
     """Somebody else has written the same: the plan was for another state."""
 
@@ -504,19 +587,25 @@ def test_without_workers_this_process_moves_the_files_and_says_why(task: MoveTas
 
 
 def test_a_worker_that_cannot_be_started_leaves_its_files_to_the_others(task: MoveTask) -> None:
-    started = threading.Lock()
+    started, refused = threading.Lock(), threading.Event()
 
     class One(Workers):
         def start(
             self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
         ) -> Worker:
             if not started.acquire(blocking=False):
+                refused.set()
                 raise ProcessError("too many")
             return super().start(argv, env=env, cwd=cwd)
 
-    run = Run(task, One(honest)).work()
-    assert sorted(run.paths + [action.path for each in run.alone.tasks for action in each.actions]) == _all(task)
-    assert run.report.moved and not run.report.failed
+    def patient(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+        assert refused.wait(_PATIENCE)
+        yield from honest(worker, shard)
+
+    run = Run(task, One(patient)).work()
+    assert run.paths == _all(task) and not run.report.failed
+    # Nothing is left to this process, so that there is nothing to be told.
+    assert not run.alone.tasks and not run.heard.notes
 
 
 def test_a_worker_that_does_not_say_that_it_is_one_is_ended_and_not_used(task: MoveTask) -> None:
@@ -650,6 +739,140 @@ def test_whoever_stops_the_transfer_does_not_wait_for_a_worker_that_hangs(large:
         assert not waited and run.workers.started[1].stopped and run.workers.started[1].ended
     finally:
         over.set()
+
+
+class Full(CollectedReport):
+    """Of a program that cannot go on."""
+
+    def file_moved(self, moved: object) -> None:
+        raise OSError("the index cannot be written")
+
+
+def _joined(run: Run) -> bool:
+    """Whether no thread is left of those that workers had."""
+    threads = [worker.thread for worker in run.workers.started if worker.thread is not None]
+    for thread in threads:
+        thread.join(_PATIENCE / 3)
+    return not any(thread.is_alive() for thread in threads)
+
+
+def test_an_error_reaches_the_other_workers_before_its_own_has_ended(large: MoveTask) -> None:
+    gate, heard = Gate(), list[bool]()
+
+    def script(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+        gate.wait(worker)
+        if worker.number == 0:
+            worker.at_end = lambda: heard.append(run.workers.started[1].asked_to_stop.wait(_PATIENCE / 3))
+            action = shard.actions[0]
+            yield FileRecord(action.path, replace(action.source, md5=bytes(16)), RemoteState(0, "0x1"))  # type: ignore[type-var]
+        assert worker.asked_to_stop.wait(_PATIENCE)
+        yield None
+
+    run = Run(large, Workers(script))
+    run.report = Full()
+    with pytest.raises(OSError, match="the index cannot be written"):
+        run.work()
+    assert _joined(run) and heard[0]
+
+
+def test_a_worker_without_work_ends_with_an_error_of_another(task: MoveTask) -> None:
+    """Threads that are left wait for ever, in a page that stays open for days."""
+    idle = threading.Event()
+
+    def script(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+        if any(action.path == "f00" for action in shard.actions):
+            assert idle.wait(_PATIENCE)
+            yield from honest(worker, shard)
+        else:
+            yield from (failed(action, FailureCode.CHANGED_WHILE_READ) for action in shard.actions)
+            idle.set()
+
+    run = Run(task, Workers(script))
+    run.report = Full()
+    with pytest.raises(OSError, match="the index cannot be written"):
+        run.work()
+    assert _joined(run)
+
+
+def test_a_worker_without_work_ends_before_one_that_cleans_up(task: MoveTask) -> None:
+    idle, stop, left = threading.Event(), StopRequest(), list[bool]()
+
+    def script(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+        if any(action.path == "f00" for action in shard.actions):
+            assert idle.wait(_PATIENCE)
+            stop.make()
+            assert worker.asked_to_stop.wait(_PATIENCE)
+            (other,) = [each for each in run.workers.started if each is not worker]
+            assert other.thread is not None
+            other.thread.join(_PATIENCE / 3)
+            left.append(other.thread.is_alive())
+            yield None
+        yield from (failed(action, FailureCode.CHANGED_WHILE_READ) for action in shard.actions)
+        idle.set()
+
+    run = Run(task._replace(stop=stop), Workers(script))
+    with pytest.raises(KeyboardInterrupt):
+        run.work()
+    assert _joined(run) and left == [False]
+    # Who stops it wants to hear of no other worker that would move the rest.
+    assert not run.heard.notes
+
+
+def test_who_is_asked_to_stop_ends_its_shard_and_gets_no_other(large: MoveTask) -> None:
+    """And what it says until then counts."""
+    gate, stop = Gate(), StopRequest()
+
+    def script(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+        # Were it in the way of the interpreter's end, a worker that hangs would keep the command.
+        assert threading.current_thread().daemon
+        gate.wait(worker)
+        ended = threading.Event()
+        worker.at_end = ended.set
+        stop.make()
+        assert worker.asked_to_stop.wait(_PATIENCE)
+        assert not ended.wait(0.1)
+        yield from (failed(action, FailureCode.CHANGED_WHILE_READ) for action in shard.actions)
+
+    run = Run(large._replace(stop=stop), Workers(script))
+    with pytest.raises(KeyboardInterrupt):
+        run.work()
+    assert len(run.report.failed) == 2 and _joined(run)
+    for worker in run.workers.started:
+        assert sum(text.startswith('{"blobsync_shard"') for text in worker.sent) == 1
+
+
+def test_a_worker_that_starts_while_all_are_stopped_gets_no_shard(task: MoveTask) -> None:
+    stop = StopRequest()
+
+    class Late(Workers):
+        def start(
+            self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+        ) -> Worker:
+            late = super().start(argv, env=env, cwd=cwd)
+            if late.number == 1:
+                stop.make()
+                assert self.started[0].asked_to_stop.wait(_PATIENCE)
+            return late
+
+    def script(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+        assert worker.asked_to_stop.wait(_PATIENCE)
+        yield None
+
+    run = Run(task._replace(stop=stop), Late(script))
+    with pytest.raises(KeyboardInterrupt):
+        run.work()
+    assert _joined(run) and not run.workers.started[1].shards
+
+
+def test_a_worker_that_was_lost_is_not_waited_for_again(task: MoveTask) -> None:
+    def script(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
+        yield None if worker.number == 0 else moved(shard.actions[0])
+
+    run = Run(task, Workers(script))
+    run.report = Full()
+    with pytest.raises(OSError, match="the index cannot be written"):
+        run.work()
+    assert _joined(run) and run.workers.started[0].ended == 1
 
 
 def test_what_a_worker_needs_of_the_environment_holds_no_secret(task: MoveTask) -> None:

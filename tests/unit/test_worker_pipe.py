@@ -1,0 +1,126 @@
+"""The coordinator's end of one worker process: how it ends, what it says of its end, and which credentials it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from blobsync.base.credentials import SasToken, Secret
+from blobsync.plan.events import Note
+from blobsync.spread.orders import Handed, handed_line
+from blobsync.spread.record import Answer, Ask, Ready, ShardDone, answer_line
+from blobsync.spread.shard import Shard, cut
+from blobsync.spread.worker_pipe import Credentials, WorkerLostError, WorkerPipe
+from blobsync.store.rest.auth import BearerSigner, SasSigner, Signer
+from blobsync.transfer.engines import MoveTask
+from tests.fakes.runner import ScriptedRunner
+from tests.fakes.store import MemoryStore
+from tests.fakes.tasks import copy, upload
+
+_SAS = SasToken.parse("sv=1&se=2099-01-01&sig=c2VudGluZWw%3D")
+
+
+class Process:
+    """Says these lines. ``stops`` counts how often it was stopped; ``code`` is what it ends with, and ``waits`` what
+    it has ended with when somebody waits for it."""
+
+    pid = 100
+
+    def __init__(self, *said: Answer | str, code: int = 0, waits: int | None = 0, stderr: str = "") -> None:
+        self.sent: list[str] = []
+        self.stops = 0
+        self._said, self._code, self._waits, self._stderr = (Ready(), *said), code, waits, stderr
+
+    def lines(self) -> Iterator[str]:
+        yield from (each if isinstance(each, str) else answer_line(each) for each in self._said)
+
+    def send_line(self, text: str) -> None:
+        self.sent.append(text)
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        return self._waits
+
+    def stop(self) -> int:
+        self.stops += 1
+        return self._code
+
+    def stderr_tail(self) -> str:
+        return self._stderr
+
+
+class One(ScriptedRunner):
+    """Starts this process."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__()
+        self._process = process
+
+    def start(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Process:
+        return self._process
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> MoveTask:
+    (tmp_path / "a").write_bytes(b"1")
+    return upload(tmp_path, MemoryStore("box"), "sets", ["a"])
+
+
+def _pipe(process: Process, task: MoveTask, signer: Signer | None = None, sas: SasToken | None = _SAS) -> WorkerPipe:
+    credentials = Credentials(lambda container: signer or SasSigner(_SAS), lambda end: sas, {})
+    return WorkerPipe(One(process), task.part, credentials, processes=1)
+
+
+def _shard(task: MoveTask) -> Shard:
+    return cut(task.part, task.actions, 1)[0]
+
+
+@pytest.mark.parametrize(("waits", "stops"), [(0, 0), (130, 0), (None, 1)])
+def test_only_a_worker_that_does_not_end_by_itself_is_killed(task: MoveTask, waits: int | None, stops: int) -> None:
+    process = Process(waits=waits)
+    _pipe(process, task).end()
+    assert process.stops == stops
+
+
+def test_a_worker_that_sends_what_is_no_record_is_stopped(task: MoveTask) -> None:
+    process = Process("nonsense")
+    with pytest.raises(WorkerLostError, match="it sent what is no record"):
+        list(_pipe(process, task).carry(_shard(task)))
+    assert process.stops == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [
+        (-9, "it was killed by signal 9"),
+        (-1, "it was killed by signal 1"),
+        (0, "it ended with code 0"),
+        (1, "it ended with code 1: the last line"),
+    ],
+)
+def test_the_last_line_of_a_worker_is_shown_only_where_it_failed_by_itself(task: MoveTask, code: int, how: str) -> None:
+    process = Process(code=code, stderr="first\nthe last line")
+    with pytest.raises(WorkerLostError) as lost:
+        list(_pipe(process, task).carry(_shard(task)))
+    assert str(lost.value) == how
+
+
+def test_a_token_is_renewed_only_where_the_service_refused_the_last(task: MoveTask) -> None:
+    count = iter(range(100))
+    signer = BearerSigner(lambda: (Secret(f"token-{next(count)}"), 1e12))
+    asked = [Ask(what, "destination") for what in ("token", "token", "renewed", "token")]
+    process = Process(*asked, Note("what it had to say"), ShardDone(0))
+    assert list(_pipe(process, task, signer).carry(_shard(task))) == [Note("what it had to say")]
+    given = [f"token-{number}" for number in (0, 0, 1, 1)]
+    assert process.sent[-4:] == [handed_line(Handed(Secret(each), 1e12)) for each in given]
+
+
+@pytest.mark.parametrize("sas", [_SAS, None])
+def test_a_copy_gets_the_key_of_its_source_if_there_is_one(sas: SasToken | None) -> None:
+    here = MemoryStore("here")
+    here.add("x/a", b"1")
+    task = copy(here, "x", MemoryStore("there"), "y", ["a"])
+    process = Process(Ask("source_sas", "source"), ShardDone(0))
+    assert not list(_pipe(process, task, sas=sas).carry(_shard(task)))
+    assert process.sent[-1] == handed_line(Handed(Secret(sas.reveal()) if sas else None))
