@@ -1,5 +1,5 @@
 """Blob containers: the protocol of a store, the REST client behind it, and the credentials that open it.
 
-Decides which credential signs what, which host receives it, and what responses mean. In: storage accounts.
-Out: stores, SAS tokens, errors of ours. Calls ``base``, ``config`` and ``local``.
+It chooses the credential for each request, checks the host that receives it, and interprets the responses. In: storage
+accounts. Out: stores, SAS tokens, errors. Calls ``base``, ``config`` and ``local``.
 """

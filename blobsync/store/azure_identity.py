@@ -1,4 +1,4 @@
-"""Identities: tokens from azure-identity, which is imported only when it must be.
+"""Identities: tokens from azure-identity, which is imported only if needed.
 
 The import takes a third of a second, and trying the sources in turn may take more; a command whose storage
 account has a key or a SAS does not use this module.
@@ -40,7 +40,7 @@ TokenProvider = Callable[[], tuple[Secret, float]]
 
 
 def token_provider(environ: Mapping[str, str], *, use_cli_auth: bool = False) -> TokenProvider:
-    """What gives a token for the Blob service, and its end in seconds since 1970.
+    """A function that returns a token for the Blob service, and its expiry in seconds since 1970.
 
     The order is azure-identity's own: environment, workload identity, managed identity, Azure CLI,
     PowerShell, Azure Developer CLI. ``use_cli_auth`` asks the Azure CLI only. ``BLOBSYNC_LOGIN=device-code``
@@ -67,14 +67,14 @@ def token_provider(environ: Mapping[str, str], *, use_cli_auth: bool = False) ->
 
 
 def credential(environ: Mapping[str, str], *, use_cli_auth: bool = False) -> TokenCredential:
-    """The same identity, for services that take azure-core's credentials."""
+    """The same identity as an azure-core credential."""
     if use_cli_auth:
         return _credential("cli")
     return _credential("device-code" if environ.get("BLOBSYNC_LOGIN") == "device-code" else "default")
 
 
 def identity_used(environ: Mapping[str, str], *, use_cli_auth: bool = False) -> str:
-    """Which identity has given a token, in words; those of the chain before it had none."""
+    """The identity that provided a token, in words."""
     used = credential(environ, use_cli_auth=use_cli_auth)
     # The chain keeps the member that answered (azure-identity 1.27, _credentials/chained.py).
     name = type(getattr(used, "_successful_credential", None) or used).__name__
@@ -96,7 +96,8 @@ def _credential(source: str) -> TokenCredential:
 
 
 def _transport() -> Any:
-    """Asks this machine without a proxy, as the REST client does: some serve their managed identity themselves."""
+    """A transport without a proxy for this machine, as in the REST client: some machines serve their managed identity
+    themselves."""
     import requests
     from azure.core.pipeline.transport import RequestsTransport
 

@@ -1,8 +1,8 @@
 """Opens the container of a storage account file, with the credential that may go to its host.
 
-Which credential signs our own requests: the SAS of the file, else its account key, else an identity; ``auth``
-forces one. No credential is sent to a host that it was not meant for (``trusted_hosts``). Nothing here uses the network
-before the first request. What others are given is made by ``store.sas``.
+Which credential signs our own requests: the SAS of the file, else its account key, else an identity; ``auth`` forces
+one. No credential is sent to a host that it was not meant for (``trusted_hosts``). Nothing here uses the network before
+the first request. SAS for others are made by ``store.sas``.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def connect(
     timeouts: Timeouts | None = None,
     emit: Callable[[ConnectionEvent], None] | None = None,
 ) -> RestBlobStore:
-    """The container of ``account``, with the credential to use it. Touches no network.
+    """Open the container of ``account`` with its credential. Uses no network.
 
-    ``retry`` and ``timeouts`` None are those for transfers; ``emit`` hears of outages. Raises ``CredentialError`` for a
-    credential that cannot work: missing, malformed, expired.
+    ``retry`` and ``timeouts`` default to those for transfers; ``emit`` gets the events of outages. Raises
+    ``CredentialError`` for a credential that cannot work: missing, malformed, expired.
     """
     environ = environment(environ)
     demand_usable(account, environ)
@@ -69,7 +69,7 @@ def connect(
 def impatient(
     account: StorageAccount, *, environ: Mapping[str, str] | None = None, use_cli_auth: bool = False
 ) -> RestBlobStore:
-    """The same, for a question whose answer is not worth waiting for: one try, two seconds."""
+    """As :func:`connect`, for requests that are not worth waiting for: one attempt of two seconds."""
     retry, timeouts = RetryPolicy(tries=1, patience=2.0), Timeouts(connect=2.0, read=2.0)
     return connect(account, environ=environ, use_cli_auth=use_cli_auth, retry=retry, timeouts=timeouts)
 
@@ -89,8 +89,8 @@ def signer_for(
 
 
 def demand_usable(account: StorageAccount, environ: Mapping[str, str]) -> None:
-    """Raise the ``CredentialError`` with which every request to ``account`` would be refused here, before it is sent:
-    for a credential that is missing, malformed or expired, and for a host that may not have it."""
+    """Raise ``CredentialError`` if the credential of ``account`` is missing, malformed or expired, or may not be sent
+    to its host."""
     check_host(account, account.credential, environ)
     _signer_of_own(account)
     check_sas(account, "")
@@ -103,7 +103,7 @@ def _signer_of_own(account: StorageAccount) -> Signer | None:
     if account.credential == "key":
         return SharedKeySigner(account.account_name, own_key(account))
     if not account.blob_endpoint.startswith("https:"):
-        # Even on this machine: any of its users may listen there.
+        # Also on this machine: any of its users may listen there.
         raise CredentialError(
             f"{account.file}: neither account_key nor sas_token, and an identity needs an https blob_endpoint",
             hint="put sas_token or account_key in the file",
@@ -112,7 +112,7 @@ def _signer_of_own(account: StorageAccount) -> Signer | None:
 
 
 def check_host(account: StorageAccount, credential: str, environ: Mapping[str, str]) -> None:
-    """Refuse to let ``credential`` (sas, key, identity) go to a host that it is not for: ``CredentialError``."""
+    """Raise ``CredentialError`` if ``credential`` (sas, key, identity) may not be sent to the account's host."""
     endpoint = account.blob_endpoint
     host = host_of(endpoint) or "that host"
     if not is_safe_from_listeners(endpoint) and account.account_name != EMULATOR_ACCOUNT:
@@ -132,8 +132,8 @@ def check_host(account: StorageAccount, credential: str, environ: Mapping[str, s
 
 
 def check_listener(account: StorageAccount, environ: Mapping[str, str]) -> None:
-    """Raise ``CredentialError`` where what another program is to send to ``account`` would reach one of this machine
-    that may not have it: that program looks at no connection, so this is asked right before it gets a SAS."""
+    """Raise ``CredentialError`` if a program that may not have a SAS of ``account`` listens at its address on this
+    machine. Call right before a SAS is given to a program that does not check its connections itself."""
     endpoint = account.blob_endpoint
     if not is_plain_loopback(endpoint):
         return
@@ -151,7 +151,7 @@ def _is_from_outside(account: StorageAccount, credential: str) -> bool:
 
 
 def check_copy(source: StorageAccount, destination: StorageAccount, environ: Mapping[str, str]) -> None:
-    """Refuse to hand a SAS for ``source`` to another service that may not have it: ``CredentialError``.
+    """Raise ``CredentialError`` if the service of ``destination`` may not have a SAS for ``source``.
 
     In a copy the destination's service reads the source with a SAS.
     """
@@ -169,7 +169,7 @@ def check_copy(source: StorageAccount, destination: StorageAccount, environ: Map
 
 
 def check_sas(account: StorageAccount, needs: str, *, seconds: int = 0, now: datetime | None = None) -> tuple[str, ...]:
-    """Check the file's own SAS, where that is what will be used, before anything starts.
+    """Check the file's own SAS, if that will be used, before anything starts.
 
     ``needs`` are letters of rights, ``seconds`` is how long the work may take. Returns warnings, and raises
     ``SasExpiredError``, ``SasPermissionError`` or ``CredentialError``.
@@ -182,7 +182,7 @@ def check_sas(account: StorageAccount, needs: str, *, seconds: int = 0, now: dat
 
 
 def recovery_sentence(store: BlobStore) -> str:
-    """Whether blobs that are deleted from ``store`` can be had back, and how; asks the service."""
+    """Whether and how blobs deleted from ``store`` can be restored, as a sentence; asks the service."""
     if not isinstance(store, RestBlobStore):
         return f"whether blobs deleted from {store.container} can be restored is not known"
     found = store.recovery()

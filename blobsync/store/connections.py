@@ -1,4 +1,4 @@
-"""One store for each container that a command uses, and the account of a URL."""
+"""The stores of the containers that a command uses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobStore
 
 Connect = Callable[[StorageAccount], BlobStore]
-# Checks a credential before anything starts: the rights that are needed, to warnings. Raises CredentialError.
+# Checks a credential for the needed rights before anything starts; returns warnings. Raises CredentialError.
 CheckRights = Callable[[StorageAccount, str], tuple[str, ...]]
 
 
@@ -33,7 +33,7 @@ class Connections:
                 self._accounts.setdefault(account.container, account)
 
     def account(self, container: BlobContainer) -> StorageAccount:
-        """The account file behind a container URL; ``PlanFileError`` when no cluster in use has it."""
+        """The account file of a container URL; ``PlanFileError`` if no cluster in use has it."""
         found = self._accounts.get(container)
         if found is None:
             raise PlanFileError(
@@ -60,7 +60,7 @@ class Connections:
         return OpenBlob(self.store(location.container), location.name)
 
     def hurry(self) -> None:
-        """Requests of all current stores fail soon; stores that are requested from now on are new."""
+        """Let requests of all present stores fail soon; later calls get new stores."""
         while self._stores:
             self._stores.popitem()[1].hurry()
 

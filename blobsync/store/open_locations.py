@@ -1,4 +1,4 @@
-"""Locations whose files can be read and written: a blob's with the store that reaches it, a local one as it is."""
+"""Open locations: a blob with its store, or a local path."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class OpenBlob:
-    """A blob or a virtual folder, and the store that reaches it."""
+    """A blob or a virtual folder, with its store."""
 
     store: BlobStore
     name: str
@@ -26,11 +26,11 @@ class OpenBlob:
 
     @property
     def location(self) -> BlobLocation | MountedLocation:
-        """Where it is, without the store."""
+        """The location without the store."""
         return self.store.container.child(self.name)
 
     def in_container(self) -> BlobLocation:
-        """The same as a blob's location. Raises ``ValueError`` for what is mounted: it has no URL and no account."""
+        """The location as a blob's. Raises ``ValueError`` for a mounted folder, which has no URL and no account."""
         location = self.location
         if not isinstance(location, BlobLocation):
             raise ValueError(f"{location} is in no container")
@@ -46,7 +46,7 @@ class OpenBlob:
 
     @property
     def parent(self) -> OpenBlob:
-        """The folder that this is in."""
+        """The folder that contains this one."""
         return OpenBlob(self.store, self.name.rpartition("/")[0])
 
 
@@ -54,12 +54,12 @@ OpenLocation = LocalLocation | OpenBlob
 
 
 def location_of(end: OpenLocation) -> Location:
-    """The same place without its store."""
+    """The location of ``end`` without its store."""
     return end.location if isinstance(end, OpenBlob) else end
 
 
 def blob_md5(end: OpenBlob, path: str, etag: str) -> bytes:
-    """The MD5 of a blob's bytes, read from the service and thrown away."""
+    """The MD5 of a blob's bytes, which are downloaded for it."""
     digest = hashlib.md5(usedforsecurity=False)
     with end.store.open(end.at(path), etag=etag) as reader:
         while chunk := reader.read(_READ_BYTES):

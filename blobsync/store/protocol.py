@@ -24,7 +24,7 @@ from blobsync.base.credentials import SasToken
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.locations import StoreLocation
 
-# The version of the scheme is part of it: blocks of another scheme are not ours.
+# The tag contains the version of the scheme.
 _TAG = b"bsc1"
 _DIGEST_BYTES = 32
 _CHARACTERS = (len(_TAG) + _DIGEST_BYTES) // 3 * 4
@@ -38,7 +38,7 @@ def block_id_of(sha256: bytes) -> str:
 
 
 def sha256_of_block(block_id: str) -> bytes | None:
-    """The SHA-256 that an id names, or None where the id is not one of ours."""
+    """The SHA-256 in a block id, or None if blobsync did not make the id."""
     if len(block_id) != _CHARACTERS:
         return None
     try:
@@ -57,14 +57,14 @@ MAX_BLOB_BYTES = MAX_BLOCKS * MAX_BLOCK_BYTES
 MAX_UNCOMMITTED = 100_000
 
 BlockKind = Literal["all", "committed", "uncommitted"]
-# Called now and then with the bytes of its body that a request has sent so far.
+# Called from time to time with the bytes of its body that a request has sent so far.
 Sent = Callable[[int], None]
 
 
 class BlobInfo(NamedTuple):
-    """One blob as a listing, a HEAD or a write shows it. Sizes in bytes, times in seconds since 1970 (UTC).
+    """A blob as in a listing, or after a HEAD or a write. Sizes in bytes, times in seconds since 1970 (UTC).
 
-    ``md5`` is the 16-byte Content-MD5 property, None where the blob has none. ``is_folder_stub`` marks the
+    ``md5`` is the 16-byte Content-MD5 property, None if the blob has none. ``is_folder_stub`` marks the
     zero-byte ``hdi_isfolder`` blobs (and ADLS directories) that represent a folder and hold no data.
     ``tier_inferred`` says that ``tier`` is the account's default.
     """
@@ -100,7 +100,7 @@ class BlobProperties:
 
 
 class Precondition(NamedTuple):
-    """What must hold at the destination for a write to happen.
+    """The condition of a write at its destination.
 
     ``etag`` set: the blob must still be that version. ``absent``: no blob may have that name.
     Neither: overwrite. A condition that fails raises ``PreconditionFailedError``.
@@ -114,22 +114,22 @@ ANYTHING = Precondition()
 
 
 class Block(NamedTuple):
-    """One block of a blob: its id (base64) and its size in bytes, as the service tells them."""
+    """A block of a blob: its id (base64) and its size in bytes, as the service returns them."""
 
     id: str
     size: int
 
     @property
     def sha256(self) -> bytes | None:
-        """The SHA-256 in the id; None for an id that is not one of ours."""
+        """The SHA-256 in the id; None if blobsync did not make the id."""
         return sha256_of_block(self.id)
 
 
 class BlockList(NamedTuple):
     """The blocks of one blob. ``committed`` are in the blob's order; a blob that one request wrote has none.
 
-    ``uncommitted`` have no order. ``etag`` is that of the blob, empty where nothing was ever committed (emulators send
-    one there, too). That the sizes add up to the blob's is not certain: compare them.
+    ``uncommitted`` have no order. ``etag`` is that of the blob, empty if nothing was ever committed (emulators send one
+    then, too). The sizes may not add up to the blob's: compare them.
     """
 
     committed: tuple[Block, ...]
@@ -184,14 +184,14 @@ Order = PutOrder | GetOrder
 
 
 class Orders(Protocol):
-    """Many small requests at a time, driven by the one thread that uses this."""
+    """Runs many small requests at a time from one thread."""
 
     @property
     def under_way(self) -> int: ...
 
     @property
     def throttled(self) -> int:
-        """How often the service has asked for fewer requests so far."""
+        """How many times the service has asked for fewer requests so far."""
         ...
 
     def begin(self, key: object, order: Order) -> None:
@@ -199,7 +199,8 @@ class Orders(Protocol):
         ...
 
     def ended(self, seconds: float) -> list[tuple[object, BlobInfo | bytes | BlobsyncError]]:
-        """The ends that are there, waiting up to ``seconds`` for one: the new blob, the whole body, or an error.
+        """The requests that have ended, each with the new blob, the whole body, or an error; waits up to ``seconds``
+        for one.
 
         A body may be shorter or longer than the order's size.
         """
@@ -214,11 +215,11 @@ class BlobSource(Protocol):
     """Lists and looks up blobs."""
 
     def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:
-        """Every blob whose name starts with ``prefix``, in the service's order, page by page."""
+        """All blobs whose names start with ``prefix``, in the service's order; pages are fetched as needed."""
         ...
 
     def head(self, name: str) -> BlobInfo | None:
-        """The blob, or None where there is none."""
+        """The blob, or None if there is none."""
         ...
 
 
@@ -237,7 +238,7 @@ class BlobStore(BlobSource, Protocol):
         ...
 
     def orders(self) -> Orders | None:
-        """Connections for many small requests at a time; None where only the other methods move bytes."""
+        """A runner of many small requests at a time; None if the HTTP library has none."""
         ...
 
     def list_folder(self, prefix: str = "") -> Iterator[BlobInfo | str]:
@@ -251,7 +252,7 @@ class BlobStore(BlobSource, Protocol):
     def open(
         self, name: str, *, start: int = 0, length: int | None = None, etag: str | None = None
     ) -> AbstractContextManager[BlobReader]:
-        """GET; with ``etag``, ``PreconditionFailedError`` when the blob is another version now."""
+        """Get Blob; with ``etag``, raises ``PreconditionFailedError`` if the blob is another version now."""
         ...
 
     def put(
@@ -264,10 +265,10 @@ class BlobStore(BlobSource, Protocol):
         condition: Precondition = ANYTHING,
         sent: Sent | None = None,
     ) -> BlobInfo:
-        """Put Blob. ``md5`` goes along as Content-MD5: the service refuses a body that does not match.
+        """Put Blob. ``md5`` is sent as Content-MD5: the service refuses a body that does not match.
 
-        ``sent`` is told now and then how many bytes of the body the current try has sent: after a failure it begins
-        again.
+        ``sent`` is called from time to time with the bytes of the body that the current attempt has sent; a retry
+        begins again at 0.
         """
         ...
 
@@ -294,7 +295,7 @@ class BlobStore(BlobSource, Protocol):
         ...
 
     def block_list(self, name: str, kind: BlockKind = "all") -> BlockList | None:
-        """The blocks of a blob, committed or not; None where it has neither. Needs the right to read."""
+        """The blocks of a blob, committed or not; None if it has neither. Needs the right to read."""
         ...
 
     def put_from_url(
@@ -310,7 +311,7 @@ class BlobStore(BlobSource, Protocol):
         """Put Blob From URL: the service fetches the source, properties and metadata included, the tier not.
 
         Raises ``CopySourceRefusedError`` if the service cannot read the source, and ``SourceChangedError``, before
-        anything is written, if the source is another version than ``source_etag`` (empty: any is right).
+        anything is written, if the source is another version than ``source_etag`` (empty: any version).
         """
         ...
 
@@ -329,12 +330,12 @@ class BlobStore(BlobSource, Protocol):
         ...
 
     def delete(self, name: str, *, etag: str | None = None) -> bool:
-        """Delete the blob and its snapshots; False where there was none."""
+        """Delete the blob and its snapshots; False if there was none."""
         ...
 
     def delete_many(self, names: Sequence[str], *, etags: Mapping[str, str] | None = None) -> Mapping[str, str]:
-        """Delete in batches; returns the failures as name -> reason. A blob that is not there is no failure.
+        """Delete in batches; returns the failures as name -> reason. A missing blob is no failure.
 
-        A name that is in ``etags`` is deleted only while the blob is that version.
+        A blob in ``etags`` is deleted only if it is still that version.
         """
         ...

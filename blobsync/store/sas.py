@@ -1,9 +1,8 @@
-"""Shared access signatures that blobsync hands out: with what rights, for how long, and how they are made.
+"""Creates shared access signatures for others, and defines their rights and lifetimes.
 
-Each is for one purpose: for azcopy, another account, a node or a person. It is made from the account key, or an
-identity if there is one, for one container or blob, with the rights and the lifetime of its purpose. With an identity
-the service is asked for a user delegation key; else nothing here uses the network. How a SAS is signed and read is in
-``store.sas_token``.
+Each is for one purpose: for azcopy, another account, a node or a person. It is signed with the account key or an
+identity, for one container or blob, with the rights and the lifetime of its purpose. Only with an identity is the
+network used, to get a user delegation key. The format of a SAS is in ``store.sas_token``.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from blobsync.store.sas_token import sign_sas
 
 # -- rights and lifetimes ---------------------------------------------------------------------------------------
 
-# One blob with a known name: the source of a server-side copy.
+# The source of a server-side copy: one blob with a known name.
 READ_BLOB = "r"
 # A folder: its listing and its blobs.
 READ_FOLDER = "rl"
-# Put Blob and Put Block need no more; what azcopy uploads has been listed before.
+# Enough for Put Blob and Put Block; azcopy does not list the destination.
 WRITE_BLOBS = "w"
 # To keep a blob's access tier, azcopy reads the kind of the destination's account, which requires "r".
 WRITE_BLOBS_WITH_TIER = "rw"
-# The destination of a transfer is listed, written, and checked afterwards.
+# The destination of a transfer is listed, written, and then checked.
 WRITE_FOLDER = "rwl"
 MIRROR_FOLDER = "rwdl"
 REMOVE = "rdl"
-# By the mode of a job's folder. A mount creates, changes and removes blobs as the program does files.
+# By the mode of a job's folder. In a mount, programs create, change and remove blobs as files.
 JOB_FOLDER = {
     "download": READ_FOLDER,
     "upload": "rcwl",
@@ -54,8 +53,7 @@ JOB_SECONDS = LONGEST_DELEGATION_SECONDS
 # The copy of a code archive within its account: archives are small.
 CODE_COPY_SECONDS = 3600
 LINK_LIFETIME = timedelta(days=7)
-# The time for the plan's bytes at this rate, and an hour more: slower than any realistic link for a terabyte
-# transfer.
+# The lifetime is that of a transfer at this rate and an hour more; real connections are faster.
 _BYTES_PER_SECOND = 10_000_000
 _MARGIN_SECONDS = 3600
 
@@ -87,7 +85,7 @@ def mint_sas(
     environ: Mapping[str, str] | None = None,
     use_cli_auth: bool = False,
 ) -> SasToken:
-    """A SAS of the one container, with ``rights`` (letters such as ``rl``), good for ``seconds``.
+    """A SAS for a container, with ``rights`` (letters such as ``rl``), valid for ``seconds``.
 
     Signed with the account key, even if the file also has a SAS, or with a user delegation key of the identity
     (seven days at most). If the file has only a SAS, or ``auth: sas``, that SAS is checked
@@ -113,11 +111,11 @@ def sas_url(
     environ: Mapping[str, str] | None = None,
     use_cli_auth: bool = False,
 ) -> str:
-    """A URL to give away, good for ``seconds``; ``scope`` is what it opens: the ``blob``, the ``folder`` (a directory
+    """A URL for others, valid for ``seconds``; ``scope`` is what it opens: the ``blob``, the ``folder`` (a directory
     of an account with a hierarchical namespace), or the ``container`` around it.
 
-    It contains a signature: anyone who has it has its rights. Raises ``CredentialError`` where the file has only
-    a SAS, unless that grants no more than the container and ``rights``: a narrower one cannot be made from it.
+    It contains a signature: anyone who has it has its rights. Raises ``CredentialError`` if the file has only a SAS,
+    unless that grants no more than the container and ``rights``: a SAS cannot be narrowed.
     """
     from blobsync.store.connect import check_host
 

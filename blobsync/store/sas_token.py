@@ -1,7 +1,7 @@
 """The format of shared access signatures: signed with a key, and checked before use. Pure: no network, no files.
 
-azure-storage-blob could make them as well, but importing it (0.3 to 0.5 s) would triple what ``url`` and ``submit``
-take; ``tests/unit/test_sas_token.py`` compares every kind with the SDK's.
+azure-storage-blob can make them as well, but importing it (0.3 to 0.5 s) would triple the time of ``url`` and
+``submit``; ``tests/unit/test_sas_token.py`` compares every kind with the SDK's.
 
 String-to-sign: https://learn.microsoft.com/rest/api/storageservices/create-service-sas and
 .../create-user-delegation-sas, as of service version 2020-12-06 and later.
@@ -36,11 +36,11 @@ _WORDS = {
     "x": "versions",
 }
 
-# Warn about a SAS that expires sooner.
+# Seconds; a SAS that expires sooner causes a warning.
 WARN_BEFORE = timedelta(hours=1)
 
-# The version that a SAS is made for also decides by which rules the service reads it. User delegation
-# SAS of 2025-07-05 and later sign more fields, none of which we need.
+# The service version in a SAS determines the rules for it. User delegation SAS of 2025-07-05 and later sign more
+# fields, none of which is needed here.
 SAS_VERSION = "2023-11-03"
 
 _ASK_ANEW = "put a new sas_token in the storage account file"
@@ -50,7 +50,7 @@ Target: TypeAlias = "BlobContainer | BlobLocation"
 
 @dataclass(frozen=True, slots=True)
 class DelegationKey:
-    """What Get User Delegation Key answers; times as the service wrote them (ISO 8601, UTC)."""
+    """The result of Get User Delegation Key; times as the service wrote them (ISO 8601, UTC)."""
 
     object_id: str
     tenant_id: str
@@ -90,8 +90,8 @@ def sign_sas(
     """A SAS for one container, for one blob, or with ``folder`` for one directory and what is below.
 
     It is signed with the account key or a user delegation key. ``rights`` are letters of ``racwdxyltfmeopi`` in any
-    order; ``ValueError`` for others. Where the endpoint
-    is https the token is valid for https only. Only accounts with a hierarchical namespace have directories:
+    order; ``ValueError`` for others. If the endpoint is https, the token is valid for https only. Only accounts with a
+    hierarchical namespace have directories:
     https://learn.microsoft.com/rest/api/storageservices/create-service-sas#specify-the-directory-depth
     """
     container = target if isinstance(target, BlobContainer) else target.container
@@ -155,7 +155,7 @@ def _signed(fields: dict[str, str], text: str, key: Secret) -> SasToken:
 
 
 def kind(token: SasToken) -> str:
-    """What sort of SAS it is, in words."""
+    """The kind of SAS, in words."""
     if token.field("srt"):
         return "account SAS"
     if token.field("skoid"):
@@ -164,7 +164,7 @@ def kind(token: SasToken) -> str:
 
 
 def remaining(token: SasToken, now: datetime) -> timedelta | None:
-    """How long the token is still good, or None where a stored access policy decides; negative when past."""
+    """The remaining validity of the token, negative if expired; None if a stored access policy decides."""
     ends = token.expires_at
     return None if ends is None else ends - now
 
@@ -172,12 +172,11 @@ def remaining(token: SasToken, now: datetime) -> timedelta | None:
 def check_token(
     token: SasToken, container: BlobContainer, needs: str, *, now: datetime, seconds: int = 0
 ) -> tuple[str, ...]:
-    """Look for everything that can be seen from the token alone, before anything starts.
+    """Check everything that the token itself shows, before anything starts.
 
     ``needs`` are the rights that the coming requests need (``rl``), ``seconds`` how long they may take.
     Returns warnings, each a sentence. Raises ``SasExpiredError``, ``SasPermissionError`` or
-    ``CredentialError``. The container of a service SAS is not visible: only a failing signature shows
-    a wrong one.
+    ``CredentialError``. A service SAS does not show its container: only a failing signature reveals a wrong one.
     """
     _check_times(token, container, now)
     _check_scope(token, container, needs)

@@ -1,13 +1,11 @@
-"""What azure-storage-blob does for us: delegation keys, batches of deletes, new containers, settings of the service.
+"""Rare operations by azure-storage-blob: delegation keys, batches of deletes, new containers, service settings.
 
-Its requests are rare and complex, so the SDK handles them. It makes the requests and reads the responses, but
-sends nothing itself: each request goes through the store's own :class:`BlobHttp`, so that connections, proxies, CA
-bundles, retries, closing and error messages are the same for all. It logs nothing, and its
-errors are not shown, because they quote URLs.
+The SDK makes these complex requests and reads the responses, but sends nothing itself: each request goes through the
+store's own :class:`BlobHttp`, so that connections, proxies, CA bundles, retries, closing and error messages are the
+same for all. It logs nothing, and its errors are not shown, because they quote URLs.
 
-Importing it takes 0.3 to 0.5 s, more than most commands in all, so only the functions that need it import it. Listing,
-reading, writing and the deletion of few blobs stay ours (``store.rest``), and so does the signing of a SAS
-(``store.sas``).
+Importing it takes 0.3 to 0.5 s, more than most commands, so only the functions that need it import it. Listing,
+reading, writing and deleting few blobs are in ``store.rest``, signing a SAS in ``store.sas_token``.
 """
 
 from __future__ import annotations
@@ -35,22 +33,22 @@ from blobsync.store.rest.errors import Answer, translate
 from blobsync.store.rest.http import API_VERSION, BlobHttp, Reply
 from blobsync.store.sas_token import DelegationKey
 
-# The most that one request may hold: https://learn.microsoft.com/rest/api/storageservices/blob-batch
+# The maximum of blobs in one request: https://learn.microsoft.com/rest/api/storageservices/blob-batch
 MAX_BATCH = 256
 # https://learn.microsoft.com/azure/storage/blobs/soft-delete-blob-overview#how-blob-soft-delete-works
 _MOST_DAYS = 365
 
 Credential: TypeAlias = "AzureNamedKeyCredential | AzureSasCredential | TokenCredential"
 
-# What the SDK raises for an unexpected response; no response may cause a traceback.
+# Errors of the SDK for an unexpected response; no response may cause a traceback.
 _MISREAD = (AzureError, HTTPException, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
-# The SDK would send Python's version and the system; the length is set where the body is sent.
+# The SDK would send Python's version and the system; the transport sets the length.
 _OWN_HEADERS = ("User-Agent", "Content-Length")
 
 _GOOD = (200, 201, 202)
 
-# Where emulators answer, the account in the path.
+# Emulators have the account in the path.
 _PATH_STYLE_HOSTS = ("127.0.0.1", "localhost")
 
 _SILENT = logging.Logger("blobsync.silent")
@@ -58,7 +56,7 @@ _SILENT.disabled = True
 
 
 class SdkContainer:
-    """One container through the SDK, over the connections of ``http`` and with the credential that signs there."""
+    """A container through the SDK, over the connections and with the credential of ``http``."""
 
     def __init__(self, container: BlobContainer, http: BlobHttp) -> None:
         self._container = container
@@ -66,7 +64,7 @@ class SdkContainer:
         options: dict[str, Any] = {
             "api_version": API_VERSION,
             "transport": _Carrier(http.for_signed_requests()),
-            # Our connections retry, and a request signed for this host is sent to no other.
+            # BlobHttp retries, and a request signed for this host must not be sent to another.
             "retry_total": 0,
             "permit_redirects": False,
             "logger": _SILENT,
@@ -74,7 +72,7 @@ class SdkContainer:
         self._service = BlobServiceClient(container.endpoint, credential=_credential(http.signer), **options)
 
     def create(self) -> bool:
-        """Create Container; False where there was one already."""
+        """Create Container; False if it exists already."""
         try:
             with self._understood("create", "answer"):
                 self._service.get_container_client(self._container.name).create_container()
@@ -85,7 +83,7 @@ class SdkContainer:
         return True
 
     def user_delegation_key(self, starts: datetime, ends: datetime) -> DelegationKey:
-        """Get User Delegation Key: what signs a SAS in the name of the identity; needs a bearer token."""
+        """Get User Delegation Key, which signs a SAS in the name of the identity; needs a bearer token."""
         with self._understood("sign for", "user delegation key"):
             key = self._service.get_user_delegation_key(starts, ends)
             base64.b64decode(_text(key.value), validate=True)
@@ -100,7 +98,7 @@ class SdkContainer:
             )
 
     def soft_delete_days(self) -> int | None:
-        """Get Blob Service Properties: for how many days deleted blobs are kept; 0: not at all, None: not known."""
+        """Get Blob Service Properties: the days for which deleted blobs are kept; 0: not at all, None: unknown."""
         bodies: list[bytes] = []
 
         def keep(response: Any) -> None:
@@ -119,14 +117,14 @@ class SdkContainer:
             raise
 
     def delete_batch(self, blobs: Sequence[tuple[str, str | None]]) -> bool:
-        """Blob Batch: delete up to 256 blobs with their snapshots, each while it is the version of its ETag.
+        """Blob Batch: delete up to 256 blobs with their snapshots, each only if it is still the version of its ETag.
 
-        True: all of them are deleted. False: perhaps not, or the server does not support batches. It does not say which
-        ones: the SDK matches responses to blobs by order, which the service does not guarantee.
+        True: all of them are deleted. False: perhaps not all, or the server does not support batches. Which ones is
+        unknown: the SDK matches responses to blobs by order, which the service does not guarantee.
         """
         endpoint = urlsplit(self._container.endpoint)
         if endpoint.path.strip("/") and endpoint.hostname not in _PATH_STYLE_HOSTS:
-            # Of other endpoints the SDK leaves the path out where it names a blob.
+            # For other endpoints the SDK omits the path when it names a blob.
             return False
         doomed = [
             {"name": name, "etag": f'"{etag}"', "delete_snapshots": "include"} if etag else name for name, etag in blobs
@@ -151,7 +149,7 @@ class SdkContainer:
 
 
 class _RefusedError(Exception):
-    """Passes the SDK, whose own errors quote URLs and stumble over answers without a text."""
+    """An error that the SDK passes on; its own errors quote URLs and fail on responses without a text."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__()
@@ -159,7 +157,7 @@ class _RefusedError(Exception):
 
 
 class _Carrier(HttpTransport[HttpRequest, HttpResponse]):
-    """Sends what the SDK has made and signed through our own connections."""
+    """Sends requests of the SDK through :class:`BlobHttp`."""
 
     def __init__(self, http: BlobHttp) -> None:
         self._http = http
@@ -182,7 +180,7 @@ class _Carrier(HttpTransport[HttpRequest, HttpResponse]):
 
 
 class _Answer(HttpResponse):
-    """A reply of ours in the form in which the SDK reads it."""
+    """Adapts a ``Reply`` to the SDK's interface."""
 
     def __init__(self, request: HttpRequest, reply: Reply) -> None:
         super().__init__(request, None)
@@ -197,7 +195,7 @@ class _Answer(HttpResponse):
 
 
 class _Login:
-    """The token of a bearer signer, which keeps and renews it."""
+    """The token of a bearer signer as an SDK credential."""
 
     def __init__(self, signer: BearerSigner) -> None:
         self._signer = signer

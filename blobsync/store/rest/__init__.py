@@ -1,1 +1,1 @@
-"""The Blob service's REST interface: requests, signatures, answers and their errors."""
+"""A client of the Blob service's REST interface: requests, signatures, responses and errors."""

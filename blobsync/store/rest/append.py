@@ -1,4 +1,4 @@
-"""Append blobs: what only grows at its end, such as the log of a job."""
+"""Append blobs, which only grow at their end, such as the log of a job."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RestAppendBlobs:
         self._http = http
 
     def create(self, name: str, content_type: str) -> None:
-        """Put Blob: an empty append blob, in the place of whatever is there."""
+        """Put Blob: an empty append blob, which replaces any existing blob."""
         headers = {"x-ms-blob-type": "AppendBlob", "x-ms-blob-content-type": content_type}
         reply = self._http.send("PUT", self._path(name), {}, headers, b"")
         if reply.status != 201:
@@ -35,8 +35,8 @@ class RestAppendBlobs:
     def append(self, name: str, body: bytes, *, at: int) -> None:
         """Append Block: at most ``MAX_APPEND_BYTES``, where the blob is ``at`` bytes long.
 
-        Raises ``PreconditionFailedError`` if it has another length; a block that arrived although its response was
-        lost is not written twice.
+        Raises ``PreconditionFailedError`` if it has another length. A block whose response was lost is not written
+        twice.
         """
         headers = {
             "Content-MD5": b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode(),
@@ -53,7 +53,7 @@ class RestAppendBlobs:
         raise error
 
     def size(self, name: str) -> int | None:
-        """How many bytes the append blob has; None where there is none, or a blob of another type."""
+        """The size of the append blob in bytes; None if there is none, or if the blob has another type."""
         found = self._look(name)
         return found.size if found is not None and found.blob_type == "AppendBlob" else None
 

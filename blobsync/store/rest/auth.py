@@ -1,7 +1,7 @@
 """Signs requests to the Blob service.
 
-A signer for each kind of credential. Each gets the request just before it is sent (and again before
-each retry, because a signature carries the time) and returns the query string to send. Rules:
+Each kind of credential has a signer. It signs the request just before it is sent (and again before each retry, because
+a signature contains the time) and returns the query string to send. Rules:
 https://learn.microsoft.com/rest/api/storageservices/authorize-with-shared-key
 
 azure-storage-blob signs the same way, and tests compare the two; importing it (0.3 to 0.5 s) takes longer than a
@@ -63,7 +63,7 @@ class Signer(Protocol):
 
 
 class SharedKeySigner:
-    """Account key: an HMAC over the request, the key itself never travels."""
+    """Account key: an HMAC over the request; the key itself is never sent."""
 
     def __init__(self, account: str, key: Secret, *, clock: Callable[[], float] = time.time) -> None:
         try:
@@ -111,7 +111,7 @@ class SasSigner:
 
 
 class BearerSigner:
-    """Identity: an OAuth token from ``provider``, which returns its text and end (seconds since 1970)."""
+    """Identity: an OAuth token from ``provider``, which returns its text and expiry (seconds since 1970)."""
 
     def __init__(self, provider: Callable[[], tuple[Secret, float]], *, clock: Callable[[], float] = time.time) -> None:
         self._provider = provider

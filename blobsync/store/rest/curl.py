@@ -45,14 +45,14 @@ _E_PROXY = 97
 # A sent body of this size is freed at once, not at the connection's next request.
 _LARGE = 64 * 1024
 
-# What no header may hold.
+# Characters that no header may contain.
 _NO_HEADER = re.compile(r"[^\x00-\x7f]|[\r\n\0]")
 
 _TROUBLES = {
     pycurl.E_COULDNT_RESOLVE_HOST: Trouble.NO_HOST,
     pycurl.E_COULDNT_RESOLVE_PROXY: Trouble.PROXY,
     pycurl.E_COULDNT_CONNECT: Trouble.REFUSED,
-    # The only time limit that libcurl is given is the one for connecting.
+    # libcurl has only the time limit for connecting; all others are enforced here.
     pycurl.E_OPERATION_TIMEDOUT: Trouble.CONNECT_TIMEOUT,
     pycurl.E_PEER_FAILED_VERIFICATION: Trouble.CERTIFICATE,
     pycurl.E_SSL_CACERT_BADFILE: Trouble.CERTIFICATE,
@@ -85,7 +85,7 @@ class CurlHandle:
         self.pieces.clear()
         self._refusals.clear()
         easy = self.easy
-        # PUT without a body says so; and nothing may be added to what was signed.
+        # A PUT without a body declares its length; libcurl must not add headers to a signed request.
         content = b"" if body is None and method in ("PUT", "POST") else body
         fields = _header_lines(headers)
         if content is None:
@@ -115,8 +115,8 @@ class CurlHandle:
         return int(self.easy.getinfo(pycurl.RESPONSE_CODE))
 
     def has_headers(self) -> bool:
-        """Whether the final answer's headers are all here: interim responses and a proxy's response to CONNECT end
-        the same way."""
+        """Whether all headers of the final response are here, not only those of an interim response or of a proxy's
+        response to CONNECT, which end the same way."""
         return bool(self.lines) and not self.lines[-1].strip() and self.status() >= 200
 
     def headers(self) -> Headers:
@@ -132,9 +132,9 @@ class CurlHandle:
         return Headers(found)
 
     def was_resent(self) -> bool:
-        """Whether the request may have been sent twice; asked once for each exchange.
+        """Whether the request may have been sent twice; call once for each exchange.
 
-        A kept connection that turns out to be dead is replaced by libcurl itself, which may have sent on it.
+        libcurl itself replaces a dead connection, on which it may already have sent the request.
         """
         again = self._used and self.easy.getinfo(pycurl.NUM_CONNECTS) > 0
         self._used = True
@@ -145,8 +145,8 @@ class CurlHandle:
         return int(self.easy.getinfo(pycurl.SIZE_UPLOAD_T)) if self.sent else 0
 
     def received(self) -> int:
-        """Bytes of the body that the other side's system has acknowledged, so far as this one can tell: on a thin line
-        the rest of what went out waits for a long time."""
+        """Bytes of the body that the other side has acknowledged, as far as known; on a slow connection the rest waits
+        in buffers."""
         waiting = bytearray(4)
         try:
             fcntl.ioctl(self.easy.getinfo(pycurl.ACTIVESOCKET), termios.TIOCOUTQ, waiting)
@@ -155,7 +155,7 @@ class CurlHandle:
         return max(0, self.moved() - int.from_bytes(waiting, sys.byteorder))
 
     def is_connected(self) -> bool:
-        """Whether the request is on its way: from then on the time limit for connecting is over."""
+        """Whether the connection is made, so that the time limit for connecting no longer applies."""
         return bool(self.easy.getinfo(pycurl.PRETRANSFER_TIME) > 0)
 
     def failure(self, code: int, text: str) -> TransportError:
@@ -178,7 +178,7 @@ def _handle(origin: ServerOrigin, timeouts: Timeouts, lines: list[bytes], pieces
     easy = pycurl.Curl()
     easy.setopt(pycurl.NOSIGNAL, 1)
     easy.setopt(pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_1_1)
-    # A name may have dots that libcurl would take for folders.
+    # Without this, libcurl would normalize dots in names as folders.
     easy.setopt(pycurl.PATH_AS_IS, 1)
     easy.setopt(pycurl.CONNECTTIMEOUT_MS, int(timeouts.connect * 1000))
     easy.setopt(pycurl.TCP_KEEPALIVE, 1)
@@ -195,7 +195,7 @@ def _handle(origin: ServerOrigin, timeouts: Timeouts, lines: list[bytes], pieces
 
 
 class _Lent:
-    """A socket of which libcurl is given a copy; this one is closed with the object."""
+    """A socket of which libcurl gets a duplicate; it is closed with the object."""
 
     __slots__ = ("_socket",)
 
@@ -210,7 +210,7 @@ class _Lent:
 
 
 def _guard(easy: pycurl.Curl, guard: Guard, timeouts: Timeouts, refusals: list[BaseException]) -> None:
-    """Connect in the place of libcurl, which does so when it needs a new connection, and only then.
+    """Open new connections in place of libcurl, and let ``guard`` check them first.
 
     On this machine that takes no time. https://curl.se/libcurl/c/CURLOPT_OPENSOCKETFUNCTION.html
     """
@@ -235,14 +235,14 @@ def _guard(easy: pycurl.Curl, guard: Guard, timeouts: Timeouts, refusals: list[B
 
 
 def _trust(easy: pycurl.Curl, bundle: str | None) -> None:
-    """The given bundle, or what Python itself would trust: wheels of libcurl do not know where a system keeps it."""
+    """Trust the given bundle, or what Python trusts: wheels of libcurl do not know the system's certificates."""
     folder, file = None, bundle
     if bundle is None:
         # Importing it takes a measurable part of a short command, which may not need TLS.
         import ssl
 
         paths = ssl.get_default_verify_paths()
-        # A folder is looked into for the one certificate that is needed; a file is read for each connection.
+        # From a folder only the needed certificate is read; a file is read whole for each connection.
         folder, file = _hashed(paths.capath), paths.cafile
     elif os.path.isdir(bundle):
         folder, file = bundle, None
@@ -257,7 +257,7 @@ def _trust(easy: pycurl.Curl, bundle: str | None) -> None:
 
 
 def _hashed(folder: str | None) -> str | None:
-    """A folder of certificates that are found by their subject's hash; None where it is not one."""
+    """The folder, if its certificates are named by the hash of their subject; else None."""
     try:
         found = folder is not None and any(name.endswith(".0") for name in os.listdir(folder))
     except OSError:
@@ -266,9 +266,9 @@ def _hashed(folder: str | None) -> str | None:
 
 
 def _header_lines(headers: Mapping[str, str]) -> list[str]:
-    """As libcurl wants them: an empty one ends with a semicolon. Raises ``StorageError``."""
+    """Headers in libcurl's form: an empty one ends with a semicolon. Raises ``StorageError``."""
     lines = [f"{name}: {value}" if value else f"{name};" for name, value in headers.items()]
-    # libcurl sends what it is given, and what follows a line break would be a header of its own.
+    # libcurl does not check headers: text after a line break would be another header.
     if _NO_HEADER.search("".join(lines)):
         name = next(name for name, value in headers.items() if _NO_HEADER.search(f"{name}{value}"))
         raise StorageError(f"the value of the header {name} has characters that are not allowed in a header")
@@ -277,12 +277,12 @@ def _header_lines(headers: Mapping[str, str]) -> list[str]:
 
 # Seconds until a running request notices that the transport was closed.
 _NOTICE = 0.5
-# libcurl has no socket to wait for while another thread of its own looks up a name.
+# libcurl has no socket to wait for while a thread of its own resolves a name.
 _LOOK_UP = 0.005
 
 
 class _Exchange:
-    """A running exchange. ``seen`` is what had moved when ``deadline`` was set."""
+    """A running exchange. ``seen`` is the number of bytes moved when ``deadline`` was set."""
 
     __slots__ = ("deadline", "handle", "key", "seen")
 
@@ -372,7 +372,7 @@ class CurlExchanges:
         return [self._cut(each, Trouble.READ_TIMEOUT) for each in stalled]
 
     def _cut(self, exchange: _Exchange, trouble: Trouble) -> tuple[object, HttpResponse | TransportError]:
-        # Not at its end: libcurl closes the connection.
+        # Removed before its end, so libcurl closes the connection.
         del self._under_way[exchange.handle.easy]
         self._multi.remove_handle(exchange.handle.easy)
         exchange.handle.close()
@@ -380,16 +380,16 @@ class CurlExchanges:
 
 
 def sleep(multi: pycurl.CurlMulti, most: float) -> None:
-    """Wait until a socket of ``multi`` has something, or libcurl wants to be called, at most ``most`` seconds."""
+    """Wait until a socket of ``multi`` is ready or a timeout of libcurl expires, at most ``most`` seconds."""
     wish = multi.timeout()
     seconds = min(_NOTICE, most, wish / 1000 if wish >= 0 else _NOTICE)
     if seconds > 0 and multi.select(seconds) < 0:
         time.sleep(min(seconds, _LOOK_UP))
 
 
-# Bytes of a body that are sent so soon that progress need not be reported, and seconds between two reports.
-_SOON_GONE = 256 * 1024
-_TELL = 0.1
+# Bodies up to this size (bytes) report no progress; seconds between two reports.
+_SMALL_BODY = 256 * 1024
+_REPORT_SECONDS = 0.1
 
 
 @final
@@ -413,7 +413,7 @@ class CurlTransport:
             line = _Line(self._origin, self._timeouts, self._closing)
         try:
             line.send(method, target, headers, body)
-            status, found = line.await_headers(sent if body is not None and len(body) > _SOON_GONE else None)
+            status, found = line.await_headers(sent if body is not None and len(body) > _SMALL_BODY else None)
         except BaseException:
             line.cut()
             raise
@@ -430,7 +430,7 @@ class CurlTransport:
             self._idle.pop().cut()
 
     def keep(self, line: _Line) -> None:
-        """Take back a line whose response was read to its end."""
+        """Keep a connection whose response was read to its end."""
         if self._closing.is_set() or len(self._idle) >= POOL_SIZE:
             line.cut()
         else:
@@ -507,7 +507,7 @@ class _Line:
         while not pieces and self._running:
             self._wait()
         if not pieces:
-            # First return what arrived before the error.
+            # Return what arrived before the error first.
             if self._failure is not None:
                 raise self._failure
             return b""
@@ -517,7 +517,7 @@ class _Line:
         return piece[:limit]
 
     def is_at_end(self) -> bool:
-        """Whether the whole answer was read, so that the connection is good for another request."""
+        """Whether the whole response was read, so that the connection can be reused."""
         if self._running and not self._handle.pieces:
             self._step()
         return not self._running and not self._handle.pieces and self._failure is None
@@ -531,11 +531,11 @@ class _Line:
         self._multi.close()
 
     def _wait(self, sent: Sent | None = None) -> None:
-        """Go on until something has come, or the exchange has ended. Raises :class:`TransportError`."""
+        """Wait until data has arrived or the exchange has ended. Raises :class:`TransportError`."""
         lines, pieces = self._handle.lines, self._handle.pieces
         had = (len(lines), len(pieces))
         deadline = time.monotonic() + self._timeouts.read
-        uploaded, told = 0, 0.0
+        uploaded, reported = 0, 0.0
         while True:
             self._step()
             if not self._running or (len(lines), len(pieces)) != had:
@@ -544,8 +544,8 @@ class _Line:
             if self._closing.is_set():
                 raise TransportError(Trouble.BROKEN)
             now = time.monotonic()
-            if sent is not None and now >= told + _TELL:
-                told = now
+            if sent is not None and now >= reported + _REPORT_SECONDS:
+                reported = now
                 sent(self._handle.received())
             if now > deadline and self._handle.is_connected():
                 moved = self._handle.moved()

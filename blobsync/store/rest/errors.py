@@ -1,4 +1,4 @@
-"""Converts the Blob service's error codes to errors of ours, each with what to do next.
+"""Converts the Blob service's error codes to blobsync's errors, each with a hint.
 
 Codes: https://learn.microsoft.com/rest/api/storageservices/blob-service-error-codes and
 .../common-rest-api-error-codes. Nothing here does I/O. The service's texts are not shown in full: the
@@ -235,13 +235,13 @@ def _code(answer: Answer, name: str, container: BlobContainer) -> str:
     """The service's code, or the one that the status implies if there is none."""
     error = answer.error
     if answer.status == 400 and "contentmd5" in error.message.lower():
-        # Azurite has no code of its own for it.
+        # Azurite has no error code for it.
         return "Md5Mismatch"
     if "failed to authenticate" in error.message.lower():
         # Azurite calls a wrong signature AuthorizationFailure, which in Azure means the network rules.
         return "AuthenticationFailed"
     if error.code == "AuthorizationFailure" and not answer.body and is_loopback(container.endpoint):
-        # The same, in answer to a HEAD.
+        # The same for HEAD.
         return "AuthenticationFailed"
     code = error.code or _BY_STATUS.get(answer.status, "")
     if code in ("BlobNotFound", "ResourceNotFound"):
@@ -275,7 +275,7 @@ def _unknown(answer: Answer) -> _Meaning:
 
 
 def skew_seconds(headers: Mapping[str, str], now: float) -> float | None:
-    """How far this machine's clock is ahead of the service's, from the answer's Date; None without one."""
+    """How many seconds this machine's clock is ahead of the service's, by the response's Date; None without one."""
     theirs = parse_http_date(headers.get("date", ""))
     return now - theirs if theirs else None
 

@@ -1,4 +1,4 @@
-"""Blob facts and properties as HTTP headers, in both directions.
+"""Reads and writes the properties of blobs in HTTP headers.
 
 Header names: https://learn.microsoft.com/rest/api/storageservices/put-blob and .../get-blob-properties.
 """
@@ -26,20 +26,20 @@ _IN_BETWEEN = "a proxy or cache on the way to the service gives wrong answers: N
 
 
 def read_info(name: str, reply: Reply) -> BlobInfo:
-    """What a Get Blob says about the whole blob, also when it answers with a range of it."""
+    """The whole blob's properties in a response to Get Blob, also if that has only a range of it."""
     headers = reply.headers
     if reply.status == 206:
-        # Of a range, Content-MD5 would be the range's own.
+        # For a range, Content-MD5 would be that of the range.
         total = (headers.get("Content-Range") or "").rpartition("/")[2]
         return info(name, headers, total, decode_md5(headers.get("x-ms-blob-content-md5")))
     return whole_info(name, headers)
 
 
 def read_asked(name: str, reply: Reply, start: int, etag: str | None) -> BlobInfo:
-    """The same for an answer that is to begin at byte ``start``, of version ``etag`` where given.
+    """As :func:`read_info`, for a response that must begin at byte ``start``, of version ``etag`` if given.
 
-    Raises ``ChecksumError`` where it is another one, as from a proxy that does not know ``x-ms-range``, or from a
-    cache: not every blob has an MD5 that would tell.
+    Raises ``ChecksumError`` if it does not, as from a cache or from a proxy that does not know ``x-ms-range``: not
+    every blob has an MD5 that would show it.
     """
     found = read_info(name, reply)
     first = (reply.headers.get("Content-Range") or "").partition("-")[0] if reply.status == 206 else "bytes 0"
@@ -51,12 +51,12 @@ def read_asked(name: str, reply: Reply, start: int, etag: str | None) -> BlobInf
 
 
 def whole_info(name: str, headers: Mapping[str, str]) -> BlobInfo:
-    """What the answer to a HEAD, or to a GET of the whole blob, says."""
+    """The properties in a response to HEAD, or to GET of the whole blob."""
     return info(name, headers, headers.get("Content-Length"), decode_md5(headers.get("Content-MD5")))
 
 
 def info(name: str, headers: Mapping[str, str], size: int | str | None, md5: bytes | None) -> BlobInfo:
-    """What the headers of an answer say about a blob of ``size`` bytes with this Content-MD5.
+    """The properties of a blob of ``size`` bytes with this Content-MD5, from the headers of a response.
 
     Raises ``StorageError`` for an invalid number or ETag.
     """
@@ -80,13 +80,13 @@ def info(name: str, headers: Mapping[str, str], size: int | str | None, md5: byt
 
 
 def copied(name: str, headers: Mapping[str, str]) -> CopiedBlob:
-    """What the answer to a copy from a URL says. Raises ``StorageError`` for an invalid ETag."""
+    """The result of a copy from a URL. Raises ``StorageError`` for an invalid ETag."""
     found = info(name, headers, 0, decode_md5(headers.get("Content-MD5")))
     return CopiedBlob(found.etag, found.md5)
 
 
 def properties_of(headers: Mapping[str, str]) -> BlobProperties:
-    """What a copy has to carry over, from the answer to Get Blob Properties or, without the tier, to Get Blob.
+    """The properties that a copy keeps, from the response to Get Blob Properties or, without the tier, to Get Blob.
 
     https://learn.microsoft.com/rest/api/storageservices/get-blob#response-headers names all of it but the tier.
     """
@@ -101,7 +101,7 @@ def _is_inferred(headers: Mapping[str, str]) -> bool:
 
 
 def add_properties(headers: dict[str, str], properties: BlobProperties) -> None:
-    """Put ``properties`` into the headers of a write."""
+    """Add ``properties`` to the headers of a write."""
     for field, sent, _ in _PROPERTY_HEADERS:
         value = getattr(properties, field)
         if value:
@@ -113,7 +113,7 @@ def add_properties(headers: dict[str, str], properties: BlobProperties) -> None:
 
 
 def add_condition(headers: dict[str, str], condition: Precondition) -> None:
-    """Put ``condition`` into the headers of a write."""
+    """Add ``condition`` to the headers of a write."""
     if condition.absent:
         headers["If-None-Match"] = "*"
     elif condition.etag:

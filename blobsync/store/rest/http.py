@@ -84,12 +84,12 @@ T = TypeVar("T")
 
 
 class Pause(NamedTuple):
-    """Wait before the next try, in seconds; None comes back."""
+    """A wait before the next attempt, in seconds; ``send`` gets None afterwards."""
 
     seconds: float
 
 
-# What comes back differs by what was yielded.
+# The type that ``send`` gets depends on what was yielded.
 Steps = Generator[HttpRequest | Pause, Any, T]
 
 
@@ -98,7 +98,8 @@ _Running = tuple[object, Steps[Any]]
 
 @final
 class SideBySide:
-    """Used by one thread at a time. ``closing`` ends what waits for its next try, with the error of ``closed``."""
+    """Runs many operations from one thread. ``closing`` ends those that wait for a retry, with the error of
+    ``closed``."""
 
     def __init__(self, exchanges: Exchanges, closing: threading.Event, closed: Callable[[], BlobsyncError]) -> None:
         self._exchanges = exchanges
@@ -111,15 +112,15 @@ class SideBySide:
 
     @property
     def under_way(self) -> int:
-        """How many operations have begun and not been told of by :meth:`ended`."""
+        """The number of operations that :meth:`ended` has not returned yet."""
         return self._tried + len(self._pausing) + len(self._ended)
 
     def begin(self, key: object, steps: Steps[Any]) -> None:
-        """Start an operation; ``key`` comes back with its end."""
+        """Start an operation; ``key`` is returned with its result."""
         self._go_on((key, steps), None, None)
 
     def ended(self, seconds: float) -> list[tuple[object, Any]]:
-        """Those that have ended, each with what it returned or the ``BlobsyncError`` that it raised.
+        """The operations that have ended, each with its result or ``BlobsyncError``.
 
         Waits for one up to ``seconds``.
         """
@@ -140,7 +141,7 @@ class SideBySide:
         return ended
 
     def close(self) -> None:
-        """Cut what is under way."""
+        """Abort running operations."""
         self._exchanges.close()
 
     def _resume(self) -> None:
@@ -162,7 +163,8 @@ class SideBySide:
                 self._ended.append((key, end.value))
                 return
             except BlobsyncError as caught:
-                # One of the operation's own ends it; one of sending it (a header that cannot be sent) goes back to it.
+                # An error of the operation ends it; an error of sending it (such as an invalid header) is thrown into
+                # it.
                 if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:
                     self._ended.append((key, caught))
                     return
@@ -189,11 +191,11 @@ class Line:
         self._clock = clock
         self._lock = threading.Lock()
         self._down_since: float | None = None
-        # How many answers came so far: a request that fails compares it with what it was when it failed before.
+        # Responses so far; a failing request compares it with the number at its previous failure.
         self.answers = 0
 
     def answered(self) -> None:
-        """Record a response other than "try again"."""
+        """Record a response other than "busy"."""
         with self._lock:
             self.answers += 1
             ended, self._down_since = self._down_since is not None, None
@@ -201,8 +203,8 @@ class Line:
             self._emit(Connected(self._host))
 
     def failed(self, why: str, waited: float = 0.0) -> None:
-        """A request got no answer, in ``waited`` seconds. Before the first answer that is no outage: the address may be
-        wrong."""
+        """Record a request without a response after ``waited`` seconds. Before the first response that is no outage:
+        the address may be wrong."""
         with self._lock:
             began = self.answers > 0 and self._down_since is None
             if began:
@@ -212,13 +214,13 @@ class Line:
 
     @property
     def down(self) -> float:
-        """For how many seconds no request was answered; 0 if the last one was, or none ever."""
+        """Seconds since the outage began; 0 without one."""
         since = self._down_since
         return 0.0 if since is None else self._clock() - since
 
 
-# Seconds. A shorter wait is over before another process has heard of it.
-_WORTH_TELLING = 1.0
+# Seconds. A shorter wait would be over before other processes learn of it.
+_LEAST_SHARED_WAIT = 1.0
 
 
 class Pace:
@@ -228,13 +230,13 @@ class Pace:
         self._clock = clock
         self._lock = threading.Lock()
         self._until = 0.0
-        self._to_tell = 0.0
+        self._longest_wait = 0.0
 
     def asked(self, seconds: float) -> None:
-        """Record that the service asked this process to wait ``seconds``."""
-        if seconds >= _WORTH_TELLING:
+        """Record that the service asked for a wait of ``seconds``."""
+        if seconds >= _LEAST_SHARED_WAIT:
             with self._lock:
-                self._to_tell = max(self._to_tell, seconds)
+                self._longest_wait = max(self._longest_wait, seconds)
             self.hold(seconds)
 
     def hold(self, seconds: float) -> None:
@@ -248,9 +250,9 @@ class Pace:
         return max(0.0, self._until - self._clock())
 
     def take(self) -> float:
-        """The longest wait that the service asked for since the last call; 0 if it asked for none."""
+        """The longest wait that the service asked for since the last call; 0 without one."""
         with self._lock:
-            asked, self._to_tell = self._to_tell, 0.0
+            asked, self._longest_wait = self._longest_wait, 0.0
         return asked
 
 
@@ -261,16 +263,16 @@ _T = TypeVar("_T")
 # OAuth, and listings that encode names XML cannot hold.
 API_VERSION = "2023-11-03"
 
-# Bytes. A page of a listing has 5,000 names of up to 1,024 characters, each up to 9 bytes where it is encoded; that
-# all of them are so long was never seen. All other answers are far smaller.
+# Bytes; the limit for a page of a listing, with 5,000 names of up to 1,024 characters, each up to 9 bytes if encoded.
+# Real pages and all other responses are far smaller.
 MAX_BODY = 64 << 20
 
-# Seconds for which a transfer waits for a host that does not answer any more. Long enough for a router that starts anew
-# and for a laptop that changes networks; a job of the night ends, and says so.
+# Seconds for which a transfer waits for a host that stopped answering. Long enough for a router that restarts or a
+# laptop that changes networks.
 OUTAGE_PATIENCE = 300.0
 OUTAGE_VARIABLE = "BLOBSYNC_OUTAGE_SECONDS"
 
-# Seconds for the same once nobody wants to wait any more, and for one request then.
+# The same after :meth:`BlobHttp.hurry`, and the time limit of one request then.
 _HURRIED_OUTAGE = 1.0
 _HURRIED = Timeouts(connect=3.0, read=3.0)
 
@@ -283,8 +285,8 @@ _BUSY = frozenset({429, 503})
 class RetryPolicy(NamedTuple):
     """How often a request is tried and how long to wait in between, in seconds.
 
-    ``longest_asked`` limits ``Retry-After``; no try begins after ``patience``. While a host that answered before
-    answers nobody, neither counts: there is a try every ``offline`` seconds, and the patience is ``outage``.
+    ``longest_asked`` limits ``Retry-After``; no attempt begins after ``patience``. While a host that answered before
+    does not answer at all, neither counts: there is an attempt every ``offline`` seconds, for ``outage`` seconds.
     """
 
     tries: int = 7
@@ -296,7 +298,7 @@ class RetryPolicy(NamedTuple):
     outage: float = OUTAGE_PATIENCE
 
     def wait(self, failures: int, asked: str | None) -> float:
-        """Exponential with jitter, or what ``Retry-After`` (seconds) asks for if that is longer."""
+        """Exponential with jitter, or what ``Retry-After`` (seconds) says if that is longer."""
         doubled = self.base * float(2 ** (failures - 1))
         own = min(self.longest, doubled) * random.uniform(0.5, 1.0)
         if asked and asked.isascii() and asked.strip().isdigit():
@@ -306,7 +308,7 @@ class RetryPolicy(NamedTuple):
 
 @dataclass(slots=True)
 class Reply:
-    """An answer of the service. ``attempts`` above 1: an earlier try may have had its effect already."""
+    """A response of the service. ``attempts`` above 1: an earlier attempt may have taken effect."""
 
     status: int
     response: Response
@@ -319,17 +321,17 @@ class Reply:
 
     @property
     def body(self) -> bytes:
-        """The whole body; of a streamed reply what is left of it."""
+        """The whole body; for a streamed reply, the rest of it."""
         if self.read is None:
             self.read = _whole_body(self.response)
         return self.read
 
     def answer(self) -> Answer:
-        """The form in which ``rest.errors`` takes it; ends a streamed reply."""
+        """The reply as an argument for ``rest.errors``; ends a streamed one."""
         try:
             body = self.body
         except TransportError:
-            # The status and a header give the reason as well.
+            # Without the body, the status and a header contain the reason.
             body = b""
         self.response.close()
         return Answer(self.status, {name.lower(): value for name, value in self.headers.items()}, body)
@@ -339,8 +341,8 @@ class BlobHttp:
     """Sends signed requests to one container's endpoint; safe to use from several threads.
 
     ``environ`` is read for proxies, CA bundles, trusted hosts and ``BLOBSYNC_OUTAGE_SECONDS`` only. ``pace`` is shared
-    with others that ask the same account. ``emit`` hears of outages. ``outside``: the credential is not from the file
-    that names the endpoint; ``trusted`` are the user's own hosts, by default those of the environment.
+    with other clients of the same account. ``emit`` gets the events of outages. ``outside``: the credential is not from
+    the file that names the endpoint; ``trusted`` are the user's own hosts, by default those of the environment.
     """
 
     def __init__(
@@ -364,11 +366,11 @@ class BlobHttp:
         self._retry = retry or RetryPolicy(outage=_outage_patience(environ))
         self._pace = pace
         self._closing = threading.Event()
-        # Ends a wait for the next try.
+        # Set to end all waits for a retry.
         self._woken = threading.Event()
         self._hurried = threading.Event()
         self._line = Line(self._host, emit)
-        # Answers so far that asked for fewer requests.
+        # Responses so far that asked for fewer requests.
         self.throttled = 0
         self._account = container.account
         self.clock = clock
@@ -378,11 +380,11 @@ class BlobHttp:
             container.endpoint, environ, timeouts, guard
         )
         self._transport = self._transport_with(timeouts or Timeouts())
-        # Those that it replaced, and that may still be in use.
+        # Replaced transports, which may still be in use.
         self._older: list[Transport] = []
 
     def path_of(self, name: str) -> str:
-        """The blob's, percent-encoded. Raises ``UnsafeNameError`` where another blob would get the request."""
+        """The percent-encoded path of a blob. Raises ``UnsafeNameError`` if the request would reach another blob."""
         if why := reaches_another(name):
             raise UnsafeNameError(f"the name {name!a} {why}", path=ascii(name))
         return f"{self.root}/{quote_blob_name(name)}"
@@ -398,7 +400,7 @@ class BlobHttp:
         stream: bool = False,
         retry_bare_500: bool = True,
     ) -> Reply:
-        """Send until the service gives an answer that will not change by asking again.
+        """Send a request, with retries, and return the final response.
 
         ``path`` is percent-encoded. With ``stream`` the body is left unread in ``Reply.response``.
         ``retry_bare_500`` False does not retry a 500 without an error code: Azure always sends a code,
@@ -412,7 +414,7 @@ class BlobHttp:
         )
 
     def run(self, steps: Steps[_T], sent: Sent | None = None) -> _T:
-        """Drive one operation to its end in this thread; ``sent`` hears of each try's body on its way."""
+        """Run one operation in this thread; ``sent`` is called with the bytes of the body sent so far."""
         back: HttpResponse | None = None
         error: Exception | None = None
         while True:
@@ -430,7 +432,7 @@ class BlobHttp:
                 error = caught
 
     def side_by_side(self) -> SideBySide | None:
-        """Drives many operations from one thread; None where the library in use cannot."""
+        """A runner of many operations from one thread; None if the HTTP library cannot do that."""
         exchanges = self._transport.exchanges()
         return None if exchanges is None else SideBySide(exchanges, self._closing, self._closed)
 
@@ -445,10 +447,10 @@ class BlobHttp:
         most: int = MAX_BODY,
         retry_bare_500: bool = True,
     ) -> Steps[Reply]:
-        """See :meth:`send`; ``most`` bytes of the answer's body are read, with 0 it is left unread."""
+        """See :meth:`send`; ``most`` is the limit of the response's body in bytes; with 0 it is left unread."""
         failures = _Failures(self._retry, self._line)
         while True:
-            while held := self._held_back(failures):
+            while held := self._pace_wait(failures):
                 yield Pause(held)
             asked, busy, began = None, False, time.monotonic()
             attempt = self._attempt(method, path, query, headers, body, most)
@@ -487,9 +489,9 @@ class BlobHttp:
         self._line.answered()
         return False
 
-    def _held_back(self, failures: _Failures) -> float:
-        """For how long (seconds) a request may not begin, because others are to wait: one that is, counts as one that
-        was asked to. Raises ``StorageUnreachableError`` where nobody wants to wait for a host that is down."""
+    def _pace_wait(self, failures: _Failures) -> float:
+        """Seconds until a request may begin, by the shared pace. Raises ``StorageUnreachableError`` for a host that is
+        down after :meth:`hurry`."""
         if self._hurried.is_set():
             if self._line.down >= _HURRIED_OUTAGE:
                 raise self._unreachable(failures.trouble, failures.tries)
@@ -511,7 +513,7 @@ class BlobHttp:
         if body is not None:
             signed["Content-Length"] = str(len(body))
         text = self.signer.sign(method, path, query, signed)
-        # Bodies have a length of their own, which the transport tells.
+        # The transport adds the length of the body.
         signed.pop("Content-Length", None)
         return HttpRequest(method, f"{path}?{text}" if text else path, signed, body, most)
 
@@ -537,18 +539,18 @@ class BlobHttp:
         self._sleep(self._retry.wait(failures, asked))
 
     def resumes(self, failures: int) -> bool:
-        """Whether a body that broke ``failures`` times in a row is worth another try."""
+        """Whether to resume a body that broke ``failures`` times in a row."""
         return failures < self._retry.tries and not self._closing.is_set()
 
     def for_signed_requests(self) -> BlobHttp:
-        """The same connections, retries and end, for requests that somebody else has signed."""
+        """A client with the same connections, retries and end, for requests that are already signed."""
         http = copy.copy(self)
         http.signer = SignedAlready()
         return http
 
     def hurry(self) -> None:
-        """Nobody wants to wait any more: from now on requests to a host that is down, also those that wait for their
-        next try, fail within seconds. What is under way at this moment is not cut."""
+        """Stop waiting: requests to a host that is down, including those that wait for a retry, fail within seconds.
+        Running requests are not aborted."""
         if self._hurried.is_set():
             return
         self._hurried.set()
@@ -557,7 +559,7 @@ class BlobHttp:
         self._woken.set()
 
     def close(self) -> None:
-        """End waiting retries and idle connections."""
+        """End waits for retries, and close idle connections."""
         self._closing.set()
         self._woken.set()
         for transport in (self._transport, *self._older):
@@ -570,7 +572,7 @@ class BlobHttp:
         )
 
     def _most(self, trouble: Trouble) -> int:
-        """How often a request is tried that fails so."""
+        """The maximum number of attempts of a request that fails in this way."""
         if trouble is Trouble.CERTIFICATE or (self._hurried.is_set() and not self._line.answers):
             return 1
         # A wrong host name or port should fail in less than half a minute; a network that worked a
@@ -598,22 +600,22 @@ class BlobHttp:
 
 
 class _Failures:
-    """Those of one request, and whether it is worth another try. ``tries`` are all that were made."""
+    """The failures of one request, and whether to retry it. ``tries`` is the number of attempts."""
 
     def __init__(self, policy: RetryPolicy, line: Line) -> None:
         self._policy = policy
         self._line = line
         self._started = time.monotonic()
         self._answers = -1
-        # Those that are this request's own: somebody else was answered since the last.
+        # Failures while other requests were answered, so not caused by an outage.
         self._own = 0
         self._offline = False
         self.tries = 0
-        # The last one's; None where there was no try, or an answer.
+        # That of the last failure; None without one, or for a response.
         self.trouble: Trouble | None = None
 
     def is_last(self, why: str, most: int, waited: float = 0.0) -> bool:
-        """One more try failed, of ``most``; whether there is to be none after it. ``waited``: see ``Line.failed``."""
+        """Record a failed attempt, of at most ``most``; True if it was the last. ``waited``: see ``Line.failed``."""
         self.tries += 1
         self._offline = self._answers == self._line.answers > 0
         self._answers = self._line.answers
@@ -623,18 +625,18 @@ class _Failures:
         if not self._offline:
             self._own += 1
             return self._own >= most or late
-        # What was charged before the outage stays; its patience begins when the host is back.
+        # Failures before the outage still count; the patience restarts when the host is back.
         self._started = now
         return self._own >= most or (self._line.down >= self._policy.outage and self.tries >= _FIRST_CONTACT_TRIES)
 
     def wait(self, asked: str | None) -> float:
-        """Seconds until the next try; ``asked``: see ``RetryPolicy.wait``."""
+        """Seconds until the next attempt; ``asked``: see ``RetryPolicy.wait``."""
         seconds = self._policy.wait(max(self.tries, 1), asked)
         return min(seconds, self._policy.offline) if self._offline and asked is None else seconds
 
 
 def _guard_of(endpoint: str, environ: Mapping[str, str], trusted: Trusted | None, *, outside: bool) -> Guard | None:
-    """What looks at a connection to this machine over plain http; None for all others."""
+    """The check of connections to this machine over plain http; None for other endpoints."""
     if not is_plain_loopback(endpoint):
         return None
 
@@ -659,13 +661,13 @@ def _outage_patience(environ: Mapping[str, str]) -> float:
 
 
 def _drain(response: Response) -> None:
-    """Read what is left, so that the connection can be used again."""
+    """Read the rest, so that the connection can be reused."""
     with suppress(TransportError, StorageError):
         _whole_body(response)
 
 
 def _whole_body(response: Response, most: int = MAX_BODY) -> bytes:
-    """All that is left of an answer that is no blob's content. Raises ``StorageError`` where it is far too much."""
+    """The rest of a response that is not a blob's content. Raises ``StorageError`` if it is far too large."""
     pieces = []
     size = 0
     while size <= most and (piece := response.read(most + 1 - size)):
@@ -684,11 +686,11 @@ def _too_large(most: int) -> StorageError:
     )
 
 
-# Nothing was heard for as long as that took; other troubles show at once.
+# These take time; other troubles show at once.
 _WAITED_FOR = frozenset({Trouble.CONNECT_TIMEOUT, Trouble.READ_TIMEOUT})
 _WHY = {Trouble.READ_TIMEOUT: NO_ANSWER}
 
-# One sentence for a request that got no answer, and what to do about it.
+# Trouble -> message and hint for a request without a response.
 _SENTENCES = {
     Trouble.PROXY: (
         "the proxy for {host} refused the connection or failed",

@@ -1,4 +1,4 @@
-"""Dates as HTTP writes them: ``Fri, 20 Nov 2026 06:13:00 GMT`` (RFC 9110, 5.6.7).
+"""HTTP dates: ``Fri, 20 Nov 2026 06:13:00 GMT`` (RFC 9110, 5.6.7).
 
 Written by hand: a listing has a million of them, and ``email.utils`` takes longer to import than all dates of a short
 command.
@@ -17,16 +17,16 @@ _NUMBER = {name: number for number, name in enumerate(_MONTHS, start=1)}
 
 @lru_cache(maxsize=16)
 def http_date(second: int) -> str:
-    """The date of a second since 1970."""
+    """Format a time (seconds since 1970)."""
     at = time.gmtime(second)
-    # Not by strftime, whose names are those of the locale.
+    # Not by strftime, which uses the locale's names.
     day, month = _DAYS[at.tm_wday], _MONTHS[at.tm_mon - 1]
     return f"{day}, {at.tm_mday:02} {month} {at.tm_year:04} {at.tm_hour:02}:{at.tm_min:02}:{at.tm_sec:02} GMT"
 
 
 @lru_cache(maxsize=4096)
 def parse_http_date(text: str) -> float:
-    """Seconds since 1970; 0.0 where it is something else."""
+    """Parse a date to seconds since 1970; 0.0 for anything else."""
     try:
         return float(
             timegm(

@@ -80,7 +80,7 @@ class RestBlobReader:
         try:
             reply, self._info = self._ask(None if length is None else start + length, etag)
         except StorageError as error:
-            # 416: an empty blob has no range at all, not even the one that starts at 0.
+            # 416: an empty blob has no valid range, not even one that starts at 0.
             if error.status != 416 or start:
                 raise
             reply, self._info = self._ask(None, etag)
@@ -138,7 +138,7 @@ class RestBlobReader:
         return b""
 
     def _ask(self, end: int | None, etag: str | None) -> tuple[Reply, BlobInfo]:
-        """From here on."""
+        """Request the rest of the blob."""
         reply = self._get(self._name, self._at, end, etag)
         try:
             return reply, read_asked(self._name, reply, self._at, etag)
@@ -147,24 +147,24 @@ class RestBlobReader:
             raise
 
 
-# Bytes that the answer to a small request may have: room for any error.
+# Limit in bytes of the response to a small request; enough for any error.
 _SMALL_ANSWER = 1 << 20
 
 
 @final
 class BlobSteps:
-    """The requests of one container."""
+    """The operations of one container."""
 
     def __init__(self, container: BlobContainer, http: BlobHttp) -> None:
         self._container = container
         self._http = http
 
     def path(self, name: str) -> str:
-        """Percent-encoded, as it is sent."""
+        """The path of a blob, percent-encoded."""
         return self._http.path_of(name)
 
     def error(self, reply: Reply, what: str, name: str = "", *, copying: bool = False) -> BlobsyncError:
-        """What an answer that is not the one hoped for means."""
+        """The error for an unexpected response."""
         return translate(
             reply.answer(),
             what,
@@ -176,11 +176,11 @@ class BlobSteps:
         )
 
     def of(self, order: Order) -> Steps[BlobInfo | bytes]:
-        """Those of a small request."""
+        """The steps of a small request."""
         return self.put(order) if isinstance(order, PutOrder) else self._get(order)
 
     def head(self, name: str) -> Steps[BlobInfo | None]:
-        """Get Blob Properties; None where there is no such blob."""
+        """Get Blob Properties; None if there is no such blob."""
         reply = yield from self._http.tries("HEAD", self.path(name), _NOTHING, _NOTHING)
         if reply.status == 200:
             return whole_info(name, reply.headers)
@@ -202,7 +202,7 @@ class BlobSteps:
             block_id = b64encode(md5.hex().ljust(36, ".").encode()).decode()
             yield from self.put_block(name, block_id, body, md5)
             return (yield from self.put_block_list(name, [block_id], len(body), md5, properties, condition))
-        # The service answers with the MD5 that it computed itself.
+        # The response has the MD5 that the service computed itself.
         seen = decode_md5(reply.headers.get("Content-MD5"))
         return (yield from self._written(reply, name, len(body), md5, seen))
 
@@ -253,7 +253,7 @@ class BlobSteps:
             return info(name, reply.headers, size, seen_md5)
         error = self.error(reply, "write", name)
         if reply.attempts > 1 and isinstance(error, PreconditionFailedError):
-            # The first try may have succeeded and only its response was lost: then the blob is ours.
+            # The first attempt may have succeeded although its response was lost; then the blob is ours.
             there = yield from self.head(name)
             if there is not None and there.size == size and there.md5 == sent_md5:
                 return there
@@ -292,7 +292,7 @@ class RestOrders:
         self._driver.close()
 
 
-# Of a lease that somebody else has, or that has run out and went to somebody else.
+# Error codes for a lease that another holder has.
 _NOT_OURS = (409, 412)
 
 
@@ -305,20 +305,20 @@ class BlobLeases:
         self._http = http
 
     def acquire(self, name: str, holder: str, seconds: int) -> bool:
-        """Take the lease of a blob that is there, or take it again; False where somebody else has it."""
+        """Acquire the lease of an existing blob, also if this holder has it already; False if another holder has it."""
         words = {"x-ms-lease-duration": str(seconds), "x-ms-proposed-lease-id": holder}
         return self._do(name, "acquire", words, 201)
 
     def renew(self, name: str, holder: str) -> bool:
-        """For as long again; False where the lease is no longer ours."""
+        """Renew the lease for the same time; False if this holder no longer has it."""
         return self._do(name, "renew", {"x-ms-lease-id": holder}, 200)
 
     def release(self, name: str, holder: str) -> bool:
-        """Anybody may take it now; False where it was no longer ours."""
+        """Release the lease; False if this holder no longer had it."""
         return self._do(name, "release", {"x-ms-lease-id": holder}, 200)
 
     def end(self, name: str) -> bool:
-        """End whoever's lease it is at once; False where there was none."""
+        """Break the lease of any holder at once; False if there was none."""
         return self._do(name, "break", {"x-ms-lease-break-period": "0"}, 202)
 
     def _do(self, name: str, action: str, words: dict[str, str], done: int) -> bool:
@@ -339,9 +339,10 @@ class BlobLeases:
 def blobs_without_content(
     list_page: Callable[[Mapping[str, str], str], bytes], prefix: str, pages: int
 ) -> Iterator[str]:
-    """Names below ``prefix`` that have no bytes, among them those with uncommitted blocks only; of the first pages.
+    """Names of empty blobs below ``prefix`` and of blobs with uncommitted blocks only, from the first ``pages`` of the
+    listing.
 
-    https://learn.microsoft.com/rest/api/storageservices/list-blobs: of the latter the service tells next to nothing.
+    https://learn.microsoft.com/rest/api/storageservices/list-blobs: of the latter it returns little more than the name.
     """
     query = {"restype": "container", "comp": "list", "include": "uncommittedblobs", "prefix": prefix}
     marker = ""
@@ -360,7 +361,7 @@ _S = TypeVar("_S")
 _T = TypeVar("_T")
 
 _DELETE_THREADS = 32
-# The service is slow with a batch, so several run at a time.
+# Batches take the service long, so several run at a time.
 _BATCH_THREADS = 4
 # Fewer are as fast one by one, also 40 ms away: importing the SDK takes 0.3 to 0.5 s (docs/performance.md, "Deleting").
 _FEWEST_FOR_BATCHES = 1000
@@ -369,7 +370,7 @@ _NOTHING: dict[str, str] = {}
 
 
 class Recovery(NamedTuple):
-    """What brings deleted blobs back: days of soft delete (0: none), versioning; None where unknown."""
+    """How deleted blobs can be restored: days of soft delete (0: none), versioning; None if unknown."""
 
     soft_delete_days: int | None = None
     versioning: bool | None = None
@@ -413,7 +414,7 @@ class RestBlobStore:
     # -- reading ------------------------------------------------------------------------------------------
 
     def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:
-        """List Blobs, flat. The next page is on its way while the caller works on this one."""
+        """List Blobs, flat. The next page is fetched while the caller works on this one."""
         for entry in self._list(prefix, ""):
             if isinstance(entry, BlobInfo):
                 yield entry
@@ -423,7 +424,7 @@ class RestBlobStore:
         return self._list(prefix, "/")
 
     def head(self, name: str) -> BlobInfo | None:
-        """Get Blob Properties; None where there is no such blob."""
+        """Get Blob Properties; None if there is no such blob."""
         return self._http.run(self._steps.head(name))
 
     def orders(self) -> RestOrders | None:
@@ -443,7 +444,7 @@ class RestBlobStore:
         return properties_of(reply.headers)
 
     def open(self, name: str, *, start: int = 0, length: int | None = None, etag: str | None = None) -> RestBlobReader:
-        """Get Blob, ``length`` bytes from ``start`` (to the end where None); only version ``etag`` where given.
+        """Get Blob, ``length`` bytes from ``start`` (None: to the end); only version ``etag`` if given.
 
         A connection that breaks is resumed where it broke, from the same version of the blob.
         """
@@ -461,7 +462,7 @@ class RestBlobStore:
         condition: Precondition = ANYTHING,
         sent: Sent | None = None,
     ) -> BlobInfo:
-        """Put Blob: the whole blob in one request; the service checks ``md5`` and keeps it as Content-MD5."""
+        """Put Blob: the whole blob in one request; the service checks ``md5`` and stores it as Content-MD5."""
         return self._http.run(self._steps.put(PutOrder(name, body, md5, properties, condition)), sent)
 
     def put_block(self, name: str, block_id: str, body: bytes, *, md5: bytes, sent: Sent | None = None) -> None:
@@ -481,15 +482,15 @@ class RestBlobStore:
     ) -> BlobInfo:
         """Put Block List. An empty ``md5`` stores none.
 
-        ``Latest`` lets a retry after a lost response find the blocks that the first try committed. What is taken from
-        ``committed`` is not to be replaced by a block that somebody else put under the same id.
+        ``Latest`` lets a retry after a lost response find the blocks that the first attempt committed. Blocks in
+        ``committed`` must not be replaced by a block that another writer put under the same id.
         """
         return self._http.run(
             self._steps.put_block_list(name, block_ids, size, md5, properties, condition, committed=committed)
         )
 
     def block_list(self, name: str, kind: BlockKind = "all") -> BlockList | None:
-        """Get Block List, of the blob or of what was never committed to one; None where there is neither."""
+        """Get Block List, also of blocks that were never committed; None if there is neither."""
         query = {"comp": "blocklist", "blocklisttype": kind}
         reply = self._http.send("GET", self._path(name), query, _NOTHING)
         if reply.status != 200:
@@ -550,7 +551,7 @@ class RestBlobStore:
             raise self._error(reply, "write", name, copying=True)
 
     def delete(self, name: str, *, etag: str | None = None) -> bool:
-        """Delete Blob, its snapshots included; False where there was none."""
+        """Delete Blob with its snapshots; False if there was none."""
         headers = {"x-ms-delete-snapshots": "include"}
         if etag:
             headers["If-Match"] = f'"{etag}"'
@@ -564,7 +565,7 @@ class RestBlobStore:
         raise error
 
     def delete_many(self, names: Sequence[str], *, etags: Mapping[str, str] | None = None) -> Mapping[str, str]:
-        """Single deletes of few, batches of many; single deletes as well where the server has no batches."""
+        """Delete few blobs one by one, many in batches, if the server has batches."""
         versions = etags or {}
         unsafe = {name: why for name in names if (why := reaches_another(name))}
         if unsafe:
@@ -576,7 +577,7 @@ class RestBlobStore:
     # -- about the account --------------------------------------------------------------------------------
 
     def create_container(self) -> bool:
-        """Create Container; False where there was one already. Raises ``StorageError``."""
+        """Create Container; False if it exists already. Raises ``StorageError``."""
         try:
             from blobsync.store.sdk import SdkContainer
         except ModuleNotFoundError:
@@ -587,13 +588,13 @@ class RestBlobStore:
         return SdkContainer(self._container, self._http).create()
 
     def user_delegation_key(self, starts: datetime, ends: datetime) -> DelegationKey:
-        """Get User Delegation Key: what signs a SAS in the name of the identity; needs a bearer token."""
+        """Get User Delegation Key, which signs a SAS in the name of the identity; needs a bearer token."""
         from blobsync.store.sdk import SdkContainer
 
         return SdkContainer(self._container, self._http).user_delegation_key(starts, ends)
 
     def clock_skew(self) -> float | None:
-        """By how many seconds this machine's clock is ahead of the service's, whatever else it answers."""
+        """How many seconds this machine's clock is ahead of the service's, whatever the response."""
         query = {"restype": "container", "comp": "list", "maxresults": "1"}
         answer = self._http.send("GET", self._http.root, query, _NOTHING).answer()
         return skew_seconds(answer.headers, self._http.clock())
@@ -603,7 +604,7 @@ class RestBlobStore:
         return blobs_without_content(self._list_page, prefix, pages)
 
     def has_folders(self) -> bool:
-        """Whether the account has a hierarchical namespace; False too where the service does not say.
+        """Whether the account has a hierarchical namespace; False if the service does not say.
 
         https://learn.microsoft.com/rest/api/storageservices/get-account-information
         """
@@ -613,7 +614,7 @@ class RestBlobStore:
         return found.lower() == "true"
 
     def recovery(self) -> Recovery:
-        """Get Blob Service Properties, and a look at one blob: can what is deleted be had back?"""
+        """How deleted blobs can be restored, from Get Blob Service Properties and one blob."""
         try:
             from blobsync.store.sdk import SdkContainer
         except ModuleNotFoundError:
@@ -659,7 +660,7 @@ class RestBlobStore:
             page = coming.result() if coming else b""
 
     def _understood(self, what: str, read: Callable[[_S], _T], said: _S) -> _T:
-        """What ``read`` makes of an answer. Raises ``StorageError`` where that is not what the reference says."""
+        """Parse a response with ``read``. Raises ``StorageError`` if it is malformed."""
         try:
             return read(said)
         except BadAnswerError as error:
@@ -673,7 +674,7 @@ class RestBlobStore:
         return reply.body
 
     def _not_gone_in_batches(self, names: Sequence[str], etags: Mapping[str, str]) -> Sequence[str]:
-        """Delete in batches; returns those that are perhaps still there, for a closer look."""
+        """Delete in batches; returns the names that may still exist."""
         try:
             from blobsync.store.sdk import MAX_BATCH, SdkContainer
         except ModuleNotFoundError:
@@ -691,7 +692,7 @@ class RestBlobStore:
         try:
             self.delete(name, etag=etags.get(name))
         except PreconditionFailedError as error:
-            # A deleted blob has no matching version.
+            # A blob that is gone does not match the version.
             return error.message if self.head(name) else ""
         except BlobsyncError as error:
             return error.message

@@ -1,4 +1,4 @@
-"""One request over HTTP and its answer: what the client needs of a library.
+"""The interface of an HTTP library: a request and its response.
 
 No transport follows redirects, retries, decodes bodies, or looks for a proxy or a certificate by itself.
 """
@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from blobsync.store.protocol import Sent
 
-# How many connections stay open; as many threads may work at once without reconnecting.
+# Connections that stay open, so that as many threads can work without reconnecting.
 POOL_SIZE = 64
 
 
@@ -25,7 +25,7 @@ class Timeouts(NamedTuple):
 
 
 class Trouble(enum.Enum):
-    """Why a request got no answer, or not all of it."""
+    """Why a request got no response, or not all of it."""
 
     NO_HOST = enum.auto()
     REFUSED = enum.auto()
@@ -49,7 +49,7 @@ NOT_CONNECTED = frozenset(
 
 
 class TransportError(Exception):
-    """No answer, or half a body. Its text has no URL."""
+    """No response, or an incomplete body. Its text contains no URL."""
 
     def __init__(self, trouble: Trouble, text: str = "") -> None:
         super().__init__(text or trouble.name)
@@ -71,7 +71,7 @@ class Headers(Mapping[str, str]):
         return self._found[name.lower()][1]
 
     def get(self, name: str, default: str | None = None) -> str | None:  # type: ignore[override]
-        """As of any mapping, without an exception for what is not there."""
+        """As ``dict.get``."""
         known = self._found.get(name.lower())
         return default if known is None else known[1]
 
@@ -87,14 +87,14 @@ Guard = Callable[[socket.socket], None]
 
 
 class Response(Protocol):
-    """An answer whose body is still to be read. ``resent``: the request may have been sent twice."""
+    """A response whose body is not read yet. ``resent``: the request may have been sent twice."""
 
     status: int
     headers: Mapping[str, str]
     resent: bool
 
     def read(self, limit: int) -> bytes:
-        """At most ``limit`` bytes, empty at the end. Raises :class:`TransportError` where the body breaks off."""
+        """At most ``limit`` bytes, empty at the end. Raises :class:`TransportError` if the body is cut off."""
         ...
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class Response(Protocol):
 
 @dataclass(slots=True)
 class WholeResponse:
-    """An answer whose body has been read."""
+    """A response whose body has been read."""
 
     status: int
     headers: Mapping[str, str]
@@ -119,7 +119,7 @@ class WholeResponse:
 
 
 class HttpRequest(NamedTuple):
-    """One request, to be sent once; the end is :class:`HttpResponse` or a ``TransportError``.
+    """A request, to be sent once; it ends with an :class:`HttpResponse` or a ``TransportError``.
 
     ``target`` is path and query. ``most`` bytes of the body are read, and more are ``Trouble.TOO_LARGE``; with 0 the
     body is left unread.
@@ -133,25 +133,25 @@ class HttpRequest(NamedTuple):
 
 
 class HttpResponse(NamedTuple):
-    """``body`` is None where it was left unread."""
+    """A response; ``body`` is None if it was left unread."""
 
     response: Response
     body: bytes | None
 
 
 class Exchanges(Protocol):
-    """Many exchanges at a time, driven by the one thread that uses this."""
+    """Runs many exchanges at a time from one thread."""
 
     def begin(self, key: object, attempt: HttpRequest) -> None:
-        """Begin an exchange; ``key`` comes back with its end."""
+        """Begin an exchange; ``key`` is returned with its result."""
         ...
 
     def wait(self, seconds: float) -> list[tuple[object, HttpResponse | TransportError]]:
-        """Those that have ended; waits for one up to ``seconds``."""
+        """The exchanges that have ended; waits for one up to ``seconds``."""
         ...
 
     def close(self) -> None:
-        """Cut what is under way."""
+        """Abort running exchanges."""
         ...
 
 
@@ -163,24 +163,24 @@ class Transport(Protocol):
     ) -> Response:
         """Send one request, once. ``target`` is path and query, percent-encoded. Raises :class:`TransportError`.
 
-        ``sent`` is called in this thread, and not at all for a body that is soon gone.
+        ``sent`` is called in this thread, but not for small bodies.
         """
         ...
 
     def exchanges(self) -> Exchanges | None:
-        """Connections of their own for many small exchanges at a time; None where the library has no such thing."""
+        """Separate connections for many small exchanges at a time; None if the library cannot do that."""
         ...
 
     def close(self) -> None:
-        """Close what is idle; requests under way end with :class:`TransportError` within a second."""
+        """Close idle connections; running requests end with :class:`TransportError` within a second."""
         ...
 
 
 class ServerOrigin(NamedTuple):
-    """Where requests go, and by which way. ``netloc`` as in the endpoint's URL; ``bundle``: a PEM file to trust.
+    """A server and the way to it. ``netloc`` as in the endpoint's URL; ``bundle``: a PEM file to trust.
 
-    ``guard`` looks at each connection that was opened, before anything is sent: it raises :class:`TransportError` for
-    one that must not be used.
+    ``guard`` checks each new connection before anything is sent: it raises :class:`TransportError` for one that must
+    not be used.
     """
 
     scheme: str

@@ -1,4 +1,4 @@
-"""Which library sends the requests to an endpoint, through which proxy, and whom it trusts.
+"""Chooses the HTTP library, the proxy and the certificates for an endpoint.
 
 libcurl (``pycurl``) if installed, else urllib3, which is pure Python and so can run on the nodes of a
 job; ``BLOBSYNC_TRANSPORT`` (``curl`` or ``urllib3``) overrides this. ``python -m benchmarks.transports`` prints what a
@@ -22,8 +22,8 @@ _PROXY_SCHEMES = frozenset({"http", "https"})
 def transport_to(
     endpoint: str, environ: Mapping[str, str], timeouts: Timeouts, guard: Guard | None = None
 ) -> Transport:
-    """The transport for an endpoint's host; ``guard``: see ``ServerOrigin``, for this machine, before which stands no
-    proxy. Raises ``StorageUnreachableError`` for an unusable endpoint or proxy."""
+    """The transport for an endpoint's host; ``guard``: see ``ServerOrigin``. Raises ``StorageUnreachableError`` for an
+    unusable endpoint or proxy."""
     origin = _origin(endpoint, environ)._replace(guard=guard)
     wanted = environ.get("BLOBSYNC_TRANSPORT") or "curl"
     if wanted not in ("curl", "urllib3"):
@@ -54,7 +54,7 @@ def _origin(endpoint: str, environ: Mapping[str, str]) -> ServerOrigin:
             f"cannot use the endpoint or proxy for {endpoint.partition('://')[2].partition('/')[0]}",
             hint="check blob_endpoint, HTTPS_PROXY and HTTP_PROXY",
         )
-    # SSL_CERT_FILE first: azcopy honours that one only, and both of us should trust the same.
+    # SSL_CERT_FILE first: azcopy honours only that one, and both should trust the same certificates.
     bundle = environ.get("SSL_CERT_FILE") or environ.get("REQUESTS_CA_BUNDLE") or None
     return ServerOrigin(scheme, parts.netloc, proxy, bundle)
 
@@ -67,8 +67,8 @@ def _is_proxy(url: str) -> bool:
 def proxy_for(scheme: str, netloc: str, environ: Mapping[str, str]) -> str | None:
     """The proxy URL that the environment names for this host: ``NO_PROXY`` lists hosts, domains or ``*``.
 
-    None for this machine, as in Go's programs (azcopy, kubectl): a proxy elsewhere would be sent what is meant for it,
-    with its SAS or signature.
+    None for this machine, as in Go's programs (azcopy, kubectl): else a proxy elsewhere would get its requests, with a
+    SAS or signature.
     """
     if is_loopback(f"{scheme}://{netloc.rpartition('@')[2]}"):
         return None

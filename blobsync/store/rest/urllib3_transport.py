@@ -27,19 +27,19 @@ from blobsync.store.rest.transport import POOL_SIZE, Guard, ServerOrigin, Timeou
 if TYPE_CHECKING:
     from urllib3.response import HTTPResponse
 
-# A connection that answered so few seconds ago is used without asking the socket whether it still stands: servers
-# close those that idle for long, and a request that meets a closed one is sent again.
+# A connection that answered this many seconds ago or less is reused without checking its socket: servers close only
+# those that are idle for long, and a request on a closed one is sent again.
 _WARM_SECONDS = 1.0
 
-# A socket's timeout holds for one whole call of sendall, whatever gets through meanwhile; larger bodies go in
-# pieces, so that a slow connection does not time out.
+# A socket's timeout applies to a whole call of sendall; larger bodies are sent in pieces, so that a slow connection
+# does not time out.
 _PIECE = 128 * 1024
 
 _NO_RETRIES = urllib3.Retry(False)
 
 
 class _WarmConnection(HTTPConnection):
-    """Spares a system call for each request, at which all other threads may take the interpreter's lock."""
+    """Saves a system call for each request, which would release the interpreter's lock to other threads."""
 
     _answered = 0.0
 
@@ -59,7 +59,7 @@ class _WarmSecureConnection(_WarmConnection, HTTPSConnection):
 
 
 def _guarded(guard: Guard) -> type[_WarmConnection]:
-    """Connections that ``guard`` looks at, each time that one is opened."""
+    """A connection class that calls ``guard`` for each new connection."""
 
     class Guarded(_WarmConnection):
         def connect(self) -> None:
@@ -107,7 +107,7 @@ class Urllib3Transport:
         return Urllib3Response(raw)
 
     def exchanges(self) -> None:
-        """See the protocol: urllib3 blocks the thread that sends."""
+        """See the protocol; None, since urllib3 blocks the thread that sends."""
         return
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The XML bodies of the Blob service, read without trusting them to be clean.
+"""Parses the XML bodies of the Blob service, which are not trusted.
 
 https://learn.microsoft.com/rest/api/storageservices/list-blobs. The work is done by expat inside ElementTree: a listed
 blob takes 13 µs of CPU; with azure-storage-blob it takes 180.
@@ -16,34 +16,34 @@ from xml.etree import ElementTree
 from blobsync.store.protocol import MAX_BLOB_BYTES, MAX_BLOCK_BYTES, MAX_BLOCKS, MAX_UNCOMMITTED, BlobInfo, Block
 from blobsync.store.rest.http_date import parse_http_date
 
-# XML 1.0 has no way to write most control characters, yet blob names may hold them and some servers write
-# them anyway. They travel through the parser as characters of the last private plane.
+# XML 1.0 cannot contain most control characters, yet blob names may, and some servers send them anyway. The parser gets
+# characters of the last private plane instead.
 _ILLEGAL_RAW = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 _ILLEGAL_REFERENCE = re.compile(r"&#(?:x([0-9a-fA-F]{1,4})|([0-9]{1,5}));")
 _STAND_IN = 0x100000
 _STAND_INS = re.compile("[\U00100000-\U0010ffff]")
 
 
-# Of blobs that are deleted, but still kept, services make empty pages: of up to 5,000 blobs each.
+# Services return an empty page for every 5,000 blobs that are deleted but still kept.
 _MAX_EMPTY_PAGES = 10_000
 
 # 16 bytes in base64, padding included.
 _MD5_CHARS = 24
 
-# Plain digits: int() takes signs, blanks, underscores and the digits of every script as well.
+# Plain digits: int() would accept signs, blanks, underscores and the digits of other scripts.
 _SIZE = re.compile(r"[0-9]{1,15}", re.ASCII)
-# RFC 9110, 8.8.3, without the quotes. It goes back to the service in a header.
+# RFC 9110, 8.8.3, without the quotes. It is sent back to the service in a header.
 _ETAG = re.compile(r"[\x21\x23-\x7e]{1,256}")
-# Up to 64 bytes in base64. It goes back to the service in XML and in a query.
+# Up to 64 bytes in base64. It is sent back to the service in XML and in a query.
 _BLOCK_ID = re.compile(r"[A-Za-z0-9+/]{1,88}={0,2}")
 
 
 class BadAnswerError(Exception):
-    """The body is not what the REST reference says; the caller knows which request it belongs to."""
+    """A malformed body; the caller adds which request it belongs to."""
 
 
 class ServiceError(NamedTuple):
-    """The ``<Error>`` document: the service's code and message; empty where there was none."""
+    """The ``<Error>`` document: the service's code and message, or empty texts."""
 
     code: str = ""
     message: str = ""
@@ -51,7 +51,7 @@ class ServiceError(NamedTuple):
 
 
 class Markers:
-    """The markers of one listing. Raises ``BadAnswerError`` for a listing that would never end."""
+    """The markers of one listing. Raises ``BadAnswerError`` for an endless listing."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
@@ -83,13 +83,13 @@ def next_marker(page: bytes) -> str:
 
 
 def list_page(page: bytes) -> Iterator[BlobInfo | str]:
-    """The blobs of one page of List Blobs, and the ``<BlobPrefix>`` names where a delimiter was asked for."""
+    """The blobs of one page of List Blobs, and the ``<BlobPrefix>`` names if there was a delimiter."""
     for name, item in _listed(page):
         yield name if item.tag == "BlobPrefix" else _blob(name, item)
 
 
 def names_without_content(page: bytes) -> list[str]:
-    """The names of a page that have no bytes, as far as the service tells."""
+    """The names of a page that have no bytes."""
     return [name for name, item in _listed(page) if item.findtext("Properties/Content-Length") in (None, "", "0")]
 
 
@@ -117,7 +117,7 @@ def _blob(name: str, item: ElementTree.Element) -> BlobInfo:
     try:
         return BlobInfo(
             name,
-            # Only entries without data may lack the two.
+            # Only entries without data may lack both.
             0 if is_stub and not size else checked_size(size),
             "" if is_stub and not etag else checked_etag(etag),
             decode_md5(found.get("Content-MD5")),
@@ -157,14 +157,14 @@ def _block(item: ElementTree.Element) -> Block:
 
 
 def checked_size(text: str | None) -> int:
-    """The size of a blob, in bytes; raises ``BadAnswerError`` where it is none that a blob can have."""
+    """The size of a blob, in bytes; raises ``BadAnswerError`` for an impossible one."""
     if not text or not _SIZE.fullmatch(text) or int(text) > MAX_BLOB_BYTES:
         raise BadAnswerError(f"{_quoted(text)} is not a blob size")
     return int(text)
 
 
 def checked_etag(text: str | None) -> str:
-    """An ETag without its quotes; raises ``BadAnswerError`` where it is none."""
+    """An ETag without its quotes; raises ``BadAnswerError`` for an invalid one."""
     etag = (text or "").strip('"')
     if not _ETAG.fullmatch(etag):
         raise BadAnswerError(f"{_quoted(text)} is not an ETag")
@@ -172,7 +172,7 @@ def checked_etag(text: str | None) -> str:
 
 
 def checked_date(text: str | None) -> float:
-    """Seconds since 1970, 0.0 where there is no date; raises ``BadAnswerError`` for what is no date after 1970."""
+    """Seconds since 1970, 0.0 without a date; raises ``BadAnswerError`` for an invalid date, or one before 1970."""
     if not text:
         return 0.0
     seconds = parse_http_date(text)
@@ -182,7 +182,7 @@ def checked_date(text: str | None) -> float:
 
 
 def _quoted(text: str | None) -> str:
-    """For an error: what came may be long, and may hold terminal escapes."""
+    """Quote a text for an error message; it may be long, and contain terminal escapes."""
     return ascii(text[:40]) if text else "nothing"
 
 
@@ -191,7 +191,7 @@ def _marks_folder(metadata: ElementTree.Element) -> bool:
 
 
 def service_error(body: bytes) -> ServiceError:
-    """Read an ``<Error>`` body; anything else (a proxy's page, nothing) gives empty fields."""
+    """Read an ``<Error>`` body; anything else (a proxy's page, nothing) has empty fields."""
     try:
         root, _ = _parse(body)
     except BadAnswerError:
@@ -204,7 +204,7 @@ def service_error(body: bytes) -> ServiceError:
 
 
 def decode_md5(text: str | None) -> bytes | None:
-    """The 16 bytes of a Content-MD5 value, or None where it is missing or no MD5."""
+    """The 16 bytes of a Content-MD5 value, or None if it is missing or invalid."""
     # Characters that are not base64 are skipped, which makes the result too short.
     if not text or len(text) != _MD5_CHARS:
         return None
@@ -216,7 +216,7 @@ def decode_md5(text: str | None) -> bytes | None:
 
 
 def _parse(body: bytes) -> tuple[ElementTree.Element, bool]:
-    """The document, and whether characters in it stand in for ones that XML cannot hold."""
+    """The document, and whether it contains substitutes for characters that XML cannot contain."""
     try:
         return ElementTree.fromstring(body), False
     except (ElementTree.ParseError, ValueError, LookupError):
