@@ -1,6 +1,6 @@
 """The computer that runs a cluster's commands: this one, or one reached over ssh.
 
-Uses the system's ``ssh``, not paramiko: only it supports all of the user's configuration, agent, jump hosts and second
+Uses the system's ``ssh``, not paramiko, which lacks parts of the user's configuration, agents, jump hosts and second
 factors.
 """
 
@@ -32,10 +32,10 @@ _Answer = TypeVar("_Answer")
 
 LOG_FOLDERS = ("user_logs", "system_logs")
 
-# [USER@]HOST as ssh takes it, or a word of ssh_config; an option or a second word is none.
+# [USER@]HOST for ssh, or a host of ssh_config; never an option or several words.
 _HOST = re.compile(r"(?:ssh://)?(?:[A-Za-z0-9_][A-Za-z0-9_.+-]*@)?\[?[A-Za-z0-9_:][A-Za-z0-9_.:%-]*\]?(?::[0-9]+)?")
 
-# ssh itself ends with 255 when there is no connection; a shell with 127 when there is no such program.
+# ssh ends with 255 without a connection, a shell with 127 if the program does not exist.
 _SSH_FAILED = 255
 _NO_PROGRAM = 127
 _SHOWN_CHARS = 300
@@ -44,9 +44,9 @@ _KILLED = 128
 
 
 class LoginNode:
-    """Runs commands and handles job files there. ``ssh`` is ``user@host``, or None for this computer.
+    """Runs commands and handles job files on a login node. ``ssh`` is ``user@host``, or None for this computer.
 
-    ``python`` is the Python of the other computer. Raises ``ConfigError`` for what is no host or no program.
+    ``python`` is the Python of the other computer. Raises ``ConfigError`` for an invalid host or program.
     """
 
     def __init__(self, process: ProcessRunner, ssh: str | None, environ: Mapping[str, str], python: str) -> None:
@@ -57,30 +57,30 @@ class LoginNode:
         self._process = process
         self._ssh = ssh
         self._environ = environ
-        # File work on this machine uses our own Python, never a program that a project names.
+        # On this machine our own Python does the file work, never a program that a project names.
         self._python = python if ssh else sys.executable
 
     @property
     def where(self) -> str:
-        """For messages."""
+        """The computer's name in messages."""
         return self._ssh or "this machine"
 
     @property
     def host(self) -> str:
-        """The other computer, as ssh takes it; empty: this one."""
+        """The other computer, as an argument of ssh; empty: this one."""
         return self._ssh or ""
 
     def argv(self, command: Sequence[str]) -> tuple[str, ...]:
-        """The command as it has to be started from here. It cannot ask for a password: there is no terminal."""
+        """The command line to run the command from here. It cannot ask for a password: there is no terminal."""
         if self._ssh is None:
             return tuple(command)
-        # Behind a host that comes after "--" ssh reads no more options: a second "--" would be the command there.
+        # After "--" and the host ssh reads no more options: a second "--" would be the command.
         return ("ssh", "-o", "BatchMode=yes", "--", self._ssh, shlex.join(command))
 
     def run(self, command: Sequence[str], *, input: str | None = None, timeout: float = 120.0) -> Completed:
-        """Run to the end, whatever its exit code.
+        """Run a command; any exit code is returned.
 
-        Raises ``BackendUnavailableError`` when it cannot even start, ``LostContactError`` when it may have run.
+        Raises ``BackendUnavailableError`` if it cannot start, ``LostContactError`` if it may have run.
         """
         try:
             done = self._process.run(self.argv(command), input=input, env=self._environ, timeout=timeout)
@@ -104,16 +104,16 @@ class LoginNode:
         return done
 
     def write(self, folder: str, files: Mapping[str, str]) -> str:
-        """Make a private folder and its files; returns the folder's absolute path there."""
+        """Make a private folder with files; returns its absolute path."""
         return self._ask(str, verb="write", folder=folder, folders=["", *LOG_FOLDERS], files=dict(files))
 
     def find(self, folder: str) -> tuple[str, str]:
-        """The absolute path of a job's folder there, and the number that the job wrote down when it began."""
+        """The absolute path of a job's folder, and the job number that it recorded when it began."""
         path, number = self._ask(lambda answer: (str(answer[0]), str(answer[1])), verb="find", folder=folder)
         return path, number
 
     def clear(self, folder: str) -> None:
-        """Remove the secrets in a job's folder there; safe to repeat."""
+        """Remove the secrets in a job's folder; safe to repeat."""
         self._ask(lambda answer: None, verb="clear", folder=folder)
 
     def logs(self, folder: str) -> tuple[LogFile, ...]:
@@ -128,7 +128,7 @@ class LoginNode:
         return self._ask(base64.b64decode, verb="read", path=path, start=start, end=end)
 
     def exit_codes(self, folders: Sequence[str], ended: Sequence[str] = ()) -> list[tuple[int, float] | None]:
-        """What each job's own ``exit_code`` file says, with its time; secrets of the ``ended`` ones are removed."""
+        """The exit code and time in each job's ``exit_code`` file; removes the secrets of the ``ended`` ones."""
 
         def read(answers: Any) -> list[tuple[int, float] | None]:
             found = [None if each is None else (int(each[0]), float(each[1])) for each in answers]
@@ -139,9 +139,9 @@ class LoginNode:
         return self._ask(read, verb="codes", folders=list(folders), ended=list(ended))
 
     def _ask(self, read: Callable[[Any], _Answer], **request: Any) -> _Answer:
-        """Run the request there; ``read`` parses the response, or raises."""
+        """Run a request; ``read`` parses the response, or raises."""
         program = standalone_source("login_side.py")
-        # -I: on this machine it starts in the project, whose files must not be taken for Python's own modules.
+        # -I: it starts in the project, whose files must not shadow Python's modules.
         done = self.run((self._python, "-I", "-c", program), input=json.dumps(request))
         if done.returncode:
             raise JobError(f"file access on {self.where} failed: {_last_line(done.stderr)}")
@@ -158,7 +158,7 @@ class LoginNode:
 
 
 def telling(logs: Iterable[LogFile]) -> tuple[LogFile, ...]:
-    """Without empty system logs; a program's empty log is kept, because it shows that there was no output."""
+    """The logs without empty system logs; a program's empty log shows that it had no output."""
     return tuple(log for log in logs if log.size or "system_logs/" not in log.name)
 
 

@@ -1,4 +1,4 @@
-"""The interface of every backend; everything else is built on it once."""
+"""The interface of every backend."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ _Request = TypeVar("_Request")
 
 @dataclass(frozen=True, slots=True)
 class Plan(Generic[_Request]):
-    """What would be submitted, decided without reading anything outside.
+    """A planned submission, decided without I/O.
 
-    ``text`` is what ``submit --dry-run`` prints; ``request`` is the backend's form of it.
-    Neither holds a secret. ``shown`` is ``text`` for people, where that holds what nobody can read.
-    ``warnings`` are what the user should know before the job is accepted.
+    ``text`` is what ``submit --dry-run`` prints; ``request`` is the backend's form of it. Neither contains secrets.
+    ``shown`` is ``text`` without unreadable parts. ``warnings`` are for the user before the job is submitted.
     """
 
     spec: JobSpec
@@ -42,7 +41,7 @@ class Plan(Generic[_Request]):
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The backend accepted: it has the job, or will stop it."""
+    """The backend has accepted the job, or will stop it."""
 
     ref: JobRef
 
@@ -56,7 +55,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The response was lost: the request may have been carried out. ``error`` is the cause."""
+    """The response was lost, and the request may have been carried out. ``error`` is the cause."""
 
     error: BlobsyncError
 
@@ -67,7 +66,7 @@ Outcome = Accepted | Refused | Unknown
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Somebody's job on the cluster, as ``blame`` shows it."""
+    """A job of any user on the cluster, as in ``blame``."""
 
     user: str
     native_id: str
@@ -79,7 +78,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSummary:
-    """What a cluster has and what is in use; None if unknown."""
+    """The capacity of a cluster and its use; None: unknown."""
 
     nodes_total: int | None = None
     nodes_free: int | None = None
@@ -92,10 +91,9 @@ class ClusterSummary:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a backend is built from. ``settings`` are the cluster's options that only the backend understands.
+    """The arguments of a backend. ``settings`` are the cluster's options for this backend.
 
-    ``configured`` is the whole cluster file with its storage accounts, for places that reach containers themselves.
-    ``note`` is told what a user should know while waiting.
+    ``configured`` is the whole cluster file with its storage accounts. ``note`` reports waits to the user.
     """
 
     cluster: str
@@ -110,19 +108,18 @@ class Surroundings:
 
 @runtime_checkable
 class Examining(Protocol):
-    """A backend that tries beforehand what :meth:`Backend.submit` asks for."""
+    """A backend that can check in advance the requirements of :meth:`Backend.submit`."""
 
     def examine(self, plan: Plan[Any] | None) -> Iterator[CheckResult]:
-        """What would be refused is a result, not an error; ``plan`` None: the file allows none. Raises
-        ``ConfigError``."""
+        """Check; a refusal is a result, not an error. ``plan`` None: the file is invalid. Raises ``ConfigError``."""
         ...
 
 
 class Backend(Protocol[_Request]):
-    """One place that runs jobs. Every method except :meth:`plan` may do I/O.
+    """A system that runs jobs. Every method except :meth:`plan` may do I/O.
 
     Errors: ``BackendUnavailableError`` if the backend cannot be reached, ``JobError`` for the rest. :meth:`submit`
-    and :meth:`cancel`, which change something there, return the outcome instead.
+    and :meth:`cancel` return an outcome instead.
     """
 
     @property
@@ -138,20 +135,20 @@ class Backend(Protocol[_Request]):
     def submit(self, plan: Plan[_Request], secrets: Secrets) -> Outcome:
         """Submit the plan. Submitting one ``run_id`` twice creates one job if the backend allows it.
 
-        ``Refused`` leaves no secret there; ``Unknown`` leaves everything that the job would need.
+        ``Refused`` leaves no secret behind; ``Unknown`` leaves everything that the job would need.
         """
         ...
 
     def locate(self, spec: JobSpec) -> JobRef | None:
-        """The job of a submission whose response was lost; None: the backend does not know it (yet)."""
+        """Find the job of a submission whose response was lost; None: not there (yet)."""
         ...
 
     def forget(self, spec: JobSpec) -> None:
-        """Remove the secrets of a submission that never arrived. Safe to repeat."""
+        """Remove the secrets of a failed submission. Safe to repeat."""
         ...
 
     def get(self, refs: Sequence[JobRef]) -> tuple[RunInfo, ...]:
-        """The state of all of them, in their order, with few requests; forgotten ones are ``UNKNOWN``."""
+        """The states of jobs, in order, with few requests; ``UNKNOWN`` for jobs that no longer exist there."""
         ...
 
     def list(self, *, states: Collection[State] = (), limit: int | None = None) -> Iterator[RunInfo]:
@@ -159,27 +156,27 @@ class Backend(Protocol[_Request]):
         ...
 
     def cancel(self, ref: JobRef) -> Outcome:
-        """Stop it. Safe to call twice, and for a job that has ended; an unknown one is ``Refused``."""
+        """Stop a job. Safe to repeat, also after its end; an unknown one is ``Refused``."""
         ...
 
     def logs(self, ref: JobRef) -> Sequence[LogFile]:
-        """The logs there are so far, sorted by name."""
+        """The logs so far, sorted by name."""
         ...
 
     def read_log(self, log: LogFile, start: int, end: int | None) -> bytes:
-        """Bytes ``start`` to ``end`` (exclusive; None: all there is)."""
+        """Bytes ``start`` to ``end`` (exclusive; None: to the end)."""
         ...
 
     def summary(self) -> ClusterSummary: ...
 
     def blame(self) -> Sequence[Holder]:
-        """Who uses the cluster; only with capability ``blame``."""
+        """The users of the cluster; only with capability ``blame``."""
         ...
 
     def ssh_command(self, ref: JobRef, node: int = 0, *, holds: bool = False) -> Sequence[str]:
-        """The command that opens a shell beside the job; only with capability ``ssh``.
+        """The command that opens a shell on a node; only with capability ``ssh``.
 
-        ``holds``: the job waits for people, and the shell is to be one of its own.
+        ``holds``: the job is interactive, and the shell is part of it.
         """
         ...
 
@@ -189,18 +186,18 @@ class Scaling(Protocol):
     """A backend that changes the number of nodes of elastic jobs while they run (capability ``scale``)."""
 
     def scale(self, ref: JobRef, nodes: int) -> Outcome:
-        """Ask for this number of nodes, which lies within the job's bounds. The last request counts; safe to repeat.
+        """Request a number of nodes within the job's bounds. The last request counts; safe to repeat.
 
-        Node 0 stays; when there are to be fewer, those with the highest numbers go.
+        Nodes with the highest numbers are removed first; node 0 stays.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PortForward:
-    """``local`` of this machine stands for ``remote`` of a job's node.
+    """Forwards port ``local`` of this machine to ``remote`` of a job's node.
 
-    ``node_ssh``: the nodes let their jobs' owner in by ssh, so that also what listens at their 127.0.0.1 is reached.
+    ``node_ssh``: nodes allow ssh for their jobs' owners, so that ports at 127.0.0.1 can be reached, too.
     """
 
     local: int
@@ -211,50 +208,50 @@ class PortForward:
 
 @runtime_checkable
 class Tunnelling(Protocol):
-    """A backend whose nodes are reached through a command that stays: their ports, and programs beside the job."""
+    """A backend with tunnels to its nodes, for ports and programs beside the job."""
 
     def forward_argv(self, ref: JobRef, forward: PortForward) -> Sequence[str]:
-        """The command that holds the port open. Raises ``JobError`` unless that node of the job runs."""
+        """The command that forwards the port while it runs. Raises ``JobError`` unless that node of the job runs."""
         ...
 
     def python_beside(self, ref: JobRef, node: int, source: str) -> Sequence[str]:
-        """The command that runs a Python program on a node of the job, with our standard input and no terminal."""
+        """The command that runs a Python program on a node, with our standard input and no terminal."""
         ...
 
     def program_address(self, ref: JobRef, forward: PortForward) -> str:
-        """Where a program on the node has to listen to be reached: 127.0.0.1, or the node's own address."""
+        """The address at which a program on the node must listen: 127.0.0.1, or the node's own."""
         ...
 
 
 @runtime_checkable
 class Renewing(Protocol):
-    """A backend that can hand a job new secrets while it runs: a job may outlive its SAS."""
+    """A backend that can renew the secrets of a running job, which may outlive its SAS."""
 
     def is_lapsing(self, ref: JobRef) -> bool:
-        """Whether half of the time of its SAS has passed, as the latest :meth:`Backend.get` has shown."""
+        """Whether half of the lifetime of its SAS has passed, by the latest :meth:`Backend.get`."""
         ...
 
     def renew(self, ref: JobRef, secrets: Secrets) -> None:
-        """Put these in the place of the job's secrets. Safe to repeat."""
+        """Replace the job's secrets. Safe to repeat."""
         ...
 
 
-# Backends whose clusters keep the secrets of a job that has ended until somebody removes them.
+# Backends whose clusters keep the secrets of an ended job until they are removed.
 KEEP_SECRETS = ("kubernetes",)
 
 
 @runtime_checkable
 class KeepingSecrets(Protocol):
-    """One of those."""
+    """A backend whose cluster keeps the secrets of ended jobs."""
 
     def remove_secrets(self, refs: Sequence[JobRef]) -> None:
-        """The secrets of jobs that have ended. Safe to repeat; raises where some may be left."""
+        """Remove the secrets of ended jobs. Safe to repeat; raises if some may be left."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SeenJob:
-    """A job as its service lists it, whoever submitted it; ``submitted`` in seconds since 1970."""
+    """A job in the service's list, of any user; ``submitted`` in seconds since 1970."""
 
     spec: JobSpec
     ref: JobRef
@@ -264,15 +261,15 @@ class SeenJob:
 
 @runtime_checkable
 class Grouping(Protocol):
-    """A backend whose service keeps jobs in experiments, whoever submitted them."""
+    """A backend whose service groups jobs in experiments."""
 
     @property
     def experiment(self) -> str:
-        """The one that this cluster's jobs belong to."""
+        """The experiment of this cluster's jobs."""
         ...
 
     def newest(self, states: Collection[State], limit: int | None) -> Iterator[SeenJob]:
-        """Its jobs in these states, newest first, other programs' included."""
+        """The experiment's jobs in these states, newest first, also of other programs."""
         ...
 
 
@@ -281,5 +278,5 @@ class Recalling(Protocol):
     """A backend that stores specifications, so it can find jobs that this project has no record of."""
 
     def recall(self, suffix: str) -> Iterator[tuple[JobSpec, JobRef]]:
-        """Jobs whose id ends so, other people's and other machines' included, newest first."""
+        """Jobs whose id ends so, of all users and machines, newest first."""
         ...

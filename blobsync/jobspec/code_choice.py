@@ -1,7 +1,7 @@
-"""Which code a job runs: the last upload of ``init`` from here, code that the user trusts, or what the user names.
+"""Chooses the code that a job runs: the last upload of ``init`` from here, trusted code, or what the user names.
 
-What lies at ``code_path`` is chosen by whoever may write there, and so is the digest beside it. A digest counts if it
-is on record here (``config.trusted_code``), or is that of the code here; the node holds the code to it.
+Anyone who may write to the container can replace the code at ``code_path`` and its digest. A digest is accepted if it
+is recorded here (``config.trusted_code``), or is that of the code here; the node verifies the code against it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from blobsync.jobspec.spec import CodeRef
 
 @dataclass(frozen=True, slots=True)
 class CodeWish:
-    """What the user says of the code: ``init`` packs and uploads it first, ``digest`` is what this one job runs,
-    ``trust`` what the project's jobs may run from now on. ``looks_only``: nothing is recorded."""
+    """The user's options for code: ``init`` packs and uploads it first, ``digest`` is that of this job's code,
+    ``trust`` that of code which the project's jobs may run from now on. ``looks_only``: nothing is recorded."""
 
     init: bool = False
     digest: str = ""
@@ -45,7 +45,7 @@ class CodeWish:
 
 @dataclass(frozen=True, slots=True)
 class CodeChoice:
-    """The code that a job is to run, None for the project's folder as it is, and what the user should know."""
+    """The code that a job runs (None: the project's folder itself), and warnings."""
 
     ref: CodeRef | None
     warnings: tuple[str, ...] = ()
@@ -54,14 +54,14 @@ class CodeChoice:
 ChooseCode = Callable[[Cluster], CodeChoice]
 
 
-# The project through a cluster; whoever asks closes it.
+# Opens the project with a cluster; the caller closes it.
 ProjectOpener = Callable[[Cluster], CodeProject]
 
 _LAST = CodeWish()
 
 
 def code_chooser(open_project: ProjectOpener, wish: CodeWish = _LAST) -> ChooseCode:
-    """Choose the code at ``code_path`` of a cluster, as the user wishes."""
+    """Choose the code at a cluster's ``code_path``."""
 
     def choose(cluster: Cluster) -> CodeChoice:
         project = open_project(cluster)
@@ -92,7 +92,7 @@ def choose_code(project: CodeProject, wish: CodeWish = _LAST) -> CodeChoice:
 
 
 def code_entry(cluster: Cluster, *, init: bool = False) -> CodeEntry | None:
-    """Where the code of jobs lies; None for the project's own folder. Raises ``ConfigError``. Pure."""
+    """The blob folder of jobs' code; None: the project's folder itself. Raises ``ConfigError``. Pure."""
     if cluster.code is None and (cluster.platform != "local" or init):
         raise ConfigError(
             "does not say where the code is",
@@ -106,7 +106,7 @@ def code_entry(cluster: Cluster, *, init: bool = False) -> CodeEntry | None:
 def demand_known(root: Path, ref: CodeRef | None, run_id: str, *, is_ours: bool, environ: Mapping[str, str]) -> None:
     """Raise ``UntrustedCodeError`` unless a job's own code may run again.
 
-    ``is_ours``: the job is on record here because it was submitted from here, and not because a service told of it.
+    ``is_ours``: the job was submitted from here, not found on a service.
     """
     if ref is None or (is_ours and ref.digest):
         return
@@ -127,7 +127,7 @@ def demand_known(root: Path, ref: CodeRef | None, run_id: str, *, is_ours: bool,
 
 
 def _published(code: Code, entry: CodeEntry, *, looks_only: bool) -> CodeChoice:
-    """Today's code, which is uploaded first."""
+    """Pack the current code, which is uploaded first."""
     if looks_only:
         state = code.current_state()
         return CodeChoice(_ref(entry, state.snapshot.digest, state), state.notes)
@@ -141,7 +141,7 @@ def _published(code: Code, entry: CodeEntry, *, looks_only: bool) -> CodeChoice:
 
 
 class _Choice:
-    """What lies at ``code_path``, held to what is known here."""
+    """The code at ``code_path``, verified against known digests."""
 
     def __init__(self, project: CodeProject, code: Code, entry: CodeEntry) -> None:
         self._project, self._code, self._entry = project, code, entry
@@ -149,7 +149,7 @@ class _Choice:
         self._where = str(entry.remote)
 
     def named(self, digest: str) -> CodeChoice:
-        """The code of ``digest``, which the user named."""
+        """The code with the digest that the user named."""
         state, _ = self._here()
         ref = self._find(digest)
         if state is not None and state.snapshot.digest == digest:
@@ -157,7 +157,7 @@ class _Choice:
         return CodeChoice(ref, (f"the job runs the code {digest[:12]}, which --code names, not the code here",))
 
     def last(self, trust: str, *, looks_only: bool) -> CodeChoice:
-        """What is there now, if the user published it from here, has it here, or trusts it."""
+        """The latest code there, if it was uploaded from here, equals the code here, or is trusted."""
         digest, blob = self._there()
         state, problem = self._here()
         if state is not None and state.snapshot.digest == digest:
@@ -178,7 +178,7 @@ class _Choice:
         raise self._refusal(digest, known, trust)
 
     def _there(self) -> tuple[str, str]:
-        """The digest and the blob of what is there now."""
+        """The digest and the blob of the latest code there."""
         claimed = self._code.claimed_digest()
         if self._code.goes_to_a_folder:
             if claimed is None:
@@ -215,7 +215,7 @@ class _Choice:
             raise
 
     def _find(self, digest: str) -> CodeRef:
-        """Where the code of ``digest`` lies. Raises ``NothingMatchedError``."""
+        """The blob with this digest. Raises ``NothingMatchedError``."""
         if self._code.goes_to_a_folder:
             if self._code.claimed_digest() == digest:
                 return _ref(self._entry, digest, None, self._entry.path)
@@ -228,7 +228,7 @@ class _Choice:
         )
 
     def _here(self) -> tuple[CodeState | None, str]:
-        """The code here, or why there is none."""
+        """The code in the project folder, or why there is none."""
         try:
             return self._code.current_state(), ""
         except ArchiveError as error:

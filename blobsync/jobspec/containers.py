@@ -1,8 +1,8 @@
-"""The image that a job runs in on this machine and on Slurm: who can run it there, and the words that each takes.
+"""Container runtimes for jobs on this machine and on Slurm, and their command lines.
 
-Kubernetes and Azure ML run images themselves. Here blobsync stays outside, and only the user's program, and ``setup``,
-are inside. Its variables and its words travel in a file that the image's ``sh`` reads: no command line shows them,
-no runtime evaluates or records them.
+Kubernetes and Azure ML run images themselves. Here only the user's program and ``setup`` are inside the image. Their
+variables and arguments are in a file that the image's ``sh`` reads: no command line shows them, no runtime evaluates or
+records them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from blobsync.base.process import ProcessRunner
 from blobsync.jobspec.spec import JobSpec
 
 OPTION = "container"
-# Who is asked first. Sites with Slurm have Apptainer, seldom a docker that users may call.
+# In order of preference. Sites with Slurm have Apptainer, seldom a docker that users may run.
 _DAEMONS, _FILES = ("docker", "podman"), ("apptainer", "singularity")
 RUNTIMES = (*_DAEMONS, *_FILES)
 _ORDER: Mapping[str, tuple[str, ...]] = {"local": RUNTIMES, "slurm": (*_FILES, "podman", "docker")}
@@ -31,9 +31,9 @@ _PROBE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class WantedImage:
-    """What the cluster file says: the image, who is to run it (empty: whoever is there), and words for docker.
+    """The image in the cluster file, its runtime (empty: any that is installed), and options for docker.
 
-    ``file`` names the cluster file. ``shm_size`` is docker's; ``args`` are docker's and podman's.
+    ``file`` is the cluster file. ``shm_size`` is docker's; ``args`` are docker's and podman's.
     """
 
     image: str
@@ -51,14 +51,14 @@ class Runtime:
 
     @property
     def has_containers(self) -> bool:
-        """Whether a container of it has a name, and outlives the program that started it."""
+        """Whether its containers have names, and outlive the program that started them."""
         return self.name in _DAEMONS
 
 
 def wanted_image(spec: JobSpec) -> WantedImage | None:
-    """The image that blobsync itself has to run a job in; None: none, or the platform does.
+    """The image in which blobsync itself runs the job; None: no image, or the platform runs it.
 
-    What blobsync's own programs do, those of transfers and of jobs that wait for people, needs no image.
+    blobsync's own programs (transfers, interactive jobs) need no image.
     """
     given = spec.options.get(OPTION)
     if spec.image is None or not isinstance(given, Mapping) or spec.hold or spec.spread is not None:
@@ -74,7 +74,7 @@ def wanted_image(spec: JobSpec) -> WantedImage | None:
 
 
 def image_text(spec: JobSpec) -> str:
-    """What a dry run says about the image; empty where there is none."""
+    """The line of a dry run about the image; empty without an image."""
     wanted = wanted_image(spec)
     if wanted is None:
         return ""
@@ -82,23 +82,23 @@ def image_text(spec: JobSpec) -> str:
 
 
 def candidates(wanted: WantedImage, platform: str) -> tuple[str, ...]:
-    """The programs that could run the image, the first choice first."""
+    """The runtimes that could run the image, the preferred one first."""
     if wanted.runtime:
         return (wanted.runtime,)
     names = _ORDER.get(platform, RUNTIMES)
     if is_for_files(wanted.image):
         return tuple(name for name in names if name in _FILES)
-    # Words for docker would have no effect elsewhere.
+    # Options for docker have no effect elsewhere.
     return tuple(name for name in names if name in _DAEMONS or not wanted.args)
 
 
 def is_for_files(image: str) -> bool:
-    """Whether only Apptainer and Singularity take it: a file or folder, or another kind of address than docker's."""
+    """Whether only Apptainer and Singularity accept it: a file, a folder, or another scheme than docker's."""
     return image.startswith("/") or image.endswith(".sif") or ("://" in image and not image.startswith("docker://"))
 
 
 def find_runtime(wanted: WantedImage, platform: str, process: ProcessRunner) -> Runtime:
-    """The first of them that works here. Raises ``JobError`` that names the key, and why each does not."""
+    """The first runtime that works here. Raises ``JobError`` that names the key, and the reason for each."""
     problems = []
     for name in candidates(wanted, platform):
         problem = _problem(name, process)
@@ -122,7 +122,7 @@ def _problem(name: str, process: ProcessRunner) -> str | None:
 
 
 def source_of(image: str, runtime: Runtime) -> str:
-    """The image's address as the runtime takes it."""
+    """The image's address for the runtime."""
     if runtime.has_containers:
         return image.removeprefix("docker://")
     return image if is_for_files(image) or "://" in image else f"docker://{image}"
@@ -130,11 +130,11 @@ def source_of(image: str, runtime: Runtime) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """How one program is started in the image.
+    """The options for one program in the image.
 
-    ``name`` is its container's; ``places`` are the folders that it sees at their own paths; ``user`` is who it runs as
-    (``1000:1000``, empty: root); ``groups`` are further groups. ``gpus`` are ``all``, or numbers of the node's; empty:
-    none. ``shares_memory``: several processes of a node have one /dev/shm. ``keeps``: the container stays at its end.
+    ``name`` is its container's; ``places`` are folders mounted at their own paths; ``user`` is its user and group id
+    (``1000:1000``, empty: root); ``groups`` are further groups. ``gpus``: ``all``, or numbers of the node's; empty:
+    none. ``shares_memory``: the processes of a node share /dev/shm. ``keeps``: the container is not removed at its end.
     """
 
     name: str
@@ -147,9 +147,9 @@ class Inside:
 
 
 def run_words(runtime: Runtime, image: str, wanted: WantedImage, inside: Inside, script: str) -> tuple[str, ...]:
-    """The command that has the image's ``sh`` read ``script``.
+    """The command that runs ``script`` with the image's ``sh``.
 
-    Docker: https://docs.docker.com/reference/cli/docker/container/run/; podman has the same words, and
+    Docker: https://docs.docker.com/reference/cli/docker/container/run/; podman has the same options, and
     ``--userns=keep-id``. Apptainer and Singularity: https://apptainer.org/docs/user/latest/cli/apptainer_exec.html.
     """
     if not runtime.has_containers:
@@ -160,7 +160,7 @@ def run_words(runtime: Runtime, image: str, wanted: WantedImage, inside: Inside,
     memory = ("--ipc=host",) if inside.shares_memory or not wanted.shm_size else (f"--shm-size={wanted.shm_size}",)
     return (
         *(runtime.name, "run", f"--name={inside.name}", *(() if inside.keeps else ("--rm",))),
-        # The processes of a node find each other, and those of other nodes, as without an image.
+        # Processes of the job can connect to each other as without an image.
         *("--network=host", "--pid=host", *memory, "--security-opt", "label=disable", "--entrypoint", ""),
         *_user_words(runtime, inside),
         *_gpu_words(runtime, inside.gpus),
@@ -169,7 +169,7 @@ def run_words(runtime: Runtime, image: str, wanted: WantedImage, inside: Inside,
 
 
 def _user_words(runtime: Runtime, inside: Inside) -> tuple[str, ...]:
-    """What a job writes belongs to its user, as without an image."""
+    """Files that a job writes belong to its user, as without an image."""
     if not inside.user:
         return ()
     keep = ("--userns=keep-id",) if runtime.name == "podman" else ()
@@ -186,15 +186,14 @@ def _gpu_words(runtime: Runtime, gpus: str) -> tuple[str, ...]:
 
 
 def pull_words(runtime: Runtime, source: str, target: str) -> tuple[str, ...]:
-    """The command that brings an image here; Apptainer writes ``target``, so that no process asks a registry again."""
+    """The command that fetches an image; Apptainer writes it to ``target``, so that it is fetched only once."""
     if runtime.has_containers:
         return (runtime.name, "pull", source)
     return (runtime.name, "pull", "--force", target, source)
 
 
 def script_text(command: Sequence[str], env: Mapping[str, str], names: Iterable[str], folder: str) -> str:
-    """What ``sh`` reads in the image: variables of these names, the folder, the command. It removes itself, as far as
-    the image can."""
+    """The script for the image's ``sh``: variables, folder, command. It removes itself if the image has ``rm``."""
     lines = [
         'rm -f "$0" 2>/dev/null',
         *(_export(name, env[name]) for name in sorted(names)),
@@ -212,7 +211,7 @@ def _export(name: str, value: str) -> str:
 def given_names(
     env: Mapping[str, str], outside: Mapping[str, str], own: Iterable[str], is_name: Callable[[str], bool]
 ) -> set[str]:
-    """Which variables of ``env`` a program in an image gets: the job's, not those of the node's own programs."""
+    """The variables of ``env`` for a program in an image: the job's, not those of the node's own programs."""
     mine = set(own)
     return {
         name
@@ -221,7 +220,7 @@ def given_names(
     }
 
 
-# What launchers and drivers tell processes, and what a site says about its network.
+# Variables of launchers, drivers, and a site's network.
 _PASSED = (
     *("SLURM_", "OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI_", "I_MPI_", "UCX_", "NCCL_", "CUDA_VISIBLE_DEVICES"),
     *("BLOBSYNC_", "MASTER_", "PET_", "PYTHONUNBUFFERED", "HWLOC_COMPONENTS", "http_proxy", "https_proxy", "no_proxy"),

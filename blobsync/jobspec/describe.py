@@ -1,4 +1,4 @@
-"""Turns a cluster file and a request into a job's specification. Pure."""
+"""Makes a job's specification from a cluster file and a request. Pure."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from blobsync.jobspec.hold import WAITING, duration_seconds, hold_seconds
 from blobsync.jobspec.spec import OWN_OUTPUT, SERVICES, CodeRef, FolderLink, JobOptions, JobSpec, LogMirror
 from blobsync.jobspec.topology import JobShape, Size, find_shape
 
-# As docker and Apptainer name an image, or a file of one; what begins otherwise would be an option to them.
+# An image's address or file for docker and Apptainer; other first characters could make it an option.
 _IMAGE = re.compile(r"[A-Za-z0-9/][A-Za-z0-9_.:/@+-]*")
 
-# Values of variables named like this are kept out of every record.
+# Values of variables with such names are never recorded.
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|CONNECTION_STRING|SAS", re.IGNORECASE)
 
 # Keys of the cluster file that the node reads.
 _FOR_NODES = ("work_dir", "command_prefix", "sleep_if_fail", "sleep_if_succeed", "batchai")
 
-# Folders of this name are those that jobs write their results to.
+# Folders with these names hold jobs' results.
 OUTPUT_PREFIX = "output"
 
-# Options of ``submit`` that only Slurm knows.
+# Options of ``submit`` for Slurm only.
 SLURM_OPTIONS = ("array", "partition", "qos", "time", "gres")
 
 
@@ -62,8 +62,8 @@ class SubmitKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class SubmitRequest:
-    """What one submission asks for; None leaves it to the cluster file. ``here`` is the foreground of this machine,
-    ``elastic`` the bounds of an elastic job, ``MIN:MAX``, ``hold`` how long an interactive job waits, ``4h``."""
+    """The options of one submission; None: the cluster file's. ``here``: in the foreground of this machine;
+    ``elastic``: the bounds of an elastic job, ``MIN:MAX``; ``hold``: how long an interactive job waits, ``4h``."""
 
     argv: tuple[str, ...]
     num_gpu: int | None = None
@@ -148,7 +148,7 @@ def describe(cluster: Cluster, request: SubmitRequest, run_id: str, code: CodeRe
 
 
 def _waiting(cluster: Cluster, request: SubmitRequest) -> SubmitRequest:
-    """An interactive job: one program waits on each node, with all its GPUs."""
+    """The size of an interactive job: one program on each node, with all GPUs."""
     if request.elastic or cluster.number("min_nodes") or cluster.number("max_nodes"):
         raise UsageError("a job that waits for you has a fixed size", hint="omit --elastic, min_nodes and max_nodes")
     if request.options.get("array") or (cluster.platform == "slurm" and cluster.text("slurm.array")):
@@ -157,7 +157,7 @@ def _waiting(cluster: Cluster, request: SubmitRequest) -> SubmitRequest:
 
 
 def elastic_bounds(cluster: Cluster, request: SubmitRequest) -> Bounds | None:
-    """How many nodes the job may have; None: a fixed number. Raises ``UsageError`` and ``ConfigError``."""
+    """The bounds of an elastic job; None: a fixed number of nodes. Raises ``UsageError`` and ``ConfigError``."""
     if request.here:
         return None
     if request.elastic and cluster.value("elastic_num_gpu"):
@@ -173,7 +173,7 @@ def elastic_bounds(cluster: Cluster, request: SubmitRequest) -> Bounds | None:
 
 
 def shape_of(cluster: Cluster, request: SubmitRequest) -> JobShape:
-    """How the job spreads over the machines of the cluster. Raises ``UsageError``."""
+    """The job's nodes and processes. Raises ``UsageError``."""
     if cluster.platform == "slurm":
         _demand_no_gres(cluster, request)
     return find_shape(
@@ -210,13 +210,13 @@ def is_secret_name(name: str) -> bool:
 
 
 def secret_names(cluster: Cluster) -> tuple[str, ...]:
-    """The variables whose values are never recorded: those in ``secret_env``, and those that are named like secrets."""
+    """The variables whose values are never recorded: those in ``secret_env``, and those with names of secrets."""
     listed = cluster.texts("secret_env")
     return tuple(sorted(name for name in cluster.env if name in listed or is_secret_name(name)))
 
 
 def folder_link(cluster: Cluster, entry: FolderEntry) -> FolderLink:
-    """How a job on ``cluster`` sees the folder entry."""
+    """The folder entry for a job on ``cluster``."""
     mode = folder_mode(cluster.platform, entry)
     if entry.storage_type == "file" and cluster.platform in LINKING and mode != "link":
         raise ConfigError(
@@ -234,7 +234,7 @@ def folder_link(cluster: Cluster, entry: FolderEntry) -> FolderLink:
         include=entry.include,
         cache_seconds=entry.blob_cache_timeout,
         ignore=entry.ignore,
-        # Read-only is the mode's word.
+        # The mode says read-only.
         fuse_options=read_only_words(entry.blob_fuse_options)[1],
     )
 
@@ -252,7 +252,7 @@ def _link_source(cluster: Cluster, entry: FolderEntry) -> str:
 
 
 def image_of(cluster: Cluster) -> str | None:
-    """The image of ``docker``, in the registry that it names. Raises ``ConfigError`` for what is none."""
+    """The image of ``docker``, with its registry. Raises ``ConfigError`` for an invalid one."""
     image, address = cluster.docker.reference, cluster.docker.address
     if image is None or cluster.platform not in LINKING:
         return image
@@ -262,7 +262,7 @@ def image_of(cluster: Cluster) -> str | None:
 
 
 def container(cluster: Cluster, request: SubmitRequest) -> dict[str, Any]:
-    """How blobsync runs the image of a job where it starts jobs itself; ``use_custom_docker: false`` rules that out."""
+    """The image for backends where blobsync runs it; None with ``use_custom_docker: false``."""
     docker = cluster.docker
     if request.here or cluster.platform not in LINKING or docker.reference is None:
         return {}
@@ -273,7 +273,7 @@ def container(cluster: Cluster, request: SubmitRequest) -> dict[str, Any]:
 
 
 def philly_variables(cluster: Cluster) -> dict[str, str]:
-    """What programs read on Philly, as far as a file of Philly's says it. Others come from the node."""
+    """Variables of Philly from the cluster file; the node adds others."""
     told = {"PHILLY_VC": cluster.text("vc"), "PHILLY_USER": cluster.text("user_name")}
     return {name: text for name, text in told.items() if text}
 
@@ -295,14 +295,14 @@ def own_output(cluster: Cluster) -> dict[str, str]:
 
 
 def is_output(entry: FolderEntry) -> bool:
-    """Whether jobs write their results there."""
+    """Whether the folder holds jobs' results."""
     return entry.prefix.startswith(OUTPUT_PREFIX)
 
 
 def find_mirror(cluster: Cluster, run_id: str) -> LogMirror | None:
-    """Logs go beside the output folder, not into it: ``u --mirror output`` must not take them for extras.
+    """Where logs are mirrored: beside the output folder, so that ``u --mirror output`` does not delete them.
 
-    Azure ML keeps the logs of its jobs itself.
+    Azure ML keeps logs itself.
     """
     if cluster.platform in SERVICES:
         return None
@@ -317,7 +317,7 @@ def find_mirror(cluster: Cluster, run_id: str) -> LogMirror | None:
 
 
 def setup_lines(cluster: Cluster) -> tuple[str, ...]:
-    """``setup``; without it, on Azure ML, what ACT did there: requirements.txt and compile.aml.sh, where they exist."""
+    """``setup``; without it, on Azure ML, ACT's default: requirements.txt and compile.aml.sh, if they exist."""
     given = cluster.texts("setup")
     if given or cluster.platform in LINKING:
         return given
@@ -331,7 +331,7 @@ def setup_lines(cluster: Cluster) -> tuple[str, ...]:
 
 
 def read_seconds(cluster: Cluster, key: str) -> int | None:
-    """``90m``, ``5h``, ``2d``, or a number of seconds."""
+    """Parse ``90m``, ``5h``, ``2d``, or a number of seconds."""
     text = cluster.text(key)
     if not text:
         return None

@@ -1,7 +1,6 @@
-"""The bounds of an elastic job: how many nodes it may have, and which numbers a request may ask for. Pure.
+"""The least and most nodes of an elastic job. Pure.
 
-The pair is one rule on every platform, whether ``--elastic MIN:MAX`` or ``min_nodes`` and ``max_nodes`` of the cluster
-file give it.
+From ``--elastic MIN:MAX``, or ``min_nodes`` and ``max_nodes`` of the cluster file, on every platform.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from dataclasses import dataclass
 from blobsync.base.errors import ConfigError, UsageError
 from blobsync.jobspec.spec import JobSpec, State
 
-# The most that Slurm allows for in a cluster.
+# The most nodes of a cluster in Slurm.
 MOST_NODES = 65_536
 
-# Jobs there have the number of nodes that they were submitted with.
+# Platforms where jobs cannot change their number of nodes.
 FIXED_SIZE = frozenset({"aml"})
 _PAIR = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
 _EXAMPLE = "blobsync submit --elastic 1:4 -- torchrun train.py"
@@ -37,7 +36,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class GivenBounds:
-    """What the user wrote: ``asked`` is the value of ``--elastic``, ``least`` and ``most`` are those of ``file``."""
+    """The user's values: ``asked`` is that of ``--elastic``, ``least`` and ``most`` are those of ``file``."""
 
     platform: str
     asked: str = ""
@@ -47,7 +46,7 @@ class GivenBounds:
 
 
 def find_bounds(given: GivenBounds) -> Bounds | None:
-    """The bounds of a submission; None: it has a fixed size. ``--elastic`` replaces what the cluster file says.
+    """The bounds of a submission; None: a fixed size. ``--elastic`` overrides the cluster file.
 
     Raises ``UsageError`` for ``--elastic``, ``ConfigError`` for the file.
     """
@@ -91,12 +90,12 @@ def _problem(least: int, most: int) -> str:
 
 
 def bounds_of(spec: JobSpec) -> Bounds | None:
-    """The bounds within which blobsync itself changes the job's size; None where it does not."""
+    """The bounds within which blobsync changes the job's size; None if it does not."""
     return Bounds(spec.min_nodes, spec.max_nodes) if spec.is_elastic and spec.min_nodes and spec.max_nodes else None
 
 
 def demand_scalable(spec: JobSpec, state: State, nodes: int) -> None:
-    """Raise ``UsageError`` unless a job in this state may be asked to have this number of nodes."""
+    """Raise ``UsageError`` unless a job in this state may get this number of nodes."""
     bounds = bounds_of(spec)
     if bounds is None:
         told = "its platform chooses its size" if spec.min_nodes else "it was not submitted with --elastic"

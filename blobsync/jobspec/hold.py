@@ -1,4 +1,4 @@
-"""Which jobs wait for people instead of running a command, and for how long. Pure."""
+"""Interactive jobs: which jobs wait for users instead of running a command, and how long. Pure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from blobsync.base.errors import UsageError
 
-# The command that makes a job wait, as on Philly.
+# The command of an interactive job, as on Philly.
 WAITING = ("ssh",)
-# How long a job waits where nobody says it (seconds).
+# How long a job waits by default (seconds).
 DEFAULT_HOLD = 4 * 3600
-# The file that waits on a node, beside the job's specification, and the folder of its records in the run's folder.
+# The program that waits on a node, beside the job's specification, and the folder of its records in the run's folder.
 HOLDER, HOLDING_FOLDER = "interactive.py", "interactive"
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -19,29 +19,29 @@ _LONGEST = 366 * 86_400
 
 
 def entering(run_dir: str, node: int) -> tuple[str, ...]:
-    """The words that make the holder's program a way into the job on this node."""
+    """The arguments with which that program enters the job on this node."""
     return ("enter", "--place", f"{run_dir}/{HOLDING_FOLDER}", "--node", str(node))
 
 
 def entering_command(run_id: str) -> str:
-    """What a person types to enter the job."""
+    """The command that a user runs to enter the job."""
     return f"blobsync ssh {run_id.rpartition('_')[2]}"
 
 
 def duration_seconds(text: str) -> int | None:
-    """``90m``, ``5h``, ``2d``, or a number of seconds; None for anything else."""
+    """Parse ``90m``, ``5h``, ``2d``, or a number of seconds; None if invalid."""
     match = re.fullmatch(r"([0-9]{1,9})\s*([smhd]?)", text.strip())
     return int(match[1]) * _UNITS[match[2] or "s"] if match else None
 
 
 def hold_text(seconds: int) -> str:
-    """As ``--hold`` takes it, in the largest unit that divides it."""
+    """Format for ``--hold``, in the largest unit that divides it."""
     unit = next(letter for letter in reversed(_UNITS) if seconds % _UNITS[letter] == 0)
     return f"{seconds // _UNITS[unit]}{unit}"
 
 
 def hold_seconds(argv: Sequence[str], asked: str) -> int | None:
-    """How long the job waits for people; None: it runs a command. ``asked`` is ``--hold``, empty where it is not given.
+    """How long the job waits (seconds); None: it runs a command. ``asked`` is ``--hold``, or empty.
 
     Raises ``UsageError``.
     """

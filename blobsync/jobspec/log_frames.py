@@ -1,11 +1,11 @@
-"""How the lines of a node's logs are written into the log of its pod, and read from there. Pure.
+"""The format of a node's log lines in the log of its pod. Pure.
 
-blobsync node 0, attempt 0                     first of all
-[std_log_process_3 1048576] a line of that file, and the byte at which it begins there
-[std_log_process_3= 1048592] ...               base64 of bytes that are no whole line of UTF-8
+blobsync node 0, attempt 0                     the first line
+[std_log_process_3 1048576] a line of that file, and the byte at which it begins
+[std_log_process_3= 1048592] ...               base64 of bytes that are not a whole line of UTF-8
 [node_0 0] a line of the node's own log
 
-A kubelet throws the older parts of a long log away: the bytes tell a reader what it lacks, and where the rest belongs.
+A kubelet deletes the older parts of a long log: the positions show what is missing.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import re
 
 FIRST_LINE = re.compile(r"blobsync node [0-9]{1,6}, attempt [0-9]{1,6}")
 LINE = re.compile(r"\[(std_log(?:_process_[0-9]{1,7})?|node_[0-9]{1,6})(=?) ([0-9]{1,15})\] (.*)", re.DOTALL)
-# Lines of jobs that an older blobsync submitted do not tell where they belong.
+# Lines of an older blobsync's jobs have no position.
 LINE_WITHOUT_PLACE = re.compile(r"\[(?:std_log(?:_process_[0-9]{1,7})?|node_[0-9]{1,6})=?\] ")
 
 
 def framed(name: str, at: int, line: bytes) -> bytes:
-    """One line of the log ``name``, which begins at its byte ``at``, as a line of the pod's."""
+    """Frame a line of the log ``name`` that begins at byte ``at``."""
     try:
         text = line.decode()
     except UnicodeDecodeError:
@@ -31,7 +31,7 @@ def framed(name: str, at: int, line: bytes) -> bytes:
 
 
 def unframed(line: str) -> tuple[str, int, bytes] | None:
-    """The log, the place there and the bytes of a framed line (without its line end); None for any other line."""
+    """The log's name, position and bytes of a framed line (without its line end); None for any other line."""
     match = LINE.fullmatch(line)
     if not match:
         return None

@@ -1,8 +1,8 @@
 """The node archive: the part of blobsync that runs on compute nodes, as one zip of pure Python.
 
-It holds the modules that ``blobsync.node`` needs, found by reading their imports, and urllib3 as it is installed
-here. The same sources give the same bytes on every machine, so that its SHA-256 is its name. It is made once per
-version, kept in the user's state folder, and put beside the code archive by the first job that needs it.
+It contains the modules that ``blobsync.node`` imports, and the installed urllib3. The same sources give the same bytes
+on every machine, and its name is its SHA-256. It is made once per version, cached in the user's state folder, and
+uploaded beside the code archive by the first job that needs it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from blobsync.local.state_dir import user_key
 from blobsync.store.protocol import ANYTHING, BlobProperties, BlobStore, Precondition
 
 ENTRY = "blobsync.node.__main__"
-# The one package from outside; all that it needs beside itself is Python.
+# The only dependency, which itself has none.
 OUTSIDE = "urllib3"
 MAIN = f"""\
 import sys
@@ -42,11 +42,11 @@ from {ENTRY} import main
 sys.exit(main(sys.argv[1:]))
 """
 
-# What starts on a node, and what helps it where Python is too old.
+# The bootstrap of a node, and its helper for an old Python.
 TRAVELLING = ("bootstrap.py", "old_python.py")
-# The kind of the seal on what is kept.
+# The kind of the cached archive's seal.
 _SEALED = "node archive"
-# The earliest date of a zip, so that no date of this machine gets in.
+# The earliest date of a zip: the bytes must not depend on dates.
 _DATE = (1980, 1, 1, 0, 0, 0)
 _MODE = 0o100644 << 16
 _KEPT_CODE = re.compile(r"(.+\.d)/[0-9a-f]{64}\.zip")
@@ -56,13 +56,13 @@ _NATIVE = re.compile(r".*\.(so|pyd|dll|dylib|a|o)(\.[0-9.]+)?")
 
 @dataclass(frozen=True, slots=True)
 class NodeArchive:
-    """The zip itself and its SHA-256 (hexadecimal)."""
+    """The zip and its SHA-256 (hexadecimal)."""
 
     body: bytes = field(repr=False)
     digest: str
 
     def beside(self, code: CodeRef) -> NodeArchiveRef:
-        """Where it lies for a job that runs this code: in the same container, next to the archives of the code."""
+        """Its blob for a job that runs this code: in the same container, next to the code archives."""
         kept = _KEPT_CODE.fullmatch(code.blob)
         folder = kept[1] if kept else f"{code.blob}.d"
         return NodeArchiveRef(code.container, f"{folder}/node/{self.digest}.zip", self.digest, len(self.body))
@@ -76,7 +76,7 @@ def node_archive(environ: Mapping[str, str]) -> NodeArchive:
     package, outside = Path(blobsync.__file__).parent, _outside_folder()
     version = _key(package, outside)
     kept = state_home(environ) / "node" / f"{version}.zip"
-    # Nodes run it: what somebody else put there does not count. Where nothing can be kept it is made again.
+    # Nodes run it, so a file without our seal is ignored. Without a cache it is made again.
     with suppress(OSError):
         body = user_key(environ).opened(_SEALED, "", version, kept.read_bytes())
         if body is not None:
@@ -88,22 +88,22 @@ def node_archive(environ: Mapping[str, str]) -> NodeArchive:
 
 
 def travelling_sources(spec: JobSpec) -> dict[str, str]:
-    """The files that travel with a job and fetch the archive on its nodes, by name; and what waits there for people."""
+    """The files sent with a job, by name: the bootstrap, which fetches the archive, and the program of a hold."""
     return {**{name: standalone_source(name) for name in TRAVELLING}, **holder_source(spec)}
 
 
 def holder_source(spec: JobSpec) -> dict[str, str]:
-    """What waits for people on a node, by name; empty for a job that runs a command."""
+    """The program of an interactive job, by name; empty for other jobs."""
     return {HOLDER: standalone_source(HOLDER)} if spec.hold else {}
 
 
 def standalone_source(name: str) -> str:
-    """The text of a file of ``node/standalone``, which runs where nothing else of blobsync is."""
+    """The text of a file of ``node/standalone``."""
     return (Path(blobsync.__file__).parent / "node" / "standalone" / name).read_text(encoding="utf-8")
 
 
 def publish(archive: NodeArchive, ref: NodeArchiveRef, store: BlobStore) -> None:
-    """Put the archive at ``ref`` unless it is there. Raises what the store raises; a refusal says what to do."""
+    """Upload the archive to ``ref`` unless it exists. Raises errors of the store, with a hint."""
     there = store.head(ref.path)
     if there is not None and there.size == ref.size:
         return
@@ -113,7 +113,7 @@ def publish(archive: NodeArchive, ref: NodeArchiveRef, store: BlobStore) -> None
     try:
         store.put(ref.path, archive.body, md5=md5, properties=properties, condition=condition)
     except PreconditionFailedError:
-        # Someone else has just uploaded the same.
+        # Another process has just uploaded the same.
         pass
     except AccessDeniedError as error:
         error.hint = (
@@ -124,7 +124,7 @@ def publish(archive: NodeArchive, ref: NodeArchiveRef, store: BlobStore) -> None
 
 
 def pack(sources: Mapping[str, bytes], main: str = MAIN) -> bytes:
-    """The zip of these files and ``__main__.py``. Not compressed: each zlib would make other bytes of it."""
+    """A zip of these files and ``__main__.py``. Not compressed, since versions of zlib differ."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, body in sorted({**sources, "__main__.py": main.encode()}.items()):
@@ -135,10 +135,9 @@ def pack(sources: Mapping[str, bytes], main: str = MAIN) -> bytes:
 
 
 def blobsync_sources(package: Path, entry: str = ENTRY) -> dict[str, bytes]:
-    """``entry`` and every module of ours that it imports, sooner or later, by name in the archive.
+    """``entry`` and all modules of ours that it imports, also indirectly and late, by name in the archive.
 
-    What only a type checker imports is left out, and so is a module that cannot be imported without another package
-    than ``OUTSIDE``: on a node it is missing, whatever is installed there.
+    Without imports for type checking, and without modules that need another package than ``OUTSIDE``.
     """
     modules = _Modules(package)
     found: dict[str, bytes] = {}
@@ -153,7 +152,7 @@ def blobsync_sources(package: Path, entry: str = ENTRY) -> dict[str, bytes]:
 
 
 class _Modules:
-    """The modules of a package, each read once."""
+    """The modules of a package, each parsed once."""
 
     def __init__(self, package: Path) -> None:
         self._package = package
@@ -164,7 +163,7 @@ class _Modules:
     def file(self, name: str) -> Path | None:
         first, *rest = name.split(".")
         place = self._package.joinpath(*rest)
-        # What is imported from a module may be a function.
+        # The imported name may be a function.
         files = (place / "__init__.py", place.with_suffix(".py"))
         return next((file for file in files if first == self._package.name and file.is_file()), None)
 
@@ -174,7 +173,7 @@ class _Modules:
         return self._trees[file]
 
     def lacks(self, file: Path) -> bool:
-        """Whether it, or a module that it begins with, needs a package that nodes do not get."""
+        """Whether it, or a module imported at its top, needs a package that nodes do not have."""
         if file not in self._lacking:
             names = list(_imports(self.tree(file), late=False))
             strange = any(name.partition(".")[0] not in self._known for name in names)
@@ -184,7 +183,7 @@ class _Modules:
 
 
 def _imports(body: Iterable[ast.AST], *, late: bool = True) -> Iterator[str]:
-    """The names of modules that are imported, and of what is imported from them; ``late``: in functions, too."""
+    """Names of imported modules, and of names imported from them; ``late``: also in functions."""
     for node in body:
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             yield from _imports(node.orelse, late=late)
@@ -205,7 +204,7 @@ def _outside_folder() -> Path:
 
 
 def outside_sources(folder: Path) -> dict[str, bytes]:
-    """The package's modules and its licence. Raises ``ArchiveError`` for anything native in it."""
+    """The package's modules and its licence. Raises ``ArchiveError`` for native code."""
     files = [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     native = next((path for path in files if _NATIVE.fullmatch(path.name)), None)
     if native:
@@ -218,7 +217,7 @@ def outside_sources(folder: Path) -> dict[str, bytes]:
 
 
 def _licence() -> dict[str, bytes]:
-    # It takes longer to import than the rest of this module, and an archive that is kept does not need it.
+    # Slow to import, and not needed for a cached archive.
     from importlib import metadata
 
     installed = metadata.distribution(OUTSIDE)
@@ -229,7 +228,7 @@ def _licence() -> dict[str, bytes]:
 
 
 def _key(*folders: Path) -> str:
-    """Other files, or changed ones, give another key; reading what they hold would take longer."""
+    """A key of the files' names, sizes and times; faster than reading them."""
     facts = [f"{MAIN}\0"]
     for folder in folders:
         for path in sorted(folder.rglob("*")):
@@ -245,7 +244,7 @@ def _keep(kept: Path, sealed: bytes) -> None:
     with os.fdopen(handle, "wb") as target:
         target.write(sealed)
     os.replace(fresh, kept)
-    # One version is enough: a job that runs has its own.
+    # One version is enough: running jobs have their own.
     for path in kept.parent.glob("*.zip"):
         if path != kept:
             path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Which containers a job's nodes open, each with which of the rights of ``store.sas``."""
+"""The containers that a job's nodes need, with the rights of each SAS."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from blobsync.store.sas_token import ordered_rights
 
 
 def rights_needed(spec: JobSpec) -> Mapping[str, str]:
-    """Letters of rights by container URL, without those for mirrored logs."""
+    """The letters of rights by container URL, without those for mirrored logs."""
     needed = {spec.code.container: READ_FOLDER} if spec.code else {}
     needed.update((spec.spread or {}).get("rights", {}))
     for folder in spec.folders:
@@ -22,12 +22,11 @@ def rights_needed(spec: JobSpec) -> Mapping[str, str]:
 
 
 def service_rights(spec: JobSpec, cluster: Cluster) -> Mapping[str, str]:
-    """The same of a job of a service that brings the data itself: for what it is handed a SAS of the job.
+    """The same for a service that mounts and copies data itself: only containers that need a SAS of the job.
 
-    That is each container that a key of the cluster file opens, and the code of another cluster's account. A file with
-    nothing but a SAS hands out that one, and where the job's identity opens a container, nothing is handed out.
-    A datastore with a name of its own serves jobs of every mode, so it always gets the rights of a mount.
-    The nodes of a transfer open containers themselves, so it has a SAS of each.
+    Those are the containers for which the cluster file has a key, and the code in another cluster's account. A SAS in
+    the file is passed on, and a container that the job's identity can access needs none. A datastore with a name from
+    the file is used by jobs of every mode, so it gets the rights of a mount. A transfer needs a SAS for each container.
     """
     accounts = known_accounts([cluster])
     shares = {entry.prefix for entry in cluster.folders if entry.storage_type == "file" and entry.file_share}
@@ -55,7 +54,7 @@ def service_rights(spec: JobSpec, cluster: Cluster) -> Mapping[str, str]:
 def grant(spec: JobSpec, clusters: Sequence[Cluster], mint: SasForAccount) -> tuple[JobSpec, Secrets, tuple[str, ...]]:
     """Make the SAS tokens that the job needs. Returns the specification, its secrets and warnings.
 
-    ``clusters`` know the containers: the target cluster and, if a job moves, its previous one.
+    ``clusters`` have the accounts: the target cluster and, for a moved job, its previous one.
 
     Logs are mirrored if a credential allows it; otherwise the specification is returned without them.
     Raises ``CredentialError`` for missing rights that the job requires.

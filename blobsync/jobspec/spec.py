@@ -1,8 +1,8 @@
-"""What a job is: the frozen description that is submitted, recorded and submitted again, and its state.
+"""The specification of a job, which is submitted, recorded and resubmitted, and its state.
 
-A :class:`JobSpec` holds no secret. Environment values that look like one are kept by name only
-(``secret_env``) and taken from the cluster's configuration again whenever the job is submitted; SAS
-tokens are minted per submission and travel in :class:`Secrets`, beside the spec.
+A :class:`JobSpec` contains no secret. Secret environment variables are recorded by name only (``secret_env``) and read
+from the cluster file at each submission; SAS tokens are made per submission. Both are sent in :class:`Secrets`, beside
+the specification.
 """
 
 from __future__ import annotations
@@ -22,38 +22,36 @@ from blobsync.config.model import AML_PLATFORMS
 from blobsync.local.names import SafeName, safe_name
 
 VERSION = 1
-# How much of a command line a representation shows.
+# The length of a command line in ``repr``.
 _SHOWN_CHARS = 60
 
-# The node could not be prepared (code, folders, setup commands): not a failure of the user's program.
+# The node could not be prepared (code, folders, setup commands); the user's program did not run.
 SETUP_FAILED_EXIT = 72
 # The program succeeded, but its outputs could not be uploaded.
 OUTPUT_FAILED_EXIT = 73
 
-# By this variable the programs that a node of an elastic job has left behind are known.
+# This variable marks the processes of an elastic job's node.
 MARK = "BLOBSYNC_NODE_OF"
 
 # The file of an elastic job's run folder with what its command ended with on node 0.
 JOB_CODE = "job_code"
 
-# MASTER_PORT, where no launcher says it: one of so many ports from the first on, by the job's id, so that all processes
-# work out the same one.
+# MASTER_PORT without a launcher's: one of so many ports from the first on, computed from the job's id.
 FIRST_MASTER_PORT, MASTER_PORTS = 20_000, 20_000
 
 # https://learn.microsoft.com/azure/machine-learning/how-to-read-write-data-v2
 _PLACEHOLDER = re.compile(r"\$\{\{\s*(\w+\.\w+)\s*\}\}")
-# The option that names the folder in which the job has one of its own, called like its id; the variable that says
-# where that is on a node.
+# The option that names the folder with one of the job's own, named like its id; the variable with its path on a node.
 OWN_OUTPUT, OUTPUT_VARIABLE = "own_output", "BLOBSYNC_OUTPUT"
 
-# The secret variable with which the workers of a transfer know what is theirs, in hexadecimal digits.
+# The secret variable with the transfer's key, in hexadecimal digits.
 SPREAD_KEY = "BLOBSYNC_SPREAD_KEY"
 
-# Platforms that reach containers, and keep logs, by themselves.
+# Platforms that access containers, and keep logs, themselves.
 SERVICES = AML_PLATFORMS
 
 
-# The characters of ids on every service: no option, no path, nothing special to a shell or a URL.
+# Characters of ids that every service allows: no option, no path, nothing special in a shell or a URL.
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 
 
@@ -61,29 +59,29 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def is_variable_name(name: str) -> bool:
-    """Whether a shell takes it as the name of a variable."""
+    """Whether a shell accepts it as the name of a variable."""
     return _VARIABLE.fullmatch(name) is not None
 
 
 def run_name(run_id: str) -> SafeName:
-    """The id of a job as the name of a folder. Raises ``UnsafeNameError`` for what is no id of a job."""
+    """Check a job's id, which names a folder. Raises ``UnsafeNameError``."""
     return safe_name(run_id, allowed=RUN_ID)
 
 
 def owner_name(environ: Mapping[str, str]) -> str:
-    """The user, as ids of jobs begin."""
+    """The user's name as the prefix of job ids."""
     user = environ.get("USER") or getpass.getuser()
     return re.sub(r"[^a-z0-9-]+", "-", user.lower()).strip("-")[:24] or "job"
 
 
 def submission_time(run_id: str) -> float | None:
-    """When the job was submitted, in seconds since 1970, as its id says; None where that is no time."""
+    """The time of submission in a job's id, in seconds since 1970; None if there is none."""
     match = re.fullmatch(r".*_([0-9]{9,11})_[0-9a-f]+", run_id)
     return float(match[1]) if match else None
 
 
 class State(str, Enum):
-    """Where a job stands, in ACT's words. A job that was preempted and waits again is ``QUEUED``."""
+    """The state of a job, in ACT's words. A preempted job that waits again is ``QUEUED``."""
 
     QUEUED = "Queued"
     PREPARING = "Preparing"
@@ -96,7 +94,7 @@ class State(str, Enum):
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing will change any more."""
+        """Whether it is final."""
         return self in _FINAL
 
     def __str__(self) -> str:
@@ -108,10 +106,9 @@ _FINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELED})
 
 @dataclass(frozen=True, slots=True)
 class CodeRef:
-    """The code archive that a job runs: a blob (``container`` is a URL without a SAS) and the digest of its content.
+    """The code archive of a job: a blob (``container`` is a URL without a SAS) and the digest of its content.
 
-    The node refuses other content; an empty digest means that it is not known. ``size`` is how many bytes the files
-    have when they are unpacked, 0 where nobody knows.
+    The node refuses other content; an empty digest is unknown. ``size`` is the unpacked size in bytes, 0 if unknown.
     """
 
     container: str
@@ -124,12 +121,11 @@ class CodeRef:
 
 @dataclass(frozen=True, slots=True)
 class FolderLink:
-    """One folder entry as a node sees it: ``$ROOT/<name>`` stands for ``<container>/<path>``.
+    """A folder entry on a node: ``$ROOT/<name>`` is ``<container>/<path>``.
 
-    ``source`` is the directory that mode ``link`` points at. ``include`` names the parts of the folder
-    that ``download`` brings; empty means all of it. ``cache_seconds`` is for mounts. ``read_only`` says that
-    nothing may be written behind a ``link``. ``ignore`` are patterns of files that transfers leave out;
-    ``fuse_options`` are words for blobfuse2.
+    ``source`` is the target of mode ``link``. ``include`` are the parts that ``download`` fetches; empty: all.
+    ``cache_seconds`` is for mounts. ``read_only``: nothing may be written behind a ``link``. ``ignore`` are patterns of
+    files that transfers skip; ``fuse_options`` are options of blobfuse2.
     """
 
     name: str
@@ -146,7 +142,7 @@ class FolderLink:
 
 @dataclass(frozen=True, slots=True)
 class LogMirror:
-    """The blob folder that rank logs are copied to while the job runs, so that they outlive the machine."""
+    """The blob folder to which rank logs are copied while the job runs."""
 
     container: str
     path: str
@@ -163,11 +159,11 @@ class NodeArchiveRef:
 
 
 class NodeOptions(TypedDict, total=False):
-    """What the node does around the command: keys of the cluster file as they stand there (``work_dir``,
-    ``command_prefix``, ``sleep_if_fail``, ``sleep_if_succeed``, ``batchai``), and where the job runs.
+    """Options for the node: keys of the cluster file (``work_dir``, ``command_prefix``, ``sleep_if_fail``,
+    ``sleep_if_succeed``, ``batchai``), and where the job runs.
 
-    ``container`` says how to run the image, ``own_output`` names the folder with one of the job alone, ``in_place`` is
-    the project of a job without a code archive, and ``hold`` how many seconds an interactive job waits.
+    ``container`` are the options of the image, ``own_output`` is the folder with one of the job's own, ``in_place`` the
+    project of a job without a code archive, and ``hold`` how many seconds an interactive job waits.
     """
 
     work_dir: str
@@ -182,7 +178,7 @@ class NodeOptions(TypedDict, total=False):
 
 
 class SlurmOptions(TypedDict, total=False):
-    """Options of ``sbatch``, as they were given to ``submit``."""
+    """Options of ``sbatch`` that were given to ``submit``."""
 
     array: str
     partition: str
@@ -198,7 +194,7 @@ class SpreadOptions(TypedDict, total=False):
 
 
 class ForeignOptions(TypedDict, total=False):
-    """Marks a job that was not submitted from here: by another program (``foreign``, with what of it is ``unread``),
+    """Marks a job that was not submitted from here: by another program (``foreign``; ``unread`` lists what is unknown),
     or elsewhere (``recalled``)."""
 
     foreign: bool
@@ -207,17 +203,16 @@ class ForeignOptions(TypedDict, total=False):
 
 
 class JobOptions(NodeOptions, SlurmOptions, SpreadOptions, ForeignOptions, total=False):
-    """What only some jobs have. JSON values; keys of another version of blobsync are kept as they are."""
+    """Options that only some jobs have. JSON values; keys of another version of blobsync are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """Everything that is needed to run a job, and to run it again elsewhere.
+    """Everything needed to run a job, here or elsewhere.
 
-    ``argv`` is what the user's shell passed, never joined and split again; one single argument with
-    spaces in it is a shell line. ``setup`` are shell lines, run once per node. ``options`` are what
-    only some jobs have. An elastic job begins with ``nodes``; its
-    command runs once on each and starts ``workers_per_node`` processes itself.
+    ``argv`` is what the user's shell passed; a single argument with spaces is a shell line. ``setup`` are shell lines,
+    run once per node. An elastic job begins with ``nodes``; its command runs once on each and starts
+    ``workers_per_node`` processes itself.
     """
 
     run_id: str
@@ -253,40 +248,40 @@ class JobSpec:
 
     @property
     def is_elastic(self) -> bool:
-        """Whether its number of nodes may change while it runs, and blobsync sees to that."""
+        """Whether blobsync may change its number of nodes while it runs."""
         return bool(self.min_nodes and self.max_nodes) and self.platform not in SERVICES
 
     @property
     def hold(self) -> int:
-        """How many seconds an interactive job waits for people at least; 0: it runs a command."""
+        """How many seconds an interactive job waits; 0: it runs a command."""
         seconds: object = self.options.get("hold", 0)
         return seconds if isinstance(seconds, int) and seconds > 0 else 0
 
     @property
     def spread(self) -> Mapping[str, Any] | None:
-        """The orders of a transfer's workers; None for a job with a command of the user's."""
+        """The orders of a transfer's workers; None for other jobs."""
         found = self.options.get("spread")
         return found if isinstance(found, Mapping) else None
 
     @property
     def is_foreign(self) -> bool:
-        """Whether another program submitted it: then this is only what could be read of it."""
+        """Whether another program submitted it, so that this is incomplete."""
         return bool(self.options.get("foreign"))
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """What such a job has that could not be read."""
+        """The parts of such a job that are unknown."""
         found = self.options.get("unread")
         return tuple(str(each) for each in found) if self.is_foreign and isinstance(found, (list, tuple)) else ()
 
     @property
     def has_numbered_logs(self) -> bool:
-        """Whether the logs of its processes are told apart by their ranks."""
+        """Whether the logs' names have ranks."""
         return self.world_size > 1 or self.is_elastic
 
     @property
     def has_many_logs(self) -> bool:
-        """Whether several programs of it write a log each."""
+        """Whether it has several logs."""
         return self.has_numbered_logs or "array" in self.options
 
     @property
@@ -295,14 +290,14 @@ class JobSpec:
         return self.nodes * self.procs_per_node
 
     def to_json(self) -> str:
-        """One line of JSON, the same for equal specs."""
+        """One line of JSON, the same for equal specifications."""
         return json.dumps({"version": VERSION, **asdict(self)}, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> JobSpec:
-        """The inverse of :meth:`to_json`; ``ValueError`` for another version's text, or one that nobody here wrote.
+        """The inverse of :meth:`to_json`; ``ValueError`` for invalid text, or another version's.
 
-        Raises ``UnsafeNameError`` where the id is none.
+        Raises ``UnsafeNameError`` for an invalid id.
         """
         values = parse_object(text)
         if values.pop("version", None) != VERSION:
@@ -317,7 +312,7 @@ class JobSpec:
 
 
 def own_inputs(spec: JobSpec) -> list[str]:
-    """What the command of a job of Azure ML names that only the job itself has: ``inputs.data``."""
+    """The inputs and outputs in a command of Azure ML, which exist only in that job: ``inputs.data``."""
     return sorted({match[1] for word in spec.argv for match in _PLACEHOLDER.finditer(word)})
 
 
@@ -337,7 +332,7 @@ def _from_plain(values: dict[str, Any]) -> JobSpec:
 
 def _folder_link(entry: dict[str, Any]) -> FolderLink:
     include = _listed(entry["include"])
-    # Jobs that an older blobsync recorded have neither of these.
+    # Records of an older blobsync have neither of these.
     listed = {name: _listed(entry.get(name, [])) for name in ("ignore", "fuse_options")}
     return FolderLink(**{**entry, "include": include, **listed})
 
@@ -357,12 +352,12 @@ class Secrets:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def asked_for(self, spec: JobSpec) -> Secrets:
-        """Without variables that the job does not ask for: ``BASH_ENV`` would be a command."""
+        """Only the variables that the job requires: another one, such as ``BASH_ENV``, could be a command."""
         names = (*spec.secret_env, *((SPREAD_KEY,) if spec.spread is not None else ()))
         return Secrets(self.sas, {name: self.env[name] for name in names if name in self.env})
 
     def to_json(self) -> str:
-        """The content of a file that only its owner may read."""
+        """The text of the file of secrets, which only its owner may read."""
         return json.dumps({"sas": dict(self.sas), "env": dict(self.env)}, sort_keys=True)
 
     @classmethod
@@ -379,7 +374,7 @@ class Secrets:
 
 @dataclass(frozen=True, slots=True)
 class JobRef:
-    """How a job is found again: our id, the backend's own, and where its files, or its page, are (empty: nowhere)."""
+    """A reference to a job: our id, the backend's id, and the place of its files or its page (or empty)."""
 
     run_id: str
     native_id: str
@@ -387,15 +382,15 @@ class JobRef:
 
     @property
     def url(self) -> str:
-        """The page that shows the job, where its place is one."""
+        """The URL of the job's page, if its place is one."""
         return self.place if self.place.startswith("https://") else ""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeChange:
-    """From ``at`` on (seconds since 1970) an elastic job had ``running`` nodes, and was to have ``wanted``.
+    """From ``at`` on (seconds since 1970) an elastic job had ``running`` nodes of ``wanted``.
 
-    ``seen``: nobody records when that began; it was so when blobsync asked.
+    ``seen``: the time of the change is unknown; ``at`` is when blobsync noticed it.
     """
 
     at: float
@@ -408,7 +403,7 @@ class NodeChange:
 class StateChange:
     """From ``at`` on (seconds since 1970) a job was in ``state``, after so many ``restarts``.
 
-    ``seen``: its cluster did not say since when; it was so when blobsync asked.
+    ``seen``: the time of the change is unknown; ``at`` is when blobsync noticed it.
     """
 
     at: float
@@ -419,11 +414,10 @@ class StateChange:
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """What a backend says about a job now. Times in seconds since 1970; ``reason`` is for people.
+    """The current state of a job. Times in seconds since 1970; ``reason`` is for people.
 
-    ``restarts`` counts how often the job was taken off its machines and put back into the queue. ``changes`` are those
-    of an elastic job's size that are known, the last of which holds now. ``states`` are the changes of its state whose
-    times the backend knows, besides ``started`` and ``ended``.
+    ``restarts`` counts how often the job was requeued. ``changes`` are the known changes of an elastic job's size.
+    ``states`` are the changes of its state with known times, besides ``started`` and ``ended``.
     """
 
     run_id: str
@@ -440,7 +434,7 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """One log of a job: its name (``user_logs/std_log.txt``), bytes so far, and the backend's handle on it.
+    """A log of a job: its name (``user_logs/std_log.txt``), size so far, and the backend's handle.
 
     ``begins`` is the first byte that can still be read.
     """

@@ -1,4 +1,4 @@
-"""How many machines, processes and GPUs a job gets: one rule for every place that runs jobs. Pure."""
+"""The numbers of nodes, processes and GPUs of a job, on every backend. Pure."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from blobsync.base.errors import UsageError
 from blobsync.jobspec.elastic import Bounds
 from blobsync.jobspec.spec import SERVICES, JobSpec
 
-# ACT's number of GPUs of a node on Azure ML, where the file does not say.
+# ACT's default number of GPUs of a node on Azure ML.
 _AML_GPUS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What was asked for, and what the cluster file says; None where nobody said anything.
+    """The requested size, and the cluster file's; None: not given.
 
-    ``num_gpu`` is ``-n`` or the file's; ``nodes`` is ``--nodes``, ``file_nodes`` the file's number for jobs that
-    spread evenly over so many. ``here`` is the foreground of this machine, whatever the platform of the cluster is.
-    ``bounds`` are those of an elastic job whose size blobsync itself changes.
+    ``num_gpu`` is ``-n`` or the file's; ``nodes`` is ``--nodes``, ``file_nodes`` the file's number of nodes. ``here``:
+    in the foreground of this machine, on any platform. ``bounds`` are those of an elastic job.
     """
 
     platform: str
@@ -34,18 +33,18 @@ class Size:
 
     @property
     def node_gpus(self) -> int | None:
-        """GPUs of a node, as far as it is known."""
+        """The number of GPUs of a node, if known."""
         return _AML_GPUS if self.gpu_per_node is None and self.platform in SERVICES else self.gpu_per_node
 
     @property
     def one_machine(self) -> bool:
-        """Whether the job is one node, this machine, whose GPUs can be counted."""
+        """Whether this machine is the job's only node, so that its GPUs can be counted."""
         return self.here or (self.platform == "local" and self.bounds is None)
 
 
 @dataclass(frozen=True, slots=True)
 class JobShape:
-    """How a job spreads over machines. Every backend starts exactly ``world_size`` processes, or refuses the job.
+    """The nodes and processes of a job. Every backend starts exactly ``world_size`` processes, or refuses the job.
 
     The command of an elastic job runs once on each node and starts ``workers_per_node`` processes there.
     """
@@ -57,15 +56,15 @@ class JobShape:
 
     @property
     def world_size(self) -> int:
-        """How many processes run the command."""
+        """The number of processes that run the command."""
         return self.nodes * self.procs_per_node
 
 
 def find_shape(size: Size) -> JobShape:
     """ACT's rule: up to ``gpu_per_node`` GPUs are one node, more have to fill whole nodes.
 
-    No GPU (``-n 0``) is one process on each node. ``gpu_per_node: 0`` is a cluster without GPUs; there ``-n``
-    counts processes. This machine is one node, however many are asked for. Raises ``UsageError``.
+    Without GPUs (``-n 0``) there is one process per node. ``gpu_per_node: 0`` is a cluster without GPUs; there ``-n``
+    counts processes. This machine is always one node. Raises ``UsageError``.
 
     An elastic job begins with the smallest number of nodes, unless one within its bounds is asked for; its nodes on
     this machine are groups of processes.
@@ -98,7 +97,7 @@ def job_size_text(spec: JobSpec) -> str:
 
 
 def _first_nodes(size: Size, bounds: Bounds) -> int:
-    """The number of nodes that an elastic job begins with."""
+    """The initial number of nodes of an elastic job."""
     nodes = size.nodes or bounds.least
     if size.nodes is None and size.num_gpu and size.node_gpus:
         nodes = max(nodes, _node_count(size, size.num_gpu))

@@ -1,4 +1,4 @@
-"""The key of a spread transfer: made from the user's own, and handed to its nodes with the job's other secrets."""
+"""The key of a spread transfer: derived from the user's, and sent to its nodes with the job's other secrets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from blobsync.local.state_dir import user_key
 
 
 def own_key(environ: Mapping[str, str]) -> SealKey:
-    """The user's, for transfers. Raises ``LocalFileError`` where there can be none that only the user knows."""
+    """The user's key for transfers. Raises ``LocalFileError`` if it cannot be kept private."""
     try:
         return user_key(environ).derive("spread")
     except OSError as error:
@@ -23,12 +23,12 @@ def own_key(environ: Mapping[str, str]) -> SealKey:
 
 
 def run_key(environ: Mapping[str, str], run: str) -> SealKey:
-    """That of one transfer."""
+    """The key of one transfer."""
     return own_key(environ).derive("run", run)
 
 
 def with_run_key(spec: JobSpec, secrets: Secrets, environ: Mapping[str, str]) -> Secrets:
-    """The secrets of a job, for one that carries a transfer with the transfer's key."""
+    """The secrets of a job, with the key of its transfer if it has one."""
     run = str((spec.spread or {}).get("run") or "")
     if not run:
         return secrets

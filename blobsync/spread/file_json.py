@@ -66,7 +66,7 @@ def size_of(values: Mapping[str, Any], key: str, most: int = MAX_BLOB_BYTES) -> 
 
 
 def shown_name(name: str) -> str:
-    """A name of any length and characters, made fit for messages."""
+    """A name from outside, escaped and shortened for messages."""
     return f"{name[:_LONGEST_SHOWN]!a}"
 
 

@@ -1,4 +1,4 @@
-"""Large files that are cut into ranges: collects what workers report of each, and commits it once.
+"""Large files that are cut into ranges: collects the workers' reports, and commits each file once.
 
 Nothing appears under a file's name before the commit. The blocks of an upload are put by one worker and the file is
 read for its MD5 by another, and this machine reads it as well: it is committed only if all have read the same. Blocks
@@ -88,7 +88,7 @@ class LargeFiles:
         route = self._part.route
         if action.source is None or route is Route.DOWNLOAD or not is_cut(action.source.size, self._about):
             return False
-        # A part that is a single file has no name below its end, and needs none.
+        # A part that is a single file has no name below its end.
         return can_be_in_shard(action, route) or (not action.path and action.target is None)
 
     def cut(self, action: FileAction) -> tuple[Shard, ...]:

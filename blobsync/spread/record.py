@@ -13,8 +13,8 @@
     {"ask": "token", "end": "source"}                                a worker here needs a credential anew
     {"done": 3}                                                      the shard of this number is at its end
 
-A record says what a worker believes. Its reader checks it: a file without a record is not moved,
-and a record of a file that the shard does not have is an error of the worker.
+Records are not trusted: a file without a record has not moved, and a record of a file that is not in the shard is an
+error of the worker.
 """
 
 from __future__ import annotations

@@ -83,15 +83,15 @@ class Leases(Protocol):
     """See :class:`blobsync.store.rest.store.BlobLeases`."""
 
     def acquire(self, name: str, holder: str, seconds: int) -> bool:
-        """Take the lease of a blob that is there, or take it again; False where somebody else has it."""
+        """Acquire or reacquire the lease of an existing blob; False if another holder has it."""
         ...
 
     def release(self, name: str, holder: str) -> bool:
-        """Anybody may take it now; False where it was no longer ours."""
+        """Release the lease; False if it was no longer ours."""
         ...
 
     def end(self, name: str) -> bool:
-        """End whoever's lease it is at once; False where there was none."""
+        """Break any holder's lease at once; False if there was none."""
         ...
 
 
@@ -205,7 +205,7 @@ class FolderStore:
             with naming(path), open(path, "rb", opener=regular_only) as file:
                 body = file.read(LARGEST + 1)
         except LocalFileError as error:
-            # A folder or a pipe is no document.
+            # A folder or a pipe is not a document.
             cause = error.__cause__
             if isinstance(cause, FileNotFoundError) or getattr(cause, "errno", None) in (errno.EISDIR, errno.EINVAL):
                 return None

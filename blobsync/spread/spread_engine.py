@@ -50,7 +50,7 @@ _CREWS = 3
 
 
 class SpreadRefusedError(BlobsyncError):
-    """A node that was to take part cannot work."""
+    """A node of the transfer cannot work."""
 
     code = FailureCode.SPREAD_REFUSED
 

@@ -1,7 +1,7 @@
 """The program of a worker process: orders and shards come in on standard input, records go out on standard output.
 
-It ends when its standard input does: a parent that was killed leaves no worker behind. It is started in a session of
-its own, so that Ctrl-C in the terminal reaches the parent, which decides.
+It ends with its standard input, also when the parent is killed. It is started in a session of its own, so that Ctrl-C
+in the terminal reaches only the parent.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ from blobsync.store.rest.http import BlobHttp
 from blobsync.store.rest.store import RestBlobStore
 from blobsync.transfer.engines import Moved, MoveTask
 
-# Seconds. What is not written when a worker is killed is moved again.
+# Seconds. Files without a written record are moved again if the worker is killed.
 _WRITE_EVERY = 0.05
 
 
 class Outgoing:
-    """Collects what the engine's threads say, as report and as listener, and writes it many lines at a time."""
+    """Report and listener of the engine's threads; writes many lines at a time."""
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
-        """``write`` takes all of it or raises ``OSError``."""
+        """``write`` writes all bytes or raises ``OSError``."""
         self._write = write
         self._lines: list[str] = []
         self._moved = self._reused = 0
@@ -89,20 +89,20 @@ class Outgoing:
         self.say(FileRecord(action.path, failure=failure))
 
     def block_named(self, index: int, name: str) -> None:
-        """Of a range of a large file."""
+        """Report a block of a large file's range."""
         self.say(NamedBlock(index, name))
 
     def file_kept(self, action: FileAction, size: int) -> None:
         self.say(KeptFile(action.path, size))
 
     def stray(self, name: str) -> None:
-        """Only azcopy finds any."""
+        """Does nothing: only azcopy reports these."""
 
     def azcopy_job(self, job_id: str) -> None:
-        """There is none."""
+        """Does nothing: there is none."""
 
     def flush(self) -> None:
-        """Everything that was said until now is written."""
+        """Write all collected lines."""
         with self._writing:
             with self._lock:
                 lines, self._lines = self._lines, []
@@ -118,17 +118,17 @@ class Outgoing:
 
 
 class Incoming:
-    """Sorts what the parent sends: shards to be moved, and credentials that were asked for."""
+    """Reads the parent's lines: shards, and responses to requests for credentials."""
 
     def __init__(self, lines: Iterator[str], at_end: Callable[[], None]) -> None:
-        """``at_end`` is called when the parent says stop, or is gone."""
+        """``at_end`` is called when the parent sends stop, or has ended."""
         self.shards: queue.SimpleQueue[Shard] = queue.SimpleQueue()
         self.handed: queue.SimpleQueue[Handed] = queue.SimpleQueue()
         self._lines = lines
         self._at_end = at_end
 
     def read(self) -> None:
-        """Until the parent has nothing more to say."""
+        """Read until the parent closes the pipe."""
         reader = ShardReader()
         try:
             for line in self._lines:
@@ -163,7 +163,7 @@ class Worker:
         )
 
     def work(self) -> NoReturn:
-        """One shard after the other, until an interrupt."""
+        """Move shards until an interrupt."""
         self._out.say(Ready())
         self._out.flush()
         while True:
@@ -173,7 +173,7 @@ class Worker:
             self._out.flush()
 
     def carry(self, shard: Shard) -> None:
-        """Raises ``FormatError`` for a shard between other ends than those of the orders."""
+        """Raises ``FormatError`` for a shard whose ends are not those of the orders."""
         if (shard.source, shard.destination) != (str(self._source), str(self._destination)):
             raise FormatError("the shard names other ends than the orders of this worker")
         key = key_between(self._source, self._destination)
@@ -215,19 +215,19 @@ class _Pipes:
 
     def __init__(self) -> None:
         self._out = os.dup(1)
-        # What a library prints is no record.
+        # Output of libraries must not get among the records.
         os.dup2(2, 1)
         self._main = threading.get_ident()
         self._first = threading.Lock()
         self.lines = (line.decode("utf-8", "replace") for line in sys.stdin.buffer)
 
     def interrupt(self) -> None:
-        """To the main thread, whose engine cleans up as after Ctrl-C; a second one would interrupt that."""
+        """Interrupt the main thread once, whose engine cleans up as after Ctrl-C."""
         if self._first.acquire(blocking=False):
             signal.pthread_kill(self._main, signal.SIGINT)
 
     def write(self, data: bytes) -> None:
-        """All of it; without anyone to read it, there is no work any more."""
+        """Write all bytes; interrupt the work if the reader has gone."""
         try:
             while data:
                 data = data[os.write(self._out, data) :]
@@ -236,8 +236,8 @@ class _Pipes:
 
 
 def main() -> NoReturn:
-    """Reads the orders, then works until it is told to stop."""
-    # nohup and a shell's `&` start programs that ignore it, and so would all that these start.
+    """Read the orders, then work until a request to stop."""
+    # nohup and a shell's `&` start programs that ignore it, which their children inherit.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     pipes = _Pipes()
     orders = read_orders(next(pipes.lines, ""))
@@ -259,7 +259,7 @@ def main() -> NoReturn:
     except BaseException:  # noqa: BLE001 - the parent shows it
         traceback.print_exc()
         code = ExitCode.FAILED
-    # Threads that still wait, for the network or for input, must not keep the process.
+    # Threads that wait for the network or for input must not keep the process alive.
     os._exit(code)
 
 

@@ -1,6 +1,6 @@
-"""Ports of other machines that are opened on this one, at 127.0.0.1 alone.
+"""Tunnels: forward ports of other machines to 127.0.0.1 of this one.
 
-``keeper`` runs the command line of a tunnel and starts it again; ``job_tunnel`` opens a port of a job's node, and
-``node_apps`` what runs there beside the job; ``named`` and ``background`` are the tunnels with a name. The command
-lines are in ``backends.forwarding``. Calls ``jobs``, ``backends`` and what these call.
+``keeper`` runs and restarts the command of a tunnel; ``job_tunnel`` forwards a port of a job's node; ``node_apps`` runs
+TensorBoard or Jupyter there; ``named`` and ``background`` are named tunnels. The command lines are in
+``backends.forwarding``. Calls ``jobs``, ``backends`` and what these call.
 """

@@ -2,8 +2,8 @@
 
     python -m blobsync.tunnels.background FOLDER
 
-``FOLDER`` is the tunnel's, with its ``order.json``; as long as this process lives it keeps ``lock`` locked. A file
-called ``close`` ends it, as does the end of the job that it was opened for.
+``FOLDER`` is the tunnel's, with its ``order.json``; this process holds ``lock`` as long as it lives. A file called
+``close`` ends it, as does the end of the tunnel's job.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def keep_tunnel(
     has_ended: Callable[[], bool],
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Open it, and keep it open until it is to close; the exit code is 1 where it could not be opened."""
+    """Open the tunnel and keep it open until it is closed; the exit code is 1 if it could not be opened."""
     order = parse_object(folder.order.read_text())
     tunnel = NamedTunnel(**order["tunnel"])
     marked = {**environ, **folder.mark}
@@ -62,7 +62,7 @@ def keep_tunnel(
 
 
 def job_watcher(project: str, job_id: str, environ: Mapping[str, str]) -> Callable[[], bool]:
-    """Whether the job has ended; a cluster that cannot be asked has not said so."""
+    """Whether the job has ended; False if its cluster cannot be reached."""
     if not job_id:
         return lambda: False
     from blobsync.jobs.service import JobService
@@ -78,7 +78,7 @@ def job_watcher(project: str, job_id: str, environ: Mapping[str, str]) -> Callab
 
 
 def main(path: str) -> int:
-    """Keep the tunnel of this folder; a second process for the same one ends at once."""
+    """Keep the tunnel of this folder open; a second process for it exits at once."""
     folder = TunnelFolder(Path(path))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with folder.held() as ours:

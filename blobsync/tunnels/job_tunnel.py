@@ -1,4 +1,4 @@
-"""A port of a running job's node, here: found, opened, kept open until the job has ended."""
+"""Forwards a port of a running job's node until the job has ended."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from blobsync.jobspec.spec import State
 from blobsync.tunnels.keeper import TunnelKeeper
 from blobsync.tunnels.node_apps import BesideProgram, TunnelRequest, demand_tunnel
 
-# Where these programs listen unless they are told otherwise.
+# The default ports of these programs.
 _USUAL_PORTS = {"tensorboard": 6006, "jupyter": 8888}
 # Ports below this one are for root.
 _FIRST_OPEN_PORT = 1024
-# Between two looks at the job, and at what keeps the port open (seconds).
+# Seconds between two checks of the job, and of the tunnel.
 _LOOK_SECONDS = 5.0
 _POLL_SECONDS = 0.3
 
 
 class JobTunnel:
-    """An open port of a job's node. ``url`` is what to open here; ``local_port`` is the port in it.
+    """A forwarded port of a job's node. ``url`` is its address here; ``local_port`` is the port in it.
 
     A context manager: leaving it closes the port, and ends a program that was started beside the job.
     """
@@ -39,7 +39,7 @@ class JobTunnel:
         program: BesideProgram | None,
         remote: int,
     ) -> None:
-        """``keeper`` is None for a job on this machine, ``program`` where the job's own one listens at ``remote``."""
+        """``keeper`` is None for a job on this machine, ``program`` None if the job's own listens at ``remote``."""
         self.record = record
         self.local_port = keeper.port if keeper else remote
         query = f"?token={program.token}" if program and program.token else ""
@@ -57,11 +57,11 @@ class JobTunnel:
 
     @property
     def is_needed(self) -> bool:
-        """Whether something has to be kept running; a job on this machine is reached without."""
+        """Whether there are processes to keep running; a job on this machine may need none."""
         return self._keeper is not None or self._program is not None
 
     def keep(self) -> State:
-        """Start again what drops, until the job has ended; then close. Returns the job's state."""
+        """Keep the tunnel open until the job has ended, then close it. Returns the job's state."""
         try:
             look_at = time.monotonic() + _LOOK_SECONDS
             while self.is_needed:
@@ -70,7 +70,7 @@ class JobTunnel:
                 if self._keeper:
                     self._keeper.look()
                 if time.monotonic() >= look_at:
-                    # Who cannot be asked has not said that the job has ended.
+                    # An unreachable cluster does not mean that the job has ended.
                     with suppress(BlobsyncError):
                         state = self._state()
                         if state.is_final:
@@ -89,9 +89,9 @@ class JobTunnel:
 
 
 def open_tunnel(service: JobService, record: JobRecord, request: TunnelRequest) -> JobTunnel:
-    """Open it, and wait until it answers.
+    """Open a tunnel, and wait until its port answers.
 
-    Raises ``UsageError``, ``JobError`` where the job does not run, ``BackendUnavailableError`` where there is no way.
+    Raises ``UsageError``, ``JobError`` if the job does not run, ``BackendUnavailableError`` if the tunnel cannot open.
     """
     demand_tunnel(request)
     backend = service.backend_of(record)

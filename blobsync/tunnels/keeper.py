@@ -1,4 +1,4 @@
-"""Keeps one command line running that holds a port open, and starts it again when it ends."""
+"""Runs the command that forwards a port, and restarts it when it ends."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from contextlib import suppress
 from blobsync.base.errors import BackendUnavailableError, BlobsyncError
 from blobsync.base.process import ProcessRunner, RunningProcess
 
-# A login through several machines, one of which may have to be woken (seconds).
+# Time limit of a login through several machines, one of which may have to start (seconds).
 OPEN_SECONDS = 90.0
 _LONGEST_PAUSE = 30.0
-# A line that held so long was a good one: the next failure is a new story.
+# After a connection of so many seconds, failures are counted from 0 again.
 _HELD_SECONDS = 60.0
 _POLL_SECONDS = 0.1
 
 
 class TunnelKeeper:
-    """A line that is to be open. ``make`` gives its words anew each time: a job that was queued again has another node.
+    """A tunnel's process. ``make`` returns its command each time: a requeued job has another node.
 
-    ``port`` is the one here; ``note`` is told when the line drops and when it is back, ``started`` each new process.
+    ``port`` is the local one; ``note`` reports lost and restored connections, ``started`` each new process.
     """
 
     def __init__(
@@ -48,17 +48,17 @@ class TunnelKeeper:
         self._pause = 1.0
 
     def open(self) -> None:
-        """Start it, and wait until the port is open. Raises ``BackendUnavailableError``, and what ``make`` raises."""
+        """Start it, and wait until the port is open. Raises ``BackendUnavailableError`` and errors of ``make``."""
         argv = self._make()
         child = self._child = self._process.start(argv, env=self._environ)
         self._started(child.pid)
-        # Some report each connection; nobody reads a pipe that is full.
+        # Some report each connection, which would fill a pipe.
         threading.Thread(target=_drain, args=(child,), daemon=True).start()
         until = self._clock() + OPEN_SECONDS
         while self._clock() < until:
             code = child.wait(_POLL_SECONDS)
             if code is None and self._answers(self.port):
-                # Another program may have taken the port meanwhile: then the line ends about now.
+                # If another program has taken the port meanwhile, the process ends about now.
                 code = child.wait(_POLL_SECONDS * 3)
                 if code is None:
                     self._opened = self._clock()
@@ -74,7 +74,7 @@ class TunnelKeeper:
         )
 
     def look(self) -> bool:
-        """Start it again if it has dropped and it is time to; whether it is open now. Raises nothing for a failure."""
+        """Restart it if it has ended and a restart is due; returns whether it is open. Failures raise nothing."""
         if self._child is not None:
             code = self._child.wait(0)
             if code is None:
@@ -110,7 +110,7 @@ class TunnelKeeper:
 
 
 def is_answered(port: int) -> bool:
-    """Whether somebody listens at this port of 127.0.0.1."""
+    """Whether a program listens at this port of 127.0.0.1."""
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
         return True
     return False
@@ -122,7 +122,7 @@ def _drain(child: RunningProcess) -> None:
 
 
 def _reason(said: str, code: int | None) -> str:
-    """ssh's last line is about the connection; those before it say why, of a machine on the way as well."""
+    """The reason in ssh's messages: the last line only reports the connection, those before it the cause."""
     lines = [line for line in said.splitlines() if line.strip()]
     ended = "" if code is None else f"it ended with {code}"
     return "; ".join(line.strip() for line in lines[-4:]) or ended or "it said nothing"

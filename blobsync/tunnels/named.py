@@ -1,7 +1,7 @@
-"""Tunnels with a name, which belong to the user and not to a project: to a machine behind another one, or a bastion.
+"""Named tunnels of the user, to a machine behind another one or a bastion.
 
-They are in ``$XDG_CONFIG_HOME/blobsync/tunnels.json``. One that is open is kept open by a process of its own, with the
-files of its folder in ``$XDG_STATE_HOME/blobsync/tunnels/NAME``.
+They are in ``$XDG_CONFIG_HOME/blobsync/tunnels.json``. Each open tunnel has a process, with its files in
+``$XDG_STATE_HOME/blobsync/tunnels/NAME``.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from blobsync.local.state_dir import own_folder
 from blobsync.tunnels.keeper import OPEN_SECONDS
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-# Where the first named tunnel is found here, as its users know it; the next ones follow.
+# The local port of the first named tunnel; others follow.
 FIRST_LOCAL_PORT = 22_222
-# How long the process of a tunnel may take to begin, and to end (seconds).
+# How long the process of a tunnel may take to start, and to end (seconds).
 _BEGIN_SECONDS, _END_SECONDS = 60.0, 30.0
 _POLL_SECONDS = 0.1
-# How long a process that was killed may take to be gone (seconds).
+# How long a killed process may take to end (seconds).
 _GONE_SECONDS = 5.0
-# In the environment of the program that holds a tunnel's line, with the tunnel's folder.
+# The variable with the tunnel's folder, in the environment of its command.
 _MARK = "BLOBSYNC_TUNNEL"
 
 
 @dataclass(frozen=True, slots=True)
 class NamedTunnel:
-    """What ``tunnel add`` was told. ``machine`` and ``bastion`` are ``[USER@]HOST[:PORT]``.
+    """The settings of ``tunnel add``. ``machine`` and ``bastion`` are ``[USER@]HOST[:PORT]``.
 
-    With ``azure_bastion`` the machine is ``target``, the id of a resource, and ``machine`` its user and a name for it.
-    ``port`` is the one of the machine that is opened here as ``local_port``.
+    With ``azure_bastion`` the machine is ``target``, a resource id, and ``machine`` its user and a name for it.
+    ``port`` of the machine is forwarded to ``local_port`` here.
     """
 
     name: str
@@ -68,17 +68,17 @@ class NamedTunnel:
 
     @property
     def leads_to_ssh(self) -> bool:
-        """Whether the opened port is that of the machine's own sshd."""
+        """Whether the forwarded port is that of the machine's sshd."""
         return self.port == (read_machine(self.machine, "machine").port or SSH_PORT)
 
     def check(self) -> None:
-        """Raises ``UsageError`` for what could be more to ssh, or to ``az``, than it seems."""
+        """Raises ``UsageError`` for values that ssh or ``az`` could take as options or commands."""
         if not _NAME.fullmatch(self.name):
             raise UsageError(f"{self.name!a} is not a name for a tunnel", hint="letters, digits, - and _")
         self.argv(self.local_port)
 
     def argv(self, local: int, *, asks: bool = False) -> tuple[str, ...]:
-        """The command that holds ``local`` open here; with ``asks``, the one for a terminal. Raises ``UsageError``."""
+        """The command that forwards ``local``; with ``asks``, the one for a terminal. Raises ``UsageError``."""
         remote, machine = read_port(self.port, "port"), read_machine(self.machine, "machine")
         read_port(local, "local port")
         key = read_key_file(self.key, Path.home()) if self.key else ""
@@ -91,7 +91,7 @@ class NamedTunnel:
         return forward_line(machine, local=local, remote=remote, jump=jump, key=key, asks=asks)
 
     def ssh_config(self, local: int) -> tuple[str, ...]:
-        """The lines for ``~/.ssh/config`` with which ``ssh NAME`` goes through the open tunnel."""
+        """The lines of ``~/.ssh/config`` for ``ssh NAME`` through the open tunnel."""
         machine = read_machine(self.machine, "machine")
         known = self.target.rpartition("/")[2] or machine.host
         lines = [f"Host {self.name}", f"  HostName {LOOPBACK}", f"  Port {local}", f"  HostKeyAlias {known}"]
@@ -102,7 +102,7 @@ class NamedTunnel:
 
 @dataclass(frozen=True, slots=True)
 class TunnelState:
-    """What is known of a named tunnel now. ``problem`` is why it is down, or was last."""
+    """The current state of a named tunnel. ``problem`` is the last reason why it was down."""
 
     tunnel: NamedTunnel
     is_open: bool = False
@@ -121,7 +121,7 @@ class TunnelFolder:
         self.mark = {_MARK: str(folder)}
 
     def is_held(self) -> bool:
-        """Whether the process of the tunnel runs."""
+        """Whether the tunnel's process runs."""
         with suppress(FileNotFoundError), self.lock.open("r") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -131,7 +131,7 @@ class TunnelFolder:
 
     @contextmanager
     def held(self) -> Iterator[bool]:
-        """Be the process of the tunnel; False: another one is."""
+        """Take the lock as the tunnel's process; False if another one has it."""
         with self.lock.open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -141,14 +141,14 @@ class TunnelFolder:
             yield True
 
     def note_line(self, pid: int) -> None:
-        """Remember the program that holds the line, for whoever finds it left behind."""
+        """Record the command's process, so that it can be ended if this one is killed."""
         self.write(self.line, {"pid": pid})
 
     def end_stray_line(self) -> None:
-        """End the line of a process that was killed: it would hold the port, and no ``close`` would find it."""
+        """End the command left by a killed process: it would keep the port, out of reach of ``close``."""
         with suppress(OSError, ValueError):
             pid = parse_object(self.line.read_text()).get("pid")
-            # Asked after the file was read: what a running process has noted is its own.
+            # Checked after the file was read: a running process has recorded its own command.
             if not isinstance(pid, int) or pid <= 1 or self.is_held():
                 return
             if self._has_mark(pid):
@@ -157,27 +157,27 @@ class TunnelFolder:
             self.line.unlink()
 
     def _has_mark(self, pid: int) -> bool:
-        """Whether it is our line, and not another program that got its number; elsewhere than on Linux, no."""
+        """Whether it is our command, and not another program with the same process id; only known on Linux."""
         mark = os.fsencode(f"{_MARK}={self.mark[_MARK]}")
         with suppress(OSError):
             return mark in Path("/proc", str(pid), "environ").read_bytes().split(b"\0")
         return False
 
     def read(self) -> dict[str, object]:
-        """The last state; empty where there is none."""
+        """The last state; empty if there is none."""
         with suppress(OSError, ValueError):
             return parse_object(self.state.read_text())
         return {}
 
     def write(self, file: Path, values: Mapping[str, object]) -> None:
-        """The file appears whole."""
+        """Write a file atomically."""
         fresh = file.with_suffix(".new")
         fresh.write_text(json.dumps(values))
         fresh.replace(file)
 
 
 class Tunnels:
-    """The user's named tunnels. ``note`` is told what happens meanwhile."""
+    """The user's named tunnels. ``note`` reports progress."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class Tunnels:
         return f"<Tunnels of {str(self._file)!r}>"
 
     def all(self) -> tuple[NamedTunnel, ...]:
-        """By their names. Raises ``ConfigError`` for a file that others can write, or that is none of ours."""
+        """The tunnels by name. Raises ``ConfigError`` for an invalid file, or one that others can write."""
         text = read_own(self._file)
         try:
             found = [NamedTunnel(**values) for values in parse_object(text)["tunnels"]] if text else []
@@ -207,19 +207,19 @@ class Tunnels:
         return tuple(sorted(found, key=lambda tunnel: tunnel.name))
 
     def find(self, name: str) -> NamedTunnel:
-        """Raises ``NothingMatchedError``."""
+        """The tunnel of this name. Raises ``NothingMatchedError``."""
         for tunnel in self.all():
             if tunnel.name == name:
                 return tunnel
         raise NothingMatchedError(f"there is no tunnel {name!a}", hint="blobsync tunnel ls")
 
     def next_port(self) -> int:
-        """The first port from 22222 on that no other tunnel has."""
+        """The first local port from 22222 on without a tunnel."""
         taken = {tunnel.local_port for tunnel in self.all()}
         return next(port for port in range(FIRST_LOCAL_PORT, 65_536) if port not in taken)
 
     def add(self, tunnel: NamedTunnel) -> None:
-        """Keep it, in the place of one of this name. Raises ``UsageError``, also for a key that ssh would not use."""
+        """Add or replace a tunnel. Raises ``UsageError``, also for a key that ssh would not use."""
         tunnel.check()
         _demand_key(tunnel)
         if self._folder(tunnel.name).is_held():
@@ -227,18 +227,18 @@ class Tunnels:
         self._write([*(other for other in self.all() if other.name != tunnel.name), tunnel])
 
     def remove(self, name: str) -> None:
-        """Forget it. Raises ``NothingMatchedError``, and ``UsageError`` while it is open."""
+        """Remove a tunnel. Raises ``NothingMatchedError``, and ``UsageError`` while it is open."""
         self.find(name)
         if self._folder(name).is_held():
             raise UsageError(f"the tunnel {name} is open", hint=f"blobsync tunnel close {name}")
         self._write([other for other in self.all() if other.name != name])
 
     def states(self) -> tuple[TunnelState, ...]:
-        """All of them, as they are now."""
+        """The states of all tunnels."""
         return tuple(self.state(tunnel) for tunnel in self.all())
 
     def state(self, tunnel: NamedTunnel) -> TunnelState:
-        """Whether it is open, and where."""
+        """The state of a tunnel."""
         folder = self._folder(tunnel.name)
         values = folder.read() if folder.is_held() else {}
         port, restarts = values.get("port"), values.get("restarts")
@@ -252,7 +252,7 @@ class Tunnels:
         )
 
     def open(self, name: str, *, project: Path | None = None, job_id: str = "") -> TunnelState:
-        """Open it in a process of its own, which outlives this one; one that is open stays as it is.
+        """Open a tunnel in a process that outlives this one, unless it is open.
 
         With ``job_id``, a job of ``project``, it closes when that has ended. Raises ``BackendUnavailableError``, and
         ``UsageError`` for a key that ssh would not use.
@@ -278,7 +278,7 @@ class Tunnels:
         return self.state(tunnel)
 
     def close(self, name: str) -> bool:
-        """Close it; whether it was open. Raises ``NothingMatchedError`` for an unknown one."""
+        """Close a tunnel; returns whether it was open. Raises ``NothingMatchedError``."""
         self.find(name)
         folder = self._folder(name)
         if not folder.is_held():
@@ -312,7 +312,7 @@ def _demand_key(tunnel: NamedTunnel) -> None:
 
 
 def _trial(tunnel: NamedTunnel, local: int) -> str:
-    """The same line on a terminal, where ssh can ask: a host key that is still unknown is the usual reason."""
+    """The command for a terminal, where ssh can ask: usually the host key is still unknown."""
     line = shlex.join(tunnel.argv(local, asks=True))
     return f"try it in a terminal, where it can ask: {line}; Ctrl-C ends it, then blobsync tunnel open {tunnel.name}"
 

@@ -1,4 +1,4 @@
-"""TensorBoard or Jupyter beside a running job, on its node: started, kept, ended with the tunnel to it."""
+"""Runs TensorBoard or Jupyter beside a job on its node, as long as its tunnel is open."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from blobsync.jobs.record import JobRecord
 from blobsync.jobs.service import JobService
 from blobsync.jobspec.node_archive import standalone_source
 
-# How long such a program may take to say where it listens (seconds).
+# How long such a program may take to report its port (seconds).
 _START_SECONDS = 120.0
-# Between two attempts to start it again.
+# Seconds between two restarts.
 _RETRY_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class TunnelRequest:
-    """What is to be opened: the port of the job's own program, TensorBoard on a folder of the job, or Jupyter.
+    """A request for a tunnel: to the job's own program, TensorBoard on a folder of the job, or Jupyter.
 
-    ``local_port`` is the one to have here (default: the same, where it is free). ``node_ssh`` as in ``PortForward``.
+    ``local_port`` is the port here (default: the same, if it is free). ``node_ssh`` as in ``PortForward``.
     """
 
     port: int | None = None
@@ -44,12 +44,12 @@ class TunnelRequest:
 
     @property
     def program(self) -> str:
-        """What is started beside the job; empty: its own program listens already."""
+        """The program to start beside the job; empty for the job's own."""
         return "tensorboard" if self.tensorboard is not None else "jupyter" if self.jupyter else ""
 
 
 def demand_tunnel(request: TunnelRequest) -> None:
-    """Raises ``UsageError`` for what cannot be opened."""
+    """Raises ``UsageError`` for an invalid request."""
     if request.tensorboard is not None and request.jupyter:
         raise UsageError("--tensorboard and --jupyter cannot be combined", hint="open them one after the other")
     if request.port is None and not request.program:
@@ -62,12 +62,12 @@ def demand_tunnel(request: TunnelRequest) -> None:
 
 
 class BesideProgram:
-    """The program. ``port`` is where it listens on its node, once it is open; ``token`` opens Jupyter."""
+    """A program beside the job. ``port`` is its port on the node, once it listens; ``token`` is Jupyter's."""
 
     def __init__(
         self, service: JobService, record: JobRecord, request: TunnelRequest, backend: Tunnelling | None, port: int
     ) -> None:
-        """``backend`` None: the job runs on this machine. ``port`` is the one that is wanted."""
+        """``backend`` None: the job runs on this machine. ``port`` is the preferred one."""
         self.port = port
         self.token = secrets.token_urlsafe(24) if request.jupyter else ""
         if self.token:
@@ -78,7 +78,7 @@ class BesideProgram:
         self._retry_at = 0.0
 
     def open(self) -> None:
-        """Start it, and wait until it has said its port. Raises ``JobError``."""
+        """Start it, and wait until it reports its port. Raises ``JobError``."""
         source = standalone_source("beside_side.py")
         address = LOOPBACK
         argv = [sys.executable, "-I", "-c", source]
@@ -114,7 +114,7 @@ class BesideProgram:
         return PortForward(0, self.port, self._request.node, self._request.node_ssh)
 
     def _first_answer(self, child: RunningProcess) -> dict[str, object]:
-        """Its first line of JSON: a shell's start-up files may have said something before. Empty: there was none."""
+        """Its first line of JSON, or empty; a shell's start-up files may print other lines before."""
         found: queue.Queue[dict[str, object]] = queue.Queue()
 
         def read() -> None:
@@ -131,7 +131,7 @@ class BesideProgram:
             return {}
 
     def look(self) -> None:
-        """Start it again where its connection was lost, or it has ended; a failure is told, and tried again later."""
+        """Restart it if it has ended or its connection was lost; a failure is reported, and retried later."""
         if self._child is not None and self._child.wait(0) is None:
             return
         if time.monotonic() < self._retry_at:

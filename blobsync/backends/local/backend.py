@@ -1,4 +1,4 @@
-"""This machine: jobs wait their turn in a small queue and outlive the terminal that submitted them."""
+"""This machine: jobs wait in a small queue and outlive the terminal that submitted them."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ _MOST_NODES = 64
 
 @dataclass(frozen=True, slots=True)
 class LocalRequest:
-    """The run's directory, and the words that start a node, without its number and its folder."""
+    """The run's files, and the command that starts a node, without its rank and folder."""
 
     files: RunFiles
     command: tuple[str, ...]
 
 
 def create(around: Surroundings) -> LocalBackend:
-    """The backend of a cluster file with ``platform: local``, or with none."""
+    """The backend of a cluster file with ``platform: local``, or without a platform."""
     return LocalBackend(around)
 
 
 class LocalBackend:
-    """Processes of this machine. The queue is the user's own, across projects."""
+    """Runs jobs as processes of this machine. The user has one queue for all projects."""
 
     name = "local"
     capabilities = CAPABILITIES
@@ -133,7 +133,7 @@ class LocalBackend:
                 files.job: spec.to_json(),
                 files.local: json.dumps(local),
                 **{files.folder / name: text for name, text in holder_source(spec).items()},
-                # Last, so that their owner is on record first.
+                # Last, so that the owner of these files is recorded first.
                 files.secrets: secrets.to_json(),
             }
         )
@@ -141,7 +141,7 @@ class LocalBackend:
         self._around.process.spawn_detached(
             (*python_module("blobsync.backends.local.supervisor"), str(files.folder)),
             log=files.log,
-            # What is submitted from within an elastic job's program is not one of its programs.
+            # A job submitted by an elastic job's program is not part of that job.
             env={name: value for name, value in self._around.environ.items() if name != MARK},
             cwd=files.folder,
         )
@@ -229,17 +229,17 @@ class LocalBackend:
         return (sys.executable, "-I", str(files.folder / HOLDER), *entering(str(files.folder), node))
 
     def _files(self, run_id: str) -> RunFiles:
-        # The place in a record is for display only: runs are in the state folder.
+        # The place in a record is only displayed: runs are in the state folder.
         return RunFiles(self._runs / run_name(run_id))
 
     def _demand_what_is_known(self, spec: JobSpec) -> None:
-        """What the file and the environment say of this machine; nvidia-smi is asked when the job is handed over."""
+        """Check against the cluster file and the environment; nvidia-smi runs only at submission."""
         slots, gpus = self._slots(), self._named_gpus()
         if gpus is not None:
             _demand_gpus(spec, Capacity(slots, gpus))
 
     def _demand_runtime(self, spec: JobSpec) -> None:
-        """Raise ``ConfigError`` unless something here runs the job's image."""
+        """Raise ``ConfigError`` unless a runtime for the job's image is installed."""
         wanted = wanted_image(spec)
         if wanted is not None:
             try:
@@ -248,7 +248,7 @@ class LocalBackend:
                 raise self._of_image(error) from error
 
     def _of_image(self, error: JobError) -> ConfigError:
-        """With the line of the key, where the cluster file has it."""
+        """The error, with the key's line in the cluster file."""
         configured = self._around.configured
         if configured is not None and configured.written is not None:
             with suppress(ConfigError):
@@ -269,7 +269,7 @@ class LocalBackend:
         return max(1, _count(self._own_settings.get("slots") or 1, "slots"))
 
     def _named_gpus(self) -> tuple[str, ...] | None:
-        """Those that the cluster file or the environment gives; None where nobody does."""
+        """The GPUs that the cluster file or the environment names; None if neither does."""
         if self._own_settings.get("gpus") is not None:
             return _numbers(_count(self._own_settings["gpus"], "gpus"))
         visible = self._around.environ.get("CUDA_VISIBLE_DEVICES")
@@ -298,14 +298,14 @@ def _numbers(count: int) -> tuple[str, ...]:
 
 
 def queue_folder(environ: Mapping[str, str]) -> Path:
-    """The user's queue on this machine: GPUs do not belong to a project."""
+    """The user's queue on this machine, which all projects share as they share GPUs."""
     return state_home(environ) / "local-queue"
 
 
 def _info(run_id: str, files: RunFiles, order: Sequence[str]) -> RunInfo:
     status = files.read_status()
     if status and not status.state.is_final and files.supervisor_is_gone():
-        # It records the job's end and then exits: an earlier read may be out of date.
+        # The supervisor records the job's end and then exits: an earlier read may be out of date.
         status = files.read_status()
         if status and not status.state.is_final:
             ended = files.state.stat().st_mtime
@@ -318,7 +318,7 @@ def _info(run_id: str, files: RunFiles, order: Sequence[str]) -> RunInfo:
     if state is State.QUEUED and run_id in order:
         reason = f"{count_text(order.index(run_id), 'job')} before it" if order.index(run_id) else ""
     if state is State.PREPARING:
-        # Its supervisor writes the next state down a moment later.
+        # Its supervisor writes the next state a moment later.
         state = files.phase()
     if not state.is_final and files.cancel.exists():
         state = State.CANCELING

@@ -1,8 +1,8 @@
-"""The nodes of an elastic job on this machine: which to start and end, and doing so.
+"""Starts and stops the nodes of an elastic job on this machine.
 
 A node is a group of processes with an address on loopback. The rules are those of an Indexed Job of Kubernetes: the
-highest numbers go first and node 0 stays; a node that is asked to end keeps its number until it has ended; a node that
-is lost comes back under its number.
+highest numbers are removed first and node 0 stays; a node that is stopping keeps its number until its end; a node that
+is lost is restarted under its number.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from blobsync.base.process import ProcessRunner, RunningProcess
 from blobsync.jobspec.elastic import bounds_of
 from blobsync.jobspec.spec import OUTPUT_FAILED_EXIT, JobSpec, NodeChange
 
-# A node that was lost is started again so often, each time after twice as long (seconds).
+# How often a lost node is restarted, each time after twice the pause (seconds).
 LOST_TIMES = 3
 FIRST_PAUSE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class FleetNode:
-    """One node: how often it was started and lost, whether it runs, and whether it was asked to end.
+    """One node: how often it was started and lost, whether it runs, and whether it was asked to stop.
 
-    ``code`` is what it ended with, negative after a signal as ``subprocess`` says it; None before. ``again_at`` is when
-    one that was lost is started again, ``unsaved`` whether it could not upload its outputs once.
+    ``code`` is its exit code as in ``subprocess``, negative after a signal; None before. ``again_at`` is when a lost
+    node is restarted, ``unsaved`` whether an upload of its outputs has failed.
     """
 
     starts: int = 0
@@ -44,7 +44,7 @@ class FleetNode:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What is to be done: nodes to start, nodes to ask to end, and the job's code when it is over."""
+    """The next steps: nodes to start, nodes to stop, and the job's exit code when it is over."""
 
     start: tuple[int, ...] = ()
     end: tuple[int, ...] = ()
@@ -52,7 +52,7 @@ class Steps:
 
 
 def next_steps(nodes: Mapping[int, FleetNode], wanted: int, now: float) -> Steps:
-    """What follows from the nodes as they are, when there are to be ``wanted``."""
+    """Decide the next steps; ``wanted`` is the requested number of nodes."""
     first = nodes.get(0, FleetNode())
     if first.code is not None and not first.runs and not _is_to_return(first):
         code = _as_in_a_shell(first.code)
@@ -63,10 +63,10 @@ def next_steps(nodes: Mapping[int, FleetNode], wanted: int, now: float) -> Steps
 
 
 def after_node(node: FleetNode, code: int, now: float) -> FleetNode:
-    """A node that has just ended with ``code``."""
+    """The state of a node that has just ended with ``code``."""
     node = replace(node, unsaved=node.unsaved or code == OUTPUT_FAILED_EXIT)
     if node.leaving:
-        # It did as it was told, and may be asked for again.
+        # It ended as requested, and may be started again.
         return replace(node, runs=False, leaving=False, code=None)
     ended = replace(node, runs=False, code=code)
     if not is_lost(code):
@@ -75,7 +75,7 @@ def after_node(node: FleetNode, code: int, now: float) -> FleetNode:
 
 
 def is_lost(code: int) -> bool:
-    """Whether a node's runner was killed. What it ends with itself says how its command did."""
+    """Whether a node's runner was killed; otherwise the code is its command's."""
     return code < 0
 
 
@@ -90,7 +90,7 @@ def _is_to_return(node: FleetNode) -> bool:
 
 
 def _leaving(nodes: Mapping[int, FleetNode], wanted: int) -> tuple[int, ...]:
-    """The highest first; those that were asked already and still run are among them."""
+    """The nodes to stop, the highest first, with those that are stopping already."""
     running = [number for number, node in nodes.items() if node.runs and (node.leaving or number >= wanted)]
     return tuple(sorted(running, reverse=True))
 
@@ -100,23 +100,23 @@ def _as_in_a_shell(code: int) -> int:
 
 
 def shown_nodes(nodes: Mapping[int, FleetNode]) -> Sequence[int]:
-    """Those that run."""
+    """The numbers of running nodes."""
     return sorted(number for number, node in nodes.items() if node.runs)
 
 
 MASTER_ADDRESS = "127.0.0.1"
-# After being asked to end, a node has this long before it is asked again, which kills its processes.
+# How long a node may take to stop before a second request, which kills its processes.
 PATIENCE_SECONDS = 10.0
 _CANCELED = 128 + signal.SIGTERM
 
 
 def address_of(node: int) -> str:
-    """Where a node is on this machine. Only Linux has more than one address on loopback."""
+    """The address of a node on this machine. Only Linux has more than one on loopback."""
     return f"127.0.0.{node + 1}" if sys.platform == "linux" else MASTER_ADDRESS
 
 
 class Fleet:
-    """The nodes of one job. ``look`` is called again and again, until it returns the job's code."""
+    """The nodes of one job. Call ``look`` repeatedly until it returns the job's exit code."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Fleet:
         gpus: Sequence[str],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``command`` starts a node, once the words that tell its number and its folder are added."""
+        """``command`` starts a node; arguments for its number and folder are added."""
         self._spec, self._files, self._command = spec, files, command
         self._process, self._environ, self._gpus, self._clock = process, environ, gpus, clock
         self._nodes: dict[int, FleetNode] = {}
@@ -138,12 +138,12 @@ class Fleet:
 
     @property
     def wanted(self) -> int:
-        """How many nodes there are to be: what was asked for last, within the job's bounds."""
+        """The requested number of nodes, within the job's bounds."""
         asked, bounds = self._files.read_wanted(), bounds_of(self._spec)
         return asked if asked is not None and bounds and asked in bounds else self._spec.nodes
 
     def look(self, *, canceled: bool) -> int | None:
-        """Do what is to be done now; the job's code once all nodes have ended, None before that."""
+        """Take the next steps; the job's exit code once all nodes have ended, None before."""
         for number, child in list(self._children.items()):
             code = child.wait(0)
             if code is not None:
@@ -175,7 +175,7 @@ class Fleet:
         self._nodes[number] = replace(node, starts=node.starts + 1, runs=True, code=None)
 
     def _end(self, number: int) -> None:
-        """Ask it, and ask again what has not ended by then."""
+        """Ask a node to stop, and again after a while."""
         now = self._clock()
         if now - self._asked.get(number, 0.0) > PATIENCE_SECONDS:
             self._asked[number] = now

@@ -1,12 +1,12 @@
-"""Decides which job may run now on this machine: a queue without a server.
+"""Decides which job may start on this machine: a queue without a server.
 
 Each job has a ticket, a small file whose number is its place. Its supervisor keeps the ticket locked, so a
 ticket that can be locked by another process belongs to a dead supervisor, and is removed. Every process
-decides from the same tickets under the same lock: the first waiting job starts when there is room for
-it, and no job overtakes it. The queue is the user's: jobs of all projects share it.
+decides from the same tickets under the same lock: the first waiting job starts when there is room for it, and
+no job overtakes it. The queue is the user's: jobs of all projects share it.
 
-The locks are ``fcntl.flock``: those of filelock are exclusive, and two that only look whether an owner lives would take
-each other for it.
+The locks are ``fcntl.flock``: those of filelock are exclusive, and two processes that only check whether the owner
+lives would take each other for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from blobsync.base.errors import JobError
 from blobsync.base.plain_json import parse_json
 from blobsync.jobspec.spec import JobSpec, run_name
 
-# A ticket that its supervisor has not taken after this many seconds is left over from a killed submission.
+# A ticket that no supervisor has claimed after so many seconds is left over from a killed submission.
 UNCLAIMED_SECONDS = 60.0
 
 _TICKET = re.compile(r"[0-9]{12}-[^/]+\.ticket")
@@ -33,13 +33,13 @@ _TICKET = re.compile(r"[0-9]{12}-[^/]+\.ticket")
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What this machine has: ``gpus`` as CUDA_VISIBLE_DEVICES names them; ``slots`` is for jobs that use none."""
+    """This machine's capacity: ``gpus`` as in CUDA_VISIBLE_DEVICES; ``slots`` for jobs without GPUs."""
 
     slots: int
     gpus: tuple[str, ...]
 
     def wants(self, gpus: int) -> int:
-        """How many GPUs a job gets: on a machine without GPUs, none."""
+        """The number of GPUs that a job gets: none on a machine without GPUs."""
         return gpus if self.gpus else 0
 
 
@@ -62,7 +62,7 @@ class LocalQueue:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def enter(self, run_id: str, gpus: int) -> Path:
-        """Join the queue; a queued job keeps its place. Returns the ticket."""
+        """Add a job; a queued one keeps its place. Returns the ticket."""
         with self._locked():
             for entry in self._entries():
                 if entry.run_id == run_id:
@@ -73,7 +73,7 @@ class LocalQueue:
             return ticket
 
     def leave(self, run_id: str) -> None:
-        """Remove a job that never began from the queue; safe to repeat."""
+        """Remove a job that never began; safe to repeat."""
         with self._locked():
             for entry in self._entries():
                 if entry.run_id == run_id and not entry.running:
@@ -81,7 +81,7 @@ class LocalQueue:
 
     @contextmanager
     def claimed(self, ticket: Path, run_id: str, gpus: int) -> Iterator[None]:
-        """Inside, the ticket belongs to a live process; afterwards it is removed."""
+        """A context in which this process owns the ticket; removes it afterwards."""
         if not ticket.exists():
             ticket = self.enter(run_id, gpus)
         with ticket.open("r+") as handle:
@@ -95,7 +95,7 @@ class LocalQueue:
                     ticket.unlink()
 
     def try_start(self, run_id: str, capacity: Capacity) -> tuple[str, ...] | None:
-        """The GPUs to use when it is this job's turn (none: an empty tuple), or None: wait."""
+        """The GPUs to use if the job may start (without GPUs: an empty tuple), else None."""
         with self._locked():
             entries = self._entries()
             mine = next((entry for entry in entries if entry.run_id == run_id), None)
@@ -129,7 +129,7 @@ class LocalQueue:
 
 
 def gpus_of(spec: JobSpec) -> int:
-    """How many GPUs a job holds: an elastic one those of all the nodes that it may have."""
+    """The number of GPUs that a job holds; an elastic one those of all nodes that it may have."""
     return spec.gpus_per_node * (spec.max_nodes if spec.is_elastic and spec.max_nodes else 1)
 
 
@@ -150,7 +150,7 @@ def _live(ticket: Path) -> Iterator[Ticket]:
         entry = Ticket(ticket, str(values["run_id"]), gpus, bool(values["running"]), held)
         claimed = bool(values["claimed"])
     except (ValueError, TypeError, KeyError, OverflowError):
-        # Tickets are written under the queue's lock: the writer of a partial one has died.
+        # Tickets are written under the queue's lock: the writer of a partial one was killed.
         entry, claimed = None, True
     with ticket.open("r+") as handle:
         if _abandoned(handle, ticket, claimed):
@@ -178,5 +178,5 @@ def _update(ticket: Path, **changes: Any) -> None:
 
 
 def _write(ticket: Path, values: Mapping[str, Any]) -> None:
-    # In place: the lock is on this very file, and all readers hold the queue's lock.
+    # In place: the lock is on this file, and all readers hold the queue's lock.
     ticket.write_text(json.dumps(values))

@@ -1,4 +1,4 @@
-"""The files of one run of the ``local`` backend, and the state that its supervisor writes down."""
+"""The files of one run of the ``local`` backend, and its state."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from blobsync.backends.login import LOG_FOLDERS, telling
 from blobsync.base.plain_json import parse_json
 from blobsync.jobspec.spec import JobSpec, LogFile, NodeChange, State, StateChange
 
-# A run whose supervisor has not shown up after this many seconds will not run.
+# A run without a supervisor after so many seconds will not run.
 START_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """What ``state.json`` holds."""
+    """The contents of ``state.json``."""
 
     state: State
     exit_code: int | None = None
@@ -34,7 +34,7 @@ class SavedState:
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """Every file of a run, named in one place."""
+    """The paths of a run's files."""
 
     folder: Path
 
@@ -45,31 +45,31 @@ class RunFiles:
 
     @property
     def local(self) -> Path:
-        """What the supervisor needs besides the specification."""
+        """The supervisor's settings besides the specification."""
         return self.folder / "local.json"
 
     @property
     def secrets(self) -> Path:
-        """SAS tokens and secret environment values; gone when the run is over."""
+        """SAS tokens and secret environment values; removed at the end of the run."""
         return self.folder / "secrets.json"
 
     @property
     def root(self) -> Path:
-        """Where the code is unpacked."""
+        """The folder into which the code is unpacked."""
         return self.folder / "root"
 
     @property
     def wanted(self) -> Path:
-        """How many nodes an elastic job is to have, once that was changed."""
+        """The requested number of nodes of an elastic job, once it was changed."""
         return self.folder / "wanted"
 
     @property
     def changes(self) -> Path:
-        """Each change of an elastic job's nodes, a line of JSON each."""
+        """Changes of an elastic job's nodes, as lines of JSON."""
         return self.folder / "node_changes.jsonl"
 
     def root_for(self, spec: JobSpec, node: int = 0) -> Path:
-        """Where a node of the job works: a folder of its own, or where the job is to run in place."""
+        """The root of a node: a folder of its own, or the folder in which the job runs in place."""
         if spec.code is None and spec.spread is None:
             return Path(str(spec.options["in_place"]))
         return self.folder / f"root_{node}" if node else self.root
@@ -81,12 +81,12 @@ class RunFiles:
 
     @property
     def cancel(self) -> Path:
-        """Its existence asks the supervisor to end the run."""
+        """If it exists, the supervisor ends the run."""
         return self.folder / "cancel"
 
     @property
     def lock(self) -> Path:
-        """Locked as long as the supervisor lives."""
+        """The supervisor's lock, held as long as it lives."""
         return self.folder / "supervisor.lock"
 
     @property
@@ -94,7 +94,7 @@ class RunFiles:
         return self.folder / "state.json"
 
     def make(self, texts: Mapping[Path, str]) -> None:
-        """Make the folder and write its first files, readable by their owner only."""
+        """Make the folder and its first files, readable by their owner only."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for name in LOG_FOLDERS:
             (self.folder / name).mkdir(exist_ok=True)
@@ -104,16 +104,16 @@ class RunFiles:
                 target.write(text)
 
     def remove(self) -> None:
-        """Everything of a run that never began; safe to repeat."""
+        """Remove a run that never began; safe to repeat."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def phase(self) -> State:
-        """``RUNNING`` once the node program has made the node ready and started the command."""
+        """``RUNNING`` once the node program has prepared the node and started the command."""
         return State.RUNNING if self._phase.exists() else State.PREPARING
 
     @property
     def _phase(self) -> Path:
-        """Written by the node program at that moment."""
+        """The file that the node program writes then."""
         return self.folder / "phase"
 
     def write_status(self, status: SavedState) -> None:
@@ -122,7 +122,7 @@ class RunFiles:
         fresh.replace(self.state)
 
     def read_status(self) -> SavedState | None:
-        """None when there is no such run (any more); ``UNKNOWN`` where the file is not what we write."""
+        """The saved state: None without such a run, ``UNKNOWN`` for an invalid file."""
         try:
             values = parse_json(self.state.read_text())
             gpus = tuple(str(gpu) for gpu in values["gpus"])
@@ -138,7 +138,7 @@ class RunFiles:
             return SavedState(State.UNKNOWN)
 
     def read_states(self, status: SavedState) -> tuple[StateChange, ...]:
-        """When the run was made ready, ran and was asked to stop, as its files tell."""
+        """When the run was prepared, ran and was asked to stop, from its files."""
         told = [StateChange(status.started, State.PREPARING)] if status.started else []
         for state, file in ((State.RUNNING, self._phase), (State.CANCELING, self.cancel)):
             with suppress(OSError):
@@ -146,25 +146,25 @@ class RunFiles:
         return tuple(told)
 
     def write_wanted(self, nodes: int) -> None:
-        """The last request counts."""
+        """Save the requested number of nodes; the last request counts."""
         fresh = self.wanted.with_name(f"wanted.{os.getpid()}.{time.monotonic_ns()}")
         fresh.write_text(str(nodes))
         fresh.replace(self.wanted)
 
     def read_wanted(self) -> int | None:
-        """None where nobody has asked for a number of nodes."""
+        """The requested number of nodes; None if there was no request."""
         try:
             return int(self.wanted.read_text())
         except (FileNotFoundError, ValueError):
             return None
 
     def add_change(self, change: NodeChange, nodes: Collection[int]) -> None:
-        """``nodes`` are the indexes of those that run."""
+        """Append a change; ``nodes`` are the indexes of running nodes."""
         with self.changes.open("a") as target:
             target.write(json.dumps({**asdict(change), "nodes": sorted(nodes)}) + "\n")
 
     def read_changes(self) -> tuple[tuple[NodeChange, ...], tuple[int, ...]]:
-        """All changes in their order, and the indexes of the nodes that run; lines that are not ours are left out."""
+        """All changes in order, and the indexes of running nodes; invalid lines are skipped."""
         changes: list[NodeChange] = []
         nodes: tuple[int, ...] = ()
         try:
@@ -172,7 +172,7 @@ class RunFiles:
         except OSError:
             return (), ()
         for line in lines:
-            # The last one may be written at this moment.
+            # The last line may be incomplete.
             with suppress(ValueError, TypeError, KeyError, OverflowError):
                 values = parse_json(line)
                 change = NodeChange(float(values["at"]), int(values["running"]), int(values["wanted"]))
@@ -182,9 +182,9 @@ class RunFiles:
 
     @contextmanager
     def supervised(self) -> Iterator[bool]:
-        """As the run's supervisor, with its lock; False where it has one that lives.
+        """A context that holds the supervisor's lock; False if another live process has it.
 
-        The lock is locked before it gets its name: nobody finds it open and takes its supervisor for dead.
+        The file is locked before it gets its name, so that it is never seen unlocked while the supervisor lives.
         """
         own = self.lock.with_suffix(f".{os.getpid()}")
         with own.open("a") as lock:
@@ -197,8 +197,8 @@ class RunFiles:
             yield is_only
 
     def supervisor_is_gone(self) -> bool:
-        """Whether a run that has not ended has no supervisor: it was killed, or the machine went down."""
-        # A submission that was killed in between has written its first files and no state.
+        """Whether the supervisor of a run that has not ended was killed, or the machine went down."""
+        # A killed submission may have written the first files and no state.
         began = self.state if self.state.exists() else self.local
         if time.time() - began.stat().st_mtime < START_SECONDS and not self.lock.exists():
             return False
@@ -221,8 +221,8 @@ class RunFiles:
 def remove_dead_secrets(jobs: Path) -> tuple[Path, ...]:
     """Remove the secrets of runs below ``jobs`` without a supervisor; returns what was removed.
 
-    A supervisor does so at the end of a run; for one that was killed, the next command does. A program whose supervisor
-    is gone has read them long ago, and ends. Folders of other backends stay as they are: their nodes still read them.
+    Supervisors do so at the end of a run; this is for killed ones. The run's programs have read the secrets already.
+    Folders of other backends are left alone: their nodes still need them.
     """
     removed = []
     for secrets in jobs.glob("*/secrets.json"):

@@ -2,9 +2,9 @@
 
     python -m blobsync.backends.local.supervisor RUN_DIR
 
-It waits for its turn, starts the node program, and writes ``state.json`` whenever something changes. A file called
-``cancel`` in the run's directory ends it, and so does the job's time limit, which begins with its turn. As long as it
-lives it keeps ``supervisor.lock`` locked.
+It waits for its turn, starts the node program, and writes ``state.json`` at each change. A file called ``cancel`` in
+the run's directory ends it, and so does the job's time limit, which begins with its turn. As long as it lives it holds
+``supervisor.lock``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Supervisor:
         self._stopped_by_limit = False
 
     def run(self) -> None:
-        """Wait, run, report; secrets are removed when nothing needs them."""
+        """Wait for the job's turn, run it, save its state; remove the secrets as soon as nothing needs them."""
         gpus = gpus_of(self._spec)
         try:
             with self._queue.claimed(self._ticket, self._spec.run_id, gpus):
@@ -76,7 +76,7 @@ class Supervisor:
         self._files.write_status(SavedState(state, code, started, time.time(), gpus, reason))
 
     def _is_to_stop(self, started: float) -> bool:
-        """Whether somebody asked for its end, or its time is over."""
+        """Whether the job was canceled, or its time limit has passed."""
         limit = self._spec.timeout_s
         if limit and time.time() - started > limit:
             self._stopped_by_limit = True
@@ -98,7 +98,7 @@ class Supervisor:
     def _run_node(self, started: float, gpus: tuple[str, ...]) -> int:
         env = dict(self._environ)
         if gpus or not self._spec.gpus_per_node:
-            # A job without GPUs must not see those of others.
+            # A job without GPUs must not see those of other jobs.
             env["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         words = ("--root", str(self._files.root_for(self._spec)), "--node-rank", "0")
         child = self._process.start((*self._arguments, *words), env=env)
@@ -118,7 +118,7 @@ class Supervisor:
             if self._is_to_stop(started):
                 state = State.CANCELING if self._files.cancel.exists() else state
                 if time.monotonic() - asked > PATIENCE_SECONDS:
-                    # The second time, kill what did not stop.
+                    # The second time, kill processes that did not stop.
                     with suppress(ProcessLookupError):
                         os.kill(child.pid, signal.SIGTERM)
                     asked = time.monotonic()
@@ -128,7 +128,7 @@ class Supervisor:
 
 
 def main(run_dir: str) -> int:
-    """Supervise the run whose directory this is; a second supervisor of the same run ends at once."""
+    """Supervise the run in this directory; a second supervisor of the same run exits at once."""
     files = RunFiles(Path(run_dir))
     with files.supervised() as is_only:
         if is_only:

@@ -1,8 +1,8 @@
 """Slurm: sbatch, squeue, sacct and scancel, on this machine or on a login node.
 
-Made for Slurm 22.05 and later. Its JSON output differs between versions, so the fixed-width output of
-``squeue -O`` and the parsable one of ``sacct`` are read instead. Where there is no accounting, a job is
-forgotten minutes after its end; then its ``exit_code`` file has the result.
+For Slurm 22.05 and later. Its JSON output differs between versions, so the fixed-width output of ``squeue -O`` and the
+parsable one of ``sacct`` are read instead. Without accounting, Slurm forgets a job minutes after its end; then its
+``exit_code`` file has the result.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from blobsync.jobspec.spec import JobRef, JobSpec, LogFile, NodeChange, RunInfo,
 from blobsync.local.names import local_problem
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,18}")
-# A submission whose response was lost is looked up in the accounting of this many days; sacct's own is today only.
+# A submission whose response was lost is looked up in the accounting of so many days; sacct's default is today.
 _LOOK_BACK = "now-7days"
 
 CAPABILITIES = frozenset({"array", "blame", "elastic", "live_logs", "nodes", "requeue", "scale", "ssh"})
@@ -180,7 +180,7 @@ class SlurmBackend:
 
     def cancel(self, ref: JobRef) -> Outcome:
         try:
-            # The name protects another cluster's job with this number.
+            # The name protects a job of another cluster with the same number.
             done = self._login.run(("scancel", f"--name={run_name(ref.run_id)}", _number(ref)))
             if done.returncode and "Invalid job id" not in done.stderr:
                 error = JobError(f"Slurm could not cancel {ref.native_id}: {slurm_replies.complaint(done.stderr)}")
@@ -195,9 +195,9 @@ class SlurmBackend:
         return Accepted(ref)
 
     def scale(self, ref: JobRef, nodes: int) -> Outcome:
-        """Only to fewer nodes: https://slurm.schedmd.com/faq.html#job_size. The first one, which has the script, stays.
+        """Only to fewer nodes: https://slurm.schedmd.com/faq.html#job_size. The first one, with the script, stays.
 
-        Slurm kills what runs on the others at once.
+        Slurm kills the processes on removed nodes at once.
         """
         try:
             info = self.get([ref])[0]
@@ -239,7 +239,7 @@ class SlurmBackend:
         return (argv[0], "-t", *argv[1:]) if argv[0] == "ssh" else argv
 
     def forward_argv(self, ref: JobRef, forward: PortForward) -> Sequence[str]:
-        """Through the login node to the node's own address; or to the node itself, by way of the login node."""
+        """A tunnel from the login node to the node's address, or to the node itself through the login node."""
         node, login = self._node(ref, forward.node), self._login.host.removeprefix("ssh://")
         jump = read_machine(login, "ssh") if login else None
         if forward.node_ssh or jump is None:
@@ -265,7 +265,7 @@ class SlurmBackend:
         return info.nodes[node]
 
     def _address(self, node: str) -> str:
-        """What Slurm calls the node's address, which its name need not be."""
+        """The node's address, which may differ from its name."""
         answer = " ".join(self._ask(("scontrol", "show", "node", "-o", read_host(node, "node"))))
         found = re.search(r"\bNodeAddr=(\S+)", answer)
         return read_host(found[1] if found else node, "node")
@@ -285,7 +285,7 @@ class SlurmBackend:
             raise
         except BackendUnavailableError:
             return {}
-        # Without slurmdbd it says that accounting is disabled; our exit_code file is next in line.
+        # Without slurmdbd accounting is disabled; our exit_code file is read next.
         return {} if done.returncode else slurm_replies.read_sacct(done.stdout)
 
     def _ask(self, command: Sequence[str]) -> Sequence[str]:
@@ -296,7 +296,7 @@ class SlurmBackend:
 
 
 def _with_size(info: RunInfo) -> RunInfo:
-    """A job that runs has the nodes that it is to have; nobody records when that changed."""
+    """A running job has the nodes requested last; when that changed is not recorded."""
     now = NodeChange(time.time(), len(info.nodes), len(info.nodes), seen=True)
     return replace(info, changes=(now,)) if info.state is State.RUNNING else info
 
@@ -308,7 +308,7 @@ def _number(ref: JobRef) -> str:
 
 
 def _place(ref: JobRef) -> str:
-    """The job's own folder: files are removed there, so that a record must not name another one."""
+    """The job's folder. Files are removed there, so that a record must not name another one."""
     if (
         not ref.place.startswith("/")
         or ref.place != f"{posixpath.dirname(ref.place).rstrip('/')}/{run_name(ref.run_id)}"
@@ -322,7 +322,7 @@ def _place(ref: JobRef) -> str:
 def _of_these(
     names: Mapping[str, str], found: Mapping[str, slurm_replies.SlurmJob]
 ) -> dict[str, slurm_replies.SlurmJob]:
-    """Without other jobs of these numbers: another cluster counts as well, and Slurm begins anew some day."""
+    """Only the jobs with these names: other clusters use the same numbers, and Slurm restarts from 1."""
     return {number: job for number, job in found.items() if job.name in ("", names.get(number))}
 
 

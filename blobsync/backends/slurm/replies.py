@@ -1,6 +1,6 @@
-"""Output of Slurm's commands, as values. Pure.
+"""Parses output of Slurm's commands. Pure.
 
-``squeue -O`` pads and cuts each field to the width that was asked for, so its lines are read by position.
+``squeue -O`` pads and cuts each field to the requested width, so its lines are read by position.
 
 pyslurm has to be built against the cluster's own version of Slurm, and ``--json`` of its commands came with 21.08 and
 changes from version to version; the text output is stable.
@@ -17,8 +17,8 @@ from datetime import datetime
 from blobsync.backends.protocol import ClusterSummary, Holder
 from blobsync.jobspec.spec import RunInfo, State, StateChange
 
-# https://slurm.schedmd.com/job_state_codes.html. A preempted job that is to run again is in squeue as PENDING;
-# one that is only in the accounting as PREEMPTED will not.
+# https://slurm.schedmd.com/job_state_codes.html. A preempted job that will run again is PENDING in squeue; one that is
+# only in the accounting, as PREEMPTED, will not.
 STATES: Mapping[str, State] = {
     "PENDING": State.QUEUED,
     "REQUEUED": State.QUEUED,
@@ -70,7 +70,7 @@ _SINFO_WIDTHS = (64, 32, 96, 96)
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
-    """One job, or one task of an array, as squeue or sacct shows it. ``earlier`` are its runs before a requeue."""
+    """A job, or a task of an array, in squeue or sacct. ``earlier`` are its runs before a requeue."""
 
     job_id: str
     word: str
@@ -89,12 +89,12 @@ class SlurmJob:
 
     @property
     def state(self) -> State:
-        """A state of a newer Slurm is ``UNKNOWN``; sacct writes ``CANCELLED by 1000``."""
+        """The state; one of a newer Slurm is ``UNKNOWN``. sacct writes ``CANCELLED by 1000``."""
         return STATES.get(self.word.split(" ")[0].rstrip("+"), State.UNKNOWN)
 
 
 def submitted_id(stdout: str) -> str:
-    """``sbatch --parsable`` answers ``id`` or ``id;cluster``."""
+    """The job id in the output of ``sbatch --parsable``: ``id`` or ``id;cluster``."""
     return stdout.strip().split(";")[0]
 
 
@@ -104,14 +104,14 @@ def may_have_submitted(stderr: str) -> bool:
 
 
 def complaint(stderr: str) -> str:
-    """The sentence in what a command of Slurm wrote to standard error, without the program's name."""
+    """The message in a Slurm command's standard error, without the program's name."""
     lines = [line for line in stderr.strip().splitlines() if line.strip()]
     telling = [line for line in lines if "error:" in line] or lines[-1:]
     return re.sub(r"^\w+: (error: )?", "", telling[0]) if telling else "no reason given"
 
 
 def read_squeue(text: str) -> dict[str, SlurmJob]:
-    """By job id; the tasks of an array are one job."""
+    """Jobs by id; the tasks of an array are one job."""
     tasks: dict[str, list[SlurmJob]] = {}
     for line in text.splitlines():
         if line.strip():
@@ -121,10 +121,10 @@ def read_squeue(text: str) -> dict[str, SlurmJob]:
 
 
 def read_sacct(text: str) -> dict[str, SlurmJob]:
-    """By job id, of ``sacct -n --parsable2 -X -D -o`` with :data:`SACCT_FORMAT`.
+    """Jobs by id, from ``sacct -n --parsable2 -X -D -o`` with :data:`SACCT_FORMAT`.
 
     With ``-D`` there is a line for each time that a job was queued (https://slurm.schedmd.com/sacct.html), and for
-    older jobs of the same number, which have other names.
+    older jobs with the same number, which have other names.
     """
     runs: dict[str, list[SlurmJob]] = {}
     for line in text.splitlines():
@@ -140,14 +140,14 @@ def read_sacct(text: str) -> dict[str, SlurmJob]:
 
 
 def _latest(runs: Sequence[SlurmJob]) -> SlurmJob:
-    # One that waits has not started.
+    # A pending job has not started.
     *before, last = sorted(runs, key=lambda job: job.started or float("inf"))
     earlier = tuple(job for job in before if job.name == last.name)
     return replace(last, restarts=len(earlier), earlier=earlier)
 
 
 def as_run_info(run_id: str, job: SlurmJob) -> RunInfo:
-    """Slurm's state of a job as ours; fields of ended jobs are empty before that."""
+    """Convert to ``RunInfo``; fields of ended jobs are empty before the end."""
     state = job.state
     reason = "" if job.reason == "None" else job.reason
     if state is State.FAILED and job.word != "FAILED":
@@ -173,7 +173,7 @@ def _earlier_states(job: SlurmJob) -> Iterator[StateChange]:
 
 
 def read_summary(sinfo_lines: Sequence[str], squeue_lines: Sequence[str]) -> ClusterSummary:
-    """From ``sinfo -N -O`` with :data:`SINFO_FORMAT`, where a node is listed once per partition."""
+    """Summarise ``sinfo -N -O`` with :data:`SINFO_FORMAT`, where a node is listed once per partition."""
     nodes: dict[str, tuple[str, int, int]] = {}
     for line in sinfo_lines:
         name, word, gres, used = _cut(line, _SINFO_WIDTHS)
@@ -193,7 +193,7 @@ def read_summary(sinfo_lines: Sequence[str], squeue_lines: Sequence[str]) -> Clu
 
 
 def read_holders(squeue_lines: Sequence[str]) -> tuple[Holder, ...]:
-    """Running and waiting jobs; ended jobs use nothing."""
+    """The running and waiting jobs."""
     jobs = [_squeue_line(line) for line in squeue_lines if line.strip()]
     return tuple(
         Holder(job.user, job.job_id, job.name, job.state, job.gpus * job.node_count, job.node_count)
@@ -203,7 +203,7 @@ def read_holders(squeue_lines: Sequence[str]) -> tuple[Holder, ...]:
 
 
 def count_gpus(gres: str) -> int:
-    """Of ``gpu:a100:4(S:0-1),gpu:2`` six; of ``(null)`` none."""
+    """Count GPUs: six in ``gpu:a100:4(S:0-1),gpu:2``, none in ``(null)``."""
     bare = re.sub(r"\([^)]*\)", "", gres)
     return sum(_number(match[1]) for match in re.finditer(r"gpu(?::[^:,]+)?:([0-9]+)(?=,|$)", bare))
 
@@ -214,7 +214,7 @@ _SHOWN_CHARS = 200
 
 
 def expand_nodes(text: str) -> tuple[str, ...]:
-    """``n[1-2,5],m07`` is n1, n2, n5, m07; leading zeros stay. Other or endless lists stay as they are."""
+    """Expand ``n[1-2,5],m07`` to n1, n2, n5, m07, with leading zeros. Other or very long lists are kept."""
     names: list[str] = []
     for part in re.findall(r"[^,\[]+(?:\[[^\[\]]*\])?", text.strip()):
         head, bracket, ranges = part.partition("[")
@@ -243,7 +243,7 @@ def _squeue_line(line: str) -> SlurmJob:
         fields["JobArrayID"],
         fields["State"],
         _number(fields["RestartCnt"]),
-        # A wait status: the code in the upper byte, the signal in the lower one.
+        # A wait status: exit code in the upper byte, signal in the lower one.
         status >> 8 if status >> 8 else 128 + (status & 127) if status else 0,
         _when(fields["StartTime"]),
         _when(fields["EndTime"]),
@@ -258,12 +258,12 @@ def _squeue_line(line: str) -> SlurmJob:
 
 
 def _number(text: str) -> int:
-    """Zero for an invalid or impossible number."""
+    """Parse a number; zero if it is invalid or too large."""
     return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 0
 
 
 def _together(job_id: str, tasks: Sequence[SlurmJob]) -> SlurmJob:
-    """An array has the state of its least advanced task; it failed if one task did."""
+    """Combine an array's tasks: the state of the least advanced one, or failed if one failed."""
     order = (
         State.RUNNING,
         State.PREPARING,
@@ -301,7 +301,7 @@ def _cut(line: str, widths: Sequence[int]) -> list[str]:
 
 
 def _when(text: str) -> float | None:
-    """Local time of the machine that answered, without a zone."""
+    """Parse a local time of the login node, without a zone."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):

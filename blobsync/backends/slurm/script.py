@@ -18,8 +18,8 @@ from blobsync.jobspec.spec import (
     run_name,
 )
 
-# The submitting shell's variables that a job gets: only where programs are. Values of the job itself come
-# from its specification, because a comma in a value breaks --export.
+# The variables of the submitting shell that a job gets: only search paths. The job's own are in its specification,
+# because a comma in a value breaks --export.
 EXPORTED = (
     "HOME",
     "USER",
@@ -35,10 +35,10 @@ EXPORTED = (
     "LOADEDMODULES",
 )
 
-# Options that sbatch has under the same name, in the order of the script.
+# Options with the same names in sbatch, in the order of the script.
 _DIRECTIVES = ("partition", "qos", "account", "constraint", "reservation", "gres", "mem", "array")
 
-# A line of the script must stay one line, whatever the configuration says.
+# A value must not add lines to the script.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -112,13 +112,13 @@ _MPIRUN = "env{env} mpirun --npernode {procs} -x MASTER_ADDR -x MASTER_PORT -x B
 _SET_HERE = ("MASTER_ADDR", "MASTER_PORT", "BLOBSYNC_HOSTS", "SLURM_OVERLAP", "SLURM_EXPORT_ENV")
 
 
-# What an elastic job adds. srun ends with the highest code of all nodes, those that were lost on the way included; node
-# 0 says how the job ended. Then not all nodes may be there any more.
+# Lines for an elastic job. srun ends with the highest code of all nodes, also of lost ones; the job's code is that of
+# node 0. Some nodes may be lost by then.
 _ELASTIC = {
     "old_code": f' "$TASK/{JOB_CODE}"',
     "own_code": f"""
 [ "$code" = {OUTPUT_FAILED_EXIT} ] || ! [ -s "$TASK/{JOB_CODE}" ] || code=$(cat "$TASK/{JOB_CODE}")""",
-    # The name of a node need not be that of a host; this is where Slurm itself reaches it.
+    # A node's name need not be a host name; this is Slurm's own address of it.
     "reached": r"""
 MASTER_ADDR=$(scontrol show node "$MASTER_ADDR" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p' | head -n1)""",
     "recount": """
@@ -128,18 +128,18 @@ MASTER_ADDR=$(scontrol show node "$MASTER_ADDR" | sed -n 's/.*NodeAddr=\([^ ]*\)
 
 
 def build_script(spec: JobSpec, options: Mapping[str, Any]) -> str:
-    """The text for sbatch. ``options`` are the cluster's ``slurm:`` keys with the submission's own on top."""
+    """The script for sbatch. ``options`` are the cluster's ``slurm:`` keys, updated with the submission's."""
     lines = ["#!/bin/bash", *(f"#SBATCH --{text}" for text in _directives(spec, options)), ""]
     if options.get("scratch"):
         lines.append(f"export BLOBSYNC_SCRATCH={_quoted('scratch', options['scratch'])}")
     if options.get("cpus_per_task"):
-        # Since 22.05 srun does not take it over from sbatch.
+        # Since 22.05 srun does not inherit it from sbatch.
         lines.append(f"export SRUN_CPUS_PER_TASK={_whole('cpus_per_task', options['cpus_per_task'])}")
     place = ['--job "$RUN/job.json" --secrets "$RUN/secrets.json" --run-dir "$RUN"']
     for name in ("sync_seconds", "keep_root"):
         if options.get(name) is not None:
             place.append(f"--{name.replace('_', '-')} {_quoted(name, options[name])}")
-    # Slurm gives each task a log of its own; under mpirun blobsync opens them.
+    # Slurm opens a log for each task; under mpirun blobsync does.
     mpirun = options.get("launcher") == "mpirun"
     python = _quoted("interpreter_path", options.get("python") or "python3")
     body = _BODY.format(
@@ -166,9 +166,9 @@ def _launcher(spec: JobSpec, *, mpirun: bool) -> str:
 
 
 def _variables(env: Mapping[str, str]) -> str:
-    """What mpirun itself may have to know, as words of ``env``; its place in the job stays as the script says it.
+    """The job's variables for mpirun itself, as arguments of ``env``; the rank variables stay the script's.
 
-    A value that no system takes is left to the node, which refuses the job.
+    An invalid value is left to the node, which refuses the job.
     """
     named = [name for name in env if _VARIABLE.fullmatch(name) and name not in _SET_HERE]
     words = [f"{name}={env[name]}" for name in sorted(named) if "\0" not in env[name]]
@@ -176,7 +176,7 @@ def _variables(env: Mapping[str, str]) -> str:
 
 
 def _size(spec: JobSpec) -> list[str]:
-    """With a number of tasks, Slurm gives an elastic job no more nodes than that needs."""
+    """Options for nodes and tasks; with a number of tasks, an elastic job would get no more nodes than those need."""
     if spec.is_elastic:
         return [f"nodes={spec.nodes}-{spec.max_nodes}", "no-kill"]
     return [f"nodes={spec.nodes}", f"ntasks-per-node={spec.procs_per_node}"]
