@@ -1,4 +1,4 @@
-"""azcopy's command lines and environment, with everything said explicitly; pure.
+"""azcopy's command lines and environment, with all options explicit; pure.
 
 Nothing is left to azcopy's defaults or guesses: they have changed between releases, and some depend on the
 host's name. The flags' meanings are those that ``azcopy copy --help`` of 10.32 prints.
@@ -62,7 +62,7 @@ def tuning(
 
 
 def upload_command(binary: Path, folder: Path, destination: BlobLocation, sas: SasToken, how: AzcopyTuning) -> Command:
-    """Everything below ``folder`` (links followed) to below the virtual folder ``destination``.
+    """Upload everything below ``folder`` (links followed) to below the virtual folder ``destination``.
 
     ``--check-length`` is off: it costs one more request a file, and the fresh look at the destination that
     decides about success sees the length anyway.
@@ -93,10 +93,10 @@ def download_command(
     folder: bool,
     listed: Path | None = None,
 ) -> Command:
-    """The virtual folder ``source`` to below ``target``, or the one blob to the file ``target``.
+    """Download the virtual folder ``source`` to below ``target``, or the one blob to the file ``target``.
 
-    ``listed`` is a file that names, a line each and relative to ``source``, the only blobs to take. azcopy's own
-    check of the MD5 is off: whoever takes the files out of ``target`` makes it, against the planned blob's.
+    ``listed`` is a file that names, one per line and relative to ``source``, the only blobs to download. azcopy's own
+    check of the MD5 is off: ``arrivals`` checks it against the planned blob's.
     """
     return _command(
         binary,
@@ -128,7 +128,7 @@ def copy_command(
     listed: Path | None = None,
     keep_tier: bool = True,
 ) -> Command:
-    """From blob to blob by the destination's service; properties and metadata come along.
+    """Copy from blob to blob by the destination's service, with properties and metadata.
 
     ``keep_tier``, the access tier as well, needs the right to read at the destination.
     """
@@ -153,7 +153,7 @@ def copy_command(
 def child_environment(
     inherited: Mapping[str, str], home: Path, logs: Path, plans: Path, how: AzcopyTuning
 ) -> dict[str, str]:
-    """The child's environment: ours without settings for azcopy and logins, and with private folders.
+    """azcopy's environment: ours without settings for azcopy and logins, and with private folders.
 
     azcopy notes its process below ``HOME`` whatever the other variables say; a private one is always
     writable and goes away with the transfer.

@@ -18,7 +18,7 @@ Version = tuple[int, int, int]
 
 # What `blobsync azcopy install` installs and the test suite runs.
 PINNED = "10.32.2"
-# Older ones lack what we rely on: the answer to "cancel" (broken in 10.32.0 and .1), and names with "%" (10.31).
+# Older ones lack the answer to "cancel" (broken in 10.32.0 and .1), and names with "%" (10.31).
 OLDEST: Version = (10, 32, 2)
 
 VARIABLE = "BLOBSYNC_AZCOPY"

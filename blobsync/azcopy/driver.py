@@ -66,12 +66,12 @@ def first_other(end: OpenBlob, planned: Collection[str]) -> str | None:
     return next((name for name, _ in blobs_below(end) if name not in planned), None)
 
 
-# Stop azcopy after this long without traffic (seconds).
+# Stop azcopy after so many seconds without traffic.
 STALL_AFTER = 300.0
 
 
 def _impatient() -> ProcessRunner:
-    # By then azcopy was asked to stop and had time to do so.
+    # By then azcopy has had time to stop.
     return SubprocessRunner(terminate_after=0.3, kill_after=0.3)
 
 
@@ -298,9 +298,9 @@ class _Transfer:
             self._run.failed(action, verdict.reason(action.path))
 
     def _has_no_room(self, log: LogFollower) -> bool:
-        """Whether a file was fetched for which there is no room: azcopy would go on with the others.
+        """Whether the disk had no room for a fetched file: azcopy would go on with the others.
 
-        Where it can reserve the room of each file it fetches none without, and what it has room for is to arrive.
+        If azcopy can reserve the room of each file, it goes on, so that files with enough room arrive.
         """
         return self._run.hopeless is not None or log.shows_no_room()
 
@@ -308,7 +308,7 @@ class _Transfer:
         self, command: argv.Command, done: Callable[[LogFollower], bool] = LogFollower.shows_success
     ) -> tuple[AzcopyJobOutcome, LogReader]:
         log = LogFollower(self._space.logs, self._under_way)
-        # Downloads are told of one by one as they arrive.
+        # Downloads are reported one by one as they arrive.
         files = self._files if self._task.part.route is not Route.DOWNLOAD else None
 
         def finished() -> bool:
@@ -426,7 +426,7 @@ class _Watch:
         self._space.note_process(pid)
 
     def progress(self, progress: JobProgress) -> None:
-        # Those of whole blocks alone would stand still for minutes on a thin line.
+        # Bytes of whole blocks only would not change for minutes on a slow connection.
         self._count.reached(max(progress.bytes_done, progress.bytes_over_wire))
         if self._files is not None:
             self._files.reached(progress.files_done)

@@ -95,7 +95,7 @@ class AzcopyJob:
     _moved_at: float = 0.0
 
     def run(self) -> AzcopyJobOutcome:
-        """To the end. ``KeyboardInterrupt``, and whatever the watch raises, stop azcopy first.
+        """Run the job. ``KeyboardInterrupt`` and errors of the watch stop azcopy first.
 
         Raises ``ProcessError`` when azcopy cannot be started.
         """
@@ -165,7 +165,7 @@ class AzcopyJob:
             progress.files_total,
             progress.files_done + progress.files_failed + progress.files_skipped,
             progress.bytes_done,
-            # Grows within a block as well: over a slow line the first block may take longer than the patience.
+            # Grows within a block as well: over a slow connection the first block may take longer than ``stall_after``.
             progress.bytes_over_wire,
         )
         if seen != self._seen:
@@ -173,7 +173,7 @@ class AzcopyJob:
             self._moved_at = self.clock()
 
     def _cancel(self, process: RunningProcess, reader: _Reader) -> None:
-        """Ask azcopy to wind up, answering what it asks back; whoever calls stops it for good afterwards."""
+        """Ask azcopy to cancel, and answer its prompts; the caller stops the process afterwards."""
         process.send_line("cancel")
         until = self.clock() + _CANCEL_PATIENCE
         while self.clock() < until and not reader.ended:
@@ -188,13 +188,13 @@ class AzcopyJob:
                 self.outcome.status = message.summary.status
                 return
             if isinstance(message, FatalError):
-                # The answer that a job gives when nothing of it is left to cancel (azcopy 10.32).
+                # The answer of a job that has nothing left to cancel (azcopy 10.32).
                 self.outcome.ended_early = "has already completed" in message.text
                 return
 
 
 def answer(prompt: Prompt) -> str:
-    """Yes to "cancel?", which only a cancel of ours brings up; no to everything else, overwriting above all."""
+    """Yes to "cancel?", which only our own request causes; no to everything else, such as overwriting."""
     wanted = "yes" if prompt.kind.lower() == "cancel" else "no"
     for title, reply in prompt.options:
         if title.lower() == wanted:

@@ -2,7 +2,7 @@
 
 ``--output-type=json`` prints one object a line: ``TimeStamp, MessageType, MessageContent, PromptDetails``, where
 the content is a text that is often JSON itself, with most of its numbers as strings (azcopy 10.32,
-``cmd/uihooks_models.go`` and ``common/rpc-models.go``). What is not understood survives as ``Unrecognized``.
+``cmd/uihooks_models.go`` and ``common/rpc-models.go``). Any other line becomes ``Unrecognized``.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """A sentence for people: notes and warnings alike."""
+    """A note or warning for people."""
 
     text: str
 

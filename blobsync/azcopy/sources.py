@@ -30,7 +30,7 @@ _THREADS = 2
 def build_links(root: Path, names: Sequence[tuple[str, Path]]) -> dict[str, BlobsyncError]:
     """Create a link below ``root`` for each (relative name, file); returns the failures by name.
 
-    That is the fault of the disk that ``root`` is on, not of the file: another engine does without links.
+    These are failures of the disk of ``root``, not of the file: another engine needs no links.
     """
     made = {""}
     failed: dict[str, BlobsyncError] = {}

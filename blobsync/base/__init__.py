@@ -1,5 +1,4 @@
-"""What every room stands on: errors, addresses, the states of files, redaction, and the one place that starts
-programs.
+"""Basic values and services: errors, locations, states of files, redaction, starting programs.
 
 Makes no decisions about data. In: plain values. Out: values, errors, redacted text. Imports no other package.
 """

@@ -12,8 +12,8 @@ WHYS = (NO_CONNECTION, NO_ANSWER, SERVICE_BUSY)
 
 
 class Disconnected(NamedTuple):
-    """A host stopped answering ``seconds`` ago: ``why`` is one of the texts above. All requests to it wait and are
-    tried again."""
+    """A host stopped responding ``seconds`` ago: ``why`` is one of the texts above. All requests to it wait and are
+    retried."""
 
     host: str
     why: str
@@ -21,7 +21,7 @@ class Disconnected(NamedTuple):
 
 
 class Connected(NamedTuple):
-    """The host answers again."""
+    """The host responds again."""
 
     host: str
 

@@ -21,13 +21,13 @@ _is_owed = False
 
 
 def hold_ctrl_c() -> None:
-    """Hold Ctrl-C until :func:`hear_ctrl_c`, because no message can be shown while modules load. A second Ctrl-C ends
+    """Hold Ctrl-C until :func:`enable_ctrl_c`, because no message can be shown while modules load. A second Ctrl-C ends
     the program at once. Only in the main thread."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _hold)
 
 
-def hear_ctrl_c() -> None:
+def enable_ctrl_c() -> None:
     """Make Ctrl-C raise ``KeyboardInterrupt`` from now on; raise it now if one was held. Only in the main thread."""
     if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _hold):
         signal.signal(signal.SIGINT, _interrupt)

@@ -18,7 +18,7 @@ class LocalState:
 
     @classmethod
     def of(cls, stat: os.stat_result, md5: bytes | None = None) -> LocalState:
-        """From the result of ``os.stat`` or ``os.fstat``."""
+        """Convert the result of ``os.stat`` or ``os.fstat``."""
         return cls(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, md5)
 
     def same_file(self, other: LocalState) -> bool:

@@ -1,4 +1,4 @@
-"""Finds out whose program listens on a port of this machine: plain http to 127.0.0.1 goes to whoever opened the port.
+"""Finds the owner of a listening port of this machine: plain http to 127.0.0.1 reaches whatever program opened it.
 
 Linux tells every user the owner of each socket of their network namespace, in ``/proc/net/tcp`` and ``tcp6``
 (https://docs.kernel.org/networking/proc_net_tcp.html). Systems without these files, such as macOS, do not tell.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Listener(enum.Enum):
-    """The listener's owner. ``OWN`` includes root: docker publishes a container's ports by a process of root."""
+    """The listener's owner. ``OWN`` includes root: docker publishes a container's ports with a process of root."""
 
     OWN = enum.auto()
     FOREIGN = enum.auto()
@@ -37,7 +37,7 @@ class Endpoint(NamedTuple):
 
     @classmethod
     def of(cls, address: str, port: int) -> Endpoint:
-        """Raises ``ValueError``."""
+        """Parse an address and a port. Raises ``ValueError``."""
         found = ip_address(address.partition("%")[0])
         return cls(getattr(found, "ipv4_mapped", None) or found, port)
 
@@ -67,7 +67,7 @@ _ANY_4, _ANY_6 = IPv4Address(0), IPv6Address(0)
 def listener_behind(
     connection: socket.socket, environ: Mapping[str, str] | None = None, *, read: ReadTable | None = None
 ) -> Listener:
-    """Whose program accepted, or will accept, a connection to this machine that was just made."""
+    """The owner of the program that has accepted, or will accept, a new connection to this machine."""
     try:
         there, here = (Endpoint.of(*name[:2]) for name in (connection.getpeername(), connection.getsockname()))
     except (OSError, ValueError):
@@ -78,7 +78,7 @@ def listener_behind(
 def listener_at(
     host: str, port: int, environ: Mapping[str, str] | None = None, *, read: ReadTable | None = None
 ) -> Listener:
-    """Whose program listens on a port of this machine now; ``host`` is an address of it, or ``localhost``."""
+    """The owner of the program that listens on a port of this machine; ``host`` is its address, or ``localhost``."""
     addresses = ("127.0.0.1", "::1") if host == "localhost" else (host,)
     found = {_look(Endpoint.of(each, port), None, environ, read or socket_table) for each in addresses}
     return next(each for each in (Listener.FOREIGN, Listener.UNKNOWN, Listener.OWN, Listener.NOBODY) if each in found)
@@ -134,7 +134,7 @@ def _owner(users: Iterable[int], environ: Mapping[str, str]) -> Listener:
 
 
 def _knows_some_users_only() -> bool:
-    """Whether this is a user namespace, as in a rootless container, which does not show every user's number."""
+    """Whether this is a user namespace, as in a rootless container, which does not show all user ids."""
     try:
         return _WHOLE_RANGE not in Path("/proc/self/uid_map").read_text(encoding="ascii")
     except OSError:

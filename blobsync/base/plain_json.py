@@ -12,7 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
 
 def parse_json(text: str | bytes) -> Any:
-    """As ``json.loads``; raises ``ValueError`` for invalid JSON, too deep nesting, NaN and infinite numbers.
+    """Like ``json.loads``; raises ``ValueError`` for invalid JSON, too deep nesting, NaN and infinite numbers.
 
     ``json`` raises ``RecursionError`` if values are nested some thousand levels deep.
     """

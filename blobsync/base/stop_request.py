@@ -1,4 +1,4 @@
-"""A request to stop work: from any thread, what Ctrl-C is for the main thread."""
+"""A request to stop work, from any thread, like Ctrl-C."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Final
 
 
 class StopRequest:
-    """Made once, from any thread; the thread that works looks for it wherever it waits or begins something.
+    """A request that any thread may make, and the working thread checks wherever it waits or begins something.
 
-    There it is a ``KeyboardInterrupt``, so that whatever cleans up after Ctrl-C cleans up after it, too.
+    There it raises ``KeyboardInterrupt``, so that the same cleanup follows as after Ctrl-C.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class StopRequest:
 
     @property
     def made(self) -> bool:
-        """Whether somebody has asked to stop."""
+        """Whether the request was made."""
         return self._made.is_set()
 
     def make(self) -> None:
@@ -33,7 +33,7 @@ class StopRequest:
             wake()
 
     def check(self) -> None:
-        """Raise ``KeyboardInterrupt`` if somebody has asked to stop."""
+        """Raise ``KeyboardInterrupt`` if the request was made."""
         if self.made:
             raise KeyboardInterrupt
 
@@ -41,7 +41,7 @@ class StopRequest:
     def waking(self, wake: Callable[[], None]) -> Iterator[None]:
         """While the block runs, call ``wake`` when the request is made, in the thread that makes it.
 
-        Whoever begins after the request was made has to look with :attr:`made`.
+        A request made before has to be checked with :attr:`made`.
         """
         with self._lock:
             self._wakers.append(wake)
@@ -52,5 +52,5 @@ class StopRequest:
                 self._wakers.remove(wake)
 
 
-# For work that only Ctrl-C stops: nobody makes this request.
+# For work that only Ctrl-C stops: this request is never made.
 NEVER: Final = StopRequest()

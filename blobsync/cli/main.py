@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import typer
 
 from blobsync.base.ctrl_c import (
-    hear_ctrl_c,
+    enable_ctrl_c,
     ignore_ctrl_c_alone,
     is_interrupt,
     raise_what_was_lost,
@@ -142,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Nor at exit, where Python's search for cycles takes a tenth of a short command's time.
     atexit.register(gc.freeze)
     try:
-        hear_ctrl_c()
+        enable_ctrl_c()
         return _run(words, console)
     except BrokenPipeError:
         # `blobsync ls -r data | head`: the reader has closed the pipe.

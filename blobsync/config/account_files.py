@@ -29,7 +29,7 @@ def _is_account(path: Path, shown: str) -> bool:
     try:
         return bool(ACCOUNT.keys() & read_document(path, shown).values.keys())
     except ConfigError:
-        # Whoever reads the file reports the error.
+        # The error is reported when the file is read.
         return True
 
 

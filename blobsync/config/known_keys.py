@@ -21,7 +21,7 @@ FOLDER_MODES = ("link", "mount", "ro_mount", "download", "upload")
 
 
 class Kind(enum.Enum):
-    """The type of a value; the words are what messages call it."""
+    """The type of a value; the values are its names in messages."""
 
     TEXT = "a text"
     WHOLE = "a whole number"

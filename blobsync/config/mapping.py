@@ -22,7 +22,7 @@ _BLOB, _FILE = ".blob.", ".file."
 
 
 def share_url(entry: FolderEntry, relative: str = "") -> str:
-    """The URL of ``relative`` in the share of ``entry``, at the account's file endpoint."""
+    """The URL of ``relative`` in an entry's file share, at the account's file endpoint."""
     account = entry.account
     host = urlsplit(account.blob_endpoint).netloc
     host = host.replace(_BLOB, _FILE, 1) if _BLOB in host else f"{account.account_name}.file.core.windows.net"
@@ -53,7 +53,7 @@ def share_error(entry: FolderEntry, path: str, local: Path, given: str, *, uploa
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """Both sides of one path.
+    """Both ends of one path.
 
     ``given`` is what the user typed, ``path`` the same from the project's root, without ``./`` or a slash at
     its end. ``relative`` is the part below ``entry``'s prefix. ``folder_only``: the user ended it

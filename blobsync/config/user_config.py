@@ -1,7 +1,7 @@
 """The user's own configuration outside all projects: ``$XDG_CONFIG_HOME/blobsync/config.yaml``.
 
-A project may come from a stranger; this file does not, so it holds what a project may not grant itself. It is used
-only if nobody else can have written it. This module only reads it.
+It contains what a project, which may come from a stranger, must not grant itself. It is used only if no other user can
+write to it. This module only reads it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class UserConfig:
 
 
 def user_config_file(environ: Mapping[str, str]) -> Path:
-    """Where the file is, or would be."""
+    """The path of the file, which may not exist."""
     return config_home(environ) / "config.yaml"
 
 

@@ -1,9 +1,9 @@
 """Runs TensorBoard or Jupyter beside a job, on its node. Standard library only, Python 3.8 or newer.
 
-Its source text is given to ``python3 -c`` there (see ``job_tunnel.py``): one JSON request as the first line of standard
-input, one JSON answer on standard output. The program ends with this one: when standard input does, or is told to.
+Its source text is given to ``python3 -c`` there (see ``node_apps.py``): one JSON request as the first line of standard
+input, one JSON answer on standard output. The program ends with this one: at the end of standard input.
 
-A token comes by standard input and goes on in the environment, so that no list of processes shows it.
+A token is passed by standard input and the environment, so that no list of processes shows it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from contextlib import suppress
 from glob import glob
 from typing import Any
 
-# What each is called, newest first; https://jupyter-server.readthedocs.io/en/latest/users/configuration.html
+# Names of the programs, newest first; https://jupyter-server.readthedocs.io/en/latest/users/configuration.html
 _JUPYTERS = ("jupyter-lab", "jupyter-notebook", "jupyter-server")
-# Less than the other side waits for our answer (seconds).
+# Less than the client waits for the answer (seconds).
 _OPEN_SECONDS = 100.0
 _POLL_SECONDS = 0.1
 # linux/auxvec.h
@@ -32,12 +32,12 @@ _AT_SECURE = 23
 
 
 def environment_of(run_id: str) -> dict[str, str]:
-    """The variables of one of the job's own programs, which know its Python and its folder; else ours.
+    """The environment of one of the job's programs, with its Python and its folder; else ours.
 
-    Anybody can give the job's id to a program of theirs, and would choose what root runs.
+    Only of our own processes: other users' could have the job's id, too, and would choose what root runs.
     """
     for process in sorted(glob("/proc/[0-9]*")):
-        # Most belong to other users, and processes end meanwhile.
+        # Most belong to other users, and some end meanwhile.
         with suppress(OSError, IndexError, struct.error):
             pairs = [os.fsdecode(item).partition("=") for item in own_variables(process) if item]
             found = {name: value for name, _, value in pairs}
@@ -47,14 +47,14 @@ def environment_of(run_id: str) -> dict[str, str]:
 
 
 def own_variables(process: str) -> list[bytes]:
-    """What a process, a folder of proc(5), was started with. Raises ``OSError`` for one that is not the user's."""
+    """The environment of a process, a folder of proc(5). Raises ``OSError`` for one that is not the user's."""
     born = birth(process)
-    # Its users first: a program of the user's cannot become one with the variables of somebody else.
+    # The owner is checked first: a program of the user's cannot turn into another user's.
     if not is_own(process):
         raise PermissionError(process)
     found = read(process, "environ").split(b"\0")
     if birth(process) != born:
-        # Its number is another one's by now.
+        # Another process has its id by now.
         raise ProcessLookupError(process)
     return found
 
@@ -70,18 +70,18 @@ def is_own(process: str) -> bool:
 
 
 def birth(process: str) -> bytes:
-    """When it began: a number that is given again later belongs to another process."""
+    """Its start time, which differs if the process id was reused."""
     return read(process, "stat").rpartition(b")")[2].split()[19]
 
 
 def read(process: str, name: str) -> bytes:
-    """A file of its folder."""
+    """The text of a file of its folder."""
     with open(os.path.join(process, name), "rb") as source:
         return source.read()
 
 
 def choose_port(address: str, wanted: int) -> int:
-    """The wanted port, where it is free at this address, else another one."""
+    """The wanted port if it is free at this address, else another one."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     for port in (wanted, 0):
         with suppress(OSError), socket.socket(family) as probe:
@@ -92,7 +92,7 @@ def choose_port(address: str, wanted: int) -> int:
 
 
 def program_words(request: dict[str, Any], port: int, path: str) -> list[str]:
-    """The words of the program. Raises ``FileNotFoundError`` where the job's node does not have it."""
+    """The program's command line. Raises ``FileNotFoundError`` if the node does not have it."""
     address = request["address"]
     if request["program"] == "tensorboard":
         found = shutil.which("tensorboard", path=path)
@@ -103,12 +103,12 @@ def program_words(request: dict[str, Any], port: int, path: str) -> list[str]:
     if not found:
         raise FileNotFoundError("none of " + ", ".join(_JUPYTERS) + " is installed where the job runs")
     words = [found, "--no-browser", "--ip=" + address, "--port=" + str(port), "--ServerApp.port_retries=0"]
-    # Containers have nobody but root.
+    # Containers may have no user but root.
     return [*words, "--allow-root"] if os.geteuid() == 0 else words
 
 
 def start(request: dict[str, Any]) -> tuple[subprocess.Popen[bytes], int]:
-    """The program, and its port; its own output goes to our standard error."""
+    """Start the program; returns it and its port. Its output goes to our standard error."""
     env = environment_of(request["run_id"])
     port = choose_port(request["address"], request["port"])
     argv = program_words(request, port, env.get("PATH", os.defpath))
@@ -123,7 +123,7 @@ def start(request: dict[str, Any]) -> tuple[subprocess.Popen[bytes], int]:
 
 
 def wait_until_open(child: subprocess.Popen[bytes], address: str, port: int) -> None:
-    """Until the program listens: Jupyter takes seconds for that. Raises ``OSError`` where it ends, or never does."""
+    """Wait until the program listens: Jupyter takes seconds. Raises ``OSError`` if it ends, or takes too long."""
     until = time.monotonic() + _OPEN_SECONDS
     while child.poll() is None:
         with suppress(OSError), socket.create_connection((address, port), timeout=5):
@@ -135,13 +135,13 @@ def wait_until_open(child: subprocess.Popen[bytes], address: str, port: int) -> 
 
 
 def send_answer(values: dict[str, Any]) -> None:
-    """One line, at once."""
+    """Write one line and flush."""
     sys.stdout.write(json.dumps(values) + "\n")
     sys.stdout.flush()
 
 
 def main() -> int:
-    """Start it, say its port, and wait for its end or for ours."""
+    """Start the program, report its port, and wait for its end or the end of input."""
     request = json.loads(sys.stdin.readline())
     try:
         child, port = start(request)

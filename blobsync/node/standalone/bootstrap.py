@@ -1,9 +1,9 @@
-"""What a compute node runs first: downloads the part of blobsync for nodes, checks it, and becomes it.
+"""The first program on a compute node: downloads the node archive, verifies it, and runs it.
 
     bootstrap.py prepare|exec|node|finish --job JOB.json [--secrets FILE] --run-dir DIR ...
 
-Standard library of Python 3.8 only. ``blobsync.node`` gets the words as they are; where this Python is too old for
-that, ``old_python.py``, which travels beside this file, knows what to do.
+Standard library of Python 3.8 only. ``blobsync.node`` gets the same arguments; if this Python is too old for it,
+``old_python.py`` beside this file takes over.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Boot:
         self.folder = Path(scratch(), self.job["run_id"] + task, os.environ.get("SLURMD_NODENAME", "node") + ".boot")
 
     def hide(self, text: str) -> str:
-        """The text without secrets, in each form that a URL or an error may give them; the longest go first."""
+        """The text without secrets, in each form that a URL or an error may have; the longest are replaced first."""
         given = [value.strip().lstrip("?") for kind in self.secrets.values() for value in kind.values()]
         parts = given + re.findall(r"sig=([^&\s]+)", " ".join(given))
         given = [form(part) for part in parts for form in (str, unquote)]
@@ -52,7 +52,7 @@ class Boot:
         return text
 
     def fetch(self, container: str, path: str, target: Path, limit: int) -> None:
-        """Bring a blob of at most ``limit`` bytes (no proxy for this machine), or a file of this node."""
+        """Fetch a blob of at most ``limit`` bytes (without a proxy for this machine), or a file of this node."""
         sas, until, problem, status = self.secrets.get("sas", {}), time.monotonic() + DEADLINE, "", 0
         if container.startswith(MOUNTED):
             return save(Path(container[len(MOUNTED) :]).open("rb"), target, limit, until)
@@ -72,7 +72,7 @@ class Boot:
         raise ValueError(f"cannot read {path}: {problem or 'no answer'} (HTTP {status})")
 
     def unpacked(self) -> Path:
-        """The folder of the node archive; later processes on this node find and check it, too."""
+        """The folder of the unpacked node archive, which later processes on this node verify and use, too."""
         archive, zipped, place = self.job["node_archive"], self.folder / "node.zip", self.folder / "node"
         with self.locked():
             if sha256(zipped) != archive["digest"]:
@@ -86,21 +86,21 @@ class Boot:
         return place
 
     def locked(self) -> Any:
-        """One process of this node at a time; the kernel releases it when its holder dies."""
+        """A lock between the processes of this node; the kernel releases it when its holder dies."""
         lock = (own(own(self.folder.parent) / self.folder.name) / "lock").open("a")
         fcntl.flock(lock, fcntl.LOCK_EX)
         return lock
 
 
 def scratch() -> str:
-    """Where jobs work on this node. The name in /tmp is predictable: someone else may have created it."""
+    """The folder of jobs on this node. Its name in /tmp is predictable: another user may have created it."""
     with suppress(OSError, ValueError):
         return os.environ.get("BLOBSYNC_SCRATCH") or str(own(Path(tempfile.gettempdir(), f"blobsync-{os.getuid()}")))
     return os.path.expanduser("~/.local/state/blobsync/scratch")
 
 
 def own(folder: Path) -> Path:
-    """The folder, made if need be, once nobody but us may write into it."""
+    """Make the folder if it is missing; raises unless only we can write to it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
@@ -129,7 +129,7 @@ def is_whole(source: zipfile.ZipFile, folder: Path) -> bool:
 
 
 def main(argv: list[str]) -> int:
-    # A scheduler's warning waits until the program can hear it.
+    # A scheduler's warning is held until the program can handle it.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGUSR1, signal.SIGUSR2))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     boot = Boot(argv)

@@ -1,11 +1,11 @@
-"""An interactive job on its node: the program that waits for people (``hold``), and their way in (``enter``).
+"""An interactive job on its node: keeps the node (``hold``), and opens shells in the job (``enter``).
 
     interactive.py hold --place DIR --node K --seconds N [--limit N] [--terminals]
     interactive.py enter --place DIR --node K
 
-Standard library of Python 3.8 only: it lies beside the job's specification. ``DIR`` belongs to the job. It holds a file
-for each node with its holder, one for each shell that is open, and ``hold``, the time in seconds, which may be changed
-while the job runs. Where the nodes of a job share a file system, each sees the shells of all of them.
+Standard library of Python 3.8 only: it is beside the job's specification. ``DIR`` belongs to the job. It contains a
+file for each node's holder, one for each open shell, and ``hold``, the time in seconds, which may be changed while the
+job runs. If the nodes share a file system, each sees the shells of all.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from pathlib import Path
 from typing import Dict, List, Optional, Tuple
 
 POLL_SECONDS = 0.3
-# A shell that was told that the job is over has this long to end.
+# How long a shell may take to end after the end of the job.
 HANG_UP_SECONDS = 3.0
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 # linux/auxvec.h
 AT_SECURE = 23
-# What is the visitor's own; all the rest is the job's.
+# Variables of the user's session; all others are the job's.
 OF_THE_TERMINAL = ("TERM", "COLORTERM", "COLUMNS", "LINES")
 
 
 def next_step(seconds: float, hold: float, limit: float, inside: int) -> str:
-    """What a job does that has waited for so many seconds: ``wait``, ``stay`` for those inside, or ``end``."""
+    """The next step of a job after ``seconds``: ``wait``, ``stay`` while shells are open, or ``end``."""
     if limit and seconds >= limit:
         return "end"
     if seconds < hold:
@@ -50,14 +50,14 @@ def words_for(step: str, inside: int) -> str:
 
 
 class Place:
-    """The job's folder, as one of its nodes uses it."""
+    """The job's folder, for one of its nodes."""
 
     def __init__(self, folder: Path, node: int) -> None:
         self.folder, self.node = folder, node
         self.holder, self.hold = folder / f"node_{node}.json", folder / "hold"
 
     def begin(self, seconds: int) -> None:
-        """A job that is started again begins anew."""
+        """Reset the folder: a restarted job waits its full time again."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for old in self.shells():
             old.unlink()
@@ -72,11 +72,11 @@ class Place:
         return otherwise
 
     def shells(self) -> List[Path]:
-        """Those of this node."""
+        """The open shells of this node."""
         return sorted(self.folder.glob(f"node_{self.node}.*.shell"))
 
     def count(self) -> int:
-        """How many shells are open on all nodes; each node takes away those of its own that are closed."""
+        """The number of open shells on all nodes; removes the files of this node's closed ones."""
         for shell in self.shells():
             if not is_same_process(*read_shell(shell)):
                 with suppress(FileNotFoundError):
@@ -84,7 +84,7 @@ class Place:
         return len(list(self.folder.glob("*.shell")))
 
     def hang_up(self) -> None:
-        """The job is over, and so are its shells."""
+        """End the shells at the end of the job."""
         until = time.monotonic() + HANG_UP_SECONDS
         number = signal.SIGHUP
         while self.shells():
@@ -100,7 +100,7 @@ class Place:
 
 
 def hold(place: Place, seconds: int, limit: int, terminals: bool) -> int:
-    """Wait; returns 0 when the time is over and nobody is inside any more, 143 when asked to stop."""
+    """Wait; returns 0 when the time is over and no shell is open, 143 when asked to stop."""
     asked: List[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
     place.begin(seconds)
@@ -139,15 +139,14 @@ def enter(place: Place) -> int:
 
 
 def environment_of(pid: int, born: str) -> Dict[str, str]:
-    """What the process was started with; see proc(5). Where there is no /proc, ours.
+    """The environment of a process; see proc(5). Without /proc, ours.
 
-    Raises ``OSError`` for a process that is not the one that was noted: its number may be another user's by now, who
-    would choose what the shell runs.
+    Raises ``OSError`` if another process has its id by now: another user would choose what the shell runs.
     """
     os.kill(pid, 0)
     if not os.path.isdir("/proc/self"):
         return dict(os.environ)
-    # Its users first: a program of the user's cannot become one with the variables of somebody else.
+    # The owner is checked first: a program of the user's cannot turn into another user's.
     if not is_own(pid):
         raise PermissionError(pid)
     words = Path("/proc", str(pid), "environ").read_bytes().split(b"\0")
@@ -167,7 +166,7 @@ def is_own(pid: int) -> bool:
 
 
 def open_terminals() -> List[int]:
-    """The processes here that have a terminal: for a container of the job's own, whose shells are not ours."""
+    """The processes with a terminal, in a container of the job's own, whose shells a service has started."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc/self") else ()):
         with suppress(OSError, ValueError, IndexError):
@@ -177,14 +176,14 @@ def open_terminals() -> List[int]:
 
 
 def birth(pid: int) -> str:
-    """When a process began: a number that is given again later belongs to another one."""
+    """The start time of a process, which differs if its id was reused."""
     with suppress(OSError, IndexError):
         return fields_of(pid)[19]
     return ""
 
 
 def fields_of(pid: int) -> List[str]:
-    """What follows the name in /proc/PID/stat: the state is the first."""
+    """The fields after the name in /proc/PID/stat; the first is the state."""
     return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
 
 
@@ -200,7 +199,7 @@ def is_same_process(pid: Optional[int], born: str) -> bool:
 
 
 def read_shell(file: Path) -> Tuple[int, str]:
-    """The process and its birth; 0 for what is no such file."""
+    """The process id and start time in a shell's file; 0 for an invalid file."""
     with suppress(OSError, ValueError, TypeError):
         pid, born = json.loads(file.read_text())
         return int(pid), str(born)
@@ -208,7 +207,7 @@ def read_shell(file: Path) -> Tuple[int, str]:
 
 
 def write(file: Path, text: str) -> None:
-    """The file appears whole."""
+    """Write a file atomically."""
     fresh = file.with_name(f".{file.name}.{os.getpid()}")
     fresh.write_text(text)
     fresh.replace(file)

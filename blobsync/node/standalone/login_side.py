@@ -1,4 +1,4 @@
-"""The file work of a job on a login node. Standard library only, Python 3.8 or newer.
+"""Reads and writes a job's files on a login node. Standard library only, Python 3.8 or newer.
 
 Its source text is given to ``python3 -c`` there (see ``login.py``): one JSON request on standard input, one
 JSON answer on standard output.
@@ -20,12 +20,12 @@ SILENT_SECONDS = 86_400
 
 
 def write(request: dict[str, Any]) -> Any:
-    """Make the job's directory, for its owner only, and the files in it; answers with its absolute path."""
+    """Make the job's directory, for its owner only, and its files; returns its absolute path."""
     folder = _absolute(request["folder"])
     os.makedirs(os.path.dirname(folder), exist_ok=True)
     with suppress(FileExistsError):
         os.mkdir(folder, 0o700)
-    # An existing one may belong to someone else, with links to other places.
+    # An existing one may belong to another user, with links to other places.
     if os.stat(folder).st_uid != os.geteuid():
         raise PermissionError(errno.EPERM, "it belongs to another user", folder)
     os.chmod(folder, 0o700)
@@ -42,7 +42,7 @@ def write(request: dict[str, Any]) -> Any:
 
 
 def find_folder(request: dict[str, Any]) -> Any:
-    """The folder's absolute path, and the number that its job wrote down when it began (empty: it did not)."""
+    """The folder's absolute path, and the job number that its job recorded (empty: it has not begun)."""
     folder = _absolute(request["folder"])
     number = ""
     with suppress(OSError, ValueError), open(os.path.join(folder, "slurm_job_id"), encoding="ascii") as source:
@@ -51,7 +51,7 @@ def find_folder(request: dict[str, Any]) -> Any:
 
 
 def clear(request: dict[str, Any]) -> Any:
-    """Remove the secrets of a job that does not exist."""
+    """Remove the secrets of a job that was never created."""
     with suppress(FileNotFoundError):
         os.remove(os.path.join(_absolute(request["folder"]), "secrets.json"))
 
@@ -73,7 +73,7 @@ def list_logs(request: dict[str, Any]) -> Any:
 
 
 def read(request: dict[str, Any]) -> Any:
-    """Bytes ``start`` to ``end`` of a file, in base64."""
+    """Read bytes ``start`` to ``end`` of a file, as base64."""
     with open(request["path"], "rb") as source:
         source.seek(request["start"])
         length = -1 if request["end"] is None else max(0, request["end"] - request["start"])
@@ -81,10 +81,10 @@ def read(request: dict[str, Any]) -> Any:
 
 
 def codes(request: dict[str, Any]) -> Any:
-    """The exit code that each job wrote down and when (null: none), and removal of what only running jobs need.
+    """The recorded exit code and time of each job (null: none); removes the files that only running jobs need.
 
-    Jobs that their scheduler has forgotten may be another scheduler's: they have ended if they say so themselves, or
-    have been silent for long.
+    A job that the scheduler has forgotten may be another scheduler's: it has ended if it recorded that, or has been
+    silent for long.
     """
     over = [one for one in request["folders"] if os.path.exists(os.path.join(one, "exit_code")) or _is_silent(one)]
     for folder in [*request["ended"], *over]:
@@ -94,14 +94,14 @@ def codes(request: dict[str, Any]) -> Any:
 
 
 def _is_silent(folder: str) -> bool:
-    """Whether a job that has run has not written a line for a day; nodes write one each minute."""
+    """Whether a job that has begun has not written a line for a day; nodes write one each minute."""
     base = glob.escape(folder)
     logs = [path for part in ("", "task_*/") for path in glob.glob(f"{base}/{part}system_logs/*")]
     return bool(logs) and time.time() - max(map(os.path.getmtime, logs)) > SILENT_SECONDS
 
 
 def _code(folder: str) -> list[float] | None:
-    """Of an array's tasks, the worst code and the last time."""
+    """The exit code and time; of an array, the worst code and the last time."""
     found = []
     for path in [
         os.path.join(folder, "exit_code"),
@@ -116,7 +116,7 @@ VERBS = {"write": write, "find": find_folder, "clear": clear, "logs": list_logs,
 
 
 def main() -> int:
-    """Answer one request; a file system error is an answer, too."""
+    """Answer one request; errors of the file system are returned as answers."""
     # Files are created private.
     os.umask(0o077)
     request = json.load(sys.stdin)

@@ -1,9 +1,9 @@
-"""For nodes whose Python is too old for blobsync: looks for a newer one, or runs simple jobs itself.
+"""Runs jobs on nodes with an old Python: finds a newer one, or runs simple jobs itself.
 
 Standard library of Python 3.8 only; ``bootstrap.py`` calls ``main``. A job is simple when its folders are linked or
 mounted: its code archive is fetched and checked here as on any node, its folders are put in place, its setup commands
-run, and each process becomes the program. What needs blobsync itself (folders that are downloaded or uploaded, a copy
-of the logs in the container, several processes without a launcher) is rejected, or reported as missing.
+run, and each process is replaced by the program. What needs blobsync itself (folders that are downloaded or uploaded, a
+copy of the logs in the container, several processes without a launcher) is rejected, or reported as missing.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ CONDA = (
     "/opt/conda",
     "/opt/miniconda3",
 )
-# Without ssl it could not reach a container, without zlib it could not read a code archive.
+# blobsync needs ssl for containers and zlib for code archives.
 PROBE = "import sys, ssl, zlib; print(*sys.version_info[:2], sys.executable)"
 PROBE_SECONDS = 30
-# What the code archive holds beside the code, at most; how large code may become where nobody knows its size.
+# The most that a code archive contains besides code, and the limit for code of unknown size.
 OWN_BYTES, SMALL_CODE, UNPACKED_RATIO = 1 << 26, 1 << 30, 100
 MANIFEST = ".blobsync-manifest.json"
 PART = re.compile(r"\.blobsync-[0-9a-f]{8}\.part|\.azDownload-[0-9a-fA-F-]{36}-.*", re.DOTALL)
 NAME_BYTES, PATH_BYTES = 255, 4095
-# Open MPI comes first: its daemons, and so their children, also have Slurm's names, but those are the daemons' ranks.
+# Open MPI comes first: children of its daemons also have Slurm's variables, which are the daemons' ranks.
 RANK_NAMES = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", ""),
     ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"),
@@ -82,7 +82,7 @@ def main(boot: Any) -> int:
 
 
 def newest_python() -> tuple[str | None, list[str]]:
-    """A Python that can run blobsync, and all that were tried, with their versions."""
+    """A Python that can run blobsync (or none), and the versions of all that were tried."""
     places = [sys.executable, *(shutil.which(name) or "" for name in NAMES), os.environ.get("CONDA_PYTHON_EXE", "")]
     for base in (os.path.expanduser(os.path.expandvars(name)) for name in CONDA):
         places += [f"{base}/bin/python", *sorted(glob.glob(glob.escape(base) + "/envs/*/bin/python"))]
@@ -110,7 +110,7 @@ class Job:
         self._run_dir = Path(os.path.abspath(boot.options["--run-dir"]), f"task_{task}" if task else "")
 
     def prepare(self, asked: str) -> None:
-        """Once per node: later processes find it done."""
+        """Prepare the node, once."""
         if self._spec.get("image") and "container" in self._spec["options"]:
             raise ValueError(
                 f"docker.image {self._spec['image']} needs Python 3.10 or newer on the node, outside of it"
@@ -151,11 +151,11 @@ class Job:
             log = os.open(logs / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
             os.dup2(log, 1)
             os.dup2(log, 2)
-        # Slurm's batch script makes this folder, and waits until it is full before it passes a warning on.
+        # Slurm's batch script makes this folder, and passes on warnings only once it is full.
         with suppress(FileNotFoundError):
             (self._run_dir / "up" / str(rank)).touch()
         for number in (signal.SIGUSR1, signal.SIGUSR2):
-            # A signal in between would end a program that has no handler yet.
+            # A signal in between would end the program, which has no handler yet.
             signal.signal(number, signal.SIG_IGN)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
             signal.signal(number, signal.SIG_DFL)
@@ -186,7 +186,7 @@ class Job:
     # -- folders ------------------------------------------------------------------------------------------------
 
     def _place(self, entry: dict[str, Any]) -> None:
-        """An entry wins over what the code archive has at its place, but never writes through another entry's link."""
+        """Place an entry over the code archive's files, but never through another entry's link."""
         path, name = self._root / entry["name"], str(entry["name"])
         parent = os.path.realpath(path.parent)
         if not (parent + os.sep).startswith(os.path.realpath(self._root) + os.sep):
@@ -231,7 +231,7 @@ class Job:
             raise ValueError(f"folder {entry['name']}: blobfuse2 could not mount it (exit {done.returncode})")
 
     def _remove_root(self) -> None:
-        """Unmount first; while a mount is left, nothing is removed."""
+        """Remove the root, but nothing if a mount remains."""
         for entry in self._spec["folders"]:
             path = str(self._root / entry["name"])
             if entry["mode"] != "link" and os.path.ismount(path):
@@ -272,7 +272,7 @@ class Job:
         return 0, 0, 0
 
     def _environment(self, rank: int, local: int, node: int) -> dict[str, str]:
-        """The job's values, and each name that launchers are known to set."""
+        """The job's variables, and the rank variables of all launchers."""
         spec, given, asked = self._spec, os.environ, self._spec.get("secret_env", ())
         derived = 20000 + int(hashlib.sha256(spec["run_id"].encode()).hexdigest(), 16) % 20000
         master, port = self._master(), given.get("MASTER_PORT") or str(derived)
@@ -280,7 +280,7 @@ class Job:
         env = {
             "PYTHONUNBUFFERED": "1",
             "HWLOC_COMPONENTS": "-gl",
-            # Of our own steps; the user's share what they hold only where they ask for it.
+            # For our own steps alone; the user's steps may set it themselves.
             **{name: value for name, value in given.items() if name != "SLURM_OVERLAP"},
             **spec["env"],
             **{name: text for name, text in self._boot.secrets.get("env", {}).items() if name in asked},
@@ -303,10 +303,10 @@ class Job:
             raise ValueError("the job has several nodes, but the address of the master is unknown: set MASTER_ADDR")
         return next(filter(None, known), "127.0.0.1")
 
-    # -- words --------------------------------------------------------------------------------------------------
+    # -- messages -----------------------------------------------------------------------------------------------
 
     def _say(self, text: str) -> None:
-        """Writes to the log of this node, never to the user's."""
+        """Write to this node's log, never to the user's."""
         logs = self._run_dir / "system_logs"
         logs.mkdir(parents=True, exist_ok=True)
         with (logs / f"{self._root.name}.txt").open("a", encoding="utf-8", errors="replace") as log:
@@ -318,9 +318,9 @@ class Job:
 
 
 def unzip(archive: Path, target: Path, digest: str, size: int) -> None:
-    """Unpack with run bits and links, once names, ``size`` and ``digest`` are as they should be (0, empty: not known).
+    """Unpack, with run bits and links, after verifying names, ``size`` and ``digest`` (0, empty: unknown).
 
-    Nothing may be written, or point, outside ``target``. The digest is that of ``blobsync.code``.
+    Nothing is written, and no link leads, outside ``target``. The digest is that of ``blobsync.code``.
     """
     base, links = os.path.realpath(target), []
     limit = size + OWN_BYTES if size else max(SMALL_CODE, UNPACKED_RATIO * archive.stat().st_size)
@@ -328,7 +328,7 @@ def unzip(archive: Path, target: Path, digest: str, size: int) -> None:
         members: dict[str, zipfile.ZipInfo] = {}
         for item in source.infolist():
             path = inside(base, item.filename[:-1] if item.is_dir() else item.filename)
-            # Unpacks at most this much of a member, whatever its stream contains.
+            # Unpack at most so many bytes of a member, whatever its stream contains.
             limit -= item.file_size
             if limit < 0 or members.setdefault(path, item) is not item:
                 raise ValueError(f"the code archive holds {item.filename!a} twice, or is larger than it should be")
@@ -372,7 +372,7 @@ def lines_of(source: zipfile.ZipFile) -> Iterator[str]:
 
 
 def inside(base: str, name: str) -> str:
-    """The path of a name from outside. Raises ``ValueError`` where it must not become one."""
+    """The path for an untrusted name. Raises ``ValueError`` if it leads outside ``base``."""
     parts = name.split("/")
     sizes = [len(part.encode("utf-8", "surrogatepass")) for part in (f"{base}/{name}", *parts)]
     if "\0" in name or any(part in ("", ".", "..") for part in parts):
@@ -385,7 +385,7 @@ def inside(base: str, name: str) -> str:
 
 
 def spread(path: Path, source: Path, inner: list[str]) -> None:
-    """What is in ``source``, which is only read, as links in a folder that has room for the folders ``inner``."""
+    """Link each item of the read-only ``source`` in a folder which also holds the folders ``inner``."""
     path.mkdir()
     ways = {name.split("/")[0] for name in inner}
     for below in source.iterdir():
