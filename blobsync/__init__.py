@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from blobsync.azcopy.errors import AzcopyError, AzcopyInstallError, AzcopyNotFoundError, AzcopyVersionError
     from blobsync.backends.aml.computes import Compute, ComputeRequest, Computes, NodeBounds
     from blobsync.backends.protocol import ClusterSummary, Holder
-    from blobsync.base.connection_events import Connected, Disconnected
     from blobsync.base.errors import (
         AccessDeniedError,
         AmbiguousJobError,
@@ -78,7 +77,25 @@ if TYPE_CHECKING:
         UntrustedStateError,
         UsageError,
     )
-    from blobsync.base.failure_codes import ExitCode, FailureCode, Retry
+    from blobsync.base.events import (
+        BytesMoved,
+        BytesReused,
+        Connected,
+        Disconnected,
+        Event,
+        Expected,
+        FileDone,
+        FilesCounted,
+        Hashing,
+        Listener,
+        Looked,
+        Moving,
+        Note,
+        Phase,
+        UnderWay,
+        WorkerMoved,
+    )
+    from blobsync.base.failure_codes import ExitCode, FailureCode, FileFailure, Retry
     from blobsync.base.file_states import FileState, LocalState, RemoteState
     from blobsync.base.locations import BlobContainer, BlobLocation
     from blobsync.base.reasons import Reason
@@ -112,22 +129,6 @@ if TYPE_CHECKING:
     )
     from blobsync.jobspec.spec import State as JobState
     from blobsync.local.transfer_log import TransferEntry
-    from blobsync.plan.events import (
-        BytesMoved,
-        BytesReused,
-        Event,
-        Expected,
-        FileDone,
-        FilesCounted,
-        Hashing,
-        Listener,
-        Looked,
-        Moving,
-        Note,
-        Phase,
-        UnderWay,
-        WorkerMoved,
-    )
     from blobsync.plan.progress import Progress, WorkerProgress
     from blobsync.plan.saved_plan import SavedPlan
     from blobsync.plan.spreading import SpreadPlan
@@ -137,7 +138,6 @@ if TYPE_CHECKING:
         Direction,
         EngineChoice,
         FileAction,
-        FileFailure,
         Part,
         PlanPart,
         ProcessChoice,
@@ -375,7 +375,25 @@ _ERRORS = "blobsync.base.errors"
 _HOMES = {
     "blobsync.azcopy.errors": ("AzcopyError", "AzcopyInstallError", "AzcopyNotFoundError", "AzcopyVersionError"),
     "blobsync.base.errors": ("Failure",),
-    "blobsync.base.failure_codes": ("ExitCode", "FailureCode", "Retry"),
+    "blobsync.base.events": (
+        "BytesMoved",
+        "BytesReused",
+        "Connected",
+        "Disconnected",
+        "Event",
+        "Expected",
+        "FileDone",
+        "FilesCounted",
+        "Hashing",
+        "Listener",
+        "Looked",
+        "Moving",
+        "Note",
+        "Phase",
+        "UnderWay",
+        "WorkerMoved",
+    ),
+    "blobsync.base.failure_codes": ("ExitCode", "FailureCode", "FileFailure", "Retry"),
     "blobsync.base.file_states": ("FileState", "LocalState", "RemoteState"),
     "blobsync.base.locations": ("BlobContainer", "BlobLocation"),
     "blobsync.base.reasons": ("Reason",),
@@ -415,23 +433,6 @@ _HOMES = {
     "blobsync.tunnels.named": ("NamedTunnel", "TunnelState", "Tunnels"),
     "blobsync.jobs.watch": ("Attempt",),
     "blobsync.local.transfer_log": ("TransferEntry",),
-    "blobsync.base.connection_events": ("Connected", "Disconnected"),
-    "blobsync.plan.events": (
-        "BytesMoved",
-        "BytesReused",
-        "Event",
-        "Expected",
-        "FileDone",
-        "FilesCounted",
-        "Hashing",
-        "Listener",
-        "Looked",
-        "Moving",
-        "Note",
-        "Phase",
-        "UnderWay",
-        "WorkerMoved",
-    ),
     "blobsync.plan.progress": ("Progress", "WorkerProgress"),
     "blobsync.plan.saved_plan": ("SavedPlan",),
     "blobsync.plan.spreading": ("SpreadPlan",),
@@ -441,7 +442,6 @@ _HOMES = {
         "Direction",
         "EngineChoice",
         "FileAction",
-        "FileFailure",
         "Part",
         "PlanPart",
         "ProcessChoice",

@@ -18,13 +18,13 @@ from pathlib import Path
 
 from blobsync.azcopy.reasons import AzcopyTransferError
 from blobsync.base.errors import BlobsyncError, ChecksumError, StorageError
+from blobsync.base.events import UnderWay
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import RemoteState
 from blobsync.direct.pool import RunState, Stopped
 from blobsync.local.errors import ChangedWhileReadError, local_error
 from blobsync.local.files import LocalFolder, SourceFile
 from blobsync.local.names import is_temporary, relative_name, unfinished_name
-from blobsync.plan.events import UnderWay
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import Moved

@@ -35,6 +35,7 @@ from blobsync.base.errors import (
     SasPermissionError,
     StorageError,
 )
+from blobsync.base.events import BytesMoved, FilesCounted, Listener, Note, UnderWay
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
@@ -43,7 +44,6 @@ from blobsync.direct.pool import RunState
 from blobsync.local.errors import local_error
 from blobsync.local.files import LocalFolder
 from blobsync.plan.engine_model import CHATTY_FILES
-from blobsync.plan.events import BytesMoved, FilesCounted, Listener, Note, UnderWay
 from blobsync.plan.transfer_plan import FileAction, Route
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.sas import READ_FOLDER, WRITE_BLOBS, WRITE_BLOBS_WITH_TIER

@@ -29,11 +29,11 @@ from blobsync.azcopy.reasons import (
 )
 from blobsync.base.credentials import SasToken
 from blobsync.base.errors import BlobsyncError, CredentialError, StorageError
+from blobsync.base.events import Listener
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, RemoteState
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.pool import NotTriedError
-from blobsync.plan.events import Listener
 from blobsync.plan.pairing import equal_content
 from blobsync.plan.transfer_plan import FileAction, Route
 from blobsync.store.open_locations import OpenBlob

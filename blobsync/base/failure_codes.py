@@ -6,6 +6,7 @@ retry rule of a transfer. ``docs/failure-codes.md`` is generated from this table
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum, IntEnum
 
 
@@ -186,3 +187,13 @@ class FailureCode(str, Enum):
     # Ours
     ERROR = "error", "any other error"
     INTERNAL = "internal", "a bug in blobsync"
+
+
+@dataclass(frozen=True, slots=True)
+class FileFailure:
+    """One file that is not as planned, why, and what to do."""
+
+    path: str
+    code: FailureCode
+    message: str
+    hint: str | None = None

@@ -15,7 +15,8 @@ from typer.main import get_command
 
 from blobsync.base.errors import UsageError
 from blobsync.base.failure_codes import ExitCode
-from blobsync.cli.options import SETTINGS, Session, group_callback
+from blobsync.cli.options import SETTINGS, group_callback
+from blobsync.cli.session import Session
 
 
 class Word(NamedTuple):

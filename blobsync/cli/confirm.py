@@ -25,7 +25,7 @@ from blobsync.base.failure_codes import FailureCode
 from blobsync.cli.output import columns_of, wrapped
 
 if TYPE_CHECKING:
-    from blobsync.cli.options import Session
+    from blobsync.cli.session import Session
     from blobsync.project.api import Project
 
 

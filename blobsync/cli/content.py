@@ -14,8 +14,9 @@ from blobsync.base.amounts import size_text
 from blobsync.base.errors import ChecksumError, UsageError
 from blobsync.base.failure_codes import ExitCode
 from blobsync.cli.confirm import with_consent
-from blobsync.cli.options import PathsArgument, Session, command
+from blobsync.cli.options import PathsArgument, command
 from blobsync.cli.output import Result, printable
+from blobsync.cli.session import Session
 
 if TYPE_CHECKING:
     from blobsync.base.errors import BlobsyncError

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from blobsync.cli.options import SETTINGS, Session, command
+from blobsync.cli.options import SETTINGS, command
 from blobsync.cli.output import Result
+from blobsync.cli.session import Session
 
 if TYPE_CHECKING:
     from blobsync.config.model import Cluster

@@ -11,9 +11,10 @@ import typer
 
 from blobsync.base.amounts import count_text, size_text
 from blobsync.base.errors import UsageError
+from blobsync.base.events import Note
 from blobsync.base.failure_codes import ExitCode
 from blobsync.cli.confirm import confirm, looking, with_consent
-from blobsync.cli.options import NO_CLUSTER, TWO_CLUSTERS, Bundle, OptionalPaths, OptionRow, Session, command
+from blobsync.cli.options import NO_CLUSTER, TWO_CLUSTERS, Bundle, OptionalPaths, OptionRow, command
 from blobsync.cli.output import Result
 from blobsync.cli.reports import (
     deletion_lines,
@@ -28,7 +29,7 @@ from blobsync.cli.reports import (
     verify_data,
     verify_lines,
 )
-from blobsync.plan.events import Note
+from blobsync.cli.session import Session
 from blobsync.plan.transfer_options import NO_LIMIT, TransferOptions
 from blobsync.plan.transfer_plan import Action, Direction
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from blobsync.base.errors import UsageError
+from blobsync.base.events import Phase
 from blobsync.cli.confirm import ask_secret, ask_text, ask_until, can_ask, looking
-from blobsync.cli.options import NO_CLUSTER, Session, command
+from blobsync.cli.options import NO_CLUSTER, command
 from blobsync.cli.output import Result
-from blobsync.plan.events import Phase
+from blobsync.cli.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

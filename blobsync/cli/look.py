@@ -13,8 +13,9 @@ import typer
 
 from blobsync.base.amounts import count_text, size_text
 from blobsync.base.errors import UsageError
-from blobsync.cli.options import OptionalPaths, PathsArgument, Session, command
+from blobsync.cli.options import OptionalPaths, PathsArgument, command
 from blobsync.cli.output import Result
+from blobsync.cli.session import Session
 from blobsync.store.sas import LINK, LINK_LIFETIME, READ_BLOB
 
 if TYPE_CHECKING:

@@ -29,9 +29,9 @@ from blobsync.base.failure_codes import ExitCode, FailureCode
 from blobsync.base.redaction import HIDDEN, redact
 from blobsync.cli.app import build_app
 from blobsync.cli.confirm import CommandInterruptedError
-from blobsync.cli.options import Session
 from blobsync.cli.output import Console, Result, forget_stdout, start_logging
 from blobsync.cli.progress import choose_listener
+from blobsync.cli.session import Session
 
 
 class OwnOption(NamedTuple):
@@ -172,8 +172,8 @@ def _run(words: Sequence[str], console: Console) -> int:
         console.choose_colors(session.color, session.environ)
         session.display = session.listener = choose_listener(console, verbose=session.verbose, environ=session.environ)
         if session.timings:
+            from blobsync.base.events import together
             from blobsync.cli.timings import PhaseTimes
-            from blobsync.plan.events import together
 
             console.timed = PhaseTimes(session.began)
             session.listener = together(session.display, console.timed)

@@ -28,7 +28,7 @@ from blobsync.base.failure_codes import ExitCode
 from blobsync.base.redaction import redact, redact_answer, redact_tree
 
 if TYPE_CHECKING:
-    from blobsync.plan.transfer_plan import FileFailure
+    from blobsync.base.failure_codes import FileFailure
 
 
 # Deeper than the indentation of a following line, so that a continued line is not taken for one.

@@ -14,13 +14,15 @@ from blobsync.base.errors import BlobsyncError, DiskTooSmallError, NothingMatche
 from blobsync.base.failure_codes import ExitCode
 from blobsync.cli.job_views import IdArgument, find_jobs, note_all
 from blobsync.cli.look import duration
-from blobsync.cli.options import Session, command
+from blobsync.cli.options import command
 from blobsync.cli.output import Result
+from blobsync.cli.session import Session
 from blobsync.store.sas import LINK_LIFETIME
 
 if TYPE_CHECKING:
+    from blobsync.base.failure_codes import FileFailure
     from blobsync.jobs.outputs import JobOutputs, OutputFile
-    from blobsync.plan.transfer_plan import FileFailure, TransferPlan
+    from blobsync.plan.transfer_plan import TransferPlan
 
 
 def register(app: typer.Typer) -> None:

@@ -9,8 +9,9 @@ import typer
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.failure_codes import ExitCode
-from blobsync.cli.options import NO_CLUSTER, SETTINGS, Session, command
+from blobsync.cli.options import NO_CLUSTER, SETTINGS, command
 from blobsync.cli.output import Result
+from blobsync.cli.session import Session
 
 if TYPE_CHECKING:
     from blobsync.base.check_results import CheckResult

@@ -16,13 +16,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from blobsync.base.amounts import count_text, duration_text, size_text
-from blobsync.base.connection_events import Disconnected
+from blobsync.base.events import Disconnected, Note
 from blobsync.cli.output import Console, cells, columns_of, shortened
-from blobsync.plan.events import Note
 from blobsync.plan.progress import WORKING, Progress, ProgressCounter, WorkerProgress, by_node
 
 if TYPE_CHECKING:
-    from blobsync.plan.events import Event, Listener
+    from blobsync.base.events import Event, Listener
 
     class ClosingListener(Listener, Protocol):
         """A listener that is closed at the end."""

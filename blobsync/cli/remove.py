@@ -9,8 +9,9 @@ import typer
 from blobsync.base.amounts import count_text, size_text
 from blobsync.base.failure_codes import ExitCode
 from blobsync.cli.confirm import confirm, looking
-from blobsync.cli.options import PathsArgument, Session, command
+from blobsync.cli.options import PathsArgument, command
 from blobsync.cli.output import Result
+from blobsync.cli.session import Session
 
 if TYPE_CHECKING:
     from blobsync.project.removal import Removal

@@ -13,8 +13,9 @@ from blobsync.base.amounts import count_text
 from blobsync.base.errors import BlobsyncError, EmulatorError
 from blobsync.base.failure_codes import ExitCode
 from blobsync.cli.new_config import config_new
-from blobsync.cli.options import ITS_NAME, NO_CLUSTER, SETTINGS, TWO_CLUSTERS, OptionalPaths, Session, command
+from blobsync.cli.options import ITS_NAME, NO_CLUSTER, SETTINGS, TWO_CLUSTERS, OptionalPaths, command
 from blobsync.cli.output import Result
+from blobsync.cli.session import Session
 
 if TYPE_CHECKING:
     from blobsync.config.check import CheckedFile, ClusterChoice

@@ -11,12 +11,13 @@ import typer
 from blobsync.base.amounts import count_text, duration_text, size_text
 from blobsync.base.errors import BlobsyncError
 from blobsync.cli.confirm import with_consent
-from blobsync.cli.options import OptionalPaths, Session, command
+from blobsync.cli.options import OptionalPaths, command
 from blobsync.cli.output import Result
 from blobsync.cli.running_words import running_data, running_line
+from blobsync.cli.session import Session
 
 if TYPE_CHECKING:
-    from blobsync.plan.transfer_plan import FileFailure
+    from blobsync.base.failure_codes import FileFailure
     from blobsync.project.running import RunningTransfer
     from blobsync.project.status import EntryStatus, FileTally, ProjectStatus
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from blobsync.base.amounts import took_text
-from blobsync.plan.events import Phase
+from blobsync.base.events import Phase
 
 if TYPE_CHECKING:
-    from blobsync.plan.events import Event
+    from blobsync.base.events import Event
 
 _FIRST, _LAST = "starting", "answering"
 # Phase -> its name in the answer.

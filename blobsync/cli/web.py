@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from blobsync.base.errors import UsageError
-from blobsync.cli.options import Session, command
+from blobsync.cli.options import command
 from blobsync.cli.output import Result
+from blobsync.cli.session import Session
 
 
 def register(app: typer.Typer) -> None:

@@ -20,6 +20,7 @@ from typing import BinaryIO, Protocol, TypeVar
 
 from blobsync.base.credentials import SasToken
 from blobsync.base.errors import ArchiveError, BlobNotFoundError, ConfigError, StorageError
+from blobsync.base.events import Listener, Looked, Note, Phase
 from blobsync.base.locations import BlobLocation
 from blobsync.base.process import ProcessRunner, SubprocessRunner
 from blobsync.code import compile as code_compile
@@ -52,7 +53,6 @@ from blobsync.config.trusted_docker import DockerArgs, demand_docker
 from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.ignore import IgnoreRules
 from blobsync.local.state_dir import StateDir
-from blobsync.plan.events import Listener, Looked, Note, Phase
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import TransferResult
 from blobsync.store.connections import Connections

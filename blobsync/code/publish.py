@@ -32,8 +32,8 @@ from blobsync.base.errors import (
     CredentialError,
     PreconditionFailedError,
 )
+from blobsync.base.events import BytesMoved, Expected, FileDone, Listener
 from blobsync.code.digest import MANIFEST_NAME, digest_of_records, read_listed
-from blobsync.plan.events import BytesMoved, Expected, FileDone, Listener
 from blobsync.store.protocol import ANYTHING, BlobInfo, BlobProperties, BlobStore, Precondition
 
 DIGEST_KEY = "blobsync_digest"

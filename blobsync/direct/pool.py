@@ -19,10 +19,10 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from blobsync.base.errors import BlobsyncError
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.events import BytesMoved, BytesReused, Listener, UnderWay
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.stop_request import NEVER, StopRequest
-from blobsync.plan.events import BytesMoved, BytesReused, Listener, UnderWay
-from blobsync.plan.transfer_plan import FileAction, FileFailure
+from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.protocol import BlobInfo, Order, Sent
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 

@@ -11,11 +11,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from blobsync.base.errors import ChecksumError
+from blobsync.base.events import Listener
 from blobsync.base.file_states import RemoteState
 from blobsync.direct.pool import MIB, FileJob, RunState, Stopped, WorkerPool
 from blobsync.direct.reads import read_range, version_of
 from blobsync.direct.upload import BlockIds, BlockSizes, precondition_of
-from blobsync.plan.events import Listener
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobInfo, BlobProperties, BlobReader, Sent

@@ -21,7 +21,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from blobsync.base.errors import BlobsyncError, ConfigError, JobError, NothingMatchedError, UsageError
-from blobsync.base.failure_codes import ExitCode, FailureCode
+from blobsync.base.failure_codes import ExitCode, FailureCode, FileFailure
 from blobsync.base.locations import BlobContainer, BlobLocation
 from blobsync.config.account_files import ACCOUNT_FOLDER
 from blobsync.config.accounts import AccountFile
@@ -34,7 +34,6 @@ from blobsync.jobspec.node_sas import known_accounts
 from blobsync.jobspec.spec import OWN_OUTPUT, FolderLink, JobSpec, batchai_settings
 from blobsync.local.files import LocalFolder, SourceFile, hash_file
 from blobsync.local.names import local_problem, relative_name
-from blobsync.plan.transfer_plan import FileFailure
 from blobsync.store.protocol import BlobStore
 from blobsync.store.sas import LINK_LIFETIME, READ_BLOB, sas_url
 

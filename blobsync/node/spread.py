@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from blobsync.base.errors import BlobsyncError, StorageError, TransferCancelledError
+from blobsync.base.events import Event, Note
 from blobsync.base.failure_codes import ExitCode
 from blobsync.base.locations import LocalLocation
 from blobsync.base.plain_json import parse_object
@@ -27,7 +28,6 @@ from blobsync.local.index import Index, PairIndex
 from blobsync.node.job import NodeJob
 from blobsync.node.places import JobPlaces
 from blobsync.node.ranks import NotReadyError
-from blobsync.plan.events import Event, Note
 from blobsync.plan.project_context import LivePart, key_between, without_stores
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import EngineChoice, FileAction, IndexKey, Part, PlanPart, TransferPlan

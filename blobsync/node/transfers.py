@@ -15,7 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.events import Event, Note
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
@@ -30,7 +31,6 @@ from blobsync.node.job import NodeJob
 from blobsync.node.ranks import NotReadyError
 from blobsync.plan.decisions import check_names, decide_all
 from blobsync.plan.disk_space import LocalDisks, WrittenHere, lacking_room
-from blobsync.plan.events import Event, Note
 from blobsync.plan.pairing import Pair, is_as_recorded, needs_local_md5
 from blobsync.plan.project_context import LivePart, without_stores
 from blobsync.plan.survey import Request, survey
@@ -40,7 +40,6 @@ from blobsync.plan.transfer_plan import (
     Action,
     EngineChoice,
     FileAction,
-    FileFailure,
     IndexKey,
     Part,
     PlanPart,

@@ -43,7 +43,7 @@ from operator import itemgetter
 from pathlib import PurePosixPath
 
 from blobsync.base.errors import UnsafeNamesError
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.reasons import Reason
 from blobsync.local.names import MAX_PART_BYTES, shape_clashes
@@ -57,7 +57,7 @@ from blobsync.plan.pairing import (
     source_is_near,
 )
 from blobsync.plan.transfer_options import NO_LIMIT, TransferOptions
-from blobsync.plan.transfer_plan import PACKED_ACTION, Action, FileAction, FileFailure, Route, actions_of
+from blobsync.plan.transfer_plan import PACKED_ACTION, Action, FileAction, Route, actions_of
 
 
 def decide(

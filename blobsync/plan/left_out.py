@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from blobsync.base.amounts import count_text
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.reasons import Reason
 from blobsync.config.trusted_links import trust_command
-from blobsync.plan.transfer_plan import FileFailure
 
 # What the user must fix before the tree counts as read completely.
 FAULTS = (Reason.UNREADABLE, Reason.SYMLINK_REFUSED)

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from blobsync.base.errors import NothingMatchedError, UsageError
+from blobsync.base.events import Listener, Phase
+from blobsync.base.failure_codes import FileFailure
 from blobsync.base.locations import BlobLocation, LocalLocation, Location
 from blobsync.local import names
 from blobsync.local.tree import LinkPolicy, demand_trust, ignores_case, way_to
 from blobsync.plan.decisions import Decisions, check_names, guard_mirror, leave_out
 from blobsync.plan.disk_space import WrittenHere, lacking_room
 from blobsync.plan.engine_model import NOT_DIRECT, EngineRules, Work, choose_engine, choose_processes
-from blobsync.plan.events import Listener, Phase
 from blobsync.plan.partial_files import for_engine, partial_uploads, with_on_record
 from blobsync.plan.path_mapping import Leg, chosen_paths, legs, rooted
 from blobsync.plan.project_context import LivePart, ProjectContext
@@ -28,7 +29,6 @@ from blobsync.plan.transfer_plan import (
     Actions,
     Direction,
     FileAction,
-    FileFailure,
     MovingFiles,
     PlanPart,
     Route,

@@ -18,11 +18,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from blobsync.base.connection_events import NO_ANSWER, Connected, Disconnected
-from blobsync.base.plain_json import demand_types
-from blobsync.plan.events import (
+from blobsync.base.events import (
+    NO_ANSWER,
     BytesMoved,
     BytesReused,
+    Connected,
+    Disconnected,
     Event,
     Expected,
     FileDone,
@@ -34,6 +35,7 @@ from blobsync.plan.events import (
     UnderWay,
     WorkerMoved,
 )
+from blobsync.base.plain_json import demand_types
 
 if TYPE_CHECKING:
     from blobsync.plan.transfer_plan import FileAction

@@ -22,9 +22,9 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from blobsync.base.background_calls import Ahead, side_by_side
-from blobsync.base.connection_events import ignore
 from blobsync.base.errors import LocalFileError, NothingMatchedError, ShapeConflictError
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.events import Emit, Hashing, Looked, ignore
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation, reaches_another
 from blobsync.base.reasons import Reason
@@ -35,13 +35,12 @@ from blobsync.local.index import PairIndex
 from blobsync.local.names import is_temporary, local_problem
 from blobsync.local.sorted_runs import Spill, Spool
 from blobsync.local.tree import LinkPolicy, walk
-from blobsync.plan.events import Emit, Hashing, Looked
 from blobsync.plan.left_out import IN_THE_WAY, LeftOut, NoPart, Staying, source_said
 from blobsync.plan.pairing import HeldFiles, Pair, is_as_recorded, needs_local_md5, source_is_near
 from blobsync.plan.parallel_listing import list_wide
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.shapes import blob_hint, both_hint
-from blobsync.plan.transfer_plan import FileFailure, Route, Shape
+from blobsync.plan.transfer_plan import Route, Shape
 from blobsync.store.open_locations import OpenBlob, OpenLocation, with_md5
 from blobsync.store.protocol import BlobInfo, BlobSource
 

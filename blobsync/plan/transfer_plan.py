@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Generic, NamedTuple, TypeAlias, TypeVar, overload
 
 from blobsync.base.errors import DiskTooSmallError, IncompleteTransferError, MirrorRefusedError
-from blobsync.base.failure_codes import ExitCode, FailureCode
+from blobsync.base.failure_codes import ExitCode, FailureCode, FileFailure
 from blobsync.base.file_states import FileState, RemoteState
 from blobsync.base.locations import Location, below
 from blobsync.base.reasons import Reason
@@ -391,16 +391,6 @@ class ProcessChoice:
 
     count: int
     why: str
-
-
-@dataclass(frozen=True, slots=True)
-class FileFailure:
-    """One file that is not as planned, why, and what to do."""
-
-    path: str
-    code: FailureCode
-    message: str
-    hint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

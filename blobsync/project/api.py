@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from blobsync.base.errors import BlobsyncError, UsageError
+from blobsync.base.events import Listener, Note, Phase, notes_to, together
 from blobsync.base.locations import BlobContainer, BlobLocation
 from blobsync.base.stop_request import StopRequest
 from blobsync.base.user_data import environment
@@ -35,7 +36,6 @@ from blobsync.local.state_dir import StateDir, open_state_dir, trust_state
 from blobsync.local.transfer_log import TransferEntry
 from blobsync.plan.disk_space import LocalDisks
 from blobsync.plan.engine_model import EngineRules
-from blobsync.plan.events import Listener, Note, Phase, notes_to, together
 from blobsync.plan.path_mapping import chosen_paths, nested
 from blobsync.plan.planner import both_ends, make_plan
 from blobsync.plan.project_context import ProjectContext

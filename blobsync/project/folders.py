@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from blobsync.base.errors import NothingMatchedError
+from blobsync.base.events import Emit
 from blobsync.base.file_states import LocalState
-from blobsync.plan.events import Emit
 from blobsync.plan.pairing import Pair
 from blobsync.plan.planner import both_ends
 from blobsync.plan.project_context import ProjectContext

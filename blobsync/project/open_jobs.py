@@ -15,9 +15,9 @@ from blobsync.project.jobs import Jobs
 from blobsync.project.options import PathName, path_text
 
 if TYPE_CHECKING:
+    from blobsync.base.events import Listener
     from blobsync.jobs.first_free import Candidate
     from blobsync.jobspec.describe import SubmitRequest
-    from blobsync.plan.events import Listener
     from blobsync.project.api import Project
     from blobsync.project.job_forms import JobForms
 
@@ -33,7 +33,7 @@ def open_jobs(
     environ = environment(environ)
     start = path_text(start)
     root = find_project(current_folder(environ) if start == "." else Path(start).absolute(), environ)
-    from blobsync.plan.events import notes_to
+    from blobsync.base.events import notes_to
 
     told = listener or _log_listener()
     return Jobs(JobService(root, environ, note=notes_to(told)), lambda cluster: _through(root, cluster, environ, told))
@@ -41,7 +41,7 @@ def open_jobs(
 
 def open_job_queries(root: Path, *, environ: Mapping[str, str]) -> JobQueries:
     """What pages show of the jobs of the project at ``root``, whatever its cluster files say by now."""
-    from blobsync.plan.events import notes_to
+    from blobsync.base.events import notes_to
 
     return JobQueries(JobService(root, environ, note=notes_to(_log_listener())))
 

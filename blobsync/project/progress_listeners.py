@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from blobsync.plan.events import Event, Note, Phase
+from blobsync.base.events import Event, Note, Phase
 from blobsync.plan.progress import WORKING, Progress, ProgressCounter
 
 if TYPE_CHECKING:
-    from blobsync.plan.events import Event
+    from blobsync.base.events import Event
 
 
 OnProgress = Callable[[Progress], None]

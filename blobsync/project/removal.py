@@ -9,16 +9,15 @@ from pathlib import Path
 
 from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import NothingMatchedError, ShapeConflictError, UsageError
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.events import Expected, FileDone, Listener, Note, Phase
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.locations import reaches_another
 from blobsync.base.stop_request import NEVER, StopRequest
 from blobsync.config.mapping import Resolution
 from blobsync.local.index import Index
 from blobsync.local.transfer_log import TransferEntry
-from blobsync.plan.events import Expected, FileDone, Listener, Note, Phase
 from blobsync.plan.path_suggestions import look_nearby
 from blobsync.plan.shapes import both_hint
-from blobsync.plan.transfer_plan import FileFailure
 from blobsync.project.browse import nothing_at
 from blobsync.store.connections import Connections
 from blobsync.store.open_locations import OpenBlob

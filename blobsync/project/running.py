@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from blobsync.base.errors import BlobsyncError, NothingMatchedError, UsageError
+from blobsync.base.events import Listener, together
 from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.base.process_mark import ProcessMark
 from blobsync.base.redaction import redact, redact_tree
 from blobsync.base.stop_request import NEVER, StopRequest
 from blobsync.local.state_dir import StateDir
 from blobsync.local.transfer_log import TransferEntry
-from blobsync.plan.events import Listener, together
 from blobsync.plan.progress import WORKING, Progress, ProgressCounter, RatePoint, add_point, read_progress
 
 _FOLDER = "running"

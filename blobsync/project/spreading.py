@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from blobsync.base.errors import BlobsyncError, SpreadBusyError, UsageError
+from blobsync.base.events import Listener, notes_to
 from blobsync.base.locations import BlobLocation, LocalLocation
 from blobsync.base.plain_json import parse_object
 from blobsync.base.user_data import config_home
@@ -23,7 +24,6 @@ from blobsync.jobs.service import JobService
 from blobsync.jobs.spread_job import JobWorkforce, SpreadRequest, demand_shared
 from blobsync.jobspec.transfer_key import own_key
 from blobsync.local.state_dir import KEY_FILE, StateDir
-from blobsync.plan.events import Listener, notes_to
 from blobsync.plan.project_context import LivePart, ProjectContext
 from blobsync.plan.spreading import LEAST_RANGE, Load, choose_spread
 from blobsync.plan.transfer_options import TransferOptions

@@ -12,18 +12,18 @@ from dataclasses import dataclass, field, replace
 
 from blobsync.base.background_calls import Ahead
 from blobsync.base.errors import AccessDeniedError, BlobsyncError, NothingMatchedError
-from blobsync.base.failure_codes import ExitCode
+from blobsync.base.events import Emit
+from blobsync.base.failure_codes import ExitCode, FileFailure
 from blobsync.base.locations import BlobContainer
 from blobsync.base.reasons import Reason
 from blobsync.config.model import StorageAccount
 from blobsync.local.index import Listed, PairIndex
-from blobsync.plan.events import Emit
 from blobsync.plan.left_out import FAULTS
 from blobsync.plan.pairing import Pair
 from blobsync.plan.planner import both_ends
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.survey import Request
-from blobsync.plan.transfer_plan import FileFailure, Shape
+from blobsync.plan.transfer_plan import Shape
 from blobsync.project.verify import both_sides, classify
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobInfo, BlobStore

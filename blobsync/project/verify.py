@@ -12,15 +12,14 @@ from dataclasses import dataclass, replace
 
 from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import BlobsyncError, NothingMatchedError
-from blobsync.base.failure_codes import ExitCode
+from blobsync.base.events import Emit
+from blobsync.base.failure_codes import ExitCode, FileFailure
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.local.files import hash_file
-from blobsync.plan.events import Emit
 from blobsync.plan.pairing import Pair, changes_since_verified, known_equal
 from blobsync.plan.path_suggestions import look_nearby
 from blobsync.plan.survey import Request, Survey, remember, remember_nothing, survey
-from blobsync.plan.transfer_plan import FileFailure
 from blobsync.store.open_locations import OpenBlob, blob_md5
 
 # The classes of a file in the order of the summary; docs/commands.md says what each means.

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from blobsync.base.errors import BlobsyncError, StorageError
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.events import BytesMoved, BytesReused, Listener, Note
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.file_states import LocalState
 from blobsync.base.locations import LocalLocation
 from blobsync.direct.file_blocks import commit_blocks
 from blobsync.direct.upload import BLOCKS_DROPPED
 from blobsync.plan.blocks import block_bytes, block_count
-from blobsync.plan.events import BytesMoved, BytesReused, Listener, Note
 from blobsync.plan.spreading import is_cut
-from blobsync.plan.transfer_plan import FileAction, FileFailure, Route
+from blobsync.plan.transfer_plan import FileAction, Route
 from blobsync.spread.earlier_records import EarlierBlocks
 from blobsync.spread.record import FileRecord
 from blobsync.spread.shard import Shard, can_be_in_shard, cut_file, size_of_file

@@ -11,14 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from blobsync.base.amounts import count_text
-from blobsync.base.connection_events import Connected, Disconnected
 from blobsync.base.errors import BlobsyncError, CredentialError, ProcessError
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.events import Connected, Disconnected, Listener, Note, UnderWay
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.process import ProcessRunner, SubprocessRunner
 from blobsync.direct.pool import CircuitBreaker, not_tried
 from blobsync.local.state_dir import StateDir
-from blobsync.plan.events import Listener, Note, UnderWay
-from blobsync.plan.transfer_plan import FileAction, FileFailure
+from blobsync.plan.transfer_plan import FileAction
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.record import Answer, FileRecord, KeptFile, MovedBytes
 from blobsync.spread.shard import can_be_in_shard, cut

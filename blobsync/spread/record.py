@@ -25,11 +25,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from blobsync.base.connection_events import WHYS, Connected, Disconnected
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.events import WHYS, Connected, Disconnected, Note, UnderWay
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.file_states import FileState
-from blobsync.plan.events import Note, UnderWay
-from blobsync.plan.transfer_plan import FileFailure, Route
+from blobsync.plan.transfer_plan import Route
 from blobsync.spread.file_json import FormatError, message_of, object_of, size_of, state_json, state_of, text_of
 from blobsync.spread.shard import is_local
 from blobsync.store.protocol import MAX_BLOCKS

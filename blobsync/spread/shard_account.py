@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
+from blobsync.base.events import BytesMoved, BytesReused, Listener, UnderWay, WorkerMoved
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.local.files import hash_file, reading_threads
-from blobsync.plan.events import BytesMoved, BytesReused, Listener, UnderWay, WorkerMoved
 from blobsync.plan.transfer_plan import FileAction, Route
 from blobsync.spread.file_json import FormatError, shown_name
 from blobsync.spread.record import FileRecord, NamedBlock

@@ -31,11 +31,11 @@ from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from blobsync.base.errors import BlobsyncError, StorageUnreachableError
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.events import Listener
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.direct.file_blocks import BlockOrder, Named
-from blobsync.plan.events import Listener
 from blobsync.plan.project_context import LivePart, key_between
-from blobsync.plan.transfer_plan import FileAction, FileFailure, Part
+from blobsync.plan.transfer_plan import FileAction, Part
 from blobsync.spread.file_json import FormatError, object_of, size_of, text_of
 from blobsync.spread.record import FileRecord, NamedBlock, Ready, ShardDone, read_answer
 from blobsync.spread.shard import Shard, ShardReader

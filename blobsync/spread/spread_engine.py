@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from blobsync.base.errors import BlobsyncError
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.events import Listener, Note, UnderWay
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.locations import LocalLocation
 from blobsync.direct.pool import not_tried
-from blobsync.plan.events import Listener, Note, UnderWay
-from blobsync.plan.transfer_plan import FileAction, FileFailure
+from blobsync.plan.transfer_plan import FileAction
 from blobsync.spread.earlier_records import EarlierBlocks
 from blobsync.spread.file_json import LONGEST_TEXT, FormatError, message_of
 from blobsync.spread.large_files import LargeFiles

@@ -16,16 +16,15 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
-from blobsync.base.connection_events import Connected, Disconnected
 from blobsync.base.credentials import SasToken, Secret
-from blobsync.base.failure_codes import ExitCode
+from blobsync.base.events import BytesMoved, BytesReused, Connected, Disconnected, Event, Note, UnderWay, notes_to
+from blobsync.base.failure_codes import ExitCode, FileFailure
 from blobsync.base.locations import LocalLocation
 from blobsync.base.plain_json import parse_object
 from blobsync.direct.engine import DirectEngine
 from blobsync.local.resume_records import BlockJournal, RangeRecords
-from blobsync.plan.events import BytesMoved, BytesReused, Event, Note, UnderWay, notes_to
 from blobsync.plan.project_context import LivePart, key_between
-from blobsync.plan.transfer_plan import FileAction, FileFailure, Part
+from blobsync.plan.transfer_plan import FileAction, Part
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.orders import EndOrders, Handed, WorkerOrders, read_handed, read_orders, signer_of
 from blobsync.spread.record import (

@@ -19,16 +19,7 @@ from typing import NamedTuple
 
 from blobsync.base.amounts import count_text
 from blobsync.base.errors import BlobsyncError, StorageError, TransferCancelledError
-from blobsync.base.failure_codes import FailureCode, Retry
-from blobsync.base.file_states import FileState, LocalState, RemoteState
-from blobsync.base.locations import LocalLocation
-from blobsync.base.stop_request import NEVER, StopRequest
-from blobsync.local.files import LocalFolder
-from blobsync.local.names import relative_name
-from blobsync.local.part_files import remove_leftovers
-from blobsync.local.resume_records import RangeRecords, UnfinishedDownload
-from blobsync.local.sorted_runs import IN_MEMORY, Spill
-from blobsync.plan.events import (
+from blobsync.base.events import (
     BytesMoved,
     BytesReused,
     Emit,
@@ -43,19 +34,19 @@ from blobsync.plan.events import (
     notes_to,
     together,
 )
+from blobsync.base.failure_codes import FailureCode, FileFailure, Retry
+from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.base.locations import LocalLocation
+from blobsync.base.stop_request import NEVER, StopRequest
+from blobsync.local.files import LocalFolder
+from blobsync.local.names import relative_name
+from blobsync.local.part_files import remove_leftovers
+from blobsync.local.resume_records import RangeRecords, UnfinishedDownload
+from blobsync.local.sorted_runs import IN_MEMORY, Spill
 from blobsync.plan.partial_files import goes_on, places
 from blobsync.plan.progress import interleaved
 from blobsync.plan.project_context import LivePart, PartOpener
-from blobsync.plan.transfer_plan import (
-    Action,
-    FileAction,
-    FileFailure,
-    Route,
-    TransferPlan,
-    TransferResult,
-    actions_of,
-    batches_of,
-)
+from blobsync.plan.transfer_plan import Action, FileAction, Route, TransferPlan, TransferResult, actions_of, batches_of
 from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.transfer import conflict_resolution
 from blobsync.transfer.engines import Engine, Moved, MoveTask

@@ -15,17 +15,17 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from blobsync.base.errors import BlobsyncError
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.events import SilentListener
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.file_states import FileState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.local.files import LocalFolder, SourceFile, hash_file
 from blobsync.local.names import relative_name
 from blobsync.plan.decisions import sibling
-from blobsync.plan.events import SilentListener
 from blobsync.plan.pairing import equal_content
 from blobsync.plan.project_context import LivePart
-from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route, Shape
+from blobsync.plan.transfer_plan import Action, FileAction, Route, Shape
 from blobsync.store.open_locations import OpenBlob, OpenLocation, with_md5
 from blobsync.transfer.engines import CollectedReport, Engine, Moved, MoveTask
 from blobsync.transfer.fresh_look import remote_state

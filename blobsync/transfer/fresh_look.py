@@ -12,14 +12,14 @@ from contextlib import suppress
 
 from blobsync.base.background_calls import Ahead, side_by_side
 from blobsync.base.errors import StorageError
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.events import Emit, Looked
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.file_states import FileState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.stop_request import NEVER, StopRequest
 from blobsync.local.files import hash_file, reading_threads
-from blobsync.plan.events import Emit, Looked
 from blobsync.plan.project_context import LivePart
-from blobsync.plan.transfer_plan import FileAction, FileFailure
+from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.open_locations import OpenBlob, OpenLocation, with_md5
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer.engines import Moved

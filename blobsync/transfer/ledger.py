@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
@@ -20,7 +20,7 @@ from blobsync.local.files import hash_file
 from blobsync.local.index import PairIndex, Record
 from blobsync.plan.pairing import source_is_near
 from blobsync.plan.project_context import LivePart
-from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route
+from blobsync.plan.transfer_plan import Action, FileAction, Route
 from blobsync.transfer.engines import Moved
 from blobsync.transfer.fresh_look import check_arrival
 

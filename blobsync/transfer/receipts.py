@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from blobsync.base.errors import LocalFileError
+from blobsync.base.failure_codes import FileFailure
 from blobsync.base.file_states import FileState, RemoteState
 from blobsync.base.plain_json import parse_object
 from blobsync.base.redaction import redact_each, redact_tree
 from blobsync.local.sorted_runs import Spill, Spool
 from blobsync.plan.project_context import LivePart
-from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, TransferResult
+from blobsync.plan.transfer_plan import Action, FileAction, TransferResult
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobInfo, BlobProperties
 from blobsync.transfer.engines import Moved

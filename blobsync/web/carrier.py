@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from blobsync.base.errors import BlobsyncError, TransferCancelledError
-from blobsync.base.failure_codes import ExitCode
+from blobsync.base.events import Event, Note, together
+from blobsync.base.failure_codes import ExitCode, FileFailure
 from blobsync.base.plain_json import parse_object
 from blobsync.base.redaction import redact, redact_tree
-from blobsync.plan.events import Event, Note, together
 from blobsync.plan.progress import Progress
 from blobsync.plan.saved_plan import SavedPlan
-from blobsync.plan.transfer_plan import FileFailure, TransferResult
+from blobsync.plan.transfer_plan import TransferResult
 from blobsync.project.api import Project
 from blobsync.project.progress_listeners import CallbackListener
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from blobsync.base.errors import BlobsyncError, NothingMatchedError
+from blobsync.base.events import Event, Note
 from blobsync.base.failure_codes import ExitCode
 from blobsync.base.plain_json import parse_object
 from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner, python_module
 from blobsync.base.redaction import redact
-from blobsync.plan.events import Event, Note
 from blobsync.plan.progress import Progress, RatePoint, add_point, read_progress
 from blobsync.plan.saved_plan import plan_document
 from blobsync.plan.transfer_options import TransferOptions

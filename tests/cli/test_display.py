@@ -9,14 +9,23 @@ import time
 import pytest
 
 from blobsync.base.amounts import count_text, duration_text, size_text
-from blobsync.base.connection_events import Connected, Disconnected
 from blobsync.base.errors import BlobsyncError
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.events import (
+    BytesMoved,
+    Connected,
+    Disconnected,
+    Expected,
+    FileDone,
+    Looked,
+    Moving,
+    Note,
+    Phase,
+    WorkerMoved,
+)
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.redaction import redact
 from blobsync.cli.output import Console, Result
 from blobsync.cli.progress import BarListener, LineListener, QuietListener, choose_listener
-from blobsync.plan.events import BytesMoved, Expected, FileDone, Looked, Moving, Note, Phase, WorkerMoved
-from blobsync.plan.transfer_plan import FileFailure
 
 
 @pytest.mark.parametrize(

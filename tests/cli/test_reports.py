@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.locations import BlobContainer, LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.cli.reports import (
@@ -25,7 +25,6 @@ from blobsync.plan.transfer_plan import (
     Action,
     EngineChoice,
     FileAction,
-    FileFailure,
     IndexKey,
     Part,
     PlanPart,

@@ -14,13 +14,13 @@ import pytest
 
 from blobsync.base.credentials import Secret
 from blobsync.base.errors import LoginRequiredError
+from blobsync.base.events import BytesMoved, Event, Note
+from blobsync.base.failure_codes import FileFailure
 from blobsync.base.locations import BlobContainer
 from blobsync.base.process import RunningProcess, SubprocessRunner
 from blobsync.base.stop_request import StopRequest
 from blobsync.config.model import StorageAccount
 from blobsync.direct.engine import DirectEngine
-from blobsync.plan.events import BytesMoved, Event, Note
-from blobsync.plan.transfer_plan import FileFailure
 from blobsync.spread.process_engine import ProcessEngine
 from blobsync.spread.shard import cut
 from blobsync.spread.worker_pipe import Credentials, WorkerPipe

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.events import Listener
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.reasons import Reason
 from blobsync.direct.engine import DirectEngine
-from blobsync.plan.events import Listener
-from blobsync.plan.transfer_plan import Action, FileAction, FileFailure
+from blobsync.plan.transfer_plan import Action, FileAction
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer.engines import CollectedReport, Moved, MoveReport, MoveTask
 from tests.fakes.store import MemoryStore

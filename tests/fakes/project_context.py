@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from blobsync.base.events import Listener, SilentListener
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.relay import RelayEngine
@@ -14,7 +15,6 @@ from blobsync.local.resume_records import BlockJournal, RangeRecords
 from blobsync.local.sorted_runs import Spill
 from blobsync.plan.disk_space import LocalDisks
 from blobsync.plan.engine_model import EngineRules, EngineWish
-from blobsync.plan.events import Listener, SilentListener
 from blobsync.plan.planner import make_plan
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.transfer_options import TransferOptions

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from blobsync.base.events import BytesMoved, BytesReused, Event, FileDone, Listener, Note, UnderWay, WorkerMoved
+from blobsync.base.failure_codes import FileFailure
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.direct.pool import RunState
-from blobsync.plan.events import BytesMoved, BytesReused, Event, FileDone, Listener, Note, UnderWay, WorkerMoved
 from blobsync.plan.project_context import LivePart
-from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, IndexKey, Part, Route
+from blobsync.plan.transfer_plan import Action, FileAction, IndexKey, Part, Route
 from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.store.protocol import BlobStore
 from blobsync.transfer.engines import CollectedReport, Engine, Moved, MoveTask

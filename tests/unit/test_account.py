@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import UnsafeNamesError
+from blobsync.base.events import Event, FileDone, SilentListener
+from blobsync.base.failure_codes import FileFailure
 from blobsync.base.reasons import Reason
-from blobsync.plan.events import Event, FileDone, SilentListener
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import Action, FileFailure, TransferResult
+from blobsync.plan.transfer_plan import Action, TransferResult
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer.carry_out import Engines, carry_out
 from tests.fakes import liars

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from blobsync.base.errors import StorageError, TransferCancelledError
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.events import Event, Expected, Listener, Note
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.direct.engine import DirectEngine
 from blobsync.local.sorted_runs import Spill
-from blobsync.plan.events import Event, Expected, Listener, Note
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import Action, FileFailure, TransferPlan, TransferResult
+from blobsync.plan.transfer_plan import Action, TransferPlan, TransferResult
 from blobsync.transfer.carry_out import Engines, carry_out
 from blobsync.transfer.engines import CollectedReport, Engine, MoveReport, MoveTask
 from tests.fakes.project_context import World, account, cluster

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 import pytest
 
-from blobsync.base.connection_events import WHYS, Connected, Disconnected
 from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import (
     AccessDeniedError,
@@ -29,10 +28,10 @@ from blobsync.base.errors import (
     ThrottledError,
     UsageError,
 )
+from blobsync.base.events import WHYS, Connected, Disconnected, Event
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.locations import BlobContainer
 from blobsync.config.model import EMULATOR_ACCOUNT
-from blobsync.plan.events import Event
 from blobsync.store.protocol import BlobInfo, BlobProperties, GetOrder, Orders, Precondition, PutOrder
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner
 from blobsync.store.rest.http import BlobHttp, Pause, RetryPolicy, Steps

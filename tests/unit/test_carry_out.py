@@ -19,13 +19,7 @@ from blobsync.base.errors import (
     StorageUnreachableError,
     TransferCancelledError,
 )
-from blobsync.base.failure_codes import FailureCode
-from blobsync.base.file_states import LocalState
-from blobsync.base.locations import BlobLocation, LocalLocation
-from blobsync.base.reasons import Reason
-from blobsync.direct.engine import DirectEngine
-from blobsync.direct.relay import RelayEngine
-from blobsync.plan.events import (
+from blobsync.base.events import (
     BytesMoved,
     BytesReused,
     Event,
@@ -38,9 +32,15 @@ from blobsync.plan.events import (
     Phase,
     SilentListener,
 )
+from blobsync.base.failure_codes import FailureCode, FileFailure
+from blobsync.base.file_states import LocalState
+from blobsync.base.locations import BlobLocation, LocalLocation
+from blobsync.base.reasons import Reason
+from blobsync.direct.engine import DirectEngine
+from blobsync.direct.relay import RelayEngine
 from blobsync.plan.path_mapping import route_of
 from blobsync.plan.transfer_options import EngineName, TransferOptions
-from blobsync.plan.transfer_plan import Action, FileFailure, Route, TransferPlan, TransferResult
+from blobsync.plan.transfer_plan import Action, Route, TransferPlan, TransferResult
 from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.carry_out import Engines, carry_out
 from blobsync.transfer.engines import CollectedReport, Engine, Moved, MoveReport, MoveTask

@@ -10,6 +10,7 @@ import pytest
 
 from blobsync.base.credentials import SasToken
 from blobsync.base.errors import AccessDeniedError, CopySourceRefusedError, StorageUnreachableError
+from blobsync.base.events import SilentListener
 from blobsync.code.publish import (
     KEPT_ARCHIVES,
     KEPT_SECONDS,
@@ -19,7 +20,6 @@ from blobsync.code.publish import (
     prune_archives,
     publish_archive,
 )
-from blobsync.plan.events import SilentListener
 from tests.fakes.store import MemoryStore, Request
 
 DIGEST = "ab" * 32

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import AccessDeniedError, StorageError, TransferCancelledError
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.events import Listener
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.direct.relay import RelayEngine
-from blobsync.plan.events import Listener
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_options import Keep, TransferOptions
-from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, TransferPlan, TransferResult
+from blobsync.plan.transfer_plan import Action, FileAction, TransferPlan, TransferResult
 from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer import conflict_resolution
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask

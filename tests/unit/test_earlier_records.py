@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.local.index import Index, PairIndex
-from blobsync.plan.transfer_plan import FileAction, FileFailure, IndexKey
+from blobsync.plan.transfer_plan import FileAction, IndexKey
 from blobsync.spread.earlier_records import EarlierBlocks, leave_told, merge_records, recall, record_files
 from blobsync.spread.record import Answer, FileRecord, NamedBlock, Ready, answer_line
 from blobsync.spread.shard import Shard, cut, cut_file, shard_lines

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.events import SilentListener
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.reasons import Reason
 from blobsync.direct.engine import DirectEngine
-from blobsync.plan.events import SilentListener
-from blobsync.plan.transfer_plan import Action, FileAction, FileFailure
+from blobsync.plan.transfer_plan import Action, FileAction
 from blobsync.transfer.engines import CollectedReport, Moved, MoveTask
 from tests.fakes.project_context import World, account, cluster
 

@@ -9,16 +9,12 @@ from typing import get_args
 
 import pytest
 
-from blobsync.base.connection_events import NO_CONNECTION, Connected, Disconnected
-from blobsync.base.failure_codes import FailureCode
-from blobsync.cli.output import Console
-from blobsync.cli.progress import BarListener, LineListener, QuietListener
-from blobsync.cli.timings import PhaseTimes
-from blobsync.local.state_dir import StateDir
-from blobsync.local.transfer_log import TransferEntry
-from blobsync.plan.events import (
+from blobsync.base.events import (
+    NO_CONNECTION,
     BytesMoved,
     BytesReused,
+    Connected,
+    Disconnected,
     Event,
     Expected,
     FileDone,
@@ -35,8 +31,13 @@ from blobsync.plan.events import (
     notes_to,
     together,
 )
+from blobsync.base.failure_codes import FailureCode, FileFailure
+from blobsync.cli.output import Console
+from blobsync.cli.progress import BarListener, LineListener, QuietListener
+from blobsync.cli.timings import PhaseTimes
+from blobsync.local.state_dir import StateDir
+from blobsync.local.transfer_log import TransferEntry
 from blobsync.plan.progress import Progress, ProgressCounter
-from blobsync.plan.transfer_plan import FileFailure
 from blobsync.project.progress_listeners import CallbackListener, LoggingListener
 from blobsync.project.running import recorded_while_running
 from blobsync.spread.worker_process import Outgoing

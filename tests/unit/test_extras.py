@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from blobsync.base.events import Event, Looked
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
-from blobsync.plan.events import Event, Looked
 from blobsync.plan.transfer_plan import Action, FileAction
 from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer import carry_out

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.plan.failure_groups import again_sentence, grouped
-from blobsync.plan.transfer_plan import FileFailure
 
 BROKE = "the connection to acct.example broke (7 tries)"
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import StorageError
+from blobsync.base.events import Event, Looked
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.local.files import hash_file, reading_threads
-from blobsync.plan.events import Event, Looked
 from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import Moved
 from blobsync.transfer.fresh_look import check_arrival, remote_state, states_at_destination, written_before

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import TransferCancelledError
-from blobsync.plan.events import BytesMoved, BytesReused, Event, Expected, FileDone, Listener
+from blobsync.base.events import BytesMoved, BytesReused, Event, Expected, FileDone, Listener
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.transfer.engines import MoveReport, MoveTask
 from tests.fakes.project_context import World, account, cluster

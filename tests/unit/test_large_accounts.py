@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.events import BytesReused, Event, Note
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.file_states import LocalState
 from blobsync.local.files import hash_file
-from blobsync.plan.events import BytesReused, Event, Note
-from blobsync.plan.transfer_plan import FileFailure
 from blobsync.spread.earlier_records import EarlierBlocks
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.large_files import LargeFiles

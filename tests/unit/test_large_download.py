@@ -20,6 +20,7 @@ from blobsync.base.errors import (
     PreconditionFailedError,
     StorageError,
 )
+from blobsync.base.events import Listener
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.direct.large_download import LargeDownloadJob, OrderedHash, Piece
 from blobsync.direct.pool import RunState, Stopped
@@ -30,7 +31,6 @@ from blobsync.local.names import RelativeName
 from blobsync.local.part_files import FolderDescriptor, PartFile
 from blobsync.local.resume_records import RangeRecords, UnfinishedDownload
 from blobsync.local.state_dir import StateDir
-from blobsync.plan.events import Listener
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.protocol import block_id_of
 from blobsync.transfer.engines import CollectedReport, Moved, MoveTask

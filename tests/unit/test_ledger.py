@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.local.index import Index, PairIndex, Record
-from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route
+from blobsync.plan.transfer_plan import Action, FileAction, Route
 from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.transfer.engines import Moved
 from blobsync.transfer.ledger import Ledger, retry_with

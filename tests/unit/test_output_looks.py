@@ -14,14 +14,13 @@ from dataclasses import replace
 import pytest
 
 from blobsync.base.errors import UsageError
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.events import Expected, FileDone, Phase
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.cli.job_words import table
 from blobsync.cli.output import Console, Result, cells, painted, wants_color, wrapped
 from blobsync.cli.progress import LineListener, bar_text
 from blobsync.cli.timings import PhaseTimes
-from blobsync.plan.events import Expected, FileDone, Phase
 from blobsync.plan.progress import Progress
-from blobsync.plan.transfer_plan import FileFailure
 
 
 class _Terminal(io.StringIO):

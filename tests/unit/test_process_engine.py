@@ -12,16 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.connection_events import NO_CONNECTION, Connected, Disconnected
 from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import CredentialError, LoginRequiredError, ProcessError
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.events import NO_CONNECTION, Connected, Disconnected, Listener, Note, UnderWay
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.plain_json import parse_object
 from blobsync.base.stop_request import StopRequest
 from blobsync.local.state_dir import StateDir
-from blobsync.plan.events import Listener, Note, UnderWay
-from blobsync.plan.transfer_plan import FileAction, FileFailure
+from blobsync.plan.transfer_plan import FileAction
 from blobsync.spread.orders import STOP_LINE, Handed, WorkerOrders, read_handed, read_orders
 from blobsync.spread.process_engine import ProcessEngine
 from blobsync.spread.record import (

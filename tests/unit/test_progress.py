@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from blobsync.base.connection_events import Connected, Disconnected
-from blobsync.base.failure_codes import FailureCode
-from blobsync.plan.events import BytesMoved, BytesReused, Expected, FileDone, FilesCounted, Hashing, Moving, Phase
+from blobsync.base.events import (
+    BytesMoved,
+    BytesReused,
+    Connected,
+    Disconnected,
+    Expected,
+    FileDone,
+    FilesCounted,
+    Hashing,
+    Moving,
+    Phase,
+)
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.plan.progress import Progress, ProgressCounter
-from blobsync.plan.transfer_plan import FileFailure
 
 MB = 1_000_000
 

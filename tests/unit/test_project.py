@@ -15,12 +15,11 @@ import pytest
 
 from blobsync.base.credentials import Secret
 from blobsync.base.errors import BlobsyncError, IncompleteTransferError, PlanFileError, UsageError
-from blobsync.base.failure_codes import ExitCode, FailureCode
+from blobsync.base.events import BytesMoved, BytesReused, Expected, FileDone, Note, Phase
+from blobsync.base.failure_codes import ExitCode, FailureCode, FileFailure
 from blobsync.config.model import StorageAccount
-from blobsync.plan.events import BytesMoved, BytesReused, Expected, FileDone, Note, Phase
 from blobsync.plan.progress import Progress
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import FileFailure
 from blobsync.project.api import Project
 from blobsync.project.options import TransferKeywords, chosen_options, one_or_many
 from blobsync.project.progress_listeners import CallbackListener, LoggingListener

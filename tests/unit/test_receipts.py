@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from blobsync.base.errors import LocalFileError
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.reasons import Reason
 from blobsync.local.sorted_runs import Spill
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, TransferPlan, TransferResult
+from blobsync.plan.transfer_plan import Action, FileAction, TransferPlan, TransferResult
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer import receipts

@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blobsync.base.errors import StorageError, TransferCancelledError
+from blobsync.base.events import Listener
 from blobsync.base.locations import LocalLocation
 from blobsync.direct.large_download import LargeDownloadJob
 from blobsync.direct.pool import RunState, WorkerPool
 from blobsync.local.files import LocalFolder
 from blobsync.local.resume_records import RangeRecords
 from blobsync.local.state_dir import StateDir
-from blobsync.plan.events import Listener
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import TransferResult
 from blobsync.store.open_locations import OpenBlob

@@ -17,11 +17,7 @@ from typing import Any
 import pytest
 
 from blobsync.base.errors import NothingMatchedError, UsageError
-from blobsync.base.process_mark import ProcessMark
-from blobsync.base.stop_request import NEVER, StopRequest
-from blobsync.local.state_dir import StateDir
-from blobsync.local.transfer_log import TransferEntry
-from blobsync.plan.events import (
+from blobsync.base.events import (
     BytesMoved,
     Expected,
     FileDone,
@@ -32,6 +28,10 @@ from blobsync.plan.events import (
     UnderWay,
     WorkerMoved,
 )
+from blobsync.base.process_mark import ProcessMark
+from blobsync.base.stop_request import NEVER, StopRequest
+from blobsync.local.state_dir import StateDir
+from blobsync.local.transfer_log import TransferEntry
 from blobsync.project.running import RunningTransfer, RunningTransfers, recorded_while_running
 from tests.fakes.tasks import RecordingListener
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from blobsync.base.errors import UsageError
-from blobsync.cli.options import Session
+from blobsync.cli.session import Session
 
 _NOTHING: dict[str, Any] = {
     "cluster": None,

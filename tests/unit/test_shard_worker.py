@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import StorageUnreachableError
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.events import Listener
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.direct.engine import DirectEngine
-from blobsync.plan.events import Listener
-from blobsync.plan.transfer_plan import FileFailure
 from blobsync.spread.shard import Shard, cut, shard_lines
 from blobsync.spread.shard_worker import PARENT_SECONDS, Ends, ShardWorker, ShardWorkerSettings
 from blobsync.spread.shared_store import CLAIM_SECONDS, FolderStore

@@ -11,14 +11,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from blobsync.base.connection_events import NO_ANSWER, NO_CONNECTION, SERVICE_BUSY, Connected, Disconnected
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.events import (
+    NO_ANSWER,
+    NO_CONNECTION,
+    SERVICE_BUSY,
+    BytesReused,
+    Connected,
+    Disconnected,
+    Event,
+    Note,
+    UnderWay,
+)
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
-from blobsync.plan.events import BytesReused, Event, Note, UnderWay
 from blobsync.plan.project_context import LivePart
-from blobsync.plan.transfer_plan import Action, FileAction, FileFailure, Route
+from blobsync.plan.transfer_plan import Action, FileAction, Route
 from blobsync.spread.file_json import LONGEST_LINE, FormatError, state_json
 from blobsync.spread.record import (
     Answer,

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import BlobNotFoundError, BlobsyncError, ChecksumError, SasExpiredError
+from blobsync.base.events import SilentListener
 from blobsync.base.file_states import LocalState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
@@ -20,7 +21,6 @@ from blobsync.direct.small_files import HANDS, Clocks, SmallFiles
 from blobsync.direct.upload import BlockMemory, UploadJob
 from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.files import SourceFolder
-from blobsync.plan.events import SilentListener
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, Part, Route
 from blobsync.store.open_locations import OpenBlob

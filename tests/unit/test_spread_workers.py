@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import UsageError
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.events import Listener
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.seals import SealKey
@@ -21,10 +22,9 @@ from blobsync.direct.engine import DirectEngine
 from blobsync.direct.pool import was_tried
 from blobsync.local.index import Index
 from blobsync.local.names import is_temporary
-from blobsync.plan.events import Listener
 from blobsync.plan.spreading import Load, SpreadPlan, check_spread, choose_spread
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import Action, FileFailure
+from blobsync.plan.transfer_plan import Action
 from blobsync.spread.earlier_records import merge_records
 from blobsync.spread.probe import OwnProbe, files_probe, probe_problem, remove_probe, source_probe
 from blobsync.spread.record import FileRecord, Ready, answer_line

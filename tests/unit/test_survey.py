@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from blobsync.base.errors import LocalFileError, NothingMatchedError, ShapeConflictError
+from blobsync.base.events import Event, Hashing, Looked
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.local.index import Index, Record
 from blobsync.local.sorted_runs import Spill
 from blobsync.local.tree import LinkPolicy
-from blobsync.plan.events import Event, Hashing, Looked
 from blobsync.plan.pairing import Pair
 from blobsync.plan.survey import Request, Survey, complete, survey
 from blobsync.plan.transfer_plan import Route, Shape

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.plan.events import (
+from blobsync.base.events import (
     BytesMoved,
     BytesReused,
     Note,

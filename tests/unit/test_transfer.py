@@ -19,13 +19,13 @@ from blobsync.base.errors import (
     UnsafeNamesError,
     UsageError,
 )
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.events import Listener
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.reasons import Reason
-from blobsync.plan.events import Listener
 from blobsync.plan.saved_plan import load, save
 from blobsync.plan.shapes import both_hint
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import Action, FileFailure, TransferResult
+from blobsync.plan.transfer_plan import Action, TransferResult
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobProperties
 from blobsync.transfer.engines import MoveReport, MoveTask

@@ -6,13 +6,21 @@ import json
 
 import pytest
 
-from blobsync.base.connection_events import NO_CONNECTION, Connected, Disconnected
 from blobsync.base.credentials import Secret
 from blobsync.base.errors import CredentialError
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.events import (
+    NO_CONNECTION,
+    BytesMoved,
+    BytesReused,
+    Connected,
+    Disconnected,
+    Hashing,
+    Note,
+    UnderWay,
+)
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.file_states import LocalState, RemoteState
-from blobsync.plan.events import BytesMoved, BytesReused, Hashing, Note, UnderWay
-from blobsync.plan.transfer_plan import FileFailure, Route
+from blobsync.plan.transfer_plan import Route
 from blobsync.spread.orders import STOP_LINE, Handed, handed_line
 from blobsync.spread.record import (
     Answer,

@@ -21,10 +21,10 @@ from blobsync.base.errors import (
     SasExpiredError,
     StorageUnreachableError,
 )
+from blobsync.base.events import BytesReused, Event
 from blobsync.base.failure_codes import FailureCode
 from blobsync.base.locations import LocalLocation
 from blobsync.direct.pool import ATTEMPTS, MIB, ByteBudget, FileJob, RunState, Stopped, TokenBucket, WorkerPool
-from blobsync.plan.events import BytesReused, Event
 from blobsync.plan.transfer_plan import Route
 from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import Moved, MoveTask

@@ -35,15 +35,6 @@ from typing import Any, NamedTuple, TypeVar, cast, final
 from urllib.parse import urlsplit
 
 from blobsync.base.amounts import duration_text
-from blobsync.base.connection_events import (
-    NO_ANSWER,
-    NO_CONNECTION,
-    SERVICE_BUSY,
-    Connected,
-    ConnectionEvent,
-    Disconnected,
-    ignore,
-)
 from blobsync.base.errors import (
     BlobsyncError,
     CredentialError,
@@ -51,6 +42,15 @@ from blobsync.base.errors import (
     StorageUnreachableError,
     UnsafeNameError,
     UsageError,
+)
+from blobsync.base.events import (
+    NO_ANSWER,
+    NO_CONNECTION,
+    SERVICE_BUSY,
+    Connected,
+    ConnectionEvent,
+    Disconnected,
+    ignore,
 )
 from blobsync.base.locations import BlobContainer, quote_blob_name, reaches_another
 from blobsync.base.redaction import redact
