@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -57,7 +57,7 @@ def _configure(project: Project, ends: tuple[Container, Container], url: str, *,
         project.configure(end, cluster=cluster, url=url, path=path, sas=end.sas() if sas else None)
 
 
-def _fill(container: Container, files: dict[str, bytes], prefix: str = "far/data/") -> None:
+def _fill(container: Container, files: Mapping[str, bytes], prefix: str = "far/data/") -> None:
     for name, data in files.items():
         container.put(prefix + name, data)
 
