@@ -279,60 +279,85 @@ def put_foreign(lab: Lab, name: str, command: str | None, **more: object) -> Non
     lab.stub.held = False
 
 
-def test_jobs_that_blobsync_did_not_submit_are_listed_shown_stopped_and_submitted_again(lab: Lab) -> None:
-    assert lab.ask("q") == {"jobs": [], "experiment": "experiment_name"}
+def put_rate(lab: Lab) -> str:
+    """One with variables, code and a limit of its own."""
     variables = {"LR": "1e-5", "THEIR_TOKEN": SECRET, "AZUREML_X": "1"}
     more = {"environmentVariables": variables, "limits": {"jobLimitsType": "Command", "timeout": "PT1H30M"}}
     put_foreign(lab, "jolly_fig_abc123", "echo rate $LR", codeId="/theirs/codes/9/versions/1", **more)
-    resources = {"instanceCount": 2}
+    return "jolly_fig_abc123"
+
+
+def put_acts(lab: Lab) -> str:
+    """ACT's own: its command is among the arguments of the run."""
     mpi = {"distributionType": "Mpi", "processCountPerInstance": 4}
+    resources = {"instanceCount": 2}
     put_foreign(lab, "jianfw_1563257309_60ce2fc7", "python aml_server.py", resources=resources, distribution=mpi)
     lab.stub.jobs["jianfw_1563257309_60ce2fc7"].definition = {
         "arguments": ["--code_path", "x.zip", "--command", "python show.py 'two words'"]
     }
+    return "jianfw_1563257309_60ce2fc7"
+
+
+def put_with_input(lab: Lab) -> str:
+    """One that reads what only it has."""
     given = {"raw": {"jobInputType": "uri_folder", "mode": "Download", "uri": "azureml://datastores/d/paths/p"}}
     put_foreign(lab, "needs_its_own_input", "python a.py ${{inputs.raw}}", inputs=given)
-    put_foreign(lab, "of_another_experiment", "true", experimentName="theirs")
+    return "needs_its_own_input"
 
-    # Nothing of them is in this clone's history, and listing records nothing.
+
+def test_jobs_that_blobsync_did_not_submit_are_listed_and_not_recorded(lab: Lab) -> None:
+    assert lab.ask("q") == {"jobs": [], "experiment": "experiment_name"}
+    names = {put_rate(lab), put_acts(lab), put_with_input(lab)}
+    put_foreign(lab, "of_another_experiment", "true", experimentName="theirs")
     listed = lab.ask("q")["jobs"]
-    assert {job["job_id"] for job in listed} == {*lab.stub.jobs} - {"of_another_experiment"}
+    assert {job["job_id"] for job in listed} == names == {*lab.stub.jobs} - {"of_another_experiment"}
     assert all(job["foreign"] and job["status"] == "Queued" for job in listed)
     assert lab.ask("history", "--jobs")["jobs"] == [] and lab.ask("qr")["jobs"] == []
 
-    lab.stub.release(lab.stub.jobs["jolly_fig_abc123"])
+
+def test_a_job_of_others_is_shown_and_submitted_again_with_what_can_be_read(lab: Lab) -> None:
+    name = put_rate(lab)
+    lab.stub.release(lab.stub.jobs[name])
     lab.detail("abc123")
-    theirs = lab.until("jolly_fig_abc123")
+    theirs = lab.until(name)
     assert (theirs["status"], theirs["tail"], theirs["elapsedTime"]) == ("Completed", ["rate 1e-5"], 0.08)
     assert theirs["unread"] == ["the variable THEIR_TOKEN", "its code /theirs/codes/9/versions/1",
                                 f"its environment {lab.stub.base}/environments/theirs/versions/3"]  # fmt: skip
     assert "not read:      the variable THEIR_TOKEN, its code" in lab.run("q", "abc123").out
-    again = lab.run("resubmit", "jolly_fig_abc123")
+    again = lab.run("resubmit", name)
     assert "all else is that of cluster aml; not read: the variable THEIR_TOKEN, its code" in again.err
     new = lab.stub.jobs[again.out.split()[0]].body["properties"]
     assert new["environmentVariables"] == {"NCCL_IB_DISABLE": "0", "LR": "1e-5"} and "codeId" not in new
-    assert (new["displayName"], new["limits"]["timeout"]) == ("by jolly_fig_abc123", "PT5400S")
+    assert (new["displayName"], new["limits"]["timeout"]) == (f"by {name}", "PT5400S")
     assert lab.until(again.out.split()[0])["tail"] == ["rate 1e-5"]
+    assert SECRET.encode() not in (lab.project.state / "jobs.sqlite").read_bytes()
 
-    # ACT's own: its command is among the arguments of the run.
+
+def test_a_job_of_act_is_submitted_again_with_its_own_command(lab: Lab) -> None:
+    put_acts(lab)
     acts = lab.ask("resubmit", "60ce2fc7")
     old = lab.detail("60ce2fc7")
     assert (old["status"], old["command"], old["gpus"]) == ("Canceled", ["python show.py 'two words'"], 8)
     assert lab.until(acts["job_id"])["status"] == "Completed"
     assert json.loads(lab.container.get("path/to/output/facts/7.json"))["argv"] == ["two words"]
 
-    refused = lab.run("resubmit", "needs_its_own_input", code=1).err
+
+def test_a_job_of_others_that_reads_what_only_it_has_is_not_submitted_again(lab: Lab) -> None:
+    name = put_with_input(lab)
+    refused = lab.run("resubmit", name, code=1).err
     assert "names inputs.raw, which only that job has" in refused
-    assert lab.stub.jobs["needs_its_own_input"].status == "Queued"
-    # Entered, and stopped, as one of our own.
+    assert lab.stub.jobs[name].status == "Queued"
+
+
+def test_jobs_of_others_are_entered_and_stopped_as_our_own(lab: Lab) -> None:
+    waits = put_with_input(lab)
     put_foreign(lab, "runs_until_it_is_stopped", "sleep 600")
     lab.stub.release(lab.stub.jobs["runs_until_it_is_stopped"])
     way_in = lab.run("ssh", "runs_until_it_is_stopped", "--show").out
     assert way_in.startswith("az ml job connect-ssh --name=runs_until_it_is_stopped --node-index=0")
-    lab.run("abort", "runs_until_it_is_stopped", "needs_its_own_input")
-    assert lab.stub.jobs["needs_its_own_input"].status == "Canceled"
+    lab.run("abort", "runs_until_it_is_stopped", waits)
+    assert lab.stub.jobs[waits].status == "Canceled"
     assert lab.until("runs_until_it_is_stopped")["status"] == "Canceled"
-    assert SECRET.encode() not in (lab.project.state / "jobs.sqlite").read_bytes()
 
 
 def test_secrets_that_somebody_else_put_there_reach_no_program(lab: Lab, tmp_path: Path) -> None:

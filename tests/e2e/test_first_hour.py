@@ -49,9 +49,7 @@ def _nobody_else_can_see(project: Project, secret: str) -> None:
     assert _logins(project).stat().st_mode & 0o777 == 0o600 and part in _logins(project).read_bytes()
 
 
-def test_a_dialogue_leads_to_the_first_upload_and_a_clone_needs_one_step(
-    project: Project, container: Container, tmp_path: Path
-) -> None:
+def test_a_dialogue_leads_to_the_first_upload(project: Project, container: Container) -> None:
     sas = container.sas("rwdl")
     part = sas.partition("sig=")[2][:20]
     with on_terminal(project, "config", "new") as terminal:
@@ -79,7 +77,15 @@ def test_a_dialogue_leads_to_the_first_upload_and_a_clone_needs_one_step(
     assert project.run("u", "data").code == 0
     assert container.contents("me/first/data/") == hashes(files)
 
-    # What git has of it, in the hands of somebody else.
+
+def test_a_clone_in_the_hands_of_somebody_else_needs_one_step(
+    project: Project, container: Container, tmp_path: Path
+) -> None:
+    where = ("--account", f"{container.service}/{container.account}", "--container", container.name, "--auth", "sas")
+    place = ("--folders", "data", "--base", "me/first")
+    made = _with_input(project, container.sas("rwdl"), "config", "new", *where, *place, "--stdin")
+    assert made.returncode == 0, made
+    container.put("me/first/data/b/c", b"two")
     git = ["git", "-c", "user.name=me", "-c", "user.email=me@localhost"]
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"]):
         subprocess.run([*git, *words], cwd=project.root, check=True, capture_output=True)
@@ -98,7 +104,7 @@ def test_a_dialogue_leads_to_the_first_upload_and_a_clone_needs_one_step(
 def test_a_wrong_answer_is_asked_again_and_a_missing_container_can_be_made(
     project: Project, container: Container
 ) -> None:
-    """Nothing that was typed is lost; a key that is stored is not asked for again."""
+    """Nothing that was typed is lost."""
     with on_terminal(project, "config", "new") as terminal:
         _answer(terminal, "storage account", "My_Account")
         _answer(terminal, "storage account", f"{container.service}/{container.account}")
@@ -132,19 +138,21 @@ def test_a_wrong_answer_is_asked_again_and_a_missing_container_can_be_made(
     assert "created the container" in shown and "writing: works" in shown
     assert "path: mine/runs" in (project.root / "aux_data/aml/aml.yaml").read_text()
 
+
+def test_without_a_terminal_a_container_is_made_when_asked_and_a_stored_key_serves_the_next_project(
+    project: Project, container: Container
+) -> None:
+    where = ("--account", f"{container.service}/{container.account}", "--container", "nor-this", "--auth", "key")
+    words = ("config", "new", *where, "--json")
+    refused = _with_input(project, container.key, *words, "--stdin")
+    assert refused.returncode == 2 and "container_not_found" in refused.stdout and "--create" in refused.stdout, refused
+    assert not (project.root / "aux_data").exists()
+    assert _with_input(project, container.key, *words, "--stdin", "--create").returncode == 0
+    assert project.json("ls", "data").codes == {"nothing_matched"}
     second = Project(project.root.parent / "second", project.environ)
     second.root.mkdir()
-    where = ("--account", f"{container.service}/{container.account}", "--container", "not-there-yet", "--auth", "key")
     made = second.json("config", "new", *where)
     assert made.code == 0 and made.data["login_stored"] and made.data["checks"], made
-    third = Project(project.root.parent / "third", project.environ)
-    third.root.mkdir()
-    words = ("config", "new", *where[:3], "nor-this", "--auth", "key", "--json")
-    refused = _with_input(third, container.key, *words, "--stdin")
-    assert refused.returncode == 2 and "container_not_found" in refused.stdout and "--create" in refused.stdout, refused
-    assert not (third.root / "aux_data").exists()
-    assert _with_input(third, container.key, *words, "--stdin", "--create").returncode == 0
-    assert third.json("ls", "data").codes == {"nothing_matched"}
 
 
 def test_a_login_is_asked_for_unseen_tried_stored_and_forgotten(project: Project, container: Container) -> None:
