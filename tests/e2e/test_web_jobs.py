@@ -64,64 +64,85 @@ def request_of(page: Page) -> str:
     return re.sub(r"[a-z0-9-]+_[0-9]{9,11}_[0-9a-f]{8}", "ID", page.locator("#request").text_content() or "")
 
 
+def _fill_the_form(page: Page, desk: Project) -> list[str]:
+    """Write a job into the form: the command line beside it asks for exactly what it shows."""
+    command = f"python3 job.py {desk.root / 'go'}"
+    page.get_by_label("Command", exact=True).fill(command)
+    page.get_by_label("Name", exact=True).fill("first <b>run</b>")
+    page.get_by_label("Environment variables").fill("EPOCHS=20")
+    # The exact request stands beside the form while one types, and is that of the exported command line.
+    expect(page.locator("#request")).to_contain_text('"EPOCHS": "20"')
+    # For people first what it comes to.
+    expect(page.locator("#summary")).to_contain_text(command)
+    expect(page.locator("#summary")).to_contain_text("EPOCHS")
+    expect(page.locator("#request")).to_be_hidden()
+    page.get_by_text("The exact request").click()
+    page.get_by_label("Name", exact=True).press("End")
+    expect(page.locator("#request")).to_be_visible()
+    line = shlex.split(page.locator("#command-line").inner_text())
+    place = line.index("submit") + 1
+    printed = desk.run(*line[1:place], "--dry-run", *line[place:]).out
+    assert re.sub(r"[a-z0-9-]+_[0-9]{9,11}_[0-9a-f]{8}", "ID", printed).strip() == request_of(page).strip()
+    return line
+
+
+def _follow_the_job(page: Page, desk: Project) -> None:
+    """The page of a running job: its state, and the lines as they come, in which nothing acts."""
+    expect(page.locator("#job-state")).to_have_text("Running")
+    log = page.locator("#log")
+    expect(log).to_contain_text("epoch 0 <img src=x onerror=alert(1)>")
+    assert "\x1b" not in log.inner_text() and log.locator("img").count() == 0
+    assert page.get_by_role("heading", level=1).inner_text() == "first <b>run</b>"
+    (desk.root / "go").touch()
+    expect(log).to_contain_text("epoch 1 of 20")
+    expect(page.locator("#job-state")).to_have_text("Completed")
+    # Each state that it was in, with the time that this machine tells; q says the same.
+    words = [("Queued", False), ("Preparing", False), ("Running", False), ("Completed", False)]
+    expect(page.locator("#job-time b")).to_have_text([word for word, _ in words])
+    told = desk.run("--json", "q", page.url.rpartition("/")[2]).data["jobs"][0]["states"]
+    assert [(state["state"], state["seen"]) for state in told] == words
+    assert "abcdefgh" not in page.content()
+
+
+def _find_in_its_logs(page: Page) -> None:
+    page.get_by_label("Find in all logs").fill("EPOCH 1")
+    page.get_by_role("button", name="Find").click()
+    expect(page.locator("#found")).to_contain_text("user_logs/std_log.txt:2 epoch 1 of 20")
+
+
+def _load_it_from_the_history(page: Page, desk: Project, line: list[str]) -> None:
+    """The form is as it was, and asks for the same."""
+    page.get_by_label("Load from history").select_option(index=1)
+    page.get_by_role("button", name="Load", exact=True).click()
+    expect(page.get_by_label("Command", exact=True)).to_have_value(f"python3 job.py {desk.root / 'go'}")
+    expect(page.get_by_label("Environment variables")).to_have_value("EPOCHS=20")
+    assert shlex.split(page.locator("#command-line").inner_text()) == line
+
+
+def _save_and_load_a_template(page: Page) -> None:
+    """A template is a file of the project, without credentials."""
+    page.get_by_text("Save as a template").click()
+    page.get_by_label("Name of the template").fill("night")
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.locator("#message")).to_contain_text("Saved as aux_data/jobs/night.yaml")
+    page.get_by_label("or a template").select_option("night")
+    page.get_by_role("button", name="Load", exact=True).click()
+    expect(page.get_by_label("Name", exact=True)).to_have_value("first <b>run</b>")
+
+
 def test_a_job_is_submitted_from_the_form_followed_to_its_end_and_loaded_again(desk: Project, browser: Browser) -> None:
-    go = desk.root / "go"
     with web_server(desk) as server, window(browser, server) as seen:
         page = seen.page
         page.goto(f"{server.address}/new-job")
         assert faults(page) == []
-        page.get_by_label("Command", exact=True).fill(f"python3 job.py {go}")
-        page.get_by_label("Name", exact=True).fill("first <b>run</b>")
-        page.get_by_label("Environment variables").fill("EPOCHS=20")
-        # The exact request stands beside the form while one types, and is that of the exported command line.
-        expect(page.locator("#request")).to_contain_text('"EPOCHS": "20"')
-        # For people first what it comes to.
-        expect(page.locator("#summary")).to_contain_text(f"python3 job.py {go}")
-        expect(page.locator("#summary")).to_contain_text("EPOCHS")
-        expect(page.locator("#request")).to_be_hidden()
-        page.get_by_text("The exact request").click()
-        page.get_by_label("Name", exact=True).press("End")
-        expect(page.locator("#request")).to_be_visible()
-        line = shlex.split(page.locator("#command-line").inner_text())
-        place = line.index("submit") + 1
-        printed = desk.run(*line[1:place], "--dry-run", *line[place:]).out
-        assert re.sub(r"[a-z0-9-]+_[0-9]{9,11}_[0-9a-f]{8}", "ID", printed).strip() == request_of(page).strip()
+        line = _fill_the_form(page, desk)
         page.get_by_role("button", name="Submit", exact=True).click()
-        # Its page follows it: the state, and the lines as they come, in which nothing acts.
-        expect(page.locator("#job-state")).to_have_text("Running")
-        log = page.locator("#log")
-        expect(log).to_contain_text("epoch 0 <img src=x onerror=alert(1)>")
-        assert "\x1b" not in log.inner_text() and log.locator("img").count() == 0
-        assert page.get_by_role("heading", level=1).inner_text() == "first <b>run</b>"
-        go.touch()
-        expect(log).to_contain_text("epoch 1 of 20")
-        expect(page.locator("#job-state")).to_have_text("Completed")
-        # Each state that it was in, with the time that this machine tells; q says the same.
-        words = [("Queued", False), ("Preparing", False), ("Running", False), ("Completed", False)]
-        expect(page.locator("#job-time b")).to_have_text([word for word, _ in words])
-        told = desk.run("--json", "q", page.url.rpartition("/")[2]).data["jobs"][0]["states"]
-        assert [(state["state"], state["seen"]) for state in told] == words
-        assert "abcdefgh" not in page.content()
+        _follow_the_job(page, desk)
         assert faults(page) == []
-        page.get_by_label("Find in all logs").fill("EPOCH 1")
-        page.get_by_role("button", name="Find").click()
-        expect(page.locator("#found")).to_contain_text("user_logs/std_log.txt:2 epoch 1 of 20")
-        # Load from history: the form is as it was, and asks for the same.
+        _find_in_its_logs(page)
         page.goto(f"{server.address}/new-job")
-        page.get_by_label("Load from history").select_option(index=1)
-        page.get_by_role("button", name="Load", exact=True).click()
-        expect(page.get_by_label("Command", exact=True)).to_have_value(f"python3 job.py {go}")
-        expect(page.get_by_label("Environment variables")).to_have_value("EPOCHS=20")
-        again = shlex.split(page.locator("#command-line").inner_text())
-        assert again == line
-        # A template is a file of the project, without credentials.
-        page.get_by_text("Save as a template").click()
-        page.get_by_label("Name of the template").fill("night")
-        page.get_by_role("button", name="Save", exact=True).click()
-        expect(page.locator("#message")).to_contain_text("Saved as aux_data/jobs/night.yaml")
-        page.get_by_label("or a template").select_option("night")
-        page.get_by_role("button", name="Load", exact=True).click()
-        expect(page.get_by_label("Name", exact=True)).to_have_value("first <b>run</b>")
+        _load_it_from_the_history(page, desk, line)
+        _save_and_load_a_template(page)
         assert seen.errors == []
         assert seen.hosts - {""} == {f"127.0.0.1:{server.port}"}, "the login is a file"
 

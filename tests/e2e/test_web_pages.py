@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 from urllib.request import urlopen
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.web_server import PATIENCE_MS, PHONE, faults, overflow, web_server, window
 from tests.e2e.world import Container, Project, hashes, read_tree, write_tree
@@ -213,6 +213,50 @@ def test_a_conflict_is_shown_side_by_side_and_settled(project: Project, containe
     assert container.contents("data/") == read_tree(project.data)
 
 
+def _row(page: Page, name: str) -> list[str]:
+    """The first four cells of a file or folder."""
+    row = page.locator(".blobs tbody tr", has=page.get_by_role("link", name=name, exact=True))
+    return [" ".join(text.split()) for text in row.locator("th, td").all_inner_texts()][:4]
+
+
+def _both_sides_are_shown(page: Page) -> None:
+    # What was listed by the upload; the container has changed since.
+    expect(page.locator(".blobs")).to_contain_text("five/")
+    assert _row(page, "five/") == ["five/", "1,000 to upload", "5 KB 1,000 files", "–"]
+    assert _row(page, "sub/") == ["sub/", "in sync", "900 B 1 file", "900 B 1 blob"]
+    page.get_by_role("button", name="List the container now").click()
+    expect(page.get_by_role("link", name="there.bin")).to_be_visible()
+    assert _row(page, "there.bin") == ["there.bin", "only in the container", "–", "70 B"]
+    assert _row(page, "same.txt") == ["same.txt", "changed here", "7 B", "5 B"]
+    expect(page.locator("#folder")).to_contain_text("Here 1,003 files")
+    expect(page.locator("#folder")).to_contain_text("listed just now")
+
+
+def _sorted_and_filtered(page: Page) -> None:
+    page.get_by_role("link", name="Here", exact=True).click()
+    expect(page.locator(".blobs tbody th").first).to_have_text("five/")
+    page.get_by_label("State").select_option("What differs")
+    page.get_by_label("Part of a name").fill("THE")
+    page.get_by_role("button", name="Filter").click()
+    expect(page.locator(".blobs tbody th")).to_have_text(["there.bin"])
+    page.get_by_role("button", name="Plan the download of data/there.bin").click()
+    expect(page.locator(".go")).to_contain_text("1 file to download, 70 B")
+
+
+def _what_is_only_here_is_shown_in_pages(page: Page) -> None:
+    # Only here: not "no blobs".
+    expect(page.locator("#folder nav")).to_contain_text("1 to 200 of 1,000 names")
+    page.get_by_role("link", name="0007.txt").click()
+    expect(page.locator("pre.preview")).to_have_text("here")
+    expect(page.get_by_label("Facts")).to_contain_text("the container has no such blob")
+
+
+def _a_table_is_shown_as_one(page: Page) -> None:
+    expect(page.locator(".sheet tbody td")).to_have_text(["1", "1", "ada"])
+    page.get_by_role("link", name="Show it as text").click()
+    expect(page.locator("pre.preview")).to_contain_text("id,name")
+
+
 def test_a_folder_is_shown_side_by_side_with_the_state_of_each_file(
     project: Project, container: Container, browser: Browser
 ) -> None:
@@ -224,42 +268,13 @@ def test_a_folder_is_shown_side_by_side_with_the_state_of_each_file(
     container.put("data/there.bin", b"y" * 70)
     with web_server(project) as server, window(browser, server) as seen:
         page = seen.page
-
-        def row(name: str) -> list[str]:
-            cells = page.locator(".blobs tbody tr", has=page.get_by_role("link", name=name, exact=True)).locator(
-                "th, td"
-            )
-            return [" ".join(text.split()) for text in cells.all_inner_texts()][:4]
-
         page.goto(f"{server.address}/browse?path=data")
-        # What was listed by the upload; the container has changed since.
-        expect(page.locator(".blobs")).to_contain_text("five/")
-        assert row("five/") == ["five/", "1,000 to upload", "5 KB 1,000 files", "–"]
-        assert row("sub/") == ["sub/", "in sync", "900 B 1 file", "900 B 1 blob"]
-        page.get_by_role("button", name="List the container now").click()
-        expect(page.get_by_role("link", name="there.bin")).to_be_visible()
-        assert row("there.bin") == ["there.bin", "only in the container", "–", "70 B"]
-        assert row("same.txt") == ["same.txt", "changed here", "7 B", "5 B"]
-        expect(page.locator("#folder")).to_contain_text("Here 1,003 files")
-        expect(page.locator("#folder")).to_contain_text("listed just now")
-        page.get_by_role("link", name="Here", exact=True).click()
-        expect(page.locator(".blobs tbody th").first).to_have_text("five/")
-        page.get_by_label("State").select_option("What differs")
-        page.get_by_label("Part of a name").fill("THE")
-        page.get_by_role("button", name="Filter").click()
-        expect(page.locator(".blobs tbody th")).to_have_text(["there.bin"])
-        page.get_by_role("button", name="Plan the download of data/there.bin").click()
-        expect(page.locator(".go")).to_contain_text("1 file to download, 70 B")
-        # Only here: not "no blobs".
+        _both_sides_are_shown(page)
+        _sorted_and_filtered(page)
         page.goto(f"{server.address}/browse?path=data/five")
-        expect(page.locator("#folder nav")).to_contain_text("1 to 200 of 1,000 names")
-        page.get_by_role("link", name="0007.txt").click()
-        expect(page.locator("pre.preview")).to_have_text("here")
-        expect(page.get_by_label("Facts")).to_contain_text("the container has no such blob")
+        _what_is_only_here_is_shown_in_pages(page)
         page.goto(f"{server.address}/browse?path=data/table.csv")
-        expect(page.locator(".sheet tbody td")).to_have_text(["1", "1", "ada"])
-        page.get_by_role("link", name="Show it as text").click()
-        expect(page.locator("pre.preview")).to_contain_text("id,name")
+        _a_table_is_shown_as_one(page)
         page.goto(f"{server.address}/browse?path=data/nothing")
         expect(page.locator(".notice:visible")).to_contain_text("nothing below data/nothing, here or in the container")
         assert seen.errors == []
@@ -272,7 +287,6 @@ def test_names_and_contents_of_blobs_are_inert_and_no_page_has_a_key(
     container.put(f"data/{_HOSTILE}", _SCRIPT)
     container.put("data/drawing.svg", b"<svg xmlns='http://www.w3.org/2000/svg' onload='window.hacked=3'></svg>")
     container.put("data/lie.png", _SCRIPT)
-    container.put("data/true.png", _PNG)
     with web_server(project) as server, window(browser, server) as seen:
         page = seen.page
         pages = []
@@ -296,6 +310,16 @@ def test_names_and_contents_of_blobs_are_inert_and_no_page_has_a_key(
         assert page.evaluate("window.hacked") is None
         assert seen.errors == []
         assert not [each for each in pages if container.key in each or "sig=" in each]
+
+
+def test_a_blob_is_shown_as_a_picture_if_it_is_one_and_linked_to_when_asked(
+    project: Project, container: Container, browser: Browser
+) -> None:
+    project.configure(container)
+    container.put("data/lie.png", _SCRIPT)
+    container.put("data/true.png", _PNG)
+    with web_server(project) as server, window(browser, server) as seen:
+        page = seen.page
         page.goto(f"{server.address}/blob?path=data/true.png")
         page.wait_for_function("document.querySelector('img.preview').naturalWidth === 1")
         # A picture is what begins like one; whatever it is served as, it cannot act.
@@ -303,16 +327,20 @@ def test_names_and_contents_of_blobs_are_inert_and_no_page_has_a_key(
         assert server.ask("/picture?path=data/lie.png").status == 400
         # The one link that was asked for.
         page.goto(f"{server.address}/blob?path=data/lie.png")
-        page.get_by_label("works for").select_option("1 hour")
-        page.get_by_role("button", name="Make a link").click()
-        link = page.get_by_label("Link", exact=True).input_value()
-        ends = parse_qs(urlsplit(link).query)["se"][0]
-        hour = datetime.fromisoformat(ends.replace("Z", "+00:00")) - datetime.now(timezone.utc)
-        assert "sig=" in link and timedelta(minutes=50) < hour <= timedelta(minutes=61)
-        assert urlopen(link).read() == _SCRIPT
-        assert "sig=" not in page.url
-        page.get_by_role("button", name="Copy").click()
-        expect(page.locator("#copied")).not_to_be_empty()
+        _a_link_opens_for_an_hour(page)
+
+
+def _a_link_opens_for_an_hour(page: Page) -> None:
+    page.get_by_label("works for").select_option("1 hour")
+    page.get_by_role("button", name="Make a link").click()
+    link = page.get_by_label("Link", exact=True).input_value()
+    ends = parse_qs(urlsplit(link).query)["se"][0]
+    hour = datetime.fromisoformat(ends.replace("Z", "+00:00")) - datetime.now(timezone.utc)
+    assert "sig=" in link and timedelta(minutes=50) < hour <= timedelta(minutes=61)
+    assert urlopen(link).read() == _SCRIPT
+    assert "sig=" not in page.url
+    page.get_by_role("button", name="Copy").click()
+    expect(page.locator("#copied")).not_to_be_empty()
 
 
 def test_a_page_says_when_the_server_is_gone_and_goes_on_after_a_new_login(

@@ -322,21 +322,22 @@ def fate_of(folder: Path, job: Mapping[str, Any], cluster: Mapping[str, Any] | N
         return f"refused: {error}", ""
 
 
-def test_what_az_printed_is_read_as_it_is(tmp_path: Path) -> None:
-    """Flat, with null for what is not there, with its own form of times, and the group beside each id."""
-    properties = job_around("")
-    group = "/subscriptions/0/resourceGroups/g/providers/Microsoft.BatchAI/workspaces/w"
+_AZ_GROUP = "/subscriptions/0/resourceGroups/g/providers/Microsoft.BatchAI/workspaces/w"
+
+
+def _printed_job(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """A job as az printed it: flat, with null for what is not there, with its own form of times."""
     empty = dict.fromkeys((*TOOLKITS, "secrets", "jobPreparation", "containerSettings"))
-    printed = {
+    return {
         **empty,
         **{name: value for name, value in properties.items() if name != "secrets"},
-        "cluster": {"id": f"{group}/clusters/c", "resourceGroup": "g"},
+        "cluster": {"id": f"{_AZ_GROUP}/clusters/c", "resourceGroup": "g"},
         "constraints": {"maxWallClockTime": "7 days, 0:00:00"},
         "creationTime": "2018-06-14T22:22:57+00:00",
         "executionInfo": {"endTime": None, "errors": None, "exitCode": 0, "startTime": "2018-06-14T22:22:59+00:00"},
         "executionState": "succeeded",
         "executionStateTransitionTime": "2018-06-14T22:25:57+00:00",
-        "id": f"{group}/experiments/e/jobs/j",
+        "id": f"{_AZ_GROUP}/experiments/e/jobs/j",
         "jobOutputDirectoryPathSegment": "0/g/w/e/j/5e1f",
         "name": "j",
         "provisioningState": "succeeded",
@@ -346,14 +347,17 @@ def test_what_az_printed_is_read_as_it_is(tmp_path: Path) -> None:
         "toolType": "chainer",
         "type": "Microsoft.BatchAI/workspaces/experiments/jobs",
     }
-    cluster = {
+
+
+def _printed_cluster() -> dict[str, Any]:
+    return {
         **AROUND_CLUSTER,
         "allocationState": "steady",
         "allocationStateTransitionTime": "2018-06-12T21:25:07+00:00",
         "creationTime": "2018-06-12T21:25:07+00:00",
         "currentNodeCount": 1,
         "errors": None,
-        "id": f"{group}/clusters/c",
+        "id": f"{_AZ_GROUP}/clusters/c",
         "name": "c",
         "nodeStateCounts": {"idleNodeCount": 1, "leavingNodeCount": 0},
         "provisioningState": "succeeded",
@@ -367,8 +371,12 @@ def test_what_az_printed_is_read_as_it_is(tmp_path: Path) -> None:
         "vmPriority": "dedicated",
         "vmSize": "STANDARD_NC6",
     }
+
+
+def test_what_az_printed_is_read_as_it_is(tmp_path: Path) -> None:
+    properties = job_around("")
     files = [tmp_path / "job.json", tmp_path / "cluster.json"]
-    for file, answer in zip(files, (printed, cluster), strict=True):
+    for file, answer in zip(files, (_printed_job(properties), _printed_cluster()), strict=True):
         file.write_text(json.dumps(answer, indent=2))
     flat = read_job_file(files[0], files[1], {})
     wanted = {name: value for name, value in properties.items() if name not in ("secrets", "containerSettings")}
