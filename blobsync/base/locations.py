@@ -6,8 +6,10 @@ through plans and jobs as they are. ``str`` is the path or the URL, as in messag
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from blobsync.base.errors import CredentialError
@@ -118,6 +120,15 @@ class LocalLocation:
     def child(self, relative: str) -> LocalLocation:
         """``relative`` below this folder; the folder itself if ``relative`` is empty."""
         return replace(self, path=self.at(relative))
+
+    def to_json(self) -> dict[str, Any]:
+        """As workers on other machines and in other processes get it."""
+        return {"root": str(self.path), "boundary": [str(folder) for folder in self.boundary]}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> LocalLocation:
+        """The inverse of :meth:`to_json`. Raises ``KeyError`` or ``TypeError`` for anything else."""
+        return cls(Path(values["root"]), tuple(map(Path, values["boundary"])))
 
     @property
     def parent(self) -> LocalLocation:

@@ -106,9 +106,10 @@ _FINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELED})
 
 @dataclass(frozen=True, slots=True)
 class CodeRef:
-    """The code archive of a job: a blob (``container`` is a URL without a SAS) and the digest of its content.
+    """The code archive of a job: a blob and the digest of its content.
 
-    The node refuses other content; an empty digest is unknown. ``size`` is the unpacked size in bytes, 0 if unknown.
+    ``container`` is a URL without a SAS, or ``mounted:PATH`` on a node where it is mounted. The node refuses other
+    content; an empty digest is unknown. ``size`` is the unpacked size in bytes, 0 if unknown.
     """
 
     container: str

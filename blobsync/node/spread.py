@@ -351,7 +351,7 @@ def _key(ends: Ends) -> tuple[str, str]:
 
 def _end(given: Mapping[str, Any], places: JobPlaces) -> OpenLocation:
     if "root" in given:
-        return LocalLocation(Path(given["root"]), tuple(map(Path, given["boundary"])))
+        return LocalLocation.from_json(given)
     return OpenBlob(places.container(given["container"]), given["name"])
 
 

@@ -397,7 +397,7 @@ class _Paths(NamedTuple):
 
 def _values(end: OpenLocation) -> Mapping[str, Any]:
     if isinstance(end, LocalLocation):
-        return {"root": str(end.path), "boundary": [str(place) for place in end.boundary]}
+        return end.to_json()
     return {"container": str(end.store.container), "name": end.name}
 
 

@@ -102,7 +102,7 @@ def orders_line(orders: WorkerOrders) -> str:
 
 def _end_values(end: EndOrders) -> dict[str, Any]:
     if isinstance(end, LocalLocation):
-        return {"root": str(end.path), "boundary": [str(place) for place in end.boundary]}
+        return end.to_json()
     place = end.location.container
     secret = end.secret.reveal() if end.secret else None
     return {
@@ -128,7 +128,7 @@ def read_orders(line: str) -> WorkerOrders:
 
 def _end_of(values: Mapping[str, Any]) -> EndOrders:
     if "root" in values:
-        return LocalLocation(Path(values["root"]), tuple(map(Path, values["boundary"])))
+        return LocalLocation.from_json(values)
     secret = Secret(values["secret"]) if values["secret"] is not None else None
     return RemoteOrders(BlobContainer(*values["container"]).child(values["name"]), values["credential"], secret)
 

@@ -422,7 +422,7 @@ _CHILD = """
     from blobsync.config.model import StorageAccount
     from blobsync.store.connect import connect
     from blobsync.store.sas import mint_sas
-    from blobsync.base.locations import Secret
+    from blobsync.base.credentials import Secret
     from tests.fakes.tasks import capped, download, moved_by
     from dataclasses import replace
     endpoint, key, container, azcopy, folder = sys.argv[1:]

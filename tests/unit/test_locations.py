@@ -70,6 +70,15 @@ def test_a_child_of_a_local_folder_has_its_boundary() -> None:
     assert str(folder.child("a b")) == "/p/data/a b"
 
 
+def test_workers_read_a_local_folder_as_it_was_written() -> None:
+    folder = LocalLocation(Path("/p/data"), (Path("/p"), Path("/mnt")))
+    assert folder.to_json() == {"root": "/p/data", "boundary": ["/p", "/mnt"]}
+    assert LocalLocation.from_json(folder.to_json()) == folder
+    for wrong in ({}, {"root": "/p"}, {"root": 1, "boundary": []}):
+        with pytest.raises((KeyError, TypeError)):
+            LocalLocation.from_json(wrong)
+
+
 def test_the_parent_of_a_location_is_its_folder() -> None:
     assert LocalLocation(Path("/p/data"), (Path("/p"),)).parent == LocalLocation(Path("/p"), (Path("/p"),))
     assert AZURE.child("data/a").parent == AZURE.child("data") and AZURE.child("data").parent == AZURE.child("")
