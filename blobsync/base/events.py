@@ -1,8 +1,9 @@
-"""Progress events: what happens while a command works, as values, and who reads them.
+"""Progress events of a command, and the interface of their listeners.
 
-Whoever works calls ``listener.emit(event)``. The bar, ``on_progress``, the page, ``--timings`` and the record of a
-running transfer are listeners; :func:`together` makes one of several. There is an event for each file and for each
-block of bytes, so they are named tuples: these are made in half the time of frozen dataclasses, the classes as well.
+Code that makes progress calls ``listener.emit(event)``. The bar, ``on_progress``, the page, ``--timings`` and the
+record of a running transfer are listeners; :func:`together` combines several. There is an event for each file and for
+each block of bytes, so they are named tuples: creating these, and their classes, takes half the time of frozen
+dataclasses.
 """
 
 from __future__ import annotations
@@ -45,62 +46,61 @@ def ignore(event: object) -> None:
 
 
 class Phase(NamedTuple):
-    """The next phase: ``surveying``, ``hashing``, ``moving``, ``verifying`` or ``deleting``."""
+    """A phase begins: ``surveying``, ``hashing``, ``moving``, ``verifying`` or ``deleting``."""
 
     name: str
 
 
 class Expected(NamedTuple):
-    """So many more files, of so many bytes, are to move."""
+    """More files, with their total of bytes, are to move."""
 
     files: int
     size: int
 
 
 class Looked(NamedTuple):
-    """So many more names were looked at while surveying or verifying."""
+    """More names were looked at while surveying or verifying."""
 
     files: int
 
 
 class Hashing(NamedTuple):
-    """So many more files, of so many bytes, are read for their MD5 while both ends are looked at; less than 0: so many
-    have been read."""
+    """More files, with their total of bytes, are being read for their MD5; negative: these have been read."""
 
     files: int
     size: int
 
 
 class Moving(NamedTuple):
-    """From now on files move: ``doing`` is ``uploading``, ``downloading`` or ``copying``. ``on_record`` bytes of them
-    are there already, left by an earlier run."""
+    """Files begin to move: ``doing`` is ``uploading``, ``downloading`` or ``copying``. ``on_record`` bytes of them are
+    already there from an earlier run."""
 
     doing: str
     on_record: int = 0
 
 
 class UnderWay(NamedTuple):
-    """So many files are on their way now; ``path`` began last, as a user would type it. Only engines that see single
-    files emit it."""
+    """The number of files that are moving now; ``path`` began last, as a user would type it. Only engines that see
+    single files emit it."""
 
     files: int
     path: str
 
 
 class BytesMoved(NamedTuple):
-    """So many more bytes on their way; less than 0 where a retry starts over."""
+    """More bytes were sent; negative if a retry starts over."""
 
     size: int
 
 
 class BytesReused(NamedTuple):
-    """So many bytes of the files that are to move were at the destination already, and do not move."""
+    """Bytes of the files that are already at the destination, and do not move."""
 
     size: int
 
 
 class WorkerMoved(NamedTuple):
-    """So many of the files and bytes of other events are this worker's, where there are several workers."""
+    """The share of one of several workers in the files and bytes of other events."""
 
     worker: str
     files: int
@@ -108,8 +108,8 @@ class WorkerMoved(NamedTuple):
 
 
 class FilesCounted(NamedTuple):
-    """So many more files have moved that are not verified yet, or not known by name; less than 0: so many of these
-    get a ``FileDone`` each now."""
+    """More files have moved that are not verified yet, or not known by name; negative: each of these gets a
+    ``FileDone`` now."""
 
     files: int
 
@@ -122,7 +122,7 @@ class FileDone(NamedTuple):
 
 
 class Note(NamedTuple):
-    """A sentence for the user that is no failure."""
+    """A note for the user."""
 
     text: str
 
@@ -180,5 +180,5 @@ def together(*listeners: Listener) -> Listener:
 
 
 def notes_to(listener: Listener) -> Callable[[str], None]:
-    """A function that emits a :class:`Note` of each text, for whoever has no other events."""
+    """A function that emits a :class:`Note` of each text."""
     return lambda text: listener.emit(Note(text))

@@ -1,9 +1,9 @@
 """Plans transfers: decides what will be done before anything is touched.
 
-Decides each file's action and its reason (``decisions``, a table), which engine carries it (``engine_model``), what two
-names of one file mean, and what is refused. In: PATHs, options, one look at both ends (``survey``). Out: a
+It chooses each file's action with its reason (``decisions``, a table) and the engine (``engine_model``), handles
+several names of one file, and refuses unsafe plans. In: PATHs, options, a listing of both ends (``survey``). Out: a
 ``TransferPlan``, which can be printed, saved and compared. Calls ``base``, ``config``, ``local`` and ``store``.
 
-One ``Part`` for each PATH goes all the way: ``path_mapping`` makes it, the survey tells what is in it,
-``ProjectContext.opened`` gives it its stores, and ``transfer`` moves it and keeps its account.
+Each PATH becomes a ``Part``: ``path_mapping`` creates it, the survey lists its files, ``ProjectContext.opened`` adds
+its stores, and ``transfer`` moves the files and records the results.
 """

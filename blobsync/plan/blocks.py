@@ -1,19 +1,18 @@
-"""The blocks of a large file: where it is cut, and which blocks need not be sent because the service has them.
+"""The blocks of a large file: their edges, and which need not be sent because the service has them.
 
-A file is cut at fixed edges that depend on nothing but its size. Two uploads of one file, on whatever line, and a
-download of the blob cut at the same places; so a block that is the same in two versions has the same content, and the
-same id (``store.protocol``).
+A file is cut at fixed edges that depend only on its size, in uploads and downloads alike, whatever the connection. So
+blocks that are equal in two versions have the same id (``store.protocol``).
 
-Two sources, and nothing else, tell that a block is there with the content that its id names:
+Only two sources prove that a block exists with the content that its id names:
 
 * uncommitted blocks that this project's journal lists (the service acknowledged them, with their MD5), as long as the
   service still lists them with the same size: what a killed upload left;
-* committed blocks of the one version of the blob that the index holds as verified and the journal as written by this
-  project, as long as every id of it is one of ours. It is replaced under ``If-Match``, so that it is that version
-  still when the blocks are taken from it.
+* committed blocks of the version of the blob that the index has as verified and the journal as written by this project,
+  if blobsync made all of its ids. It is replaced under ``If-Match``, so that it is still that version when the blocks
+  are taken from it.
 
-Metadata proves nothing (server-side copies carry it along), nor does an id alone: whoever can write a blob can write
-any id. What the service says of sizes is held against what is known.
+Metadata proves nothing (server-side copies keep it), nor does an id alone: anyone who can write a blob can write any
+id. Sizes from the service are compared with those on record.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from blobsync.store.protocol import MAX_BLOB_BYTES, MAX_BLOCK_BYTES, MAX_BLOCKS,
 
 _MIB = 1024 * 1024
 
-# Smaller files go in one request on any line.
+# Bytes; smaller files are sent in one request.
 ONE_REQUEST = 2 * _MIB
 
 
 def _steps() -> Iterator[tuple[int, int]]:
-    """The largest file of each block size, and that size. Bytes.
+    """The largest file for each block size, and that size. Bytes.
 
-    Small blocks keep many connections of a long line busy with one file, and change less when the file changes; large
-    ones need fewer requests (docs/performance.md). Above the third step the 50,000 blocks of a blob set the size.
+    Small blocks keep many connections busy with one file, and fewer bytes change with the file; large blocks need fewer
+    requests (docs/performance.md). Above the third step the 50,000 blocks of a blob set the size.
     """
     yield 64 * _MIB, 2 * _MIB
     yield 2048 * _MIB, 4 * _MIB
@@ -62,14 +61,14 @@ def block_size(size: int) -> int:
 
 
 class BlockRange(NamedTuple):
-    """Blocks of a file, from number ``first`` up to ``stop``, which is not one of them."""
+    """Blocks of a file, from number ``first`` up to but excluding ``stop``."""
 
     first: int
     stop: int
 
 
 def block_count(size: int) -> int:
-    """How many blocks a file of ``size`` bytes, which is not empty, is cut into."""
+    """The number of blocks of a file of ``size`` bytes, which is not empty."""
     return -(-size // block_size(size))
 
 
@@ -80,13 +79,13 @@ def block_bytes(size: int, index: int) -> int:
 
 
 def range_bytes(size: int, blocks: BlockRange) -> int:
-    """The bytes of so many blocks of a file of ``size`` bytes."""
+    """The number of bytes in ``blocks`` of a file of ``size`` bytes."""
     block = block_size(size)
     return min(blocks.stop * block, size) - blocks.first * block
 
 
 def block_ranges(size: int, about: int) -> tuple[BlockRange, ...]:
-    """A file of ``size`` bytes in ranges of ``about`` so many bytes: whole blocks, each in one range, in their order.
+    """Split a file of ``size`` bytes into consecutive ranges of whole blocks, each of ``about`` this many bytes.
 
     They differ by one block at most.
     """
@@ -97,7 +96,8 @@ def block_ranges(size: int, about: int) -> tuple[BlockRange, ...]:
 
 
 class Reusable(NamedTuple):
-    """The sizes in bytes of the blocks that may be left out, by id: those of the present version, and uncommitted."""
+    """The sizes in bytes of the blocks that need not be sent, by id: those of the present version, and uncommitted
+    ones."""
 
     committed: Mapping[str, int]
     staged: Mapping[str, int]
@@ -107,9 +107,9 @@ NOTHING = Reusable({}, {})
 
 
 def reusable(listed: BlockList | None, journaled: Mapping[bytes, int], basis: RemoteState | None) -> Reusable:
-    """What of the service's list may be used. ``journaled`` are sizes by SHA-256.
+    """The blocks of the service's list that may be reused. ``journaled`` are sizes by SHA-256.
 
-    ``basis`` is the version that is to be replaced, None where its blocks are not to be used.
+    ``basis`` is the version to be replaced, None if its blocks must not be reused.
     """
     if listed is None:
         return NOTHING
@@ -118,7 +118,7 @@ def reusable(listed: BlockList | None, journaled: Mapping[bytes, int], basis: Re
 
 
 def differs(committed: BlockList | None, blocks: Iterable[Block]) -> str | None:
-    """How a blob's committed blocks differ from those that it was to be made of; None where they do not."""
+    """How a blob's committed blocks differ from the expected ones; None if they do not."""
     if committed is None:
         return "the blob is not there"
     wanted = tuple(blocks)
@@ -148,7 +148,7 @@ def _is_ours(listed: BlockList, basis: RemoteState) -> bool:
 
 
 def _sizes(blocks: Iterable[Block]) -> dict[str, int]:
-    """By id. A block that is listed with two sizes is none to rely on."""
+    """Sizes by id, without blocks that are listed with two sizes."""
     found: dict[str, int] = {}
     doubtful = set()
     for block in blocks:

@@ -12,8 +12,8 @@ For a pair of files, with S and D = changed at the source / at the destination s
     both             yes     x  x   equal content: unchanged, recorded; else a conflict
     both             no             same size and MD5: unchanged, recorded; else a conflict
 
-A conflict is left alone, unless ``--overwrite`` (transfer) or ``--keep`` settle it. After ``--keep`` both ends
-hold the same, so that neither ``u`` nor ``d`` has anything left to do:
+A conflict is left alone, unless ``--overwrite`` (transfer) or ``--keep`` resolves it. After ``--keep`` both ends are
+equal, so that neither ``u`` nor ``d`` has anything left to do:
 
     --keep                    decision                     what is done, in this order
     ------------------------  ---------------------------  ---------------------------------------------------
@@ -22,11 +22,11 @@ hold the same, so that neither ``u`` nor ``d`` has anything left to do:
     both                      transfer, with a name aside  the destination's version is copied aside, there; the
                                                            copy is brought to the source; it is replaced
 
-What ``-f`` or ``--from-path`` name is only read: "adopt" is then a skip, with a record by which the destination is
-newer from then on, and the copy aside is not brought. The file is in conflict until the last step, so that the same
-command finishes after a kill, and no version goes before it exists elsewhere or was given up by name.
+A source given by ``-f`` or ``--from-path`` is only read: "adopt" is then a skip, with a record by which the destination
+is newer from then on, and the copy aside is not brought. The file is in conflict until the last step, so that the same
+command finishes after a kill, and no version is removed before a copy exists or the user gave it up by name.
 
-Clocks take no part in any of this.
+Clocks are never compared.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ from blobsync.plan.transfer_plan import PACKED_ACTION, Action, FileAction, Route
 def decide(
     pair: Pair, route: Route, options: TransferOptions, *, both_ends: bool = True, shown: str = ""
 ) -> FileAction | None:
-    """One file's action by the table above; None where there is nothing to do or say.
+    """The action for a file by the table above; None if there is nothing to do or report.
 
-    ``both_ends`` says that ``--keep`` may write at the source's end, too; ``shown`` is what a pair without a path
-    of its own (a part of shape file) is called.
+    ``both_ends``: ``--keep`` may write at the source's end, too; ``shown`` is the name of a pair without a path (a part
+    of shape file).
     """
     source, destination = pair.source, pair.destination
     if pair.left_out is not None:
@@ -108,9 +108,9 @@ def _decide_known(
     )
     if not source_changed and not destination_changed:
         if is_as_recorded(near, record.near) and is_as_recorded(far, record.remote):
-            # The index has it just as it is: nothing to record, so the states need no memory.
+            # The index already has both states, so the action need not keep them.
             return FileAction(pair.path, Action.UNCHANGED, Reason.SAME_RECORD, source.size)
-        # With the content that both are known to have.
+        # With the known content of both.
         known = (replace(source, md5=record.md5), replace(destination, md5=record.md5))
         return FileAction(pair.path, Action.UNCHANGED, Reason.SAME_RECORD, source.size, *known)
     if not destination_changed:
@@ -127,7 +127,7 @@ def _decide_known(
 
 
 def _settle(action: FileAction, route: Route, options: TransferOptions, *, both_ends: bool, shown: str) -> FileAction:
-    """A conflict, settled where the user said how; anything else as it is."""
+    """Resolve a conflict if the user said how; other actions are unchanged."""
     if action.action is not Action.CONFLICT:
         return action
     if options.overwrite:
@@ -154,7 +154,7 @@ def beside(path: str, side: str, state: FileState, turn: int = 0) -> str:
     """The name (without folder) for the second of two versions: ``a.jpg`` -> ``a.remote-1f2e3d4c.jpg``.
 
     The eight digits come from the version itself, so that the same command again finds it already there; ``turn``
-    gives another name where that one is taken.
+    gives another name if that one is taken.
     """
     stamp = f"{state.size}:{state.mtime_ns}" if isinstance(state, LocalState) else f"{state.size}:{state.etag}"
     digits = hashlib.sha256(f"{stamp}:{turn}".encode() if turn else stamp.encode()).hexdigest()[:8]
@@ -192,7 +192,7 @@ class Decisions:
         self._actions = SortedRuns(spill, PACKED_ACTION, most=spill.most if most is None else most)
         # Files that only the destination has.
         self.extras = Spool(spill)
-        # What has a name like that of a version that was set aside.
+        # Files with a name like that of a version that was set aside.
         self._asides: dict[str, Pair] = {}
         for pair in pairs:
             if pair.source is None and pair.destination is not None:
@@ -205,7 +205,7 @@ class Decisions:
 
     @property
     def is_on_disk(self) -> bool:
-        """Whether memory does not hold them."""
+        """Whether they are on the disk, not in memory."""
         return self._actions.is_on_disk
 
     def __len__(self) -> int:
@@ -214,7 +214,7 @@ class Decisions:
     def __iter__(self) -> Iterator[FileAction]:
         named = self._with_names()
         if self._asides:
-            # A version that is set aside now may be there since an earlier run: nothing deletes it.
+            # A version to set aside may exist since an earlier run: do not delete it.
             kept = {sibling(each.path, each.aside) for each in self._with_names() if each.aside} & self._asides.keys()
             named = (each for each in named if each.action is not Action.DELETE or each.path not in kept)
         return self._once_each(named)
@@ -226,7 +226,7 @@ class Decisions:
         return (_with_free_name(action, self._route, self._asides) for action in actions)
 
     def _once_each(self, actions: Iterator[FileAction]) -> Iterator[FileAction]:
-        """Refuse a name that comes twice.
+        """Refuse a name that occurs twice.
 
         A listing that repeats a name makes one file both present and surplus: nothing is safe to do with it.
         """
@@ -253,7 +253,7 @@ class Decisions:
 def decide_all(
     pairs: Iterable[Pair], route: Route, options: TransferOptions, *, both_ends: bool = True, shown: str = ""
 ) -> tuple[tuple[FileAction, ...], list[str]]:
-    """The actions of one part that memory can hold, and the files that only the destination has.
+    """The actions of a part that fits in memory, and the files that only the destination has.
 
     ``shown`` is the part as a user would type it. Raises ``UnsafeNamesError`` where an end names a file twice.
     """
@@ -262,14 +262,14 @@ def decide_all(
 
 
 def sibling(path: str, name: str) -> str:
-    """``name`` in the folder that ``path`` is in."""
+    """``name`` in the folder of ``path``."""
     folder = path.rpartition("/")[0]
     return f"{folder}/{name}" if folder else name
 
 
 def _with_free_name(action: FileAction, route: Route, asides: Mapping[str, Pair]) -> FileAction:
-    """The copy aside gets a name that is free at both ends, or may hold at the destination what is to be there: where
-    an MD5 is missing, the transfer reads it."""
+    """Give the copy aside a name that is free at both ends, or that may have the right content at the destination:
+    without an MD5, the transfer reads it."""
     if action.aside is None:
         return action
     version = action.destination
@@ -289,10 +289,10 @@ def _with_free_name(action: FileAction, route: Route, asides: Mapping[str, Pair]
     return replace(action, aside=next(name for name in names if is_free(name)))
 
 
-# Of fewer files than this at the destination, the default share says nothing: one of seven is no mistake.
+# The default share applies from this many files at the destination on: one of seven is no mistake.
 _FEWEST_FOR_SHARE = 20
 _DEFAULTS = TransferOptions()
-# Files that a refusal names.
+# Maximum number of files that a refusal names.
 _NAMED = 3
 
 
@@ -305,10 +305,10 @@ def guard_mirror(
     shown: str = "",
     doomed: Iterable[str] = (),
 ) -> FileFailure | None:
-    """Why so many deletions look like a mistake, so that the plan for ``shown`` can only be looked at; else None.
+    """Why the deletions look like a mistake, so that the plan for ``shown`` is refused; else None.
 
-    ``at_destination`` and ``source_files`` are how many files each side has; ``unreadable`` how many entries
-    of the source could not be seen; ``doomed`` are the paths that would be deleted.
+    ``at_destination`` and ``source_files`` are the numbers of files at each side; ``unreadable`` is the number of
+    unreadable entries of the source; ``doomed`` are the paths that would be deleted.
     """
     if not deletions:
         return None
@@ -347,7 +347,7 @@ def guard_mirror(
 
 
 def _limit_text(options: TransferOptions) -> str:
-    """A limit that was given lifts the other one, which then has no meaning."""
+    """The limit in words; giving one limit removes the other."""
     files, share = f"{options.max_delete_files:,} files", f"{options.max_delete_percent:g} %"
     if options.max_delete_percent >= 100:
         return files
@@ -357,7 +357,7 @@ def _limit_text(options: TransferOptions) -> str:
 def leave_out(
     actions: Sequence[FileAction], shown: str, problem: Callable[[str], str | None]
 ) -> tuple[tuple[FileAction, ...], list[FileFailure]]:
-    """Without the files whose names the destination cannot hold (``problem`` says why); each of them is a failure."""
+    """Remove the files whose names the destination cannot have (``problem`` says why); each is a failure."""
     kept, failures = [], []
     for action in actions:
         why = next((found for name in written_names(action) if (found := problem(name))), None)
@@ -372,19 +372,19 @@ def leave_out(
 
 
 def written_names(action: FileAction) -> Iterator[str]:
-    """The names that this one writes at the destination."""
+    """The names that an action writes at the destination."""
     if action.action is Action.TRANSFER:
         yield action.path
         if action.aside and action.path:
             yield sibling(action.path, action.aside)
 
 
-# Names that an error has; its count is of all.
+# Maximum number of names in an error; its count includes all.
 _TOLD = 1000
 
 
 class _BadNames:
-    """The first names and why each is bad, and how many there are."""
+    """The number of bad names, and the first ones with the reasons."""
 
     def __init__(self) -> None:
         self.first: list[tuple[str, str]] = []
@@ -397,22 +397,22 @@ class _BadNames:
 
 
 class _NameCheck:
-    """The names of one part: what is written, and what is there and stays."""
+    """Checks the names of one part: those that are written, and existing ones that stay."""
 
     def __init__(self, problem: Callable[[str], str | None], spill: Spill, *, one_case: bool) -> None:
         self._problem = problem
-        # Names that do not come in order: few, as a rule.
+        # Names that are out of order; usually few.
         self._more = SortedRuns(spill)
         self._folded = SortedRuns(spill) if one_case else None
         self.bad = _BadNames()
 
     def add(self, name: str, *, is_new: bool) -> None:
-        """One name, in any order."""
+        """Add a name, in any order."""
         self._note(name, is_new=is_new)
         self._more.add(name, is_new)
 
     def clashes(self, actions: Iterable[FileAction]) -> Iterator[tuple[str, str, bool]]:
-        """Files beside folders of the same name; ``actions`` are in order, and all other names are added before."""
+        """Files beside folders of the same name; ``actions`` are in order. Add all other names before."""
         names = self._of_each(actions)
         return shape_clashes(heapq.merge(names, self._more) if self._more else names)
 
@@ -430,9 +430,9 @@ class _NameCheck:
             self._folded.add(name.casefold(), not is_new, name)
 
     def case_clashes(self) -> Iterator[tuple[str, str]]:
-        """Names that a disk without upper and lower case takes for one, once all were gone through."""
+        """Names that are the same if case is ignored. Call after :meth:`clashes`."""
         for _, rows in groupby(self._folded or (), key=itemgetter(0)):
-            # What is written comes before what is there.
+            # Written names come before existing ones.
             first, *same = dict.fromkeys(row[2] for row in sorted(rows, key=itemgetter(1)))
             for name in same:
                 yield name, f"differs from '{first}' only in case, and this disk ignores case"
@@ -448,11 +448,10 @@ def check_names(
     from_blobs: bool = True,
     spill: Spill = IN_MEMORY,
 ) -> None:
-    """Refuse, all at once, names that cannot exist at the destination (``UnsafeNamesError``).
+    """Raise one ``UnsafeNamesError`` for all names that cannot exist at the destination.
 
-    ``actions`` are in the order of their paths; ``others`` are the names that are there already, in any order.
-    ``problem`` is the destination's own rule; ``one_case`` says that it takes ``A`` and ``a`` for one name;
-    ``from_blobs`` that the names come from a container.
+    ``actions`` are in the order of their paths; ``others`` are the existing names, in any order. ``problem`` is the
+    destination's rule; ``one_case``: it ignores case; ``from_blobs``: the names come from a container.
     """
     totals = actions_of(actions).totals
     if not totals.counts[Action.TRANSFER]:
@@ -475,9 +474,9 @@ def check_names(
 
 
 def unsafe_names(bad: Sequence[tuple[str, str]], count: int, shown: str, blob: str | None) -> UnsafeNamesError:
-    """The error for ``count`` names below ``shown``, of which ``bad`` are the first, with the reason of each.
+    """The error for ``count`` names below ``shown``; ``bad`` are the first ones with their reasons.
 
-    ``blob`` is one that is a file beside a folder of its name, in a container.
+    ``blob`` is a blob beside a folder of the same name.
     """
     names = tuple((f"{shown}/{name}" if name else shown, why) for name, why in bad)
     listed = "; ".join(f"{name!r} {why}" for name, why in names[:20])

@@ -1,4 +1,4 @@
-"""Checks that what a plan writes on this machine fits on its disks, before anything is fetched."""
+"""Checks that the files of a plan fit on this machine's disks, before any is fetched."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from blobsync.plan.transfer_plan import Action, FileAction
 
 
 class Disk(NamedTuple):
-    """A file system, by its device number; ``free`` is how many bytes this user may still write."""
+    """A file system, by its device number; ``free`` bytes are available to this user."""
 
     device: int
     free: int
@@ -39,15 +39,16 @@ def disk_of(path: Path) -> Disk | None:
 
 
 class LocalDisks(NamedTuple):
-    """Queries about local disks: ``of`` is the disk of a path, ``left_over`` the bytes at a path that dead runs left,
-    which are removed before the next run fetches anything."""
+    """Queries about local disks: ``of`` returns the disk of a path, ``left_over`` the bytes that killed runs left at a
+    path, which the next run removes before it fetches anything."""
 
     of: Callable[[Path], Disk | None] = disk_of
     left_over: Callable[[Path], int] = left_over
 
 
 class WrittenHere(NamedTuple):
-    """The actions of one part that has an end on this machine, and where its names lead; ``shown`` is its path."""
+    """The actions of a part with an end on this machine, and the files that its names lead to; ``shown`` is its
+    path."""
 
     shown: str
     names: Names
@@ -56,7 +57,7 @@ class WrittenHere(NamedTuple):
 
 @dataclass(slots=True)
 class _Need:
-    """Bytes of one disk. Each file is there whole before the one that it replaces goes."""
+    """The bytes needed on one disk. Each new file is complete before the old one is removed."""
 
     shown: str
     free: int
@@ -77,20 +78,20 @@ class _Need:
         return max(self.growth, self.largest)
 
     def free_again(self, disks: LocalDisks) -> int:
-        """What dead runs left there goes first, except what this one goes on from, which does not arrive anew."""
+        """The bytes that killed runs left and that are removed first, without those that this run continues."""
         apart = [each for each in self.places if not any(is_below(each, at) for at in self.places if at != each)]
         return max(0, sum(disks.left_over(Path(place)) for place in apart) - self.on_record)
 
 
 def lacking_room(parts: Sequence[WrittenHere], writing: Action, size: int, disks: LocalDisks) -> list[FileFailure]:
-    """Each disk that has less free than the plan needs there at least, with both figures.
+    """Each disk with less free space than the plan needs at least, with both numbers.
 
     ``writing`` is the action that writes here: a download's ``TRANSFER``, an upload's ``ADOPT``. At most ``size`` bytes
-    are written in all. A file system that compresses may still hold more than is free.
+    are written in all. A file system with compression may still hold more than is free.
     """
     known = {part.names.root: disks.of(Path(part.names.root)) for part in parts}
     if not any(part.names.followed for part in parts):
-        # Nearly always there is far more room, and no need to go through all files.
+        # Nearly always there is far more space, and the files need not be examined.
         known = {place: disk for place, disk in known.items() if disk is not None and disk.free < size}
         parts = [part for part in parts if part.names.root in known]
     needs: dict[int, _Need] = {}
@@ -111,7 +112,7 @@ def lacking_room(parts: Sequence[WrittenHere], writing: Action, size: int, disks
 
 
 def _place_of(names: Names, path: str) -> str:
-    """The folder that tells the disk: a link to a folder is written through, one to a file is replaced."""
+    """The folder that determines the disk: a link to a folder is followed, a link to a file is replaced."""
     link = names.link_of(path)
     return names.root if link is None or link == path else names.followed[link]
 
@@ -120,7 +121,7 @@ def _written(action: FileAction, writing: Action) -> Iterator[tuple[int, int]]:
     """The bytes that arrive for this file, and those of the version that they replace."""
     before = action.destination if writing is Action.TRANSFER else action.source
     if action.action is writing:
-        # A version that goes aside stays.
+        # A version that is set aside stays.
         yield action.size - action.on_record, before.size if before and not action.aside else 0
     elif action.aside and action.destination and writing is Action.ADOPT:
         yield action.destination.size, 0

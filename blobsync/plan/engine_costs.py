@@ -1,7 +1,7 @@
-"""What each engine costs, fitted by ``python -m benchmarks.engine_fit --write``, which writes this file.
+"""The costs of each engine, fitted by ``python -m benchmarks.engine_fit --write``, which writes this file.
 
-By engine, direction and TLS: seconds of CPU for the start, for a file, and for a byte. ``azcopy`` is what azcopy itself
-costs, on all cores; ``around`` is what blobsync does for it meanwhile: hashing, checking, recording.
+By engine, direction and TLS: seconds of CPU for the start, for a file, and for a byte. ``azcopy`` is the cost of azcopy
+itself, on all cores; ``around`` that of blobsync's work for it: hashing, checking, recording.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
 """Estimates how long ``direct`` and ``azcopy`` would take for the same files, and chooses one of them.
 
     time        = start + the longest of what limits it
-    requests    a file each, over so many connections, each as long as a round trip
+    requests    one for each file, over all connections, each as long as a round trip
     CPU         seconds a file and a byte (``engine_costs``, measured), on all cores; what Python does for each
                 file is on one core for each process
     MD5         of the largest file, which one thread computes from its beginning to its end
 
-azcopy only looks every two seconds whether it is done (tag v10.32.2, azcopy/jobLifecycleManager.go, ``wait``), so its
-time is a multiple of that, except where blobsync sees the end itself: downloads, and uploads of few files.
+azcopy checks only every two seconds whether it is done (tag v10.32.2, azcopy/jobLifecycleManager.go, ``wait``), so its
+time is a multiple of that, unless blobsync sees the end itself: in downloads, and uploads of few files.
 
-``direct`` checks each answer itself and replaces no version that it did not see, so azcopy has to be clearly faster.
+``direct`` checks each response and replaces no version that it did not see, so azcopy has to be clearly faster.
 
-It also chooses how many processes of the direct engine carry a plan. The threads of one process take turns at Python's
-lock for what each file costs (``engine_costs``). Only while they hash, or are inside the transport or the TLS library,
-do they use several cores; so a few large files gain little from more processes, and many small ones gain. The costs of
-a process's start and of its record for each file set the break-even (``python -m benchmarks.processes``,
+It also chooses the number of processes of the direct engine. The threads of one process take turns at Python's lock for
+the work on each file (``engine_costs``); they use several cores only while they hash, or are inside the transport or
+the TLS library. So more processes help little with a few large files, and more with many small ones. The costs of
+starting a process and of its record for each file set the break-even (``python -m benchmarks.processes``,
 docs/performance.md).
 """
 
@@ -30,12 +30,12 @@ from blobsync.plan.engine_costs import COSTS
 from blobsync.plan.transfer_options import EngineName
 from blobsync.plan.transfer_plan import EngineChoice, ProcessChoice, Route
 
-# azcopy is taken where it needs less than this share of direct's time and saves so many seconds: the estimates are no
-# better than that. Over a line of 40 ms azcopy took three times what the model says of 500 files.
+# azcopy is chosen if it needs less than this share of direct's time and saves this many seconds, since the estimates
+# are no better. With a round trip of 40 ms azcopy took three times as long as estimated for 500 files.
 CLEARLY_FASTER = 0.75
 LEAST_GAIN = 10.0
-# Up to so many files azcopy writes its talkative log, which shows at once that an upload is done; above, the log
-# itself costs more than the two seconds that it saves.
+# Up to this many files azcopy writes its verbose log, which shows at once that an upload is done; for more, the log
+# costs more than the two seconds that it saves.
 CHATTY_FILES = 2500
 
 # Seconds.
@@ -57,11 +57,11 @@ class EngineCost(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What there is to do, and where.
+    """The amount of work, and its route.
 
-    ``size`` and ``largest`` (file) in bytes; ``round_trip`` in seconds, as seen in the survey, 0 where nothing was
-    asked. ``processes`` is how many of ours share the work; ``spared`` are bytes that are there already, and that only
-    ``direct`` does not send again.
+    ``size`` and ``largest`` (file) in bytes; ``round_trip`` in seconds, as measured in the survey, 0 if nothing was
+    requested. ``processes`` of blobsync share the work; ``spared`` bytes are already there, and only ``direct`` does
+    not send them again.
     """
 
     route: Route
@@ -76,21 +76,22 @@ class Work(NamedTuple):
 
     @property
     def hashing(self) -> bool:
-        """Whether the content passes through this machine, which then hashes it."""
+        """Whether the content passes through this machine, and is hashed here."""
         return self.route in (Route.UPLOAD, Route.DOWNLOAD)
 
 
 class EngineWish(NamedTuple):
-    """Which engine somebody wants, and how the wish was made, as a sentence begins: ``--engine direct was given``."""
+    """The requested engine, and where the request comes from, as the beginning of a sentence: ``--engine direct was
+    given``."""
 
     name: EngineName = "auto"
     said: str = ""
 
 
 class EngineRules(NamedTuple):
-    """What the choice depends on beside the work itself.
+    """What the choice depends on besides the work.
 
-    ``azcopy_problem`` says why azcopy cannot be used for so many files of so many bytes on a route, None where it can.
+    ``azcopy_problem`` returns why azcopy cannot move this number of files and bytes on a route, None if it can.
     """
 
     azcopy_problem: Callable[[Route, int, int], str | None]
@@ -99,7 +100,7 @@ class EngineRules(NamedTuple):
 
 
 def direct_seconds(work: Work) -> float:
-    """How long ``direct`` would take, in seconds."""
+    """The estimated time of ``direct`` in seconds."""
     cost = _cost("direct", work)
     connections = _NEAR_CONNECTIONS if work.round_trip < _FAR else _FAR_CONNECTIONS
     return cost.start + max(
@@ -111,12 +112,12 @@ def direct_seconds(work: Work) -> float:
 
 
 def seconds_in_turn(work: Work) -> float:
-    """What the files cost one process of ours, in CPU seconds: its threads take turns at it."""
+    """The CPU seconds for the files in one process of blobsync, whose threads take turns."""
     return work.files * _cost("direct", work).file
 
 
 def azcopy_seconds(work: Work) -> float:
-    """How long azcopy would take with what blobsync does around it, in seconds."""
+    """The estimated time of azcopy in seconds, with blobsync's own work for it."""
     cost, around = _cost("azcopy", work), _cost("around", work)
     connections = max(_AZCOPY_LEAST, min(_AZCOPY_A_CORE * work.cores, _AZCOPY_MOST))
     working = max(
@@ -139,7 +140,7 @@ def azcopy_is_worth_it(work: Work) -> bool:
 def choose_engine(rules: EngineRules, work: Work) -> EngineChoice:
     """The engine for ``work``, with both estimates and one sentence.
 
-    What speaks against azcopy is asked only where it would be taken: the answer may have to start it.
+    ``azcopy_problem`` is called only if azcopy would be chosen, since it may have to start azcopy.
     """
     wish = rules.wish
     if wish.name == "relay":
@@ -164,7 +165,7 @@ def choose_engine(rules: EngineRules, work: Work) -> EngineChoice:
 def _cost(engine: str, work: Work) -> EngineCost:
     direction = "down" if work.route is Route.DOWNLOAD else "up"
     cost = EngineCost(*COSTS[engine, direction, work.tls])
-    # From server to server no byte comes by.
+    # From server to server no byte passes through this machine.
     return cost if work.hashing else cost._replace(byte=0.0)
 
 
@@ -190,10 +191,10 @@ def _text(seconds: float) -> str:
     return f"{minutes} min" if minutes < 120 else f"{round(minutes / 60)} h"
 
 
-# What each process gets at least, in CPU seconds. One costs 0.2 to start, and each of its files 0.00005 in the parent:
-# the break-even of two is at 0.6 for both together.
+# Minimum of work for each process, in CPU seconds. Starting one costs 0.2, and each of its files 0.00005 in the parent:
+# the break-even of two processes is at 0.6 together.
 LEAST_SECONDS = 1.0
-# By itself it starts no more than this; more were never measured.
+# The maximum without ``--processes``; more were never measured.
 _MOST = 8
 # The largest number that a user may ask for.
 MOST_PROCESSES = 64
@@ -202,7 +203,7 @@ NOT_DIRECT = ProcessChoice(1, "only the direct engine starts worker processes")
 
 
 def choose_processes(requested: int | None, work: Work, cap_mbps: float | None = None) -> ProcessChoice:
-    """How many processes the direct engine uses for this work; ``requested`` None lets the model say.
+    """The number of processes of the direct engine for this work; ``requested`` None leaves it to the model.
 
     ``cap_mbps``: megabits (10^6) a second at most.
     """
@@ -224,5 +225,5 @@ def choose_processes(requested: int | None, work: Work, cap_mbps: float | None =
 
 
 def usable_cores() -> int:
-    """How many cores this process may run on."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

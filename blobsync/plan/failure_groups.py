@@ -8,13 +8,13 @@ from typing import NamedTuple, Protocol
 
 from blobsync.base.amounts import count_text
 
-# Files of a group that are named.
+# Maximum number of files that are named in a group.
 NAMED = 3
 _TRIES = re.compile(r"\(\d[\d,]* tries[^)]*\)$")
 
 
 class Failing(Protocol):
-    """One failure: ``path`` is None, or empty, where it is not that of a file."""
+    """A failure: ``path`` is None, or empty, if it is not that of a file."""
 
     @property
     def path(self) -> str | None: ...
@@ -27,8 +27,8 @@ class Failing(Protocol):
 
 
 class FailureGroup(NamedTuple):
-    """``sentence`` is what all have in common, and ``paths`` are the first files of ``total``. Of a single failure, or
-    where none is that of a file, it is the whole message, and there are no paths."""
+    """``sentence`` is what all failures have in common, ``paths`` are the first files of ``total``. For a single
+    failure, or without files, it is the whole message, and there are no paths."""
 
     sentence: str
     hint: str | None
@@ -37,12 +37,12 @@ class FailureGroup(NamedTuple):
 
     @property
     def more(self) -> int:
-        """How many files are not named."""
+        """The number of files that are not named."""
         return self.total - len(self.paths) if self.paths else 0
 
 
 def grouped(failures: Iterable[Failing], named: int = NAMED) -> list[FailureGroup]:
-    """In the order in which each kind came first. Another number of tries makes no other kind."""
+    """Group failures, in the order of each kind's first one. The number of attempts makes no other kind."""
     found: dict[tuple[str, str], list[Failing]] = {}
     counts: dict[tuple[str, str], int] = {}
     for each in failures:
@@ -55,7 +55,7 @@ def grouped(failures: Iterable[Failing], named: int = NAMED) -> list[FailureGrou
 
 
 def again_sentence(failures: Sequence[Failing], engine: str) -> str:
-    """Says which files get another try, and why; ``engine`` is who tries, empty where it is who tried before."""
+    """Which files are tried again, and why; ``engine`` is the engine that tries, empty if it is the same as before."""
     by = f" with the {engine} engine" if engine else ""
     groups = grouped(failures)
     if len(failures) == 1:
@@ -65,7 +65,7 @@ def again_sentence(failures: Sequence[Failing], engine: str) -> str:
 
 
 def whole_message(failure: Failing) -> str:
-    """The message, with the file's path before it unless it names it."""
+    """The message, with the file's path before it unless it contains that."""
     if failure.path and failure.path not in failure.message:
         return f"{failure.path}: {failure.message}"
     return failure.message
@@ -87,12 +87,12 @@ def _group(members: Sequence[Failing], count: int) -> FailureGroup:
 
 
 def _without(message: str, path: str | None) -> str:
-    """The message without the file's name: it begins with it, mostly; a blob's name may have other folders before."""
+    """The message without the file's name at its beginning; a blob's name may have other folders before it."""
     if not path:
         return message
     message = message.removeprefix(f"{path}: ")
     leaf = re.escape(path.rpartition("/")[2])
-    # A bare word may be one of the sentence.
+    # A name without a slash may be a word of the sentence.
     folders = r"(?:[^\s'\"]*/)" + ("?" if "." in leaf else "")
     named = rf"(?<!\S)(?:'[^']*{leaf}'|\"[^\"]*{leaf}\"|{folders}{leaf})(?![\w.])"
     return re.sub(named, "the file", message) if leaf else message

@@ -1,7 +1,7 @@
-"""Counts and reports what a plan leaves out.
+"""Counts and reports files that a plan leaves out.
 
-These are local entries that are skipped, the blobs that are skipped because of them, and the files of a destination
-that a mirror does not delete because they take no part.
+These are local entries that are skipped, the blobs that are skipped because of them, and files that a mirror does not
+delete because they take no part.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.reasons import Reason
 from blobsync.config.trusted_links import trust_command
 
-# What the user must fix before the tree counts as read completely.
+# Problems that the user must fix before the tree counts as read completely.
 FAULTS = (Reason.UNREADABLE, Reason.SYMLINK_REFUSED)
 # A download neither replaces these nor writes through them.
 _LINKS = (Reason.SYMLINK_OUTSIDE, Reason.SYMLINK_SKIPPED, Reason.SYMLINK_REFUSED, Reason.SYMLINK_PROTECTED)
-# Nor these: a pipe that a file is written to waits for a reader.
+# Nor these: writing to a pipe waits for a reader.
 IN_THE_WAY = (*_LINKS, Reason.NOT_A_FILE)
 
 _MOVE_AWAY = "move it away, then run the same command again"
@@ -27,8 +27,8 @@ _MOVE_AWAY = "move it away, then run the same command again"
 
 @dataclass(slots=True)
 class LeftOut:
-    """``entries`` by path, with reason and detail; ``hits`` counts the blobs at or below each, ``named`` are those
-    that have a blob of exactly their name."""
+    """``entries`` by path, with reason and detail; ``hits`` counts the blobs at or below each, ``named`` are those with
+    a blob of exactly their name."""
 
     entries: dict[str, tuple[Reason, str]] = field(default_factory=dict)
     hits: dict[str, int] = field(default_factory=dict)
@@ -48,13 +48,13 @@ class LeftOut:
 
     @property
     def without_blob(self) -> Iterator[tuple[str, Reason, str]]:
-        """The entries that have no blob of their name; the others are reported with it."""
+        """The entries without a blob of their name; the others are reported with the blob."""
         for path, (reason, detail) in self.entries.items():
             if reason not in FAULTS and path not in self.named:
                 yield path, reason, detail
 
     def stays_out(self, shown: str) -> tuple[list[FileFailure], list[str]]:
-        """Blobs that are not downloaded because of what is in their place here: failures and warnings."""
+        """Failures and warnings for blobs that are not downloaded because of a skipped local entry."""
         failures: list[FileFailure] = []
         warnings: list[str] = []
         for path, count in self.hits.items():
@@ -77,33 +77,33 @@ class LeftOut:
 
 
 class NoPart(enum.Enum):
-    """Why a file of the destination takes no part; the value is what ``--mirror`` says of it."""
+    """Why a file of the destination takes no part; the value is the text in ``--mirror``'s report."""
 
     NOT_CHOSEN = "not chosen by --include and --exclude"
     IGNORED = "ignored by the folder entry"
     COVERED = "below a folder that another entry maps elsewhere"
 
 
-# Of each reason, so many files are named.
+# Maximum number of files that are named for each reason.
 _NAMED = 3
 
 
 @dataclass(slots=True)
 class Staying:
-    """Files that only a look at the whole destination shows, by the reason for which they take no part."""
+    """Files of the destination that take no part, by reason."""
 
     counts: dict[NoPart, int] = field(default_factory=dict)
     names: dict[NoPart, list[str]] = field(default_factory=dict)
 
     def add(self, why: NoPart, path: str) -> None:
-        """One more."""
+        """Add a file."""
         self.counts[why] = self.counts.get(why, 0) + 1
         named = self.names.setdefault(why, [])
         if len(named) < _NAMED:
             named.append(path)
 
     def said(self, shown: str) -> list[str]:
-        """What a mirror of ``shown`` leaves, as at most one line."""
+        """At most one line about what a mirror of ``shown`` does not delete."""
         if not self.counts:
             return []
         words = []

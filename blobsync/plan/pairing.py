@@ -1,6 +1,6 @@
 """Pairs up the files of two ends: a merge of two sorted streams.
 
-A :class:`Pair` is one path seen from both ends: what the survey finds and the planner decides on.
+A :class:`Pair` is the file at one path at both ends: the survey finds it, the planner decides on it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from blobsync.plan.transfer_plan import Route
 
 
 class Match(NamedTuple):
-    """One path, with the file that each end has there. A name that a listing repeats comes once for each time."""
+    """A path, with the file of each end. A name that a listing repeats occurs as often."""
 
     path: str
     held: FileState | None
@@ -37,22 +37,21 @@ class HeldFiles:
         return self._rows.size
 
     def add(self, path: str, state: FileState) -> None:
-        """One file more; one that is listed again replaces the first."""
+        """Add a file; one that is listed again replaces the first."""
         self._rows.add(path, state)
 
     def matched(self, streamed: Iterable[Row]) -> Iterator[Match]:
-        """Every path of either end.
+        """Yield every path of either end.
 
-        ``streamed`` are the other end's files while they are listed. As long as they come in order, each is matched at
-        once. One that comes after a later name waits until the end, and so do held files without a match: theirs may
-        still come.
+        ``streamed`` are the other end's files as they are listed. Each that comes in order is matched at once. One that
+        is out of order waits until the end, and so do held files without a match: theirs may still come.
         """
         alone = Spool(self._spill, STATE_OF_PATH, on_disk=self._rows.is_on_disk)
         late = SortedRuns(self._spill, STATE)
         rest = yield from _in_order(_last_of_each(self._rows), streamed, alone, late)
         left = chain(alone, rest)
         if late:
-            # Sorted, so that nothing is late again.
+            # Sorted, so that nothing is out of order again.
             alone = Spool(self._spill, STATE_OF_PATH, on_disk=self._rows.is_on_disk)
             rest = yield from _in_order(left, late, alone, late)
             left = chain(alone, rest)
@@ -63,9 +62,9 @@ class HeldFiles:
 def _in_order(
     held: Iterator[Row], streamed: Iterable[Row], alone: Spool, late: SortedRuns
 ) -> Generator[Match, None, Iterator[Row]]:
-    """Match while both go up, and return what is left of ``held``.
+    """Match two ascending streams, and return the rest of ``held``.
 
-    ``alone`` gets the held files that were passed, ``late`` the streamed ones that came after a later name.
+    ``alone`` gets the held files without a match, ``late`` the streamed ones that were out of order.
     """
     last = None
     mine = next(held, None)
@@ -86,7 +85,7 @@ def _in_order(
 
 
 def _last_of_each(rows: Iterable[Row]) -> Iterator[Row]:
-    """Each key once, with the value that came last."""
+    """Each key once, with its last value."""
     waiting: Row | None = None
     for row in rows:
         if waiting is not None and waiting[0] != row[0]:
@@ -97,9 +96,9 @@ def _last_of_each(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 class Pair(NamedTuple):
-    """``source`` and ``destination`` are None where that end has no such file.
+    """``source`` and ``destination`` are None if that end has no such file.
 
-    ``record`` is how both were when last verified against each other. ``left_out`` is the reason for which
+    ``record`` has the states of both when last verified against each other. ``left_out`` is the reason for which
     the path is skipped (for example a symlink out of the project, or below one), ``detail`` the text for it.
     """
 
@@ -112,7 +111,7 @@ class Pair(NamedTuple):
 
 
 def equal_content(one: FileState, other: FileState) -> bool | None:
-    """Whether both hold the same bytes; None where an MD5 is missing and the sizes are equal."""
+    """Whether both have the same bytes; None if an MD5 is missing and the sizes are equal."""
     if one.size != other.size:
         return False
     if one.md5 is None or other.md5 is None:
@@ -121,7 +120,7 @@ def equal_content(one: FileState, other: FileState) -> bool | None:
 
 
 def changed_since_verified(now: FileState, then: FileState, md5: bytes | None) -> bool:
-    """Whether a side holds other content than when it was verified. Clocks are never compared for order.
+    """Whether the content of a side changed since it was verified. Clocks are never compared for order.
 
     ``md5`` is the content at that time. A local file whose ``stat`` differs counts as changed unless its
     MD5 was computed and is the same: a touched file is not a changed file.
@@ -139,14 +138,14 @@ def is_as_recorded(now: FileState, then: FileState) -> bool:
 
 
 class Changes(NamedTuple):
-    """Which sides hold other content than when they were verified against each other."""
+    """The sides whose content changed since they were verified against each other."""
 
     near: bool
     remote: bool
 
 
 def changes_since_verified(near: FileState, remote: FileState, record: Record) -> Changes:
-    """The rule for both sides. Planning, ``verify`` and ``stat`` decide by it."""
+    """Compare both sides with the record. Planning, ``verify`` and ``stat`` use this."""
     return Changes(
         changed_since_verified(near, record.near, record.md5),
         changed_since_verified(remote, record.remote, record.md5),
@@ -154,7 +153,7 @@ def changes_since_verified(near: FileState, remote: FileState, record: Record) -
 
 
 def known_equal(near: FileState, remote: FileState, record: Record | None) -> bool | None:
-    """Whether both sides hold the same bytes, by their MD5s or by the record; None if unknown."""
+    """Whether both sides have the same bytes, by their MD5s or by the record; None if unknown."""
     same = equal_content(near, remote)
     if record is None:
         return same
@@ -167,8 +166,8 @@ def source_is_near(route: Route) -> bool:
 
 
 def needs_local_md5(pair: Pair, route: Route) -> bool:
-    """Whether the local file of this pair must be read to decide: size equal to the other side's or to the
-    recorded one, and the record does not vouch for it as it is now."""
+    """Whether the local file of this pair must be read to decide: its size is equal to the other side's or to the
+    recorded one, and the record is not about its present version."""
     local = pair.source if source_is_near(route) else pair.destination
     other = pair.destination if source_is_near(route) else pair.source
     if not isinstance(local, LocalState) or local.md5 is not None or other is None:

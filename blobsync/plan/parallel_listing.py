@@ -1,8 +1,8 @@
 """Lists a large container, several folders at a time.
 
-One listing is a chain: each page names the next one, 5,000 blobs on. So a container with 10 million blobs takes 2,000
-answers one after the other. A listing that is still not at its end after some pages is therefore begun anew by the
-folders below it, which are listed side by side and sorted on the disk. A folder that holds files alone stays one chain.
+The pages of a listing have to be requested one after the other, 5,000 blobs at a time: 2,000 pages for 10 million
+blobs. So a listing that has not ended after some pages is begun anew by the folders below it, which are listed in
+parallel and sorted on the disk. A folder that contains only files stays one listing.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from blobsync.store.protocol import BlobInfo, BlobSource, BlobStore
 
 # Blobs after which a listing counts as long: 20 pages.
 LONG = 100_000
-# Listings at a time, and among how many they are shared out at least.
+# Listings at a time, and the minimum number of prefixes to share among them.
 _THREADS = 4
 _SHARES = 16
-# Folders that are opened to find enough others, and names that one of them may have to be opened.
+# Maximum number of folders to open for their subfolders, and of names in such a folder.
 _MOST_OPENED = 64
 _MOST_NAMES = 200_000
-# Blobs handed on at a time, and seconds after which a thread looks whether somebody still wants them.
+# Blobs in each batch, and seconds between two checks whether the listing was abandoned.
 _HANDFUL = 1000
 _PATIENCE = 0.2
 
@@ -31,20 +31,20 @@ _PATIENCE = 0.2
 def list_wide(
     store: BlobSource, wide: BlobStore | None, prefix: str, spill: Spill, long: int = LONG
 ) -> Iterator[BlobInfo]:
-    """``store.list_blobs(prefix)``: every blob once, in the service's order while the listing is not long.
+    """As ``store.list_blobs(prefix)``: every blob once, in the service's order unless the listing is long.
 
-    ``wide`` is the container, None where ``store`` is only a memory of it. Raises what the store raises.
+    ``wide`` is the container, None if ``store`` is only a remembered listing. Raises the store's errors.
     """
     listing = store.list_blobs(prefix)
-    told: set[str] = set()
+    listed_names: set[str] = set()
     for blob in listing:
         yield blob
         if wide is None:
             continue
-        told.add(blob.name)
-        if len(told) >= long:
+        listed_names.add(blob.name)
+        if len(listed_names) >= long:
             break
-    shares = _shares(wide, prefix) if wide is not None and len(told) >= long else None
+    shares = _shares(wide, prefix) if wide is not None and len(listed_names) >= long else None
     if wide is None or shares is None:
         yield from listing
         return
@@ -53,14 +53,14 @@ def list_wide(
         runs.add(*each)
     for handful in _side_by_side(wide, shares.prefixes):
         for each in handful:
-            # In a folder that was opened: it is there already.
+            # In an opened folder: already listed.
             if each.name[: each.name.rfind("/") + 1] not in shares.opened:
                 runs.add(*each)
-    yield from (BlobInfo(*row) for row in runs if row[0] not in told)
+    yield from (BlobInfo(*row) for row in runs if row[0] not in listed_names)
 
 
 class _Shares:
-    """``prefixes`` cover together all but ``blobs``, which are those of the folders in ``opened``."""
+    """``prefixes`` cover all blobs except ``blobs``, which are directly in the folders ``opened``."""
 
     def __init__(self) -> None:
         self.prefixes: list[str] = []
@@ -69,7 +69,7 @@ class _Shares:
 
 
 def _shares(store: BlobStore, prefix: str) -> _Shares | None:
-    """How to share the listing out; None where it has too few folders."""
+    """How to divide the listing; None if it has too few folders."""
     found = _Shares()
     waiting, whole = [prefix], list[str]()
     while waiting and len(waiting) + len(whole) < _SHARES and len(found.opened) < _MOST_OPENED:
@@ -86,7 +86,7 @@ def _shares(store: BlobStore, prefix: str) -> _Shares | None:
 
 
 def _common(folders: Sequence[str]) -> Sequence[str]:
-    """Fewer beginnings that cover the same folders, and nothing twice: many small folders would be a request each."""
+    """Fewer prefixes that cover the same folders, each once: many small folders would need a request each."""
     if len(folders) <= _MOST_OPENED:
         return folders
     length = 1
@@ -114,7 +114,7 @@ def _side_by_side(store: BlobStore, prefixes: Sequence[str]) -> Iterator[list[Bl
 
 
 class _ListingThreads:
-    """Threads that list, each one prefix after the other. ``done`` has what they found, None from one that is done."""
+    """Threads that list one prefix after the other. ``done`` gets their results, and None from each at its end."""
 
     def __init__(self, store: BlobStore, prefixes: Sequence[str]) -> None:
         self._store = store
@@ -129,13 +129,13 @@ class _ListingThreads:
             while not self.gone.is_set():
                 listing = self._store.list_blobs(self._todo.get_nowait())
                 while (handful := list(islice(listing, _HANDFUL))) and not self.gone.is_set():
-                    self._tell(handful)
+                    self._put(handful)
         except Empty:
-            self._tell(None)
+            self._put(None)
         except BaseException as error:  # noqa: BLE001 - raised again where the blobs are wanted
-            self._tell(error)
+            self._put(error)
 
-    def _tell(self, what: list[BlobInfo] | BaseException | None) -> None:
+    def _put(self, what: list[BlobInfo] | BaseException | None) -> None:
         while not self.gone.is_set():
             try:
                 self.done.put(what, timeout=_PATIENCE)

@@ -1,6 +1,6 @@
-"""Finds what of a plan's files is at the destination already, as an earlier run left it. Changes nothing.
+"""Finds the parts of a plan's files that earlier runs left at the destination. Changes nothing.
 
-Of an upload these are blocks that the journal has on record; of a download, bytes in an unfinished file here.
+For an upload these are blocks in the journal; for a download, bytes in an unfinished local file.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from blobsync.store.open_locations import OpenBlob
 
 
 class PartialUploads(NamedTuple):
-    """The actions with what is known of each, and the files that have to go whole once, with the reason."""
+    """The actions with the bytes on record, and the files that have to be sent whole once, with the reason."""
 
     actions: tuple[FileAction, ...]
     warnings: tuple[str, ...] = ()
 
 
 def partial_uploads(part: LivePart, actions: tuple[FileAction, ...], journal: BlockJournal) -> PartialUploads:
-    """Look the files that go in blocks up in the journal; nothing else is read."""
+    """Look up files that are sent in blocks in the journal; nothing else is read."""
     end = part.destination
     if part.route is not Route.UPLOAD or not isinstance(end, OpenBlob):
         return PartialUploads(actions)
@@ -53,7 +53,7 @@ def partial_uploads(part: LivePart, actions: tuple[FileAction, ...], journal: Bl
 
 
 def for_engine(parts: tuple[PlanPart, ...], engine: str) -> tuple[tuple[PlanPart, ...], tuple[str, ...]]:
-    """The parts as this engine carries them, and what to say of it: azcopy moves files whole, with ids of its own."""
+    """The parts for this engine, with notes: azcopy moves files whole, with block ids of its own."""
     spared = totals_of(parts).spared_files
     if engine != "azcopy" or not spared:
         return parts, ()
@@ -75,7 +75,7 @@ def _in_blocks(actions: Sequence[FileAction]) -> Iterator[FileAction]:
 
 
 def _is_verified(action: FileAction, etag: str) -> bool:
-    """Whether the destination is as the index has it (only the source changed since), and as we wrote it."""
+    """Whether the destination is the version in the index (only the source changed since), written by this project."""
     there = action.destination
     return action.reason is Reason.CHANGED_HERE and isinstance(there, RemoteState) and there.etag == etag
 
@@ -92,7 +92,7 @@ def _new_edges(shown: str, action: FileAction) -> str | None:
 def with_on_record(
     parts: Iterable[PlanPart], live: Iterable[LivePart], records: RangeRecords | None
 ) -> tuple[PlanPart, ...]:
-    """The parts of a plan, each file with the bytes of it that are here; ``live`` are the same parts, open."""
+    """The parts of a download, each file with its bytes that are already here; ``live`` are the same parts, open."""
     left = {of.destination: (of, size) for of, size in records.all()} if records else {}
     return tuple(_with_bytes(part, opened, left) for part, opened in zip(parts, live, strict=True))
 
@@ -106,7 +106,7 @@ def _with_bytes(part: PlanPart, live: LivePart, left: dict[str, tuple[Unfinished
 
 
 def places(part: LivePart, wanted: Collection[str]) -> Iterator[tuple[str, FileAction]]:
-    """The files of a download that stand in ``wanted``, with their paths."""
+    """The files of a download that are in ``wanted``, with their paths."""
     if wanted and part.route is Route.DOWNLOAD and isinstance(part.destination, LocalLocation):
         for action in part.actions:
             path = os.path.abspath(part.destination.at(action.path))
@@ -115,7 +115,7 @@ def places(part: LivePart, wanted: Collection[str]) -> Iterator[tuple[str, FileA
 
 
 def goes_on(part: LivePart, action: FileAction, of: UnfinishedDownload) -> bool:
-    """Whether the download of ``action`` goes on from what was left of ``of``."""
+    """Whether the download of ``action`` continues the unfinished file of ``of``."""
     version = action.source
     if action.action is not Action.TRANSFER or not isinstance(version, RemoteState):
         return False

@@ -20,10 +20,10 @@ from blobsync.plan.transfer_plan import Direction, IndexKey, Part, PlanPart, Rou
 class Leg:
     """A part before the survey.
 
-    ``folder_only``: the user wrote a trailing ``/``. ``optional``: it is what a nested folder entry maps elsewhere, and
-    may have nothing. ``elsewhere`` are the paths below it that have legs of their own; ``covered`` are those of them
-    whose leg leads to another place, so that nobody sees what lies below this leg's destination. ``ignores``: where
-    each end lies below its folder entry, and what that entry ignores.
+    ``folder_only``: the user wrote a trailing ``/``. ``optional``: a nested folder entry maps it elsewhere, and it may
+    be empty. ``elsewhere`` are the paths below it that have legs of their own; ``covered`` are those whose leg leads to
+    another place, so that files below this leg's destination are hidden. ``ignores``: the path of each end below its
+    folder entry, and that entry's patterns.
     """
 
     part: PlanPart
@@ -41,7 +41,7 @@ def rooted(context: ProjectContext, given: str) -> str:
 
 
 def chosen_paths(context: ProjectContext, given: Sequence[str], *, all_entries: bool) -> Sequence[str]:
-    """The PATHs as given, or with ``--all`` those of the folder entries. Raises ``UsageError``."""
+    """The given PATHs, or with ``--all`` those of the folder entries. Raises ``UsageError``."""
     if given and all_entries:
         raise UsageError("--all means every folder entry: give no PATH with it")
     if not given and not all_entries:
@@ -50,7 +50,8 @@ def chosen_paths(context: ProjectContext, given: Sequence[str], *, all_entries: 
 
 
 def _every_entry(context: ProjectContext) -> tuple[str, ...]:
-    """Those inside another one come with it; a file share is left to the jobs that mount it."""
+    """All folder entries, without those inside another one, which come with it, and file shares, which only jobs
+    mount."""
     prefixes = [entry.prefix for entry in context.cluster.folders if entry.storage_type != "file"]
     if not prefixes:
         raise UsageError(f"{context.cluster.file} has no folder entries", hint="add one, such as data_folder")
@@ -96,7 +97,7 @@ def legs(
 
 
 def _covers(one: Leg, other: Leg) -> bool:
-    """Whether ``other`` moves anyway as a part of ``one``."""
+    """Whether ``other`` moves as a part of ``one``."""
     above, path = f"{one.part.path}/", other.part.path
     return path.startswith(above) and not any(
         path == f"{above}{inner}" or path.startswith(f"{above}{inner}/") for inner in one.elsewhere
@@ -106,8 +107,8 @@ def _covers(one: Leg, other: Leg) -> bool:
 def _legs_of(context: ProjectContext, direction: Direction, path: str, options: TransferOptions) -> Iterator[Leg]:
     """The PATH itself, and each prefix below it that an entry of either cluster maps elsewhere.
 
-    Both clusters count, whichever end is theirs: what one of them maps elsewhere is neither read below the other's
-    folder nor written there.
+    Both clusters count, whichever end is theirs: a path that one of them maps elsewhere is neither read nor written
+    below the other's folder.
     """
     far = context.from_cluster
     here = context.cluster if direction is Direction.UP or far is None else far
@@ -133,12 +134,12 @@ def _legs_of(context: ProjectContext, direction: Direction, path: str, options: 
 
 
 def _covered(at: str, inner: Sequence[str], parts: Mapping[str, PlanPart]) -> tuple[str, ...]:
-    """Of the paths below the part ``at``, those whose own part leads to another place of a container."""
+    """The paths below the part ``at`` whose own part leads to another place of a container."""
     outer = parts[at].destination
     if not isinstance(outer, BlobLocation):
         return ()
     lead = f"{at}/" if at else ""
-    # What lies in the place of the outer part is seen by the part of its nearest folder only.
+    # Files in the place of the outer part are seen only by the part of the nearest folder.
     first = [below for below in inner if not any(below.startswith(f"{other}/") for other in inner)]
     return tuple(below for below in first if parts[f"{lead}{below}"].destination != outer.child(below))
 
@@ -148,7 +149,7 @@ def _ignores(*ends: Resolution) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def _apart(context: ProjectContext, origin: Resolution, target: Resolution) -> tuple[str, ...]:
-    """What lies below both ends and is mapped elsewhere by either cluster, as paths below the ends."""
+    """The paths below both ends that either cluster maps elsewhere."""
     clusters = [context.cluster, *([context.from_cluster] if context.from_cluster else [])]
     ends = {origin.path, target.path}
     return tuple(
@@ -176,7 +177,7 @@ def _index_key(near: FolderEntry | None, origin: Resolution, target: Resolution,
         return IndexKey(LocalLocation(Path(remote.entry.prefix)), remote.entry.remote, remote.relative)
     if near is None:
         return IndexKey(LocalLocation(Path(target.path)), remote.remote, "")
-    # Entries may begin at different depths on the two sides: the record lies below what both have in common.
+    # Entries may begin at different depths on the two sides: the record is below their common part.
     common = _common_end(origin.relative, target.relative)
     first = near.remote.child(origin.relative.removesuffix(common).rstrip("/"))
     second = target.entry.remote.child(target.relative.removesuffix(common).rstrip("/"))

@@ -1,6 +1,6 @@
-"""What is there in place of a path that is not: for somebody who mistyped one.
+"""Suggests an existing path for one that does not exist.
 
-Looked for only once the error is shown: a listing of the folder around it, one page at most.
+It lists the folder around it, at most one page, and only when the error is shown.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from blobsync.base.locations import LocalLocation
 from blobsync.config.known_keys import nearest
 from blobsync.store.open_locations import OpenLocation
 
-# As many names as one answer of the service has.
+# The number of names in one page of a listing.
 # https://learn.microsoft.com/rest/api/storageservices/list-blobs
 _NAMES = 5000
 
 
 def look_nearby(shown: str, relative: str, *ends: OpenLocation) -> Callable[[], str | None]:
-    """What finds the most similar path, or None.
+    """A function that finds the most similar path, or None.
 
-    ``shown`` is the path that is at none of ``ends``, ``relative`` its part below the folder entry.
+    ``shown`` is the path that none of ``ends`` has, ``relative`` its part below the folder entry.
     """
 
     def look() -> str | None:
@@ -34,7 +34,7 @@ def look_nearby(shown: str, relative: str, *ends: OpenLocation) -> Callable[[], 
 
 
 def _nearest_at(end: OpenLocation, near: str, words: Sequence[str]) -> str | None:
-    """Where more than the last name is wrong, the folder above is not there either, and so on up to the entry."""
+    """The most similar path at an end; if its folder does not exist either, the search goes up to the folder entry."""
     if (str(end.path) if isinstance(end, LocalLocation) else end.name).split("/")[-len(words) :] != words:
         # The source of a copy may have another path than the one that is shown.
         return None

@@ -30,7 +30,7 @@ _CONFLICT_HINT = "look at both, then choose with --keep local, remote or both, o
 _NO_MD5_HINT = "--compare-content compares the content; or choose with --keep"
 # Names that an error tells one by one.
 _NAMED = 3
-# Conflicts of a large plan that are told one by one.
+# Conflicts of a large plan that are named.
 TOLD_CONFLICTS = 10_000
 
 
@@ -453,12 +453,12 @@ class TransferPlan:
         Of a plan that is large these are the first, and one line for all others.
         """
         count = self.count(Action.CONFLICT)
-        told = tuple(islice(conflicts_of(self.each()), min(count, TOLD_CONFLICTS) if self.is_large else count))
-        if count == len(told):
-            return told
-        more = f"{count - len(told):,} more files are in conflict and left alone"
+        named = tuple(islice(conflicts_of(self.each()), min(count, TOLD_CONFLICTS) if self.is_large else count))
+        if count == len(named):
+            return named
+        more = f"{count - len(named):,} more files are in conflict and left alone"
         hint = "'blobsync plan' with --json writes a file with all of them"
-        return (*told, FileFailure(self.paths[0], FailureCode.CONFLICT, more, hint))
+        return (*named, FileFailure(self.paths[0], FailureCode.CONFLICT, more, hint))
 
     def batches(self) -> Iterator[TransferPlan]:
         """Plans that together do what this one says, but for deletions, each of which memory holds.
