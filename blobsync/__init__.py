@@ -107,13 +107,15 @@ if TYPE_CHECKING:
     from blobsync.code.snapshot import CodeSnapshot, HashedFile
     from blobsync.config.mapping import Resolution
     from blobsync.config.model import Cluster, CodeEntry, Docker, FolderEntry, StorageAccount
+    from blobsync.jobs.compare import ComparedCode, ComparedFact, ComparedJobs
     from blobsync.jobs.logs import FetchedLogs
     from blobsync.jobs.outputs import CopiedOutputs, JobOutputs, OutputFile
     from blobsync.jobs.parse import Cause, FoundCause
-    from blobsync.jobs.record import JobRecord
-    from blobsync.jobs.service import JobList
+    from blobsync.jobs.queries import Diagnosis, JobLog, JobName, JobPage, JobReport, LogLine
+    from blobsync.jobs.record import JobFilter, JobRecord
+    from blobsync.jobs.service import Attempt, Cancellation, Command, PlannedJob
+    from blobsync.jobs.states import JobList
     from blobsync.jobs.submit import Submitted
-    from blobsync.jobs.watch import Attempt
     from blobsync.jobspec.describe import SubmitKeywords
     from blobsync.jobspec.spec import (
         CodeRef,
@@ -150,17 +152,7 @@ if TYPE_CHECKING:
     from blobsync.project.browse import Beginning, ListingEntry, PathStatus, Usage
     from blobsync.project.content import FileDifference
     from blobsync.project.folders import FolderName, FolderStatus
-    from blobsync.project.jobs import (
-        Cancellation,
-        Command,
-        Diagnosis,
-        JobLog,
-        JobName,
-        JobReport,
-        Jobs,
-        LogLine,
-        PlannedJob,
-    )
+    from blobsync.project.jobs import Jobs
     from blobsync.project.open_jobs import open_jobs
     from blobsync.project.options import PathName, Paths, TransferKeywords
     from blobsync.project.progress_listeners import OnProgress
@@ -214,7 +206,10 @@ __all__ = [
     "CodeSnapshot",
     "CodeState",
     "Command",
+    "ComparedCode",
+    "ComparedFact",
     "ComparedFile",
+    "ComparedJobs",
     "Compute",
     "ComputeRequest",
     "Computes",
@@ -262,12 +257,14 @@ __all__ = [
     "IgnorePatternError",
     "IncompleteTransferError",
     "JobError",
+    "JobFilter",
     "JobList",
     "JobLog",
     "JobName",
     "JobNotFoundError",
     "JobOptions",
     "JobOutputs",
+    "JobPage",
     "JobRecord",
     "JobRef",
     "JobReport",
@@ -407,8 +404,11 @@ _HOMES = {
     "blobsync.config.model": ("Cluster", "CodeEntry", "Docker", "FolderEntry", "StorageAccount"),
     "blobsync.backends.aml.computes": ("Compute", "ComputeRequest", "Computes", "NodeBounds"),
     "blobsync.backends.protocol": ("ClusterSummary", "Holder"),
-    "blobsync.jobs.service": ("JobList",),
-    "blobsync.jobs.record": ("JobRecord",),
+    "blobsync.jobs.compare": ("ComparedFact", "ComparedCode", "ComparedJobs"),
+    "blobsync.jobs.queries": ("Diagnosis", "JobLog", "JobName", "JobPage", "JobReport", "LogLine"),
+    "blobsync.jobs.service": ("Attempt", "Cancellation", "Command", "PlannedJob"),
+    "blobsync.jobs.states": ("JobList",),
+    "blobsync.jobs.record": ("JobFilter", "JobRecord"),
     "blobsync.jobs.logs": ("FetchedLogs",),
     "blobsync.jobs.outputs": ("CopiedOutputs", "JobOutputs", "OutputFile"),
     "blobsync.jobs.parse": ("Cause", "FoundCause"),
@@ -431,7 +431,6 @@ _HOMES = {
     "blobsync.tunnels.node_apps": ("TunnelRequest",),
     "blobsync.tunnels.job_tunnel": ("JobTunnel",),
     "blobsync.tunnels.named": ("NamedTunnel", "TunnelState", "Tunnels"),
-    "blobsync.jobs.watch": ("Attempt",),
     "blobsync.local.transfer_log": ("TransferEntry",),
     "blobsync.plan.progress": ("Progress", "WorkerProgress"),
     "blobsync.plan.saved_plan": ("SavedPlan",),
@@ -455,9 +454,7 @@ _HOMES = {
     "blobsync.project.progress_listeners": ("OnProgress",),
     "blobsync.project.content": ("FileDifference",),
     "blobsync.project.folders": ("FolderName", "FolderStatus"),
-    "blobsync.project.jobs": (
-        *("Cancellation", "Command", "Diagnosis", "JobLog", "JobName", "JobReport", "Jobs", "LogLine", "PlannedJob"),
-    ),
+    "blobsync.project.jobs": ("Jobs",),
     "blobsync.project.open_jobs": ("open_jobs",),
     "blobsync.project.options": ("PathName", "Paths", "TransferKeywords"),
     "blobsync.project.removal": ("Deletion", "Removal"),

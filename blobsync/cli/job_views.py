@@ -26,7 +26,7 @@ from blobsync.jobs.standing import standing_line
 if TYPE_CHECKING:
     from blobsync.jobs.logs import FetchedLogs
     from blobsync.jobs.record import JobRecord
-    from blobsync.jobs.service import JobList
+    from blobsync.jobs.states import JobList
     from blobsync.project.jobs import Jobs
 
 DEFAULT_MAX = 20

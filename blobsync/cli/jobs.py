@@ -37,7 +37,7 @@ def choose(session: Session, asked: SubmitKeywords) -> Sequence[Candidate]:
     if session.cluster is None or "," not in session.cluster:
         return ()
     from blobsync.jobspec.describe import SubmitRequest
-    from blobsync.project.open_jobs import first_free
+    from blobsync.project.jobs import first_free
 
     names = [name.strip() for name in session.cluster.split(",")]
     if not all(names) or len(set(names)) < len(names):

@@ -32,13 +32,18 @@ class ComparedFact:
 
 
 @dataclass(frozen=True, slots=True)
-class ComparedFiles:
+class ComparedCode:
     """The code of both jobs, by path. ``problem`` is why there is no list."""
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     problem: str = ""
+
+    def __repr__(self) -> str:
+        return (
+            f"<ComparedCode: {len(self.added):,} added, {len(self.removed):,} removed, {len(self.changed):,} changed>"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +53,14 @@ class ComparedJobs:
     left: JobRecord
     right: JobRecord
     groups: Mapping[str, tuple[ComparedFact, ...]]
-    files: ComparedFiles
+    files: ComparedCode
 
     def __repr__(self) -> str:
         count = sum(fact.differs for facts in self.groups.values() for fact in facts)
         return f"<ComparedJobs {self.left.run_id} and {self.right.run_id}: {count} differences>"
 
 
-def compare_records(left: JobRecord, right: JobRecord, files: ComparedFiles) -> ComparedJobs:
+def compare_records(left: JobRecord, right: JobRecord, files: ComparedCode) -> ComparedJobs:
     """What the records say of both."""
     groups = {
         "Job": _compared(_facts(left), _facts(right)),
@@ -67,10 +72,10 @@ def compare_records(left: JobRecord, right: JobRecord, files: ComparedFiles) -> 
     return ComparedJobs(left, right, {name: facts for name, facts in groups.items() if facts}, files)
 
 
-def compare_files(left: Mapping[str, str], right: Mapping[str, str]) -> ComparedFiles:
+def compare_files(left: Mapping[str, str], right: Mapping[str, str]) -> ComparedCode:
     """Files by their paths, each with what tells its content."""
     both = left.keys() & right.keys()
-    return ComparedFiles(
+    return ComparedCode(
         added=tuple(sorted(right.keys() - both)),
         removed=tuple(sorted(left.keys() - both)),
         changed=tuple(sorted(path for path in both if left[path] != right[path])),

@@ -12,7 +12,7 @@ from blobsync.backends.protocol import ClusterSummary
 from blobsync.base.amounts import count_text
 from blobsync.base.errors import BackendUnavailableError, BlobsyncError
 from blobsync.config.model import Cluster
-from blobsync.jobs.service import JobService
+from blobsync.jobs.context import JobContext
 from blobsync.jobspec.describe import SubmitRequest, demand_platform, shape_of
 
 
@@ -46,7 +46,7 @@ def verdict(cluster: str, nodes: int, gpus_per_node: int, summary: ClusterSummar
     return Candidate(cluster, enough, why, needed, free)
 
 
-def choose_cluster(service: JobService, clusters: Sequence[Cluster], request: SubmitRequest) -> tuple[Candidate, ...]:
+def choose_cluster(context: JobContext, clusters: Sequence[Cluster], request: SubmitRequest) -> tuple[Candidate, ...]:
     """The clusters in this order; the chosen one is the last that was asked, those behind it were not.
 
     Raises ``BackendUnavailableError`` where none has enough, ``ConfigError`` for a file that is wrong: a typing error
@@ -61,7 +61,7 @@ def choose_cluster(service: JobService, clusters: Sequence[Cluster], request: Su
             continue
         shape = shape_of(cluster, request)
         try:
-            summary = service.backend(cluster).summary()
+            summary = context.backend(cluster).summary()
         except BlobsyncError as error:
             found.append(Candidate(name, chosen=False, why=f"did not answer: {error.message}"))
             continue

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from blobsync.backends.protocol import Backend
-from blobsync.base.errors import BlobsyncError, JobError, UnsafeNameError
-from blobsync.jobs.parse import log_lines
+from blobsync.base.errors import BlobsyncError, ConfigError, JobError, UnsafeNameError
+from blobsync.jobs.parse import FoundCause, log_lines, read_causes, summarise
 from blobsync.jobspec.spec import JobRef, LogFile, LogMirror
 from blobsync.local.errors import NotAFileError
 from blobsync.local.files import GrowingFile, LocalFolder
@@ -392,6 +392,8 @@ def _fetch_anew(source: LogSource, log: LogFile, folder: LocalFolder, name: Rela
 # How much of a line is shown (characters), and how much of a log is read at once (bytes).
 LINE_CHARS = 4000
 PIECE_BYTES = 1 << 18
+# How many lines a search returns.
+MOST_FOUND = 500
 
 # Colours, cursor movements, titles, and whatever else a terminal would take for a command.
 _ESCAPE = re.compile(
@@ -431,13 +433,15 @@ def inert_line(line: str) -> str:
     return text if len(text) <= LINE_CHARS else f"{text[:LINE_CHARS]} ..."
 
 
-def log_piece(path: Path, name: str, start: int | None, *, everything: bool = False) -> LogPiece:
-    """The lines from byte ``start`` on (None: the last ones), at most ``PIECE_BYTES``.
+def log_piece(fetched: FetchedLogs, name: str, start: int | None = None, *, ended: bool = False) -> LogPiece:
+    """Lines of one of the ``fetched`` logs from byte ``start`` on (None: the last ones), at most ``PIECE_BYTES``.
 
-    The last line counts with its end only, unless ``everything``: nothing will be written any more. A log that became
-    shorter is begun again.
+    An unfinished last line is left out, unless the job has ``ended``. A log that became shorter is read from its
+    beginning. Raises ``ConfigError`` for a log that is not among them.
     """
-    with path.open("rb") as log:
+    if name not in fetched.names:
+        raise ConfigError(f"there is no log {name!a}")
+    with fetched.path(name).open("rb") as log:
         size = log.seek(0, 2)
         begin = max(0, size - PIECE_BYTES) if start is None else start if start <= size else 0
         log.seek(begin)
@@ -447,7 +451,7 @@ def log_piece(path: Path, name: str, start: int | None, *, everything: bool = Fa
         skipped = body.find(b"\n") + 1
         begin, body = begin + skipped, body[skipped:]
     at_end = begin + len(body) >= size
-    whole = len(body) if everything and at_end else body.rfind(b"\n") + 1
+    whole = len(body) if ended and at_end else body.rfind(b"\n") + 1
     # A line that fills a piece is passed on in parts.
     whole = whole or (len(body) if len(body) == PIECE_BYTES else 0)
     lines = body[:whole].decode("utf-8", "replace").split("\n")
@@ -456,16 +460,31 @@ def log_piece(path: Path, name: str, start: int | None, *, everything: bool = Fa
     return LogPiece(name, tuple(map(inert_line, lines)), begin, begin + whole)
 
 
-def find_lines(fetched: FetchedLogs, names: Iterable[str], text: str, limit: int) -> tuple[FoundLine, ...]:
-    """The first ``limit`` lines of these logs that hold ``text``, in small or capital letters."""
+def search_logs(fetched: FetchedLogs, text: str, *, limit: int = MOST_FOUND) -> tuple[FoundLine, ...]:
+    """The first ``limit`` lines that hold ``text``, in small or capital letters; system logs come last."""
+    if not text:
+        return ()
     wanted = text.casefold()
     found: list[FoundLine] = []
-    for name, number, line in _lines(fetched, names):
+    for name, number, line in _lines(fetched, _system_last(fetched.names)):
         if wanted in line.casefold():
             found.append(FoundLine(name, number, line))
             if len(found) == limit:
                 break
     return tuple(found)
+
+
+def log_causes(fetched: FetchedLogs) -> tuple[FoundCause, ...]:
+    """Known causes of failure that the logs show."""
+    found: list[FoundCause] = []
+    for name in _system_last(fetched.names):
+        with fetched.path(name).open(encoding="utf-8", errors="replace") as stream:
+            found += read_causes(name, log_lines(stream))
+    return summarise(found)
+
+
+def _system_last(names: Iterable[str]) -> list[str]:
+    return sorted(names, key=lambda name: (rank_of(name) is None, name))
 
 
 def _lines(fetched: FetchedLogs, names: Iterable[str]) -> Iterator[tuple[str, int, str]]:

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
+from blobsync.jobs.logs import FetchedLogs
+
 _NODE_LOG = re.compile(r"(?:task_\d+/)?(?:attempt_\d{1,6}/)?system_logs/node_(\d{1,6})\.txt")
 _HEARTBEAT = re.compile(
     r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) heartbeat: disk (\d{1,9}) of (\d{1,9}) GB free, load (\d{1,6}\.\d)"
@@ -45,6 +47,17 @@ def node_of_log(name: str) -> int | None:
     """The node that writes the log, None for other logs."""
     match = _NODE_LOG.fullmatch(name)
     return int(match[1]) if match else None
+
+
+def use_of_nodes(fetched: FetchedLogs) -> tuple[NodeUse, ...]:
+    """Disk, load and GPUs of each node, from the ``fetched`` logs; nodes without samples are left out."""
+    found = []
+    for name in fetched.names:
+        node = node_of_log(name)
+        if node is not None:
+            with fetched.path(name).open(encoding="utf-8", errors="replace") as stream:
+                found.append(node_use(node, stream))
+    return tuple(use for use in sorted(found, key=lambda use: use.node) if use.samples)
 
 
 def node_use(node: int, lines: Iterable[str]) -> NodeUse:

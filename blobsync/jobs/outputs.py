@@ -28,8 +28,8 @@ from blobsync.config.accounts import AccountFile
 from blobsync.config.mapping import Resolution, is_below, resolve
 from blobsync.config.model import DEFAULT_CLUSTER, Cluster, StorageAccount
 from blobsync.config.trusted_links import load_trusted_links
+from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobRecord
-from blobsync.jobs.service import JobService
 from blobsync.jobspec.node_sas import known_accounts
 from blobsync.jobspec.spec import OWN_OUTPUT, FolderLink, JobSpec, batchai_settings
 from blobsync.local.files import LocalFolder, SourceFile, hash_file
@@ -97,7 +97,7 @@ class JobOutputs:
 
     record: JobRecord
     files: tuple[OutputFile, ...]
-    service: JobService = field(repr=False, compare=False)
+    context: JobContext = field(repr=False, compare=False)
     paths: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -106,7 +106,7 @@ class JobOutputs:
 
     def is_here(self, one: OutputFile) -> bool:
         """Whether the file on a disk is the one at its path of the project."""
-        return one.on_disk is not None and is_same(one.on_disk, self.service.root / one.path)
+        return one.on_disk is not None and is_same(one.on_disk, self.context.root / one.path)
 
     @property
     def are_here(self) -> bool:
@@ -119,19 +119,19 @@ class JobOutputs:
         Raises ``UsageError`` for a file on a disk whose blob is not there or not the same, ``MappingError`` where the
         project has no blob for it, ``CredentialError`` where the account cannot sign such a link.
         """
-        service, cluster = self.service, self.service.cluster_of(self.record)
+        context, cluster = self.context, self.context.cluster_of(self.record)
         if one.blob is None:
-            place = resolve(one.path, cwd=service.root, root=service.root, cluster=cluster)
+            place = resolve(one.path, cwd=context.root, root=context.root, cluster=cluster)
             self._demand_uploaded(one, cluster, place)
             blob, account = place.remote, place.entry.account
         else:
-            blob, account = one.blob, _account(service, cluster, str(one.blob.container))
+            blob, account = one.blob, _account(context, cluster, str(one.blob.container))
         seconds, cli_login = int(expiry.total_seconds()), cluster.flag("use_cli_auth")
-        return sas_url(account, blob, READ_BLOB, seconds, environ=service.environ, use_cli_auth=cli_login)
+        return sas_url(account, blob, READ_BLOB, seconds, environ=context.environ, use_cli_auth=cli_login)
 
     def _demand_uploaded(self, one: OutputFile, cluster: Cluster, place: Resolution) -> None:
         """Raise ``UsageError`` unless the file's blob has the same bytes."""
-        with self.service.store(cluster, place.entry.account) as store:
+        with self.context.store(cluster, place.entry.account) as store:
             blob = store.head(place.remote.name)
         other = "" if cluster.name == DEFAULT_CLUSTER else f"-c {cluster.name} "
         path = shlex.quote(one.path)
@@ -187,14 +187,14 @@ def _batchai_place(spec: JobSpec, name: str, path: str) -> OutputPlace | None:
     return OutputPlace(name, folder, below[len(folder.name) + 1 :])
 
 
-def list_outputs(service: JobService, record: JobRecord, asked: str = "") -> JobOutputs:
+def list_outputs(context: JobContext, record: JobRecord, asked: str = "") -> JobOutputs:
     """What is there now, below ``asked`` (empty: all of it).
 
     Raises ``NothingMatchedError`` if the job has no outputs, or none of that name; ``CredentialError`` and the
     container's errors; ``JobError`` for a disk that is not this machine's.
     """
     wanted = asked.strip("/")
-    if wanted and local_problem(wanted, str(service.root)):
+    if wanted and local_problem(wanted, str(context.root)):
         raise UsageError(f"{asked!a} is no path below the outputs of {record.run_id}")
     places = output_places(record.spec)
     if not places:
@@ -202,12 +202,12 @@ def list_outputs(service: JobService, record: JobRecord, asked: str = "") -> Job
             f"{record.run_id} has no output folder that stays",
             hint="add output_folder to the cluster file, and output: per_job to give each job its own",
         )
-    cluster = service.cluster_of(record)
+    cluster = context.cluster_of(record)
     files: list[OutputFile] = []
     paths: list[str] = []
     for place in places:
         part = place.part(wanted)
-        found = list(_files(service, cluster, record, place, part))
+        found = list(_files(context, cluster, record, place, part))
         files += found
         if found and place.folder.mode != "link":
             paths += [one.path for one in found] if place.is_shared else [f"{place.path}/{part}".rstrip("/")]
@@ -218,13 +218,13 @@ def list_outputs(service: JobService, record: JobRecord, asked: str = "") -> Job
             hint = f"blobsync outputs {record.run_id} lists the rest"
             raise NothingMatchedError(f"{record.run_id} has written nothing to {wanted}{yet}", hint=hint, path=asked)
         raise NothingMatchedError(f"{record.run_id} has written no {asked}", hint=f"its outputs: {known}", path=asked)
-    notes = tuple(sentence for place in places if (sentence := _elsewhere(service, place))) + tuple(
+    notes = tuple(sentence for place in places if (sentence := _elsewhere(context, place))) + tuple(
         f"{place.path} is shared by all jobs: these files changed while {record.run_id} ran; output: per_job in the"
         " cluster file gives each job its own"
         for place in places
         if place.is_shared
     )
-    return JobOutputs(record, tuple(sorted(files, key=lambda one: one.shown)), service, tuple(paths), notes)
+    return JobOutputs(record, tuple(sorted(files, key=lambda one: one.shown)), context, tuple(paths), notes)
 
 
 def demand_mapped(outputs: JobOutputs, cluster: Cluster) -> None:
@@ -242,21 +242,21 @@ def demand_mapped(outputs: JobOutputs, cluster: Cluster) -> None:
 
 
 def _files(
-    service: JobService, cluster: Cluster, record: JobRecord, place: OutputPlace, part: str
+    context: JobContext, cluster: Cluster, record: JobRecord, place: OutputPlace, part: str
 ) -> Iterator[OutputFile]:
     if place.folder.mode == "link":
-        found = _on_disk(service, cluster, record, place, part)
+        found = _on_disk(context, cluster, record, place, part)
     else:
-        account = _account(service, cluster, place.folder.container)
-        with service.store(cluster, account) as store:
+        account = _account(context, cluster, place.folder.container)
+        with context.store(cluster, account) as store:
             found = list(_in_container(store, place, part))
     yield from (one for one in found if not place.is_shared or _is_of(record, one.last_modified))
 
 
-def _elsewhere(service: JobService, place: OutputPlace) -> str:
+def _elsewhere(context: JobContext, place: OutputPlace) -> str:
     """A sentence if the linked folder is not the project's own."""
     source = place.folder.source
-    if place.folder.mode != "link" or is_same(Path(source), service.root / place.folder.name):
+    if place.folder.mode != "link" or is_same(Path(source), context.root / place.folder.name):
         return ""
     what = "is not the project's folder: --download copies from there" if Path(source).is_dir() else "is not there"
     return f"{place.folder.name} of this job is {source}, which {what}"
@@ -283,14 +283,14 @@ def _in_container(store: BlobStore, place: OutputPlace, part: str) -> Iterator[O
 
 
 def _on_disk(
-    service: JobService, cluster: Cluster, record: JobRecord, place: OutputPlace, part: str
+    context: JobContext, cluster: Cluster, record: JobRecord, place: OutputPlace, part: str
 ) -> list[OutputFile]:
     # Other people's records of jobs come from Azure ML.
     base = Path(place.folder.source, relative_name(place.below) if place.below else "")
     if cluster.platform == "slurm" and cluster.text("ssh"):
         raise JobError(
             f"the outputs of {record.run_id} are on {cluster.text('ssh')}, in {base}",
-            hint=f"{_copy_command(service, cluster, place, base)} brings them here;"
+            hint=f"{_copy_command(context, cluster, place, base)} brings them here;"
             f" mode: upload for {place.folder.name}_folder brings those of later jobs to the container",
         )
     start = base / part
@@ -307,19 +307,19 @@ def _on_disk(
     return found
 
 
-def _copy_command(service: JobService, cluster: Cluster, place: OutputPlace, base: Path) -> str:
+def _copy_command(context: JobContext, cluster: Cluster, place: OutputPlace, base: Path) -> str:
     """What brings a folder of the login node here; rsync makes no folders above its own."""
-    there, here = shlex.quote(f"{cluster.text('ssh')}:{base}/"), shlex.quote(str(service.root / place.path))
+    there, here = shlex.quote(f"{cluster.text('ssh')}:{base}/"), shlex.quote(str(context.root / place.path))
     return f"mkdir -p {here} && rsync -a {there} {here}/"
 
 
-def _account(service: JobService, cluster: Cluster, container: str) -> StorageAccount:
+def _account(context: JobContext, cluster: Cluster, container: str) -> StorageAccount:
     """The account file that opens a container: one of the cluster file, or another one of the project."""
     known = known_accounts([cluster]).get(container)
-    folder = service.root / ACCOUNT_FOLDER
+    folder = context.root / ACCOUNT_FOLDER
     for path in sorted(folder.glob("*.y*ml")) if known is None and folder.is_dir() else ():
         with suppress(ConfigError):
-            account = AccountFile(path, f"{ACCOUNT_FOLDER}/{path.name}", service.environ).account
+            account = AccountFile(path, f"{ACCOUNT_FOLDER}/{path.name}", context.environ).account
             if account and str(account.container) == container:
                 return account
     if known is None:

@@ -20,7 +20,7 @@ from blobsync.base.process import ProcessRunner, SubprocessRunner
 from blobsync.base.user_data import environment
 from blobsync.config.job_keys import refusal_of
 from blobsync.config.model import Cluster, StorageAccount
-from blobsync.jobs.service import settings_of
+from blobsync.jobs.context import settings_of
 from blobsync.jobspec.code_choice import code_entry
 from blobsync.jobspec.describe import SubmitRequest, demand_platform, describe
 from blobsync.jobspec.node_sas import grant

@@ -1,41 +1,120 @@
-"""Questions about jobs that change nothing: pages of the history, pieces of logs, use of the nodes, comparisons.
+"""Looks at jobs: states, logs, outputs, causes of failure, comparisons, and what their clusters have free.
 
-``with_others`` adds the jobs of an Azure ML experiment that this project has no record of: of colleagues, of other
-clones, of other programs.
+Nothing here submits, stops or changes a job. States and logs that clusters report are kept in the history and in
+``assets/``.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from blobsync.backends.protocol import Grouping, SeenJob
-from blobsync.base.errors import BlobsyncError, ConfigError
-from blobsync.config.loader import load_cluster
+from blobsync.backends.protocol import KEEP_SECRETS, Grouping, Recalling, SeenJob
+from blobsync.base.errors import (
+    AmbiguousJobError,
+    BlobsyncError,
+    ConfigError,
+    JobError,
+    JobNotFoundError,
+    LoginRequiredError,
+    UsageError,
+)
+from blobsync.config.loader import cluster_names, load_cluster
+from blobsync.config.log_folder import ASSETS, log_folder
 from blobsync.config.model import Cluster
+from blobsync.jobs.context import JobContext
 from blobsync.jobs.home import home_of
-from blobsync.jobs.logs import fetch_logs, rank_of
-from blobsync.jobs.parse import FoundCause, read_causes, summarise
+from blobsync.jobs.logs import (
+    BackendLogs,
+    FetchedLogs,
+    IncompleteLogError,
+    LogSource,
+    MirroredLogs,
+    fetch_logs,
+    follow,
+    log_causes,
+    rank_of,
+)
+from blobsync.jobs.parse import FoundCause, is_retriable, read_causes, summarise
 from blobsync.jobs.record import JobFilter, JobRecord
-from blobsync.jobs.service import JobList, JobService
-from blobsync.jobspec.spec import SERVICES, State, submission_time
+from blobsync.jobs.standing import News
+from blobsync.jobs.states import JobList, recent, refresh
+from blobsync.jobspec.spec import SERVICES, JobRef, JobSpec, LogMirror, State, run_name, submission_time
 
 if TYPE_CHECKING:
-    from blobsync.jobs.compare import ComparedFiles, ComparedJobs
-    from blobsync.jobs.logs import FetchedLogs, FoundLine, LogPiece
-    from blobsync.jobs.node_use import NodeUse
+    from blobsync.backends.aml.computes import Computes
+    from blobsync.backends.protocol import ClusterSummary, Holder
+    from blobsync.jobs.compare import ComparedCode, ComparedJobs
+    from blobsync.jobs.outputs import JobOutputs
 
+# A job: its record, its id, or any unique end of that.
+JobName = str | JobRecord
 
-# How many jobs that have not ended are asked for at once, and how many lines a search returns.
+# How many jobs a list has, and how much of rank 0's log a report shows (lines).
+DEFAULT_LIMIT = 20
+REPORT_LINES = 100
+# How many jobs that have not ended are asked for at once.
 MOST_ASKED = 200
-MOST_FOUND = 500
+# Seconds between two looks at a job. Services limit the requests of all their users.
+FOLLOW_SECONDS, SERVICE_SECONDS = 1.0, 5.0
+_ALL_LINES = 10**9
+# Shorter ends of ids are looked for in the project's own history only.
+_RECALL_CHARS = 4
+
+
+class LogLine(NamedTuple):
+    """One line of a running job: its text, the process that wrote it (None: the system), and the log's name."""
+
+    text: str
+    rank: int | None
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobLog:
+    """The lines of one log; ``name`` is None where the job has no such log yet. ``fetched`` are all that are here."""
+
+    record: JobRecord
+    name: str | None
+    lines: tuple[str, ...]
+    fetched: FetchedLogs
+
+    def __repr__(self) -> str:
+        return f"<JobLog {self.name!r} of {self.record.run_id}: {len(self.lines):,} lines>"
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """One job with the last lines of rank 0, its logs, and, where it failed, the causes that are known."""
+
+    record: JobRecord
+    tail: tuple[str, ...]
+    fetched: FetchedLogs
+    causes: tuple[FoundCause, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<JobReport {self.record.run_id}: {self.record.state}, {len(self.causes)} causes>"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The known causes of failure that a job's logs show; ``is_retriable``: another try may help."""
+
+    record: JobRecord
+    causes: tuple[FoundCause, ...]
+    is_retriable: bool
+
+    def __repr__(self) -> str:
+        codes = ", ".join(found.cause.code for found in self.causes) or "no known cause"
+        return f"<Diagnosis of {self.record.run_id}: {codes}>"
 
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """Some jobs, as they were last known, how many there are in all, and how many are in each state."""
+    """Some jobs with their last known states, how many there are in all, and how many are in each state."""
 
     records: tuple[JobRecord, ...]
     total: int
@@ -46,86 +125,277 @@ class JobPage:
 
 
 class JobQueries:
-    """What pages show of the jobs of one project."""
+    """Looks at the jobs of one project, on whatever clusters they are.
 
-    def __init__(self, service: JobService) -> None:
-        self._service = service
+    A job is named by its id, any unique end of it, the id that its cluster gave it, or a record.
+    """
 
-    def page(self, chosen: JobFilter, *, limit: int, offset: int = 0) -> JobPage:
-        """The newest jobs that are ``chosen``, from number ``offset`` on; asks no cluster."""
-        history = self._service.history
-        counts = history.count_states(chosen)
-        total = sum(count for state, count in counts.items() if not chosen.states or state in chosen.states)
-        return JobPage(history.page(chosen, limit=limit, offset=offset), total, counts)
+    def __init__(self, context: JobContext) -> None:
+        self._context = context
+
+    # -- records and states -------------------------------------------------------------------------------------
+
+    def find(self, job: JobName) -> JobRecord:
+        """What is recorded of a job. Raises ``JobNotFoundError`` or ``AmbiguousJobError``."""
+        if isinstance(job, JobRecord):
+            return job
+        wanted = _id_of(job, {ASSETS, log_folder(self._context.root, self._context.environ).name})
+        try:
+            record = self._context.history.find(wanted)
+        except JobNotFoundError as unknown:
+            return self._recall(wanted, unknown)
+        if record.spec.name == wanted:
+            self._context.note(f"the newest job with the name {wanted}: {record.run_id}")
+        return record
+
+    def newest(self) -> JobRecord:
+        """What is recorded of the job that was submitted last. Raises ``JobNotFoundError``."""
+        return self._context.history.newest()
+
+    def get(self, job: JobName) -> JobRecord:
+        """A job with its state as its cluster reports it now; ``is_settled`` is False where it could not be asked."""
+        return self.refresh([job])[0]
+
+    def refresh(self, jobs: Iterable[JobName]) -> JobList:
+        """Several jobs with their current states, in this order; each cluster is asked once."""
+        found = refresh(self._context, [self.find(job) for job in jobs])
+        self._note_all(found.problems)
+        return found
 
     def refresh_unfinished(self) -> tuple[str, ...]:
         """Ask the clusters for the newest jobs that have not ended; returns why some could not be asked."""
         unfinished = tuple(state for state in State if not state.is_final)
-        records = self._service.history.page(JobFilter(unfinished), limit=MOST_ASKED)
-        return self._service.refresh(records).problems
+        return refresh(self._context, self._context.history.page(JobFilter(unfinished), limit=MOST_ASKED)).problems
+
+    def list(
+        self, states: Iterable[State | str] = (), *, limit: int | None = DEFAULT_LIMIT, cluster: str | None = None
+    ) -> JobList:
+        """The newest jobs (in one of ``states``) as they are now; of all clusters, unless one is named.
+
+        On Azure ML those of the cluster's experiment are among them, whoever submitted them. Raises ``UsageError``
+        for a word that is no state, ``UnknownClusterError`` where a cluster has neither a file nor jobs.
+        """
+        context, wanted = self._context, tuple(map(_state, states))
+        found = with_others(context, recent(context, wanted, limit, cluster), wanted, limit, cluster)
+        self._note_all(found.problems)
+        if cluster and not found:
+            from blobsync.config.loader import find_cluster_file
+
+            # A cluster whose file is gone may still have jobs; a name with neither is a typing error.
+            find_cluster_file(context.root, cluster, context.environ)
+        return found
+
+    def history(self, *, limit: int | None = None, cluster: str | None = None) -> tuple[JobRecord, ...]:
+        """All jobs that were ever submitted from this project, newest first; asks no cluster."""
+        return self._context.history.recent(cluster=cluster, limit=limit)
+
+    def page(self, chosen: JobFilter, *, limit: int, offset: int = 0) -> JobPage:
+        """The newest recorded jobs that are ``chosen``, without the first ``offset``; asks no cluster."""
+        history = self._context.history
+        counts = history.count_states(chosen)
+        total = sum(count for state, count in counts.items() if not chosen.states or state in chosen.states)
+        return JobPage(history.page(chosen, limit=limit, offset=offset), total, counts)
 
     def clusters_of_jobs(self) -> tuple[str, ...]:
-        """The clusters that have jobs, sorted."""
-        return self._service.history.clusters()
+        """The names of the clusters that have recorded jobs, sorted."""
+        return self._context.history.clusters()
 
-    def fetched(self, record: JobRecord) -> FetchedLogs:
-        """The logs that are here already; asks nobody."""
-        return fetch_logs((), *self._service.log_folder(record))
+    def wait(self, job: JobName) -> JobRecord:
+        """Wait until the job has ended, in whatever state; notes why it does not run."""
+        record, news = self.find(job), News(self._context.note)
+        while not record.info.state.is_final:
+            self._context.sleep(_pause(record))
+            record = self._refresh_one(record, news)
+        return record
 
-    def log_piece(self, fetched: FetchedLogs, name: str, start: int | None = None, *, ended: bool = False) -> LogPiece:
-        """Lines of one of the ``fetched`` logs from byte ``start`` on; without it, the last ones.
-
-        ``ended`` says that nothing will be written any more. Raises ``ConfigError`` for a log that is not among them.
-        """
-        from blobsync.jobs.logs import log_piece
-
-        if name not in fetched.names:
-            raise ConfigError(f"there is no log {name!a}")
-        return log_piece(fetched.path(name), name, start, everything=ended)
-
-    def search_logs(self, fetched: FetchedLogs, text: str, *, limit: int = MOST_FOUND) -> tuple[FoundLine, ...]:
-        """The first lines that hold ``text``: in the logs of the processes, then in those of the system."""
-        from blobsync.jobs.logs import find_lines
-
-        names = sorted(fetched.names, key=lambda name: (rank_of(name) is None, name))
-        return find_lines(fetched, names, text, limit) if text else ()
-
-    def node_use(self, fetched: FetchedLogs) -> tuple[NodeUse, ...]:
-        """What the logs of the nodes say of disk, load and GPUs; nodes that said nothing are left out."""
-        from blobsync.jobs.node_use import node_of_log, node_use
-
-        found = []
-        for name in fetched.names:
-            node = node_of_log(name)
-            if node is not None:
-                with fetched.path(name).open(encoding="utf-8", errors="replace") as stream:
-                    found.append(node_use(node, stream))
-        return tuple(use for use in sorted(found, key=lambda use: use.node) if use.samples)
-
-    def causes(self, record: JobRecord, fetched: FetchedLogs) -> tuple[FoundCause, ...]:
-        """Why a job failed, as far as its logs and its cluster say; none for one that did not."""
-        if record.state is not State.FAILED:
-            return ()
-        return summarise([*read_causes("the cluster", [record.reason]), *self._service.causes(fetched)])
-
-    def compare(self, left: JobRecord, right: JobRecord) -> ComparedJobs:
-        """What was different between two jobs; the lists of their files are read where their code is kept."""
+    def compare(self, left: JobName, right: JobName) -> ComparedJobs:
+        """What was different between two jobs; the lists of their files are read from their code archives."""
         from blobsync.jobs.compare import compare_records
 
-        return compare_records(left, right, self._compared_files(left, right))
+        first, second = self.find(left), self.find(right)
+        return compare_records(first, second, self._compared_files(first, second))
 
-    def _compared_files(self, left: JobRecord, right: JobRecord) -> ComparedFiles:
-        from blobsync.jobs.compare import ComparedFiles, compare_files
+    # -- logs and outputs ---------------------------------------------------------------------------------------
+
+    def logs(self, job: JobName) -> FetchedLogs:
+        """Update the logs in ``assets/<ID>/``; returns their folder."""
+        return self._fetch_logs(self._with_live_secrets(job))
+
+    def fetched_logs(self, job: JobName) -> FetchedLogs:
+        """The logs that are in ``assets/<ID>/`` already; asks no cluster."""
+        return fetch_logs((), *job_log_folder(self._context, self.find(job)))
+
+    def read_log(self, job: JobName, *, rank: int | None = None, tail: int | None = None) -> JobLog:
+        """The log of one process (default: rank 0), or its last ``tail`` lines.
+
+        Raises the error of fetching it if there is no such log here.
+        """
+        record = self._with_live_secrets(job)
+        fetched = self._fetch_logs(record)
+        name = fetched.leading if rank is None else fetched.of_rank(rank)
+        if name is None and fetched.problem:
+            raise fetched.problem
+        return JobLog(record, name, tuple(fetched.tail(name, tail or _ALL_LINES)) if name else (), fetched)
+
+    def follow(self, job: JobName, *, rank: int | None = None) -> Iterator[LogLine]:
+        """The lines of all processes (or of one) as they arrive, until the job has ended.
+
+        Notes what the job waits for, and which lines are lost.
+        """
+        record, context = self.find(job), self._context
+        problem: BlobsyncError | None = None
+        news = News(context.note)
+
+        def ended() -> bool:
+            return self._refresh_one(context.history.find(record.run_id), news).info.state.is_final
+
+        def fetch() -> FetchedLogs:
+            nonlocal problem
+            fetched = self._fetch_logs(record)
+            problem = fetched.problem
+            return fetched
+
+        for name, text in follow(fetch, ended, lambda: context.sleep(_pause(record))):
+            found = rank_of(name)
+            if rank is None or (found and found[1] == rank):
+                yield LogLine(text, found[1] if found else None, name)
+        if isinstance(problem, IncompleteLogError):
+            context.note(f"{problem.message}; {problem.hint}")
+
+    def report(self, job: JobName, *, lines: int = REPORT_LINES) -> JobReport:
+        """A job with its logs, the last lines of rank 0, and, where it failed, the causes that are known."""
+        record = self.find(job)
+        fetched = self._fetch_logs(record)
+        leading = fetched.leading
+        tail = tuple(fetched.tail(leading, lines)) if leading else ()
+        return JobReport(record, tail, fetched, log_causes(fetched) if record.state is State.FAILED else ())
+
+    def diagnose(self, job: JobName) -> Diagnosis:
+        """Look for known causes of failure in a job's logs and in what its cluster says."""
+        record = self.get(job)
+        causes = self._find_causes(record)
+        return Diagnosis(record, causes, is_retriable(causes))
+
+    def outputs(self, job: JobName, path: str = "") -> JobOutputs:
+        """What a job has written so far, below ``path``; see ``blobsync.jobs.outputs``."""
+        from blobsync.jobs.outputs import list_outputs
+
+        return list_outputs(self._context, self.get(job), path)
+
+    # -- the cluster --------------------------------------------------------------------------------------------
+
+    def summary(self) -> ClusterSummary:
+        """What the project's cluster has free, and how many jobs wait."""
+        return self._context.backend(self._cluster()).summary()
+
+    def holders(self) -> tuple[Holder, ...]:
+        """Who has jobs on the project's cluster. Raises ``UsageError`` where it does not tell."""
+        cluster = self._cluster()
+        backend = self._context.backend(cluster)
+        if "blame" not in backend.capabilities:
+            raise UsageError(f"cluster {cluster.name} ({backend.name}) does not report who uses it")
+        return tuple(backend.blame())
+
+    def computes(self) -> Computes:
+        """The compute clusters of the project's workspace. Raises ``UsageError`` where the cluster has none."""
+        from blobsync.backends.aml.backend import computes_of
+
+        return computes_of(self._context.backend(self._cluster()))
+
+    def ssh_command(self, job: JobName, *, node: int = 0) -> tuple[str, ...]:
+        """The command that opens a shell on one of a job's nodes."""
+        record = self.find(job)
+        return tuple(self._context.backend_of(record).ssh_command(record.ref, node, holds=bool(record.spec.hold)))
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _cluster(self) -> Cluster:
+        if self._context.current is None:
+            raise UsageError("no cluster selected", hint="use Project.open(cluster=NAME).jobs")
+        return self._context.current
+
+    def _note_all(self, problems: Iterable[str]) -> None:
+        for problem in problems:
+            self._context.note(problem)
+
+    def _refresh_one(self, record: JobRecord, news: News) -> JobRecord:
+        """The job with its current state; ``news`` shows what has changed."""
+        found = refresh(self._context, [record])
+        news.tell(found[0], found.problems)
+        return found[0]
+
+    def _with_live_secrets(self, job: JobName) -> JobRecord:
+        """The job, refreshed where its cluster keeps secrets: that renews those of a running job, and removes those
+        of an ended one."""
+        record = self.find(job)
+        return self.refresh([record])[0] if record.backend in KEEP_SECRETS else record
+
+    def _recall(self, suffix: str, unknown: JobNotFoundError) -> JobRecord:
+        """Find a job that another user or machine submitted at the services that keep lists of jobs."""
+        context = self._context
+        found: dict[str, tuple[JobSpec, JobRef, Cluster]] = {}
+        silent: list[tuple[str, BlobsyncError]] = []
+        for name in cluster_names(context.root) if len(suffix) >= _RECALL_CHARS else ():
+            try:
+                cluster = context.cluster(name)
+                backend = context.backend(cluster)
+                for spec, ref in backend.recall(suffix) if isinstance(backend, Recalling) else ():
+                    found.setdefault(spec.run_id, (spec, ref, cluster))
+            except BlobsyncError as error:
+                silent.append((name, error))
+        if len(found) > 1:
+            raise AmbiguousJobError(
+                f"{len(found)} jobs end with {suffix!r}: {', '.join(list(found)[:8])}", hint="give more of the id"
+            )
+        for spec, ref, cluster in found.values():
+            home, submitted = home_of(cluster, context.environ), submission_time(spec.run_id)
+            spec = replace(spec, options={**spec.options, "recalled": True})
+            return context.history.add(spec, ref, cluster.platform, home=home, submitted=submitted)
+        raise _not_found(unknown, silent)
+
+    def _fetch_logs(self, record: JobRecord) -> FetchedLogs:
+        folder, boundary = job_log_folder(self._context, record)
+        sources: list[Callable[[], LogSource]] = [lambda: BackendLogs(self._context.backend_of(record), record.ref)]
+        if record.spec.logs:
+            mirror = record.spec.logs
+            sources.append(lambda: self._mirrored(record, mirror))
+        over = record.info.state.is_final
+        fetched = fetch_logs(sources, folder, boundary, over=over)
+        if isinstance(fetched.problem, IncompleteLogError) and not over and self._has_ended(record):
+            # What is missing now will not come any more.
+            return fetch_logs(sources, folder, boundary, over=True)
+        return fetched
+
+    def _has_ended(self, record: JobRecord) -> bool:
+        return refresh(self._context, [self._context.history.find(record.run_id)])[0].info.state.is_final
+
+    def _mirrored(self, record: JobRecord, mirror: LogMirror) -> LogSource:
+        from blobsync.store.connect import connect
+
+        known = self._context.cluster_of(record)
+        accounts = [*(entry.account for entry in known.folders), *([known.code.account] if known.code else [])]
+        for account in accounts:
+            if str(account.container) == mirror.container:
+                return MirroredLogs(connect(account, environ=self._context.environ), mirror)
+        raise JobError(f"cluster {record.cluster} no longer knows {mirror.container}, where the logs are")
+
+    def _find_causes(self, record: JobRecord) -> tuple[FoundCause, ...]:
+        """Causes of failure in the logs, and in the reason that the cluster gives."""
+        of_cluster = read_causes("the cluster", [record.info.reason])
+        return summarise([*of_cluster, *log_causes(self._fetch_logs(record))])
+
+    def _compared_files(self, left: JobRecord, right: JobRecord) -> ComparedCode:
+        from blobsync.jobs.compare import ComparedCode, compare_files
 
         digests = [record.spec.code.digest if record.spec.code else "" for record in (left, right)]
         if not all(digests):
-            return ComparedFiles(problem="a job without a code archive has no list of its files")
+            return ComparedCode(problem="a job without a code archive has no list of its files")
         if digests[0] == digests[1]:
-            return ComparedFiles()
+            return ComparedCode()
         try:
             return compare_files(self._code_files(left), self._code_files(right))
         except BlobsyncError as error:
-            return ComparedFiles(problem=error.message)
+            return ComparedCode(problem=error.message)
 
     def _code_files(self, record: JobRecord) -> Mapping[str, str]:
         """The files of a job's code. Raises ``ArchiveError``, ``ConfigError`` and ``StorageError``."""
@@ -134,52 +404,96 @@ class JobQueries:
 
         code = record.spec.code
         assert code is not None
-        cluster = self._service.cluster_of(record)
+        cluster = self._context.cluster_of(record)
         account = known_accounts([cluster]).get(code.container)
         if account is None:
             raise ConfigError(f"cluster {record.cluster} no longer knows {code.container}, where the code is")
-        with self._service.store(cluster, account) as store:
+        with self._context.store(cluster, account) as store:
             return published_files(store, code.blob, code.digest)
 
 
+def job_log_folder(context: JobContext, record: JobRecord) -> tuple[Path, Path]:
+    """The folder of a job's logs, and the folder that no link may lead out of: ACT's variable names another."""
+    above = log_folder(context.root, context.environ)
+    inside = above.resolve().is_relative_to(context.root.resolve())
+    return above / run_name(record.run_id), context.root if inside else above
+
+
+def known_causes(record: JobRecord, fetched: FetchedLogs) -> tuple[FoundCause, ...]:
+    """Why a job failed, as far as its ``fetched`` logs and its cluster say; none for one that did not fail."""
+    if record.state is not State.FAILED:
+        return ()
+    return summarise([*read_causes("the cluster", [record.reason]), *log_causes(fetched)])
+
+
 def with_others(
-    service: JobService, found: JobList, states: Collection[State], limit: int | None, cluster_name: str | None
+    context: JobContext, found: JobList, states: Collection[State], limit: int | None, cluster_name: str | None
 ) -> JobList:
     """The list with the newest jobs of the experiment of this cluster (None: the default one); nothing is recorded.
 
     A service that does not answer costs a sentence. Clusters that keep no lists of their own add nothing.
     """
-    cluster = _experiment_cluster(service, cluster_name)
+    cluster = _experiment_cluster(context, cluster_name)
     # Where a cluster did not answer just now, asking again would only take time.
     if cluster is None or found.problems:
         return found
     try:
-        backend = service.backend(cluster)
+        backend = context.backend(cluster)
         if not isinstance(backend, Grouping):
             return found
         seen, experiment = tuple(backend.newest(states, limit)), backend.experiment
     except BlobsyncError as error:
-        told = f"cluster {cluster.name}: {error.message}; jobs that this project did not submit are not shown"
-        return replace(found, problems=(*found.problems, told))
-    others = (_record(service, cluster, one) for one in seen if not service.history.holds(one.spec.run_id))
+        problem = f"cluster {cluster.name}: {error.message}; jobs that this project did not submit are not shown"
+        return replace(found, problems=(*found.problems, problem))
+    others = (_record(context, cluster, one) for one in seen if not context.history.holds(one.spec.run_id))
     newest = sorted((*found.records, *others), key=lambda record: record.submitted, reverse=True)
     return replace(found, records=tuple(newest[:limit]), experiment=experiment)
 
 
-def _experiment_cluster(service: JobService, name: str | None) -> Cluster | None:
-    if service.current and name in (None, service.current.name):
-        cluster = service.current
+def _experiment_cluster(context: JobContext, name: str | None) -> Cluster | None:
+    if context.current and name in (None, context.current.name):
+        cluster = context.current
     else:
         try:
-            cluster = load_cluster(service.root, name, environ=service.environ)
+            cluster = load_cluster(context.root, name, environ=context.environ)
         except ConfigError:
             return None
     return cluster if cluster.platform in SERVICES else None
 
 
-def _record(service: JobService, cluster: Cluster, seen: SeenJob) -> JobRecord:
-    now, home = time.time(), home_of(cluster, service.environ)
+def _record(context: JobContext, cluster: Cluster, seen: SeenJob) -> JobRecord:
+    now, home = time.time(), home_of(cluster, context.environ)
     submitted = submission_time(seen.spec.run_id) or seen.submitted
     return JobRecord(
         seen.spec, seen.ref, cluster.platform, seen.info, submitted, home=home, confirmed=now, current=True
     )
+
+
+def _not_found(unknown: JobNotFoundError, silent: Sequence[tuple[str, BlobsyncError]]) -> BlobsyncError:
+    """The error for an unknown job; its hint is the one of a cluster that could not be asked, if there is one."""
+    message = "; ".join(
+        [unknown.message, *(f"cluster {name} could not be queried: {error.message}" for name, error in silent)]
+    )
+    for _, error in silent:
+        if isinstance(error, LoginRequiredError):
+            return LoginRequiredError(message, hint=error.hint)
+    hints = [error.hint for _, error in silent if error.hint]
+    return JobNotFoundError(message, hint=hints[0] if hints else unknown.hint)
+
+
+def _id_of(given: str, above: Collection[str]) -> str:
+    """The id in ``ID/`` or ``assets/ID/``, as shells complete the folder of a job's logs."""
+    parts = given.rstrip("/").split("/")
+    return parts[-1] if len(parts) == 1 or parts[-2] in above else given
+
+
+def _state(word: State | str) -> State:
+    try:
+        return State(word)
+    except ValueError:
+        known = ", ".join(state.value for state in State)
+        raise UsageError(f"{word!r} is not a job state", hint=f"one of {known}") from None
+
+
+def _pause(record: JobRecord) -> float:
+    return SERVICE_SECONDS if record.spec.platform in SERVICES else FOLLOW_SECONDS

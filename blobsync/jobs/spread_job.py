@@ -15,9 +15,10 @@ from typing import Any
 from blobsync.base.errors import BlobsyncError, ConfigError, UsageError
 from blobsync.base.locations import MountedLocation
 from blobsync.config.model import Cluster
+from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobFilter, JobRecord
-from blobsync.jobs.service import JobService
 from blobsync.jobs.standing import News, standing_of
+from blobsync.jobs.states import cancel, refresh
 from blobsync.jobs.submit import hand_over, new_run_id
 from blobsync.jobspec.describe import SubmitRequest, describe, read_seconds
 from blobsync.jobspec.node_archive import node_archive
@@ -57,13 +58,13 @@ class SpreadRequest:
     planned: int = 0
 
 
-def spread_spec(service: JobService, cluster: Cluster, request: SpreadRequest, place: SharedStore) -> JobSpec:
+def spread_spec(context: JobContext, cluster: Cluster, request: SpreadRequest, place: SharedStore) -> JobSpec:
     """The specification. Raises ``ConfigError`` and ``UsageError`` for what the cluster cannot run."""
     plan = request.plan
     elastic = "" if cluster.platform in SERVICES else f"1:{plan.nodes}"
     asked = SubmitRequest(request.words, 0, nodes=plan.nodes, elastic=elastic)
     # What the file says of the jobs of its programs is none of a transfer's business.
-    spec = describe(replace(cluster, job_refusals=()), asked, new_run_id(service.environ), None)
+    spec = describe(replace(cluster, job_refusals=()), asked, new_run_id(context.environ), None)
     if plan.detach:
         _demand_limit(cluster, spec)
     each = request.cap_mbps / plan.workers if request.cap_mbps else None
@@ -82,7 +83,7 @@ def spread_spec(service: JobService, cluster: Cluster, request: SpreadRequest, p
         "run": request.run,
         "planned": request.planned,
     }
-    orders["seal"] = orders_seal(run_key(service.environ, request.run), orders)
+    orders["seal"] = orders_seal(run_key(context.environ, request.run), orders)
     return replace(
         spec,
         env={},
@@ -91,7 +92,7 @@ def spread_spec(service: JobService, cluster: Cluster, request: SpreadRequest, p
         logs=None,
         setup=(),
         options={"spread": orders},
-        node_archive=_archive(service, cluster, request, place),
+        node_archive=_archive(context, cluster, request, place),
     )
 
 
@@ -114,14 +115,14 @@ def _demand_limit(cluster: Cluster, spec: JobSpec) -> None:
 
 
 def _archive(
-    service: JobService, cluster: Cluster, request: SpreadRequest, place: SharedStore
+    context: JobContext, cluster: Cluster, request: SpreadRequest, place: SharedStore
 ) -> NodeArchiveRef | None:
     """Where the job's nodes find blobsync; this machine's have it."""
     if cluster.platform == "local":
         return None
-    archive = node_archive(service.environ)
+    archive = node_archive(context.environ)
     if cluster.platform in SERVICES:
-        # The service brings it, as the code of other jobs. Without a code_path the request is refused, which says so.
+        # The context brings it, as the code of other jobs. Without a code_path the request is refused, which says so.
         code = cluster.code
         return archive.beside(CodeRef(str(code.account.container), code.path, "")) if code else None
     if request.container:
@@ -136,15 +137,15 @@ class JobWorkforce:
     """The workers of a transfer, as a job; see :class:`blobsync.spread.spread_engine.Workforce`."""
 
     def __init__(
-        self, service: JobService, clusters: tuple[Cluster, Cluster | None], request: SpreadRequest, place: SharedStore
+        self, context: JobContext, clusters: tuple[Cluster, Cluster | None], request: SpreadRequest, place: SharedStore
     ) -> None:
         """``clusters``: the one whose nodes work, and the other one of a copy."""
-        self._service = service
+        self._context = context
         self._cluster, self._other = clusters
         self._request = request
         self._place = place
         self.record: JobRecord | None = None
-        self._news = News(service.note)
+        self._news = News(context.note)
 
     def start(self) -> None:
         """The job that works at the place already, or a new one."""
@@ -153,12 +154,12 @@ class JobWorkforce:
 
     def submit(self) -> JobRecord:
         """A new job."""
-        spec = spread_spec(self._service, self._cluster, self._request, self._place)
-        submitted = hand_over(self._service, self._cluster, spec, origin=self._other)
+        spec = spread_spec(self._context, self._cluster, self._request, self._place)
+        submitted = hand_over(self._context, self._cluster, spec, origin=self._other)
         self.record = submitted.record
         for warning in submitted.warnings:
-            self._service.note(warning)
-        self._service.note(f"job {self.record.run_id} on {self._cluster.name}: {self._request.plan.nodes} nodes")
+            self._context.note(warning)
+        self._context.note(f"job {self.record.run_id} on {self._cluster.name}: {self._request.plan.nodes} nodes")
         return self.record
 
     def find(self) -> JobRecord | None:
@@ -166,10 +167,10 @@ class JobWorkforce:
         stands at the place is asked: others may write there."""
         alive = JobFilter(states=tuple(state for state in State if not state.is_final))
         here = (self._request.path, self._request.claims)
-        for known in self._service.history.page(alive, limit=_MOST_JOBS):
+        for known in self._context.history.page(alive, limit=_MOST_JOBS):
             orders = known.spec.spread or {}
             if orders.get("container") == self._request.container and orders.get("path") in here:
-                fresh = self._service.refresh([known])[0]
+                fresh = refresh(self._context, [known])[0]
                 if not fresh.info.state.is_final:
                     return fresh
         return None
@@ -185,7 +186,7 @@ class JobWorkforce:
         """How the job ended; notes what keeps it from running."""
         if self.record is None:
             return "it was never there"
-        found = self._service.refresh([self.record])
+        found = refresh(self._context, [self.record])
         self.record = found[0]
         self._news.tell(self.record, found.problems)
         info = self.record.info
@@ -206,10 +207,10 @@ class JobWorkforce:
         if self.record is None:
             return
         try:
-            self._service.cancel(self.record)
+            cancel(self._context, self.record)
         except BlobsyncError as error:
             job = self.record.run_id
-            self._service.note(f"the job {job} was not stopped: {error.message}; stop it with blobsync abort {job}")
+            self._context.note(f"the job {job} was not stopped: {error.message}; stop it with blobsync abort {job}")
 
 
 def demand_shared(cluster: Cluster) -> None:

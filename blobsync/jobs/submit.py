@@ -19,9 +19,10 @@ from blobsync.base.errors import BlobsyncError, JobError, SubmissionUnknownError
 from blobsync.base.locations import BlobContainer, parse_store_location
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.jobs.batchai.files import MovedJob, translate_again
+from blobsync.jobs.context import JobContext, settings_of
 from blobsync.jobs.home import home_of
 from blobsync.jobs.record import JobRecord
-from blobsync.jobs.service import JobService, settings_of
+from blobsync.jobs.states import cancel, refresh
 from blobsync.jobspec.code_choice import ChooseCode, CodeChoice, demand_known
 from blobsync.jobspec.describe import SubmitRequest, demand_platform, describe, find_mirror, is_output, shape_of
 from blobsync.jobspec.hold import entering_command, hold_text
@@ -33,27 +34,27 @@ from blobsync.jobspec.transfer_key import with_run_key
 from blobsync.store.sas import sas_minter
 
 
-def empty_links(service: JobService, cluster: Cluster, spec: JobSpec) -> Iterator[str]:
+def empty_links(context: JobContext, cluster: Cluster, spec: JobSpec) -> Iterator[str]:
     """A sentence for each; a place, or a container, that does not answer at once is passed over."""
     for folder in spec.folders:
         entry = cluster.folder(folder.name)
         if folder.mode != "link" or entry is None or entry.storage_type == "file":
             continue
         try:
-            is_there = _look(service, cluster, folder)
-            if is_there is not None and _has_blobs(service, cluster, entry):
+            is_there = _look(context, cluster, folder)
+            if is_there is not None and _has_blobs(context, cluster, entry):
                 yield _sentence(folder, entry, is_there=is_there)
         except BlobsyncError:
             # No job is refused for it; what it needs of both, its own errors say.
             continue
 
 
-def _look(service: JobService, cluster: Cluster, folder: FolderLink) -> bool | None:
+def _look(context: JobContext, cluster: Cluster, folder: FolderLink) -> bool | None:
     """None: there is something in it. Else whether it is there at all. Raises ``BlobsyncError``."""
     settings = settings_of(cluster)
     if cluster.platform == "slurm" and settings.get("ssh"):
         login = LoginNode(
-            service.process, str(settings["ssh"]), service.environ, str(settings.get("python") or "python3")
+            context.process, str(settings["ssh"]), context.environ, str(settings.get("python") or "python3")
         )
         done = login.run(("ls", "-A", folder.source))
         return None if done.stdout.strip() else done.returncode == 0
@@ -63,8 +64,8 @@ def _look(service: JobService, cluster: Cluster, folder: FolderLink) -> bool | N
         return False
 
 
-def _has_blobs(service: JobService, cluster: Cluster, entry: FolderEntry) -> bool:
-    with service.impatient_store(cluster, entry.account) as store:
+def _has_blobs(context: JobContext, cluster: Cluster, entry: FolderEntry) -> bool:
+    with context.impatient_store(cluster, entry.account) as store:
         return any(True for _ in store.list_blobs(f"{entry.path}/" if entry.path else ""))
 
 
@@ -86,22 +87,22 @@ class Submitted(NamedTuple):
 
 
 def new_run_id(environ: Mapping[str, str], now: float | None = None) -> str:
-    """``<user>_<unix time>_<8 hex>``: sorts by time, and is a legal name for every service that we use."""
+    """``<user>_<unix time>_<8 hex>``: sorts by time, and is a legal name for every context that we use."""
     return f"{owner_name(environ)}_{int(now or time.time())}_{random_source.token_hex(4)}"
 
 
 def plan_job(
-    service: JobService, cluster: Cluster, request: SubmitRequest, choose_code: ChooseCode
+    context: JobContext, cluster: Cluster, request: SubmitRequest, choose_code: ChooseCode
 ) -> tuple[Plan[Any], tuple[str, ...]]:
     """What would be submitted, and warnings; nothing is submitted, signed or recorded."""
     demand_platform(cluster)
-    run_id = new_run_id(service.environ)
+    run_id = new_run_id(context.environ)
     # Errors of the request come before any code is read or uploaded.
     with cluster.naming_lines():
         describe(cluster, request, run_id, None)
         code = choose_code(cluster)
-        spec = _with_node_archive(service, describe(cluster, request, run_id, code.ref))
-        plan = service.backend(cluster).plan(spec)
+        spec = _with_node_archive(context, describe(cluster, request, run_id, code.ref))
+        plan = context.backend(cluster).plan(spec)
     return plan, code.warnings + plan.warnings + cluster.job_notes
 
 
@@ -117,23 +118,23 @@ def asked_text(cluster: Cluster, spec: JobSpec) -> str:
     return size if is_said else f"{size} (-n or gpu_per_node asks for some)"
 
 
-def submit(service: JobService, cluster: Cluster, request: SubmitRequest, choose_code: ChooseCode) -> Submitted:
+def submit(context: JobContext, cluster: Cluster, request: SubmitRequest, choose_code: ChooseCode) -> Submitted:
     """Plan, hand over and record one job. Raises before anything runs, or returns a job that is accepted."""
-    plan, warnings = plan_job(service, cluster, request, choose_code)
-    _tell(service, cluster, plan.spec)
-    submitted = hand_over(service, cluster, plan.spec)
+    plan, warnings = plan_job(context, cluster, request, choose_code)
+    _tell(context, cluster, plan.spec)
+    submitted = hand_over(context, cluster, plan.spec)
     return Submitted(submitted.record, tuple(dict.fromkeys(warnings + submitted.warnings)))
 
 
-def _tell(service: JobService, cluster: Cluster, spec: JobSpec) -> None:
+def _tell(context: JobContext, cluster: Cluster, spec: JobSpec) -> None:
     """What is about to be submitted, while it can still be stopped."""
-    service.note(asked_text(cluster, spec))
-    for sentence in empty_links(service, cluster, spec):
-        service.note(sentence)
+    context.note(asked_text(cluster, spec))
+    for sentence in empty_links(context, cluster, spec):
+        context.note(sentence)
 
 
 def resubmit(
-    service: JobService,
+    context: JobContext,
     old: JobRecord,
     *,
     to: str | None = None,
@@ -145,26 +146,26 @@ def resubmit(
     In this order: a submission that fails never costs the job that runs. ``to`` is another cluster;
     ``num_gpu`` another number of GPUs than the job's own; ``choose_code`` takes today's code instead of the job's own.
     """
-    origin = service.cluster_of(old)
-    cluster = service.cluster(to) if to else origin
+    origin = context.cluster_of(old)
+    cluster = context.cluster(to) if to else origin
     demand_platform(cluster)
     if choose_code is None:
         is_ours = "recalled" not in old.spec.options
-        demand_known(service.root, old.spec.code, old.run_id, is_ours=is_ours, environ=service.environ)
+        demand_known(context.root, old.spec.code, old.run_id, is_ours=is_ours, environ=context.environ)
     code = choose_code(cluster) if choose_code else CodeChoice(old.spec.code)
     told: tuple[str, ...] = (_untaken(old.spec, cluster),) if old.spec.is_foreign else ()
     # The keys of a job file are on top of the cluster's, as they were when it was submitted.
-    moved = translate_again(cluster, old.spec, service.environ)
+    moved = translate_again(cluster, old.spec, context.environ)
     if moved:
         cluster, told = moved.cluster, moved.translation.notes
     with cluster.naming_lines():
-        spec = _with_node_archive(service, _spec_again(service, old, cluster, code.ref, num_gpu, moved))
-    _tell(service, cluster, spec)
-    new = hand_over(service, cluster, spec, successor_of=old.run_id, origin=origin)
+        spec = _with_node_archive(context, _spec_again(context, old, cluster, code.ref, num_gpu, moved))
+    _tell(context, cluster, spec)
+    new = hand_over(context, cluster, spec, successor_of=old.run_id, origin=origin)
     warnings = told + code.warnings + new.warnings
     try:
-        known = service.refresh([old]).records[0]
-        stopped = service.cancel(known)
+        known = refresh(context, [old]).records[0]
+        stopped = cancel(context, known)
         if not known.info.state.is_final:
             warnings += (f"the old job {old.run_id} was stopped: {stopped.info.state}",)
     except BlobsyncError as error:
@@ -179,22 +180,22 @@ def _untaken(old: JobSpec, cluster: Cluster) -> str:
     return f"blobsync did not submit {old.run_id}: {taken}, all else is that of cluster {cluster.name}{missing}"
 
 
-def _with_node_archive(service: JobService, spec: JobSpec) -> JobSpec:
+def _with_node_archive(context: JobContext, spec: JobSpec) -> JobSpec:
     """With this version's node archive. This machine runs jobs with the installed blobsync."""
     elsewhere = spec.platform != "local"
-    archive = node_archive(service.environ).beside(spec.code) if spec.code and elsewhere else None
+    archive = node_archive(context.environ).beside(spec.code) if spec.code and elsewhere else None
     return replace(spec, node_archive=archive)
 
 
 def _spec_again(
-    service: JobService,
+    context: JobContext,
     old: JobRecord,
     cluster: Cluster,
     code: CodeRef | None,
     num_gpu: int | None,
     moved: MovedJob | None,
 ) -> JobSpec:
-    run_id = new_run_id(service.environ)
+    run_id = new_run_id(context.environ)
     spec = old.spec
     request = SubmitRequest(spec.argv, num_gpu, name=spec.name, multi_process=_several(spec), elastic=_elastic(spec))
     if spec.is_foreign:
@@ -239,7 +240,7 @@ def _foreign_again(
 
 
 def _elastic(spec: JobSpec) -> str:
-    """The job's bounds, which it takes along; those of a service are the cluster file's."""
+    """The job's bounds, which it takes along; those of a context are the cluster file's."""
     return f"{spec.min_nodes}:{spec.max_nodes}" if spec.is_elastic else ""
 
 
@@ -261,26 +262,26 @@ def _gpus(spec: JobSpec) -> int:
 
 
 def hand_over(
-    service: JobService, cluster: Cluster, spec: JobSpec, *, successor_of: str = "", origin: Cluster | None = None
+    context: JobContext, cluster: Cluster, spec: JobSpec, *, successor_of: str = "", origin: Cluster | None = None
 ) -> Submitted:
     """Grant its rights, record it, hand it over; ``origin`` is another cluster whose containers it needs."""
-    backend, home = service.backend(cluster), home_of(cluster, service.environ)
+    backend, home = context.backend(cluster), home_of(cluster, context.environ)
     clusters = [cluster, *([origin] if origin else [])]
-    spec, secrets, warnings = grant(spec, clusters, sas_minter(cluster, service.environ))
-    secrets = with_run_key(spec, secrets, service.environ)
+    spec, secrets, warnings = grant(spec, clusters, sas_minter(cluster, context.environ))
+    secrets = with_run_key(spec, secrets, context.environ)
     with cluster.naming_lines():
         plan = backend.plan(spec)
     archive = spec.node_archive
     if archive is not None and isinstance(parse_store_location(archive.container), BlobContainer):
         # It is beside the code, and the job has just been granted access to that: the account is known.
         account = known_accounts(clusters)[archive.container]
-        with service.store(cluster, account) as store:
-            publish(node_archive(service.environ), archive, store)
+        with context.store(cluster, account) as store:
+            publish(node_archive(context.environ), archive, store)
     # Recorded first: a job that was accepted just before we are killed must not get lost.
-    record = service.history.add(spec, JobRef(spec.run_id, "", ""), backend.name, successor_of=successor_of, home=home)
+    record = context.history.add(spec, JobRef(spec.run_id, "", ""), backend.name, successor_of=successor_of, home=home)
     outcome = backend.submit(plan, secrets)
     if isinstance(outcome, Refused):
-        service.history.remove(spec.run_id)
+        context.history.remove(spec.run_id)
         raise outcome.error
     if isinstance(outcome, Unknown):
         last = spec.run_id.rpartition("_")[2]
@@ -293,4 +294,4 @@ def hand_over(
         way_in = (f"it waits {hold_text(spec.hold)} for you once it runs: {entering_command(spec.run_id)}",)
     if spec.hold and spec.image and spec.platform in ("local", "slurm"):
         way_in += (f"its shells are on the node itself, not in docker.image of {cluster.file}, {spec.image}",)
-    return Submitted(service.history.accept(record, outcome.ref), warnings + plan.warnings + cluster.job_notes + way_in)
+    return Submitted(context.history.accept(record, outcome.ref), warnings + plan.warnings + cluster.job_notes + way_in)

@@ -441,13 +441,13 @@ class Project:
         """The jobs of this project; what it submits goes to its cluster."""
         self._demand_open()
         if self._jobs is None:
-            from blobsync.jobs.service import JobService
+            from blobsync.jobs.context import JobContext
             from blobsync.project.jobs import Jobs
 
-            service = JobService(
+            context = JobContext(
                 self.root, self.environ, self.cluster, note=lambda text: self.listener.emit(Note(text))
             )
-            self._jobs = Jobs(service, self.with_cluster)
+            self._jobs = Jobs(context, self.with_cluster)
         return self._jobs
 
     # -- looking --------------------------------------------------------------------------------------------

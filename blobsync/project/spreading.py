@@ -19,8 +19,8 @@ from blobsync.base.locations import BlobLocation, LocalLocation
 from blobsync.base.plain_json import parse_object
 from blobsync.base.user_data import config_home
 from blobsync.config.model import Cluster
+from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobRecord
-from blobsync.jobs.service import JobService
 from blobsync.jobs.spread_job import JobWorkforce, SpreadRequest, demand_shared
 from blobsync.jobspec.transfer_key import own_key
 from blobsync.local.state_dir import KEY_FILE, StateDir
@@ -170,7 +170,7 @@ class Spreading:
         place = self._sealed or self._begin(self._run or new_session(), new_session())
         request = self._request(plan)
         self._workforce = JobWorkforce(
-            self._service, (self._context.cluster, self._context.from_cluster), request, self._place
+            self._jobs, (self._context.cluster, self._context.from_cluster), request, self._place
         )
         self._presence.show(place)
         place.remove("stop")
@@ -210,9 +210,7 @@ class Spreading:
                 place.write(f"plan/{count:07}", body)
                 count += 1
         request = replace(self._request(plan), planned=count)
-        workforce = JobWorkforce(
-            self._service, (self._context.cluster, self._context.from_cluster), request, self._place
-        )
+        workforce = JobWorkforce(self._jobs, (self._context.cluster, self._context.from_cluster), request, self._place)
         # Workers that are there before their parent wait for it.
         place.write("alive", b"submitted")
         record = workforce.submit()
@@ -233,7 +231,7 @@ class Spreading:
         """A detached transfer that waits for its nodes has no claim yet. Whether a job of a command that is gone is
         there."""
         found = JobWorkforce(
-            self._service, (self._context.cluster, None), self._request(self._plan, probes=False), self._place
+            self._jobs, (self._context.cluster, None), self._request(self._plan, probes=False), self._place
         ).find()
         orders = (found.spec.spread or {}) if found is not None else {}
         if found is not None and (orders.get("detach") or not orders.get("run")):
@@ -302,8 +300,8 @@ class Spreading:
                 self._claims.remove("owner")
 
     @cached_property
-    def _service(self) -> JobService:
-        return JobService(self._context.root, self._environ, self._context.cluster, note=self._note)
+    def _jobs(self) -> JobContext:
+        return JobContext(self._context.root, self._environ, self._context.cluster, note=self._note)
 
     @property
     def _place_name(self) -> str:

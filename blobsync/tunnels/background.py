@@ -65,13 +65,14 @@ def job_watcher(project: str, job_id: str, environ: Mapping[str, str]) -> Callab
     """Whether the job has ended; False if its cluster cannot be reached."""
     if not job_id:
         return lambda: False
-    from blobsync.jobs.service import JobService
+    from blobsync.jobs.context import JobContext
+    from blobsync.jobs.states import refresh
 
-    service = JobService(Path(project), environ)
+    context = JobContext(Path(project), environ)
 
     def has_ended() -> bool:
         with suppress(BlobsyncError):
-            return service.refresh([service.history.find(job_id)]).records[0].info.state.is_final
+            return refresh(context, [context.history.find(job_id)]).records[0].info.state.is_final
         return False
 
     return has_ended

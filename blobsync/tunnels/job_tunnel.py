@@ -10,8 +10,9 @@ from blobsync.backends.addresses import free_local_port
 from blobsync.backends.forwarding import LOOPBACK
 from blobsync.backends.protocol import PortForward, Tunnelling
 from blobsync.base.errors import BlobsyncError, JobError, UsageError
+from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobRecord
-from blobsync.jobs.service import JobService
+from blobsync.jobs.states import refresh
 from blobsync.jobspec.spec import State
 from blobsync.tunnels.keeper import TunnelKeeper
 from blobsync.tunnels.node_apps import BesideProgram, TunnelRequest, demand_tunnel
@@ -88,31 +89,31 @@ class JobTunnel:
                 part.close()
 
 
-def open_tunnel(service: JobService, record: JobRecord, request: TunnelRequest) -> JobTunnel:
+def open_tunnel(context: JobContext, record: JobRecord, request: TunnelRequest) -> JobTunnel:
     """Open a tunnel, and wait until its port answers.
 
     Raises ``UsageError``, ``JobError`` if the job does not run, ``BackendUnavailableError`` if the tunnel cannot open.
     """
     demand_tunnel(request)
-    backend = service.backend_of(record)
+    backend = context.backend_of(record)
     tunnelling = backend if isinstance(backend, Tunnelling) else None
     if tunnelling is None and record.spec.platform != "local":
         raise UsageError(f"{backend.name} opens no port of a job", hint=f"blobsync ssh {record.run_id}")
 
     def state() -> State:
-        return service.refresh([service.history.find(record.run_id)]).records[0].info.state
+        return refresh(context, [context.history.find(record.run_id)]).records[0].info.state
 
     found = state()
     if found is not State.RUNNING:
         raise JobError(f"{record.run_id} is {found}: only a running job has ports to open")
     remote = request.port or _USUAL_PORTS[request.program]
-    program = BesideProgram(service, record, request, tunnelling, remote) if request.program else None
+    program = BesideProgram(context, record, request, tunnelling, remote) if request.program else None
     keeper = None
     try:
         if program:
             program.open()
         if tunnelling:
-            keeper = _keeper(service, record, request, tunnelling, lambda: program.port if program else remote)
+            keeper = _keeper(context, record, request, tunnelling, lambda: program.port if program else remote)
             keeper.open()
         return JobTunnel(record, state, keeper, program, program.port if program else remote)
     except BaseException:
@@ -123,14 +124,14 @@ def open_tunnel(service: JobService, record: JobRecord, request: TunnelRequest) 
 
 
 def _keeper(
-    service: JobService, record: JobRecord, request: TunnelRequest, backend: Tunnelling, remote: Callable[[], int]
+    context: JobContext, record: JobRecord, request: TunnelRequest, backend: Tunnelling, remote: Callable[[], int]
 ) -> TunnelKeeper:
     wanted = request.local_port or (remote() if remote() >= _FIRST_OPEN_PORT else None)
     local = free_local_port(wanted)
     if wanted and local != wanted:
-        service.note(f"port {wanted} is taken on this machine: {local} is used instead")
+        context.note(f"port {wanted} is taken on this machine: {local} is used instead")
 
     def make() -> Sequence[str]:
         return backend.forward_argv(record.ref, PortForward(local, remote(), request.node, request.node_ssh))
 
-    return TunnelKeeper(make, local, service.process, service.environ, note=service.note)
+    return TunnelKeeper(make, local, context.process, context.environ, note=context.note)

@@ -18,8 +18,8 @@ from blobsync.base.errors import BlobsyncError, JobError, UsageError
 from blobsync.base.plain_json import parse_object
 from blobsync.base.process import RunningProcess
 from blobsync.base.redaction import register_secret
+from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobRecord
-from blobsync.jobs.service import JobService
 from blobsync.jobspec.node_archive import standalone_source
 
 # How long such a program may take to report its port (seconds).
@@ -65,7 +65,7 @@ class BesideProgram:
     """A program beside the job. ``port`` is its port on the node, once it listens; ``token`` is Jupyter's."""
 
     def __init__(
-        self, service: JobService, record: JobRecord, request: TunnelRequest, backend: Tunnelling | None, port: int
+        self, context: JobContext, record: JobRecord, request: TunnelRequest, backend: Tunnelling | None, port: int
     ) -> None:
         """``backend`` None: the job runs on this machine. ``port`` is the preferred one."""
         self.port = port
@@ -73,7 +73,7 @@ class BesideProgram:
         if self.token:
             register_secret(self.token)
         self._record, self._request, self._backend = record, request, backend
-        self._process, self._environ, self._note = service.process, service.environ, service.note
+        self._process, self._environ, self._note = context.process, context.environ, context.note
         self._child: RunningProcess | None = None
         self._retry_at = 0.0
 

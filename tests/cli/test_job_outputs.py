@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
+from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobRecord
 from blobsync.jobspec.spec import FolderLink, JobRef, RunInfo, State
-from blobsync.project.open_jobs import open_jobs
 from tests.fakes.jobs import make_spec
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def job_of(cli: Cli, shared_root: str) -> JobRecord:
     folder = FolderLink("output", URL, "p/output", "link", source=f"{shared_root}/output")
     own = {"own_output": "output"}
     spec = make_spec(run_id=RUN, cluster="uni", platform="slurm", folders=(folder,), options=own)
-    history = open_jobs(cli.root)._service.history
+    history = JobContext(cli.root, os.environ).history
     return history.update(history.add(spec, JobRef(RUN, "7"), "slurm"), RunInfo(RUN, State.COMPLETED))
 
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from blobsync.jobs.service import JobService
+from blobsync.jobs.context import JobContext
+from blobsync.jobs.states import refresh
 from tests.e2e.world import Container, Done, Project, wait_until, write_tree
 from tests.servers.aml_stub import ARM_TOKEN, ML_TOKEN, AmlStub, serve
 from tests.unit.test_config_loader import ACT_EXAMPLE
@@ -69,11 +70,11 @@ class Lab:
         return job_id
 
     def until(self, job_id: str, *states: str) -> dict[str, Any]:
-        board = JobService(self.project.root, {**os.environ, **self.project.environ})
+        board = JobContext(self.project.root, {**os.environ, **self.project.environ})
         wanted = states or ("Completed", "Failed", "Canceled")
 
         def there() -> bool:
-            return board.refresh([board.history.find(job_id)]).records[0].info.state.value in wanted
+            return refresh(board, [board.history.find(job_id)]).records[0].info.state.value in wanted
 
         assert wait_until(there, seconds=PATIENCE, pause=0.1), self.run("q", job_id)
         return self.detail(job_id)

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
-from blobsync.jobs.service import JobService
+from blobsync.jobs.context import JobContext
+from blobsync.jobs.states import refresh
 from tests.e2e.world import Container, Done, Project, blobsync_command, hashes, read_tree, wait_until, write_tree
 from tests.fakes.bootstrap import python_of
 from tests.servers.slurm_cluster import SlurmCluster
@@ -114,11 +115,11 @@ class Lab:
 
     def until(self, job_id: str, *states: str) -> dict[str, Any]:
         """Wait through the library, which costs less than a process for each look; the answer is the command's."""
-        board = JobService(self.project.root, {**os.environ, **self.project.environ})
+        board = JobContext(self.project.root, {**os.environ, **self.project.environ})
         wanted = states or ("Completed", "Failed", "Canceled")
 
         def there() -> bool:
-            return board.refresh([board.history.find(job_id)]).records[0].info.state.value in wanted
+            return refresh(board, [board.history.find(job_id)]).records[0].info.state.value in wanted
 
         assert wait_until(there, seconds=PATIENCE, pause=0.2), self.run("q", job_id)
         return self.job(job_id)

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 import yaml
 
+from blobsync.jobs.context import JobContext
 from blobsync.jobs.home import home_of
-from blobsync.jobs.service import JobService
+from blobsync.jobs.queries import JobQueries
 from blobsync.jobspec.spec import JobRef
 from tests.e2e.test_jobs import SHOW, Lab
 from tests.e2e.world import Container, Project, wait_until, write_tree
@@ -74,8 +75,8 @@ class KubeLab(Lab):
         self.configure(name, "kubernetes", kubernetes=given, **settings)
 
     @property
-    def board(self) -> JobService:
-        return JobService(self.project.root, {**os.environ, **self.project.environ})
+    def board(self) -> JobContext:
+        return JobContext(self.project.root, {**os.environ, **self.project.environ})
 
     def name_of(self, job_id: str) -> str:
         return job_id.replace("_", "-")
@@ -497,7 +498,7 @@ def test_abort_stops_a_running_job_and_a_shell_can_be_had_before(lab: KubeLab, k
     lab.until(job_id, "Running")
     assert wait_until(lambda: lab.run("logs", job_id).out == "up\n", seconds=60, pause=0.5)
     board = lab.board
-    (record,) = board.find([job_id])
+    record = JobQueries(board).find(job_id)
     command = board.backend_of(record).ssh_command(record.ref)
     inside = [word for word in command if word != "-it"][:-1]
     told = subprocess.run(
@@ -620,7 +621,7 @@ def test_thirty_jobs_are_listed_with_three_requests(lab: KubeLab, kube_cluster: 
     made = lab.submit("k8s", "true")
     lab.until(made)
     board = lab.board
-    (record,) = board.find([made])
+    record = JobQueries(board).find(made)
     backend, home = board.backend_of(record), home_of(board.cluster("k8s"), board.environ)
     bodies = []
     for number in range(30):

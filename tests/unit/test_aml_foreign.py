@@ -15,8 +15,9 @@ from blobsync.backends.aml.replies import AmlReply
 from blobsync.backends.protocol import SeenJob, Surroundings
 from blobsync.base.process import SubprocessRunner
 from blobsync.config.model import Cluster
+from blobsync.jobs.context import JobContext
 from blobsync.jobs.queries import with_others
-from blobsync.jobs.service import JobService
+from blobsync.jobs.states import recent
 from blobsync.jobspec.spec import JobRef, JobSpec, RunInfo, State, own_inputs
 from tests.fakes.aml_configs import load
 from tests.fakes.backend import FakeBackend
@@ -118,19 +119,19 @@ def test_the_list_has_the_experiments_other_jobs_in_their_order_and_records_none
     cluster, _ = load(tmp_path)
     backend = Grouped()
     backend.seen = tuple(seen(*each) for each in (("theirs", 30.0), ("me_1000000000_ab", 0.0), ("mine", 10.0)))
-    service = JobService(tmp_path, os.environ, cluster, backends={cluster.name: backend})
-    service.history.add(seen("mine", 20.0).spec, JobRef("mine", "mine", ""), "aml", submitted=20.0)
-    before = service.recent()
-    found = with_others(service, before, (), 20, None)
+    context = JobContext(tmp_path, os.environ, cluster, backends={cluster.name: backend})
+    context.history.add(seen("mine", 20.0).spec, JobRef("mine", "mine", ""), "aml", submitted=20.0)
+    before = recent(context)
+    found = with_others(context, before, (), 20, None)
     assert [record.run_id for record in found] == ["me_1000000000_ab", "theirs", "mine"]
     assert found.experiment == "trials" and found[0].home and found[0].is_settled
-    assert len(service.history.recent()) == 1 and len(with_others(service, before, (), 2, cluster.name)) == 2
-    assert with_others(service, before, (), 20, "no-such-cluster") == before
+    assert len(context.history.recent()) == 1 and len(with_others(context, before, (), 2, cluster.name)) == 2
+    assert with_others(context, before, (), 20, "no-such-cluster") == before
     backend.gone = True
-    silent = with_others(service, before, (), 20, None)
+    silent = with_others(context, before, (), 20, None)
     assert "jobs that this project did not submit are not shown" in silent.problems[0] and len(silent) == 1
     # Who has just been silent is not asked again.
-    assert with_others(service, silent, (), 20, None) is silent
+    assert with_others(context, silent, (), 20, None) is silent
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 from blobsync.backends.protocol import ClusterSummary
 from blobsync.base.errors import BackendUnavailableError, ConfigError
 from blobsync.config.model import Cluster
+from blobsync.jobs.context import JobContext
 from blobsync.jobs.first_free import choose_cluster, verdict
-from blobsync.jobs.service import JobService
 from blobsync.jobspec.describe import SubmitRequest
 from tests.fakes.backend import FakeBackend
 
@@ -61,8 +61,8 @@ def clusters(root: Path, *names: str) -> list[Cluster]:
 
 def test_the_first_with_enough_is_chosen_and_the_others_say_why_not(tmp_path: Path) -> None:
     backends = {"a": free(3), "b": free(8, gone=True), "c": free(None), "d": free(4), "e": free(99)}
-    service = JobService(tmp_path, {**os.environ, "HOME": str(tmp_path)}, backends=backends)
-    found = choose_cluster(service, clusters(tmp_path, *backends), REQUEST)
+    context = JobContext(tmp_path, {**os.environ, "HOME": str(tmp_path)}, backends=backends)
+    found = choose_cluster(context, clusters(tmp_path, *backends), REQUEST)
     assert [(one.cluster, one.chosen) for one in found] == [
         *(("a", False), ("b", False), ("c", False), ("d", True), ("e", False)),
     ]
@@ -73,9 +73,9 @@ def test_the_first_with_enough_is_chosen_and_the_others_say_why_not(tmp_path: Pa
 
 
 def test_where_none_has_enough_each_says_why(tmp_path: Path) -> None:
-    service = JobService(tmp_path, {**os.environ, "HOME": str(tmp_path)}, backends={"a": free(3), "b": free(0)})
+    context = JobContext(tmp_path, {**os.environ, "HOME": str(tmp_path)}, backends={"a": free(3), "b": free(0)})
     with pytest.raises(BackendUnavailableError) as caught:
-        choose_cluster(service, clusters(tmp_path, "a", "b"), REQUEST)
+        choose_cluster(context, clusters(tmp_path, "a", "b"), REQUEST)
     assert caught.value.message == (
         "no cluster has enough free: cluster a: 3 GPUs free, and the job needs 4; "
         "cluster b: 0 GPUs free, and the job needs 4"
@@ -84,7 +84,7 @@ def test_where_none_has_enough_each_says_why(tmp_path: Path) -> None:
 
 
 def test_a_cluster_that_can_run_no_job_is_an_error_even_behind_a_free_one(tmp_path: Path) -> None:
-    service = JobService(tmp_path, {**os.environ, "HOME": str(tmp_path)}, backends={"a": free(9)})
+    context = JobContext(tmp_path, {**os.environ, "HOME": str(tmp_path)}, backends={"a": free(9)})
     gone = Cluster("b", "b.yaml", tmp_path, platform_given=False)
     with pytest.raises(ConfigError):
-        choose_cluster(service, [*clusters(tmp_path, "a"), gone], REQUEST)
+        choose_cluster(context, [*clusters(tmp_path, "a"), gone], REQUEST)

@@ -14,10 +14,10 @@ import yaml
 
 from blobsync.base.errors import BackendUnavailableError, JobError
 from blobsync.config.loader import load_cluster
+from blobsync.jobs.context import JobContext
 from blobsync.jobs.history import History
 from blobsync.jobs.home import Home, home_of, without_secrets
 from blobsync.jobs.record import JobRecord
-from blobsync.jobs.service import JobService
 from blobsync.jobspec.spec import JobRef
 from blobsync.local.state_dir import open_state_dir
 from tests.fakes.jobs import make_spec
@@ -37,75 +37,75 @@ def recorded(root: Path, environ: Mapping[str, str], name: str | None = None, **
     """A job as ``submit`` records it."""
     cluster = load_cluster(root, name, overrides=overrides, environ=environ)
     spec = make_spec("true", cluster=cluster.name, platform=cluster.platform)
-    service = JobService(root, environ, cluster)
+    context = JobContext(root, environ, cluster)
     ref = JobRef(spec.run_id, "17", f"/x/{spec.run_id}")
-    return service.history.add(spec, ref, cluster.platform, home=home_of(cluster, environ))
+    return context.history.add(spec, ref, cluster.platform, home=home_of(cluster, environ))
 
 
-def found(root: Path, record: JobRecord) -> tuple[JobService, JobRecord]:
+def found(root: Path, record: JobRecord) -> tuple[JobContext, JobRecord]:
     """As a later command sees it: another process, with nothing chosen."""
-    service = JobService(root, ENVIRON)
-    return service, service.history.find(record.run_id)
+    context = JobContext(root, ENVIRON)
+    return context, context.history.find(record.run_id)
 
 
 def test_a_file_of_the_environment_variable_is_found_again_without_it(tmp_path: Path) -> None:
     file = write(tmp_path, "elsewhere/v100.yaml", platform="slurm", ssh="me@one")
     (tmp_path / "aux_data" / "aml").mkdir(parents=True)
-    service, record = found(tmp_path, recorded(tmp_path, {**ENVIRON, "AML_CONFIG_PATH": str(file)}))
-    assert service.backend_of(record).name == "slurm"
-    assert service.cluster_of(record).text("ssh") == "me@one"
+    context, record = found(tmp_path, recorded(tmp_path, {**ENVIRON, "AML_CONFIG_PATH": str(file)}))
+    assert context.backend_of(record).name == "slurm"
+    assert context.cluster_of(record).text("ssh") == "me@one"
 
 
 def test_a_link_is_found_again_by_its_own_path(tmp_path: Path) -> None:
     write(tmp_path, "elsewhere/v100.yaml", platform="slurm")
     (tmp_path / "aux_data" / "aml").mkdir(parents=True)
     (tmp_path / "aux_data" / "aml" / "aml.yaml").symlink_to("../../elsewhere/v100.yaml")
-    service, record = found(tmp_path, recorded(tmp_path, ENVIRON))
-    assert record.cluster == "v100" and service.backend_of(record).name == "slurm"
+    context, record = found(tmp_path, recorded(tmp_path, ENVIRON))
+    assert record.cluster == "v100" and context.backend_of(record).name == "slurm"
 
 
 def test_what_p_changed_leads_back_to_the_backend_that_has_the_job(tmp_path: Path) -> None:
     write(tmp_path, "aux_data/aml/aml.yaml", platform="slurm", ssh="me@one")
-    service, record = found(tmp_path, recorded(tmp_path, ENVIRON, platform="local"))
-    assert service.backend_of(record).name == "local"
-    assert service.backend(service.cluster("aml")).name == "slurm"
+    context, record = found(tmp_path, recorded(tmp_path, ENVIRON, platform="local"))
+    assert context.backend_of(record).name == "local"
+    assert context.backend(context.cluster("aml")).name == "slurm"
 
 
 def test_another_cluster_that_took_the_name_is_not_asked(tmp_path: Path) -> None:
     write(tmp_path, "aux_data/aml/aml.yaml", platform="slurm", ssh="me@one")
     record = recorded(tmp_path, ENVIRON)
     write(tmp_path, "aux_data/aml/aml.yaml", platform="local")
-    service, record = found(tmp_path, record)
-    assert (service.backend_of(record).name, service.cluster_of(record).text("ssh")) == ("slurm", "me@one")
+    context, record = found(tmp_path, record)
+    assert (context.backend_of(record).name, context.cluster_of(record).text("ssh")) == ("slurm", "me@one")
     write(tmp_path, "aux_data/aml/aml.yaml", platform="slurm", ssh="me@two")
-    service, record = found(tmp_path, record)
-    assert service.cluster_of(record).text("ssh") == "me@one"
+    context, record = found(tmp_path, record)
+    assert context.cluster_of(record).text("ssh") == "me@one"
 
 
 def test_todays_file_is_taken_while_it_leads_to_the_same_place(tmp_path: Path) -> None:
     write(tmp_path, "aux_data/aml/aml.yaml", platform="slurm", slurm={"partition": "old"})
     record = recorded(tmp_path, ENVIRON)
     write(tmp_path, "aux_data/aml/aml.yaml", platform="slurm", slurm={"partition": "new"})
-    service, record = found(tmp_path, record)
-    assert service.cluster_of(record).text("slurm.partition") == "new"
+    context, record = found(tmp_path, record)
+    assert context.cluster_of(record).text("slurm.partition") == "new"
 
 
 def test_a_file_that_is_gone_is_replaced_by_what_it_said(tmp_path: Path) -> None:
     file = write(tmp_path, "aux_data/aml/aml.yaml", platform="slurm", ssh="me@one")
     record = recorded(tmp_path, ENVIRON)
     file.unlink()
-    service, record = found(tmp_path, record)
-    assert service.cluster_of(record).text("ssh") == "me@one"
+    context, record = found(tmp_path, record)
+    assert context.cluster_of(record).text("ssh") == "me@one"
 
 
 def test_a_job_of_an_older_history_is_not_taken_to_another_platform(tmp_path: Path) -> None:
     write(tmp_path, "aux_data/aml/aml.yaml", platform="local")
-    service = JobService(tmp_path, ENVIRON)
-    record = service.history.add(
+    context = JobContext(tmp_path, ENVIRON)
+    record = context.history.add(
         make_spec("true", cluster="aml", platform="slurm"), JobRef("me_1_0badcafe", "17"), "slurm"
     )
     with pytest.raises(BackendUnavailableError, match="belongs to slurm, but cluster aml is now local"):
-        service.backend_of(record)
+        context.backend_of(record)
 
 
 def test_no_secret_is_recorded(tmp_path: Path) -> None:

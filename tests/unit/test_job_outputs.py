@@ -12,9 +12,9 @@ import pytest
 from blobsync.base.credentials import Secret
 from blobsync.base.errors import ConfigError, JobError, NothingMatchedError, UsageError
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
+from blobsync.jobs.context import JobContext
 from blobsync.jobs.outputs import OutputPlace, copy_outputs, demand_mapped, list_outputs, output_places
 from blobsync.jobs.record import JobRecord
-from blobsync.jobs.service import JobService
 from blobsync.jobspec.describe import SubmitRequest, describe
 from blobsync.jobspec.spec import FolderLink, JobRef, JobSpec, RunInfo, State
 from tests.fakes.jobs import make_spec
@@ -72,9 +72,9 @@ class Desk:
         folder = FolderEntry("output", BOX, "mine/output", mode="upload")
         self.cluster = Cluster("eu", "aux_data/aml/eu.yaml", root, folders=(folder,), platform="kubernetes")
 
-    def service(self, **changes: Any) -> JobService:
+    def context(self, **changes: Any) -> JobContext:
         environ = {**os.environ, "HOME": str(self.root / "home")}
-        return JobService(self.root, environ, replace(self.cluster, **changes), stores={URL: self.store})
+        return JobContext(self.root, environ, replace(self.cluster, **changes), stores={URL: self.store})
 
     def put(self, name: str, size: int, modified: float = 1000.0) -> None:
         info = self.store.add(name, b"x" * size)._replace(last_modified=modified)
@@ -99,30 +99,30 @@ SHARED = make_spec(platform="kubernetes", folders=(OUT,))
 def test_a_job_of_its_own_folder_shows_nothing_else(desk: Desk) -> None:
     for name in (f"{RUN}/a.txt", f"{RUN}/deep/b.txt", f"{RUN}2/c.txt", "d.txt"):
         desk.put(f"mine/output/{name}", 3)
-    found = list_outputs(desk.service(), desk.record(OWN))
+    found = list_outputs(desk.context(), desk.record(OWN))
     assert [(one.shown, one.path, one.size) for one in found.files] == [
         ("output/a.txt", f"output/{RUN}/a.txt", 3),
         ("output/deep/b.txt", f"output/{RUN}/deep/b.txt", 3),
     ]
     assert found.paths == (f"output/{RUN}",) and found.notes == ()
     for asked in ("deep", "output/deep/", f"output/{RUN}/deep/b.txt"):
-        part = list_outputs(desk.service(), desk.record(OWN), asked)
+        part = list_outputs(desk.context(), desk.record(OWN), asked)
         assert [one.name for one in part.files] == ["deep/b.txt"]
         assert part.paths[0].startswith(f"output/{RUN}/deep")
     with pytest.raises(NothingMatchedError, match="has written no dee"):
-        list_outputs(desk.service(), desk.record(OWN), "dee")
+        list_outputs(desk.context(), desk.record(OWN), "dee")
     for ended, said in ((None, "nothing to output so far"), (2000.0, "nothing to output$")):
         with pytest.raises(NothingMatchedError, match=said):
-            list_outputs(desk.service(), desk.record(replace(OWN, run_id="other_1_x"), ended), "output")
-    assert list_outputs(desk.service(), desk.record(replace(OWN, run_id="other_1_x"))).files == ()
+            list_outputs(desk.context(), desk.record(replace(OWN, run_id="other_1_x"), ended), "output")
+    assert list_outputs(desk.context(), desk.record(replace(OWN, run_id="other_1_x"))).files == ()
 
 
 def test_of_a_shared_folder_only_what_changed_while_the_job_ran(desk: Desk) -> None:
     for name, modified in (("before", 999.0), ("during", 1000.0), ("late", 2100.0), ("after", 2400.0)):
         desk.put(f"mine/output/{name}", 1, modified)
-    running = list_outputs(desk.service(), desk.record(SHARED))
+    running = list_outputs(desk.context(), desk.record(SHARED))
     assert [one.name for one in running.files] == ["after", "during", "late"]
-    ended = list_outputs(desk.service(), desk.record(SHARED, ended=2000.0))
+    ended = list_outputs(desk.context(), desk.record(SHARED, ended=2000.0))
     assert [one.name for one in ended.files] == ["during", "late"]
     assert ended.paths == ("output/during", "output/late")
     assert "output is shared by all jobs" in ended.notes[0] and "output: per_job" in ended.notes[0]
@@ -130,7 +130,7 @@ def test_of_a_shared_folder_only_what_changed_while_the_job_ran(desk: Desk) -> N
 
 def test_a_job_that_keeps_nothing_says_what_to_write(desk: Desk) -> None:
     with pytest.raises(NothingMatchedError, match="has no output folder that stays") as caught:
-        list_outputs(desk.service(), desk.record(make_spec(folders=(DATA,))))
+        list_outputs(desk.context(), desk.record(make_spec(folders=(DATA,))))
     assert "output: per_job" in str(caught.value.hint)
 
 
@@ -146,7 +146,7 @@ def test_a_file_of_a_linked_folder_has_the_link_of_its_blob_once_that_is_the_sam
     spec, name = linked(desk, desk.root), f"output/{RUN}/deep/a.txt"
     signing = replace(BOX, account_key=Secret("a2V5"))
     folders = (replace(desk.cluster.folders[0], account=signing),)
-    found = list_outputs(desk.service(platform="slurm", folders=folders), desk.record(spec))
+    found = list_outputs(desk.context(platform="slurm", folders=folders), desk.record(spec))
     [one] = found.files
     assert (one.shown, one.size, one.blob, one.on_disk) == ("output/deep/a.txt", 5, None, desk.root / name)
     assert found.is_here(one) and found.paths == () and found.notes == ()
@@ -164,7 +164,7 @@ def test_a_file_of_a_linked_folder_has_the_link_of_its_blob_once_that_is_the_sam
 
 def test_what_is_on_the_disk_of_a_login_node_is_said_with_the_command_that_brings_it(desk: Desk) -> None:
     spec = linked(desk, desk.root / "there")
-    away = desk.service(platform="slurm", values={"ssh": "me@login"})
+    away = desk.context(platform="slurm", values={"ssh": "me@login"})
     with pytest.raises(JobError, match=f"are on me@login, in {desk.root}/there/output/{RUN}") as caught:
         list_outputs(away, desk.record(spec))
     here = f"{desk.root}/output/{RUN}"
@@ -177,8 +177,8 @@ def test_outputs_on_the_disk_of_a_shared_root_are_copied_and_none_is_replaced(de
     spec = linked(desk, there)
     for name in ("b.txt", "big"):
         (there / "output" / RUN / name).write_bytes(b"x" * 3_000_001)
-    service = desk.service(platform="slurm")
-    found = list_outputs(service, desk.record(spec))
+    context = desk.context(platform="slurm")
+    found = list_outputs(context, desk.record(spec))
     [first, *_] = found.files
     assert not found.is_here(first) and first.on_disk == there / first.path
     [note] = found.notes
@@ -191,7 +191,7 @@ def test_outputs_on_the_disk_of_a_shared_root_are_copied_and_none_is_replaced(de
     here = desk.root / "output" / RUN
     here.mkdir(parents=True)
     (here / "b.txt").write_text("an earlier one")
-    done = copy_outputs(found, desk.root, service.environ)
+    done = copy_outputs(found, desk.root, context.environ)
     assert [one.name for one in done.copied] == ["big", "deep/a.txt"] and done.present == ()
     assert (here / "deep/a.txt").read_text() == "12345" and (here / "big").stat().st_size == 3_000_001
     [conflict] = done.failures
@@ -201,7 +201,7 @@ def test_outputs_on_the_disk_of_a_shared_root_are_copied_and_none_is_replaced(de
     assert not [name for name in os.listdir(here) if name.startswith(".")]
 
     (here / "b.txt").unlink()
-    again = copy_outputs(found, desk.root, service.environ)
+    again = copy_outputs(found, desk.root, context.environ)
     assert [one.name for one in again.copied] == ["b.txt"] and len(again.present) == 2 and again.exit_code == 0
 
 
@@ -211,9 +211,9 @@ def test_no_link_leads_a_copy_out_of_either_folder(desk: Desk, tmp_path: Path) -
     secret.write_text("mine")
     (there / "output" / RUN / "stolen").symlink_to(secret)
     (there / "output" / RUN / "latest").symlink_to("deep/a.txt")
-    service = desk.service(platform="slurm")
-    found = list_outputs(service, desk.record(spec))
-    done = copy_outputs(found, desk.root, service.environ)
+    context = desk.context(platform="slurm")
+    found = list_outputs(context, desk.record(spec))
+    done = copy_outputs(found, desk.root, context.environ)
     assert [(each.path, each.code) for each in done.failures] == [(f"output/{RUN}/stolen", "link_refused")]
     assert [one.name for one in done.copied] == ["deep/a.txt", "latest"] and done.exit_code == 3
     assert not (desk.root / "output" / RUN / "stolen").exists()
@@ -222,20 +222,20 @@ def test_no_link_leads_a_copy_out_of_either_folder(desk: Desk, tmp_path: Path) -
     outside.mkdir()
     (desk.root / "output").rename(desk.root / "before")
     (desk.root / "output").symlink_to(outside)
-    refused = copy_outputs(found, desk.root, service.environ)
+    refused = copy_outputs(found, desk.root, context.environ)
     assert refused.copied == () and refused.exit_code == 1 and not list(outside.iterdir())
     assert "config trust-link" in str(refused.failures[0].hint)
 
 
 def test_a_linked_folder_that_is_not_there_is_said(desk: Desk) -> None:
     spec = replace(OWN, folders=(replace(OUT, mode="link", source="/not/mounted/output"),), platform="slurm")
-    found = list_outputs(desk.service(platform="slurm"), desk.record(spec))
+    found = list_outputs(desk.context(platform="slurm"), desk.record(spec))
     assert found.files == () and found.notes == ("output of this job is /not/mounted/output, which is not there",)
 
 
 def test_a_download_needs_the_folder_where_the_job_had_it(desk: Desk) -> None:
     desk.put(f"mine/output/{RUN}/a.txt", 3)
-    found = list_outputs(desk.service(), desk.record(OWN))
+    found = list_outputs(desk.context(), desk.record(OWN))
     demand_mapped(found, desk.cluster)
     moved = replace(desk.cluster, folders=(FolderEntry("output", BOX, "other"),))
     with pytest.raises(UsageError, match=r"is not what it was for .*: .*mine/output") as caught:
@@ -246,16 +246,16 @@ def test_a_download_needs_the_folder_where_the_job_had_it(desk: Desk) -> None:
 def test_an_account_file_beside_the_clusters_opens_the_container(desk: Desk) -> None:
     (desk.root / "aux_data/configs/z.yaml").write_text("account_name: acct\ncontainer_name: box\n")
     desk.put(f"mine/output/{RUN}/a.txt", 3)
-    assert len(list_outputs(desk.service(folders=()), desk.record(OWN)).files) == 1
+    assert len(list_outputs(desk.context(folders=()), desk.record(OWN)).files) == 1
     (desk.root / "aux_data/configs/z.yaml").unlink()
     with pytest.raises(UsageError, match=r"which neither aux_data/aml/eu.yaml nor aux_data/configs/ opens"):
-        list_outputs(desk.service(folders=()), desk.record(OWN))
+        list_outputs(desk.context(folders=()), desk.record(OWN))
 
 
 @pytest.mark.parametrize("asked", ["../x", "a/../../x", "a\0b"])
 def test_a_path_out_of_the_outputs_is_refused(desk: Desk, asked: str) -> None:
     with pytest.raises(UsageError, match="is no path below the outputs"):
-        list_outputs(desk.service(), desk.record(OWN), asked)
+        list_outputs(desk.context(), desk.record(OWN), asked)
 
 
 def test_per_job_needs_an_output_folder_to_write_to() -> None:

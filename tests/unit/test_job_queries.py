@@ -15,14 +15,14 @@ from blobsync.code.files import code_rules
 from blobsync.code.publish import published_files
 from blobsync.code.snapshot import take_snapshot
 from blobsync.config.loader import load_cluster
-from blobsync.jobs.compare import ComparedFiles, compare_files, compare_records
+from blobsync.jobs.compare import ComparedCode, compare_files, compare_records
+from blobsync.jobs.context import JobContext
 from blobsync.jobs.history import History
 from blobsync.jobs.home import Home
-from blobsync.jobs.logs import LINE_CHARS, PIECE_BYTES, FetchedLogs, inert_line, log_piece
+from blobsync.jobs.logs import LINE_CHARS, PIECE_BYTES, FetchedLogs, inert_line, log_piece, search_logs
 from blobsync.jobs.node_use import node_of_log, node_use
 from blobsync.jobs.queries import JobQueries
 from blobsync.jobs.record import JobFilter, JobRecord
-from blobsync.jobs.service import JobService
 from blobsync.jobs.timeline import spans_of
 from blobsync.jobspec.spec import CodeRef, FolderLink, JobRef, RunInfo, State
 from blobsync.web.charts import use_charts
@@ -107,38 +107,35 @@ def test_a_line_of_a_log_moves_no_cursor(line: str, shown: str | None) -> None:
 
 
 def test_pieces_of_a_log_follow_each_other_without_a_gap(tmp_path: Path) -> None:
-    path = tmp_path / "log.txt"
+    path, fetched = tmp_path / "log.txt", FetchedLogs(tmp_path, ("log.txt",))
     path.write_bytes(b"one\ntwo\nhal")
-    first = log_piece(path, "log.txt", None)
+    first = log_piece(fetched, "log.txt", None)
     assert (first.lines, first.end) == (("one", "two"), 8)
-    assert log_piece(path, "log.txt", first.end).lines == ()
+    assert log_piece(fetched, "log.txt", first.end).lines == ()
     path.write_bytes(b"one\ntwo\nhalf\n\nlast")
-    second = log_piece(path, "log.txt", first.end)
+    second = log_piece(fetched, "log.txt", first.end)
     assert second.lines == ("half", "")
-    last = log_piece(path, "log.txt", second.end, everything=True)
+    last = log_piece(fetched, "log.txt", second.end, ended=True)
     assert (last.lines, last.end) == (("last",), 18)
-    assert log_piece(path, "log.txt", 18, everything=True).lines == ()
+    assert log_piece(fetched, "log.txt", 18, ended=True).lines == ()
     path.write_bytes(b"anew\n")
-    assert log_piece(path, "log.txt", 18).lines == ("anew",)
+    assert log_piece(fetched, "log.txt", 18).lines == ("anew",)
 
 
 def test_a_large_log_begins_with_its_last_lines_and_a_line_without_end_comes_in_parts(tmp_path: Path) -> None:
-    path = tmp_path / "log.txt"
+    path, fetched = tmp_path / "log.txt", FetchedLogs(tmp_path, ("log.txt",))
     path.write_text("".join(f"line {number}\n" for number in range(100_000)))
-    piece = log_piece(path, "log.txt", None)
+    piece = log_piece(fetched, "log.txt", None)
     assert piece.lines[-1] == "line 99999" and piece.lines[0].startswith("line ")
     assert piece.start > 0 and piece.end == path.stat().st_size
     path.write_bytes(b"x" * (2 * PIECE_BYTES + 5))
-    parts = [log_piece(path, "log.txt", 0)]
-    parts.append(log_piece(path, "log.txt", parts[-1].end))
+    parts = [log_piece(fetched, "log.txt", 0)]
+    parts.append(log_piece(fetched, "log.txt", parts[-1].end))
     assert [part.end for part in parts] == [PIECE_BYTES, 2 * PIECE_BYTES]
-    assert log_piece(path, "log.txt", 2 * PIECE_BYTES).lines == ()
+    assert log_piece(fetched, "log.txt", 2 * PIECE_BYTES).lines == ()
 
 
 def test_a_log_is_searched_and_only_one_of_the_job_is_read(tmp_path: Path) -> None:
-    (tmp_path / "project").mkdir()
-    service = JobService(tmp_path / "project", {**os.environ, "HOME": str(tmp_path)}, backends={"eu": FakeBackend()})
-    reading = JobQueries(service)
     folder = tmp_path / "logs"
     for name, text in (
         ("system_logs/node_0.txt", "Error of node\n"),
@@ -147,14 +144,14 @@ def test_a_log_is_searched_and_only_one_of_the_job_is_read(tmp_path: Path) -> No
         (folder / name).parent.mkdir(parents=True)
         (folder / name).write_text(text)
     fetched = FetchedLogs(folder, ("system_logs/node_0.txt", "user_logs/std_log.txt"))
-    found = reading.search_logs(fetched, "error")
+    found = search_logs(fetched, "error")
     assert [(one.log, one.number, one.line) for one in found] == [
         ("user_logs/std_log.txt", 2, "ERROR b"),
         ("system_logs/node_0.txt", 1, "Error of node"),
     ]
-    assert len(reading.search_logs(fetched, "error", limit=1)) == 1 and reading.search_logs(fetched, "") == ()
+    assert len(search_logs(fetched, "error", limit=1)) == 1 and search_logs(fetched, "") == ()
     with pytest.raises(ConfigError, match="there is no log"):
-        reading.log_piece(fetched, "../../secret.txt")
+        log_piece(fetched, "../../secret.txt")
 
 
 def test_heartbeats_of_node_logs_become_samples() -> None:
@@ -232,7 +229,7 @@ def test_two_jobs_are_compared_without_their_secrets() -> None:
         ("Folders", "data"): ("", "mount https://a/c/d"),
         ("Cluster file", "retries"): ("1", "2"),
     }
-    assert found.files == ComparedFiles(added=("d",), removed=("a",), changed=("b",))
+    assert found.files == ComparedCode(added=("d",), removed=("a",), changed=("b",))
     texts = [text for _, fact in facts for text in (fact.left, fact.right)]
     assert not [text for text in texts if "hunter22" in text or text in ("left", "right")]
 
@@ -245,7 +242,7 @@ def test_the_code_of_two_jobs_is_compared_file_by_file_where_it_is_kept(tmp_path
     assert cluster.code
     url, store = str(cluster.code.account.container), MemoryStore()
     environ = {**os.environ, "HOME": str(tmp_path / "home")}
-    service = JobService(tmp_path, environ, cluster, backends={"here": FakeBackend()}, stores={url: store})
+    context = JobContext(tmp_path, environ, cluster, backends={"here": FakeBackend()}, stores={url: store})
     jobs: list[JobRecord] = []
     for number, text in enumerate(("print(1)\n", "print(2)\n")):
         files.write("src/a.py", text)
@@ -256,14 +253,14 @@ def test_the_code_of_two_jobs_is_compared_file_by_file_where_it_is_kept(tmp_path
         store.add(blob, out.getvalue())
         code = CodeRef(url, blob, snapshot.digest)
         spec = make_spec(run_id=f"me_{number}_0badcafe", cluster="here", code=code)
-        jobs.append(service.history.add(spec, JobRef(spec.run_id, "n"), "local"))
-    reading = JobQueries(service)
-    assert reading.compare(jobs[0], jobs[1]).files == ComparedFiles(changed=("src/a.py",))
-    assert reading.compare(jobs[0], jobs[0]).files == ComparedFiles()
+        jobs.append(context.history.add(spec, JobRef(spec.run_id, "n"), "local"))
+    queries = JobQueries(context)
+    assert queries.compare(jobs[0], jobs[1]).files == ComparedCode(changed=("src/a.py",))
+    assert queries.compare(jobs[0], jobs[0]).files == ComparedCode()
     store.add(jobs[1].spec.code.blob if jobs[1].spec.code else "", b"not ours")
-    assert "has no list of its files" in reading.compare(jobs[0], jobs[1]).files.problem
+    assert "has no list of its files" in queries.compare(jobs[0], jobs[1]).files.problem
     without = replace(jobs[0], spec=replace(jobs[0].spec, code=None))
-    assert "has no list" in reading.compare(without, jobs[1]).files.problem
+    assert "has no list" in queries.compare(without, jobs[1]).files.problem
 
 
 def test_the_files_of_an_archive_are_read_from_its_beginning(tmp_path: Path) -> None:

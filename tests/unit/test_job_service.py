@@ -21,13 +21,16 @@ from blobsync.base.errors import (
     UsageError,
 )
 from blobsync.cli.job_words import state_text
+from blobsync.code.project_code import CodeProject
 from blobsync.config.model import Cluster
+from blobsync.jobs.context import JobContext
+from blobsync.jobs.queries import JobQueries, job_log_folder
 from blobsync.jobs.record import JobRecord
-from blobsync.jobs.service import SETTLE_SECONDS, JobService
+from blobsync.jobs.service import JobService
 from blobsync.jobs.spread_job import JobWorkforce, SpreadRequest
 from blobsync.jobs.standing import News, standing_line
+from blobsync.jobs.states import SETTLE_SECONDS, cancel, recent, refresh
 from blobsync.jobs.submit import plan_job, resubmit, submit
-from blobsync.jobs.watch import watch
 from blobsync.jobspec.code_choice import CodeChoice
 from blobsync.jobspec.describe import SubmitRequest
 from blobsync.jobspec.spec import CodeRef, JobRef, JobSpec, RunInfo, State
@@ -65,162 +68,169 @@ def fake() -> Ordered:
 
 
 @pytest.fixture
-def service(tmp_path: Path, fake: Ordered) -> JobService:
+def context(tmp_path: Path, fake: Ordered) -> JobContext:
     cluster = Cluster("eu", "eu.yaml", tmp_path)
-    return JobService(tmp_path, os.environ, cluster, backends={"eu": fake})
+    return JobContext(tmp_path, os.environ, cluster, backends={"eu": fake})
+
+
+def acting(context: JobContext) -> JobService:
+    def open_project(cluster: Cluster) -> CodeProject:
+        raise AssertionError("the code of a job that is known is not looked for")
+
+    return JobService(context, open_project)
 
 
 def no_code(cluster: Cluster) -> CodeChoice:
     return CodeChoice(None)
 
 
-def send(service: JobService, *argv: str) -> JobRecord:
-    assert service.current
-    return submit(service, service.current, SubmitRequest(argv), no_code).record
+def send(context: JobContext, *argv: str) -> JobRecord:
+    assert context.current
+    return submit(context, context.current, SubmitRequest(argv), no_code).record
 
 
-def test_a_dry_run_submits_and_records_nothing(service: JobService, fake: Ordered) -> None:
-    assert service.current
-    plan, _ = plan_job(service, service.current, SubmitRequest(("echo", "a")), no_code)
+def test_a_dry_run_submits_and_records_nothing(context: JobContext, fake: Ordered) -> None:
+    assert context.current
+    plan, _ = plan_job(context, context.current, SubmitRequest(("echo", "a")), no_code)
     assert '"argv": ["echo", "a"]' in plan.text
-    assert fake.jobs == {} and service.history.recent() == ()
+    assert fake.jobs == {} and context.history.recent() == ()
 
 
-def test_an_accepted_job_is_in_the_history(service: JobService) -> None:
-    record = send(service, "echo", "hello")
-    assert service.find([record.run_id[-5:]])[0].spec == record.spec
-    assert service.refresh([record]).records[0].info.state is State.COMPLETED
+def test_an_accepted_job_is_in_the_history(context: JobContext) -> None:
+    record = send(context, "echo", "hello")
+    assert JobQueries(context).find(record.run_id[-5:]).spec == record.spec
+    assert refresh(context, [record]).records[0].info.state is State.COMPLETED
 
 
-def test_a_refused_job_is_not(service: JobService, fake: Ordered) -> None:
+def test_a_refused_job_is_not(context: JobContext, fake: Ordered) -> None:
     fake.gone = True
     with pytest.raises(BackendUnavailableError):
-        send(service, "echo")
-    assert service.history.recent() == ()
+        send(context, "echo")
+    assert context.history.recent() == ()
 
 
-def test_a_submission_that_is_killed_leaves_a_trace(service: JobService, fake: Ordered) -> None:
+def test_a_submission_that_is_killed_leaves_a_trace(context: JobContext, fake: Ordered) -> None:
     fake.killed = True
     with pytest.raises(KeyboardInterrupt):
-        send(service, "echo")
-    (record,) = service.recent().records
+        send(context, "echo")
+    (record,) = recent(context).records
     assert record.info.state is State.UNKNOWN and "interrupted" in record.info.reason
     with pytest.raises(JobError, match="cannot be stopped yet"):
-        service.cancel(record)
+        cancel(context, record)
     fake.killed = False
-    assert resubmit(service, record).record.spec.argv == ("echo",)
+    assert resubmit(context, record).record.spec.argv == ("echo",)
 
 
 def test_a_submission_whose_answer_got_lost_stays_and_is_found_at_the_next_look(
-    service: JobService, fake: Ordered
+    context: JobContext, fake: Ordered
 ) -> None:
     fake.lost = True
     with pytest.raises(SubmissionUnknownError, match="unknown whether it accepted"):
-        send(service, "sleep", "9")
-    (record,) = service.history.recent()
+        send(context, "sleep", "9")
+    (record,) = context.history.recent()
     assert record.ref.native_id == "" and fake.secrets
     fake.gone = True
-    (unknown,) = service.recent().records
+    (unknown,) = recent(context).records
     assert unknown.info.state is State.UNKNOWN
     fake.gone = fake.lost = False
-    (found,) = service.recent().records
+    (found,) = recent(context).records
     assert found.info.state is State.RUNNING and found.ref.native_id == f"n-{record.run_id}"
-    assert service.cancel(found).info.state is State.CANCELED
+    assert cancel(context, found).info.state is State.CANCELED
 
 
 def test_a_submission_that_never_arrived_is_told_so_after_a_while_and_leaves_no_secret(
-    service: JobService, fake: Ordered
+    context: JobContext, fake: Ordered
 ) -> None:
     with pytest.raises(SubmissionUnknownError):
-        send(service, "vanish")
-    (record,) = service.history.recent()
-    assert service.refresh([record]).records[0].info.state is State.UNKNOWN and fake.secrets
-    (failed,) = service.refresh([replace(record, submitted=record.submitted - SETTLE_SECONDS - 1)]).records
+        send(context, "vanish")
+    (record,) = context.history.recent()
+    assert refresh(context, [record]).records[0].info.state is State.UNKNOWN and fake.secrets
+    (failed,) = refresh(context, [replace(record, submitted=record.submitted - SETTLE_SECONDS - 1)]).records
     assert failed.info.state is State.FAILED and "never received it" in failed.info.reason
     assert not fake.secrets
 
 
-def test_a_job_is_not_called_stopped_before_its_backend_says_so(service: JobService, fake: Ordered) -> None:
-    record = service.refresh([send(service, "sleep", "9")]).records[0]
+def test_a_job_is_not_called_stopped_before_its_backend_says_so(context: JobContext, fake: Ordered) -> None:
+    record = refresh(context, [send(context, "sleep", "9")]).records[0]
     fake.gone = True
     with pytest.raises(BackendUnavailableError):
-        service.cancel(record)
+        cancel(context, record)
     fake.gone, fake.lost = False, True
     with pytest.raises(JobError, match=r"unknown whether .* is being stopped"):
-        service.cancel(record)
-    assert not service.history.find(record.run_id).cancel_asked
+        cancel(context, record)
+    assert not context.history.find(record.run_id).cancel_asked
     fake.jobs.clear()
     fake.lost = False
     with pytest.raises(JobNotFoundError):
-        service.cancel(record)
-    assert service.refresh([record]).records[0].info.state is State.UNKNOWN
+        cancel(context, record)
+    assert refresh(context, [record]).records[0].info.state is State.UNKNOWN
 
 
-def test_a_state_that_nobody_confirmed_is_known_as_such(service: JobService, fake: Ordered) -> None:
-    record = service.refresh([send(service, "sleep", "9")]).records[0]
+def test_a_state_that_nobody_confirmed_is_known_as_such(context: JobContext, fake: Ordered) -> None:
+    record = refresh(context, [send(context, "sleep", "9")]).records[0]
     assert record.is_settled and state_text(record) == "Running"
     fake.gone = True
-    (old,) = service.recent().records
+    (old,) = recent(context).records
     assert not old.is_settled and old.confirmed == pytest.approx(record.confirmed)
     assert re.fullmatch(r"Running as of \d{4}-\d\d-\d\dT[\d:]+Z, not confirmed", state_text(old))
 
 
 def test_a_cluster_is_asked_once_for_all_its_jobs_and_never_about_ended_ones(
-    service: JobService, fake: Ordered
+    context: JobContext, fake: Ordered
 ) -> None:
     for _ in range(3):
-        send(service, "sleep", "9")
-    send(service, "echo")
-    refreshed = service.recent()
+        send(context, "sleep", "9")
+    send(context, "echo")
+    refreshed = recent(context)
     assert fake.asked == 1 and len(refreshed.records) == 4
-    service.recent()
+    recent(context)
     assert fake.asked == 2
     for record in refreshed.records:
-        service.cancel(record)
+        cancel(context, record)
     asked = fake.asked
-    service.recent()
+    recent(context)
     assert fake.asked == asked
 
 
-def test_a_cluster_that_does_not_answer_costs_a_sentence(service: JobService, fake: Ordered) -> None:
-    record = send(service, "sleep", "9")
-    service.refresh([record])
+def test_a_cluster_that_does_not_answer_costs_a_sentence(context: JobContext, fake: Ordered) -> None:
+    record = send(context, "sleep", "9")
+    refresh(context, [record])
     fake.gone = True
-    refreshed = service.recent()
+    refreshed = recent(context)
     assert refreshed.problems == ("cluster eu: the cluster does not answer; showing the last known state",)
     assert refreshed.records[0].info.state is State.RUNNING
 
 
-def test_resubmitting_takes_the_recorded_command_and_cancels_afterwards(service: JobService, fake: Ordered) -> None:
-    old = send(service, "sleep", "a b")
-    submitted = resubmit(service, old)
+def test_resubmitting_takes_the_recorded_command_and_cancels_afterwards(context: JobContext, fake: Ordered) -> None:
+    old = send(context, "sleep", "a b")
+    submitted = resubmit(context, old)
     new = submitted.record
     assert submitted.warnings == (f"the old job {old.run_id} was stopped: Canceled",)
     assert fake.order == ["submit", "submit", "cancel"]
     assert new.spec.argv == ("sleep", "a b") and new.run_id != old.run_id and new.successor_of == old.run_id
-    assert service.history.find(old.run_id).info.state is State.CANCELED
-    assert service.history.find(new.run_id).info.state is State.QUEUED
+    assert context.history.find(old.run_id).info.state is State.CANCELED
+    assert context.history.find(new.run_id).info.state is State.QUEUED
 
 
-def test_a_resubmission_that_fails_leaves_the_old_job_alone(service: JobService, fake: Ordered) -> None:
-    old = send(service, "sleep", "9")
+def test_a_resubmission_that_fails_leaves_the_old_job_alone(context: JobContext, fake: Ordered) -> None:
+    old = send(context, "sleep", "9")
     fake.gone = True
     with pytest.raises(BackendUnavailableError):
-        resubmit(service, old)
+        resubmit(context, old)
     fake.gone = False
-    assert service.refresh([old]).records[0].info.state is State.RUNNING
+    assert refresh(context, [old]).records[0].info.state is State.RUNNING
 
 
-def test_resubmitting_an_ended_job_cancels_nothing(service: JobService, fake: Ordered) -> None:
-    old = send(service, "echo")
-    assert resubmit(service, old).warnings == ()
+def test_resubmitting_an_ended_job_cancels_nothing(context: JobContext, fake: Ordered) -> None:
+    old = send(context, "echo")
+    assert resubmit(context, old).warnings == ()
     assert "cancel" not in fake.order
 
 
-def test_a_job_keeps_its_code_unless_the_latest_is_asked_for(service: JobService, fake: Ordered) -> None:
-    old = send(service, "echo")
+def test_a_job_keeps_its_code_unless_the_latest_is_asked_for(context: JobContext, fake: Ordered) -> None:
+    old = send(context, "echo")
     old = replace(old, spec=replace(old.spec, code=None))
-    newer = resubmit(service, old, choose_code=lambda _: CodeChoice(None, ("a warning",)))
+    newer = resubmit(context, old, choose_code=lambda _: CodeChoice(None, ("a warning",)))
     assert newer.warnings == ("a warning",)
 
 
@@ -236,11 +246,11 @@ def test_a_job_keeps_its_code_unless_the_latest_is_asked_for(service: JobService
     ],
 )
 def test_resubmitting_can_change_the_number_of_gpus(
-    service: JobService, fake: Ordered, gpus: int, single: bool | None, again: int | None, size: tuple[int, int, int]
+    context: JobContext, fake: Ordered, gpus: int, single: bool | None, again: int | None, size: tuple[int, int, int]
 ) -> None:
-    assert service.current
-    old = submit(service, service.current, SubmitRequest(("sleep", "9"), gpus, multi_process=single), no_code).record
-    new = resubmit(service, old, num_gpu=again).record.spec
+    assert context.current
+    old = submit(context, context.current, SubmitRequest(("sleep", "9"), gpus, multi_process=single), no_code).record
+    new = resubmit(context, old, num_gpu=again).record.spec
     assert (new.nodes, new.procs_per_node, new.gpus_per_node) == size
     assert new.argv == old.spec.argv
 
@@ -260,42 +270,42 @@ def test_resubmitting_can_change_the_number_of_gpus(
     ],
 )
 def test_a_job_that_moves_keeps_its_gpus_and_whether_each_has_a_process(
-    service: JobService, fake: Ordered, old: dict[str, Any], asked: int | None, size: tuple[int, int, int]
+    context: JobContext, fake: Ordered, old: dict[str, Any], asked: int | None, size: tuple[int, int, int]
 ) -> None:
-    there = send(service, "sleep", "9")
+    there = send(context, "sleep", "9")
     there = replace(there, spec=replace(there.spec, platform="aml", **old))
-    service.current = replace(service.current, gpu_per_node=8) if service.current else None
-    new = resubmit(service, there, to="eu", num_gpu=asked).record.spec
+    context.current = replace(context.current, gpu_per_node=8) if context.current else None
+    new = resubmit(context, there, to="eu", num_gpu=asked).record.spec
     assert (new.nodes, new.procs_per_node, new.gpus_per_node) == size
 
 
 @pytest.mark.parametrize("form", ["{}", "{}/", "assets/{}", "assets/{}/", "./assets/{}/", "/somewhere/assets/{}"])
-def test_an_id_may_be_the_folder_of_its_logs(service: JobService, fake: Ordered, form: str) -> None:
-    record = send(service, "echo")
-    assert service.find([form.format(record.run_id)])[0].run_id == record.run_id
-    assert service.find([form.format(record.run_id[-6:])])[0].run_id == record.run_id
+def test_an_id_may_be_the_folder_of_its_logs(context: JobContext, fake: Ordered, form: str) -> None:
+    record = send(context, "echo")
+    assert JobQueries(context).find(form.format(record.run_id)).run_id == record.run_id
+    assert JobQueries(context).find(form.format(record.run_id[-6:])).run_id == record.run_id
 
 
 @pytest.mark.parametrize(("given", "place"), [(None, "assets"), ("", "assets"), ("logs/all", "logs/all"), ("/x", "/x")])
 def test_logs_are_kept_where_acts_variable_says(tmp_path: Path, fake: Ordered, given: str | None, place: str) -> None:
     environ = {**os.environ, **({} if given is None else {"AML_LOG_FOLDER": given})}
-    service = JobService(tmp_path, environ, Cluster("eu", "eu.yaml", tmp_path), backends={"eu": fake})
-    record = send(service, "echo")
-    folder, boundary = service.log_folder(record)
+    context = JobContext(tmp_path, environ, Cluster("eu", "eu.yaml", tmp_path), backends={"eu": fake})
+    record = send(context, "echo")
+    folder, boundary = job_log_folder(context, record)
     assert folder == tmp_path / place / record.run_id
     assert boundary == (Path("/x") if place == "/x" else tmp_path)
-    assert service.find([f"{place}/{record.run_id}/"])[0].run_id == record.run_id
+    assert JobQueries(context).find(f"{place}/{record.run_id}/").run_id == record.run_id
 
 
 @pytest.mark.parametrize("form", ["/", "", "assets/", "other/{}", "assets/{}/user_logs"])
-def test_other_paths_are_no_ids(service: JobService, fake: Ordered, form: str) -> None:
-    record = send(service, "echo")
+def test_other_paths_are_no_ids(context: JobContext, fake: Ordered, form: str) -> None:
+    record = send(context, "echo")
     with pytest.raises(JobNotFoundError):
-        service.find([form.format(record.run_id)])
+        JobQueries(context).find(form.format(record.run_id))
 
 
 class Remembering(Ordered):
-    """A service that knows a job of somebody else's."""
+    """A context that knows a job of somebody else's."""
 
     def __init__(self, spec: JobSpec) -> None:
         super().__init__()
@@ -315,14 +325,14 @@ def test_a_recalled_job_has_the_time_of_its_submission(tmp_path: Path, run_id: s
     (tmp_path / "aux_data" / "aml" / "eu.yaml").write_text("platform: local\n")
     spec = make_spec("true", run_id=run_id.rjust(4, "0"), cluster="eu")
     now = time.time()
-    service = JobService(tmp_path, os.environ, Cluster("eu", "eu.yaml", tmp_path), backends={"eu": Remembering(spec)})
-    found = service.find([spec.run_id])[0]
-    assert service.history.find(spec.run_id).submitted == found.submitted
+    context = JobContext(tmp_path, os.environ, Cluster("eu", "eu.yaml", tmp_path), backends={"eu": Remembering(spec)})
+    found = JobQueries(context).find(spec.run_id)
+    assert context.history.find(spec.run_id).submitted == found.submitted
     assert found.submitted == min(submitted, now) if submitted else now <= found.submitted <= time.time()
 
 
 class Away(Ordered):
-    """A service that may know the job, and does not tell."""
+    """A context that may know the job, and does not tell."""
 
     def __init__(self, error: BlobsyncError) -> None:
         super().__init__()
@@ -340,9 +350,9 @@ def test_a_job_that_only_a_service_may_know_needs_what_lets_it_be_asked(tmp_path
 
     def said(*errors: BlobsyncError) -> BlobsyncError:
         backends = {name: Away(error) for name, error in zip(names, errors, strict=False)}
-        service = JobService(tmp_path, os.environ, Cluster("eu", "eu.yaml", tmp_path), backends=backends)
+        context = JobContext(tmp_path, os.environ, Cluster("eu", "eu.yaml", tmp_path), backends=backends)
         with pytest.raises(BlobsyncError) as caught:
-            service.find(["0badcafe"])
+            JobQueries(context).find("0badcafe")
         return caught.value
 
     busy, login = BackendUnavailableError("it is busy", hint="wait"), LoginRequiredError("nobody", hint="az login")
@@ -354,16 +364,19 @@ def test_a_job_that_only_a_service_may_know_needs_what_lets_it_be_asked(tmp_path
     assert said().hint == "blobsync history lists them"
 
 
-def test_watching_tries_again_only_for_reasons_that_pass(service: JobService, fake: Ordered) -> None:
+def test_watching_tries_again_only_for_reasons_that_pass(tmp_path: Path, fake: Ordered) -> None:
     def ends(*infos: RunInfo, listed: tuple[int, ...] = ()) -> Sequence[str | None]:
         queue = iter(infos)
 
-        def wait(record: JobRecord) -> JobRecord:
-            return service.history.update(record, replace(next(queue), run_id=record.run_id))
+        def end(seconds: float) -> None:
+            last = list(fake.jobs)[-1]
+            fake.jobs[last] = replace(next(queue), run_id=last)
 
-        record = send(service, "exit", "1")
+        cluster = Cluster("eu", "eu.yaml", tmp_path)
+        context = JobContext(tmp_path, os.environ, cluster, backends={"eu": fake}, sleep=end)
+        record = send(context, "exit", "1")
         record = replace(record, spec=replace(record.spec, retry_exit_codes=listed))
-        attempts = watch(service, record, 2, wait)
+        attempts = acting(context).watch(record, retries=2)
         return [attempt.next_id and "again" for attempt in attempts]
 
     preempted = RunInfo("", State.FAILED, 1, reason="PREEMPTED")
@@ -378,51 +391,51 @@ def test_watching_tries_again_only_for_reasons_that_pass(service: JobService, fa
     assert ends(broken, listed=(2,)) == [None]
 
 
-def test_a_job_that_stays_on_its_cluster_is_submitted_as_it_was(service: JobService, fake: Ordered) -> None:
-    old = send(service, "sleep", "9")
+def test_a_job_that_stays_on_its_cluster_is_submitted_as_it_was(context: JobContext, fake: Ordered) -> None:
+    old = send(context, "sleep", "9")
     # What today's configuration would not make of it.
     spec = replace(old.spec, nodes=3, procs_per_node=2, gpus_per_node=2, setup=("make",), retry_exit_codes=(9,))
-    new = resubmit(service, replace(old, spec=spec)).record.spec
+    new = resubmit(context, replace(old, spec=spec)).record.spec
     assert new == replace(spec, run_id=new.run_id)
     assert new.run_id != spec.run_id
 
 
-def test_a_job_that_waits_is_submitted_again_as_one_with_any_number_of_gpus(service: JobService, fake: Ordered) -> None:
-    old = send(service, "ssh")
+def test_a_job_that_waits_is_submitted_again_as_one_with_any_number_of_gpus(context: JobContext, fake: Ordered) -> None:
+    old = send(context, "ssh")
     for gpus in (None, 8):
-        new = resubmit(service, old, num_gpu=gpus).record.spec
+        new = resubmit(context, old, num_gpu=gpus).record.spec
         assert (new.argv, new.hold, new.procs_per_node) == (("ssh",), old.spec.hold, 1)
         assert new.gpus_per_node == (gpus or old.spec.gpus_per_node)
 
 
-def elastic(service: JobService, *argv: str) -> JobRecord:
+def elastic(context: JobContext, *argv: str) -> JobRecord:
     request = SubmitRequest(argv or ("sleep", "60"), elastic="1:4")
-    assert service.current
-    cluster = replace(service.current, values={"platform": "slurm"}, platform="slurm", platform_given=True)
-    return submit(service, cluster, request, lambda cluster: CodeChoice(None)).record
+    assert context.current
+    cluster = replace(context.current, values={"platform": "slurm"}, platform="slurm", platform_given=True)
+    return submit(context, cluster, request, lambda cluster: CodeChoice(None)).record
 
 
-def test_an_elastic_job_is_scaled_within_its_bounds(service: JobService, fake: Ordered) -> None:
-    record = elastic(service)
+def test_an_elastic_job_is_scaled_within_its_bounds(context: JobContext, fake: Ordered) -> None:
+    record = elastic(context)
     assert (record.spec.min_nodes, record.spec.max_nodes, record.spec.nodes) == (1, 4, 1)
-    grown = service.scale(service.refresh([record]).records[0], 3)
+    grown = acting(context).scale(record, 3)
     assert [(one.running, one.wanted) for one in grown.info.changes] == [(1, 1), (1, 3), (3, 3)]
     with pytest.raises(UsageError, match="may have 1 to 4 nodes, not 5"):
-        service.scale(grown, 5)
+        acting(context).scale(grown, 5)
     assert fake.jobs[record.run_id].changes[-1].wanted == 3, "nothing was asked"
 
 
 def test_a_scale_whose_answer_got_lost_is_unknown_and_one_that_was_refused_is_not_recorded(
-    service: JobService, fake: Ordered
+    context: JobContext, fake: Ordered
 ) -> None:
-    record = elastic(service)
+    record = elastic(context)
     fake.lost = True
     with pytest.raises(JobError, match=r"unknown whether .* is being scaled"):
-        service.scale(record, 3)
+        acting(context).scale(record, 3)
     fake.lost, fake.gone = False, True
     with pytest.raises(BackendUnavailableError, match="does not answer"):
-        service.scale(record, 2)
-    assert service.history.find(record.run_id).info.changes == ()
+        acting(context).scale(record, 2)
+    assert [one.wanted for one in context.history.find(record.run_id).info.changes] == [1]
 
 
 @dataclass
@@ -460,17 +473,17 @@ _TOLD = ["Queued: " + _FULL, "cluster eu: the cluster does not answer; showing t
 def test_whoever_waits_for_a_job_is_told_the_reason_when_it_appears_and_once(tmp_path: Path, how: str) -> None:
     fake, told = Changing(found=[*_SEEN, None]), list[str]()
     cluster = Cluster("eu", "eu.yaml", tmp_path)
-    service = JobService(
+    context = JobContext(
         tmp_path, os.environ, cluster, backends={"eu": fake}, note=told.append, sleep=lambda seconds: None
     )
-    record = send(service, "exit", "7")
+    record = send(context, "exit", "7")
     assert told.pop() == "eu (local): 1 node, 1 process, 1 GPU"
     if how == "wait":
-        assert service.wait(record).state is State.FAILED
+        assert JobQueries(context).wait(record).state is State.FAILED
     elif how == "follow":
-        assert list(service.follow(record)) == []
+        assert list(JobQueries(context).follow(record)) == []
     else:
-        (attempt,) = watch(service, record, 0)
+        (attempt,) = acting(context).watch(record, retries=0)
         assert standing_line(attempt.record) == f"{record.run_id}: Failed (7)"
     assert [line.removeprefix(f"{record.run_id}: ") for line in told] == _TOLD
 
@@ -478,10 +491,10 @@ def test_whoever_waits_for_a_job_is_told_the_reason_when_it_appears_and_once(tmp
 def test_workers_that_cannot_be_stopped_are_named_with_the_command_that_stops_them(tmp_path: Path) -> None:
     fake, told = FakeBackend(), list[str]()
     cluster = Cluster("eu", "eu.yaml", tmp_path)
-    service = JobService(tmp_path, os.environ, cluster, backends={"eu": fake}, note=told.append)
+    context = JobContext(tmp_path, os.environ, cluster, backends={"eu": fake}, note=told.append)
     request = SpreadRequest((), SpreadPlan("local", 2, 1, 2, ""), "", "", [], {}, "")
-    workforce = JobWorkforce(service, (cluster, None), request, FolderStore(tmp_path / "place"))
-    workforce.record = service.refresh([send(service, "sleep", "9")]).records[0]
+    workforce = JobWorkforce(context, (cluster, None), request, FolderStore(tmp_path / "place"))
+    workforce.record = refresh(context, [send(context, "sleep", "9")]).records[0]
     told.clear()
     fake.gone = True
     workforce.stop()

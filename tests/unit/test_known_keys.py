@@ -44,7 +44,7 @@ from blobsync.config.known_keys import (
 )
 from blobsync.config.loader import load_cluster, load_workspace
 from blobsync.config.model import Cluster
-from blobsync.jobs.service import settings_of
+from blobsync.jobs.context import settings_of
 from blobsync.jobspec.describe import SubmitRequest, describe
 from blobsync.jobspec.node_sas import rights_needed
 from blobsync.jobspec.spec import SERVICES, CodeRef
@@ -167,7 +167,7 @@ READ_IN: Mapping[str, str] = {
     "min_nodes": "jobspec/describe.py",
     "max_nodes": "jobspec/describe.py",
     "engine": "project/engine_set.py",
-    "retries": "project/jobs.py",
+    "retries": "jobs/service.py",
     "setup": "node/setup.py",
     "vc": "jobspec/describe.py",
     "user_name": "jobspec/describe.py",
@@ -186,7 +186,7 @@ READ_IN: Mapping[str, str] = {
     "batchai.job_file": "jobs/batchai/recorded_job.py",
     "local.slots": "backends/local/backend.py",
     "local.gpus": "backends/local/backend.py",
-    "runtime": "jobs/service.py",
+    "runtime": "jobs/context.py",
     "queue_settings": "backends/aml/platforms.py",
     "aks_compute_global_dispatch_arg": "backends/aml/platforms.py",
     **dict.fromkeys(ACCOUNT, "config/accounts.py"),

@@ -16,7 +16,7 @@ from blobsync.backends.kubernetes.pod import CONTAINER
 from blobsync.backends.protocol import Accepted, PortForward, Refused, Scaling, Surroundings, Tunnelling
 from blobsync.base.errors import BackendDeniedError, BackendUnavailableError, ConfigError, JobError
 from blobsync.base.process import Completed
-from blobsync.jobs.service import settings_of
+from blobsync.jobs.context import settings_of
 from blobsync.jobspec.spec import JobRef, Secrets
 from tests.fakes.aml_configs import CONTAINER as CONTAINER_URL
 from tests.fakes.aml_configs import ENTRY, load

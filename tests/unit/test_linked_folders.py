@@ -15,7 +15,7 @@ from blobsync.base.errors import StorageError
 from blobsync.base.process import Completed
 from blobsync.code.project_code import CodeProject
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
-from blobsync.jobs.service import JobService
+from blobsync.jobs.context import JobContext
 from blobsync.jobs.submit import asked_text, empty_links, submit
 from blobsync.jobspec.code_choice import CodeChoice
 from blobsync.jobspec.describe import SubmitRequest, describe
@@ -41,8 +41,8 @@ def told(root: Path, cluster: Cluster, *blobs: str, answers: tuple[Completed, ..
         store.add(name, b"x")
     left = list(answers)
     runner = ScriptedRunner(lambda call: left.pop(0))
-    service = JobService(root, os.environ, cluster, stores={CONTAINER: store}, process=runner)
-    return list(empty_links(service, cluster, describe(cluster, SubmitRequest(("true",)), "me_1_x", CODE)))
+    context = JobContext(root, os.environ, cluster, stores={CONTAINER: store}, process=runner)
+    return list(empty_links(context, cluster, describe(cluster, SubmitRequest(("true",)), "me_1_x", CODE)))
 
 
 @pytest.mark.parametrize(("platform", "base"), [("local", ""), ("slurm", ""), ("slurm", "shared")])
@@ -86,8 +86,8 @@ def test_a_container_that_does_not_answer_is_in_no_ones_way(tmp_path: Path) -> N
             raise StorageError("nobody answers")
 
     cluster = cluster_of(tmp_path)
-    service = JobService(tmp_path, os.environ, cluster, stores={CONTAINER: Away()})
-    assert list(empty_links(service, cluster, describe(cluster, SubmitRequest(("true",)), "me_1_x", CODE))) == []
+    context = JobContext(tmp_path, os.environ, cluster, stores={CONTAINER: Away()})
+    assert list(empty_links(context, cluster, describe(cluster, SubmitRequest(("true",)), "me_1_x", CODE))) == []
 
 
 @pytest.mark.parametrize(
@@ -122,9 +122,9 @@ def test_it_is_told_before_the_job_is_handed_over_and_by_a_dry_run(tmp_path: Pat
         assert handed or not list(backend.list())
         said.append(text)
 
-    service = JobService(tmp_path, os.environ, cluster, backends={"eu": backend}, stores={CONTAINER: store}, note=note)
-    handed.append(submit(service, cluster, SubmitRequest(("true",)), lambda _: CodeChoice(None)).record.run_id)
+    context = JobContext(tmp_path, os.environ, cluster, backends={"eu": backend}, stores={CONTAINER: store}, note=note)
+    handed.append(submit(context, cluster, SubmitRequest(("true",)), lambda _: CodeChoice(None)).record.run_id)
     assert said[0] == "eu (local): 1 node, 1 process, 1 GPU" and said[1].startswith("data_folder is linked to")
-    context = SimpleNamespace(cluster=cluster, close=lambda: None)
-    planned = Jobs(service, lambda _: cast("CodeProject", context)).plan("true")
+    project = SimpleNamespace(cluster=cluster, close=lambda: None)
+    planned = Jobs(context, lambda _: cast("CodeProject", project)).plan("true")
     assert planned.asked == said[0] and planned.warnings == (said[1],)

@@ -16,8 +16,8 @@ import yaml
 from blobsync.base.errors import BlobsyncError
 from blobsync.config.loader import load_cluster
 from blobsync.config.model import Cluster
+from blobsync.jobs.context import JobContext
 from blobsync.jobs.preflight import refusals
-from blobsync.jobs.service import JobService
 from blobsync.jobs.submit import submit
 from blobsync.jobspec.code_choice import CodeChoice, code_entry
 from blobsync.jobspec.describe import SubmitRequest
@@ -179,8 +179,10 @@ ELSEWHERE: Mapping[str, str] = {
     "jobs.form": "submit --file and the web page fill a form, which is checked by preflight",
     "jobs.foreground": "blobsync local",
     "jobs.spread_job": "--nodes of a transfer",
-    "jobs.service": "a job that runs is scaled",
+    "jobs.service": "options of a command, and a job that runs is scaled",
+    "jobs.states": "a job that runs is stopped",
     "jobs.outputs": "a job has ended",
+    "jobs.logs": "a job that is known",
     "jobs.queries": "a job that is known",
     "backends.addresses": "tunnels come after the job",
     "backends.aml.computes": "compute create and scale",
@@ -242,10 +244,10 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def refused_by_submit(root: Path, cluster: Cluster, kept: Path) -> BlobsyncError:
-    service = JobService(root, {"USER": "me", "HOME": str(root), "XDG_STATE_HOME": str(kept)}, cluster)
+    context = JobContext(root, {"USER": "me", "HOME": str(root), "XDG_STATE_HOME": str(kept)}, cluster)
     with pytest.raises(BlobsyncError) as caught:
-        submit(service, cluster, SubmitRequest(("true",)), code_there)
-    assert not service.history.recent()
+        submit(context, cluster, SubmitRequest(("true",)), code_there)
+    assert not context.history.recent()
     return caught.value
 
 

@@ -19,7 +19,7 @@ from blobsync.base.errors import (
 from blobsync.base.process import Completed
 from blobsync.code.project_code import CodeProject
 from blobsync.config.model import Cluster
-from blobsync.jobs.service import JobService
+from blobsync.jobs.context import JobContext
 from blobsync.jobspec.describe import SubmitKeywords
 from blobsync.jobspec.spec import JobRef, RunInfo, State
 from blobsync.project.api import Project
@@ -69,10 +69,10 @@ class Desk:
     def of(self, cluster: Cluster | None) -> Jobs:
         process: Any = self.terminal
         backends = {"eu": self.backend}
-        service = JobService(
+        context = JobContext(
             self.root, self.environ, cluster, process=process, backends=backends, note=self.notes.append
         )
-        return Jobs(service, self.through)
+        return Jobs(context, self.through)
 
     def through(self, cluster: Cluster) -> CodeProject:
         return self.project.with_cluster(cluster)

@@ -19,7 +19,8 @@ from blobsync.base.credentials import Secret
 from blobsync.base.errors import BackendUnavailableError, CredentialError
 from blobsync.base.process import Completed
 from blobsync.config.model import Cluster
-from blobsync.jobs.service import JobService
+from blobsync.jobs.context import JobContext
+from blobsync.jobs.states import recent
 from blobsync.jobspec.spec import FolderLink, JobRef, RunInfo, Secrets, State
 from blobsync.node.places import JobPlaces
 from blobsync.store.sas import JOB_SECONDS
@@ -51,8 +52,8 @@ class Lapsing(FakeBackend):
 
 
 @pytest.fixture
-def board_with(tmp_path: Path) -> Callable[[Lapsing], JobService]:
-    def make(fake: Lapsing) -> JobService:
+def board_with(tmp_path: Path) -> Callable[[Lapsing], JobContext]:
+    def make(fake: Lapsing) -> JobContext:
         files = ProjectFiles(tmp_path)
         key = base64.b64encode(b"k" * 32).decode()
         files.account("acct", f"account_name: acct\ncontainer_name: cont\naccount_key: {key}\n")
@@ -61,32 +62,32 @@ def board_with(tmp_path: Path) -> Callable[[Lapsing], JobService]:
             "config_param:\n  code_path: {azure_blob_config_file: aux_data/configs/acct.yaml, path: code.zip}\n"
             "  output_folder: {azure_blob_config_file: aux_data/configs/acct.yaml, path: out, mode: upload}\n"
         )
-        service = JobService(tmp_path, NO_ENVIRON, backends={"aml": fake})
+        context = JobContext(tmp_path, NO_ENVIRON, backends={"aml": fake})
         spec = make_spec("sleep", "9", cluster="aml", secret_env=("MY_TOKEN",))
-        (folder,) = service.cluster("aml").folders
+        (folder,) = context.cluster("aml").folders
         spec = replace(spec, folders=(FolderLink("output", str(folder.account.container), "out", "upload"),))
         fake.jobs[spec.run_id] = RunInfo(spec.run_id, State.RUNNING)
-        service.history.add(spec, JobRef(spec.run_id, "1", ""), "fake")
-        return service
+        context.history.add(spec, JobRef(spec.run_id, "1", ""), "fake")
+        return context
 
     return make
 
 
-def test_looking_at_a_job_renews_what_ends_before_long(board_with: Callable[[Lapsing], JobService]) -> None:
+def test_looking_at_a_job_renews_what_ends_before_long(board_with: Callable[[Lapsing], JobContext]) -> None:
     fake = Lapsing()
-    service = board_with(fake)
-    assert service.recent().problems == ()
+    context = board_with(fake)
+    assert recent(context).problems == ()
     ((run_id, secrets),) = fake.renewed
     assert run_id == RUN and secrets.env == {"MY_TOKEN": "hush"}
     assert list(secrets.sas) == [CONTAINER] and "sig=" in secrets.sas[CONTAINER]
     fake.lapsing = False
-    service.recent()
+    recent(context)
     assert len(fake.renewed) == 1
 
 
-def test_a_renewal_that_fails_is_told_and_the_state_is_shown(board_with: Callable[[Lapsing], JobService]) -> None:
-    service = board_with(Lapsing(BackendUnavailableError("nobody answers")))
-    found = service.recent()
+def test_a_renewal_that_fails_is_told_and_the_state_is_shown(board_with: Callable[[Lapsing], JobContext]) -> None:
+    context = board_with(Lapsing(BackendUnavailableError("nobody answers")))
+    found = recent(context)
     (record,) = found.records
     assert record.info.state is State.RUNNING
     assert found.problems == (f"the SAS of {RUN} expires before long, and could not be renewed: nobody answers",)
@@ -107,63 +108,63 @@ class Keeping(FakeBackend):
 
 
 @pytest.fixture
-def keeping(tmp_path: Path) -> tuple[JobService, Keeping, Callable[[str, State], None]]:
+def keeping(tmp_path: Path) -> tuple[JobContext, Keeping, Callable[[str, State], None]]:
     fake = Keeping()
-    service = JobService(tmp_path, NO_ENVIRON, backends={"here": fake})
+    context = JobContext(tmp_path, NO_ENVIRON, backends={"here": fake})
 
     def add(run_id: str, state: State) -> None:
         spec = make_spec(run_id=run_id)
         fake.jobs[run_id] = RunInfo(run_id, state)
-        service.history.add(spec, JobRef(run_id, "1", ""), "kubernetes")
+        context.history.add(spec, JobRef(run_id, "1", ""), "kubernetes")
 
-    return service, fake, add
+    return context, fake, add
 
 
 A, B = "me_1_0000000a", "me_2_0000000b"
 
 
 def test_the_look_that_sees_the_end_of_a_job_removes_its_secrets_once(
-    keeping: tuple[JobService, Keeping, Callable[[str, State], None]],
+    keeping: tuple[JobContext, Keeping, Callable[[str, State], None]],
 ) -> None:
-    service, fake, add = keeping
+    context, fake, add = keeping
     add(A, State.RUNNING)
     add(B, State.RUNNING)
-    service.recent()
+    recent(context)
     assert fake.removed == []
     fake.jobs[A] = RunInfo(A, State.CANCELED)
-    service.recent()
-    service.recent()
+    recent(context)
+    recent(context)
     assert fake.removed == [[A]]
 
 
 def test_secrets_that_could_not_be_removed_are_tried_again_and_a_silent_cluster_is_left_alone(
-    keeping: tuple[JobService, Keeping, Callable[[str, State], None]],
+    keeping: tuple[JobContext, Keeping, Callable[[str, State], None]],
 ) -> None:
-    service, fake, add = keeping
+    context, fake, add = keeping
     add(A, State.COMPLETED)
     fake.problem = BackendUnavailableError("nobody answers")
-    assert service.recent().problems == (f"cluster here still has the secrets of {A}: nobody answers",)
+    assert recent(context).problems == (f"cluster here still has the secrets of {A}: nobody answers",)
     # All have ended, so that nothing else is asked of the cluster: not each time.
-    assert service.recent().problems == () and len(fake.removed) == 1
+    assert recent(context).problems == () and len(fake.removed) == 1
     add(B, State.RUNNING)
     fake.problem = None
-    service.recent()
-    service.recent()
+    recent(context)
+    recent(context)
     assert fake.removed == [[A], [A]]
 
 
 def test_jobs_that_an_older_blobsync_saw_end_are_looked_after_too(
-    keeping: tuple[JobService, Keeping, Callable[[str, State], None]],
+    keeping: tuple[JobContext, Keeping, Callable[[str, State], None]],
 ) -> None:
-    service, fake, add = keeping
+    context, fake, add = keeping
     for run_id in (A, B):
         add(run_id, State.COMPLETED)
-        service.history.update(service.history.find(run_id), RunInfo(run_id, State.COMPLETED))
-    with sqlite3.connect(service.state.jobs_file) as database:
+        context.history.update(context.history.find(run_id), RunInfo(run_id, State.COMPLETED))
+    with sqlite3.connect(context.state.jobs_file) as database:
         database.execute("drop table removed_secrets")
         database.execute("pragma user_version=4")
-    service.recent(limit=1)
-    service.recent(limit=1)
+    recent(context, limit=1)
+    recent(context, limit=1)
     assert fake.removed == [[A, B]]
 
 

@@ -26,8 +26,8 @@ from blobsync.base.errors import (
 )
 from blobsync.config.model import Cluster, CodeEntry, FolderEntry, StorageAccount
 from blobsync.config.trusted_code import trust_code
+from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobRecord
-from blobsync.jobs.service import JobService
 from blobsync.jobs.submit import new_run_id, plan_job, resubmit, submit
 from blobsync.jobspec.code_choice import CodeChoice
 from blobsync.jobspec.describe import SubmitRequest
@@ -67,23 +67,23 @@ def us() -> FakeBackend:
 
 
 @pytest.fixture
-def service(tmp_path: Path, eu: Moody, us: FakeBackend) -> JobService:
+def context(tmp_path: Path, eu: Moody, us: FakeBackend) -> JobContext:
     """On the cluster ``eu``; ``us`` and ``nowhere``, which says no platform, are files beside it."""
     files = tmp_path / "aux_data" / "aml"
     files.mkdir(parents=True)
     (files / "us.yaml").write_text("platform: local\nconfig_param: {}\n")
     (files / "nowhere.yaml").write_text("config_param: {}\naml_config: x.json\n")
-    return JobService(tmp_path, os.environ, Cluster("eu", "eu.yaml", tmp_path), backends={"eu": eu, "us": us})
+    return JobContext(tmp_path, os.environ, Cluster("eu", "eu.yaml", tmp_path), backends={"eu": eu, "us": us})
 
 
-def set_current(service: JobService, **changes: Any) -> None:
-    assert service.current
-    service.current = replace(service.current, **changes)
+def set_current(context: JobContext, **changes: Any) -> None:
+    assert context.current
+    context.current = replace(context.current, **changes)
 
 
-def send(service: JobService, *argv: str, code: CodeRef | None = None) -> JobRecord:
-    assert service.current
-    return submit(service, service.current, SubmitRequest(argv), lambda _: CodeChoice(code)).record
+def send(context: JobContext, *argv: str, code: CodeRef | None = None) -> JobRecord:
+    assert context.current
+    return submit(context, context.current, SubmitRequest(argv), lambda _: CodeChoice(code)).record
 
 
 # -- the run id ----------------------------------------------------------------------------------------------------
@@ -107,27 +107,27 @@ def test_a_run_id_without_a_user_or_a_time_has_those_of_this_moment() -> None:
 # -- the order -----------------------------------------------------------------------------------------------------
 
 
-def test_a_request_that_is_wrong_is_told_before_any_code_is_looked_at(service: JobService) -> None:
+def test_a_request_that_is_wrong_is_told_before_any_code_is_looked_at(context: JobContext) -> None:
     asked: list[str] = []
 
     def choose(cluster: Cluster) -> CodeChoice:
         asked.append(cluster.name)
         return CodeChoice(None)
 
-    assert service.current
+    assert context.current
     with pytest.raises(UsageError, match="no command"):
-        plan_job(service, service.current, SubmitRequest(()), choose)
-    nowhere = replace(service.current, platform_given=False)
+        plan_job(context, context.current, SubmitRequest(()), choose)
+    nowhere = replace(context.current, platform_given=False)
     with pytest.raises(ConfigError, match="platform"):
-        plan_job(service, nowhere, SubmitRequest(("true",)), choose)
+        plan_job(context, nowhere, SubmitRequest(("true",)), choose)
     assert asked == []
 
 
-def test_a_submission_whose_answer_got_lost_names_the_next_command(service: JobService, eu: FakeBackend) -> None:
+def test_a_submission_whose_answer_got_lost_names_the_next_command(context: JobContext, eu: FakeBackend) -> None:
     eu.lost = True
     with pytest.raises(SubmissionUnknownError) as unknown:
-        send(service, "sleep", "9")
-    (record,) = service.history.recent()
+        send(context, "sleep", "9")
+    (record,) = context.history.recent()
     assert (unknown.value.hint or "").startswith(f"blobsync q {record.run_id[-8:]} looks for it")
 
 
@@ -135,12 +135,12 @@ def test_a_submission_whose_answer_got_lost_names_the_next_command(service: JobS
     ("mood", "why"), [({"unwilling": True}, "the login has ended"), ({"leaves_after": 1}, "does not answer")]
 )
 def test_an_old_job_that_cannot_be_stopped_is_said(
-    service: JobService, eu: FakeBackend, mood: dict[str, object], why: str
+    context: JobContext, eu: FakeBackend, mood: dict[str, object], why: str
 ) -> None:
-    old = send(service, "sleep", "9")
+    old = send(context, "sleep", "9")
     for name, value in mood.items():
         setattr(eu, name, value)
-    submitted = resubmit(service, old)
+    submitted = resubmit(context, old)
     (warning,) = submitted.warnings
     assert warning.startswith(f"the old job {old.run_id} could not be cancelled: ")
     assert why in warning
@@ -150,21 +150,21 @@ def test_an_old_job_that_cannot_be_stopped_is_said(
 # -- what a job keeps when it moves ----------------------------------------------------------------------------------
 
 
-def test_a_job_moves_to_the_cluster_that_is_named(service: JobService, eu: FakeBackend, us: FakeBackend) -> None:
-    old = send(service, "sleep", "9")
+def test_a_job_moves_to_the_cluster_that_is_named(context: JobContext, eu: FakeBackend, us: FakeBackend) -> None:
+    old = send(context, "sleep", "9")
     # On the same platform, too, another cluster's nodes and folders count.
     spec = replace(old.spec, nodes=3, procs_per_node=2, gpus_per_node=2)
-    new = resubmit(service, replace(old, spec=spec), to="us").record
+    new = resubmit(context, replace(old, spec=spec), to="us").record
     assert (new.cluster, new.spec.cluster, new.successor_of) == ("us", "us", old.run_id)
     assert (list(us.jobs), list(eu.jobs)) == ([new.run_id], [old.run_id])
     assert (new.spec.nodes, new.spec.procs_per_node, new.spec.gpus_per_node) == (1, 6, 6)
     assert new.spec.options["in_place"]
 
 
-def test_a_job_does_not_move_to_where_nobody_says_where_jobs_run(service: JobService, eu: FakeBackend) -> None:
-    old = send(service, "sleep", "9")
+def test_a_job_does_not_move_to_where_nobody_says_where_jobs_run(context: JobContext, eu: FakeBackend) -> None:
+    old = send(context, "sleep", "9")
     with pytest.raises(ConfigError, match="platform"):
-        resubmit(service, old, to="nowhere")
+        resubmit(context, old, to="nowhere")
     assert list(eu.jobs) == [old.run_id]
     assert not eu.jobs[old.run_id].state.is_final
 
@@ -188,12 +188,12 @@ def test_a_job_does_not_move_to_where_nobody_says_where_jobs_run(service: JobSer
     ],
 )
 def test_a_job_that_moves_keeps_its_shape_as_far_as_it_tells(
-    service: JobService, spec: dict[str, Any], asked: int | None, size: tuple[int, int, int], *, rule: bool
+    context: JobContext, spec: dict[str, Any], asked: int | None, size: tuple[int, int, int], *, rule: bool
 ) -> None:
-    set_current(service, multi_process=rule, gpu_per_node=8)
-    old = send(service, "sleep", "9")
+    set_current(context, multi_process=rule, gpu_per_node=8)
+    old = send(context, "sleep", "9")
     there: dict[str, Any] = {"platform": "aml", "nodes": 1, "procs_per_node": 1, **spec}
-    moved = resubmit(service, replace(old, spec=replace(old.spec, **there)), to="eu", num_gpu=asked).record.spec
+    moved = resubmit(context, replace(old, spec=replace(old.spec, **there)), to="eu", num_gpu=asked).record.spec
     assert (moved.nodes, moved.procs_per_node, moved.gpus_per_node) == size
 
 
@@ -206,17 +206,17 @@ def box() -> MemoryStore:
 
 
 @pytest.fixture
-def remote(tmp_path: Path, eu: Moody, us: FakeBackend, box: MemoryStore) -> JobService:
+def remote(tmp_path: Path, eu: Moody, us: FakeBackend, box: MemoryStore) -> JobContext:
     """On the cluster ``eu``, whose nodes are elsewhere; ``us`` is this machine."""
     (tmp_path / "aux_data" / "aml").mkdir(parents=True)
     (tmp_path / "aux_data" / "aml" / "us.yaml").write_text("platform: local\nconfig_param: {}\n")
     cluster = Cluster("eu", "eu.yaml", tmp_path, platform="slurm", code=CodeEntry(ACCOUNT, "code.zip"))
     environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
-    return JobService(tmp_path, environ, cluster, backends={"eu": eu, "us": us}, stores={CONTAINER: box})
+    return JobContext(tmp_path, environ, cluster, backends={"eu": eu, "us": us}, stores={CONTAINER: box})
 
 
 def test_nodes_elsewhere_get_the_archive_once_and_by_its_digest(
-    remote: JobService, eu: Moody, box: MemoryStore
+    remote: JobContext, eu: Moody, box: MemoryStore
 ) -> None:
     for record in (send(remote, "sleep", "9", code=CODE), send(remote, "sleep", "9", code=CODE)):
         archive = eu.specs[record.run_id].node_archive
@@ -230,12 +230,12 @@ def test_nodes_elsewhere_get_the_archive_once_and_by_its_digest(
     assert len(box.asked("put")) == 1
 
 
-def test_a_job_without_code_needs_no_archive(remote: JobService, eu: Moody, box: MemoryStore) -> None:
+def test_a_job_without_code_needs_no_archive(remote: JobContext, eu: Moody, box: MemoryStore) -> None:
     assert eu.specs[send(remote, "sleep", "9").run_id].node_archive is None
     assert box.requests == []
 
 
-def test_a_dry_run_names_the_archive_and_uploads_nothing(remote: JobService, box: MemoryStore) -> None:
+def test_a_dry_run_names_the_archive_and_uploads_nothing(remote: JobContext, box: MemoryStore) -> None:
     assert remote.current
     plan, _ = plan_job(remote, remote.current, SubmitRequest(("true",)), lambda _: CodeChoice(CODE))
     assert plan.spec.node_archive and plan.spec.node_archive.digest in plan.text
@@ -243,7 +243,7 @@ def test_a_dry_run_names_the_archive_and_uploads_nothing(remote: JobService, box
 
 
 def test_an_archive_that_cannot_be_put_there_stops_the_submission(
-    remote: JobService, eu: Moody, box: MemoryStore
+    remote: JobContext, eu: Moody, box: MemoryStore
 ) -> None:
     def before(request: Request) -> None:
         raise AccessDeniedError("no write access")
@@ -255,7 +255,7 @@ def test_an_archive_that_cannot_be_put_there_stops_the_submission(
 
 
 def test_a_job_that_is_submitted_again_starts_from_todays_archive(
-    remote: JobService, eu: Moody, us: FakeBackend
+    remote: JobContext, eu: Moody, us: FakeBackend
 ) -> None:
     old = send(remote, "sleep", "9", code=CODE)
     past = NodeArchiveRef(CONTAINER, "old.zip", "0" * 64, 7)
@@ -276,12 +276,12 @@ def test_a_job_that_is_submitted_again_starts_from_todays_archive(
     "mapped", [{"code": CodeEntry(ACCOUNT, "code.zip")}, {"folders": (FolderEntry("data", ACCOUNT, "store"),)}]
 )
 def test_a_job_that_moves_may_read_its_code_where_it_lies_as_long_as_jobs_may_last(
-    service: JobService, us: FakeBackend, mapped: dict[str, Any]
+    context: JobContext, us: FakeBackend, mapped: dict[str, Any]
 ) -> None:
-    set_current(service, **mapped)
-    old = send(service, "sleep", "9", code=CODE)
+    set_current(context, **mapped)
+    old = send(context, "sleep", "9", code=CODE)
     old = replace(old, spec=replace(old.spec, folders=()))
-    new = resubmit(service, old, to="us").record
+    new = resubmit(context, old, to="us").record
     ((container, given),) = us.secrets[new.run_id].sas.items()
     sas = SasToken.parse(given)
     assert (container, sas.permissions) == (CONTAINER, "rl")
@@ -297,44 +297,44 @@ def own_sas(hours: float) -> StorageAccount:
 
 
 @pytest.mark.parametrize("hours", [2, 24 * 30])
-def test_how_long_a_sas_of_the_users_lasts_is_their_choice(service: JobService, eu: FakeBackend, hours: float) -> None:
+def test_how_long_a_sas_of_the_users_lasts_is_their_choice(context: JobContext, eu: FakeBackend, hours: float) -> None:
     own = own_sas(hours)
     assert own.sas_token is not None
-    set_current(service, code=CodeEntry(own, "code.zip"))
-    old = send(service, "sleep", "9", code=CODE)
-    for record in (old, resubmit(service, old).record):
+    set_current(context, code=CodeEntry(own, "code.zip"))
+    old = send(context, "sleep", "9", code=CODE)
+    for record in (old, resubmit(context, old).record):
         assert eu.secrets[record.run_id].sas == {CONTAINER: own.sas_token.reveal()}
         assert "sig=" not in record.spec.to_json()
 
 
-def test_a_sas_of_the_users_that_has_ended_stops_the_submission(service: JobService, eu: FakeBackend) -> None:
-    old = send(service, "sleep", "9")
-    set_current(service, code=CodeEntry(own_sas(-1), "code.zip"))
+def test_a_sas_of_the_users_that_has_ended_stops_the_submission(context: JobContext, eu: FakeBackend) -> None:
+    old = send(context, "sleep", "9")
+    set_current(context, code=CodeEntry(own_sas(-1), "code.zip"))
     with pytest.raises(CredentialError):
-        resubmit(service, replace(old, spec=replace(old.spec, code=CODE)))
+        resubmit(context, replace(old, spec=replace(old.spec, code=CODE)))
     assert list(eu.jobs) == [old.run_id]
 
 
 # -- whose code ----------------------------------------------------------------------------------------------------
 
 
-def test_a_job_that_a_service_told_of_brings_no_code_that_is_not_trusted(service: JobService, tmp_path: Path) -> None:
-    service.environ = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path / "config")}
+def test_a_job_that_a_service_told_of_brings_no_code_that_is_not_trusted(context: JobContext, tmp_path: Path) -> None:
+    context.environ = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path / "config")}
     digest = "ab" * 32
-    set_current(service, code=CodeEntry(ACCOUNT, "code.zip"))
-    told = send(service, "true", code=CodeRef(CONTAINER, f"code.zip.d/{digest}.zip", digest))
+    set_current(context, code=CodeEntry(ACCOUNT, "code.zip"))
+    told = send(context, "true", code=CodeRef(CONTAINER, f"code.zip.d/{digest}.zip", digest))
     told = replace(told, spec=replace(told.spec, options={**told.spec.options, "recalled": True}))
     with pytest.raises(UntrustedCodeError, match=f"not submitted from here.*{digest}") as refused:
-        resubmit(service, told)
+        resubmit(context, told)
     assert refused.value.digest == digest and f"config trust-code {digest}" in str(refused.value.hint)
-    trust_code(service.root, [digest], service.environ)
-    again = resubmit(service, told).record
+    trust_code(context.root, [digest], context.environ)
+    again = resubmit(context, told).record
     assert again.spec.code and again.spec.code.digest == digest and "recalled" not in again.spec.options
 
 
-def test_a_job_without_a_digest_of_its_code_is_not_submitted_again_as_it_is(service: JobService) -> None:
-    set_current(service, code=CodeEntry(ACCOUNT, "code.zip"))
-    old = send(service, "true", code=CodeRef(CONTAINER, "code.zip", ""))
+def test_a_job_without_a_digest_of_its_code_is_not_submitted_again_as_it_is(context: JobContext) -> None:
+    set_current(context, code=CodeEntry(ACCOUNT, "code.zip"))
+    old = send(context, "true", code=CodeRef(CONTAINER, "code.zip", ""))
     with pytest.raises(UntrustedCodeError, match=r"no digest of its code.*code\.zip"):
-        resubmit(service, old)
-    assert resubmit(service, old, choose_code=lambda _: CodeChoice(CODE)).record.spec.code == CODE
+        resubmit(context, old)
+    assert resubmit(context, old, choose_code=lambda _: CodeChoice(CODE)).record.spec.code == CODE

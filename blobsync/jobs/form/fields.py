@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from blobsync.config.job_keys import ONLY_ON, OUTRANKED
 from blobsync.config.known_keys import CLUSTER, PLATFORMS, Key, Kind
@@ -53,6 +54,13 @@ class FormField:
             return self.only
         section = self.key.partition(".")[0]
         return (section,) if section in PLATFORMS else ONLY_ON.get(self.key, PLATFORMS)
+
+
+class FieldGroup(NamedTuple):
+    """Fields that belong together, each with what may be chosen in it (empty: anything)."""
+
+    name: str
+    fields: tuple[tuple[FormField, tuple[str, ...]], ...]
 
 
 WHAT, SIZE, WHERE, SURROUNDINGS, MORE = "Command", "Size", "Resources", "Environment", "More"
@@ -172,6 +180,13 @@ MODE, INCLUDE = "folder_mode:", "folder_parts:"
 def fields_of(platform: str) -> tuple[FormField, ...]:
     """The fields that jobs on ``platform`` have, in their order."""
     return tuple(field for field in FIELDS if platform in field.platforms)
+
+
+def field_groups(platform: str) -> tuple[FieldGroup, ...]:
+    """The fields that jobs on a platform have, in their order; groups without one are left out."""
+    fields = fields_of(platform)
+    found = (FieldGroup(name, tuple((one, choices_of(one)) for one in fields if one.group == name)) for name in GROUPS)
+    return tuple(group for group in found if group.fields)
 
 
 def choices_of(field: FormField) -> tuple[str, ...]:

@@ -98,18 +98,6 @@ def save_template(root: Path, name: str, form: JobForm, *, replace: bool = False
     return shown
 
 
-def remove_template(root: Path, name: str) -> None:
-    """Delete a template. Raises ``NothingMatchedError``, ``UnsafeNameError`` and ``LocalFileError``."""
-    shown = _file(name)
-    _demand_own_folder(root)
-    try:
-        os.unlink(root / shown)
-    except FileNotFoundError:
-        raise NothingMatchedError(f"there is no template {name}") from None
-    except OSError as error:
-        raise LocalFileError(f"cannot remove {shown}: {error.strerror}", path=shown) from error
-
-
 def _file(name: str) -> str:
     return f"{TEMPLATE_FOLDER}/{safe_name(name, allowed=_NAME)}{_SUFFIX}"
 

@@ -14,7 +14,7 @@ from blobsync.base.errors import UsageError
 from blobsync.jobs.record import JobFilter
 from blobsync.jobs.timeline import lasted
 from blobsync.jobspec.spec import State
-from blobsync.project.open_jobs import open_job_queries, open_jobs
+from blobsync.project.open_jobs import open_jobs
 from blobsync.web.app_state import app_state_of
 from blobsync.web.events import live_parts
 from blobsync.web.pages import job_outputs, one_job
@@ -70,15 +70,15 @@ def _asked(request: Request) -> _Query:
 
 def _show(request: Request) -> Response:
     source, asked = app_state_of(request).source, _asked(request)
-    reading = open_job_queries(source.root, environ=source.environ)
-    problems = reading.refresh_unfinished() if "fresh" in request.query_params else ()
-    names = reading.clusters_of_jobs()
+    jobs = open_jobs(source.root, environ=source.environ)
+    problems = jobs.refresh_unfinished() if "fresh" in request.query_params else ()
+    names = jobs.clusters_of_jobs()
     return page(request, "jobs.html", clusters=names, problems=problems, live=asked.query(), **_listed(source, asked))
 
 
 def _listed(source: Source, asked: _Query) -> dict[str, Any]:
     """The values for the list of jobs."""
-    found = open_job_queries(source.root, environ=source.environ).page(
+    found = open_jobs(source.root, environ=source.environ).page(
         asked.filter, limit=PAGE_JOBS, offset=(asked.number - 1) * PAGE_JOBS
     )
     last = max(1, -(-found.total // PAGE_JOBS))
@@ -98,7 +98,7 @@ def _follow(request: Request) -> Response:
     source, asked = app_state_of(request).source, _asked(request)
 
     def look() -> Mapping[str, str]:
-        problems = open_job_queries(source.root, environ=source.environ).refresh_unfinished()
+        problems = open_jobs(source.root, environ=source.environ).refresh_unfinished()
         values = _listed(source, asked)
         return {
             "job-list": fragment("job_list.html", **values),
@@ -114,9 +114,7 @@ def _compare(request: Request) -> Response:
     chosen = request.query_params.getlist("job")
     if len(chosen) != 2:
         raise UsageError(f"{len(chosen)} jobs are selected", hint="select two in the list of jobs")
-    jobs = open_jobs(source.root, environ=source.environ)
-    left, right = jobs.find(chosen[0]), jobs.find(chosen[1])
-    found = open_job_queries(source.root, environ=source.environ).compare(left, right)
+    found = open_jobs(source.root, environ=source.environ).compare(chosen[0], chosen[1])
     files = [*_marked("+", found.files.added), *_marked("-", found.files.removed), *_marked("±", found.files.changed)]
     return page(request, "job_compare.html", found=found, files=files, everything="all" in request.query_params)
 

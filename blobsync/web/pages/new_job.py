@@ -1,6 +1,6 @@
 """New job: a form with the fields of the cluster's platform, and beside it the exact request.
 
-Everything is checked by ``project.job_forms``; without scripts the button Check shows the same.
+Everything is checked by ``jobs.form``; without scripts the button Check shows the same.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from blobsync.base.errors import BlobsyncError, UntrustedCodeError
 from blobsync.base.redaction import redact, redact_answer
 from blobsync.code.project_code import Code
 from blobsync.config.known_keys import FOLDER_MODES
-from blobsync.config.loader import cluster_names
+from blobsync.config.loader import cluster_names, load_cluster
+from blobsync.config.model import Cluster
 from blobsync.config.trusted_code import demand_digest, trust_code
-from blobsync.jobs.form.fields import INCLUDE, MODE, FieldEntry, FormField, key_on
-from blobsync.jobs.form.filled import CheckedForm, JobForm
+from blobsync.jobs.form.fields import INCLUDE, MODE, FieldEntry, FormField, field_groups, key_on
+from blobsync.jobs.form.filled import CheckedForm, JobForm, check_form, form_of_job
+from blobsync.jobs.form.templates import load_template, save_template, template_names
 from blobsync.jobs.record import JobFilter
-from blobsync.project.job_forms import JobForms
-from blobsync.project.open_jobs import open_job_forms, open_job_queries, open_jobs
+from blobsync.project.open_jobs import open_jobs
 from blobsync.web.app_state import app_state_of, form_of
 from blobsync.web.pages.one_job import after_submission
 from blobsync.web.render import fragment, page
@@ -59,8 +60,16 @@ def _digest(error: BlobsyncError) -> str:
     return error.digest if isinstance(error, UntrustedCodeError) else ""
 
 
-def _forms(source: Source) -> JobForms:
-    return open_job_forms(source.root, environ=source.environ)
+def _known(source: Source, name: str) -> Cluster | None:
+    try:
+        return load_cluster(source.root, name, environ=source.environ)
+    except BlobsyncError:
+        # The check of the form says what is wrong with the file.
+        return None
+
+
+def _checked(source: Source, form: JobForm) -> CheckedForm:
+    return check_form(source.root, form, source.environ)
 
 
 def _show(request: Request) -> Response:
@@ -71,15 +80,15 @@ def _show(request: Request) -> Response:
     try:
         if query.get("job"):
             record = open_jobs(source.root, environ=source.environ).find(query["job"])
-            filled = _forms(source).fill(record)
+            filled = form_of_job(record, _known(source, record.cluster))
             form, message = filled.form, _Message(f"Filled from {record.run_id}.", notes=filled.notes)
         elif query.get("template"):
-            filled = _forms(source).template(query["template"])
+            filled = load_template(source.root, query["template"])
             form = filled.form if filled.form.cluster else replace(filled.form, cluster=source.cluster_name)
             message = _Message(f"Filled from the template {query['template']}.", notes=filled.notes)
     except BlobsyncError as error:
         message = _Message.of(error)
-    return _page(request, _forms(source).check(form), message, fresh=not form.values)
+    return _page(request, _checked(source, form), message, fresh=not form.values)
 
 
 def _sent(request: Request) -> JobForm:
@@ -91,18 +100,19 @@ def _sent(request: Request) -> JobForm:
 def _do(request: Request) -> Response:
     """Carry out a button: submit, save, init, trust code, or only check."""
     source, given = app_state_of(request).source, form_of(request)
-    forms, form = _forms(source), _sent(request)
-    found, what = forms.check(form), given.get("do", "check")
+    form = _sent(request)
+    found, what = _checked(source, form), given.get("do", "check")
     message = _Message()
     try:
         if what == "submit" and found.asked is not None:
-            return after_submission(request, forms.submit(found.asked))
+            with source.open(found.asked.cluster, changes=found.changes) as project:
+                submitted = project.jobs.submit(found.asked.argv, **found.asked.keywords)
+            return after_submission(request, submitted)
         if what == "submit":
             message = _Message(problem="Nothing was submitted. Correct the fields below first.")
         elif what == "save":
-            file = forms.save_template(
-                given.get("template_name", "").strip(), form, replace=given.get("replace") == "yes"
-            )
+            name, anew = given.get("template_name", "").strip(), given.get("replace") == "yes"
+            file = save_template(source.root, name, form, replace=anew)
             message = _Message(f"Saved as {file}.")
         elif what == "init":
             message = _synchronize(source, found)
@@ -125,21 +135,21 @@ def _synchronize(source: Source, found: CheckedForm) -> _Message:
 
 def _check(request: Request) -> Response:
     """The check while typing, as JSON: mistakes by field, the command line, the request, and the fields on request."""
-    found = _forms(app_state_of(request).source).check(_sent(request))
+    found = _checked(app_state_of(request).source, _sent(request))
     answer: dict[str, Any] = {
         "mistakes": [{"field": one.field, "message": one.message, "hint": one.hint} for one in found.mistakes],
         "aside": fragment("new_job_aside.html", **_aside(request, found, fresh=False)),
     }
     if "fields" in request.query_params:
-        answer["fields"] = fragment("new_job_fields.html", **_fields(request, found, fresh=True))
+        answer["fields"] = fragment("new_job_fields.html", **_fields(found, fresh=True))
     return Response(redact_answer(json.dumps(answer)), media_type="application/json")
 
 
 def _page(request: Request, found: CheckedForm, message: _Message, *, fresh: bool) -> Response:
     """The page. ``fresh``: nothing was typed yet, so no mistakes are shown."""
     source = app_state_of(request).source
-    reading = open_job_queries(source.root, environ=source.environ)
-    recent = reading.page(JobFilter(), limit=_RECENT).records
+    jobs = open_jobs(source.root, environ=source.environ)
+    recent = jobs.page(JobFilter(), limit=_RECENT).records
     return page(
         request,
         "new_job.html",
@@ -147,19 +157,19 @@ def _page(request: Request, found: CheckedForm, message: _Message, *, fresh: boo
         message=message,
         clusters=cluster_names(source.root),
         recent=recent,
-        templates=_forms(source).template_names(),
-        **_fields(request, found, fresh=fresh),
+        templates=template_names(source.root),
+        **_fields(found, fresh=fresh),
         **_aside(request, found, fresh=fresh),
     )
 
 
-def _fields(request: Request, found: CheckedForm, *, fresh: bool) -> dict[str, Any]:
+def _fields(found: CheckedForm, *, fresh: bool) -> dict[str, Any]:
     known = found.known
     return {
         "form": found.form,
-        "groups": _forms(app_state_of(request).source).groups(known.platform) if known else (),
+        "groups": field_groups(known.platform) if known else (),
         "known": known,
-        "hints": {one.name: _hint(found, one) for one in _named(request, found)},
+        "hints": {one.name: _hint(found, one) for one in _named(found)},
         "mistakes": {one.field: one for one in reversed(found.mistakes) if not fresh or one.field == "cluster"},
         "modes": FOLDER_MODES,
         "entries": FieldEntry,
@@ -168,8 +178,8 @@ def _fields(request: Request, found: CheckedForm, *, fresh: bool) -> dict[str, A
     }
 
 
-def _named(request: Request, found: CheckedForm) -> list[FormField]:
-    groups = _forms(app_state_of(request).source).groups(found.known.platform) if found.known else ()
+def _named(found: CheckedForm) -> list[FormField]:
+    groups = field_groups(found.known.platform) if found.known else ()
     return [one for group in groups for one, _ in group.fields]
 
 
@@ -196,13 +206,14 @@ def _aside(request: Request, found: CheckedForm, *, fresh: bool) -> dict[str, An
         "spec": None,
         "warnings": found.warnings,
     }
-    labels = {one.name: one.label for one in _named(request, found)}
+    labels = {one.name: one.label for one in _named(found)}
     missing = [(labels.get(one.field, one.field.partition(":")[2] or one.field.title()), one) for one in found.mistakes]
     if found.asked is None:
         return {"aside": {**shown, "missing": missing, "fresh": fresh}}
     line = shlex.join(found.asked.command_line)
     try:
-        planned = _forms(app_state_of(request).source).plan(found.asked)
+        with app_state_of(request).source.open(found.asked.cluster, changes=found.changes) as project:
+            planned = project.jobs.plan(found.asked.argv, **found.asked.keywords)
     except BlobsyncError as error:
         message = {"problem": redact(error.message), "hint": redact(error.hint or ""), "digest": _digest(error)}
         return {"aside": {**shown, **message, "line": line, "missing": (), "fresh": fresh}}

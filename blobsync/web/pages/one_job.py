@@ -17,17 +17,17 @@ from starlette.routing import Route
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.redaction import redact, redact_answer
 from blobsync.config.loader import cluster_names
-from blobsync.jobs.logs import FetchedLogs, attempt_of, rank_of
-from blobsync.jobs.node_use import node_of_log
+from blobsync.jobs.logs import FetchedLogs, attempt_of, log_piece, rank_of, search_logs
+from blobsync.jobs.node_use import node_of_log, use_of_nodes
+from blobsync.jobs.queries import known_causes
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.submit import Submitted
 from blobsync.jobspec.spec import SERVICES, State
-from blobsync.project.open_jobs import open_job_queries, open_jobs
+from blobsync.project.open_jobs import open_jobs
 from blobsync.web.app_state import app_state_of, form_of
 from blobsync.web.charts import timeline, use_charts
 from blobsync.web.events import live_parts
 from blobsync.web.render import fragment, page
-from blobsync.web.source import Source
 
 # Seconds between two queries of a job, on this machine and of services, which limit the rate of requests.
 _EVERY, _EVERY_OF_SERVICES = 1.0, 5.0
@@ -53,18 +53,17 @@ def badge_of(record: JobRecord) -> tuple[str, str]:
 def _show(request: Request) -> Response:
     source, query = app_state_of(request).source, request.query_params
     jobs = open_jobs(source.root, environ=source.environ)
-    reading = open_job_queries(source.root, environ=source.environ)
     record = jobs.find(request.path_params["run_id"])
     if "fresh" in query:
         record = jobs.get(record)
         fetched = jobs.logs(record)
     else:
-        fetched = reading.fetched(record)
+        fetched = jobs.fetched_logs(record)
     chosen = query.get("log", "")
     name = chosen if chosen in fetched.names else fetched.leading
     wanted = query.get("find", "")[:500]
-    found = reading.search_logs(fetched, wanted)
-    piece = reading.log_piece(fetched, name, ended=record.state.is_final) if name else None
+    found = search_logs(fetched, wanted)
+    piece = log_piece(fetched, name, ended=record.state.is_final) if name else None
     return page(
         request,
         "job.html",
@@ -75,15 +74,15 @@ def _show(request: Request) -> Response:
         follow_at=f"/jobs/{record.run_id}/log?name={quote(chosen)}&start={piece.end if piece else ''}",
         clusters=cluster_names(source.root),
         warnings=app_state_of(request).submit_warnings.get(record.run_id, ()),
-        parts=_parts(source, record, fetched, name or ""),
+        parts=_parts(record, fetched, name or ""),
         record=record,
     )
 
 
-def _parts(source: Source, record: JobRecord, fetched: FetchedLogs, name: str) -> dict[str, str]:
+def _parts(record: JobRecord, fetched: FetchedLogs, name: str) -> dict[str, str]:
     """The parts of the page that are updated while a job runs."""
-    reading, names = open_job_queries(source.root, environ=source.environ), _in_order(fetched)
-    use, causes = reading.node_use(fetched), reading.causes(record, fetched)
+    names = _in_order(fetched)
+    use, causes = use_of_nodes(fetched), known_causes(record, fetched)
     about: dict[str, Any] = {"record": record, "spec": record.spec, "info": record.info}
     return {
         "job-state": fragment("job_state.html", badge=badge_of(record)),
@@ -128,7 +127,7 @@ def _follow(request: Request) -> Response:
         jobs = open_jobs(source.root, environ=source.environ)
         record = jobs.get(run_id)
         fetched = jobs.logs(record)
-        parts = _parts(source, record, fetched, (chosen if chosen in fetched.names else fetched.leading) or "")
+        parts = _parts(record, fetched, (chosen if chosen in fetched.names else fetched.leading) or "")
         if record.state.is_final:
             over["parts"] = parts
         return parts
@@ -152,13 +151,12 @@ def _log(request: Request) -> Response:
 
     def look(start: int | None) -> tuple[tuple[str, ...], int | None, bool]:
         jobs = open_jobs(source.root, environ=source.environ)
-        reading = open_job_queries(source.root, environ=source.environ)
         over = jobs.get(run_id).state.is_final
         fetched = jobs.logs(run_id)
         name = chosen if chosen in fetched.names else fetched.leading
         if name is None:
             return (), start, over
-        piece = reading.log_piece(fetched, name, start, ended=over)
+        piece = log_piece(fetched, name, start, ended=over)
         return piece.lines, piece.end, over and not piece.lines
 
     async def stream() -> AsyncIterator[str]:

@@ -1,0 +1,136 @@
+"""The history of a project's jobs, and the backend and containers of each of their clusters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from blobsync.backends import create_backend
+from blobsync.backends.local.run_files import remove_dead_secrets
+from blobsync.backends.protocol import Backend, Surroundings
+from blobsync.base.errors import BackendUnavailableError
+from blobsync.base.process import ProcessRunner, SubprocessRunner
+from blobsync.config.loader import load_cluster
+from blobsync.config.model import Cluster, StorageAccount
+from blobsync.jobs.history import History
+from blobsync.jobs.home import cluster_at, home_of
+from blobsync.jobs.record import JobRecord
+from blobsync.local.state_dir import open_state_dir
+from blobsync.store.connect import connect, impatient
+from blobsync.store.protocol import BlobStore
+
+
+class JobContext:
+    """What all work with the jobs of one project needs: their history, clusters, environment and programs."""
+
+    def __init__(
+        self,
+        root: Path,
+        environ: Mapping[str, str],
+        current: Cluster | None = None,
+        *,
+        process: ProcessRunner | None = None,
+        backends: Mapping[str, Backend[Any]] | None = None,
+        stores: Mapping[str, BlobStore] | None = None,
+        note: Callable[[str], None] = lambda text: None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """``current`` is the cluster of ``-c`` with the changes of ``-p``; None is enough for looking at jobs.
+
+        ``backends`` by cluster name replace those of the cluster files, ``stores`` by URL the containers that hold
+        code. ``note`` shows a line to the user; ``sleep`` waits between two requests (seconds).
+        """
+        self.root = root
+        self.environ = environ
+        self.current = current
+        self.state = open_state_dir(root, environ)
+        self.history = History(self.state.jobs_file)
+        remove_dead_secrets(self.state.root / "jobs")
+        self.process = process or SubprocessRunner()
+        self.note = note
+        self.sleep = sleep
+        self._given = backends or {}
+        self._stores = stores or {}
+        self._backends: dict[str, Backend[Any]] = {}
+
+    def cluster(self, name: str) -> Cluster:
+        """The cluster file ``name``. Raises ``ConfigError``."""
+        if self.current and name == self.current.name:
+            return self.current
+        return load_cluster(self.root, name, environ=self.environ)
+
+    def backend(self, cluster: Cluster) -> Backend[Any]:
+        """The backend of a cluster. Raises ``ConfigError`` and ``BackendUnavailableError``."""
+        if cluster.name in self._given:
+            return self._given[cluster.name]
+        key = f"{cluster.name} {home_of(cluster, self.environ).key}"
+        if key not in self._backends:
+            around = Surroundings(
+                cluster=cluster.name,
+                project=self.root,
+                state_dir=self.state.root,
+                settings=settings_of(cluster),
+                environ=self.environ,
+                process=self.process,
+                configured=cluster,
+                note=self.note,
+            )
+            self._backends[key] = create_backend(cluster.platform, around)
+        return self._backends[key]
+
+    @contextmanager
+    def store(self, cluster: Cluster, account: StorageAccount) -> Iterator[BlobStore]:
+        """The container of an account. Raises ``CredentialError``."""
+        if str(account.container) in self._stores:
+            yield self._stores[str(account.container)]
+            return
+        with connect(account, environ=self.environ, use_cli_auth=cluster.flag("use_cli_auth")) as store:
+            yield store
+
+    @contextmanager
+    def impatient_store(self, cluster: Cluster, account: StorageAccount) -> Iterator[BlobStore]:
+        """The same with one try of two seconds. Raises ``CredentialError``."""
+        if str(account.container) in self._stores:
+            yield self._stores[str(account.container)]
+            return
+        with impatient(account, environ=self.environ, use_cli_auth=cluster.flag("use_cli_auth")) as store:
+            yield store
+
+    def cluster_of(self, record: JobRecord) -> Cluster:
+        """The cluster where the job was submitted, even if another cluster file has its name by now.
+
+        Raises ``ConfigError`` and ``BackendUnavailableError``.
+        """
+        home = record.home
+        if home and (self.current is None or home_of(self.current, self.environ).key != home.key):
+            return cluster_at(home, record.cluster, self.root, self.environ)
+        if home and self.current and self.current.name == record.cluster:
+            return self.current
+        cluster = self.cluster(record.cluster)
+        if cluster.platform != record.spec.platform:
+            raise BackendUnavailableError(
+                f"the job belongs to {record.spec.platform}, but cluster {record.cluster} is now {cluster.platform}",
+                hint=f"restore {cluster.file} as it was",
+            )
+        return cluster
+
+    def backend_of(self, record: JobRecord) -> Backend[Any]:
+        """The backend that has the job. Raises ``ConfigError`` and ``BackendUnavailableError``."""
+        if record.cluster in self._given:
+            return self._given[record.cluster]
+        return self.backend(self.cluster_of(record))
+
+
+def settings_of(cluster: Cluster) -> Mapping[str, object]:
+    """What a backend needs to know of its cluster file, under the names that it uses."""
+    python = cluster.text("interpreter_path")
+    return {
+        **cluster.values,
+        **cluster.mapping("runtime"),
+        **({"python": python} if python else {}),
+        **cluster.mapping(cluster.platform),
+        "local": cluster.mapping("local"),
+    }

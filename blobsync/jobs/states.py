@@ -1,0 +1,190 @@
+"""The states of jobs: asked for at their clusters and recorded; and the request to cancel a job.
+
+Asking also renews SAS that expire soon, and removes the secrets of jobs that have ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from blobsync.backends.protocol import KEEP_SECRETS, Backend, KeepingSecrets, Refused, Renewing, Unknown
+from blobsync.base.errors import BlobsyncError, JobError
+from blobsync.jobs.context import JobContext
+from blobsync.jobs.record import JobRecord
+from blobsync.jobspec.node_sas import grant
+from blobsync.jobspec.spec import RunInfo, State
+from blobsync.jobspec.transfer_key import with_run_key
+from blobsync.store.sas import sas_minter
+
+# A job whose submission was interrupted, and which its cluster does not know.
+INTERRUPTED = "its submission was interrupted, and the cluster does not show it"
+# A cluster where the removal of secrets failed is asked again after this time, or with the next request about its jobs.
+AGAIN_SECONDS = 3600.0
+# After this long, a request whose response was lost has arrived or never will.
+SETTLE_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobList:
+    """Records with what is known now, and a message for each cluster that could not be queried.
+
+    ``experiment`` is that of Azure ML whose other jobs are among them.
+    """
+
+    records: tuple[JobRecord, ...]
+    problems: tuple[str, ...] = ()
+    experiment: str = ""
+
+    def __iter__(self) -> Iterator[JobRecord]:
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: int) -> JobRecord:
+        return self.records[index]
+
+    def __repr__(self) -> str:
+        problems = f", {len(self.problems)} problems" if self.problems else ""
+        return f"<JobList: {len(self.records):,} jobs{problems}>"
+
+
+def refresh(context: JobContext, records: Sequence[JobRecord]) -> JobList:
+    """Ask each cluster once for all its jobs that have not ended; errors become ``problems`` of the list."""
+    # An earlier answer is not the current state.
+    records = [replace(record, current=False) for record in records]
+    fresh = {record.run_id: record for record in records}
+    problems: list[str] = []
+    asked: dict[int, tuple[Backend[Any], list[JobRecord]]] = {}
+    for record in records:
+        if record.info.state.is_final:
+            continue
+        try:
+            backend = context.backend_of(record)
+            if not record.ref.native_id:
+                record = fresh[record.run_id] = _look_up(context, record, backend)
+            if record.ref.native_id:
+                asked.setdefault(id(backend), (backend, []))[1].append(record)
+        except BlobsyncError as error:
+            problems.append(_not_confirmed(record, error))
+    answered: set[str] = set()
+    for backend, group in asked.values():
+        try:
+            infos = backend.get([record.ref for record in group])
+        except BlobsyncError as error:
+            problems.append(_not_confirmed(group[0], error))
+            continue
+        for record, info in zip(group, infos, strict=True):
+            fresh[record.run_id] = context.history.update(record, info)
+        problems += [problem for record in group if (problem := _renewed(context, record, backend))]
+        answered |= {_place_of(record) for record in group}
+    problems += _remove_secrets(context, answered)
+    return JobList(tuple(_as_known(fresh[record.run_id]) for record in records), tuple(dict.fromkeys(problems)))
+
+
+def _renewed(context: JobContext, record: JobRecord, backend: Backend[Any]) -> str:
+    """Hand new secrets to a job whose SAS ends before long; returns why that failed."""
+    if not isinstance(backend, Renewing) or not backend.is_lapsing(record.ref):
+        return ""
+    try:
+        cluster = context.cluster_of(record)
+        _, secrets, _ = grant(record.spec, [cluster], sas_minter(cluster, context.environ))
+        backend.renew(record.ref, with_run_key(record.spec, secrets, context.environ))
+    except BlobsyncError as error:
+        return f"the SAS of {record.run_id} expires before long, and could not be renewed: {error.message}"
+    return ""
+
+
+def _remove_secrets(context: JobContext, answered: Collection[str]) -> list[str]:
+    """Of all jobs that have ended, from the clusters that keep them; returns why that failed.
+
+    A cluster that has just ``answered`` is asked each time, any other one once in a while: it may be away.
+    """
+    places: dict[int, tuple[KeepingSecrets, list[JobRecord]]] = {}
+    kept = context.history.with_secrets(KEEP_SECRETS, time.time())
+    due = context.history.with_secrets(KEEP_SECRETS, time.time() - AGAIN_SECONDS) if kept else ()
+    for record in kept:
+        with suppress(BlobsyncError):
+            backend = context.backend_of(record)
+            if isinstance(backend, KeepingSecrets) and (_place_of(record) in answered or record in due):
+                places.setdefault(id(backend), (backend, []))[1].append(record)
+    problems = []
+    for keeping, group in places.values():
+        try:
+            keeping.remove_secrets([record.ref for record in group])
+            context.history.note_secrets(group, gone=True)
+        except BlobsyncError as error:
+            context.history.note_secrets(group, gone=False)
+            problems.append(_not_removed(group, error))
+    return problems
+
+
+def _look_up(context: JobContext, record: JobRecord, backend: Backend[Any]) -> JobRecord:
+    """Resolve a submission whose response was lost. Raises what the backend raises."""
+    ref = backend.locate(record.spec)
+    if ref:
+        return context.history.accept(record, ref)
+    if time.time() - record.submitted < SETTLE_SECONDS:
+        return record
+    backend.forget(record.spec)
+    info = RunInfo(record.run_id, State.FAILED, reason=f"{backend.name} never received it: {INTERRUPTED}")
+    return context.history.update(record, info)
+
+
+def recent(
+    context: JobContext, states: Collection[State] = (), limit: int | None = None, cluster: str | None = None
+) -> JobList:
+    """The newest jobs in these states, as they are now."""
+    refreshed = refresh(context, context.history.recent(cluster=cluster, limit=None if states else limit))
+    chosen = [record for record in refreshed.records if not states or record.info.state in states]
+    return replace(refreshed, records=tuple(chosen[:limit]))
+
+
+def cancel(context: JobContext, record: JobRecord) -> JobRecord:
+    """Stop a job; one that has ended stays as it is. Safe to repeat.
+
+    Raises ``JobError`` and its like unless the job's own backend has taken the request.
+    """
+    if record.info.state.is_final:
+        return record
+    if not record.ref.native_id:
+        raise JobError(
+            f"{record.run_id} cannot be stopped yet: {record.info.reason or INTERRUPTED}",
+            hint="try again later: blobsync looks for it each time",
+        )
+    outcome = context.backend_of(record).cancel(record.ref)
+    if isinstance(outcome, Unknown):
+        raise JobError(
+            f"unknown whether {record.run_id} is being stopped: {outcome.error.message}",
+            hint="run the same command again: that is safe",
+        )
+    if isinstance(outcome, Refused):
+        raise outcome.error
+    known = refresh(context, [context.history.ask_cancel(record)]).records[0]
+    if known.info.state.is_final:
+        return known
+    return replace(known, info=replace(known.info, state=State.CANCELING), current=True)
+
+
+def _not_confirmed(record: JobRecord, error: BlobsyncError) -> str:
+    return f"cluster {record.cluster}: {error.message}; showing the last known state"
+
+
+def _place_of(record: JobRecord) -> str:
+    return record.home.key if record.home else record.cluster
+
+
+def _not_removed(records: Sequence[JobRecord], error: BlobsyncError) -> str:
+    what = records[0].run_id if len(records) == 1 else f"{len(records):,} jobs that have ended"
+    return f"cluster {records[0].cluster} still has the secrets of {what}: {error.message}"
+
+
+def _as_known(record: JobRecord) -> JobRecord:
+    """A job that no backend has confirmed has no state."""
+    if record.ref.native_id or record.info.state.is_final:
+        return record
+    return replace(record, info=RunInfo(record.run_id, State.UNKNOWN, reason=INTERRUPTED))
