@@ -1,4 +1,4 @@
-"""Makes the plan for the PATHs of a command: finds both ends, lists them, decides. Changes nothing."""
+"""Makes the plan for the PATHs of a command: maps, lists and compares both ends. Changes nothing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from blobsync.store.sas import MIRROR_FOLDER, READ_FOLDER, WRITE_FOLDER
 
 
 def request_for(context: ProjectContext, leg: Leg, options: TransferOptions) -> Request:
-    """What the survey has to look at for one leg."""
+    """The survey's request for one leg."""
     return Request(
         part=context.opened(leg.part),
         links=_link_policy(context, leg.part.path, options),
@@ -73,7 +73,7 @@ def _link_policy(context: ProjectContext, path: str, options: TransferOptions) -
 
 
 def check_links(context: ProjectContext, chosen: Sequence[Leg]) -> None:
-    """Raises ``UntrustedLinkError`` if a local path leaves the project through a link that the user has not trusted."""
+    """Raise ``UntrustedLinkError`` if a local path leaves the project through a link that the user has not trusted."""
     parts = [leg.part for leg in chosen]
     near = [
         part.path for part in parts if any(isinstance(end, LocalLocation) for end in (part.source, part.destination))
@@ -82,7 +82,7 @@ def check_links(context: ProjectContext, chosen: Sequence[Leg]) -> None:
 
 
 def demand_consent(context: ProjectContext, paths: Iterable[str]) -> None:
-    """The same for ``paths`` of the project, each from its root."""
+    """As :func:`check_links`, for ``paths`` from the project's root."""
     demand_trust(context.root, paths, context.trusted)
 
 
@@ -97,7 +97,7 @@ class _Found:
     refusals: list[FileFailure] = field(default_factory=list)
     extras: int = 0
     ignored: int = 0
-    # Seconds; of each look at a container.
+    # Round-trip times of requests to containers, in seconds.
     round_trips: list[float] = field(default_factory=list)
 
 
@@ -154,8 +154,8 @@ def make_plan(
 def _look_for_room(
     context: ProjectContext, found: _Found, parts: Sequence[PlanPart], size: int, *, force: bool, writing: Action
 ) -> None:
-    """Refuse what cannot fit on the disks here; with ``force`` only warn of it."""
-    # Of copies between containers nothing is written here, and there are no names.
+    """Refuse a plan that does not fit on the local disks; with ``force`` only warn."""
+    # Copies between containers write nothing here, and have no local names.
     here = [WrittenHere(part.path, names, part.actions) for part, names in zip(parts, found.names, strict=False)]
     lacking = lacking_room(here, writing, size, context.disks)
     if force:
@@ -184,7 +184,7 @@ def _plan_legs(
         except NothingMatchedError as nothing:
             missing.append((leg, nothing))
     for leg, error in missing:
-        # `d data` is fine where only `data/coco`, an entry of its own below it, has something.
+        # `d data` is fine if only `data/coco`, an entry of its own, has files.
         if not leg.optional and not any(part.path.startswith(f"{leg.part.path}/") for part in found.parts):
             raise error
         if options.mirror and error.elsewhere:
@@ -194,7 +194,7 @@ def _plan_legs(
 
 
 def _check_rights(context: ProjectContext, chosen: Sequence[Leg], options: TransferOptions) -> list[str]:
-    """Check both credentials before the first request: one that is expired or too narrow stops the command here."""
+    """Check both credentials before the first request: one that is expired or too narrow ends the command."""
     found: list[str] = []
     for leg in chosen:
         source, destination = leg.part.source, leg.part.destination
@@ -241,7 +241,7 @@ def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, liste
     moving = counts[Action.TRANSFER] - actions.totals.aside.files
     whole = looked.shape is Shape.FOLDER and moving == looked.source_files == len(actions) and not request.chooses
     if route not in (Route.UPLOAD, Route.DOWNLOAD) and extras:
-        # An engine that gets the whole folder could replace them.
+        # An engine that transfers the whole folder could replace these.
         whole = False
     whole = whole and not looked.warnings and not looked.unreadable and not looked.has_hidden
     whole = whole and not actions.is_on_disk
@@ -254,13 +254,13 @@ def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, liste
 
 
 def _left_of_memory(context: ProjectContext, found: _Found) -> int:
-    """How many actions more it may hold, beside those of the parts before."""
+    """How many more actions may be in memory, besides those of earlier parts."""
     held = (len(part.actions) for part in found.parts if not actions_of(part.actions).is_on_disk)
     return max(1, context.spill.most - sum(held))
 
 
 def _prepared(context: ProjectContext, request: Request, looked: Survey, decided: Decisions, found: _Found) -> Actions:
-    """The decisions with what is known of each, without files whose names the service cannot hold."""
+    """The decisions, with bytes on record, without files whose names the service cannot have."""
     part = request.part
     names = _names_here(part, looked)
     found.names += [names] if names else []
@@ -281,16 +281,16 @@ def _prepared(context: ProjectContext, request: Request, looked: Survey, decided
 
 
 def _names_here(part: LivePart, looked: Survey) -> Names | None:
-    """Where the names at the end on this machine lead, if there is one."""
+    """The real paths of the names at the local end, if there is one."""
     end = part.destination if isinstance(part.destination, LocalLocation) else part.source
     return Names(os.path.realpath(end.path), looked.followed) if isinstance(end, LocalLocation) else None
 
 
 def _writes_through_links(part: LivePart, names: Names, actions: Sequence[FileAction]) -> Iterator[str]:
-    """Writes through a link are reported: the paths do not show it."""
+    """Report writes through links, which the paths do not show."""
     if isinstance(part.source, LocalLocation):
         root = part.source.path
-        # What --keep brings here.
+        # Files that --keep brings here.
         moving = [action for action in actions if action.action is Action.ADOPT or action.aside]
     else:
         assert isinstance(part.destination, LocalLocation)
@@ -306,7 +306,7 @@ def _writes_through_links(part: LivePart, names: Names, actions: Sequence[FileAc
 def _check_names(
     context: ProjectContext, part: LivePart, looked: Survey, actions: Actions, extras: Iterable[str]
 ) -> None:
-    """Raises ``UnsafeNamesError`` and ``ShapeConflictError`` where nothing is to be moved."""
+    """Raise ``UnsafeNamesError`` or ``ShapeConflictError`` for names that must not be written."""
     rule, one_case, from_blobs = _rules(part, looked)
     others = chain(extras, looked.not_chosen)
     check_names(actions, others, part.path, rule, one_case=one_case, from_blobs=from_blobs, spill=context.spill)

@@ -1,10 +1,9 @@
 """Progress of a command in numbers, for the bar on a terminal and a caller's ``on_progress``.
 
-The time left is estimated from what the files and bytes so far took. A file costs a request, whatever its size, and its
-bytes cost time as well: counting one of the two is wrong as soon as small and large files come together. So the seconds
-for a file and for a byte are found by least squares over the stretches of the transfer so far, in which recent ones
-count more, and what is left is priced with them. Where the line has become faster or slower since, both prices are off
-by the same factor, which the last stretches tell.
+The time left is estimated from the files and bytes so far. Each file takes a request, and its bytes take time as well;
+with small and large files mixed, neither alone predicts the time. So the seconds for a file and for a byte are fitted
+by least squares to the intervals of the transfer so far, recent ones with more weight. If the connection has become
+faster or slower, both are scaled by a factor from the last intervals.
 
 :func:`interleaved` puts files of all sizes early in the order, so that both prices are known soon.
 """
@@ -41,25 +40,25 @@ if TYPE_CHECKING:
     from blobsync.plan.transfer_plan import FileAction
 
 
-# Seconds: the shortest stretch, and the shortest time that counts as recent; of a long transfer a quarter does.
+# Seconds: the shortest interval, and the shortest time that counts as recent; in a long transfer, a quarter of it.
 _STRETCH = 0.25
 _RECENT = 5.0
 _RECENT_SHARE = 0.25
-# The longest that counts as recent: a speed that is shown is that of now.
+# The longest time that counts as recent, so that the rate is the present one.
 _RECENT_MOST = 30.0
-# More stretches are joined in pairs.
+# More intervals are joined in pairs.
 _MOST = 256
-# What has not been seen apart is shared as if a file took as long as so many bytes, by so much.
+# Prior: a file takes as long as this many bytes, with this weight.
 _FILE_AS_BYTES = 4 << 10
 _RIDGE = 1e-3
-# The line may have become so many times faster or slower.
+# Limits of the factor by which the connection may have become faster or slower.
 _CHANGE = 20.0
 # Each class of sizes is so many times (as a power of two) larger than the one before.
 _CLASS_BITS = 3
 
 
 class _Stretch(NamedTuple):
-    """What was done in some seconds."""
+    """The files and bytes of an interval."""
 
     seconds: float
     files: float
@@ -68,7 +67,7 @@ class _Stretch(NamedTuple):
 
 
 class RemainingTime:
-    """The seconds left and the rate, from totals that ``add`` gets now and then.
+    """Estimates the remaining seconds and the rate from totals, which ``add`` gets from time to time.
 
     ``add`` takes totals: seconds since it began, files done, the bytes that took time, and those of them that moved
     (the others were compared with what is there); at first the totals with which it began.
@@ -79,8 +78,8 @@ class RemainingTime:
         self._at = self._now = _Stretch(0.0, files, size, moved)
 
     def add(self, seconds: float, files: int, size: int, moved: int | None = None) -> None:
-        """So far it is by now. What comes too soon after the last stretch belongs to the next one. ``moved`` None: all
-        of it."""
+        """Add the present totals. An interval that is too short is joined with the next one. ``moved`` None: all of
+        ``size``."""
         self._now = _Stretch(seconds, files, size, size if moved is None else moved)
         if seconds - self._at.seconds < _STRETCH:
             return
@@ -92,17 +91,17 @@ class RemainingTime:
             self._stretches = [_joined(one, other) for one, other in pairs] + odd
 
     def go_on(self, seconds: float, files: int, size: int, moved: int) -> None:
-        """So far it is after a time without a connection, which says nothing of the line's speed."""
+        """Set the totals after an outage, whose time does not count."""
         self._at = self._now = _Stretch(seconds, files, size, moved)
 
     def rate(self, seconds: float, moved: int) -> float:
-        """Bytes a second that moved of late; so many in all by now."""
+        """The recent rate in bytes a second; ``moved`` bytes in all by now."""
         recent = _recent(self._stretches, _sum(self._stretches).seconds)
         took = recent.seconds + seconds - self._at.seconds
         return max(recent.moved + moved - self._at.moved, 0.0) / took if took > 0 else 0.0
 
     def left(self, files: int, size: int) -> float | None:
-        """Seconds for so many more files and bytes; None where nothing is known yet."""
+        """The seconds for more files and bytes; None if unknown."""
         stretches = self._until_now()
         total = _sum(stretches)
         if not total.files and not total.size:
@@ -114,7 +113,7 @@ class RemainingTime:
         return (file * max(files, 0) + byte * max(size, 0)) * min(max(change, 1 / _CHANGE), _CHANGE)
 
     def _until_now(self) -> list[_Stretch]:
-        """With what came since the last stretch as a part of that: in the first seconds it may be nearly all."""
+        """The intervals, with the time since the last one added to it: in the first seconds this may be nearly all."""
         if self._now.seconds <= self._at.seconds:
             return self._stretches
         begun = _since(self._at, self._now)
@@ -122,7 +121,7 @@ class RemainingTime:
 
 
 def _since(before: _Stretch, now: _Stretch) -> _Stretch:
-    # A retry takes bytes back: they are to be moved again, in time that counts.
+    # A retry takes bytes back; moving them again takes time.
     gone = (max(each - earlier, 0) for each, earlier in zip(now[1:], before[1:], strict=True))
     return _Stretch(now.seconds - before.seconds, *gone)
 
@@ -175,30 +174,30 @@ def _sum(stretches: Sequence[_Stretch]) -> _Stretch:
 
 
 def interleaved(actions: Sequence[FileAction]) -> Sequence[FileAction]:
-    """The same files, those of each class of sizes spread evenly over the whole, and the first of each early.
+    """Reorder files: those of each class of sizes are spread evenly, and the first of each comes early.
 
-    So the rate of any stretch is that of the whole, and a large file is not what everybody waits for at the end.
+    So the rate of any interval is that of the whole, and no large file is left for the end.
     """
     classes: dict[int, list[int]] = {}
     for at, action in enumerate(actions):
         classes.setdefault(action.size.bit_length() // _CLASS_BITS, []).append(at)
     if len(classes) < 2:
         return actions
-    # A lone file comes after a twentieth of the others: by then it is known what they take.
+    # A single file of a class comes after a twentieth of the others, whose cost is known by then.
     places = [((turn + 0.05) / len(each), at) for each in classes.values() for turn, at in enumerate(each)]
     return [actions[at] for _, at in sorted(places)]
 
 
-# The current rate of a worker is that of so many seconds; a shorter time jumps with each block that arrives.
+# Seconds over which the rate of a worker is measured; in less time it would jump with each block.
 _RATE_SECONDS = 5.0
-# Seconds without an answer that are worth a word, where it is known why, and where it is not.
+# Seconds without a response that are reported, if the reason is known, and if not.
 _WORTH_SAYING = 2.0
 _STALLED = 8.0
-# Seconds. What moved before says nothing: the first bytes of a slow line would promise years.
+# Seconds until a time is estimated: after the first bytes of a slow connection it would be years.
 _TELLS_LITTLE = 1.0
-# Points of a curve of the rate; when there are more, every other one goes.
+# Maximum number of points of a rate curve; beyond that, every other one is dropped.
 _MOST_POINTS = 240
-# In these phases files move or go; in the others names are looked at.
+# Phases in which files move or are deleted; in the others names are looked at.
 WORKING = ("moving", "deleting")
 
 
@@ -220,14 +219,14 @@ RatePoint = tuple[float, int, float]
 
 
 def add_point(points: list[RatePoint], seconds: float, progress: Progress) -> None:
-    """One more point of the curve of a transfer; a long one keeps points of its whole time, farther from each other."""
+    """Add a point to the rate curve of a transfer; in a long one, points are farther apart."""
     points.append((seconds, max(progress.bytes - progress.reused, 0), progress.rate))
     if len(points) > _MOST_POINTS:
         del points[1::2]
 
 
 def by_node(workers: Iterable[WorkerProgress]) -> list[WorkerProgress]:
-    """The same, one for each node: ``node0.0`` and ``node0.1`` are workers of ``node0``."""
+    """Sum the workers of each node: ``node0.0`` and ``node0.1`` are workers of ``node0``."""
     nodes: dict[str, WorkerProgress] = {}
     for each in workers:
         name = each.name.partition(".")[0]
@@ -239,19 +238,18 @@ def by_node(workers: Iterable[WorkerProgress]) -> list[WorkerProgress]:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a command is. Files, bytes, seconds.
+    """The progress of a command: files, bytes, seconds.
 
-    ``phase`` is what it does now: ``surveying``, ``hashing``, ``moving``, ``verifying`` or ``deleting``. Where
-    ``files_expected`` is 0 nothing is known of the end, and only ``looked``, the names looked at so far, can be told.
-    ``seconds`` is the time since this phase began. ``bytes`` can go back where a retry starts over, and are never more
-    than ``bytes_expected``; ``reused`` are those of them that did not have to move. ``rate`` is in bytes a second that
-    move, over the same last seconds from which ``seconds_left`` is told. ``doing`` is the phase in a user's word, such
-    as ``uploading``. Where nothing moves, ``waiting`` says why (``no connection``, ``no answer``, ``the service is
-    busy``), for ``waiting_seconds`` so far, ``retrying`` whether it is tried again; there is neither a rate nor a time
-    left then. While ``hashing``, ``under_way`` files of ``bytes_expected`` bytes are being read.
-    ``seconds_left`` is how long the rest of this phase will take, None where that is unknown or nothing is left.
-    ``under_way`` are the files that move now, and ``current`` the path that began last, as far as the engine tells.
-    ``workers`` are there where several processes or nodes move the files, in the order in which they were heard of.
+    ``phase`` is one of ``surveying``, ``hashing``, ``moving``, ``verifying`` or ``deleting``. If ``files_expected`` is
+    0, the end is unknown, and only ``looked``, the names looked at so far, is meaningful. ``seconds`` is the time since
+    this phase began. ``bytes`` can decrease if a retry starts over, and are never more than ``bytes_expected``;
+    ``reused`` are those of them that did not have to move. ``rate`` is in bytes a second, over the same seconds as
+    ``seconds_left``. ``doing`` is the phase in a user's word, such as ``uploading``. If nothing moves, ``waiting`` says
+    why (``no connection``, ``no answer``, ``the service is busy``), for ``waiting_seconds`` so far, ``retrying``
+    whether there are retries; then there is neither a rate nor a time left. While ``hashing``, ``under_way`` files of
+    ``bytes_expected`` bytes are being read. ``seconds_left`` is the time for the rest of this phase, None if that is
+    unknown or nothing is left. ``under_way`` are the files that move now, and ``current`` the path that began last, if
+    the engine reports them. ``workers`` has several processes or nodes in the order of their first report.
     """
 
     phase: str
@@ -279,7 +277,7 @@ class Progress:
 
     @property
     def share(self) -> float:
-        """How much of it is done, from 0 to 1; 0 where nothing is known of the end."""
+        """The share that is done, from 0 to 1; 0 if the end is unknown."""
         done, total = self.files, self.files_expected
         if self.bytes_expected:
             # A retry may have taken bytes back, or sent some twice.
@@ -288,7 +286,7 @@ class Progress:
 
 
 def read_progress(values: Mapping[str, Any]) -> Progress:
-    """What ``asdict`` made of one, in another process. Raises ``ValueError`` for anything else."""
+    """Read the result of ``asdict`` of another process. Raises ``ValueError`` for anything else."""
     try:
         workers = tuple(WorkerProgress(**each) for each in values.get("workers", ()))
         found = Progress(**{**values, "workers": workers})
@@ -299,13 +297,13 @@ def read_progress(values: Mapping[str, Any]) -> Progress:
 
 
 class _Rate:
-    """Bytes a second that move, over the last few seconds."""
+    """The rate over the last few seconds."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int]] = deque()
 
     def at(self, now: float, moved: int, began: float) -> float:
-        """The rate now that ``moved`` bytes are, of what began then."""
+        """The rate at ``now``, with ``moved`` bytes so far, of a transfer that began at ``began``."""
         self._samples.append((now, moved))
         while len(self._samples) > 2 and now - self._samples[1][0] >= _RATE_SECONDS:
             self._samples.popleft()
@@ -317,7 +315,7 @@ class _Rate:
 
 @dataclass(slots=True)
 class _WorkerCount:
-    """What one worker has told of."""
+    """The counts of a worker."""
 
     began: float
     files: int = 0
@@ -342,10 +340,10 @@ class ProgressCounter:
         self._doing = ""
         self._on_record = self._counted = 0
         self._hashing = self._hashing_bytes = 0
-        # Since when each host that is waited for was not heard of, and why.
+        # Hosts that do not answer: since when, and why.
         self._lost: dict[str, tuple[float, str]] = {}
         self._stirred = clock()
-        # By the type of the event, since there are many of them; a note is no number.
+        # By the type of the event, for speed; notes are not counted.
         self._takes: Mapping[type[Event], Callable[[Any], None]] = {
             Phase: self._phase,
             Expected: self._expected,
@@ -363,7 +361,7 @@ class ProgressCounter:
         }
 
     def emit(self, event: Event) -> None:
-        """Count it."""
+        """Count the event."""
         with self.lock:
             take = self._takes.get(type(event))
             if take is not None:
@@ -375,7 +373,7 @@ class ProgressCounter:
             self.looked = 0
             self.began = self._stirred = self.clock()
         if event.name == "deleting" and self.step == "moving":
-            # What was expected so far are the files that moved.
+            # The files expected so far are those that moved.
             self.files = self.files_expected = self.bytes = self.bytes_expected = self.reused = 0
             self._on_record = self._counted = 0
         if began:
@@ -414,7 +412,7 @@ class ProgressCounter:
         self.moving_now, self.current = event.files, event.path
 
     def _file_done(self, event: FileDone) -> None:
-        # A second engine may have had another try at it.
+        # A second engine may have tried the file again.
         again = event.path in self._failed
         self.files += not again
         self.failures += (event.failure is not None) - again
@@ -450,7 +448,7 @@ class ProgressCounter:
         raise NotImplementedError
 
     def progress(self, now: float) -> Progress:
-        """The numbers as they are; ``now`` is the clock's time in seconds."""
+        """The present numbers; ``now`` is the clock's time in seconds."""
         waiting, since, retrying = self._waiting(now)
         looking = Progress(
             self.step,
@@ -481,18 +479,18 @@ class ProgressCounter:
         )
 
     def _waiting(self, now: float) -> tuple[str, float, bool]:
-        """Why nothing moves, since when, and whether it is tried again; no word where it does."""
+        """Why nothing moves, since when, and whether there are retries; empty if something moves."""
         for since, why in sorted(self._lost.values())[:1]:
             if now - since >= _WORTH_SAYING:
                 return why, since, True
-        # A copy from server to server is told of when it has ended.
+        # A copy from server to server is reported only at its end.
         silent = self.step == "moving" and self._doing in ("uploading", "downloading") and self._seconds_left()
         if silent and now - self._stirred >= _STALLED:
             return NO_ANSWER, self._stirred, False
         return "", now, False
 
     def workers(self, now: float) -> tuple[WorkerProgress, ...]:
-        """What each worker has moved until now; there are none where this process does it alone."""
+        """The progress of each worker; empty if this process works alone."""
         return tuple(
             WorkerProgress(name, each.files, max(each.bytes, 0), each.rate.at(now, each.bytes, each.began))
             for name, each in self._workers.items()
@@ -500,7 +498,7 @@ class ProgressCounter:
 
     @property
     def doing(self) -> str:
-        """What is done with files now, in a user's word; empty where that is the phase's own."""
+        """The phase in a user's word; empty if that is the phase itself."""
         if self.step == "surveying" and self._hashing > 0:
             return "hashing"
         return self._doing if self.step == "moving" else ""
@@ -515,8 +513,7 @@ class ProgressCounter:
 
     @property
     def _work(self) -> int:
-        """The bytes that took time: those that moved, and those that were compared with what is there; not those that
-        an earlier run left on record, which are only read."""
+        """The bytes that took time: those that moved or were compared, but not those on record, which are only read."""
         return self.bytes - min(self.reused, self._on_record)
 
     def _stir(self) -> None:
@@ -524,7 +521,7 @@ class ProgressCounter:
         self._note()
 
     def _note(self) -> None:
-        # A time without a connection says nothing of the line's speed.
+        # The time of an outage does not count.
         if not self._lost:
             self._remaining.add(self.clock() - self.began, self._files, self._work, self._moved)
 
@@ -537,5 +534,5 @@ class ProgressCounter:
 
 
 def _within(done: int, whole: int) -> int:
-    """Never more than the whole, where that is known, nor less than nothing."""
+    """Limit ``done`` to the range from 0 to ``whole``, if that is known."""
     return max(min(done, whole) if whole else done, 0)

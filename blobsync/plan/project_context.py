@@ -1,4 +1,4 @@
-"""The project of a command: its clusters, index and stores, and how the parts of a plan are opened."""
+"""The project of a command: its clusters, index and stores; opens the parts of a plan."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ LivePart: TypeAlias = Part[OpenLocation]
 
 
 def without_stores(part: LivePart) -> PlanPart:
-    """The part as a plan has it."""
+    """The part with plain ends, as in a plan."""
     return part.between(location_of(part.source), location_of(part.destination))
 
 
 def key_between(source: OpenLocation, destination: OpenLocation) -> IndexKey:
-    """The key of a part that is recorded by its own two ends, not by those of a folder entry."""
+    """The key of a part that is recorded under its own two ends, not under a folder entry."""
     return IndexKey(location_of(source), location_of(destination), "")
 
 

@@ -1,4 +1,4 @@
-"""Plans as JSON without secrets: saved, compared with the same one made anew, and as ``--json`` prints them."""
+"""Plans as JSON without secrets: saves, reads, compares and prints them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from blobsync.plan.transfer_plan import Direction, FileAction, PlanPart, Transfe
 
 VERSION = 1
 
-# What the file may hold for an option of this type.
+# The check for the JSON value of an option of this type.
 _FORMS: Mapping[str, Callable[[object], bool]] = {
     "bool": lambda value: isinstance(value, bool),
     "int | None": lambda value: value is None or (_is_number(value) and isinstance(value, int)),
@@ -36,12 +36,12 @@ _FORMS: Mapping[str, Callable[[object], bool]] = {
 
 
 def _is_number(value: object) -> bool:
-    # No limit is above what 64 bits hold; this also keeps out infinity and NaN.
+    # No limit exceeds 64 bits; this also rejects infinity and NaN.
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
 def save(plan: TransferPlan, file: Path) -> None:
-    """Write the plan. Raises ``PlanFileError`` when the file cannot be written, or would be too large to be read."""
+    """Write the plan. Raises ``PlanFileError`` if the file cannot be written, or would be too large to read."""
     try:
         file.write_text(json.dumps(plan_document(plan), indent=1) + "\n", encoding="utf-8")
     except OSError as error:
@@ -49,7 +49,7 @@ def save(plan: TransferPlan, file: Path) -> None:
 
 
 def plan_document(plan: TransferPlan) -> dict[str, object]:
-    """What the file of a plan holds; no secrets. Raises ``PlanFileError`` for a plan that memory does not hold."""
+    """The content of a plan file; no secrets. Raises ``PlanFileError`` for a plan that is not in memory."""
     if plan.is_large:
         raise PlanFileError(
             f"a plan of {sum(len(part.actions) for part in plan.parts):,} files is too large to be saved",
@@ -70,7 +70,7 @@ def plan_document(plan: TransferPlan) -> dict[str, object]:
 
 
 def _demand_readable(options: TransferOptions) -> None:
-    """Raises ``PlanFileError`` for options that :func:`load` would refuse or change."""
+    """Raise ``PlanFileError`` for options that :func:`load` would refuse or change."""
     try:
         if _options(parse_json(json.dumps(asdict(options)))) == options:
             return
@@ -111,7 +111,7 @@ def _state(state: FileState | None) -> dict[str, object] | None:
 
 
 class SavedPlan:
-    """A plan file as read. Its arguments are enough to make the plan again; its actions show whether it still holds."""
+    """A plan file as read: its arguments make the plan again, its actions show whether that is the same."""
 
     def __init__(self, document: Mapping[str, object], file: Path) -> None:
         self._document = document
@@ -133,7 +133,7 @@ class SavedPlan:
             ) from error
 
     def check(self, plan: TransferPlan) -> None:
-        """Raises ``PlanFileError`` naming what changed when ``plan``, made just now, would do something else."""
+        """Raise ``PlanFileError`` with the differences if ``plan``, made just now, is not the same."""
         made, given = (self.cluster, self.from_cluster), (plan.cluster, plan.from_cluster)
         if made != given:
             raise PlanFileError(
@@ -214,7 +214,7 @@ _OUR_NAME = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}\.jsonl")
 
 
 def plan_record(plan: TransferPlan, part: PlanPart, action: FileAction) -> dict[str, Any]:
-    """One of ``actions``."""
+    """An action as JSON."""
     return (
         {
             "path": part.shown(action),

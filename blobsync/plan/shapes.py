@@ -1,6 +1,6 @@
-"""A blob ``t`` beside blobs ``t/...``: no file system can hold both.
+"""Refuses a blob ``t`` beside blobs ``t/...``, since no file system can have both.
 
-So blobsync creates no such pair, and shows how to resolve one.
+blobsync creates no such pair, and shows how to resolve one.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _THREADS = 8
 
 
 def both_hint(shown: str) -> str:
-    """What to do where ``shown`` is a blob and a folder."""
+    """The hint if ``shown`` is a blob and a folder."""
     name = shlex.quote(shown)
     return f"'{shown}/' (with the slash) means the folder; 'blobsync rm --blob {name}' removes the blob alone"
 
 
 def blob_hint(shown: str, end: OpenLocation, what: str) -> str:
-    """The end of a hint where ``what`` stands in the way at ``end``: how to remove it, where it is a blob."""
+    """The end of a hint about ``what``, which is in the way at ``end``: how to remove it, if it is a blob."""
     if isinstance(end, LocalLocation) or not what.endswith("file"):
         return ""
     return f", or remove the blob with 'blobsync rm --blob {shlex.quote(shown)}'"
 
 
 def refuse_blob_above(end: OpenBlob, shape: Shape, shown: str, relative: str) -> None:
-    """Raises ``ShapeConflictError`` where a file at ``end``, or below it, would lie below the name of a blob.
+    """Raise ``ShapeConflictError`` if a file at or below ``end`` would be below the name of a blob.
 
     ``shown`` is ``end`` as a user would type it, and ``relative`` its part below the folder entry.
     One concurrent HEAD for each parent name, because a listing of the folder does not include them.
@@ -58,7 +58,7 @@ def refuse_blob_above(end: OpenBlob, shape: Shape, shown: str, relative: str) ->
 
 
 def _way_out(shown: str, relative: str, levels: int) -> str:
-    """``levels`` says how many names above ``shown`` the blob is."""
+    """The hint; the blob is ``levels`` names above ``shown``."""
     if levels > (relative.count("/") + 1 if relative else 0):
         return "use another path in the cluster file: no folder entry has that blob"
     blob = "/".join(shown.split("/")[: -levels or None])

@@ -1,4 +1,4 @@
-"""Chooses how a plan is spread over the nodes of a cluster, and refuses what cannot be."""
+"""Chooses how to spread a plan over the nodes of a cluster, or refuses."""
 
 from __future__ import annotations
 
@@ -11,28 +11,27 @@ from blobsync.config.model import AML_PLATFORMS
 from blobsync.plan.blocks import block_count
 from blobsync.plan.transfer_options import TransferOptions
 
-# On a cluster each node starts so many workers; this machine's nodes share its cores.
+# Workers of each node of a cluster; nodes on this machine share its cores.
 WORKERS_PER_NODE: Mapping[str, int] = {"slurm": 4, "kubernetes": 4, **dict.fromkeys(AML_PLATFORMS, 4)}
-# Platforms whose nodes see no disk of ours.
+# Platforms whose nodes do not have this machine's file systems.
 _WITHOUT_DISK = frozenset({"kubernetes", *AML_PLATFORMS})
-# https://slurm.schedmd.com/faq.html: what a Slurm cluster can have at most is 65,536; more than this was never tried.
+# More were never tried; Slurm allows 65,536 (https://slurm.schedmd.com/faq.html).
 MOST_NODES = 1024
 # On this machine nodes are groups of processes.
 _MOST_HERE = 64
 # More shards than workers, so that a slow node takes fewer.
 _SHARDS_PER_WORKER = 8
-# Of work, as bytes: a smaller shard costs more to hand over than another worker gains.
+# Minimum weight of a shard, as bytes: handing over a smaller one costs more than it saves.
 _LEAST = 50 << 20
-# Bytes of a range of a large file: to read it twice, and to look at its blocks, costs more than shorter ones gain.
+# Bytes of a range of a large file: shorter ones cost more in reading twice and checking blocks than they save.
 LEAST_RANGE = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class SpreadPlan:
-    """A transfer over ``nodes`` nodes of ``backend``, each with ``workers_per_node``. It is cut into about ``shards``,
-    balanced by bytes and requests; of several PATHs each has its own. ``why`` is one sentence for the user.
-    ``detach``: node 0 is the parent. Files that have two ranges of ``range_bytes`` are cut into such (0: none is):
-    ``cut_files`` of them.
+    """A transfer over ``nodes`` nodes of ``backend``, each with ``workers_per_node``. It is divided into about
+    ``shards``, balanced by bytes and requests; each PATH has its own. ``why`` is one sentence for the user. ``detach``:
+    node 0 is the parent. ``cut_files`` files are divided into ranges of ``range_bytes`` (0: none is).
     """
 
     backend: str
@@ -46,16 +45,16 @@ class SpreadPlan:
 
     @property
     def workers(self) -> int:
-        """How many claim shards."""
+        """The number of workers of all nodes."""
         return self.nodes * self.workers_per_node
 
     def to_json(self) -> dict[str, Any]:
-        """As ``plan --json`` has it."""
+        """The form in ``plan --json``."""
         return asdict(self)
 
 
 class Load(NamedTuple):
-    """What is to be spread: how many files, their weight, and the sizes of those that may be cut."""
+    """The work to spread: the number of files, their weight, and the sizes of those that may be divided."""
 
     files: int = 0
     weight: int = 0
@@ -68,10 +67,10 @@ _NO_LOAD = Load()
 def choose_spread(
     options: TransferOptions, platform: str, cluster: str, load: Load = _NO_LOAD, *, copies: bool, least: int = 0
 ) -> SpreadPlan:
-    """How it is spread. ``copies``: nothing local is read or written. Ranges of a file have at least ``least`` bytes;
-    0: no file is cut.
+    """Choose how to spread the work. ``copies``: nothing local is read or written. Ranges of a file have at least
+    ``least`` bytes; 0: no file is divided.
 
-    Raises ``UsageError`` where the cluster's nodes cannot do it.
+    Raises ``UsageError`` if the cluster's nodes cannot do it.
     """
     nodes = options.nodes or 1
     if platform == "local" and nodes > _MOST_HERE:
@@ -90,17 +89,17 @@ def choose_spread(
 
 
 def is_cut(size: int, length: int) -> bool:
-    """Whether a file of ``size`` bytes is cut into ranges of ``length``; 0: none is."""
+    """Whether a file of ``size`` bytes is divided into ranges of ``length``; 0: never."""
     return 0 < 2 * length <= size and block_count(size) > 1
 
 
 def shard_count(workers: int, weight: int) -> int:
-    """How many shards so much work is cut into; see ``blobsync.spread.shard.weight``."""
+    """The number of shards for this work; see ``blobsync.spread.shard.weight``."""
     return max(workers, min(workers * _SHARDS_PER_WORKER, weight // _LEAST))
 
 
 def check_spread(options: TransferOptions) -> None:
-    """Options that do not fit together: ``UsageError``."""
+    """Raise ``UsageError`` for options that contradict each other."""
     if options.nodes is None:
         if options.detach:
             raise UsageError("--detach is for transfers on nodes", hint="add --nodes N")

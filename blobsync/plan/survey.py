@@ -1,11 +1,11 @@
 """Lists both ends once and pairs up their files, before anything is decided.
 
-The local side is walked while the first pages of the listing arrive. Files are read (MD5) only where
-nothing else decides: equal size and no valid record.
+The local side is walked while the first pages of the listing arrive. Files are read for their MD5 only if sizes are
+equal and there is no valid record.
 
-Each pair gets what the decision needs: its record in the index, and MD5s that are not known yet.
+Each pair gets its record in the index, and the missing MD5s that the decision needs.
 
-What a listing showed is stored, so that ``status`` can answer without another one.
+Listings are stored, so that ``status`` works without a new one.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def complete(
 ) -> Iterator[Pair]:
     """Add each pair's record, and the MD5s that are needed to decide, a batch at a time.
 
-    ``compare_content``: blobs without an MD5 are read where their size alone would leave a doubt. ``emit`` gets a
-    ``Hashing`` for what is read; ``stop`` ends the reading.
+    ``compare_content``: blobs without an MD5 are read if their size does not decide. ``emit`` gets a ``Hashing`` for
+    files that are read; ``stop`` ends the reading.
     """
     threads = reading_threads()
     while batch := list(islice(pairs, _BATCH)):
@@ -104,20 +104,20 @@ def _with_local_md5(part: LivePart, pair: Pair) -> Pair:
 
 
 def _hash_file(file: Path, state: LocalState) -> LocalState:
-    """The state with its MD5; as it was, where the file cannot be read or changed since it was checked."""
+    """The state with its MD5; unchanged if the file cannot be read or has changed meanwhile."""
     hashed = hash_file(file)
     return hashed if hashed is not None and hashed.same_file(state) else state
 
 
 def _is_on_record(pair: Pair, route: Route) -> bool:
-    """Whether the record still tells what the blob holds."""
+    """Whether the record is about the blob's present version."""
     blob = pair.destination if source_is_near(route) else pair.source
     assert blob is not None
     return pair.record is not None and is_as_recorded(blob, pair.record.remote)
 
 
 def _with_remote_md5(part: LivePart, pair: Pair) -> Pair:
-    """Read blobs that have no MD5, where size alone would leave a doubt."""
+    """Read blobs that have no MD5, if their size does not decide."""
     if pair.source is None or pair.destination is None or _is_on_record(pair, part.route):
         return pair
     if pair.source.size != pair.destination.size:
@@ -134,18 +134,18 @@ def _read_content(end: OpenLocation, path: str, state: FileState) -> FileState:
     return state if state.md5 is not None else _hash_file(end.at(path), state)
 
 
-# A path, and what is there, or why it takes no part, with the detail.
+# A path with its state, or with the reason and detail for which it takes no part.
 Entry = tuple[str, FileState | None, Reason | None, str]
 
 
 class Request(NamedTuple):
-    """What is to be looked at: the ends of one part, and how.
+    """The ends of one part to look at, and how.
 
-    ``folder_only``: the user wrote a trailing ``/``. ``wanted`` says whether a relative path takes part; ``selective``,
-    that the command chose them, so that it does not see the whole folder. ``apart`` says which ones belong to another
-    part, ``covered`` which of these lie at the destination where no folder entry shows them. ``ignored`` says which
-    ones the folder entry leaves out for good. ``remembered`` answers in place of the container. ``records`` are the
-    index's between the roots of the part's key. ``spill`` says how many files memory may hold.
+    ``folder_only``: the user wrote a trailing ``/``. ``wanted`` is whether a relative path takes part; ``selective``:
+    the command selects paths, so that it does not see the whole folder. ``apart`` is whether a path belongs to another
+    part, ``covered`` whether such a path is hidden at the destination; ``ignored`` is whether the folder entry ignores
+    it. ``remembered`` is used in place of the container. ``records`` are those of the index between the roots of the
+    part's key. ``spill`` limits the files in memory.
     """
 
     part: LivePart
@@ -165,43 +165,42 @@ class Request(NamedTuple):
 
     @property
     def chooses(self) -> bool:
-        """Whether files that are there may take no part."""
+        """Whether existing files may take no part."""
         return self.wanted is not None or self.ignored is not None or self.apart is not None
 
 
 @dataclass(slots=True)
 class Survey:
-    """Both ends of one PATH. ``pairs`` can be gone through once; the counts are complete after that.
+    """Both ends of one PATH. ``pairs`` can be iterated once; the counts are complete after that.
 
-    ``blocked`` are links at the destination that files must not be written through. ``followed`` are the
-    local links that count as what they lead to, with their real paths. ``staying`` are the destination's files that
-    take no part.
+    ``blocked`` are links at the destination that files must not be written through. ``followed`` are the local links
+    that count as their targets, with their real paths. ``staying`` are the destination's files that take no part.
     """
 
     shape: Shape
     pairs: Iterator[Pair]
     source_files: int = 0
     destination_files: int = 0
-    # At the source.
+    # Of the source.
     ignored: int = 0
     unreadable: list[FileFailure] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     # Names at the destination that take no part: what is written must not clash with them.
     not_chosen: Spool = field(default_factory=lambda: Spool(Spill()))
-    # A tool that lists the source by itself would find more there than the pairs.
+    # A tool that lists the source itself would find more than the pairs.
     has_hidden: bool = False
     blocked: list[FileFailure] = field(default_factory=list)
     followed: Mapping[str, str] = field(default_factory=dict)
     staying: Staying = field(default_factory=Staying)
-    # Seconds, one for each end that is a container.
+    # Round-trip times in seconds, one for each end that is a container.
     round_trips: list[float] = field(default_factory=list)
 
 
 class _Side(NamedTuple):
-    """What one end turned out to be: a file, or the entries of a folder (empty when nothing is there).
+    """The content of one end: a file, or the entries of a folder (empty if it does not exist).
 
-    ``hidden`` gets the blobs that are no data although they look like some, as the entries are gone through, and
-    ``unsafe`` those that a request for their names would not reach, by the reason.
+    While the entries are iterated, ``hidden`` gets the blobs that contain no data although they look like it, and
+    ``unsafe`` those that a request for their names would not reach, with the reason.
     """
 
     file: FileState | None
@@ -216,8 +215,8 @@ class _Side(NamedTuple):
 def survey(request: Request, emit: Emit) -> Survey:
     """Look at both ends. ``emit`` gets a ``Looked`` for names, and a ``Hashing`` for files that are read.
 
-    Raises ``NothingMatchedError`` when the source is not there, ``ShapeConflictError`` when one side is a
-    file and the other a folder, and whatever the store raises.
+    Raises ``NothingMatchedError`` if the source does not exist, ``ShapeConflictError`` if one side is a file and the
+    other a folder, and the store's errors.
     """
     looks = [Ahead(_look_at, end, request) for end in (request.part.source, request.part.destination)]
     source, destination = (look.result(request.stop) for look in looks)
@@ -251,7 +250,7 @@ def survey(request: Request, emit: Emit) -> Survey:
 def _noting_odd(
     pairs: Iterator[Pair], request: Request, source: _Side, destination: _Side, found: Survey
 ) -> Iterator[Pair]:
-    """What only shows once both ends were gone through."""
+    """Add warnings that are known only after both ends were iterated."""
     yield from pairs
     found.has_hidden = bool(source.hidden)
     for path, why in source.unsafe.items():
@@ -357,7 +356,8 @@ def _look_at_blobs(end: OpenBlob, request: Request) -> _Side:
 
 
 def _is_odd(blob: BlobInfo, request: Request, hidden: list[str], unsafe: dict[str, str], start: int) -> bool:
-    """Markers, and what a request would not reach: ``unsafe`` gets it, if it were to take part."""
+    """Whether a blob is a marker, or one that a request would not reach; ``unsafe`` gets the latter, if it takes
+    part."""
     if why := reaches_another(blob.name):
         hidden.append(blob.name)
         if _no_part(request, blob.name[start:]) is None:
@@ -367,15 +367,15 @@ def _is_odd(blob: BlobInfo, request: Request, hidden: list[str], unsafe: dict[st
 
 
 def _is_marker(blob: BlobInfo, hidden: list[str], start: int) -> bool:
-    """Blobs that only say "here is a folder" and hold no data: ``hdi_isfolder``, or an empty ``name/``.
+    """Whether a blob only represents a folder, without data: ``hdi_isfolder``, or an empty ``name/``.
 
-    ``hidden`` gets those that azcopy would take for data, or whose name (from ``start`` on) is not one for a disk.
+    ``hidden`` gets those that azcopy would treat as data, or whose name (from ``start`` on) is not possible on a disk.
     """
     if blob.is_folder_stub:
         if local_problem(blob.name[start:]):
             hidden.append(blob.name)
         return True
-    # Once for each blob of a listing: almost no last part begins with a dot.
+    # Called for each blob of a listing; almost no last part begins with a dot.
     last = blob.name.rfind("/") + 1
     if (blob.size == 0 and blob.name[-1:] == "/") or (
         blob.name[last : last + 1] == "." and is_temporary(blob.name[last:])
@@ -386,14 +386,14 @@ def _is_marker(blob: BlobInfo, hidden: list[str], start: int) -> bool:
 
 
 def _state(blob: BlobInfo) -> RemoteState:
-    # One text for all blobs of a tier.
+    # Share one string between all blobs of a tier.
     return RemoteState(blob.size, blob.etag, blob.md5, sys.intern(blob.given_tier))
 
 
 def _pair_up(request: Request, source: Iterable[Entry], destination: Iterable[Entry], found: Survey) -> Iterator[Pair]:
-    """Read one side first (the local one where there is one), and match the other while it is listed.
+    """Read one side first (the local one, if any), and match the other while it is listed.
 
-    So what is listed are blobs, of which nothing is left out.
+    So the listed side has blobs, of which none is left out.
     """
     held_is_source = source_is_near(request.part.route)
     left_out = LeftOut()
@@ -423,7 +423,7 @@ def _streamed(
 
 
 def _left_out_pairs(request: Request, found: Survey, left_out: LeftOut) -> Iterator[Pair]:
-    """What is said of the entries that are left out, once all blobs were held against them."""
+    """The pairs of entries that are left out, after all blobs were compared with them."""
     if source_is_near(request.part.route):
         for path, reason, detail in left_out.without_blob:
             yield Pair(path, None, None, left_out=reason, detail=detail)
@@ -478,7 +478,7 @@ def _count(found: Survey, *, is_source: bool) -> None:
 
 
 def _note(request: Request, found: Survey, path: str, reason: Reason, detail: str, *, is_source: bool) -> None:
-    """Something at one side that takes no part: a failure where it should have, else a warning."""
+    """Record an entry that takes no part: a failure if it should have, else a warning."""
     shown = f"{request.part.path}/{path}" if path else request.part.path
     if is_source:
         said = source_said(shown, reason, detail)
@@ -502,9 +502,9 @@ def _counted(pairs: Iterator[Pair], emit: Emit, stop: StopRequest) -> Iterator[P
 
 
 def remember(request: Request, looked: Survey, now: Callable[[], float] = time.time) -> None:
-    """Note the pairs of ``looked`` as they pass, and store them after the last one.
+    """Store the pairs of ``looked`` as a listing, after the last one.
 
-    Only a listing of a whole folder tells what is not there, and a copy has no side here to compare with.
+    Only a listing of a whole folder shows what is missing, and a copy has no local side to compare with.
     """
     if _tells_all(request):
         note = _noting if looked.shape is Shape.FOLDER else _noting_file
@@ -512,7 +512,7 @@ def remember(request: Request, looked: Survey, now: Callable[[], float] = time.t
 
 
 def remember_nothing(request: Request, nothing: NothingMatchedError, now: Callable[[], float] = time.time) -> None:
-    """Store that the container has nothing there, if that is why the survey ended with ``nothing``."""
+    """Store that the container has no such blobs, if that is why the survey raised ``nothing``."""
     if _tells_all(request) and (not nothing.elsewhere or not source_is_near(request.part.route)):
         path, began = request.part.key.path, now()
         request.records.remember_listing(path, request.records.differences(path, request.spill), began)
@@ -545,14 +545,14 @@ def _noting_file(request: Request, pairs: Iterator[Pair], began: float) -> Itera
 
 
 class Listing:
-    """A listing of a folder, or of one level of it, that nothing is compared with; remembered once it has ended."""
+    """Remembers a listing of a folder, or of one level of it, that is not compared with anything."""
 
     def __init__(
         self, records: PairIndex, folder: str, spill: Spill, *, recursive: bool, now: Callable[[], float] = time.time
     ) -> None:
         self._records, self._folder, self._spill, self._recursive = records, folder, spill, recursive
         self._whole = records.differences(folder, spill) if recursive else None
-        # A level without folders is the whole folder, which shows at its end.
+        # A level without folders is the whole folder.
         self._level: list[tuple[str, RemoteState]] = []
         self._has_folders = False
         self._began = now()
@@ -570,7 +570,7 @@ class Listing:
         self._has_folders = True
 
     def only_blob(self, state: RemoteState | None) -> None:
-        """Call where the path is this blob, or (None) neither a blob nor a folder."""
+        """Call if the path is this blob, or (None) neither a blob nor a folder."""
         self._records.remember_blob(self._folder, state, self._began)
 
     def ended(self) -> None:

@@ -1,7 +1,7 @@
 """Finds names that lead to the same local file through symlinks, before anything is written or deleted.
 
-With ``dl -> d0`` the blobs ``dl/g`` and ``d0/g`` are two, and the file here is one. A download of both would write it
-twice; a mirror that finds ``dl/g`` gone would delete what ``d0/g`` still stands for.
+With ``dl -> d0`` the two blobs ``dl/g`` and ``d0/g`` are one local file. A download of both would write it twice; a
+mirror without ``dl/g`` would delete the file that ``d0/g`` still needs.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from blobsync.plan.transfer_plan import PACKED_ACTION, Action, FileAction, PlanP
 
 
 class Names(NamedTuple):
-    """Where the names of one part lead: ``root`` is its real path, ``followed`` the links below it with theirs."""
+    """The real paths of the names of one part: ``root`` is its real path, ``followed`` are the links below it with
+    theirs."""
 
     root: str
     followed: Mapping[str, str]
 
     def real(self, path: str) -> str:
-        """The real path of a file of this part, whether it is there yet or not."""
+        """The real path of a file of this part, which need not exist."""
         link = self.link_of(path)
         if link is None:
             return f"{self.root}/{path}" if path else self.root
@@ -43,7 +44,7 @@ class Names(NamedTuple):
 
 
 def spare_links(actions: Iterable[FileAction], names: Names) -> tuple[FileAction, ...]:
-    """A mirror removes no links, and nothing that it sees through one: who means that names the link."""
+    """Remove deletions of links and of files below them: a mirror deletes these only if the PATH names the link."""
     return tuple(
         replace(action, action=Action.SKIP, reason=Reason.THROUGH_LINK)
         if action.action is Action.DELETE and names.link_of(action.path) is not None
@@ -55,10 +56,10 @@ def spare_links(actions: Iterable[FileAction], names: Names) -> tuple[FileAction
 def settle(
     parts: Sequence[PlanPart], names: Sequence[Names], spill: Spill = IN_MEMORY, *, writing: Action
 ) -> tuple[PlanPart, ...]:
-    """The parts, in which each file here is written by one name at most, and deleted only if none of its names stays.
+    """The parts with each local file written by at most one name, and deleted only if none of its names stays.
 
-    ``writing`` is the action that writes here: a download's ``TRANSFER``, an upload's ``ADOPT``. ``names`` are those
-    of ``parts``, or none where nothing is local.
+    ``writing`` is the action that writes here: a download's ``TRANSFER``, an upload's ``ADOPT``. ``names`` are those of
+    ``parts``, empty if nothing is local.
     """
     if not names_may_meet(names):
         return tuple(parts)
@@ -66,7 +67,7 @@ def settle(
     places = SortedRuns(spill)
     for number, part in enumerate(parts):
         for action in part.actions:
-            # The name without a link comes first.
+            # The name without a link first.
             linked = names[number].link_of(action.path) is not None
             places.add(names[number].real(action.path), linked, number, PACKED_ACTION.pack(action))
     changed = [SortedRuns(spill) for _ in parts]
@@ -85,7 +86,7 @@ def settle(
 
 
 def names_may_meet(names: Sequence[Names]) -> bool:
-    """Whether two names may be of one file."""
+    """Whether two names may be the same file."""
     return any(each.followed for each in names) or _overlap([each.root for each in names])
 
 
@@ -100,7 +101,7 @@ def settle_one(actions: Sequence[FileAction], writing: Action) -> list[FileActio
     staying = [each for each in actions if each.action is not deletion and each.reason is not Reason.THROUGH_LINK]
     written = [action for action in staying if action.action is writing]
     contents = {_content(action) for action in written}
-    # All of its names get one content: writing the first is writing all.
+    # All names get the same content: writing the first one is enough.
     agreed = len(written) == len(staying) and len(contents) == 1 and None not in contents
     decided = []
     for action in actions:

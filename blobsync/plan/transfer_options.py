@@ -1,4 +1,4 @@
-"""What the caller of a transfer may choose, as one value.
+"""The options of a transfer.
 
 Patterns on paths are written as in .gitignore: ``--include`` and ``--exclude`` below a PATH, ``ignore`` below a folder
 entry.
@@ -14,26 +14,25 @@ EngineName = Literal["auto", "azcopy", "direct", "relay"]
 Keep = Literal["local", "remote", "both"]
 Links = Literal["follow", "skip", "error"]
 
-# Files; more than any container has. A limit in percent alone comes with it.
+# Files; more than any container has: the limit if only a percentage is given.
 NO_LIMIT = 10**12
 
 
 @dataclass(frozen=True, slots=True)
 class TransferOptions:
-    """How a transfer is to be done; the defaults are the commands' defaults.
+    """The options of a transfer; the defaults are the commands' defaults.
 
     ``engine``: ``auto``, ``azcopy``, ``direct`` or ``relay``; None is what ``BLOBSYNC_ENGINE`` says, or else the
-    cluster file's ``engine:``, or else ``auto``. ``keep``: ``local``, ``remote`` or ``both``, for files that changed
-    on both sides: both ends get it (in a copy between blobs ``local`` means the source, which
-    is only read). ``links``:
-    ``follow``, ``skip`` or ``error``. ``include`` and ``exclude`` are gitignore-style patterns on paths below
-    each PATH. ``compare_content`` reads blobs without MD5 to compare them. ``cap_mbps``: megabits (10^6) a
+    cluster file's ``engine:``, or else ``auto``. ``keep``: ``local``, ``remote`` or ``both``, for files that changed on
+    both sides: both ends get this version (in a copy between blobs ``local`` means the source, which is only read).
+    ``links``: ``follow``, ``skip`` or ``error``. ``include`` and ``exclude`` are gitignore-style patterns on paths
+    below each PATH. ``compare_content`` reads blobs without MD5 to compare them. ``cap_mbps``: megabits (10^6) a
     second. ``relay`` lets refused copies go through this machine. ``max_delete_*`` guard ``mirror``; if both have their
-    defaults, the share counts only where the destination has 20 files or more. ``from_path``
-    is the source's path where it differs. ``receipt`` uploads the receipt beside the data. ``all_entries`` stands for a
-    PATH of each folder entry; one that is not at the source is passed over. ``processes`` is how many the direct
-    engine uses; None: as many as are worth it. ``nodes`` of the cluster carry the transfer (None: this machine does);
-    with ``detach`` they do so on their own. ``force`` downloads what fits, where the disk has too little free space.
+    defaults, the share counts only if the destination has 20 files or more. ``from_path`` is the source's path if it
+    differs. ``receipt`` uploads the receipt beside the data. ``all_entries`` means a PATH for each folder entry; one
+    that is not at the source is skipped. ``processes`` is how many the direct engine uses; None: as many as are worth
+    it. ``nodes`` of the cluster carry out the transfer (None: this machine); with ``detach`` on their own. ``force``
+    downloads what fits if the disk has too little free space.
     """
 
     engine: EngineName | None = None
@@ -62,15 +61,15 @@ class TransferOptions:
         return f"TransferOptions({', '.join(f'{name}={getattr(self, name)!r}' for name in changed)})"
 
     def settles_both_ends(self, from_cluster: object) -> bool:
-        """Whether ``--keep`` may write at the source's end, too: not where ``-f`` or ``--from-path`` name it."""
+        """Whether ``--keep`` may write at the source's end, too: not if ``-f`` or ``--from-path`` names it."""
         return from_cluster is None and self.from_path is None
 
 
 def selector(include: Sequence[str], exclude: Sequence[str]) -> Callable[[str], bool] | None:
-    """Whether a relative path takes part; None when all do.
+    """A function that tells whether a relative path takes part; None if all do.
 
     A path takes part when an ``include`` pattern matches it or a folder above it (or there are none), and no
-    ``exclude`` pattern does. Raises ``IgnorePatternError`` on a pattern that is none.
+    ``exclude`` pattern does. Raises ``IgnorePatternError`` for an invalid pattern.
     """
     if not include and not exclude:
         return None
@@ -79,7 +78,7 @@ def selector(include: Sequence[str], exclude: Sequence[str]) -> Callable[[str], 
 
 
 def ignored_by(patterns: Sequence[tuple[str, Sequence[str]]]) -> Callable[[str], bool] | None:
-    """Whether a relative path is left out by the ``ignore`` of a folder entry; None when there are no patterns.
+    """A function that tells whether ``ignore`` of a folder entry leaves out a relative path; None without patterns.
 
     Each item is where the paths begin below an entry, and that entry's patterns. Raises ``IgnorePatternError``.
     """
@@ -90,7 +89,7 @@ def ignored_by(patterns: Sequence[tuple[str, Sequence[str]]]) -> Callable[[str],
 
 
 def below_any(folders: Sequence[str]) -> Callable[[str], bool] | None:
-    """Whether a relative path is one of these, or lies below one; None when there are none."""
+    """A function that tells whether a relative path is at or below one of ``folders``; None without folders."""
     if not folders:
         return None
     # An entry may be a single file's.
@@ -99,7 +98,7 @@ def below_any(folders: Sequence[str]) -> Callable[[str], bool] | None:
 
 
 def _matcher(option: str, patterns: Sequence[str]) -> Callable[[str], bool]:
-    from blobsync.local.globs import byte_text  # late: most commands have no patterns
+    from blobsync.local.globs import byte_text  # imported late: most commands have no patterns
     from blobsync.local.ignore import IgnoreRules, parse_lines
 
     rules = IgnoreRules(((parse_lines(byte_text("\n".join(patterns)), option, numbered=False),),))
@@ -114,7 +113,7 @@ def _matcher(option: str, patterns: Sequence[str]) -> Callable[[str], bool]:
         while folder not in folders:
             unknown.append(folder)
             folder = folder.rpartition("/")[0]
-        # Not by recursion: a name may have more parts than Python has stack.
+        # No recursion: a name may have more parts than Python's stack.
         for below in reversed(unknown):
             folders[below] = folders[folder] or matches(below, folder=True)
             folder = below

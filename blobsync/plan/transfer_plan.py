@@ -1,7 +1,7 @@
-"""What will be done, as values: a ``TransferPlan`` can be printed, saved, compared and carried out later.
+"""Plans of transfers and their results; a ``TransferPlan`` can be printed, saved, compared and carried out later.
 
-The planner creates these, ``transfer`` carries them out, nothing else changes them. Actions stay in memory while there
-are few, and go to the disk when memory cannot hold them.
+The planner creates plans, ``transfer`` carries them out, nothing else changes them. Few actions stay in memory, many
+are on the disk.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ TOLD_CONFLICTS = 10_000
 
 
 class Direction(str, enum.Enum):
-    """Which way a command moves: ``u`` to the cluster's container, ``d`` to this machine."""
+    """The direction of a command: ``u`` to the cluster's container, ``d`` to this machine."""
 
     UP = "u"
     DOWN = "d"
 
 
 class Route(str, enum.Enum):
-    """Between which two ends the bytes move."""
+    """The kinds of source and destination."""
 
     UPLOAD = "upload"
     DOWNLOAD = "download"
@@ -51,25 +51,25 @@ class Route(str, enum.Enum):
 
     @property
     def direction(self) -> Direction:
-        """That of the command which takes this route."""
+        """The direction of the command that uses this route."""
         return Direction.DOWN if self is Route.DOWNLOAD else Direction.UP
 
     @property
     def opposite(self) -> Route:
-        """The way back."""
+        """The opposite route."""
         return {Route.UPLOAD: Route.DOWNLOAD, Route.DOWNLOAD: Route.UPLOAD}.get(self, self)
 
 
 class Shape(str, enum.Enum):
-    """Whether a PATH is one file or a folder of them."""
+    """Whether a PATH is a file or a folder."""
 
     FILE = "file"
     FOLDER = "folder"
 
 
 class Action(str, enum.Enum):
-    """What happens to one file. ``TRANSFER`` is shown as upload, download or copy, after the route; ``ADOPT``,
-    the way back (the source receives the destination's version), as its opposite."""
+    """What happens to a file. ``TRANSFER`` is shown as upload, download or copy, by the route; ``ADOPT`` is the
+    opposite: the source receives the destination's version."""
 
     TRANSFER = "transfer"
     ADOPT = "adopt"
@@ -82,14 +82,14 @@ class Action(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class FileAction:
-    """One file's decision.
+    """The decision about a file.
 
-    ``path`` is relative to the part's two ends, ``""`` for a part of shape file. ``source`` and
-    ``destination`` are what each side was when the plan was made, None for "not there"; they are dropped
-    (None) for files that the index already knows to be equal. ``aside`` is the name beside the file under which
-    the destination's version stays (``--keep both``). ``target`` is the name that an engine writes to where it
-    differs from ``path``; plans have none. ``on_record`` bytes were left there by a run that did not finish.
-    ``delta``: the destination is a verified version that this project wrote from blocks; those that fit may stay.
+    ``path`` is relative to the part's two ends, ``""`` for a part of shape file. ``source`` and ``destination`` are the
+    states of each side when the plan was made, None if missing, and None for files that the index already has as equal.
+    ``aside`` is the name beside the file under which the destination's version stays (``--keep both``). ``target`` is
+    the name that an engine writes to if it differs from ``path``; plans have none. ``on_record`` bytes were left there
+    by an unfinished run. ``delta``: the destination is a verified version that this project wrote in blocks; equal
+    blocks are reused.
     """
 
     path: str
@@ -108,14 +108,14 @@ class FileAction:
 
 
 class MovingFiles(NamedTuple):
-    """How many files move, the bytes of all of them, and of the largest."""
+    """The number of files that move, their bytes, and those of the largest."""
 
     files: int = 0
     size: int = 0
     largest: int = 0
 
     def with_sizes(self, sizes: Sequence[int]) -> MovingFiles:
-        """With so many files more."""
+        """With more files, of these sizes."""
         return MovingFiles(self.files + len(sizes), self.size + sum(sizes), max(self.largest, max(sizes, default=0)))
 
     def and_also(self, other: MovingFiles) -> MovingFiles:
@@ -125,11 +125,11 @@ class MovingFiles(NamedTuple):
 
 @dataclass(slots=True)
 class Totals:
-    """What the decisions about some files add up to.
+    """The totals of some actions.
 
     ``counts`` and ``sizes`` (bytes) are by action. ``moving`` are the files that are transferred or adopted, ``aside``
-    the versions that stay under another name. ``on_record`` are bytes that are at the destination already,
-    ``spared`` and ``spared_files`` those together with the blocks that may stay.
+    the versions that are kept under another name. ``on_record`` bytes are already at the destination; ``spared`` and
+    ``spared_files`` include blocks that may be reused.
     """
 
     counts: Counter[Action] = field(default_factory=Counter)
@@ -141,7 +141,7 @@ class Totals:
     spared_files: int = 0
 
     def add(self, actions: Sequence[FileAction]) -> None:
-        """These as well."""
+        """Add actions."""
         for kind in Action:
             sizes = [action.size for action in actions if action.action is kind]
             if sizes:
@@ -158,7 +158,7 @@ class Totals:
                 self.spared += action.size if action.delta else action.on_record
 
     def volume(self, *, both_ends: bool) -> MovingFiles:
-        """What will move. ``both_ends``: a version that goes aside is brought to the source's end, too."""
+        """The files that will move. ``both_ends``: a version that is set aside is brought to the source's end, too."""
         return self.moving.and_also(self.aside) if both_ends else self.moving
 
     def and_also(self, other: Totals) -> Totals:
@@ -178,7 +178,7 @@ _MOVES = (Action.TRANSFER, Action.ADOPT)
 
 
 class Actions(Sequence[FileAction]):
-    """The decisions about a part's files in the order of their paths: in memory while there are few, else on the disk.
+    """The actions of a part in the order of their paths: few in memory, many on the disk.
 
     Written once, then read any number of times.
     """
@@ -219,7 +219,7 @@ class Actions(Sequence[FileAction]):
         return next(islice(self, number, None))
 
     def __eq__(self, other: object) -> bool:
-        """By the decisions, wherever they are kept; a tuple of the same ones is equal, too."""
+        """Compare the actions, wherever they are stored; a tuple of the same ones is equal, too."""
         if not isinstance(other, (Actions, tuple)):
             return NotImplemented
         return len(self) == len(other) and all(map(eq, self, other))
@@ -228,17 +228,17 @@ class Actions(Sequence[FileAction]):
         return hash(len(self))
 
     def extend(self, actions: Sequence[FileAction]) -> None:
-        """More decisions, whose paths come after those that are there."""
+        """Add actions, whose paths come after the present ones."""
         for action in actions:
             self._rows.append(action)
         self.totals.add(actions)
 
     def changed(self, change: Callable[[FileAction], FileAction]) -> Actions:
-        """The same files with other decisions."""
+        """The same files with changed actions."""
         return self.replaced(map(change, self))
 
     def replaced(self, actions: Iterable[FileAction]) -> Actions:
-        """Other decisions about these files."""
+        """Replace the actions of these files."""
         other = Actions(self._spill, on_disk=self.is_on_disk)
         for batch in batches_of(actions, self._spill.batch):
             other.extend(batch)
@@ -246,7 +246,7 @@ class Actions(Sequence[FileAction]):
 
     @property
     def batch(self) -> int:
-        """How many are carried out at a time: all of them, or some where they are on the disk."""
+        """The number of actions to carry out at a time: all if they are in memory."""
         return self._spill.batch if self.is_on_disk else max(1, len(self))
 
 
@@ -273,7 +273,7 @@ _NUMBER_OF_REASON = {reason: number for number, reason in enumerate(_REASONS)}
 
 
 def _pack(action: FileAction) -> Row:
-    """As plain values. Plans have no ``target``."""
+    """The action as plain values. Plans have no ``target``."""
     return (
         action.path,
         _NUMBER_OF_ACTION[action.action],
@@ -307,7 +307,7 @@ PACKED_ACTION = Packing(_pack, _unpack)
 
 
 class IndexKey(NamedTuple):
-    """Where the index keeps the records of a part: between which two roots, and where the part lies below both."""
+    """The place of a part's records in the index: two roots, and the part's path below both."""
 
     near: Location
     remote: Location
@@ -319,7 +319,7 @@ class IndexKey(NamedTuple):
         return str(self.near), str(self.remote)
 
     def at(self, relative: str) -> str:
-        """Where a file of the part lies below the roots."""
+        """The path of a file of the part below the roots."""
         return below(self.path, relative)
 
 
@@ -329,13 +329,13 @@ _F = TypeVar("_F")
 
 @dataclass(frozen=True, slots=True)
 class Part(Generic[_E]):
-    """One PATH of the command, or what a nested folder entry maps elsewhere: its two ends and what happens to each
-    file between them. Planning creates it; the transfer and its result use it.
+    """One PATH of the command, or what a nested folder entry maps elsewhere: its two ends and the action for each file.
+    Planning creates it; the transfer and its result use it.
 
-    A plan holds it with plain ends (``PlanPart``: no secrets, nothing open), what looks or moves with its stores
+    A plan has it with plain ends (``PlanPart``: no secrets, nothing open); the survey and the transfer with its stores
     (``LivePart``). ``path`` is what a user would type from the project's root (``data/voc20``), ``key`` its place in
-    the index. The survey tells ``shape`` and ``actions``. ``whole`` says that every file which the source folder holds
-    is to be transferred, so that the folder can be handed over as such.
+    the index. ``shape`` and ``actions`` come from the survey. ``whole``: every file of the source folder is
+    transferred, so that an engine may transfer the folder as such.
     """
 
     path: str
@@ -351,11 +351,11 @@ class Part(Generic[_E]):
         return f"<Part {self.path!r}: {self.shape.value}, {len(self.actions):,} actions>"
 
     def between(self, source: _F, destination: _F) -> Part[_F]:
-        """The same part, whose two ends are given in another form."""
+        """The same part with these ends."""
         return Part(self.path, self.route, source, destination, self.key, self.shape, self.actions, self.whole)
 
     def turned_round(self, actions: Iterable[FileAction] = ()) -> Part[_E]:
-        """The way back, for these files."""
+        """The part in the opposite direction, for these files."""
         back = replace(self, source=self.destination, destination=self.source, route=self.route.opposite)
         return replace(back, actions=tuple(actions), whole=False)
 
@@ -376,7 +376,7 @@ PlanPart: TypeAlias = Part[Location]
 class EngineChoice:
     """``name`` is ``azcopy``, ``direct`` or ``relay``; ``why`` is one sentence for the user.
 
-    The seconds are what the model expects (``engine_model``), None where it was not asked.
+    The seconds are the model's estimates (``engine_model``), None without one.
     """
 
     name: str
@@ -387,7 +387,7 @@ class EngineChoice:
 
 @dataclass(frozen=True, slots=True)
 class ProcessChoice:
-    """How many processes carry the plan; ``why`` is one sentence for the user."""
+    """The number of processes; ``why`` is one sentence for the user."""
 
     count: int
     why: str
@@ -395,12 +395,12 @@ class ProcessChoice:
 
 @dataclass(frozen=True, slots=True)
 class TransferPlan:
-    """Everything that one command will do. Made by ``planner``, carried out by ``transfer``.
+    """Everything that a command will do. Made by ``planner``, carried out by ``transfer``.
 
-    ``paths`` are the PATHs as given from the project's root, so that a saved plan can be made again and
-    compared before it is applied. ``unreadable`` names what of the source could not be read. ``extras`` counts files
-    that only the destination has, ``ignored`` those that a folder entry ignores. ``refusals`` say why the plan can be
-    looked at, but not carried out (``--mirror`` would delete too much, a disk is too small).
+    ``paths`` are the PATHs as given from the project's root, so that a saved plan can be made again and compared before
+    it is applied. ``unreadable`` are the paths of the source that could not be read. ``extras`` counts files that only
+    the destination has, ``ignored`` those that a folder entry ignores. ``refusals`` say why the plan can be looked at,
+    but not carried out (``--mirror`` would delete too much, a disk is too small).
     """
 
     route: Route
@@ -421,7 +421,7 @@ class TransferPlan:
 
     @property
     def is_large(self) -> bool:
-        """Whether memory does not hold all of its actions."""
+        """Whether some of its actions are on the disk."""
         return any(actions_of(part.actions).is_on_disk for part in self.parts)
 
     def each(self) -> Iterator[tuple[PlanPart, FileAction]]:
@@ -435,22 +435,22 @@ class TransferPlan:
         return totals_of(self.parts)
 
     def count(self, kind: Action) -> int:
-        """How many files get this action."""
+        """The number of files with this action."""
         return self._totals.counts[kind]
 
     def size(self, kind: Action) -> int:
-        """The bytes of the files that get this action."""
+        """The bytes of the files with this action."""
         return self._totals.sizes[kind]
 
     def parts_with(self, kind: Action) -> list[PlanPart]:
-        """The parts of which a file gets this action."""
+        """The parts with files that get this action."""
         return [part for part in self.parts if totals_of([part]).counts[kind]]
 
     @property
     def conflicts(self) -> tuple[FileFailure, ...]:
-        """Each file that is left alone because both sides have something of their own.
+        """The files that are left alone because both sides changed.
 
-        Of a plan that is large these are the first, and one line for all others.
+        For a large plan these are the first ones, and one line for all others.
         """
         count = self.count(Action.CONFLICT)
         named = tuple(islice(conflicts_of(self.each()), min(count, TOLD_CONFLICTS) if self.is_large else count))
@@ -461,9 +461,9 @@ class TransferPlan:
         return (*named, FileFailure(self.paths[0], FailureCode.CONFLICT, more, hint))
 
     def batches(self) -> Iterator[TransferPlan]:
-        """Plans that together do what this one says, but for deletions, each of which memory holds.
+        """Smaller plans, each in memory, that together do the same, except deletions.
 
-        That is the plan itself, where it is not large.
+        A plan that is not large is its only batch.
         """
         if not self.is_large:
             yield self
@@ -483,7 +483,7 @@ class TransferPlan:
         return f"<TransferPlan {self.route.value} {_some(self.paths)}: {what}>"
 
     def demand_allowed(self) -> None:
-        """Raises ``MirrorRefusedError`` or ``DiskTooSmallError`` for a plan that is only to be looked at."""
+        """Raise ``MirrorRefusedError`` or ``DiskTooSmallError`` for a plan that must not be carried out."""
         if self.refusals:
             first = self.refusals[0]
             kind = DiskTooSmallError if first.code is FailureCode.DISK_TOO_SMALL else MirrorRefusedError
@@ -501,12 +501,12 @@ class TransferPlan:
 
     @property
     def bytes_on_record(self) -> int:
-        """Bytes of these files that are at the destination already, and need not move again if they are right."""
+        """Bytes of these files that are already at the destination, and are not sent again if they are correct."""
         return self._totals.on_record
 
     @property
     def bytes_to_transfer(self) -> int:
-        """Bytes of the files that will move, from the sizes where they are now; those on record are among them."""
+        """Bytes of the files that will move, including those on record."""
         return self._volume.size
 
     @property
@@ -515,7 +515,7 @@ class TransferPlan:
 
 
 def _is_to_do(action: FileAction) -> bool:
-    """Whether it is more than a word to the user: a move, or something for the index."""
+    """Whether an action changes a file or the index."""
     if action.action is Action.SKIP:
         return action.reason is Reason.KEEP_DESTINATION
     if action.action is Action.UNCHANGED:
@@ -524,12 +524,12 @@ def _is_to_do(action: FileAction) -> bool:
 
 
 def totals_of(parts: Iterable[PlanPart]) -> Totals:
-    """What the actions of these parts add up to."""
+    """The totals of the actions of these parts."""
     return reduce(Totals.and_also, (actions_of(part.actions).totals for part in parts), Totals())
 
 
 def conflicts_of(actions: Iterable[tuple[PlanPart, FileAction]]) -> Iterator[FileFailure]:
-    """The conflicts among them, each as what is said of it."""
+    """The conflicts among the actions, as failures."""
     for part, action in actions:
         if action.action is Action.CONFLICT:
             said = f"left alone: {action.reason.value}"
@@ -538,11 +538,11 @@ def conflicts_of(actions: Iterable[tuple[PlanPart, FileAction]]) -> Iterator[Fil
 
 @dataclass(frozen=True, slots=True)
 class TransferResult:
-    """How a plan was carried out; counts are files.
+    """The result of a plan; counts are files.
 
-    ``verified`` counts the files of the plan whose destination was seen to be equal, by a fresh look or by
-    the service's own answer to the write; ``transferred`` are those that moved now. ``bytes_transferred`` moved;
-    ``bytes_reused``, the rest of these files, were there, left by an earlier run or as a part of the version before.
+    ``verified`` counts the files of the plan whose destination was seen to be equal, by a new listing or by the
+    service's response to the write; ``transferred`` are those that moved now. ``bytes_transferred`` moved;
+    ``bytes_reused``, the rest of these files, were already there from an earlier run or the previous version.
     ``interrupted``: Ctrl-C ended it, and the rest of the plan was not tried.
     """
 
@@ -560,11 +560,11 @@ class TransferResult:
 
     @property
     def conflicts(self) -> tuple[FileFailure, ...]:
-        """The files that were left alone because both sides have something of their own."""
+        """The files that were left alone because both sides changed."""
         return self.plan.conflicts
 
     def raise_for_failures(self) -> None:
-        """Raises ``IncompleteTransferError``, which has all failures and conflicts, unless :attr:`ok`."""
+        """Raise ``IncompleteTransferError``, which has all failures and conflicts, unless :attr:`ok`."""
         if self.ok:
             return
         left = (*self.failures, *self.conflicts)
@@ -607,20 +607,20 @@ class TransferResult:
 def _conflict_hint(action: FileAction) -> str:
     if action.reason is Reason.ONE_FILE_HERE:
         return "replace the symlink with a separate folder or file, or --exclude one of the two names"
-    # The MD5s that are missing are those of blobs: other tools upload large files without one.
+    # The missing MD5s are those of blobs: other tools upload large files without one.
     ends = [state for state in (action.source, action.destination) if state is not None]
     without = any(isinstance(state, RemoteState) and state.md5 is None for state in ends)
     return _NO_MD5_HINT if without and len({state.size for state in ends}) == 1 else _CONFLICT_HINT
 
 
 def _some(paths: tuple[str, ...]) -> str:
-    """The first path, and how many more there are."""
+    """The first path, and the number of the others."""
     first = paths[0] if paths else "nothing"
     shown = first if len(first) <= 60 else f"...{first[-57:]}"
     return f"{shown!r}" + (f" and {len(paths) - 1:,} more" if len(paths) > 1 else "")
 
 
-# What `plan` calls a transfer, by route.
+# Route -> the word for a transfer in `plan`.
 VERBS = {
     Route.UPLOAD: "upload",
     Route.DOWNLOAD: "download",

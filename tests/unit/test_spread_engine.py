@@ -13,10 +13,9 @@ import pytest
 
 from blobsync.base.errors import StorageUnreachableError
 from blobsync.base.events import Listener, Note, UnderWay
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.direct.engine import DirectEngine
-from blobsync.plan.transfer_plan import FileFailure
 from blobsync.spread.file_json import LONGEST_TEXT
 from blobsync.spread.record import (
     Answer,
