@@ -1,9 +1,9 @@
-"""Runs ``blobsync`` and sends it a signal at one of the calls that Python makes.
+"""Runs ``blobsync`` and sends it a signal at a chosen function call.
 
     python tests/at_a_call.py SIGKILL 1234 transfer,direct u data
 
-counts the calls of functions that these rooms of the package define, in all threads (``-``: every call from the first
-instruction on, in the main thread). At call 0 it sends nothing, and the last line on standard error is their number.
+counts the calls of functions of these packages, in all threads (``-``: every call from the first instruction on, in the
+main thread). At call 0 it sends nothing, and the last line on standard error is the number of calls.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every test stands on: a clean environment, and one blob server and one azcopy for those that ask."""
+"""Fixtures of all tests: a clean environment, a blob server, azcopy."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from hypothesis import settings
 
 from blobsync.emulator import Emulator, new_key
 
-# A machine under load is slow, and that is no failure.
+# A slow machine is not a failure.
 settings.register_profile("patient", settings(), deadline=None)
 settings.load_profile("patient")
 
 ROOT = Path(__file__).resolve().parent.parent
-# Where ./dev installs what the tests need; BLOBSYNC_TEST_HOME names another place that has it.
+# Where ./dev installs the tests' programs; BLOBSYNC_TEST_HOME names another place.
 TOOLS = Path(os.environ.get("BLOBSYNC_TEST_HOME") or ROOT / ".tools" / "blobsync")
 
-# A developer's own accounts, proxies and clusters must not reach the tests; what says where programs are may.
+# Removes a developer's accounts, proxies and clusters from the environment, but not the paths of programs.
 _STRIPPED = (
     "AZURE_",
     "AZCOPY_",
@@ -49,7 +49,7 @@ def _is_stripped(name: str) -> bool:
 
 
 def _hear_signals() -> None:
-    """nohup and a shell's ``&`` start programs that ignore signals, and all that these start would ignore them too."""
+    """Reset ignored signals: nohup and a shell's ``&`` start programs that ignore them, which children inherit."""
     for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)
@@ -75,7 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A HOME without anybody's configuration, for this process and all that it starts."""
+    """An empty HOME for this process and its children."""
     folder = tmp_path_factory.mktemp("home")
     before = {name: os.environ.get(name) for name in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")}
     for name in before:
@@ -102,7 +102,7 @@ class Azurite:
 
 @contextmanager
 def azurite_at(location: Path | None) -> Iterator[Azurite]:
-    """Real Azurite with two accounts; ends with the test process, however that ends. ``location`` None: in memory."""
+    """Run Azurite with two accounts; it ends with the test process in any case. ``location`` None: in memory."""
     keys = {"one": new_key(), "two": new_key()}
     with Emulator(TOOLS, environ=FOR_INSTALLERS).session(keys, location=location) as state:
         yield Azurite(f"http://127.0.0.1:{state.port}", {name: key.reveal() for name, key in keys.items()}, state.pid)
@@ -110,9 +110,9 @@ def azurite_at(location: Path | None) -> Iterator[Azurite]:
 
 @pytest.fixture(scope="module")
 def azurite() -> Iterator[Azurite]:
-    """In memory.
+    """A blob server in memory.
 
-    One per module: now and then Azurite stops answering after tens of thousands of requests, many of them cut off.
+    One per module: sometimes Azurite hangs after tens of thousands of requests, many of them broken off.
     """
     with azurite_at(None) as server:
         yield server
@@ -120,7 +120,7 @@ def azurite() -> Iterator[Azurite]:
 
 @pytest.fixture(scope="session")
 def azcopy_path() -> Path:
-    """An azcopy to run: ``BLOBSYNC_AZCOPY``, the one that ./dev installed, or the machine's."""
+    """azcopy: ``BLOBSYNC_AZCOPY``, the one that ./dev installed, or the machine's."""
     places = [os.environ.get("BLOBSYNC_AZCOPY"), *sorted(TOOLS.glob("azcopy*/**/azcopy*")), shutil.which("azcopy")]
     for place in places:
         if place and Path(place).is_file() and Path(place).stat().st_mode & stat.S_IXUSR:
@@ -129,7 +129,7 @@ def azcopy_path() -> Path:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    # Not by an option in pyproject.toml: another -m on the command line would replace it, and bring them back.
+    # Not by an option in pyproject.toml: another -m on the command line would replace it.
     if "soak" in str(config.getoption("markexpr")):
         return
     long = [item for item in items if item.get_closest_marker("soak")]

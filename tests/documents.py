@@ -1,4 +1,4 @@
-"""Holds each JSON document that a test sees to the schema of its command."""
+"""Validates JSON documents in tests by the schemas of their commands."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from blobsync.cli.documents.schemas import answers, document_schema
 from blobsync.cli.main import in_our_words
 from tools.docs_site.command_tree import root_command
 
-# How every document of ours begins; what a job prints begins otherwise.
+# The beginning of every document of ours; a job's output begins otherwise.
 _BEGINNING = '{\n "blobsync": '
-# Of a long list, so many at each end: the rest is written by the same lines of code.
+# Of a long list, so many items at each end are validated.
 _LOOKED_AT = 100
 
 
 def check_output(text: str) -> None:
-    """Fail if this is a document that does not fit its schema; what is no document is not looked at."""
+    """Fail if this is a document that does not match its schema; ignores other output."""
     if text.startswith(_BEGINNING):
         check_document(json.loads(text))
 
 
 def check_data(command: str, data: Mapping[str, Any]) -> None:
-    """The same for the answer of a command that succeeded, before it is printed."""
+    """The same for the result of a successful command, before it is printed."""
     whole = {"blobsync": 1, "command": command.split(), "status": "success", "exit_code": 0, "data": data, "errors": []}
     check_document(json.loads(json.dumps(whole)))
 
 
 def check_document(document: Mapping[str, Any]) -> None:
-    """Fail with the key that does not fit."""
+    """Fail with the invalid key."""
     command = command_of(document["command"])
     found = next(_validator(command).iter_errors(_thinned(document)), None)
     if found is not None:
@@ -44,7 +44,7 @@ def check_document(document: Mapping[str, Any]) -> None:
 
 
 def _nearest(error: Any) -> Any:
-    """Of several shapes, the mistake in the one that fits best: whose mistakes are deepest, and then fewest."""
+    """The error in the alternative that matches best: with the deepest errors, then the fewest."""
     while error.context:
         branches: dict[Any, list[Any]] = {}
         for each in error.context:
@@ -54,7 +54,7 @@ def _nearest(error: Any) -> Any:
 
 
 def command_of(words: Sequence[str]) -> str:
-    """Which command these words are, as ``blobsync schema`` names it; empty for a mistake."""
+    """The command of this command line, named as in ``blobsync schema``; empty for an invalid one."""
     try:
         plain = list(_without_options(in_our_words(words)))
     except UsageError:
@@ -78,7 +78,7 @@ def _without_options(words: Sequence[str]) -> Iterator[str]:
 
 @cache
 def _options_with_value() -> frozenset[str]:
-    """Those that stand before a command."""
+    """The options before a command."""
     shown = [names.split(", ") for names, _ in root_command().rows]
     valued = [names for names in shown if " " in names[-1]]
     return frozenset(name.split()[0] for names in valued for name in names)

@@ -1,4 +1,4 @@
-"""The project's own source as data, for the tests that read it."""
+"""The project's source code, for tests that read it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Module:
         return self.path.relative_to(ROOT).as_posix()
 
     def imports(self) -> Iterator[tuple[int, str]]:
-        """Each import, wherever it stands: line and module; ``from blobsync import x`` imports ``blobsync.x``."""
+        """All imports, also in functions: line and module; ``from blobsync import x`` imports ``blobsync.x``."""
         for node in ast.walk(self.tree):
             if isinstance(node, ast.ImportFrom) and node.module == "blobsync":
                 for alias in node.names:
@@ -51,7 +51,7 @@ class Module:
 
 @cache
 def modules() -> Sequence[Module]:
-    """Every module of the package; each is parsed once."""
+    """All modules of the package; each is parsed once."""
     found = []
     for path in sorted((ROOT / "blobsync").rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -60,7 +60,7 @@ def modules() -> Sequence[Module]:
 
 
 def tracked_files() -> list[Path]:
-    """Every file that the repository holds; without a repository, every file of the source tree."""
+    """All files of the repository; without a repository, of the source tree."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode == 0 and listed.stdout:
         return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]

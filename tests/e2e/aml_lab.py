@@ -1,4 +1,4 @@
-"""ACT's example project against the stand-in for Azure ML and a real blob server."""
+"""ACT's example project with a fake of Azure ML and a real blob server."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Lab:
         self.write(f"aux_data/aml/{name}.yaml", {**yaml.safe_load(ACT_EXAMPLE), **changes})
 
     def elsewhere(self, name: str, platform: str, **changes: Any) -> None:
-        """The example for another platform: without the keys that its jobs do not have, and without the image, since
-        whoever runs the tests may have nothing that runs images."""
+        """The example for another platform: without keys that it does not support, and without the image, for machines
+        without a container runtime."""
         lacking = ("aml_config", "compute_target", "experiment_name")
         self.cluster(name, platform=platform, use_custom_docker=False, **dict.fromkeys(lacking), **changes)
 
@@ -107,7 +107,7 @@ def lab(project: Project, container: Container, stub: AmlStub, tmp_path: Path) -
     write_tree(project.root, {"show.py": SHOW.encode(), "src/CMC/big.py": b"left out"})
     container.put("path/to/data/voc/a.txt", b"a picture")
     lab.run("init")
-    # Asking for states in this process has to find the same az.
+    # Queries of states in this process must find the same az.
     before = os.environ["PATH"]
     os.environ["PATH"] = f"{tmp_path}/bin:{before}"
     yield lab
@@ -115,7 +115,7 @@ def lab(project: Project, container: Container, stub: AmlStub, tmp_path: Path) -
 
 
 def sign_in(project: Project, folder: Path) -> None:
-    """An ``az`` that gives out another token for each service."""
+    """An ``az`` with another token for each service."""
     az = folder / "bin" / "az"
     az.parent.mkdir()
     answer = '{"accessToken": "%s", "expires_on": 4102444800, "tokenType": "Bearer", "tenant": "t"}'

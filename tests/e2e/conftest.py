@@ -18,13 +18,13 @@ from tests.e2e.world import Container, Project
 
 @pytest.fixture(scope="module")
 def service(azurite: Azurite) -> str:
-    """``http://127.0.0.1:port`` of the blob server, for proxies to stand before."""
+    """``http://127.0.0.1:port`` of the blob server, the upstream of proxies."""
     return azurite.url
 
 
 @pytest.fixture
 def new_container(azurite: Azurite) -> Callable[[str], Container]:
-    """Makes a fresh container in the account ``one`` or ``two``."""
+    """Makes a new container in the account ``one`` or ``two``."""
 
     def make(account: str = "one") -> Container:
         container = Container(azurite.url, account, azurite.keys[account], f"c{uuid.uuid4().hex[:20]}")
@@ -52,7 +52,7 @@ def project(tmp_path: Path) -> Project:
 
 @pytest.fixture
 def with_azcopy(project: Project, azcopy_path: Path) -> Project:
-    """The project, with an azcopy to run."""
+    """The project with azcopy."""
     project.environ["BLOBSYNC_AZCOPY"] = str(azcopy_path)
     return project
 
@@ -64,13 +64,13 @@ def tally(record_property: Callable[[str, object], None]) -> Tally:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Debian's Chromium, without a window."""
+    """Debian's Chromium, headless."""
     with chromium() as found:
         yield found
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What was injected and survived, over all tests of this run."""
+    """The sum of injected faults and their outcomes over all tests of this run."""
     kinds: Counter[str] = Counter()
     exact = honest = failed = 0
     for outcome in ("passed", "failed"):

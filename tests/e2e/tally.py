@@ -1,4 +1,4 @@
-"""Counting what a test did to blobsync, for the summary at the end of a run."""
+"""Counts injected faults and their outcomes, for the summary at the end of a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 
 class Tally:
-    """Counts what a test did to blobsync; the summary at the end of the run adds it all up."""
+    """The counts of one test."""
 
     def __init__(self, record: Callable[[str, object], None]) -> None:
         self._record = record
@@ -17,5 +17,5 @@ class Tally:
             self._record("injected", [kind, count])
 
     def runs(self, *, exact: int = 0, honest: int = 0) -> None:
-        """Runs under fault: that ended exact, and that named what is not."""
+        """Runs with faults: complete ones, and those that named the failed files."""
         self._record("runs", [exact, honest])

@@ -1,4 +1,4 @@
-"""blobsync on a terminal: a real pseudo-terminal of a given width, and what a person sees on it."""
+"""blobsync on a real pseudo-terminal of a given width, and the contents of its screen."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tests.e2e.world import Project, blobsync_command, kill_tree, wait_until
 
 CTRL_C = "\x03"
 CTRL_D = "\x04"
-# So that neither a screen nor an answer has to be cut.
+# High enough for all output.
 _ROWS = 5000
 _WIDE = 2000
-# A session's first terminal that is opened becomes the one that its Ctrl-C comes from.
+# The first terminal that a session opens becomes its controlling terminal.
 _ON_TERMINAL = 'terminal=$1; shift; exec "$@" <"$terminal" >"$terminal" 2>&1'
 _DRAWN = re.compile(r"\r([^\r\n\x1b]+)\x1b\[K")
 _SECONDS = 60.0
@@ -45,7 +45,7 @@ class _Screen:
 
 
 class Terminal:
-    """One blobsync on a terminal of ``columns``. ``code`` is its exit code once it has ended."""
+    """A run of blobsync on a terminal of ``columns``. ``code`` is its exit code once it has ended."""
 
     def __init__(self, project: Project, words: tuple[str, ...], columns: int) -> None:
         self.columns = columns
@@ -81,17 +81,17 @@ class Terminal:
         os.write(self._master, keys.encode())
 
     def lines(self) -> list[str]:
-        """What the screen shows now, as wide as it is."""
+        """The lines on the screen."""
         with self._lock:
             return self._narrow.lines()
 
     def answer(self) -> list[str]:
-        """What the screen shows now, if it were wide enough for each line: a sentence's lines are one again."""
+        """The text on the screen, with wrapped sentences joined to one line."""
         with self._lock:
             return unwrapped(self._wide.lines())
 
     def bars(self) -> list[str]:
-        """Each text that was drawn as a bar."""
+        """All texts of progress bars."""
         with self._lock:
             return _DRAWN.findall(self.drawn_over.decode())
 
@@ -100,7 +100,7 @@ class Terminal:
         assert sight(self), f"it ended before\n{self}"
 
     def finish(self, *, seconds: float = _SECONDS) -> Terminal:
-        """Wait for the end, and hold the screen to what no command may leave behind."""
+        """Wait for the end, and check that the screen is left clean."""
         try:
             self.code = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -110,7 +110,7 @@ class Terminal:
         return self
 
     def _close(self) -> None:
-        """Everything that was written is read before the terminal goes."""
+        """Read all output before the terminal is closed."""
         os.close(self._slave)
         self._reader.join(5)
         os.close(self._master)
@@ -119,7 +119,7 @@ class Terminal:
         text = self.drawn_over.decode()
         too_wide = [bar for bar in self.bars() if len(bar) >= self.columns]
         assert not too_wide, f"wider than {self.columns}: {too_wide[:3]}\n{self}"
-        # Colours are switched off on the line that they are switched on.
+        # Colours are reset on the line on which they are set.
         codes = re.findall(r"\x1b\[.*?[A-Za-z]|\n", text)
         colors = [code for code in codes if code.endswith("m")]
         assert not set(codes) - {"\x1b[K", "\n", *colors}, "it leaves the terminal another than before"
@@ -141,7 +141,7 @@ class Terminal:
 
 
 def unwrapped(lines: Iterable[str]) -> list[str]:
-    """Lines that are set in by four more than the one that they go on from, put back where they were."""
+    """Join continuation lines, which are indented by four more, to their first line."""
     whole: list[str] = []
     for line in lines:
         if whole and re.match(rf"{_indent(whole[-1])}    (?! )", line):
@@ -157,7 +157,7 @@ def _indent(line: str) -> str:
 
 @contextmanager
 def on_terminal(project: Project, *words: str, columns: int = 80) -> Iterator[Terminal]:
-    """A started run, for those who type into it; killed if it is not over at the end."""
+    """Start a run for input by the test; kills it at the end of the block."""
     terminal = Terminal(project, words, columns)
     try:
         yield terminal
@@ -168,6 +168,6 @@ def on_terminal(project: Project, *words: str, columns: int = 80) -> Iterator[Te
 
 
 def see(project: Project, *words: str, columns: int = 80, seconds: float = _SECONDS) -> Terminal:
-    """Run blobsync to its end."""
+    """Run blobsync."""
     with on_terminal(project, *words, columns=columns) as terminal:
         return terminal.finish(seconds=seconds)

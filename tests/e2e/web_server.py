@@ -1,4 +1,4 @@
-"""The installed ``blobsync web`` on a free port, and a browser that has logged in to it."""
+"""The installed ``blobsync web`` on a free port, and a browser that is logged in."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from tests.e2e.world import Project, blobsync_command
 
-# A loaded machine may take its time; nothing waits longer than it has to.
+# Long enough for a loaded machine.
 PATIENCE_MS = 60_000
 DESKTOP = (1600, 1000)
 PHONE = (390, 844)
@@ -27,7 +27,7 @@ PHONE = (390, 844)
 
 @dataclass(frozen=True)
 class Answer:
-    """What the server said, straight from the socket."""
+    """The raw response of the server."""
 
     status: int
     headers: Mapping[str, str]
@@ -81,12 +81,12 @@ class WebServer:
         return self.process.pid
 
     def kill(self) -> None:
-        """As a crash would."""
+        """Kill the server."""
         os.kill(self.pid, signal.SIGKILL)
         self._reap()
 
     def stop(self) -> str:
-        """Ctrl-C; returns all that it printed after the greeting."""
+        """Stop the server with Ctrl-C; returns all that it printed after the greeting."""
         assert self.process is not None
         if self.process.poll() is None:
             os.kill(self.pid, signal.SIGINT)
@@ -100,7 +100,7 @@ class WebServer:
     def ask(
         self, path: str, *, form: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
     ) -> Answer:
-        """One request past the browser, with the headers of a page of ours unless ``headers`` say otherwise."""
+        """Send a request without the browser, with the headers of our pages unless ``headers`` replace them."""
         sent = {"Host": f"127.0.0.1:{self.port}", "Accept": "text/html"}
         sent |= {"Cookie": self.cookie} if self.cookie else {}
         if form is not None:
@@ -119,13 +119,13 @@ class WebServer:
             connection.close()
 
     def log_in(self) -> None:
-        """Without a browser: from now on ``ask`` sends the cookie."""
+        """Log in without a browser: from now on ``ask`` sends the cookie."""
         answer = self.ask("/login", form={"login_token": self.link.partition("#")[2]})
         assert answer.status == 303, answer
         self.cookie = answer.headers["set-cookie"].partition(";")[0]
 
     def form_token(self, path: str = "/") -> str:
-        """The token that forms of this page carry."""
+        """The token in the forms of this page."""
         found = re.search(r'name="form_token" value="([^"]+)"', self.ask(path).body)
         assert found
         return found[1]
@@ -133,7 +133,7 @@ class WebServer:
 
 @contextmanager
 def web_server(project: Project, *words: str) -> Iterator[WebServer]:
-    """A server for this project, which ends with the block."""
+    """Run a server for this project until the end of the block."""
     server = WebServer(project, words or ("--port", "0"))
     server.start()
     try:
@@ -144,12 +144,12 @@ def web_server(project: Project, *words: str) -> Iterator[WebServer]:
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Debian's browser; Playwright's own is never fetched."""
+    """Run Debian's browser; Playwright's own is never downloaded."""
     program = shutil.which("chromium")
     if program is None:
         pytest.skip("no chromium: run ./dev setup, or install the package chromium")
     with sync_playwright() as playwright:
-        # Chromium's sandbox does not work for root, as whom a build server runs.
+        # Chromium's sandbox does not work for root, the user of build servers.
         arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
         browser = playwright.chromium.launch(executable_path=program, args=arguments)
         try:
@@ -160,7 +160,7 @@ def chromium() -> Iterator[Browser]:
 
 @dataclass
 class Watched:
-    """A window that has logged in, and what went wrong in it: ``errors`` of scripts, refusals of the policy."""
+    """A window that is logged in; ``errors`` are those of scripts, and violations of the content policy."""
 
     page: Page
     errors: list[str]
@@ -168,9 +168,9 @@ class Watched:
 
 
 def faults(page: Page, *rules: str) -> list[str]:
-    """What axe-core finds to be a serious or critical fault for somebody with a screen reader or without a mouse.
+    """The serious and critical problems of accessibility that axe-core finds.
 
-    ``rules`` are the only ones that are tried; without any, all are.
+    ``rules`` are the ones to check; empty: all.
     """
     if not page.evaluate("'axe' in window"):
         script = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
@@ -188,7 +188,7 @@ def faults(page: Page, *rules: str) -> list[str]:
 
 
 def overflow(page: Page) -> int:
-    """By how many pixels the page is wider than its window."""
+    """The number of pixels by which the page is wider than its window."""
     return int(page.evaluate("document.documentElement.scrollWidth - window.innerWidth"))
 
 
@@ -196,7 +196,7 @@ def overflow(page: Page) -> int:
 def window(
     browser: Browser, server: WebServer, *, size: tuple[int, int] = DESKTOP, dark: bool = False
 ) -> Iterator[Watched]:
-    """A new window of a new profile, logged in by the file that the server wrote."""
+    """Open a window with a new profile, logged in with the server's file."""
     context: BrowserContext = browser.new_context(
         viewport={"width": size[0], "height": size[1]}, color_scheme="dark" if dark else "light"
     )

@@ -1,6 +1,6 @@
-"""What the end-to-end tests stand on: projects, containers, and blobsync as its users run it.
+"""Projects, containers and runs of blobsync for the end-to-end tests.
 
-Nothing here believes blobsync: contents are compared by SHA-256, blobs are read with the Azure SDK, past every proxy.
+Results are checked independently: contents by SHA-256, blobs with the Azure SDK, without proxies.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def sha256(data: bytes) -> str:
 
 
 def write_tree(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write each file below ``folder``, folders included."""
+    """Write each file below ``folder``, with its folders."""
     for name, data in files.items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def write_tree(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def read_tree(folder: Path) -> dict[str, str]:
-    """Relative path -> SHA-256 of every file below ``folder``, temporary ones of whoever included."""
+    """Relative path -> SHA-256 of every file below ``folder``, also of temporary ones."""
     found = {}
     for at, _, names in os.walk(folder):
         for name in names:
@@ -65,7 +65,7 @@ def read_tree(folder: Path) -> dict[str, str]:
 
 
 def hashes(files: Mapping[str, bytes]) -> dict[str, str]:
-    """The same for files that are held in memory."""
+    """The same for files in memory."""
     return {name: sha256(data) for name, data in files.items()}
 
 
@@ -99,7 +99,7 @@ def random_files(seed: int, small: int, large: Sequence[int] = (), *, folder_of:
 
 @dataclass(frozen=True)
 class Container:
-    """The oracle's view of one container, straight at the service; ``service`` is ``http://127.0.0.1:port``.
+    """Direct access to a container with the Azure SDK; ``service`` is ``http://127.0.0.1:port``.
 
     A connection that the service closes is opened again, since what is asked here may be asked twice: under load, and
     where a test cuts the connections of others, the service closes some that lie idle. Any answer counts at once.
@@ -120,7 +120,7 @@ class Container:
         self.client.create_container()
 
     def put(self, name: str, data: bytes, *, md5: bool = True, **options: Any) -> None:
-        """Upload behind blobsync's back."""
+        """Upload without blobsync."""
         content = ContentSettings(content_md5=bytearray(hashlib.md5(data).digest())) if md5 else ContentSettings()
         options.setdefault("content_settings", content)
         self.client.upload_blob(name, data, overwrite=True, **options)
@@ -132,12 +132,12 @@ class Container:
         return self.blob(name).download_blob().readall()
 
     def names(self, prefix: str = "", *, uncommitted: bool = False) -> list[str]:
-        """Every blob's name; with ``uncommitted`` those too that are nothing but blocks."""
+        """Every blob's name; with ``uncommitted`` also those of uncommitted blocks."""
         include = ["uncommittedblobs"] if uncommitted else None
         return [blob.name for blob in self.client.list_blobs(name_starts_with=prefix, include=include)]
 
     def contents(self, prefix: str = "") -> dict[str, str]:
-        """Name below ``prefix`` -> SHA-256 of what the service gives out."""
+        """Name below ``prefix`` -> SHA-256 of the blob's content."""
         return {name[len(prefix) :]: sha256(self.get(name)) for name in self.names(prefix)}
 
     def sas(self, rights: str = "rwdl", *, hours: float = 2.0) -> str:
@@ -164,7 +164,7 @@ class Container:
 
 @dataclass(frozen=True)
 class Done:
-    """How one run of blobsync ended."""
+    """The result of a run of blobsync."""
 
     argv: tuple[str, ...]
     code: int
@@ -192,7 +192,7 @@ class Done:
         return {each["code"] for each in self.errors}
 
     def named(self) -> set[str]:
-        """The paths that errors and conflicts name."""
+        """The paths in errors and conflicts."""
         return {each["path"] for each in self.errors if each.get("path")}
 
     def __str__(self) -> str:
@@ -201,7 +201,7 @@ class Done:
 
 @dataclass
 class Project:
-    """A directory with ``aux_data/`` in which blobsync is run."""
+    """A directory with ``aux_data/`` in which blobsync runs."""
 
     root: Path
     environ: dict[str, str] = field(default_factory=dict)
@@ -218,7 +218,7 @@ class Project:
         key: bool = True,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
-        """Let ``data`` of a cluster live at ``path`` of ``container``, reached at ``url`` (default: directly)."""
+        """Map ``data`` of a cluster to ``path`` in ``container``, at ``url`` (default: without a proxy)."""
         account: dict[str, Any] = {
             "account_name": container.account,
             "container_name": container.name,
@@ -245,7 +245,7 @@ class Project:
 
     @property
     def state(self) -> Path:
-        """Where blobsync keeps what it remembers of this project."""
+        """blobsync's state folder of this project."""
         (found,) = (self.root / ".blobsync").glob("state-*")
         return found
 
@@ -263,7 +263,7 @@ class Project:
         )
 
     def finish(self, process: subprocess.Popen[str], *, seconds: float = _RUN_SECONDS) -> Done:
-        """Wait for a started run; one that takes longer than ``seconds`` is a failure."""
+        """Wait for a started run; fails after ``seconds``."""
         started = time.monotonic()
         try:
             out, err = process.communicate(timeout=seconds)
@@ -272,22 +272,22 @@ class Project:
             out, err = process.communicate()
             raise AssertionError(f"{process.args!r} did not end within {seconds} s\n{out}\n{err}") from error
         if process.returncode >= 0:
-            # What a signal killed may have written half a document.
+            # A killed run may have written half a document.
             check_output(out)
         words = cast("Sequence[str]", process.args)
         return Done(tuple(words), process.returncode, out, err, time.monotonic() - started)
 
     def run(self, *words: str, seconds: float = _RUN_SECONDS) -> Done:
-        """Run blobsync to its end."""
+        """Run blobsync."""
         return self.finish(self.start(*words), seconds=seconds)
 
     def json(self, *words: str, seconds: float = _RUN_SECONDS) -> Done:
-        """The same with ``--json``."""
+        """Run blobsync with ``--json``."""
         return self.run(*words, "--json", seconds=seconds)
 
 
 def as_ordinary_user() -> tuple[str, ...]:
-    """What to put before a command so that permissions hold for it, also where the tests run as root."""
+    """A prefix for a command so that permissions apply to it, also if the tests run as root."""
     if os.geteuid() != 0:
         return ()
     if not shutil.which("setpriv"):
@@ -296,7 +296,7 @@ def as_ordinary_user() -> tuple[str, ...]:
 
 
 def blobsync_command() -> str:
-    """The installed command of the Python that runs the tests."""
+    """The ``blobsync`` installed beside the tests' Python."""
     return str(Path(sys.executable).with_name("blobsync"))
 
 
@@ -307,7 +307,7 @@ def check_exact_or_honest(
     *,
     before: Mapping[str, str] | None = None,
 ) -> None:
-    """The promise of every transfer: exit 0 and all equal, or every file that is not is named and not half there."""
+    """Check that a transfer has exit code 0 and all files are equal, or each other file is named and not half there."""
     wrong = {name for name in expected if actual.get(name) != expected[name]}
     strange = set(actual) - set(expected) - set(before or {})
     assert not strange, f"files that nobody asked for: {sorted(strange)[:5]}\n{done}"
@@ -322,7 +322,7 @@ def check_exact_or_honest(
 
 
 def processes(root: int, name: str = "") -> list[int]:
-    """Living descendants of a process whose program is ``name`` (empty: any)."""
+    """Running descendants of a process whose program is ``name`` (empty: any)."""
     parents: dict[int, list[tuple[int, str]]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -343,14 +343,14 @@ def processes(root: int, name: str = "") -> list[int]:
 
 
 def kill_tree(pid: int) -> None:
-    """kill -9 of a process and all that descends from it."""
+    """Kill a process and all its descendants with SIGKILL."""
     for each in [*processes(pid), pid]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(each, signal.SIGKILL)
 
 
 def command_lines(pid: int) -> set[str]:
-    """The command lines of a process and its descendants, as ``ps`` shows them to everybody."""
+    """The command lines of a process and its descendants, which all users can see with ``ps``."""
     found = set()
     for each in [pid, *processes(pid)]:
         with contextlib.suppress(OSError):
@@ -359,7 +359,7 @@ def command_lines(pid: int) -> set[str]:
 
 
 def wait_until(true: Callable[[], object], *, seconds: float = 20.0, pause: float = 0.01) -> bool:
-    """Poll; False when it did not come true in time."""
+    """Poll until it is true; False if it was not in time."""
     deadline = time.monotonic() + seconds
     while not true():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Cluster files for Azure ML, and what each asks for, as values."""
+"""Cluster files for Azure ML, and the requests made of them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _OTHERS_LACK = dict.fromkeys(("local", "slurm", "kubernetes"), _OF_AML)
 
 @dataclass(frozen=True)
 class Asked:
-    """What was built, and from what."""
+    """A request, and the values of which it was made."""
 
     cluster: Cluster
     workspace: WorkspaceConfig
@@ -55,9 +55,9 @@ class Asked:
 
 
 def load(root: Path, **changes: Any) -> tuple[Cluster, WorkspaceConfig]:
-    """A project whose only cluster is :data:`PLAIN` with ``changes``; None takes a key out.
+    """A project whose only cluster is :data:`PLAIN` with ``changes``; None removes a key.
 
-    What jobs on its platform do not have is left out of :data:`PLAIN`.
+    Keys that its platform does not support are left out.
     """
     files = ProjectFiles(root)
     files.account("other", "account_name: other\ncontainer_name: box\nsas_token: 'sv=1&sp=rwdl&sig=SENTINEL'\n")
@@ -84,7 +84,7 @@ def ask(root: Path, request: SubmitRequest | None = None, code: CodeRef | None =
     return Asked(cluster, workspace, spec, build_request(cluster, workspace, spec))
 
 
-# Name -> what the cluster file says beside PLAIN, and how many GPUs are asked for.
+# Name -> changes of PLAIN, and the number of GPUs.
 EIGHT: Mapping[str, tuple[Mapping[str, Any], int]] = {
     "one GPU": ({}, 1),
     "nodes with MPI": ({}, 8),

@@ -1,4 +1,4 @@
-"""A runner whose azcopy plays a script: lines of output, pauses, and answers to input."""
+"""A process runner with a scripted azcopy: lines of output, pauses, and answers to input."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def log_lines(name: str) -> list[str]:
 
 @dataclass
 class ScriptedAzcopy:
-    """``RunningProcess`` that prints ``first``, then what ``on_line`` answers to each line it is sent.
+    """A ``RunningProcess`` that prints ``first``, then the answer of ``on_line`` to each line of input.
 
-    It ends when it is stopped, when an answer holds None, or after ``first`` where ``ends`` is set.
+    It ends when it is stopped, when an answer contains None, or after ``first`` if ``ends`` is set.
     """
 
     first: Sequence[str]
@@ -69,7 +69,7 @@ class ScriptedAzcopy:
 
 @dataclass
 class PlayedConfinement:
-    """``Confinement`` of a played program, which needs none; ``folders`` are what it was asked for."""
+    """A ``Confinement`` that does nothing; ``folders`` are those that it was given."""
 
     is_possible: bool = True
     folders: Sequence[Path] = ()

@@ -1,4 +1,4 @@
-"""A backend in memory, held to the same contract as the real ones: jobs do what their first word says."""
+"""A backend in memory, tested by the same contract as the real ones: a job's first word says what it does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from blobsync.jobspec.spec import JobRef, JobSpec, LogFile, NodeChange, RunInfo,
 
 @dataclass
 class FakeBackend:
-    """``echo`` ends at once, ``exit`` with the next word's code, ``sleep`` when it is cancelled."""
+    """``echo`` ends at once, ``exit`` with the code of the next word, ``sleep`` when it is cancelled."""
 
     name: str = "fake"
     capabilities: frozenset[str] = frozenset({"blame", "elastic", "scale"})

@@ -1,4 +1,4 @@
-"""A blob container behind HTTP, in memory: just what a compute node asks for, with faults on demand."""
+"""A blob container in memory behind HTTP: the requests of a compute node, with faults on demand."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ SAS = "sv=2021-12-02&sp=rwl&sig=SENTINEL"
 
 
 class BlobService:
-    """``blobs`` holds the bytes. ``refuse`` answers the next so many requests with 503, ``cut`` breaks off bodies.
+    """``blobs`` holds the bytes. ``refuse`` answers the next so many requests with 503, ``cut`` truncates bodies.
 
-    ``meanwhile`` are blobs that somebody else writes just before a write of the same name arrives.
+    ``meanwhile`` are blobs that another client writes just before a write of the same name arrives.
     ``pause`` is how long (seconds) each MiB of a body takes, ``pieces`` how many of them were sent.
     """
 
@@ -146,7 +146,7 @@ def serve() -> Iterator[BlobService]:  # noqa: C901 - one handler class, counted
                 self.wfile.write(rest[: len(rest) // 2])
                 self.close_connection = True
             elif self.command == "GET":
-                # Whoever does not want the rest hangs up.
+                # The client has closed the connection.
                 with suppress(OSError):
                     for start in range(0, len(rest), _PIECE):
                         time.sleep(service.pause)

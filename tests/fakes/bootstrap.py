@@ -19,7 +19,7 @@ from blobsync.node.standalone import bootstrap
 from tests.fakes.blob_service import SAS, BlobService
 
 ARCHIVE = "code.zip.d/node/archive.zip"
-# Tells how it was started, and from where.
+# Prints its arguments and its folder.
 TELL = """\
 import json, os, sys
 from pathlib import Path

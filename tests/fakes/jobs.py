@@ -27,7 +27,7 @@ def make_spec(*argv: str, **changes: Any) -> JobSpec:
 
 
 def zip_of(files: Mapping[str, str | tuple[str, int]]) -> tuple[bytes, str]:
-    """An archive as init makes it, and its digest; a value may carry the entry's Unix mode."""
+    """An archive as made by init, and its digest; a value may have the entry's Unix mode."""
     buffer, lines = io.BytesIO(), []
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, value in sorted(files.items()):

@@ -1,4 +1,4 @@
-"""Requests to Kubernetes, and their validation by its schemas."""
+"""Requests to Kubernetes, validated by its schemas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.fakes.aml_configs import CONTAINER, RUN_ID, load
 from tests.fakes.runner import ScriptedRunner
 from tests.unit.project_files import NO_ENVIRON
 
-# The oldest server that jobs run on, and the newest whose schemas there are.
+# The oldest supported server, and the newest with schemas here.
 SCHEMAS = ("1.31", "1.37")
 
 
@@ -37,7 +37,7 @@ def plan(root: Path, request: SubmitRequest | None = None, run_id: str = RUN_ID,
 
 
 def demand_valid(text: str) -> list[Mapping[str, Any]]:
-    """Every object of the text, once each schema has passed it."""
+    """All objects of the text, after validation by each schema."""
     objects = [each for each in yaml.safe_load_all(text) if each]
     for each in objects:
         for version in SCHEMAS:

@@ -40,8 +40,8 @@ def no_md5(blob: BlobInfo) -> BlobInfo | None:
 class LyingStore(MemoryStore):
     """Applies ``lie`` to each blob, in listings and single requests, as long as ``lies`` returns True.
 
-    ``invented`` stand in listings only; of ``repeated`` names a listing tells twice, the second time at its end.
-    Deletions are accepted and not done where ``keeps`` is set. The answers to writes are honest.
+    ``invented`` blobs are in listings only; ``repeated`` names are listed again at the end. With ``keeps``, deletions
+    are accepted and not done. The responses to writes are true.
     """
 
     def __init__(self, lie: Lie = lambda blob: blob) -> None:
@@ -71,7 +71,7 @@ class LyingStore(MemoryStore):
         return {} if self.keeps else super().delete_many(names, etags=etags)
 
 
-# What is said of a task, made out of what is true.
+# Makes a false report of a task from the true one.
 Tell = Callable[[MoveTask, CollectedReport], CollectedReport]
 
 
@@ -79,7 +79,7 @@ Tell = Callable[[MoveTask, CollectedReport], CollectedReport]
 class LyingEngine:
     """Runs the real engine if ``works``, and reports what ``tell`` makes of the true report.
 
-    Without a look of its own: what it moved is to be looked at by others, as with azcopy.
+    Without destination states, as azcopy.
     """
 
     tell: Tell

@@ -1,4 +1,4 @@
-"""A project over containers in memory: everything of blobsync but the network and azcopy."""
+"""A project with containers in memory, without the network and azcopy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SILENT = SilentListener()
 
 
 def account(name: str, container: str = "data") -> StorageAccount:
-    """An account file's value; its endpoint leads nowhere."""
+    """An account whose endpoint does not exist."""
     return StorageAccount(f"aux_data/configs/{name}.yaml", name, container, f"http://127.0.0.1:1/{name}")
 
 
@@ -44,7 +44,7 @@ def cluster(name: str, **folders: StorageAccount) -> Cluster:
 
 
 def rules(options: TransferOptions, problem: str | None) -> EngineRules:
-    """What ``options`` say of the engine, on a machine with two cores."""
+    """The choice of engine for ``options``, on a machine with two cores."""
     wish = EngineWish(options.engine, f"--engine {options.engine} was given") if options.engine else EngineWish()
     return EngineRules(lambda *_: problem, wish, 2)
 

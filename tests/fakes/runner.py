@@ -1,4 +1,4 @@
-"""A ``ProcessRunner`` that starts nothing: a function answers, and the calls are recorded."""
+"""A ``ProcessRunner`` that starts nothing: a function returns the results, and calls are recorded."""
 
 from __future__ import annotations
 

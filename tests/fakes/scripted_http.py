@@ -1,4 +1,4 @@
-"""A blob service that plays a script: one step for each request that arrives, over real sockets."""
+"""A scripted blob service on real sockets: one step for each request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Step:
-    """One answer. ``cut`` sends so many bytes of the body and closes; ``reset`` closes before any answer."""
+    """One response. ``cut`` sends so many bytes of the body and closes; ``reset`` closes before any response."""
 
     status: int = 200
     body: bytes = b""
@@ -68,7 +68,7 @@ def _handler(script: Script, lock: threading.Lock) -> type[BaseHTTPRequestHandle
         protocol_version = "HTTP/1.1"
 
         def __getattr__(self, name: str) -> Callable[[], None]:
-            # http.server looks for do_GET and the like.
+            # http.server calls do_GET and the like.
             if name.startswith("do_"):
                 return self.answer
             raise AttributeError(name)

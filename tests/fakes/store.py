@@ -1,4 +1,4 @@
-"""A blob container in memory: records the requests, and fails where a test says so."""
+"""A blob container in memory that records requests and fails on demand."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Request:
 
 
 class MemoryOrders:
-    """Orders that are carried out when they are asked for, the last one first."""
+    """Orders that are carried out when their results are requested, the last one first."""
 
     throttled = 0
 
@@ -97,9 +97,8 @@ class MemoryStore:
     """``storage.BlobStore`` in a dictionary.
 
     ``before`` is called with every request before it has an effect: raise there to inject a failure, block
-    there to hold a thread. ``truncate`` maps a blob's name to how many bytes a body gives before it breaks;
-    ``damage`` names blobs whose bodies arrive with one bit flipped, so many times. A copy's source is looked
-    for in ``others`` and here; one that is in none of them is refused.
+    there to hold a thread. ``truncate`` maps a blob's name to how many bytes of a body arrive; ``damage`` maps it to
+    how many bodies arrive with one bit flipped. A copy's source is looked up in ``others`` and here, else refused.
     """
 
     def __init__(self, container: str = "data", others: Mapping[str, MemoryStore] | None = None) -> None:
@@ -124,7 +123,7 @@ class MemoryStore:
     def add(
         self, name: str, body: bytes, *, with_md5: bool = True, properties: BlobProperties = _NO_PROPERTIES
     ) -> BlobInfo:
-        """Put a blob there without a recorded request."""
+        """Add a blob without a recorded request."""
         md5 = hashlib.md5(body).digest() if with_md5 else None
         return self._keep(name, body, md5, properties)
 
@@ -133,7 +132,7 @@ class MemoryStore:
         return self.blobs[name].body
 
     def asked(self, operation: str) -> list[Request]:
-        """The requests of one kind, in the order in which they came."""
+        """The requests of one kind, in order."""
         with self._lock:
             return [request for request in self.requests if request.operation == operation]
 
@@ -265,7 +264,7 @@ class MemoryStore:
         with self._lock:
             self._demand(name, condition)
             there = self._keep(name, source.body, source.info.md5, replace(source.properties, tier=tier))
-            # Computed of what was stored, also where the source has none that is kept.
+            # Computed from the content, also if the source has none.
             md5 = hashlib.md5(source.body).digest()
             return CopiedBlob(there.etag, md5 if self.tells_md5_of_copies else None)
 
@@ -299,7 +298,7 @@ class MemoryStore:
                     failures[name] = error.message
         return failures
 
-    # -- inside -------------------------------------------------------------------------------------------
+    # -- private ------------------------------------------------------------------------------------------
 
     def _ask(self, operation: str, name: str, start: int = 0, size: int = 0) -> None:
         request = Request(operation, name, start, size)
@@ -360,7 +359,7 @@ class MemoryStore:
 
 
 class MemoryReader:
-    """``storage.BlobReader``; breaks off after ``limit`` bytes where one is given."""
+    """``storage.BlobReader``; breaks off after ``limit`` bytes, if given."""
 
     def __init__(self, info: BlobInfo, properties: BlobProperties, body: bytes, limit: int | None) -> None:
         self.info = info

@@ -23,7 +23,7 @@ from blobsync.transfer.engines import CollectedReport, Engine, Moved, MoveTask
 
 
 class RecordingListener:
-    """Adds up the events; ``on_bytes`` is called with each piece on its way."""
+    """Adds up the events; ``on_bytes`` is called for bytes under way."""
 
     def __init__(self, on_bytes: Callable[[int], None] = lambda _: None) -> None:
         self.bytes = self.reused = 0
@@ -136,7 +136,7 @@ class RecordedRun(RunState):
 
 @contextmanager
 def ctrl_c_after(seconds: float) -> Iterator[None]:
-    """Interrupt the main thread like Ctrl-C, in the middle of whatever it waits for."""
+    """Interrupt the main thread like Ctrl-C, also while it waits."""
     old = signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:

@@ -1,4 +1,4 @@
-"""The pages of ``blobsync web`` without a server and without a browser: requests go straight to the application."""
+"""The pages of ``blobsync web`` without a server and a browser: requests go directly to the application."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class WebPages:
         self._cookie, self._token = visit.cookie, visit.form_token
 
     def get(self, address: str, until: Callable[[str], bool] = bool) -> WebAnswer:
-        """GET a page; of a stream its first event, or all until ``until`` is true of it."""
+        """GET a page; of a stream its first event, or all until ``until`` returns True."""
         return self._loop.run_until_complete(self._ask("GET", address, b"", until))
 
     def post(self, address: str, **form: str) -> WebAnswer:

@@ -4,5 +4,5 @@ Each runs in a process of its own, listens on 127.0.0.1 and ends with the proces
 
     copy_source_proxy   carries out Put Blob From URL and Put Block From URL, which Azurite lacks; counts payload
     fault_proxy         resets, stalls, refuses, cuts and flips, by a seed or by a script
-    delay_proxy         the shape of a distant line: round trip, slow start, bandwidth
+    delay_proxy         a distant network: round trip, slow start, bandwidth
 """

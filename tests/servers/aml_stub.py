@@ -1,8 +1,8 @@
-"""A stand-in for Azure Resource Manager and Azure ML's run history that refuses what the specification does not allow.
+"""A fake of Azure Resource Manager and Azure ML's run history that validates requests by the specification.
 
-It keeps datastores, environments and jobs, answers as the published examples do, and runs each job's command for
-real: its inputs are brought from, and its outputs to, the blob server that the datastores name. ``faults`` makes it
-fail. What clients did wrong is in ``violations``, which tests expect to be empty.
+It stores datastores, environments and jobs, responds as in the published examples, and runs each job's command: inputs
+are fetched from, and outputs uploaded to, the blob server of the datastores. ``faults`` makes it fail. Invalid requests
+are in ``violations``, which tests expect to be empty.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PAGE = 2
 
 
 class Login:
-    """An identity whose tokens the service takes."""
+    """An identity whose tokens the service accepts."""
 
     def get_token(self, *scopes: str, **_: Any) -> AccessToken:
         return AccessToken(ML_TOKEN if "ml.azure" in scopes[0] else ARM_TOKEN, 4_102_444_800)
@@ -47,9 +47,9 @@ class Login:
 
 @dataclass
 class Fault:
-    """An answer instead of the real one, ``times`` times, for requests whose line matches.
+    """A response instead of the real one, ``times`` times, for requests whose line matches.
 
-    With ``after``, the request has been carried out before: only its answer is lost.
+    With ``after``, the request is carried out before, and only its response is lost.
     """
 
     pattern: str
@@ -60,7 +60,7 @@ class Fault:
     after: bool = False
 
 
-# azure-core waits so many milliseconds before it tries again; "Retry-After: 0" means its own pause.
+# azure-core waits so many milliseconds before a retry; "Retry-After: 0" means its own pause.
 SOON = {"retry-after-ms": "5"}
 
 
@@ -72,7 +72,7 @@ def refusal(code: str, message: str, *details: Mapping[str, Any]) -> dict[str, A
 
 @dataclass
 class Job:
-    """A job as the service keeps it, and its processes on the node."""
+    """A job of the service, and its processes on the node."""
 
     name: str
     body: dict[str, Any]
@@ -96,7 +96,7 @@ class Job:
 class AmlStub(ThreadingHTTPServer):
     """The service; ``url`` is its management endpoint. ``held`` keeps new jobs in the queue.
 
-    ``services`` are those of each node of every job, as run history tells them.
+    ``services`` are those of each node of every job, in run history.
     """
 
     daemon_threads = True
@@ -121,7 +121,7 @@ class AmlStub(ThreadingHTTPServer):
         self.services: dict[int, dict[str, Any]] = {}
         self._lock = threading.Lock()
 
-    # -- what the service does with a job -----------------------------------------------------------------------
+    # -- running jobs -------------------------------------------------------------------------------------------
 
     def accept(self, name: str, body: dict[str, Any]) -> Job:
         with self._lock:
@@ -194,7 +194,7 @@ class AmlStub(ThreadingHTTPServer):
         return [process.wait() for process in job.processes]
 
     def _image(self) -> Path:
-        """Where the image has its Python."""
+        """A folder with the image's Python."""
         folder = self.folder / "image"
         folder.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
@@ -237,7 +237,7 @@ class AmlStub(ThreadingHTTPServer):
         client, path = self._container(uri)
         with client:
             if single:
-                # A plain GET, as a node with a SAS does it; not every blob server in the tests knows ranges.
+                # A plain GET, since not every blob server in the tests supports ranges.
                 blob = client.get_blob_client(path)
                 if "sig=" in blob.url:
                     with urllib.request.urlopen(blob.url) as answer:
@@ -253,7 +253,7 @@ class AmlStub(ThreadingHTTPServer):
     def _bring_out(self, uri: str, place: Path) -> None:
         client, path = self._container(uri)
         with client:
-            # The program may still change what is there.
+            # The program may still change the files.
             for folder, _, names in os.walk(place):
                 for file in (Path(folder, name) for name in names):
                     with suppress(FileNotFoundError):
@@ -277,7 +277,7 @@ class AmlStub(ThreadingHTTPServer):
 
 @contextmanager
 def serve(folder: Path) -> Iterator[AmlStub]:
-    """A service of its own, until the block ends."""
+    """Run a service until the block ends."""
     stub = AmlStub(folder)
     thread = threading.Thread(target=stub.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
@@ -450,7 +450,7 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(202 if still else 200, None, headers)
 
     def _compute(self, name: str, body: Any) -> None:
-        """Clusters that tests make pass through the states of ``provisioning``, one at each look."""
+        """A new cluster passes through the states of ``provisioning``, one per request."""
         stub = self.server
         if not name:
             listed = [example("Compute/get/KubernetesCompute.json") | {"name": "itp-one"}]

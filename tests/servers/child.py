@@ -1,7 +1,7 @@
-"""Running a server in a process of its own, and talking to it.
+"""Runs a server in a child process, and sends it commands.
 
-The child prints one JSON line with its port, then answers JSON lines on standard input, one for each; the end of
-standard input, which comes with the end of the parent however that ends, ends the child too.
+The child prints one JSON line with its port, then answers each JSON line of standard input. It ends with its standard
+input, also when the parent is killed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 class Served(Protocol):
-    """What a child serves: connections, and commands of its parent."""
+    """The server in the child: handles connections, and commands of the parent."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None: ...
 
@@ -45,7 +45,7 @@ class ServerProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": str(_ROOT)},
-            # Ctrl-C in the terminal is for the test run, which then stops its servers itself.
+            # Ctrl-C in the terminal must reach only the test run, which then stops its servers.
             start_new_session=True,
         )
         self.pid = self._process.pid
@@ -55,7 +55,7 @@ class ServerProcess:
         self.url = f"http://{started['host']}:{self.port}"
 
     def ask(self, command: str, **values: Any) -> Any:
-        """One command, one answer; safe from several threads."""
+        """Send a command; returns the answer. Thread-safe."""
         assert self._process.stdin
         with self._lock:
             self._process.stdin.write(json.dumps({"command": command, **values}).encode() + b"\n")
@@ -66,15 +66,15 @@ class ServerProcess:
         return answer["answer"]
 
     def go_away(self) -> None:
-        """An outage begins: all connections are cut, and new ones are refused."""
+        """Begin an outage: reset all connections and refuse new ones."""
         self.ask("go away")
 
     def come_back(self) -> None:
-        """It ends: connections are taken again, at the same port."""
+        """End the outage: accept connections at the same port."""
         self.ask("come back")
 
     def close(self) -> None:
-        """End the server; closing twice does nothing."""
+        """End the server; safe to repeat."""
         process = self._process
         if process.stdin and not process.stdin.closed:
             process.stdin.close()
@@ -102,7 +102,7 @@ class ServerProcess:
 
 
 def parser(about: str) -> ArgumentParser:
-    """The options that every server takes."""
+    """The options of every server."""
     options = ArgumentParser(description=about)
     options.add_argument("--upstream", required=True, help="http://host:port of the blob service")
     options.add_argument("--host", default="127.0.0.1", help="the address to listen at")
@@ -112,7 +112,7 @@ def parser(about: str) -> ArgumentParser:
 
 
 def run(served: Served, options: Namespace) -> None:
-    """Serve until the parent is gone."""
+    """Serve until the parent has ended."""
     with suppress(KeyboardInterrupt):
         asyncio.run(_run(served, options.host, options.port, stay=options.stay or sys.stdin.isatty()))
 
@@ -157,7 +157,7 @@ async def _run(served: Served, host: str, port: int, *, stay: bool) -> None:
 def _tracked(
     serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], tasks: set[asyncio.Task[None]]
 ) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]:
-    """Start each connection as a task that is known, so that the end can cancel it quietly."""
+    """Start a task for each connection, to be cancelled at the end."""
 
     async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -29,7 +29,7 @@ from tests.servers import child
 from tests.servers.proxy import Entry, Link, Proxy, Stats
 from tests.servers.wire import Headers, Request, encode_request, encode_response, pump, read_body
 
-# Status, x-ms-error-code and the message's first line of each refusal that can be asked for.
+# Status, x-ms-error-code and first line of the message of each refusal.
 REFUSALS: Mapping[str, tuple[int, str, str]] = {
     "cannot_verify": (403, "CannotVerifyCopySource", "This request is not authorized to perform this operation."),
     "firewall": (403, "AuthorizationFailure", "This request is not authorized to perform this operation."),
@@ -72,7 +72,7 @@ class Refusal:
 
 
 class CopySourceProxy(Proxy):
-    """See the module."""
+    """See the module's docstring."""
 
     def __init__(self, upstream: str) -> None:
         super().__init__(upstream)
@@ -85,7 +85,7 @@ class CopySourceProxy(Proxy):
         block = "comp=block" in urlsplit(request.target).query.split("&")
         if not block and request.get("x-ms-blob-type") not in (None, "BlockBlob"):
             return await self.forward(link, request)
-        # These requests have no body by definition; one that comes all the same is not the next request.
+        # These requests have no body by definition; one that comes nevertheless is not the next request.
         await pump(link.reader, None, request.framing())
         refusal = self._refusal(request)
         if refusal:
@@ -97,7 +97,7 @@ class CopySourceProxy(Proxy):
             return await self._copy(link, request, block=block)
 
     async def _copy(self, link: Link, request: Request, *, block: bool) -> bool:
-        """Read the source, write the destination, answer as the service does."""
+        """Read the source, write the destination, respond as the service does."""
         reader, source = await link.ask(self._source_request(request))
         body = await read_body(reader, source.framing("GET"))
         self.stats.fetched += len(body)
@@ -170,7 +170,7 @@ class CopySourceProxy(Proxy):
 def error_response(
     status: int, code: str, message: str, headers: Sequence[tuple[str, str]] = (), *, detail: str = ""
 ) -> bytes:
-    """An answer in the service's words and XML; ``detail`` is what it adds to a failed authentication."""
+    """An error response with the service's message and XML; ``detail`` is for a failed authentication."""
     added = f"<AuthenticationErrorDetail>{escape(detail)}</AuthenticationErrorDetail>" if detail else ""
     error = f"<Error><Code>{code}</Code><Message>{escape(message)}</Message>{added}</Error>"
     body = f'<?xml version="1.0" encoding="utf-8"?>{error}'.encode()
@@ -208,7 +208,7 @@ def _write_headers(request: Request, *, block: bool, source: Headers) -> Headers
 
 
 class CopySourceHandle(child.ServerProcess):
-    """The proxy as its parent sees it; ``url`` takes the place of the upstream's."""
+    """The parent's handle of the proxy; ``url`` replaces the upstream's."""
 
     def stats(self) -> Stats:
         return Stats(**self.ask("stats"))
@@ -217,17 +217,17 @@ class CopySourceHandle(child.ServerProcess):
         return [Entry(**each) for each in self.ask("journal")]
 
     def reset(self) -> None:
-        """Start the figures and the journal anew."""
+        """Reset the figures and the journal."""
         self.ask("reset")
 
     def refuse(self, *refusals: Refusal) -> None:
-        """Refuse from now on what these say; with none, refuse nothing."""
+        """Refuse these requests from now on, and no others."""
         self.ask("refuse", refusals=[asdict(each) for each in refusals])
 
 
 @contextmanager
 def copy_source_proxy(upstream: str, *refusals: Refusal, host: str = "127.0.0.1") -> Iterator[CopySourceHandle]:
-    """Run the proxy before ``upstream`` (``http://host:port``) in a process of its own, listening at ``host``."""
+    """Run the proxy for ``upstream`` (``http://host:port``) in a child process, listening at ``host``."""
     handle = CopySourceHandle("copy_source_proxy", ["--upstream", upstream, "--host", host])
     with handle:
         if refusals:

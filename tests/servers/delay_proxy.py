@@ -1,8 +1,8 @@
-"""A TCP proxy with the shape of a distant line.
+"""A TCP proxy that simulates a distant network.
 
-Every byte is late by half the round trip in each direction; a new connection's first byte by one round trip more, for
-the handshake that the loopback did in no time; a connection starts with 14,600 bytes per round trip and doubles up to
-1 MiB, as TCP's slow start does. An optional bandwidth is shared by all connections, per direction. No loss.
+Every byte is delayed by half the round trip in each direction; a new connection's first byte by one round trip more,
+for the handshake; a connection starts with 14,600 bytes per round trip and doubles up to 1 MiB, as in TCP's slow start.
+All connections share an optional bandwidth, per direction. No loss.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _IN_FLIGHT_PIECES = 128
 
 
 class _Line:
-    """One direction of one connection: says when a piece arrives at the other end."""
+    """One direction of one connection: computes when a piece arrives."""
 
     def __init__(self, round_trip: float, opened: float, road: _Road) -> None:
         self._round_trip = round_trip
@@ -32,9 +32,9 @@ class _Line:
         self._round_starts = opened
 
     def arrival(self, size: int, now: float) -> float:
-        """The time at which ``size`` bytes handed over at ``now`` have arrived."""
+        """The time at which ``size`` bytes sent at ``now`` have arrived."""
         if now > self._round_starts + self._round_trip:
-            # The last window was acknowledged long ago; what was not used of it does not add up.
+            # The last window was acknowledged long ago; its unused part does not add up.
             self._round_starts, self._left = now, self._window
         rest = size
         while rest > self._left:
@@ -47,7 +47,7 @@ class _Line:
 
 
 class _Road:
-    """What all connections of one direction share."""
+    """The bandwidth that all connections of one direction share."""
 
     def __init__(self, bytes_per_second: float | None) -> None:
         self._rate = bytes_per_second
@@ -61,7 +61,7 @@ class _Road:
 
 
 class DelayProxy:
-    """See the module. ``round_trip`` in seconds, ``mbps`` in 10^6 bits a second, None for no limit."""
+    """See the module's docstring. ``round_trip`` in seconds, ``mbps`` in 10^6 bits a second, None: no limit."""
 
     def __init__(self, upstream: str, round_trip: float, mbps: float | None) -> None:
         parts = urlsplit(upstream)
@@ -92,7 +92,7 @@ class DelayProxy:
                 each.transport.abort()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: _Line) -> None:
-        """Read as fast as it comes, write when it is due."""
+        """Read at once, write each piece when it is due."""
         loop = asyncio.get_running_loop()
         late: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_IN_FLIGHT_PIECES)
 
@@ -126,16 +126,16 @@ class DelayProxy:
 
 
 class DelayHandle(child.ServerProcess):
-    """The line as its parent sees it; ``url`` takes the place of the upstream's."""
+    """The parent's handle of the proxy; ``url`` replaces the upstream's."""
 
     def connections(self) -> int:
-        """How many connections were opened so far."""
+        """The number of connections so far."""
         return int(self.ask("connections"))
 
 
 @contextmanager
 def delay_proxy(upstream: str, *, round_trip_ms: float = 40.0, mbps: float | None = None) -> Iterator[DelayHandle]:
-    """Run the line before ``upstream`` (``http://host:port``) in a process of its own."""
+    """Run the proxy for ``upstream`` (``http://host:port``) in a child process."""
     arguments = ["--upstream", upstream, "--round-trip-ms", str(round_trip_ms)]
     if mbps:
         arguments += ["--mbps", str(mbps)]

@@ -1,6 +1,6 @@
-"""A real docker daemon for tests: Debian's docker.io, with everything below one directory and no network of its own.
+"""A real docker daemon for tests: Debian's docker.io, with everything below one directory and without a network.
 
-Its image is made of files of this machine, so that nothing is fetched from anywhere.
+Its image is made of files of this machine, so that nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pathlib import Path
 READY_SECONDS = 90.0
 IMAGE = "of-this-machine:1"
 _CAP_SYS_ADMIN = 21
-# What the image has, with the libraries that they need.
+# Programs in the image; their libraries are added.
 PROGRAMS = ("sh", "bash", "cat", "id", "mkdir", "env")
 
 
 def missing_docker() -> str:
-    """What this machine does not have to run containers; empty when it can."""
+    """What this machine lacks to run containers; empty if nothing."""
     if os.geteuid() != 0 or sys.platform != "linux":
         return "a docker daemon for tests needs Linux and root"
     if not _may_mount():
@@ -33,17 +33,17 @@ def missing_docker() -> str:
 
 
 class DockerDaemon:
-    """Started by entering, ended by leaving."""
+    """A daemon that runs while its block lasts."""
 
     def __init__(self, base: Path, socket_folder: Path) -> None:
-        """``socket_folder`` has a short name: the name of a socket has at most 107 characters."""
+        """``socket_folder`` must have a short path: that of a socket has at most 107 characters."""
         self._base, self._socket = base, socket_folder / "docker.sock"
         base.mkdir(parents=True, exist_ok=True)
         self._daemon: subprocess.Popen[bytes] | None = None
 
     @property
     def environ(self) -> Mapping[str, str]:
-        """What a client needs to find it."""
+        """The environment for clients."""
         return {"DOCKER_HOST": f"unix://{self._socket}"}
 
     def __enter__(self) -> DockerDaemon:
@@ -59,12 +59,12 @@ class DockerDaemon:
         self.stop()
 
     def client(self, *words: str, given: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-        """One command of docker's own client."""
+        """Run a command of docker's client."""
         environ = {**os.environ, **self.environ}
         return subprocess.run(["docker", *words], env=environ, input=given, capture_output=True, timeout=60)
 
     def stop(self) -> None:
-        """End it, and with it the containerd that it started."""
+        """End the daemon and its containerd."""
         if self._daemon:
             self._daemon.terminate()
             try:
@@ -73,12 +73,12 @@ class DockerDaemon:
                 self._daemon.kill()
                 self._daemon.wait()
             self._daemon = None
-            # Where a container had the network of the machine, the daemon leaves a mount of that.
+            # After a container with the machine's network the daemon leaves a mount of that.
             for path in (self._socket.parent / "exec" / "netns").glob("*"):
                 subprocess.run(["umount", str(path)], capture_output=True)
 
     def _start(self) -> None:
-        # No rules and no bridge in this machine's network; a storage that works on any file system.
+        # No rules and no bridge in this machine's network; a storage driver for any file system.
         words = ("--iptables=false", "--ip6tables=false", "--bridge=none", "--storage-driver=vfs")
         places = (f"--exec-root={self._socket.parent}/exec", f"--data-root={self._base}/data")
         with (self._base / "dockerd.log").open("wb") as sink:

@@ -1,7 +1,7 @@
-"""A reverse proxy that damages what passes: by chance from a seed, or by a script.
+"""A reverse proxy that injects faults: randomly from a seed, or by a script.
 
-A fault is chosen per request. Each :class:`Fault` draws from a random stream of its own, so that the n-th request that
-it looks at meets the same fate in every run with that seed. What was really carried out is counted by kind.
+A fault is chosen per request. Each :class:`Fault` has its own random stream, so that with one seed the n-th request
+that it considers has the same outcome in every run. Injected faults are counted by kind.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _DRIP_STEPS = 20
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One way to fail, and when.
+    """A kind of fault, and when to inject it.
 
     ``kind`` is one of
 
@@ -63,10 +63,10 @@ class Fault:
         skew              403 as from a service whose clock is ``seconds`` ahead of this machine's
         expire            from this request on, every SAS seen so far is refused as expired
 
-    A request is looked at when its operation (see ``proxy.operation``) is in ``operations`` (empty: all that the
-    kind can damage) and ``pattern`` is found in its raw target. It is hit with the chance ``rate``, or when its
-    number among those looked at (from 1) is in ``at``; never more than ``limit`` times. With ``pid`` only requests
-    of that process of this machine are looked at.
+    A request is considered if its operation (see ``proxy.operation``) is in ``operations`` (empty: all that the
+    kind can damage) and ``pattern`` is found in its raw target. It is hit with probability ``rate``, or if its
+    number among those considered (from 1) is in ``at``; at most ``limit`` times. With ``pid``, only requests of that
+    process of this machine are considered.
     """
 
     kind: str
@@ -82,7 +82,7 @@ class Fault:
 
 
 def weather(*, resets: float = 0.02, busy: float = 0.03, cut: float = 0.03, flipped: float = 0.03) -> tuple[Fault, ...]:
-    """Bad luck of several kinds at once; each figure is the share of the requests that meet it."""
+    """Faults of several kinds at once; each figure is the share of requests that are hit."""
     return (
         Fault("reset_before", rate=resets / 4),
         Fault("reset_after", rate=resets / 4),
@@ -106,13 +106,13 @@ class _Rule:
     ports: dict[int, bool] = field(default_factory=dict)
 
     def is_from(self, pid: int, port: int) -> bool:
-        """Whether a connection's other end is that process's; ports are not taken again soon."""
+        """Whether the process has the connection's other end; ports are not reused soon."""
         if port not in self.ports:
             self.ports[port] = _has_port(pid, port)
         return self.ports[port]
 
     def hit(self, request: Request, name: str, port: int) -> bool:
-        """Whether a request that came from this port of this machine is damaged."""
+        """Whether a request from this port of this machine is hit."""
         fault = self.fault
         if name not in (fault.operations or _DAMAGES.get(fault.kind) or (name,)):
             return False
@@ -129,7 +129,7 @@ class _Rule:
 
 
 class FaultProxy(Proxy):
-    """See the module; rules come with the command ``inject``."""
+    """See the module's docstring; the command ``inject`` sets the rules."""
 
     def __init__(self, upstream: str) -> None:
         super().__init__(upstream)
@@ -140,7 +140,7 @@ class FaultProxy(Proxy):
 
     async def handle(self, link: Link, request: Request) -> bool:
         name = operation(request)
-        # Every rule looks at every request, so that one rule's luck does not shift another's.
+        # Every rule considers every request, so that the rules are independent.
         port = link.writer.get_extra_info("peername")[1]
         hits = [rule.fault for rule in self._rules if rule.hit(request, name, port)]
         signature = _signature(request)
@@ -208,11 +208,11 @@ class FaultProxy(Proxy):
         return self._cut_off(link, request)
 
     async def _truncate(self, link: Link, request: Request, fault: Fault) -> bool:
-        # False ends the connection in order, without a reset.
+        # False closes the connection without a reset.
         return not await self._half_answer(link, request, fault)
 
     async def _half_answer(self, link: Link, request: Request, fault: Fault) -> bool:
-        """Send the head and half of the body; False where there is no body to cut, and all was sent."""
+        """Send the head and half of the body; False if there is no body to cut, so that all was sent."""
         sent, reader, response = await self.send(link, request)
         framing = response.framing(request.method)
         if response.status >= 400 or not (framing.length or framing.chunked):
@@ -374,7 +374,7 @@ def _has_port(pid: int, port: int) -> bool:
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     wanted = {f"socket:[{row[9]}]" for row in rows if row[1].endswith(f":{port:04X}")}
     found = set()
-    # It may end, or close a file meanwhile.
+    # It may end or close a file meanwhile.
     with suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
             with suppress(OSError):
@@ -402,7 +402,7 @@ def _tuples(fault: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
 
 
 class FaultHandle(child.ServerProcess):
-    """The proxy as its parent sees it; ``url`` takes the place of the upstream's."""
+    """The parent's handle of the proxy; ``url`` replaces the upstream's."""
 
     def stats(self) -> Stats:
         return Stats(**self.ask("stats"))
@@ -411,11 +411,11 @@ class FaultHandle(child.ServerProcess):
         return [Entry(**each) for each in self.ask("journal")]
 
     def reset(self) -> None:
-        """Start the figures and the journal anew."""
+        """Reset the figures and the journal."""
         self.ask("reset")
 
     def inject(self, *faults: Fault, seed: int = 0) -> None:
-        """From now on, these faults and no others; none stops all. The seed is printed."""
+        """Inject these faults and no others from now on. Prints the seed."""
         if faults:
             print(f"fault_proxy: seed {seed}, {len(faults)} kinds of fault", file=sys.stderr)
         self.ask("inject", faults=[asdict(each) for each in faults], seed=seed)
@@ -423,7 +423,7 @@ class FaultHandle(child.ServerProcess):
 
 @contextmanager
 def fault_proxy(upstream: str, *faults: Fault, seed: int = 0) -> Iterator[FaultHandle]:
-    """Run the proxy before ``upstream`` (``http://host:port``) in a process of its own."""
+    """Run the proxy for ``upstream`` (``http://host:port``) in a child process."""
     with FaultHandle("fault_proxy", ["--upstream", upstream]) as handle:
         handle.inject(*faults, seed=seed)
         yield handle

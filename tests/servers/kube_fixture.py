@@ -10,7 +10,7 @@ import pytest
 
 from tests.servers.kube.cluster import KubeCluster, RealCluster, missing_for_kubernetes
 
-# Ten seconds of back-off are one and a half.
+# Speeds up time: ten seconds of back-off take one and a half.
 SCALE = 0.15
 
 

@@ -1,7 +1,7 @@
-"""A service that holds any number of empty blobs and answers nothing but listings, made up as they are asked for.
+"""A service that lists any number of empty blobs, generated on request, and supports nothing else.
 
-It speaks the XML of List Blobs: https://learn.microsoft.com/rest/api/storageservices/list-blobs, with ``prefix``,
-``delimiter`` and ``marker``, 5,000 entries a page.
+List Blobs with ``prefix``, ``delimiter`` and ``marker``, 5,000 entries a page:
+https://learn.microsoft.com/rest/api/storageservices/list-blobs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MD5 = b64encode(hashlib.md5(b"").digest()).decode()
 
 
 def name_of(number: int, per_folder: int = PER_FOLDER) -> str:
-    """The name of one blob below ``base/tree``; in the order of the numbers."""
+    """The name of one blob below ``base/tree``; names sort like their numbers."""
     return f"f{number // per_folder:05}/entry-{number:09}.jpg"
 
 
@@ -41,7 +41,7 @@ class Names:
         return FOLDER + name_of(number, self._per_folder)
 
     def first(self, name: str) -> int:
-        """The number of the first blob that is not before ``name``."""
+        """The number of the first blob whose name is not less than ``name``."""
         return bisect_left(self, name)
 
 
@@ -56,7 +56,7 @@ def _blob(name: str, number: int) -> str:
 
 @lru_cache(maxsize=256)
 def page(total: int, prefix: str, delimiter: str, marker: str, per_folder: int = PER_FOLDER) -> bytes:
-    """One page; ``marker`` is the number of the blob that it begins with."""
+    """One page; ``marker`` is the number of its first blob."""
     names = Names(total, per_folder)
     number, end = names.first(prefix), names.first(prefix + "\U0010ffff")
     number = max(number, int(marker or 0))
@@ -77,7 +77,7 @@ def page(total: int, prefix: str, delimiter: str, marker: str, per_folder: int =
 
 @contextmanager
 def listing_server(total: int, per_folder: int = PER_FOLDER) -> Iterator[str]:
-    """``http://127.0.0.1:port`` of a service that holds ``total`` blobs."""
+    """Run a service with ``total`` blobs; yields its URL."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

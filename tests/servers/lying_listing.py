@@ -1,7 +1,7 @@
-"""A blob service that lists further names to azcopy alone.
+"""A blob service whose listings contain additional names, for azcopy only.
 
-Each listing that azcopy asks for gets further names, below the listed folder; each of these can be read, and has the
-content of one real blob. A blob that is ``hidden`` is none for azcopy as long as it has not listed what is below it.
+The names are below the listed folder; each can be read, and has the content of one real blob. azcopy does not find a
+``hidden`` blob until it has listed what is below it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from tests.servers.wire import Request, encode_request
 
 
 class LyingListing(Proxy):
-    """``extra`` are names relative to the listed folder; ``real`` is the path of the blob that they are read from.
+    """``extra`` are names relative to the listed folder; ``real`` is the path of the blob with their content.
 
-    ``hidden`` is how the paths end that a HEAD of azcopy's does not find.
+    ``hidden`` is the suffix of paths that azcopy's HEAD requests do not find.
     """
 
     def __init__(self, upstream: str, real: str, extra: Sequence[str], hidden: str = "") -> None:
@@ -38,7 +38,7 @@ class LyingListing(Proxy):
             link.writer.write(_NO_BLOB)
             await link.writer.drain()
             return True
-        # Clients may take the ".." out of a URL before they send it.
+        # Clients may resolve ".." in a URL before they send it.
         read = request.method in ("GET", "HEAD")
         if read and unquote(path).rpartition("/")[2] in {name.rpartition("/")[2] for name in self._extra}:
             self.injected("read of a name that nobody asked for")
@@ -88,17 +88,17 @@ def _entry(name: str) -> str:
 
 
 class LyingHandle(child.ServerProcess):
-    """The server as its parent sees it."""
+    """The parent's handle of the server."""
 
     def injected(self) -> Mapping[str, int]:
-        """Number of false listings, by kind."""
+        """The number of false listings, by kind."""
         found: dict[str, int] = self.ask("stats")["injected"]
         return found
 
 
 @contextmanager
 def lying_listing(upstream: str, real: str, extra: Sequence[str], *, hidden: str = "") -> Iterator[LyingHandle]:
-    """Run it before ``upstream`` in a process of its own."""
+    """Run the server for ``upstream`` in a child process."""
     words = ["--upstream", upstream, "--real", real, "--hidden", hidden, "--", *extra]
     with LyingHandle("lying_listing", words) as handle:
         yield handle

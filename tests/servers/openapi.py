@@ -65,7 +65,7 @@ class Specification:
         self._files = [file.resolve() for file in files]
 
     def find(self, method: str, path: str) -> Operation | None:
-        """The operation of a request; None where there is no such path or method."""
+        """The operation of a request; None if there is no such path or method."""
         for file in self._files:
             for template, methods in load(file)["paths"].items():
                 names = re.findall(r"\{(\w+)\}", template)

@@ -1,4 +1,4 @@
-"""Programs that another user of this machine runs; for root alone, who can start some as anybody."""
+"""Starts programs as another user of this machine; needs root."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-# Nobody's, as on every system.
+# The user nobody.
 UID = 65534
 _WAIT = "import os, sys\n{}print(flush=True)\nsys.stdin.read()"
 
@@ -24,12 +24,12 @@ needs_root = pytest.mark.skipif(
 
 @contextmanager
 def program_of_another_user(env: Mapping[str, str], *, as_root: bool = False) -> Iterator[int]:
-    """A program with this environment that waits; yields its process number.
+    """Run a waiting program with this environment; yields its process id.
 
-    ``as_root``: it is a set-user-ID program, as sudo is one, and is root's by now.
+    ``as_root``: it is a set-user-ID program, like sudo, and runs as root.
     """
     with tempfile.TemporaryDirectory(prefix="blobsync-other-user-") as place:
-        os.chmod(place, 0o755)  # The other user starts what is in it.
+        os.chmod(place, 0o755)  # The other user runs a program in it.
         program = Path(place, "program")
         shutil.copy(os.path.realpath(sys.executable), program)
         program.chmod(0o4755 if as_root else 0o755)

@@ -6,7 +6,7 @@ import socket
 
 
 def free_ports(count: int) -> list[int]:
-    """``count`` different ports that are free at this moment."""
+    """``count`` different free ports."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:

@@ -1,7 +1,7 @@
-"""A reverse proxy on asyncio that passes requests on untouched, counts payload, and keeps a journal.
+"""A reverse proxy on asyncio that passes requests on unchanged, counts payload, and keeps a journal.
 
-Subclasses override :meth:`Proxy.handle`. A client connection has an upstream connection of its own, so that
-closing, keeping alive and ordering behave as they do without the proxy.
+Subclasses override :meth:`Proxy.handle`. Each client connection has its own upstream connection, so that
+closing, keep-alive and order are as without the proxy.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PAYLOAD_UP = ("put blob", "put block", "put appendblock", "put page")
 
 @dataclass(slots=True)
 class Entry:
-    """One request: what it was, the raw path without its query, the answer's status (0: none was sent)."""
+    """One request: operation, raw path without the query, status of the response (0: none), User-Agent."""
 
     operation: str
     path: str
@@ -56,9 +56,9 @@ class Entry:
 class Stats:
     """Bytes of bodies that passed.
 
-    ``uploaded`` and ``downloaded`` are the contents of blobs that clients sent and received themselves, ``other`` is
-    all else they sent and received (listings, block lists, error texts); ``fetched`` is what the proxy read on a
-    client's behalf. ``by_agent`` splits ``uploaded + downloaded + other`` by the first word of the User-Agent.
+    ``uploaded`` and ``downloaded`` are contents of blobs that clients sent and received, ``other`` is all else
+    (listings, block lists, error texts); ``fetched`` is what the proxy read for a client. ``by_agent`` splits
+    ``uploaded + downloaded + other`` by the first word of the User-Agent.
     """
 
     requests: int = 0
@@ -72,12 +72,12 @@ class Stats:
 
     @property
     def through_clients(self) -> int:
-        """Every byte of a body that a client sent or received."""
+        """All bytes of bodies that clients sent or received."""
         return self.uploaded + self.downloaded + self.other
 
 
 def operation(request: Request) -> str:
-    """Short name of a request to the blob service; unknown ones by method and ``comp``."""
+    """The short name of a request to the blob service; for unknown ones method and ``comp``."""
     query = parse_qs(urlsplit(request.target).query)
     comp = query.get("comp", [""])[0]
     name = _NAMES.get((request.method, comp), f"{request.method.lower()} {comp}".strip())
@@ -90,18 +90,18 @@ def operation(request: Request) -> str:
 
 
 class Link:
-    """A client's connection and the upstream connection that belongs to it."""
+    """A client's connection and its upstream connection."""
 
     def __init__(self, address: tuple[str, int], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
         self._address = address
         self._up: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        # Set when the client's connection cannot be used for another request.
+        # Set if the client's connection cannot be used for another request.
         self.ending = False
 
     async def upstream(self, *, fresh: bool = False) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """The upstream connection, made anew where the server closed the last one or ``fresh`` says so."""
+        """The upstream connection; a new one if the server has closed the last, or with ``fresh``."""
         if self._up and not fresh and not self._up[0].at_eof() and not self._up[1].is_closing():
             return self._up
         self.drop_upstream()
@@ -113,13 +113,13 @@ class Link:
         return self._up is not None
 
     def drop_upstream(self) -> None:
-        """Close the upstream connection, whatever it is doing."""
+        """Close the upstream connection at once."""
         if self._up:
             self._up[1].transport.abort()
             self._up = None
 
     async def ask(self, head: bytes, body: bytes = b"") -> tuple[asyncio.StreamReader, Response]:
-        """Send a request of our own upstream; the caller reads the answer's body from the reader."""
+        """Send a request of the proxy's own; the caller reads the response's body from the reader."""
         for fresh in (not self.has_upstream, True):
             reader, writer = await self.upstream(fresh=fresh)
             try:
@@ -127,13 +127,13 @@ class Link:
                 await writer.drain()
                 return reader, await read_response(reader)
             except ConnectionError:
-                # The server may have closed an idle connection at this very moment; a fresh one tells.
+                # The server may have just closed an idle connection: try a fresh one.
                 if fresh:
                     raise
         raise AssertionError("unreachable")
 
     def reset(self) -> None:
-        """Cut the client off with a TCP reset rather than an orderly end."""
+        """Close the client's connection with a TCP reset."""
         sock = self.writer.get_extra_info("socket")
         with suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -147,7 +147,7 @@ class Link:
 
 
 class Proxy:
-    """Passes everything on untouched; ``upstream`` is ``http://host:port``."""
+    """Passes everything on unchanged; ``upstream`` is ``http://host:port``."""
 
     def __init__(self, upstream: str) -> None:
         parts = urlsplit(upstream)
@@ -158,7 +158,7 @@ class Proxy:
         self.journal: deque[Entry] = deque(maxlen=_JOURNAL_ENTRIES)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One client connection, to its end."""
+        """Serve one client connection."""
         link = Link(self.address, reader, writer)
         try:
             while (request := await read_request(reader)) is not None:
@@ -172,11 +172,11 @@ class Proxy:
             link.close()
 
     async def handle(self, link: Link, request: Request) -> bool:
-        """Answer one request; False ends the connection."""
+        """Handle one request; False ends the connection."""
         return await self.forward(link, request)
 
     async def forward(self, link: Link, request: Request) -> bool:
-        """Send the request upstream and its answer back, both byte for byte."""
+        """Pass on the request and its response byte for byte."""
         sent, reader, response = await self.send(link, request)
         link.writer.write(response.raw)
         framing = response.framing(request.method)
@@ -186,7 +186,7 @@ class Proxy:
         return not (request.last_on_connection() or response.last_on_connection() or framing == Framing())
 
     async def send(self, link: Link, request: Request) -> tuple[int, asyncio.StreamReader, Response]:
-        """Pass the request on; returns its payload's bytes and the answer's head."""
+        """Pass the request on; returns the size of its payload and the response's head."""
         framing = request.framing()
         if framing.length == 0:
             reader, response = await link.ask(request.raw)
@@ -200,7 +200,7 @@ class Proxy:
             except WireError:
                 raise
             except ConnectionError:
-                # A server may refuse and close before it has read the body; its answer tells more than the error.
+                # A server may refuse and close before it has read the body; its response says more than the error.
                 link.ending = True
             response = await read_response(reader)
         while response.status < 200:
@@ -223,11 +223,11 @@ class Proxy:
         self.journal.append(Entry(name, request.target.split("?")[0], status, agent))
 
     def injected(self, kind: str) -> None:
-        """Count one fault or refusal that was carried out."""
+        """Count an injected fault or refusal."""
         self.stats.injected = dict(Counter(self.stats.injected) + Counter([kind]))
 
     def command(self, name: str, values: Mapping[str, Any]) -> Any:
-        """Answer the process that started this one; see ``child.py``."""
+        """Handle a command of the parent process; see ``child.py``."""
         if name == "stats":
             return asdict(self.stats)
         if name == "journal":

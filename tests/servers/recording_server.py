@@ -26,7 +26,7 @@ class RecordingServer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        # shutdown wakes the thread in accept, which close alone does not.
+        # shutdown wakes the thread in accept; close does not.
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()

@@ -1,7 +1,7 @@
 """A real Slurm cluster of two nodes on this machine, for tests: slurmctld and two slurmd from Debian's slurm-wlm.
 
-No munge, no accounting, free ports, everything below one directory, ended by its own process ids. Two
-partitions: jobs of ``urgent`` push those of ``normal`` back into the queue.
+Without munge and accounting, with free ports, everything below one directory. Two partitions: jobs of ``urgent``
+preempt those of ``normal``, which are requeued.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def missing_programs() -> tuple[str, ...]:
 
 
 class SlurmCluster:
-    """Started by entering, ended by leaving (or :meth:`stop`, which may be called twice)."""
+    """A cluster that runs while its block lasts, or until :meth:`stop` (safe to repeat)."""
 
     def __init__(self, base: Path, *, min_job_age: int = 300) -> None:
         self._base = base
@@ -74,7 +74,7 @@ class SlurmCluster:
         base.mkdir(parents=True, exist_ok=True)
         (base / "state").mkdir(exist_ok=True)
         self.config = base / "slurm.conf"
-        # Counted only: no device files are behind them.
+        # Counted only: there are no device files.
         (base / "gres.conf").write_text("Name=card Count=4\n")
         ports = free_ports(3)
         self.config.write_text(
@@ -91,7 +91,7 @@ class SlurmCluster:
 
     @property
     def environ(self) -> Mapping[str, str]:
-        """Environment with which a client finds this cluster."""
+        """The environment for clients of this cluster."""
         return {"SLURM_CONF": str(self.config)}
 
     def __enter__(self) -> SlurmCluster:

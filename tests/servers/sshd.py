@@ -1,7 +1,7 @@
 """A real sshd on 127.0.0.1, for tests: Debian's openssh-server with its own keys, configuration and port.
 
-It lets the user of the tests in with one key, and everything is below one directory. A connection is a process of its
-own: :meth:`SshServer.cut` ends those that there are, as a network that breaks does.
+The tests' user logs in with one key, and everything is below one directory. Each connection is a process:
+:meth:`SshServer.cut` ends all of them, like a broken network.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from tests.servers.ports import free_ports
 
 READY_SECONDS = 60.0
-# sshd gives up the rights of root in this folder, which its package's start script makes.
+# sshd drops the rights of root in this folder, which its package's start script makes.
 _PRIVILEGE_FOLDER = Path("/run/sshd")
 
 _CONFIG = """\
@@ -49,7 +49,7 @@ def missing_parts() -> str:
 
 
 class SshServer:
-    """Started by entering, ended by leaving. ``environ`` is what a session gets besides sshd's own variables."""
+    """A server that runs while its block lasts. ``environ`` are variables of sessions besides sshd's own."""
 
     def __init__(self, base: Path, environ: Mapping[str, str] | None = None) -> None:
         base.mkdir(parents=True, exist_ok=True)
@@ -75,17 +75,17 @@ class SshServer:
         self.stop()
 
     def known_as(self, name: str) -> str:
-        """The line of ``known_hosts`` for this server under a name."""
+        """The server's line in ``known_hosts`` under a name."""
         kind, value, _ = (self.base / "host_key.pub").read_text().split()
         return f"{name} {kind} {value}\n"
 
     @property
     def log(self) -> str:
-        """sshd's log of its connections."""
+        """sshd's log."""
         return (self.base / "sshd.log").read_text(errors="replace")
 
     def start(self) -> None:
-        """Start the daemon, and wait until it answers."""
+        """Start the daemon, and wait until it responds."""
         _PRIVILEGE_FOLDER.mkdir(mode=0o755, exist_ok=True)
         with (self.base / "sshd.log").open("ab") as sink:
             self._daemon = subprocess.Popen(
@@ -105,7 +105,7 @@ class SshServer:
         raise RuntimeError(f"sshd was not ready after {READY_SECONDS:g} seconds: {self.log}")
 
     def cut(self) -> int:
-        """End all connections at once, as when the network breaks; how many there were. New ones are possible."""
+        """End all connections, like a broken network; returns their number. New ones are possible."""
         connections = _children(self._daemon.pid) if self._daemon else []
         for pid in connections:
             for number in (*_children(pid), pid):
@@ -114,7 +114,7 @@ class SshServer:
         return len(connections)
 
     def stop(self) -> None:
-        """End the daemon, then its connections; safe to repeat."""
+        """End the daemon and its connections; safe to repeat."""
         if self._daemon is None:
             return
         connections = _children(self._daemon.pid)
@@ -127,9 +127,9 @@ class SshServer:
 
 
 def client_config(base: Path, hosts: Mapping[str, SshServer], *, keys: bool = True) -> Path:
-    """A configuration of ``ssh`` that knows the servers by these names, and nothing else of this machine.
+    """A configuration of ``ssh`` with the servers under these names, and nothing else of this machine.
 
-    ``keys``: it has the keys that open them, too.
+    ``keys``: also the keys for logging in.
     """
     known = base / "known_hosts"
     known.write_text("".join(server.known_host + server.known_as(name) for name, server in hosts.items()))
@@ -145,9 +145,9 @@ def client_config(base: Path, hosts: Mapping[str, SshServer], *, keys: bool = Tr
 
 
 def client_folder(base: Path, config: Path) -> Path:
-    """A folder for the front of PATH, whose ``ssh`` is the real one with this configuration.
+    """A folder for the front of PATH, whose ``ssh`` runs the real one with this configuration.
 
-    The real one takes its configuration from the user's home in the password file, whatever HOME says.
+    The real one finds its configuration by the password file, not by HOME.
     """
     folder = base / "bin"
     folder.mkdir(parents=True, exist_ok=True)
@@ -164,7 +164,7 @@ def _program(name: str) -> str | None:
 def _children(pid: int) -> list[int]:
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
-        # Processes come and go meanwhile. The name, which may hold blanks, ends with the last parenthesis.
+        # Processes start and end meanwhile. The name, which may contain blanks, ends with the last parenthesis.
         with suppress(OSError):
             parent = int(status.read_text().rpartition(")")[2].split()[1])
             found += [int(status.parent.name)] if parent == pid else []

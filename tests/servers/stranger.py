@@ -1,4 +1,4 @@
-"""A program of another user of this machine, which listens at a port and keeps what it is sent."""
+"""A program of another user of this machine, which listens at a port and records what it receives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 USER = 54_321
-# Answers like a blob service that has nothing; each connection is read once, and what came is on record before that.
+# Responds like an empty blob service; reads each connection once, and records that before it responds.
 _PROGRAM = """
 import os, socket, sys
 family = socket.AF_INET6 if ":" in sys.argv[2] else socket.AF_INET
@@ -38,7 +38,7 @@ while True:
 
 @dataclass(frozen=True)
 class Stranger:
-    """``port`` is where it listens."""
+    """``port`` is the port at which it listens."""
 
     port: int
     kept: Path
@@ -49,13 +49,13 @@ class Stranger:
 
     @property
     def received(self) -> bytes:
-        """All bytes that were sent to it."""
+        """All bytes that it has received."""
         return self.kept.read_bytes()
 
 
 @contextmanager
 def stranger(folder: Path, *, port: int = 0, address: str = "127.0.0.1", user: int = USER) -> Iterator[Stranger]:
-    """Listens while the block lasts; skips the test where nobody can become another user."""
+    """Run the program while the block lasts; skips the test if it cannot run as another user."""
     if os.geteuid() != 0:
         pytest.skip("only root can run a program as another user")
     if not Path("/proc/net/tcp").exists():

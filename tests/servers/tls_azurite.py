@@ -31,7 +31,7 @@ READY = re.compile(r"successfully listens on (https://127\.0\.0\.1:\d+)")
 
 @dataclass(frozen=True)
 class TlsAzurite:
-    """``certificate`` is the PEM file that a client has to trust."""
+    """``certificate`` is the PEM file for clients to trust."""
 
     url: str
     certificate: Path
@@ -42,7 +42,7 @@ class TlsAzurite:
 def tls_azurite(
     tools: Path, environ: Mapping[str, str], keys: Mapping[str, str], preloads: Sequence[Path] = (QUICK_LOOKUPS,)
 ) -> Iterator[TlsAzurite]:
-    """In memory, ends with the block and with this process. ``keys`` by account; ``preloads`` are scripts for Node."""
+    """Run Azurite in memory until the end of the block. ``keys`` by account; ``preloads`` are scripts for Node."""
     node = ensure_node(tools, environ=environ, runner=SubprocessRunner(), note=lambda _: None).node
     script = find_azurite(tools, environ=environ)
     assert script is not None, "Azurite is not installed yet"
@@ -75,14 +75,14 @@ def await_url(process: subprocess.Popen[str]) -> str:
     for line in lines:
         said.append(line)
         if ready := READY.search(line):
-            # Whatever it says from now on must be read, or it would stop at a full pipe.
+            # Keep reading its output, or it would block on a full pipe.
             threading.Thread(target=lambda: [None for _ in lines], daemon=True).start()
             return ready[1]
     raise AssertionError("Azurite did not start: " + "".join(said))
 
 
 def make_certificate(folder: Path, *names: str) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1, and for other names, that nobody else signed, and its key."""
+    """A self-signed certificate for 127.0.0.1 and other names, and its key."""
     subjects = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), *map(x509.DNSName, names)]
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
@@ -108,7 +108,7 @@ def make_certificate(folder: Path, *names: str) -> tuple[Path, Path]:
 
 
 def access_token(*, seconds: float = 3600) -> str:
-    """A token that Azurite's basic check takes: the right claims, no signature that anybody verifies."""
+    """A token for Azurite's basic check: valid claims, and a signature that is not verified."""
     now = int(time.time())
     claims = {
         "aud": "https://storage.azure.com",

@@ -1,7 +1,7 @@
-"""HTTP/1.1 as far as a proxy needs it: heads, the framing of bodies, and streaming them untouched.
+"""HTTP/1.1 for proxies: heads, the framing of bodies, and streaming them unchanged.
 
-Heads keep their raw bytes, so that what is passed on unchanged is unchanged to the byte: a blob's name keeps its own
-percent-encoding, and a signature its headers.
+Heads keep their raw bytes, so that they are passed on byte for byte: a blob's name keeps its percent-encoding, and a
+signature its headers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PIECE_BYTES = 1 << 18
 
 
 class WireError(ConnectionError):
-    """The peer closed in the middle of a message, or does not speak HTTP/1.1."""
+    """The peer closed the connection within a message, or does not use HTTP/1.1."""
 
 
 @dataclass(slots=True)
@@ -30,14 +30,14 @@ class Head:
     raw: bytes
 
     def get(self, name: str) -> str | None:
-        """The first header of this name, which is given in lower case."""
+        """The first header of this name (in lower case)."""
         for key, value in self.headers:
             if key.lower() == name:
                 return value
         return None
 
     def without(self, drop: Callable[[str], bool]) -> Headers:
-        """The headers whose lower-case name ``drop`` does not want dropped."""
+        """The headers except those for whose lower-case name ``drop`` returns True."""
         return [(key, value) for key, value in self.headers if not drop(key.lower())]
 
     def last_on_connection(self) -> bool:
@@ -71,7 +71,7 @@ class Response(Head):
         return int(self.first[1])
 
     def framing(self, method: str) -> Framing:
-        """How the body of an answer to ``method`` ends (RFC 9112, section 6.3)."""
+        """The framing of the body in a response to ``method`` (RFC 9112, section 6.3)."""
         if method == "HEAD" or self.status < 200 or self.status in (204, 304):
             return Framing(length=0)
         if "chunked" in (self.get("transfer-encoding") or "").lower():
@@ -82,7 +82,7 @@ class Response(Head):
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """``length`` in bytes; None together with not ``chunked`` means: until the connection ends."""
+    """``length`` in bytes; None and not ``chunked``: until the connection ends."""
 
     length: int | None = None
     chunked: bool = False
@@ -99,7 +99,7 @@ def encode_response(status: int, reason: str, headers: Iterable[tuple[str, str]]
 
 
 async def read_request(reader: asyncio.StreamReader) -> Request | None:
-    """The next request of a connection, or None where the client closed it between two."""
+    """The next request of a connection; None if the client has closed it."""
     try:
         raw = await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError as error:
@@ -110,7 +110,7 @@ async def read_request(reader: asyncio.StreamReader) -> Request | None:
 
 
 async def read_response(reader: asyncio.StreamReader) -> Response:
-    """The next response head; raises ``WireError`` when the server closed instead."""
+    """The next response head; raises ``WireError`` if the server has closed the connection."""
     try:
         raw = await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError as error:
@@ -119,7 +119,7 @@ async def read_response(reader: asyncio.StreamReader) -> Response:
 
 
 async def pieces(reader: asyncio.StreamReader, framing: Framing) -> AsyncIterator[tuple[bytes, bytes]]:
-    """The body as pairs of framing bytes and the payload that follows them, in the order of the wire."""
+    """The body as pairs of framing bytes and the payload after them."""
     if framing.chunked:
         async for pair in _chunked(reader):
             yield pair
@@ -147,7 +147,7 @@ async def pump(
     framing: Framing,
     change: Change | None = None,
 ) -> int:
-    """Stream a body to ``writer`` (None throws it away) and return its payload's bytes.
+    """Stream a body to ``writer`` (None discards it) and return its payload's size.
 
     ``change`` may replace each piece of payload by another of the same length.
     """

@@ -1,4 +1,4 @@
-"""What is read of a job that another program submitted, and what is said not to have been."""
+"""Jobs that another program submitted: what is read of them, and what is reported as unread."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_the_list_has_the_experiments_other_jobs_in_their_order_and_records_none
     backend.gone = True
     silent = with_others(context, before, (), 20, None)
     assert "jobs that this project did not submit are not shown" in silent.problems[0] and len(silent) == 1
-    # Who has just been silent is not asked again.
+    # A service that has just failed to respond is not asked again.
     assert with_others(context, silent, (), 20, None) is silent
 
 

@@ -1,4 +1,4 @@
-"""Every key of a cluster file that Azure ML jobs know, in the request; each request is held to the specification."""
+"""Each key of a cluster file for Azure ML in the request; requests are validated by the specification."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from blobsync.store.sas import mint_sas
 from tests.fakes.aml_configs import BASE, CONTAINER, EIGHT, ENTRY, RUN_ID, Asked, ask, load
 from tests.servers.openapi import azure_ml
 
-# Too long, and too random to be packed.
+# Too long, and too random to compress.
 LONG = "".join(hashlib.sha256(str(number).encode()).hexdigest() for number in range(3500))
 QUERY = {"api-version": "2024-04-01"}
 NOW = datetime(2026, 5, 1, tzinfo=timezone.utc)

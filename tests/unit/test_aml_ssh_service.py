@@ -1,5 +1,5 @@
-"""How ssh reaches a node of Azure ML: what run history and ``az`` say, and the command lines that follow. Not tried on
-Azure; the forms of the answers are those of the sources that ``ssh_service`` names."""
+"""ssh to a node of Azure ML: the answers of run history and ``az``, and the command lines. Not tried on Azure; the
+answers have the form that the sources in ``ssh_service`` show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Job files of Batch AI: each key is used, named or refused; each toolkit is the request that it stands for."""
+"""Job files of Batch AI: each key is used, reported or refused; each toolkit becomes its request."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ RUN = f"python {ROOT}/logs/train.py"
 TF_LINE = f'case "$BLOBSYNC_TASK_TYPE" in master) exec {RUN} m ;; worker) exec {RUN} w ;; ps) exec {RUN} p ;; esac'
 TF = {"masterCommandLineArgs": "m", "workerCommandLineArgs": "w", "parameterServerCommandLineArgs": "p"}
 
-# Settings -> the command on two Slurm nodes, processes on each, and whether MPI starts them.
+# Settings -> the command on two Slurm nodes, processes per node, and whether MPI starts them.
 TOOLKITS: Mapping[str, tuple[dict[str, Any], str, int, bool]] = {
     "chainer": ({"chainerSettings": {**PYTHON, "commandLineArgs": "-g"}}, f"{RUN} -g", 1, True),
     "horovod": ({"horovodSettings": {**PYTHON, "processCount": 8}}, RUN, 4, True),
@@ -154,7 +154,7 @@ def test_a_volume_without_a_folder_entry_is_refused_with_the_entry_to_write(tmp_
     job = read_job_file(written(tmp_path, job_of(chainerSettings=PYTHON)), None, {})
     with pytest.raises(ConfigError, match=r"Azure file share logs.*eu.yaml needs logs_folder in its place"):
         translate_job(job, cluster_of("slurm"), {})
-    # All that are missing, at once; what says nothing of the job is passed over.
+    # All missing keys at once; keys that are not about the job are ignored.
     properties = job_of(chainerSettings=PYTHON)
     properties["mountVolumes"]["unmanagedFileSystems"] = [{"mountCommand": "mount x", "relativeMountPath": "own"}]
     path = tmp_path / "job.json"

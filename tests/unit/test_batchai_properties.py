@@ -1,4 +1,4 @@
-"""Every property of Batch AI's job and cluster files is used, named in a note, or refused: one row for each.
+"""Every property of Batch AI's job and cluster files is used, reported in a note, or refused: one row each.
 
 The rows are the properties of ``JobCreateParameters`` and ``ClusterCreateParameters`` of API version 2018-05-01, down
 to their last names: https://github.com/Azure/azure-rest-api-specs, specification/batchai, stable/2018-05-01.
@@ -25,7 +25,7 @@ BOX = StorageAccount("box.yaml", "acct", "box", "https://acct.blob", account_key
 ROOT = "$AZ_BATCHAI_JOB_MOUNT_ROOT"
 VAULT = "valueSecretReference"
 
-# What has to stand around a property, so that it is the only thing that is asked about.
+# The required context of a property, so that only it is tested.
 SCRIPT = {"pythonScriptFilePath": "train.py"}
 AROUND: Mapping[str, Any] = {
     "stdOutErrPathPrefix": f"{ROOT}/logs",
@@ -55,10 +55,10 @@ AROUND: Mapping[str, Any] = {
 }
 TOOLKITS = tuple(name for name in AROUND if name.endswith("Settings") and name != "containerSettings")
 
-# Read: understood, and what stands in its place says the same already.
+# Read: understood, and the default is already the same.
 USED, READ, TOLD, REFUSED = "used", "read", "told", "refused"
 _EACH = "'process_count_per_node': 4"
-# property, value, what becomes of it, and (where it is used) what of the job shows it, if not the value itself.
+# property, value, its treatment, and (if it is used) what of the job shows it, if not the value itself.
 JOB: tuple[tuple[str, Any, str, str], ...] = (
     ("schedulingPriority", "low", USED, "--nice=1000"),
     ("schedulingPriority", "high", REFUSED, ""),
@@ -218,7 +218,7 @@ AROUND_CLUSTER: Mapping[str, Any] = {
 
 
 def put(values: Any, path: str, value: Any) -> None:
-    """Set the value at a path, whose numbers are places in lists; None removes it."""
+    """Set the value at a path, whose numbers are indexes of lists; None removes it."""
     *above, last = path.split(".")
     for name in above:
         if isinstance(values, list):
@@ -233,7 +233,7 @@ def put(values: Any, path: str, value: Any) -> None:
 
 
 def job_around(path: str) -> dict[str, Any]:
-    """A job that is whole without this property: what the property stands in, and what every job needs."""
+    """A valid job without this property: its context, and what every job needs."""
     first = path.partition(".")[0]
     kit = first if first in TOOLKITS else "chainerSettings"
     wanted = {"stdOutErrPathPrefix", "nodeCount", "mountVolumes", kit, first}
@@ -241,7 +241,7 @@ def job_around(path: str) -> dict[str, Any]:
 
 
 def outcome(folder: Path, job: Mapping[str, Any], cluster: Mapping[str, Any] | None, platform: str) -> tuple[str, str]:
-    """What the job becomes, and its notes."""
+    """The converted job, and its notes."""
     files = []
     for name, values in (("job", job), ("cluster", cluster)):
         if values is not None:
@@ -266,7 +266,7 @@ def test_each_property_is_used_named_or_refused(
 ) -> None:
     job = job_around(path if kind == "job" else "")
     cluster = copy.deepcopy(dict(AROUND_CLUSTER)) if kind == "cluster" else None
-    # The login of a registry is one of Kubernetes alone.
+    # Only Kubernetes supports the login of a registry.
     platform = "kubernetes" if path.startswith("containerSettings") else "slurm"
     job["nodeCount"] = 1 if platform == "kubernetes" else 2
     before = outcome(tmp_path, job, cluster, platform)[0] if fate == USED else ""
@@ -295,7 +295,7 @@ def test_each_property_is_used_named_or_refused(
 def test_each_property_counts_on_every_platform_or_is_refused_there(
     kind: str, path: str, value: Any, fate: str, shown: str, platform: str, tmp_path: Path
 ) -> None:
-    """Named without an effect are only those that ask nothing of a job, on each platform the same."""
+    """Properties without effect on a job are only reported, in the same way on each platform."""
     job = job_around(path if kind == "job" else "")
     cluster = copy.deepcopy(dict(AROUND_CLUSTER)) if kind == "cluster" else None
     job["nodeCount"] = 2 if path.startswith("tensorFlow") else 1
@@ -397,7 +397,7 @@ def test_what_is_no_job_file_is_told_what_one_has(tmp_path: Path, text: str) -> 
     ) as caught:
         read_job_file(tmp_path / "job.json", None, {})
     page = (Path(__file__).parents[2] / str(caught.value.hint).split()[0]).read_text()
-    # The page has what the hint speaks of, and it is one.
+    # The page that the hint names exists, and contains it.
     shown = page.partition("```json")[2].partition("```")[0]
     (tmp_path / "job.json").write_text(shown)
     assert read_job_file(tmp_path / "job.json", None, {}).nodes == 2

@@ -1,4 +1,4 @@
-"""The bootstrap of a compute node: what it fetches, what it refuses, and what it leaves."""
+"""The bootstrap of a compute node: what it fetches, refuses and leaves behind."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def node(tmp_path: Path, service: BlobService) -> BootedNode:
 
 @pytest.fixture
 def old(node: BootedNode, tmp_path: Path) -> BootedNode:
-    """The same with Python 3.8, and no other where the node looks for one."""
+    """The same with Python 3.8 as the only one."""
     python = python_of("3.8")
     if python is None:
         pytest.skip("this machine has no Python 3.8")
@@ -66,7 +66,7 @@ def job(node: BootedNode, *argv: str, **changes: object) -> JobSpec:
     return make_spec(*argv, code=code, node_archive=archive, **changes)
 
 
-# -- what travels --------------------------------------------------------------------------------------------
+# -- the files of a job --------------------------------------------------------------------------------------
 
 
 def test_the_bootstrap_stays_small() -> None:
@@ -317,12 +317,12 @@ def test_a_request_to_stop_ends_a_preparation_and_leaves_nothing(node: BootedNod
     assert list(node.scratch.iterdir()) == []
 
 
-# -- where only an older Python is ---------------------------------------------------------------------------
+# -- with only an older Python -------------------------------------------------------------------------------
 
 
 def test_a_newer_python_on_the_path_is_found(old: BootedNode, tmp_path: Path) -> None:
     (tmp_path / "bin" / "python3.11").symlink_to(sys.executable)
-    # What a version manager puts there whether or not it has that version.
+    # The shim of a version manager, which exists whether or not it has that version.
     (tmp_path / "bin" / "python3.14").write_text("#!/bin/sh\necho no such version >&2\nexit 127\n")
     (tmp_path / "bin" / "python3.14").chmod(0o755)
     done = old.do("exec", job(old))

@@ -50,9 +50,9 @@ def test_the_cluster_files_image_is_what_its_jobs_run_in(platform: str) -> None:
     found = wanted_image(described(platform, docker=docker))
     assert found == WantedImage("reg.io/team/image:7", "podman", ("--cap-add=X",), "8g", "aux_data/aml/uni.yaml")
     assert wanted_image(described(platform, docker=Docker())) is None
-    # ACT's word for: not in this image.
+    # ACT's key for jobs without the image.
     assert wanted_image(described(platform, values={"use_custom_docker": False})) is None
-    # The foreground has its own way, and what waits for people is a program of ours.
+    # Not in the foreground, nor for interactive jobs, whose program is ours.
     assert wanted_image(described(platform, SubmitRequest(("true",), here=True))) is None
     assert wanted_image(described(platform, SubmitRequest((), hold="1h"))) is None
     with pytest.raises(ConfigError, match="'--privileged' is not an image name"):
@@ -67,7 +67,7 @@ def test_platforms_that_run_images_themselves_have_nothing_to_do_with_it(platfor
 def test_who_is_asked_and_in_which_order() -> None:
     assert candidates(WANTED, "local")[0] == "docker" and candidates(WANTED, "slurm")[0] == "apptainer"
     assert candidates(WantedImage("i", "podman"), "slurm") == ("podman",)
-    # Words for docker are for docker and podman alone, a file is for those that read one.
+    # Options for docker need docker or podman; an image file needs Apptainer or Singularity.
     assert candidates(WantedImage("i", args=("--cap-add=X",)), "slurm") == ("podman", "docker")
     for image in ("/images/train.sif", "oras://reg.io/i:1"):
         assert candidates(WantedImage(image), "local") == ("apptainer", "singularity")
@@ -103,7 +103,7 @@ def test_the_words_of_docker_and_podman() -> None:
     words = run_words(DOCKER, "i", own, Inside("x", (), gpus="2,3", keeps=True), "s")
     assert words[-4:] == ("--cap-add=X", "i", "sh", "s") and "--shm-size=8g" in words and "--rm" not in words
     assert words[words.index("--gpus") + 1] == '"device=2,3"' and not any("--user" in word for word in words)
-    # Several processes of a node share one /dev/shm, which is the node's.
+    # Several processes of a node share the node's /dev/shm.
     assert "--ipc=host" in run_words(DOCKER, "i", own, Inside("x", (), shares_memory=True), "s")
     assert "nvidia.com/gpu=all" in run_words(PODMAN, "i", WANTED, Inside("x", (), gpus="all"), "s")
     assert source_of("docker://i:1", DOCKER) == "i:1" and pull_words(DOCKER, "i:1", "t") == ("docker", "pull", "i:1")
@@ -144,7 +144,7 @@ def test_the_script_gives_exactly_the_jobs_variables_and_words(tmp_path: Path) -
     assert done.stdout == f"{env['LIST']}|/mine:/nv|{tmp_path}\n"
 
 
-# It writes down what it was asked, and runs what it is to run without the node's variables, as --cleanenv says.
+# It records its arguments, and runs the program without the node's variables, as with --cleanenv.
 STAND_IN = """#!/bin/sh
 echo "$@" >> "$0.log"
 case $1 in

@@ -1,4 +1,4 @@
-"""One parent at a time, and that others see whether it lives."""
+"""One coordinator at a time, and its heartbeat."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PATIENCE = 60.0
 
 
 class Place(FolderStore):
-    """Fails so many times while it is cut off, and knows who wrote what."""
+    """A store that fails so many times, and records the writers."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -27,7 +27,7 @@ class Place(FolderStore):
         self.claims = 0
         self.failures = 0
         self.hurried = 0
-        # A beat that hangs says so, and goes on when it is let.
+        # Signals that a heartbeat hangs, and lets it continue.
         self.hangs, self.awake = threading.Event(), threading.Event()
         self.awake.set()
 
@@ -68,7 +68,7 @@ def test_others_see_that_the_parent_lives_until_it_ends(place: Place, tmp_path: 
         presence.show(place)
         assert place.read("alive") == place.signs[0] != b""
         _until(lambda: len(place.signs) > 3 and claims.claims > 3)
-        # Each differs from the one before it, and nobody else could have made it.
+        # Each differs from the previous one, and only the coordinator can have made it.
         assert len(set(place.signs)) == len(place.signs) and {len(each) for each in place.signs} == {16}
         assert not FolderStore(tmp_path / "claims").claim("owner", _OTHER)
     assert place.read("alive") == b"" and not claims.signs
@@ -87,7 +87,7 @@ def test_a_parent_that_is_cut_off_for_a_while_goes_on(place: Place) -> None:
 
 def test_whoever_was_never_shown_says_nothing_at_its_end(place: Place) -> None:
     with CoordinatorLock(place, _ONE):
-        # Later its claim is renewed several times while it lasts.
+        # Afterwards its claim is renewed several times before it expires.
         assert CLAIM_SECONDS / BEAT_SECONDS >= 3
     assert place.read("alive") is None and place.claim("owner", _OTHER)
 
@@ -110,7 +110,7 @@ def test_a_command_that_ends_does_not_wait_for_the_next_beat(place: Place) -> No
 
 
 class _Stopped(BaseException):
-    """As Ctrl-C."""
+    """Stands for Ctrl-C."""
 
 
 def test_an_end_that_nobody_hurries_waits_for_the_beat_under_way_and_has_the_last_word(
@@ -129,13 +129,13 @@ def test_an_end_that_nobody_hurries_waits_for_the_beat_under_way_and_has_the_las
 
 
 def _hang(claims: Place) -> None:
-    """Until a beat of the parent hangs."""
+    """Wait until a heartbeat hangs."""
     claims.awake.clear()
     assert claims.hangs.wait(_PATIENCE)
 
 
 def _cut_off(place: Place) -> None:
-    """Before the next sign of life."""
+    """Runs before the next heartbeat."""
     place.failures = 1
 
 
@@ -162,7 +162,7 @@ def test_what_ended_the_command_is_told_and_not_that_the_place_is_cut_off(place:
     with pytest.raises(_Stopped):
         _live(CoordinatorLock(place, _ONE), place, lambda: _cut_off(place), _Stopped)
     assert place.failures == 0
-    # Where nothing else ended it, it is told.
+    # Reported if nothing else ended the block.
     with pytest.raises(StorageUnreachableError):
         _live(CoordinatorLock(place, _ONE), place, lambda: _cut_off(place), None)
 
@@ -194,7 +194,7 @@ def test_what_is_no_name_in_the_lock_is_replaced(tmp_path: Path, left: str) -> N
     file = tmp_path / "lock"
     file.write_text(left)
     with OwnerLock(file) as holder:
-        # At once: who is killed now is followed by one of the same name.
+        # At once: the successor of a killed coordinator has the same UUID.
         assert file.read_text() == holder != left
     with OwnerLock(file) as again:
         assert again == holder

@@ -1,4 +1,4 @@
-"""Records of workers whose parent is gone: which files, which blocks, and what is left for the next run."""
+"""Records of workers whose coordinator was killed: files, blocks, and what is left for the next run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MD5 = hashlib.md5(b"planned").digest()
 
 
 class Place(FolderStore):
-    """Counts the requests for claims. A folder in it stands for a file removed since it was listed."""
+    """Counts requests for claims. A folder in it stands for a file that was removed after the listing."""
 
     asked = 0
 
@@ -167,7 +167,7 @@ def test_only_shards_that_somebody_has_are_waited_for_and_no_longer_than_claims_
 
     recall(place, _PARENT, now=lambda: sum(seconds), sleep=sleep)
     assert place.names("done") == [f"{number:07}" for number in range(3)]
-    # Two had a claim, one of them was free; the other was asked for until the time was over.
+    # Two had a claim: one was free, the other was requested until the time was over.
     assert place.asked == 2 + 1 and sum(seconds) == CLAIM_SECONDS
     assert place.claim("claims/0000000", _WORKER), "nobody had it, and nobody has it now"
 
@@ -218,7 +218,7 @@ def test_what_others_put_among_the_shards_stops_nobody(place: Place, known: Inde
 
 
 class Gone(FolderStore):
-    """Each shard and each record is removed after it was listed."""
+    """A store whose shards and records are removed after they were listed."""
 
     def read(self, name: str) -> bytes | None:
         return None
@@ -250,7 +250,7 @@ class Copying:
 
     @property
     def looks(self) -> int:
-        """At the destination, since the plan was made."""
+        """A version that appeared at the destination since the plan was made."""
         return len(self.there.asked("head")) - self._looks
 
     def tell(self, *told: Answer) -> None:

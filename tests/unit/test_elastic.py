@@ -29,7 +29,7 @@ ELASTIC = make_spec("torchrun", "train.py", platform="slurm", min_nodes=1, max_n
         (GivenBounds("kubernetes", "2:2"), Bounds(2, 2)),
         (GivenBounds("slurm", "", 1, 3, FILE), Bounds(1, 3)),
         (GivenBounds("itp", "", 2, 8, FILE), Bounds(2, 8)),
-        # What is asked for replaces what the file says, all of it.
+        # The option replaces all of the file's values.
         (GivenBounds("slurm", "1:4", 2, 3, FILE), Bounds(1, 4)),
         (GivenBounds("slurm", "1:4", 2, None, FILE), Bounds(1, 4)),
         (GivenBounds("slurm", "1:65536"), Bounds(1, 65_536)),
@@ -118,7 +118,7 @@ def test_a_service_keeps_the_bounds_for_itself() -> None:
         (Size("slurm", nodes=3, gpu_per_node=8), 3, 8, 8),
         (Size("slurm", gpu_per_node=8, multi_process=False), 1, 8, 1),
         (Size("slurm", gpu_per_node=8, processes_per_node=2), 1, 8, 2),
-        # The number of nodes of the file's other jobs is brought within the bounds.
+        # The file's number of nodes is limited to the bounds.
         (Size("slurm", gpu_per_node=1, file_nodes=9), 4, 1, 1),
         (Size("kubernetes", gpu_per_node=4), 1, 4, 4),
     ],
@@ -139,7 +139,7 @@ def test_the_foreground_is_one_node_whatever_the_file_says() -> None:
     assert find_shape(Size("slurm", gpu_per_node=2, here=True, bounds=Bounds(1, 4))) == JobShape(1, 2, 2)
 
 
-# -- what its programs are told ---------------------------------------------------------------------------------
+# -- variables of its programs ----------------------------------------------------------------------------------
 
 AT = {"MASTER_ADDR": "job-0.job", "MASTER_PORT": "29400"}
 
@@ -170,11 +170,11 @@ def test_torchrun_gets_all_it_needs_without_a_word_on_its_command_line() -> None
 def test_what_the_user_has_set_stays() -> None:
     given = {"PET_NNODES": "2", "PET_MAX_RESTARTS": "3", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "0"}
     assert not given.keys() & told(given).keys()
-    # Who the host is goes with it, unless the user says that, too, or has another kind of rendezvous.
+    # is_host is set with it, unless the user sets it, or has another kind of rendezvous.
     assert told({"PET_RDZV_CONF": "join_timeout=9"})["PET_RDZV_CONF"] == "is_host=1,join_timeout=9"
     assert told({"PET_RDZV_CONF": "is_host=0"})["PET_RDZV_CONF"] == "is_host=0"
     assert told({"PET_RDZV_CONF": "a=1", "PET_RDZV_BACKEND": "etcd-v2"})["PET_RDZV_CONF"] == "a=1"
-    # The bounds are the job's, whatever the shell had.
+    # The bounds are the job's, not the shell's.
     assert told({"BLOBSYNC_MIN_NODES": "7"})["BLOBSYNC_MIN_NODES"] == "1"
 
 
@@ -198,13 +198,13 @@ def test_nodes_meet_beside_the_rendezvous(rendezvous: int, meeting: int) -> None
         (0, FirstNodeState("a"), 0.0, Next.END),
         (1, FirstNodeState(over=0), 0.0, Next.END),
         (1, FirstNodeState(over=3), 0.0, Next.END),
-        # Node 0 is gone: wait for it, and begin again with it.
+        # Node 0 is lost: wait for it, and restart with it.
         (1, FirstNodeState(), 0.0, Next.WAIT),
         (1, FirstNodeState(), REJOIN_SECONDS - 1, Next.WAIT),
         (1, FirstNodeState(), REJOIN_SECONDS, Next.END),
         (1, FirstNodeState("b"), 0.0, Next.AGAIN),
         (1, FirstNodeState("b"), REJOIN_SECONDS, Next.AGAIN),
-        # Node 0 seems well: it is this command's own failure, once there was time to hear otherwise.
+        # Node 0 seems to run: it is this command's own failure, once its loss would have been noticed.
         (1, FirstNodeState("a"), 0.0, Next.WAIT),
         (1, FirstNodeState("a"), 11.0, Next.WAIT),
         (1, FirstNodeState("a"), 12.0, Next.END),

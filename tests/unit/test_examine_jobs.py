@@ -1,4 +1,4 @@
-"""``doctor``'s checks of the place where jobs run, by its answers."""
+"""``doctor``'s checks of a cluster, by the cluster's answers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SERVER = {"clientVersion": {"minor": "37"}, "serverVersion": {"minor": "36"}}
 
 
 class Answers:
-    """A kubectl with some changed answers; ``denied`` are the missing rights."""
+    """A fake kubectl with changed answers; ``denied`` are the missing rights."""
 
     def __init__(self) -> None:
         self.version: Mapping[str, Any] = SERVER

@@ -1,4 +1,4 @@
-"""An elastic job on this machine: which nodes are started and ended, over histories of requests, deaths and time."""
+"""An elastic job on this machine: nodes started and stopped in histories of requests, losses and time."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ KILLED = -9
         ({}, 3, Steps(start=(0, 1, 2))),
         ({0: RUNS}, 3, Steps(start=(1, 2))),
         ({0: RUNS, 1: RUNS, 2: RUNS}, 3, Steps()),
-        # The highest go first, and node 0 stays.
+        # The highest are stopped first, and node 0 stays.
         ({0: RUNS, 1: RUNS, 2: RUNS}, 1, Steps(end=(2, 1))),
-        # One that is to end keeps its number until it has ended, whatever is asked for meanwhile.
+        # A stopping node keeps its number until its end, whatever is requested meanwhile.
         ({0: RUNS, 1: LEAVES}, 2, Steps(end=(1,))),
         ({0: RUNS, 1: FleetNode(starts=1)}, 2, Steps(start=(1,))),
         # One that ended by itself stays ended; the job goes on.
         ({0: RUNS, 1: FleetNode(starts=1, code=0)}, 2, Steps()),
         ({0: RUNS, 1: FleetNode(starts=1, code=1)}, 2, Steps()),
         ({0: RUNS, 1: FleetNode(starts=1, code=72)}, 2, Steps()),
-        # One that was lost comes back when its time has come.
+        # A lost node is restarted after its pause.
         ({0: RUNS, 1: FleetNode(1, 1, code=KILLED, again_at=9.0)}, 2, Steps()),
         ({0: RUNS, 1: FleetNode(1, 1, code=KILLED, again_at=5.0)}, 2, Steps(start=(1,))),
         ({0: FleetNode(1, 1, code=KILLED, again_at=5.0), 1: RUNS}, 2, Steps(start=(0,))),
         ({0: RUNS, 1: FleetNode(9, LOST_TIMES + 1, code=KILLED)}, 2, Steps()),
-        # The end of node 0 is the job's; another node's lost outputs are the job's, too.
+        # The job ends with node 0; another node's lost outputs count as the job's, too.
         ({0: FleetNode(1, code=0), 1: FleetNode(1, code=73, unsaved=True)}, 2, Steps(over=73)),
         ({0: FleetNode(1, code=5), 1: FleetNode(1, code=73, unsaved=True)}, 2, Steps(over=5)),
         ({0: FleetNode(1, code=0), 1: RUNS}, 2, Steps(end=(1,), over=0)),
@@ -72,7 +72,7 @@ def test_a_node_that_left_when_it_was_asked_to_can_come_again() -> None:
 
 
 class History:
-    """Carries steps out as a machine would: a node that is asked to end does so some time later."""
+    """Simulates a machine: a node that is asked to stop ends some time later."""
 
     def __init__(self) -> None:
         self.nodes: dict[int, FleetNode] = {}
@@ -104,7 +104,7 @@ class History:
             self.nodes[number] = after_node(node, code, self.now)
 
     def settle(self, wanted: int) -> None:
-        """Nobody asks for anything more, and whoever was asked to end does."""
+        """Run without further requests until all stopping nodes have ended."""
         for _ in range(40):
             self.look(wanted)
             for number in [number for number, node in self.nodes.items() if node.leaving]:

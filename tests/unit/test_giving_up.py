@@ -1,4 +1,4 @@
-"""After which failures the other files are not tried: those that concern all of them, and long rows of some others."""
+"""Failures after which no other file is tried: those that affect all files, and long rows of some others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from blobsync.base.failure_codes import FailureCode
 from blobsync.direct.pool import CircuitBreaker, not_tried, was_tried
 
-# Of these, so many in a row.
+# Codes that count in a row.
 ROW = 16
 IN_A_ROW = [
     FailureCode.ACCESS_DENIED,

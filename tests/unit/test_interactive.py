@@ -1,4 +1,4 @@
-"""What waits on a node for people, as the program that it is there."""
+"""The program of an interactive job on a node."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_time_that_is_none_is_refused(asked: str) -> None:
 
 
 class Waiting:
-    """A holder that runs, and shells in it."""
+    """A running holder, and its shells."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.log = folder, folder / "log"
@@ -82,7 +82,7 @@ class Waiting:
             return self._start(["hold", "--node", str(node), *words], log=log, env=env, cwd=self.work)
 
     def enter(self, *, node: int = 0) -> tuple[subprocess.Popen[bytes], int]:
-        """A shell on a terminal; what is written to the number is typed."""
+        """A shell on a terminal; what is written to the descriptor is typed."""
         master, slave = pty.openpty()
         process = self._start(["enter", "--node", str(node)], terminal=slave, env={"TERM": "dumb"})
         os.close(slave)
@@ -164,7 +164,7 @@ def test_nodes_that_share_a_folder_see_each_others_shells(waiting: Waiting) -> N
     (waiting.place / "hold").write_text("0")
     assert wait_until(lambda: waiting.log.read_text().count("(1 shell open)") == 2, seconds=PATIENCE)
     assert (first.poll(), second.poll()) == (None, None)
-    # A shell that was killed has not left by itself, and is not inside any more.
+    # A killed shell has not removed its file, but does not count.
     shell.kill()
     assert (first.wait(PATIENCE), second.wait(PATIENCE)) == (0, 0)
 
@@ -181,7 +181,7 @@ def test_a_record_of_another_process_with_the_same_number_is_nobody(tmp_path: Pa
 @needs_root
 @pytest.mark.parametrize("as_root", [False, True])
 def test_a_shell_has_nothing_of_another_users_process(waiting: Waiting, as_root: bool) -> None:
-    """It got the number of a holder that was killed."""
+    """A process with the reused id of a killed holder."""
     job = waiting.hold("--seconds", "600")
     assert waiting.says("0 shells open")
     job.kill()

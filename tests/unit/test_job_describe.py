@@ -103,7 +103,7 @@ def test_a_job_that_waits_is_one_process_on_each_node_with_all_its_gpus() -> Non
     assert (spec.argv, spec.hold, spec.timeout_s) == (("ssh",), 4 * 3600, 8 * 3600)
     assert (spec.nodes, spec.procs_per_node, spec.gpus_per_node) == (2, 1, 8)
     assert describe(cluster, SubmitRequest((), hold="90m"), "me_1_x", CODE).hold == 5400
-    # In the foreground of this machine, and with more words, ssh is a program like any other.
+    # In the foreground of this machine, and with arguments, ssh is a program like any other.
     assert not describe(cluster, SubmitRequest(("ssh",), here=True), "me_1_x", CODE).hold
     assert not describe(cluster, SubmitRequest(("ssh", "host")), "me_1_x", CODE).hold
 

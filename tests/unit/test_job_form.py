@@ -1,4 +1,4 @@
-"""The form for a job: the submission that it stands for, its mistakes, and the way back from a recorded job."""
+"""The form for a job: its submission, its errors, and a form filled from a recorded job."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ def test_a_typed_machine_and_tier_count_where_the_file_has_keys_of_singularity(r
     cluster = load_cluster(root, "sing", overrides=typed.overrides, environ=NO_ENVIRON)
     text = create_backend("singularity", around(cluster, NO_ENVIRON)).plan(spec_of(root, typed)).text
     assert '"instanceTypes": [\n            "ND96"\n' in text and '"slaTier": "Basic"' in text and "ND40" not in text
-    # By -p, two words for one thing are refused.
+    # In -p, two keys for one thing are refused.
     both = load_cluster(root, "sing", overrides={"instance_type": "ND96"}, environ=NO_ENVIRON)
     with pytest.raises(ConfigError, match="-p: instance_type: stands beside singularity_instance_type"):
         describe(both, SubmitRequest(("true",)), "me_1_x", None)

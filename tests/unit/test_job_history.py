@@ -115,7 +115,7 @@ def test_any_unique_beginning_finds_a_job(history: History) -> None:
     assert history.find("aaa").run_id == history.find("me_1_aaa").run_id == "me_1_aaaa1234"
     with pytest.raises(AmbiguousJobError):
         history.find("aa")
-    # What all ids of a user begin with is no job, also where there is only one.
+    # The prefix of all ids of a user selects no job, even if there is only one.
     for nothing in ("me", "me_1_", "1_aaaa"):
         with pytest.raises(JobNotFoundError):
             history.find(nothing)
@@ -168,7 +168,7 @@ def test_several_processes_can_write_at_a_time(history: History, tmp_path: Path)
 
 
 def test_commands_that_are_first_at_once_make_one_history(tmp_path: Path) -> None:
-    """A hundred times: what comes between two steps of another one is rare."""
+    """Repeated a hundred times, because races are rare."""
     for number in range(100):
         place = tmp_path / f"{number}.sqlite"
         begin = threading.Barrier(4)
@@ -209,7 +209,7 @@ def test_each_change_of_an_elastic_jobs_nodes_is_kept_with_its_time(history: His
     changes = (NodeChange(10.0, 0, 1), NodeChange(11.0, 1, 1))
     info = RunInfo("me_1_aa", State.RUNNING, changes=changes)
     assert history.update(record, info).info.changes == changes
-    # A backend that knows only how it is now says the same again and again.
+    # A backend that knows only the current state reports the same repeatedly.
     again = history.update(record, replace(info, changes=(NodeChange(12.0, 1, 1),)))
     assert again.info.changes == changes
     asked = history.ask_scale(again, 3, 13.0)
@@ -218,11 +218,11 @@ def test_each_change_of_an_elastic_jobs_nodes_is_kept_with_its_time(history: His
     grown = history.update(asked, replace(info, changes=(*changes, later)))
     assert grown.info.changes == (*asked.info.changes, later)
     assert history.find("aa").info.changes == grown.info.changes
-    # What happened before something that is known comes before it.
+    # An earlier change is sorted before known ones.
     between = NodeChange(14.0, 2, 3)
     grown = history.update(grown, replace(info, changes=(*changes, between, later)))
     assert grown.info.changes == (*asked.info.changes, between, later)
-    # What a backend has forgotten stays.
+    # Changes that a backend has forgotten are kept.
     assert history.update(grown, RunInfo("me_1_aa", State.UNKNOWN)).info.changes == grown.info.changes
     assert add(history, "me_1_bb").info.changes == () == history.find("bb").info.changes
 
@@ -237,7 +237,7 @@ def test_a_history_from_before_elastic_jobs_is_brought_up_to_date(history: Histo
 
 
 def states(record: JobRecord) -> list[tuple[str, float, bool]]:
-    """The states of a job since its submission: when each began, and whether that was only seen."""
+    """The states of a job since its submission: when each began, and whether only the observation is known."""
     return [(span.state.value, round(span.start - record.submitted), span.seen) for span in spans_of(record)]
 
 
@@ -277,7 +277,7 @@ def test_what_was_told_of_a_moment_is_not_told_otherwise_later(history: History)
     told = (StateChange(began + 10, State.PREPARING), StateChange(began + 20, State.RUNNING))
     record = history.update(record, RunInfo("me_1_aa", State.RUNNING, states=told))
     before = states(record)
-    # A larger job would not have run with the nodes that it had then.
+    # A larger job would not have run with those nodes.
     now = (*told[:1], StateChange(began + 20, State.PREPARING), StateChange(began + 40, State.RUNNING))
     record = history.update(record, RunInfo("me_1_aa", State.RUNNING, states=now))
     assert states(record) == before == states(history.find("aa"))
@@ -287,7 +287,7 @@ def test_a_job_that_is_preempted_waits_and_runs_again(history: History) -> None:
     record = submitted_before(history, 1000)
     began = record.submitted
     history.update(record, RunInfo("me_1_aa", State.RUNNING, started=began + 10))
-    # Nobody asked while it waited again: its new start and the number of its restarts tell.
+    # It was not queried while it waited again: its new start and the number of restarts show it.
     again = history.update(history.find("aa"), RunInfo("me_1_aa", State.RUNNING, restarts=1, started=began + 500))
     told = [moment.text for moment in moments_of(again, began + 600)]
     assert told == ["Queued", "Running", "Running again"]

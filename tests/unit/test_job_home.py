@@ -1,4 +1,4 @@
-"""Where a job was given stays known, whatever becomes of the cluster file, and no secret is written down."""
+"""A job's place stays recorded when its cluster file changes, and no secret is recorded."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def recorded(root: Path, environ: Mapping[str, str], name: str | None = None, **
 
 
 def found(root: Path, record: JobRecord) -> tuple[JobContext, JobRecord]:
-    """As a later command sees it: another process, with nothing chosen."""
+    """The project in a later command: another process, without options."""
     context = JobContext(root, ENVIRON)
     return context, context.history.find(record.run_id)
 

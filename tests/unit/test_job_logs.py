@@ -16,7 +16,7 @@ from blobsync.local.errors import NotAFileError
 
 @dataclass
 class Source:
-    """Logs in memory; remembers which ranges were read. ``begins`` is what a log has lost."""
+    """Logs in memory; records the ranges that were read. ``begins`` is the first byte that a log still has."""
 
     texts: dict[str, bytes]
     reads: list[tuple[str, int]] = field(default_factory=list)
@@ -57,11 +57,11 @@ def test_only_what_is_new_is_fetched_and_the_end_of_what_is_here(tmp_path: Path)
     assert fetched.path(STD).read_bytes() == source.texts[STD]
 
 
-# -- a beginning that the cluster threw away, a copy that differs ----------------------------------------------------
+# -- a beginning that the cluster deleted, a copy that differs -------------------------------------------------------
 
 
 def rotated(first: int, last: int) -> Source:
-    """A log of which the cluster has the end alone, from line ``first`` on."""
+    """A log of which the cluster has only the end, from line ``first`` on."""
     return Source({STD: numbered(0, last)}, begins={STD: 12 * first})
 
 
@@ -69,7 +69,7 @@ def test_a_gap_is_filled_from_the_container_and_the_newest_lines_come_from_the_c
     fetch(tmp_path, Source({STD: numbered(0, 100)}))
     fetched = fetch(tmp_path, rotated(300, 900), Source({STD: numbered(0, 700)}, lags=True))
     assert fetched.problem is None and fetched.path(STD).read_bytes() == numbered(0, 900)
-    # What is here reaches as far as what the cluster still has: the container is not asked.
+    # The copy here reaches to the part that the cluster still has: the container is not needed.
     mirror = Source({STD: b""}, lags=True)
     assert fetch(tmp_path, rotated(900, 950), mirror).path(STD).read_bytes() == numbered(0, 950)
     assert mirror.reads == []
@@ -119,7 +119,7 @@ def test_a_copy_with_a_gap_is_replaced_in_one_step(tmp_path: Path) -> None:
     with copy.open("rb") as before:
         fetched = fetch(tmp_path, rotated(550, 900), Source({STD: numbered(0, 880)}, lags=True))
         assert fetched.problem is None and copy.read_bytes() == numbered(0, 900)
-        # Whoever reads the old one goes on with that.
+        # Readers of the old one continue with it.
         assert before.read() == numbered(0, 500) + numbered(700, 800)
 
 
@@ -200,7 +200,7 @@ def test_fetched_logs_are_for_the_user_alone(tmp_path: Path) -> None:
                 "system_logs": "700",
                 "node_0.txt": "600",
             }
-        # Who lets colleagues read them keeps that.
+        # Permissions for colleagues are kept.
         folder.chmod(0o750)
         fetch(folder, Source({"user_logs/std_log.txt": b"again\n"}))
         assert stat.S_IMODE(folder.stat().st_mode) == 0o750
@@ -320,7 +320,7 @@ def test_where_no_rank_has_said_anything_its_launcher_speaks(tmp_path: Path) -> 
     assert fetch(tmp_path / "b", Source(silent)).leading == "user_logs/std_log.txt"
     spoken = {**said, "user_logs/std_log.txt": b"here\n"}
     assert fetch(tmp_path / "c", Source(spoken)).leading == "user_logs/std_log.txt"
-    # Of a node that was not made ready, srun says only the exit code.
+    # Of a node that could not be prepared, srun reports only the exit code.
     failed = {"system_logs/node_0.txt": b"setup failed\n", "system_logs/prepare.txt": b"not ready\n"}
     assert (
         fetch(tmp_path / "d", Source({**failed, "system_logs/batch.txt": b"72\n"})).leading == "system_logs/node_0.txt"

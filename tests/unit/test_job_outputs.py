@@ -1,4 +1,4 @@
-"""Where a job's outputs are, and what of a folder is this job's."""
+"""Where a job's outputs are, and which files of a folder are this job's."""
 
 from __future__ import annotations
 

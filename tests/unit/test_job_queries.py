@@ -1,4 +1,4 @@
-"""What pages show of jobs: some of many, logs piece by piece and inert, heartbeats, two jobs side by side."""
+"""Queries of pages about jobs: pages of a list, logs in pieces, heartbeats, two jobs compared."""
 
 from __future__ import annotations
 

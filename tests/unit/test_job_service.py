@@ -43,7 +43,7 @@ CODE = CodeRef("https://acct.blob/box", "code.zip.d/x.zip", "x")
 
 
 class Ordered(FakeBackend):
-    """Remembers in which order jobs were submitted and cancelled."""
+    """Records the order in which jobs were submitted and cancelled."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -386,14 +386,14 @@ def test_watching_tries_again_only_for_reasons_that_pass(tmp_path: Path, fake: O
     assert ends(broken) == [None]
     assert ends(preempted, fine) == ["again", None]
     assert ends(preempted, preempted, preempted) == ["again", "again", None]
-    # Exit codes that the configuration lists pass, too.
+    # Exit codes in the configuration count as success, too.
     assert ends(broken, fine, listed=(1,)) == ["again", None]
     assert ends(broken, listed=(2,)) == [None]
 
 
 def test_a_job_that_stays_on_its_cluster_is_submitted_as_it_was(context: JobContext, fake: Ordered) -> None:
     old = send(context, "sleep", "9")
-    # What today's configuration would not make of it.
+    # Values that differ from today's configuration.
     spec = replace(old.spec, nodes=3, procs_per_node=2, gpus_per_node=2, setup=("make",), retry_exit_codes=(9,))
     new = resubmit(context, replace(old, spec=spec)).record.spec
     assert new == replace(spec, run_id=new.run_id)
@@ -440,7 +440,7 @@ def test_a_scale_whose_answer_got_lost_is_unknown_and_one_that_was_refused_is_no
 
 @dataclass
 class Changing(FakeBackend):
-    """Each look finds the job in the next of these states; None: the cluster does not answer."""
+    """Each query finds the job in the next of these states; None: the cluster does not respond."""
 
     found: list[tuple[State, str] | None] = field(default_factory=list)
     restarts: int = 0

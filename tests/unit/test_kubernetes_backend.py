@@ -1,4 +1,4 @@
-"""What the backend asks of a Kubernetes server, by what the server said before."""
+"""The backend's requests to a Kubernetes server, depending on its responses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAME = "me-1-0badcafe"
 
 
 def backend_that_is_told(root: Path, answer: dict[str, Any]) -> tuple[Any, ScriptedRunner]:
-    """The backend of a namespace where every question gets this answer."""
+    """A backend whose every request gets this response."""
     cluster, _ = load(root, platform="kubernetes", kubernetes={"context": "ctx", "namespace": "train"})
     runner = ScriptedRunner(lambda call: Completed(0, json.dumps(answer), ""))
     environ = {"PATH": str(Path(find_kubectl({"PATH": ""})).parent)}
@@ -74,7 +74,7 @@ def test_a_list_that_is_forbidden_names_the_right_to_what_was_listed() -> None:
 
 
 class Namespace:
-    """Objects by their paths, behind kubectl; what ``denied`` names is forbidden: ``create configmaps``."""
+    """A fake kubectl with objects by their paths; ``denied`` are forbidden requests: ``create configmaps``."""
 
     def __init__(self, *denied: str) -> None:
         self.denied = denied
@@ -98,7 +98,7 @@ class Namespace:
         if path not in self.objects:
             return Completed(1, "", f'Error from server (NotFound): {plural} "x" not found')
         found = self.objects.pop(path) if verb == "delete" else self.objects[path]
-        # The garbage collector takes what it owned.
+        # The garbage collector deletes the objects that it owned.
         gone = [key for key, one in self.objects.items() if verb == "delete" and owned_by(one, found)]
         for key in gone:
             del self.objects[key]
@@ -137,7 +137,7 @@ def test_a_refusal_half_way_names_what_could_not_be_removed_and_nothing_else(tmp
     (job,) = [one["metadata"]["name"] for one in server.objects.values() if one["kind"] == "Job"]
     command = f"kubectl --context=ctx delete Job/{job} --namespace=train --ignore-not-found"
     assert hint.endswith(f"; then remove what was made: {command}")
-    # A Secret that may not be deleted goes with its Job.
+    # A Secret that may not be deleted is deleted with its Job.
     server = Namespace("create configmaps", "delete secrets")
     assert "then remove" not in (server.submit(tmp_path).error.hint or "") and server.objects == {}
 

@@ -1,4 +1,4 @@
-"""What a Kubernetes server says of jobs, as states, reasons and logs; and what kubectl says when it fails."""
+"""States, reasons and logs of jobs from a Kubernetes server's responses; and errors of kubectl."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ NO_ROOM = "exceeded quota: few, requested: pods=1, used: pods=1, limited: pods=1
 
 
 def not_made(number: int = 0) -> dict[str, str]:
-    """What a Job's event says of a pod that a quota refuses: its name is another one each time."""
+    """The message of a Job's event about a pod that a quota refuses, with a different name each time."""
     return {NAME: f'Error creating: pods "{NAME}-1-{number:05}" is forbidden: {NO_ROOM}'}
 
 
@@ -194,7 +194,7 @@ def test_a_node_without_a_pod_keeps_a_job_from_running_and_the_jobs_event_says_w
     look = "see kubectl describe quota few -n train"
     told = info(job(), pod(0), events=not_made())
     assert (told.state, told.reason) == (State.QUEUED, f"node 1: no pod could be made: {NO_ROOM}; {look}")
-    # The same reason in other words is no other reason.
+    # The same reason with another name is not a new one.
     again = {NAME: f"(combined from similar events): {not_made(7)[NAME]}"}
     assert info(job(), pod(0), events=again).reason == told.reason
     assert info(job(), events=not_made()).reason == f"no pod could be made: {NO_ROOM}; {look}"
@@ -229,7 +229,7 @@ def test_an_elastic_job_that_grows_beyond_a_quota_runs_and_says_so() -> None:
     assert told.reason.startswith(f"1 of 3 nodes run; 2 nodes: no pod could be made: {NO_ROOM}; see kubectl")
     told = info(elastic(2), pod(0), pod(1, "Pending", state={"waiting": {"reason": "ContainerCreating"}}))
     assert (told.state, told.reason) == (State.RUNNING, "1 of 2 nodes run")
-    # What is ended because the job was made smaller is missed by nobody.
+    # Nodes that were removed to shrink the job are not missing.
     assert info(elastic(1), pod(0), pod(1, "Failed", state=ended(143))).reason == ""
 
 
@@ -408,7 +408,7 @@ def test_what_a_kubelet_threw_away_is_noticed_at_every_read() -> None:
     answers = iter(
         [
             stamped("blobsync node 0, attempt 0", "[std_log 0] one", "of another"),
-            # Rotated: the newest file alone is served, and it is empty, and then it begins in the middle.
+            # Rotated: only the newest file is served, which is empty, then begins in the middle.
             "",
             stamped("d of a line", "[std_log 60] later", second=9),
             stamped("[std_log 60] later", "[std_log 66] more", second=9),
@@ -416,7 +416,7 @@ def test_what_a_kubelet_threw_away_is_noticed_at_every_read() -> None:
     )
     logs = PodLogs(lambda pod, since: next(answers))
     found = [(set(files), files[STD].begins, files[STD].end) for files in (logs.update(a_pod()) for _ in range(4))]
-    # What others wrote does not tell where it belongs.
+    # Unframed lines have no position.
     others = "system_logs/pod_0.txt"
     assert found == [({STD, others}, 0, 4)] * 2 + [({STD}, 60, 66), ({STD}, 60, 71)]
 
@@ -507,7 +507,7 @@ JOBS = "/apis/batch/v1/namespaces/train/jobs"
             'does not allow it: admission webhook "a.rule"',
             "a.rule is a rule of the cluster: ask its owner",
         ),
-        # What webhooks refuse has any reason, or none.
+        # Refusals of webhooks have any reason, or none.
         (
             'Error from server ([denied by owner] no label): admission webhook "a.rule" denied the request: x',
             KubernetesRefusal,
@@ -619,7 +619,7 @@ def at(second: int) -> str:
 
 
 def tried(index: int, attempt: int, begun: int, ran: int | None, finished: int | None = None, code: int = 137) -> Any:
-    """One try of a node, with what the kubelet says of its times (seconds)."""
+    """One attempt of a node, with times of the kubelet (seconds)."""
     times = {"startedAt": at(ran)} if ran is not None else {}
     state: dict[str, Any] = {"running": times} if ran is not None else {"waiting": {"reason": "ContainerCreating"}}
     if finished is not None:
@@ -631,10 +631,10 @@ def tried(index: int, attempt: int, begun: int, ran: int | None, finished: int |
     ("pods", "told"),
     [
         ([], []),
-        # Without a machine for each of its nodes it waits.
+        # It waits until each node is scheduled.
         ([tried(0, 0, 1, None)], []),
         ([tried(0, 0, 1, 3), tried(1, 0, 2, 9)], ["2 Preparing", "9 Running"]),
-        # A node that is lost is made ready again; the job runs when all of its nodes do.
+        # A lost node is prepared again; the job runs when all of its nodes do.
         (
             [tried(0, 0, 1, 3), tried(1, 0, 2, 9, 20), tried(1, 1, 30, 33)],
             ["2 Preparing", "9 Running", "20 Queued", "30 Preparing 1", "33 Running 1"],
@@ -644,7 +644,7 @@ def tried(index: int, attempt: int, begun: int, ran: int | None, finished: int |
             [tried(0, 0, 1, 3, 20), tried(1, 0, 2, 9, 20), tried(0, 1, 30, 31), tried(1, 1, 30, 33)],
             ["2 Preparing", "9 Running", "20 Queued", "30 Preparing 1", "33 Running 1"],
         ),
-        # What ends and is not tried again ends the job, or has done its part.
+        # A node that ends without a retry ends the job, or is complete.
         ([tried(0, 0, 1, 3, 8, 0), tried(1, 0, 2, 9, 20)], ["2 Preparing", "9 Running"]),
     ],
 )

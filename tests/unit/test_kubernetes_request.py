@@ -1,4 +1,4 @@
-"""What a job asks of a Kubernetes server, and what is refused before anybody is asked."""
+"""The Kubernetes objects of a job, and configurations that are refused without a request."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_the_job_is_made_suspended_and_out_of_its_queue_and_then_released(tmp_pa
     }
     queued: KubernetesRequest = plan(tmp_path, config_param=COPIED, kubernetes={"queue": "team"}).request
     assert "kueue.x-k8s.io/queue-name" not in queued.suspended_job()["metadata"]["labels"]
-    # Kueue starts it when it is its turn.
+    # Kueue starts it.
     assert queued.release(5)["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "team"}
     assert "spec" not in queued.release(5)
 
@@ -207,14 +207,14 @@ def test_the_security_context_of_the_cluster_file_is_that_of_pod_and_container(t
     asked = plan(tmp_path, config_param=COPIED, kubernetes={"security_context": "restricted"})
     assert demand_admitted(asked) == 1000
     assert asked.request.restricted() == asked.request
-    # Where the namespace asks for it, it is so too; what the file says stays.
+    # If the namespace requires it, the same; the file's values are kept.
     assert demand_admitted(plan(tmp_path, config_param=COPIED), add=True) == 1000
     one = plan(tmp_path, config_param=COPIED, kubernetes={"security_context": {"runAsUser": 2000}})
     assert demand_admitted(one, add=True) == 2000
 
 
 def demand_admitted(made: Plan[Any], *, add: bool = False) -> int:
-    """The user of pods that a restricted namespace admits."""
+    """The user id of pods for a restricted namespace."""
     request = made.request.restricted() if add else made.request
     demand_valid(request.render("x"))
     pod = request.job["spec"]["template"]["spec"]
@@ -250,7 +250,7 @@ def test_the_kubelet_puts_nothing_into_the_words_of_the_cluster_file(tmp_path: P
     (main,) = pod_of(made)["containers"]
     env = {entry["name"]: entry.get("value", "") for entry in main["env"]}
     assert expanded(env["BLOBSYNC_SCRATCH"], {"MASTER_ADDR": "wrong"}) == "/tmp/$(MASTER_ADDR)/$$"
-    # Its own script has variables of the shell only.
+    # Our own script has only variables of the shell.
     assert [expanded(word, {"child": "wrong"}) for word in main["command"]] == main["command"]
 
 

@@ -1,4 +1,4 @@
-"""A file that several workers move in ranges: one commit, of blocks that were all read twice and the same."""
+"""A file that several workers move in ranges: one commit, of blocks that were read twice with the same result."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _alone(place: FolderStore, task: MoveTask, kind: type[Threads] = Threads) ->
 
 
 def _forget(place: FolderStore) -> None:
-    """What a parent that gave up told others of its shards."""
+    """The documents of a coordinator that gave up its shards."""
     for folder in ("done", "records"):
         for name in place.names(folder):
             place.remove(f"{folder}/{name}")
@@ -88,7 +88,7 @@ def test_a_large_file_is_put_in_ranges_and_committed_once_with_its_md5(
     assert store.body("sets/big") == _BIG and store.blobs["sets/big"].info.md5 == _MD5
     assert len(store.asked("put_block")) == 6 and len(store.asked("put_block_list")) == 1
     (moved,) = [each for each in report.moved if each.action.path == "big"]
-    # The fresh look is still to come.
+    # Not verified yet.
     assert moved.destination is None and moved.source is not None and moved.source.md5 == _MD5
     # The reader, three ranges, and the small files.
     assert len(place.names("shards")) == 3 + 1 + 2
@@ -116,7 +116,7 @@ def test_a_worker_puts_only_the_blocks_that_a_lost_one_has_not_named(
     lost = moved_by(engine, task)
     assert len(lost.failed) == 6 and not store.blobs
     _forget(place)
-    # Of the range of the first blocks, one was put before its worker was lost.
+    # One block of the first range was put before its worker was lost.
     first = next(name for name in place.names("shards") if b'"blocks":[0,2]' in (place.read(f"shards/{name}") or b""))
     data = _BIG[: 2 * _MIB]
     block = NamedBlock(0, block_id_of(hashlib.sha256(data).digest()))
@@ -128,7 +128,7 @@ def test_a_worker_puts_only_the_blocks_that_a_lost_one_has_not_named(
 
 
 class _Killed(NamedTuple):
-    """A place as a command leaves it that was killed after the first block of the large file was put and named."""
+    """The store after a command was killed when the first block of the large file was put and recorded."""
 
     place: FolderStore
     task: MoveTask
@@ -152,7 +152,7 @@ class _Killed(NamedTuple):
         end = self.task.part.destination
         assert isinstance(end, OpenBlob)
         end.store.put_block("sets/big", block.id, data, md5=hashlib.md5(data).digest())
-        # The last piece was cut off, and another tells of what the range does not have.
+        # The last piece is incomplete, and another names a block that is not in the range.
         lines = answer_line(Ready()), answer_line(block), answer_line(replace(block, index=3)), '{"block": 1, "id"'
         self.place.write(f"records/{first}~node7.0-00000000~000000", "\n".join(lines).encode())
 
@@ -201,7 +201,7 @@ def test_blocks_that_workers_of_a_killed_command_have_put_are_not_put_again(
 
 
 class _AfterTwoOthers(Threads):
-    """They find that two have been lost over each shard."""
+    """Workers that find two lost attempts of each shard."""
 
     def start(self) -> None:
         for name in self.place.names("shards"):
@@ -339,7 +339,7 @@ def test_a_file_that_two_workers_read_differently_is_not_committed(
     lost = SpreadEngine(DirectEngine(), place, Threads(place, task, "lost"), 2, watch=clock(), range_bytes=_RANGE)
     moved_by(lost, task)
     _forget(place)
-    # Whoever has read the file for its MD5 saw other bytes in the last block.
+    # The worker that read the file for its MD5 saw other bytes in the last block.
     reader = next(
         name for name in place.names("shards") if b'"only_read":true' in (place.read(f"shards/{name}") or b"")
     )
@@ -391,7 +391,7 @@ def test_a_copy_whose_source_changed_meanwhile_is_not_committed(place: FolderSto
 def test_a_blob_of_other_blocks_than_were_put_is_no_success(
     task: MoveTask, place: FolderStore, store: MemoryStore
 ) -> None:
-    """A server, or another writer, that commits something else than it was asked to."""
+    """A server that commits other blocks than requested."""
 
     def lie(request: Request) -> None:
         if request.operation == "block_list":
@@ -405,7 +405,7 @@ def test_a_blob_of_other_blocks_than_were_put_is_no_success(
 
 
 def _big_copy(here: MemoryStore) -> tuple[MemoryStore, MoveTask]:
-    """To a server that does not heed which version of the source it is to read."""
+    """A server that ignores the requested version of the source."""
     there = MemoryStore("there", {"here": here})
     there.heeds_source_etag = False
     here.add("x/big", _BIG)

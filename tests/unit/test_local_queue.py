@@ -82,7 +82,7 @@ def test_a_machine_without_gpus_counts_slots(jobs: Jobs) -> None:
 def test_the_ticket_of_a_dead_supervisor_is_removed(jobs: Jobs) -> None:
     jobs.enter("a")
     jobs.enter("b")
-    # As when the process is killed: its lock is gone, its ticket is not.
+    # Like a killed process: its lock is released, its ticket remains.
     ticket = jobs.queue.entries()[0].file
     body = ticket.read_bytes()
     jobs.end("a")

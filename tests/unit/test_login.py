@@ -1,4 +1,4 @@
-"""The file work on a login node, done for real by another Python on this machine."""
+"""The file work on a login node, in another Python on this machine."""
 
 from __future__ import annotations
 

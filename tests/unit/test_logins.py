@@ -1,4 +1,4 @@
-"""Logins that users store for themselves, and the files that ``config new`` writes to go with them."""
+"""Stored logins of users, and the files that ``config new`` writes for them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def environ(tmp_path: Path) -> Mapping[str, str]:
 
 @pytest.fixture
 def project(tmp_path: Path, environ: Mapping[str, str]) -> Path:
-    """As ``config new`` writes it for an account with a SAS."""
+    """The account file of ``config new`` for an account with a SAS."""
     root = tmp_path / "project"
     root.mkdir()
     write_files(root, first_files(StorageAnswers("acct", "cont", "sas", base="me/demo")))

@@ -1,4 +1,4 @@
-"""What is sent over plain http to this machine goes to no program of another user."""
+"""Plain http to this machine never reaches a program of another user."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Own(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(404)
         self.send_header("Content-Length", "0")
-        # So that the next request needs another connection.
+        # The next request needs a new connection.
         self.send_header("Connection", "close")
         self.end_headers()
 
@@ -114,7 +114,7 @@ def test_of_many_requests_at_a_time_none_gets_there(tmp_path: Path) -> None:
 
 
 def test_each_new_connection_is_looked_at(tmp_path: Path, transport: str) -> None:
-    """The user's own program ends, and somebody else takes its port."""
+    """The user's own program ends, and another user's takes its port."""
     server = own_server()
     port = server.server_address[1]
     http = BlobHttp(box(port), SasSigner(SAS), environ={"BLOBSYNC_TRANSPORT": transport}, retry=QUICK)
@@ -142,7 +142,7 @@ def test_a_store_of_a_project_refuses_a_stranger(tmp_path: Path, transport: str,
 
 
 def test_a_credential_from_outside_needs_a_listener_that_is_known(transport: str) -> None:
-    """As where the system does not tell, or forwards the port by a rule: nobody is seen to listen."""
+    """No listener is found, as on systems without the table, or with a port forwarded by a rule."""
     server = own_server()
     port = server.server_address[1]
     try:
@@ -151,7 +151,7 @@ def test_a_credential_from_outside_needs_a_listener_that_is_known(transport: str
                 assert store.head("a") is None
     finally:
         close(server)
-    # Nobody listens: that is said by whoever connects, and no other program gets a SAS meanwhile.
+    # Nothing listens: the connection fails, and no other program gets a SAS meanwhile.
     check_host(account(port, outside=True), "sas", NOWHERE)
     check_listener(account(port, outside=False), NOWHERE)
     with pytest.raises(CredentialError, match="nothing says whose program listens"):

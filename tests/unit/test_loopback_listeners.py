@@ -1,4 +1,4 @@
-"""Whose program listens on this machine."""
+"""The owners of listening ports of this machine."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def found(host: str, rows: Sequence[SocketRow] | None) -> Listener:
         ("127.0.0.1", [listens("::ffff:127.0.0.1", OTHER)], Listener.FOREIGN),
         # Several sockets of one port, of which the kernel chooses one.
         ("127.0.0.1", [listens("127.0.0.1", ME), listens("127.0.0.1", OTHER)], Listener.FOREIGN),
-        # The most exact address gets it.
+        # The most specific address gets the connection.
         ("127.0.0.1", [listens("0.0.0.0", ME), listens("127.0.0.1", OTHER)], Listener.FOREIGN),
         ("127.0.0.1", [listens("0.0.0.0", OTHER), listens("127.0.0.1", ME)], Listener.OWN),
         ("127.0.0.1", [listens("0.0.0.0", ME), listens("::", OTHER)], Listener.OWN),
-        # Another address of this machine is another's business.
+        # A listener at another address does not matter.
         ("127.0.0.1", [listens("127.0.0.1", ME), listens("127.0.0.2", OTHER)], Listener.OWN),
         ("127.0.0.1", [listens("127.0.0.2", OTHER)], Listener.NOBODY),
         ("127.0.0.1", [listens("::1", OTHER)], Listener.NOBODY),
         ("::1", [listens("::1", ME)], Listener.OWN),
         ("::1", [listens("::", OTHER)], Listener.FOREIGN),
         ("::1", [listens("0.0.0.0", ME)], Listener.NOBODY),
-        # The name leads to either address, and resolvers differ in which comes first.
+        # The name has both addresses, and resolvers differ in their order.
         ("localhost", [listens("127.0.0.1", ME)], Listener.OWN),
         ("localhost", [listens("127.0.0.1", ME), listens("::1", OTHER)], Listener.FOREIGN),
         ("localhost", [], Listener.NOBODY),
@@ -66,7 +66,7 @@ def test_root_through_sudo_is_whoever_called_sudo() -> None:
 
 
 def test_who_accepted_counts_as_well_as_who_listens_now() -> None:
-    """A listener may make room for an honest one once it has the connection."""
+    """A listener may be replaced by a trusted one once it has the connection."""
     with socket.create_server(("127.0.0.1", 0)) as place, socket.create_connection(place.getsockname()) as made:
         there, here = (Endpoint.of(*name) for name in (made.getpeername(), made.getsockname()))
         honest = listens("127.0.0.1", ME, there.port)
@@ -96,7 +96,7 @@ def test_a_listener_of_ours_is_found_in_the_kernels_table(address: str) -> None:
         assert listener_at(reached, port) is Listener.OWN
         with socket.create_connection((reached, port)) as made:
             assert listener_behind(made) is Listener.OWN
-        # Another test may listen at the same number of the other family.
+        # Another test may listen at the same port of the other address family.
         assert ME in {row.user for row in socket_table(port) or () if row.listens}
     assert listener_at(reached, port) is Listener.NOBODY
 

@@ -1,4 +1,4 @@
-"""Nodes of an elastic job as processes: when each starts its command, starts it again, and ends."""
+"""Nodes of an elastic job as processes: when each starts and restarts its command, and ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from blobsync.node.rendezvous import FirstNodeState, RendezvousClient, Rendezvou
 from tests.fakes.blob_service import serve
 from tests.fakes.jobs import Node, make_spec
 
-# Says that it runs, then does what it finds in the file "do": ends with a code, or goes on.
+# Records that it runs, then follows the file "do": ends with a code, or continues.
 COMMAND = """\
 import os, subprocess, sys, time
 open("ran", "a").write(os.environ["NODE_RANK"] + "\\n")
@@ -42,7 +42,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def free_port() -> int:
-    """One for a rendezvous, with the one where its nodes meet."""
+    """A port for the rendezvous, whose membership port is free, too."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         meeting: int = one.getsockname()[1]
@@ -137,7 +137,7 @@ def test_another_node_begins_with_node_0_comes_back_with_it_and_succeeds_with_it
         place = RendezvousServer("me_1_0badcafe", port_of(node), 3)
         place.broadcast("runs a")
         assert until(lambda: runs(node) == 1)
-        # Node 0 is lost, and so is the rendezvous: the command ends, and waits for it.
+        # Node 0 is lost, and the rendezvous with it: the command ends, and the node waits.
         place.close()
         let_end(node, 1)
         assert until(lambda: "the command ended with 1 and node 0 is gone; waiting" in said(node, 1))

@@ -52,7 +52,7 @@ def test_arguments_arrive_as_they_were_given(node: Node) -> None:
 
 
 def test_a_job_of_an_earlier_version_starts_the_node_by_its_name_of_then(node: Node) -> None:
-    # The command of a local job that waits for its turn was recorded when it was submitted.
+    # The command line of a queued local job was recorded at its submission.
     node.program = python_module("blobsync.jobs.node")[1:]
     spec = make_spec("echo still here; exit 3", code=node.code({"a.py": ""}))
     assert node.do("node", spec).returncode == 3
@@ -326,7 +326,7 @@ def test_nothing_of_an_archive_leads_outside(node: Node, name: str, value: str |
 @pytest.mark.parametrize(
     "files",
     [
-        # Inside when it is made; outside as soon as what it goes through is there.
+        # Inside when it is created; outside as soon as the link on its way exists.
         {"a": ("x/y/../../evil", LINK), "x": (".", LINK), "y": (".", LINK)},
         {"a": ("x/../evil", LINK), "x": ("sub/deep", LINK), "sub/deep": ("..", LINK)},
         {"x": ("sub", LINK), "sub/a": "", "x/link": ("../../evil", LINK)},
@@ -392,7 +392,7 @@ def test_an_archive_unpacks_to_no_more_than_was_submitted(tmp_path: Path) -> Non
     with pytest.raises(ArchiveError, match="larger than it should be"):
         unpack_archive(bomb, tmp_path / "out", "", 1000)
     assert not list((tmp_path / "out").iterdir())
-    # As large as was said: it is what was submitted.
+    # The size is as recorded.
     unpack_archive(bomb, tmp_path / "out", "", 65 << 20)
 
 
@@ -401,7 +401,7 @@ def test_an_archive_of_unknown_size_has_bounds_too(tmp_path: Path) -> None:
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("zeros", bytes(1000))
     body = bytearray(bomb.read_bytes())
-    # The size of the member, in the directory that readers go by.
+    # The size of the member in the central directory, which readers use.
     at = body.index(b"PK\x01\x02") + 24
     body[at : at + 4] = (2**31).to_bytes(4, "little")
     bomb.write_bytes(body)
@@ -530,7 +530,7 @@ def test_outputs_reach_the_container_whatever_the_exit_code(node: Node, service:
 
 def test_large_outputs_go_in_blocks(node: Node, service: BlobService) -> None:
     folders = (node.folder_link("output", "upload"),)
-    # Lines of their own: equal blocks are sent once.
+    # Different lines: equal blocks would be sent once.
     line = "seq 1000000 6000000 > output/big.bin"
     assert node.do("node", make_spec(line, code=node.code({"a": ""}), folders=folders)).returncode == 0
     assert service.blobs["mine/output/big.bin"] == b"".join(b"%d\n" % number for number in range(1000000, 6000001))
@@ -597,7 +597,7 @@ def test_a_job_that_is_stopped_while_its_data_comes_leaves_nothing(
         service.put(f"mine/data/{number:03}", bytes(size))
     spec = make_spec("true", code=node.code({"a": ""}), folders=(node.folder_link("data", "download"),))
     pieces = files * max(1, size >> 20)
-    # Two seconds or more altogether.
+    # At least two seconds in all.
     service.pause, service.page = (0.05, 1000)
     with subprocess.Popen(node.command("node", spec), env=node.environ()) as running:
         wait_until(lambda: service.pieces > 5)
@@ -737,7 +737,7 @@ def test_a_scratch_folder_that_somebody_else_made_first_is_not_used(tmp_path: Pa
     assert said == f"{expected}/run/node0\n"
 
 
-# -- the data plane of a workstation -----------------------------------------------------------------------------------
+# -- transfers as on a workstation -------------------------------------------------------------------------------------
 
 
 def test_a_download_that_was_killed_goes_on_where_it_was(node: Node, service: BlobService) -> None:
@@ -785,7 +785,7 @@ def test_a_download_that_cannot_fit_on_the_node_is_refused_with_both_figures(
 def test_the_first_file_without_room_on_the_node_ends_the_job_with_its_sentence(
     small_node: Node, service: BlobService
 ) -> None:
-    """Small files take a block each, so that they look as if they would fit."""
+    """A disk on which small files take a whole block each, so that their sizes seem to fit."""
     for number in range(150):
         service.put(f"mine/data/{number:04}", bytes(10))
     folders = (small_node.folder_link("data", "download"),)
@@ -817,7 +817,7 @@ def test_of_an_attempt_that_was_killed_only_what_arrived_is_kept(node: Node, ser
 def test_a_local_file_of_the_same_size_and_other_content_is_not_taken_for_the_blob(
     node: Node, service: BlobService
 ) -> None:
-    """Without a code archive the job runs in the user's own folder: nothing there is replaced, nothing believed."""
+    """Without a code archive the job runs in the user's own folder: nothing there is replaced or trusted."""
     service.put("mine/data/a.txt", b"theirs")
     (node.root / "data").mkdir(parents=True)
     (node.root / "data/a.txt").write_bytes(b"mine..")
@@ -946,7 +946,7 @@ def test_an_output_whose_name_is_no_text_is_named_and_the_others_go_out(node: No
 
 
 def test_two_nodes_that_write_one_file_both_bring_it_out(node: Node, service: BlobService) -> None:
-    """The second one finds another version than it looked at, and looks again."""
+    """The second node finds a newer version than it listed, and lists again."""
     folders = (node.folder_link("output", "upload"),)
     spec = make_spec("echo mine > output/r.txt", code=node.code({"a": ""}), folders=folders)
     service.meanwhile = {"mine/output/r.txt": b"of the other node"}

@@ -1,4 +1,4 @@
-"""The node archive: what is in it, that it is always the same, and how it gets beside the code."""
+"""The node archive: its contents, reproducible bytes, and upload beside the code."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.fakes.jobs import make_spec
 from tests.fakes.store import MemoryStore, Request
 
 DIGEST = "0123456789abcdef" * 4
-# What only the computer needs that submits.
+# Modules that only submission needs.
 NOT_FOR_NODES = ("cli", "azcopy", "emulator", "project", "backends", "jobs/", "tunnels")
 
 
@@ -46,7 +46,7 @@ def members(archive: NodeArchive) -> dict[str, zipfile.ZipInfo]:
         return {item.filename: item for item in source.infolist()}
 
 
-# -- what is in it -------------------------------------------------------------------------------------------
+# -- contents ------------------------------------------------------------------------------------------------
 
 
 def test_it_holds_what_a_node_needs_and_no_more(archive: NodeArchive) -> None:
@@ -125,7 +125,7 @@ def test_what_travels_with_a_job_is_small() -> None:
     assert tuple(waiting) == (*TRAVELLING, HOLDER) and sum(map(len, waiting.values())) < 40_000
 
 
-# -- made once -----------------------------------------------------------------------------------------------
+# -- the cache -----------------------------------------------------------------------------------------------
 
 
 def test_it_is_made_once_and_again_when_what_is_kept_is_damaged(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_it_is_made_once_and_again_when_what_is_kept_is_damaged(tmp_path: Path) 
     first = node_archive(environ)
     (kept,) = (tmp_path / "blobsync" / "node").iterdir()
     assert kept.stat().st_mode & 0o777 == 0o600 and kept.parent.stat().st_mode & 0o777 == 0o700
-    # It is taken as it is kept, and not made each time.
+    # The cached one is used, and not made again.
     other = b"another"
     kept.write_bytes(user_key(environ).seal("node archive", "", kept.stem, other))
     assert node_archive(environ).body == other
@@ -163,7 +163,7 @@ def test_where_nothing_can_be_kept_it_is_made_again(tmp_path: Path) -> None:
     assert node_archive({"XDG_STATE_HOME": str(tmp_path)}).body
 
 
-# -- beside the code -----------------------------------------------------------------------------------------
+# -- upload --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

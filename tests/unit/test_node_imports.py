@@ -1,4 +1,4 @@
-"""What a node needs: Python 3.10, blobsync and urllib3, nothing else."""
+"""Nodes need Python 3.10, blobsync and urllib3, nothing else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from blobsync.jobspec.node_archive import node_archive
 from tests.fakes.bootstrap import python_of
 
-# Only what was found may be imported; everything else is not there.
+# Only modules in the archive may be imported; all others are missing.
 BLOCKED = """
 import sys
 class Gate:
@@ -26,7 +26,7 @@ sys.meta_path.insert(0, Gate())
 
 
 def unpacked_archive(folder: Path) -> Path:
-    """What nodes get."""
+    """The unpacked node archive."""
     with zipfile.ZipFile(io.BytesIO(node_archive({"HOME": str(folder.parent)}).body)) as archive:
         archive.extractall(folder)
     return folder

@@ -1,4 +1,4 @@
-"""The check of requests against Azure ML's specification has to catch mistakes, or it is worth nothing."""
+"""The validator of Azure ML's specification finds mistakes in requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worker processes of one machine, played by a script: every file is moved or named once, whatever a worker does."""
+"""Scripted worker processes of one machine: every file is moved or reported once, whatever a worker does."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ from tests.fakes.tasks import RecordingListener, copy, download, upload
 _SAS = SasToken.parse("sv=1&se=2099-01-01&sig=c2VudGluZWw%3D")
 _PATIENCE = 60.0
 
-# What a worker says of a shard; None: it is gone.
+# A worker's answer for a shard; None: it is lost.
 Script = Callable[["Worker", Shard], Iterator[Answer | str | None]]
 
 
 def moved(action: FileAction) -> FileRecord:
-    """What an honest worker says of an upload."""
+    """A correct worker's answer for an upload."""
     source = action.source
     assert isinstance(source, LocalState)
     md5 = hashlib.md5(b"x" * source.size).digest()
@@ -67,7 +67,7 @@ def honest(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
 
 
 class Worker:
-    """A process whose output a script writes."""
+    """A process with scripted output."""
 
     def __init__(self, number: int, script: Script, *, first: str, code: int = 0, stderr: str = "") -> None:
         self.pid = 100 + number
@@ -125,7 +125,7 @@ class Worker:
 
 
 class Workers(ScriptedRunner):
-    """Starts these workers, one after the other; the last script is for all that follow."""
+    """Starts these workers in order; the last script is for all further ones."""
 
     def __init__(self, *scripts: Script, first: str = answer_line(Ready()), code: int = 0, stderr: str = "") -> None:
         super().__init__()
@@ -144,7 +144,7 @@ class Workers(ScriptedRunner):
 
 
 class Alone:
-    """The engine of this process: remembers what it is given."""
+    """The engine of this process: records its files."""
 
     name = "direct"
 
@@ -156,7 +156,7 @@ class Alone:
 
 
 class Run:
-    """A task by these workers, at its end."""
+    """The result of a task by these workers."""
 
     def __init__(self, task: MoveTask, workers: Workers, signer: Signer | None = None, wanted: int = 2) -> None:
         self.task, self.workers, self.alone, self.heard = task, workers, Alone(), RecordingListener()
@@ -176,7 +176,7 @@ class Run:
 
     @property
     def paths(self) -> list[str]:
-        """Of which the report says something."""
+        """The paths in the report."""
         return sorted(
             [each.action.path for each in self.report.moved] + [action.path for action, _ in self.report.failed]
         )
@@ -398,7 +398,7 @@ def test_files_over_which_three_workers_were_lost_are_named(task: MoveTask, code
         assert failure.message.startswith("not moved: 3 worker processes in a row were lost over it; the last: " + how)
         assert "c2VudGluZWw" not in failure.message
         assert failure.hint == "run the same command again with --processes 1"
-    # Each shard once as a whole, then in halves and in quarters.
+    # Each shard first as a whole, then in halves and quarters.
     shards = sum(1 for worker in run.workers.started for shard in worker.shards if len(shard.actions) > 5)
     assert len(run.workers.started) <= 7 * max(2, shards)
 
@@ -437,7 +437,7 @@ def test_a_worker_that_talks_nonsense_is_lost(task: MoveTask, said: Answer | str
 
 @pytest.mark.parametrize("there", ["the same", "another", "nothing"])
 def test_a_file_that_a_lost_worker_has_moved_is_moved(task: MoveTask, store: MemoryStore, there: str) -> None:
-    """Its record was lost with it, and the next worker finds a blob that nobody planned for."""
+    """Its record was lost, too, and the next worker finds a blob that was not planned."""
 
     def gone(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
         for action in shard.actions:
@@ -482,7 +482,7 @@ def test_what_another_worker_may_not_write_is_not_taken_for_moved(task: MoveTask
 
 
 def test_what_changed_before_any_worker_was_lost_is_a_failure(task: MoveTask, store: MemoryStore) -> None:
-    """Somebody else has written the same: the plan was for another state."""
+    """Another client has written the same: the plan was for another state."""
 
     def refused(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
         for action in shard.actions:
@@ -510,7 +510,7 @@ def large(tmp_path: Path, store: MemoryStore) -> MoveTask:
 
 
 class Gate:
-    """Both workers are at their first shard."""
+    """Wait until both workers are at their first shard."""
 
     def __init__(self) -> None:
         self._both = threading.Barrier(2, timeout=_PATIENCE)
@@ -527,7 +527,7 @@ def test_what_fails_every_file_is_not_begun_for_the_others(large: MoveTask, then
     def expired(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
         gate.wait(worker)
         if worker.number == 1:
-            # When the others are given up.
+            # Called when the other files are given up.
             assert told.wait(_PATIENCE)
             if then == "is lost":
                 yield None
@@ -631,7 +631,7 @@ def test_without_a_login_this_process_says_so_of_each_file(task: MoveTask) -> No
     assert len(run.alone.tasks) == 1 and len(run.alone.tasks[0].actions) == 20
 
 
-# -- what a worker asks for -------------------------------------------------------------------------------
+# -- requests of workers ----------------------------------------------------------------------------------
 
 
 def _asking(*asked: Ask) -> Script:
@@ -682,7 +682,7 @@ def test_a_copy_gets_the_key_of_its_source(store: MemoryStore) -> None:
     assert handed.secret is not None and handed.secret.reveal() == _SAS.reveal()
 
 
-# -- downloads, and what ends everything --------------------------------------------------------------------
+# -- downloads, and errors that end everything --------------------------------------------------------------
 
 
 def test_a_download_that_is_not_here_is_looked_at_again(tmp_path: Path, store: MemoryStore) -> None:

@@ -1,4 +1,4 @@
-"""``project.jobs``: what it takes, what it gives, and what it tells besides."""
+"""``project.jobs``: arguments, results and notes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FILES = {"aux_data/aml/eu.yaml": "platform: local\nenv: {NAME: value}\nretries: 
 
 
 class Connected(FakeBackend):
-    """Tells how to reach its nodes."""
+    """A backend with tunnels to its nodes."""
 
     def ssh_command(self, ref: JobRef, node: int = 0, *, holds: bool = False) -> list[str]:
         return ["ssh", f"node{node}", ref.run_id]

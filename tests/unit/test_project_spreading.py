@@ -1,4 +1,4 @@
-"""How a project's plan is spread: which of its files are cut into ranges, and how long these are."""
+"""Spreading a project's plan: which files are cut into ranges, and how long these are."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_file_of_two_ranges_is_cut_and_a_range_is_an_eighth_of_a_workers_share
     cluster, _ = load(tmp_path)
     spread = with_spread(_plan(*sizes), cluster, {}, copies=True).spread
     assert spread is not None and spread.cut_files == cut_files
-    # What requests cost is work as well.
+    # The cost of requests counts as work, too.
     assert length <= spread.range_bytes <= length * 1.05
 
 

@@ -23,12 +23,12 @@ TWO_BY_TWO = make_spec("true", nodes=2, procs_per_node=2)
 @pytest.mark.parametrize(
     ("environ", "rank", "local", "node"),
     [
-        # srun; its daemons' names below mpirun are not the processes' own.
+        # srun; below mpirun Slurm's variables are those of its daemons.
         ({"SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NODEID": "1"}, 3, 1, 1),
         ({"SLURM_PROCID": "1", "OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, 2, 0, 1),
         ({"PMI_RANK": "1", "MPI_LOCALRANKID": "1"}, 1, 1, 0),
         ({"RANK": "2", "LOCAL_RANK": "0", "NODE_RANK": "1"}, 2, 0, 1),
-        # Only the rank: nodes are filled one after the other.
+        # Only the rank: nodes are filled in order.
         ({"RANK": "3"}, 3, 1, 1),
     ],
 )

@@ -1,4 +1,4 @@
-"""Nodes of an elastic job on real sockets: who is there, who is gone, and what node 0 says."""
+"""Membership of an elastic job's nodes over real sockets: present and lost nodes, and the state of node 0."""
 
 from __future__ import annotations
 

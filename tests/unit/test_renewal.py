@@ -1,4 +1,4 @@
-"""A job that outlives its SAS: who notices, what is handed over, and how a node comes to use it."""
+"""A job that outlives its SAS: when it is renewed, and how nodes get the new one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ REF = JobRef(RUN, NAME, "ctx/train")
 
 
 class Lapsing(FakeBackend):
-    """Its jobs need new secrets."""
+    """A backend whose jobs need new secrets."""
 
     def __init__(self, problem: BackendUnavailableError | None = None) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ def test_a_renewal_that_fails_is_told_and_the_state_is_shown(board_with: Callabl
 
 
 class Keeping(FakeBackend):
-    """Its cluster keeps secrets until they are removed."""
+    """A backend whose cluster keeps secrets until they are removed."""
 
     def __init__(self) -> None:
         super().__init__(name="kubernetes")
@@ -144,7 +144,7 @@ def test_secrets_that_could_not_be_removed_are_tried_again_and_a_silent_cluster_
     add(A, State.COMPLETED)
     fake.problem = BackendUnavailableError("nobody answers")
     assert recent(context).problems == (f"cluster here still has the secrets of {A}: nobody answers",)
-    # All have ended, so that nothing else is asked of the cluster: not each time.
+    # All have ended, so that the cluster gets no other request: the secrets are not removed each time.
     assert recent(context).problems == () and len(fake.removed) == 1
     add(B, State.RUNNING)
     fake.problem = None
@@ -212,7 +212,7 @@ def test_a_node_takes_a_new_sas_from_the_file_that_the_first_one_came_from(tmp_p
     file.write_text(Secrets({CONTAINER: "sv=1&sig=new"}).to_json())
     os.utime(file, ns=(1, 1))
     assert places.sas(CONTAINER).reveal().endswith("sig=new")
-    # What is written at this moment, or gone at the end of a job, changes nothing.
+    # A file that is being written, or removed at the end of a job, changes nothing.
     file.write_text("{")
     assert places.sas(CONTAINER).reveal().endswith("sig=new")
     file.unlink()
@@ -229,7 +229,7 @@ SAS = "sv=2023-11-03&se=2027-01-15T08:00:00Z&sr=c&sp=rl&sig=c2VudGluZWw="
 
 
 def authorization(places: JobPlaces, container: str = CONTAINER) -> str:
-    """What a request to the container would show: a bearer token, or nothing beside the SAS in its URL."""
+    """The Authorization header of a request to the container: a bearer token, or none beside the SAS in the URL."""
     headers: dict[str, str] = {}
     places.appendable(container)._http.signer.sign("GET", "/cont/a", {}, headers)
     return headers.get("Authorization", "")

@@ -14,7 +14,7 @@ from blobsync.jobspec.spec import State
 
 
 def make_run(jobs: Path, *, state: State | None = State.RUNNING, age: float = 0.0) -> RunFiles:
-    """A run whose first files were written so many seconds ago."""
+    """A run whose first files are so many seconds old."""
     files = RunFiles(jobs / "me_1_0badcafe")
     files.make({files.job: "{}", files.local: "{}", files.secrets: "{}"})
     if state:

@@ -1,4 +1,4 @@
-"""Somebody who can read, write and remove everything in the place of a spread transfer, and has none of its keys."""
+"""Attacks on the store of a spread transfer by a stranger who can read, write and remove, but has no key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAMES = ("shards/0000001", _RECORD, "refused/node1.0", "stop", "slow", "plan/00
 
 
 class World:
-    """One place, as the parent, two workers and a stranger (``raw``) see it."""
+    """One store, accessed by the coordinator, two workers and a stranger (``raw``)."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.told = root, list[str]()
@@ -42,7 +42,7 @@ def world(tmp_path: Path) -> World:
 
 
 def _document(world: World, name: str) -> bytes:
-    """One of this name, by whoever writes it, as it stands there."""
+    """The stored bytes of a document of this name."""
     (world.worker if name.startswith(("records", "refused")) else world.parent).write(name, b"said")
     found = world.raw.read(name)
     assert found is not None
@@ -61,7 +61,7 @@ def test_parent_and_workers_read_what_the_others_say(world: World) -> None:
     assert world.other.names("shards") == ["0000001"]
     world.parent.remove("shards/0000001")
     assert world.other.names("shards") == [] and world.worker.read("shards/0000001") is None
-    # What needs no seal has none.
+    # Documents that need no seal have none.
     world.parent.write("node/archive", b"PK")
     assert world.raw.read("node/archive") == world.worker.read("node/archive") == b"PK"
     assert world.worker.claim("claims/0000001", "6f0c2f5e-6d3c-4a43-9d1c-1f6d1f1f1f1f")
@@ -73,7 +73,7 @@ def test_what_a_stranger_writes_counts_as_absent_and_is_named_once(world: World,
     readers = (world.parent, world.worker, world.other)
     for body in (b"", b"forged", b"blobsync-seal 1 ", SealKey(bytes(32)).seal("spread", "run/one", name, b"forged")):
         world.raw.write(name, body)
-        # Twice, because a worker asks again after it has looked for the parent.
+        # Twice, because a worker reads again after it has checked the heartbeat.
         assert [each.read(name) for each in readers * 2] == [None] * 6
     said = [text for text in world.told if f"{name} has no seal of this transfer" in text]
     assert 0 < len(said) <= 3, "once by each process"
@@ -111,7 +111,7 @@ def test_a_worker_has_no_key_to_speak_for_another_or_for_the_parent(world: World
     for name in (_RECORD, "refused/node1.0", "result", "records/0000001~parent-00000001~000000"):
         with pytest.raises(ValueError, match="not this worker's to write"):
             world.other.write(name, b"forged")
-        # With the key that all of them share, and its own where the writer's belongs.
+        # Sealed with the shared key, and inside with a key that is not the writer's.
         shared, own = world.other._keys.shared, world.other._keys.own("node2.0")
         assert own is not None
         where = "run" if name == "result" else "run/one"
@@ -129,7 +129,7 @@ def test_what_an_earlier_session_left_is_absent_in_the_next(world: World, name: 
     later.write("alive", b"2")
     world.raw.write(name, document)
     assert later.read(name) is None
-    # A worker goes on with its shard as it began it, and follows the new parent when it asks whether it lives.
+    # A worker continues its shard, and follows the new coordinator after the next check of the heartbeat.
     assert world.worker.read(name) == b"said"
     assert world.worker.read("alive") == b"2" and world.worker.read(name) is None
 
@@ -155,7 +155,7 @@ def test_documents_of_another_run_or_of_another_users_are_absent(world: World) -
     ],
 )
 def test_a_sign_of_life_that_a_worker_made_up_is_none(world: World, said: bytes) -> None:
-    """All workers have the key for it."""
+    """A heartbeat by a worker: all workers have the key for it."""
     world.raw.write("alive", world.other._keys.shared.seal("spread", "run", "alive", said))
     assert world.worker.read("alive") is None and world.worker.session == "one"
     world.parent.write("alive", b"2")
@@ -185,7 +185,7 @@ def test_an_older_sign_of_life_is_none(world: World) -> None:
     assert world.worker.read("alive") == b"2"
     world.raw.write("alive", older)
     assert world.worker.read("alive") == b"2" and world.worker.session == "one"
-    # Whoever takes over on a machine whose clock is behind is heard all the same.
+    # A successor on a machine whose clock is behind is accepted nevertheless.
     ahead = world.as_parent("one")
     ahead._alive = 1 << 62, b""
     ahead.write("alive", b"3")
@@ -204,7 +204,7 @@ class _Hurrying(FolderStore):
 
 
 class _Counting(FolderStore):
-    """Knows what was read."""
+    """Records the documents that were read."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -231,9 +231,9 @@ def test_that_a_shard_is_done_stands_in_a_name_that_nobody_else_can_make(world: 
     world.raw.write("done/0000001", b"")
     world.worker.write("done/0000002", b"")
     (marked,) = [name for name in world.raw.names("done") if name.startswith("0000002")]
-    # 128 bits that nobody guesses.
+    # 128 bits that cannot be guessed.
     assert len(marked.partition("~")[2]) == 32
-    # The mark of one shard is none of another.
+    # The mark of one shard is not valid for another.
     world.raw.write(f"done/0000003~{marked.partition('~')[2]}", b"")
     world.raw.write("done/0000004~" + "0" * 32, b"")
     for each in (world.parent, world.other):
@@ -262,14 +262,14 @@ def test_a_flood_of_strangers_documents_is_named_in_part(world: World) -> None:
 
 
 def test_a_worker_names_a_strangers_document_when_it_is_still_there_at_the_second_look(world: World) -> None:
-    """At the first, the session may be one that the worker does not know yet."""
+    """The first read may be of a session that the worker does not know yet."""
     world.raw.write("shards/0000001", b"forged")
     counts = []
     for _ in range(4):
         assert world.worker.read("shards/0000001") is None
         counts.append(len(world.told))
     assert counts == [0, 1, 1, 1]
-    # The parent knows its session.
+    # The coordinator knows its session.
     assert world.parent.read("shards/0000001") is None and len(world.told) == 2
 
 
@@ -312,5 +312,5 @@ def test_orders_are_those_that_were_sealed() -> None:
     for change in changes:
         assert orders_seal(_RUN, {**orders, **change}) != orders["seal"]
     assert orders_seal(SealKey(bytes(32)), orders) != orders["seal"]
-    # Whatever wrote the file in between may have put them into another order.
+    # Another program may have rewritten the file in another order.
     assert orders_seal(_RUN, dict(reversed(orders.items()))) == orders["seal"]

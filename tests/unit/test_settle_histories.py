@@ -1,7 +1,7 @@
-"""Random histories of edits, ``u``, ``d``, ``--keep`` and kills: the planner decides, and it is carried out on paper.
+"""Random histories of edits, ``u``, ``d``, ``--keep`` and kills, with the real planner and a simulated transfer.
 
-Each edit makes a content of its own. What was edited away, or given up by name (``--keep local``, ``remote``), may
-go; everything else has to be somewhere, always, and after a ``--keep`` nothing is left to do in either direction.
+Each edit makes a unique content. Only contents that were edited away, or given up (``--keep local``, ``remote``), may
+be lost; after a ``--keep`` nothing is left to do in either direction.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Ends:
         return Route.SAME_ACCOUNT if self.is_copy else Route.UPLOAD if command == "u" else Route.DOWNLOAD
 
     def steps(self, command: str, options: TransferOptions) -> Iterator[str]:
-        """Carry a plan out; a kill may come wherever this yields."""
+        """Carry a plan out; a kill may happen at each yield."""
         source, destination = self._sides(command)
         for action in self.plan(command, options):
             if action.action is Action.UNCHANGED:
@@ -130,7 +130,7 @@ def is_left(action: FileAction) -> bool:
 
 
 def one_history(chance: random.Random, *, is_copy: bool) -> int:
-    """Live through it; returns how many conflicts were settled."""
+    """Run the history; returns the number of resolved conflicts."""
     ends = Ends(is_copy=is_copy)
     settled = 0
     commands = ("u",) if is_copy else ("u", "d")
@@ -151,7 +151,7 @@ def one_history(chance: random.Random, *, is_copy: bool) -> int:
             if keep and kill is None:
                 settled += len(conflicts)
                 for after in commands:
-                    # An edit of a file that was in no conflict may still be this command's to move.
+                    # An edited file that was not in conflict may still have to be moved by this command.
                     left = [each for each in ends.plan(after, TransferOptions()) if is_left(each)]
                     assert not [each for each in left if each.path in conflicts or each.action is Action.CONFLICT], left
         assert not ends.lost()

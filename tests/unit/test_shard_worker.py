@@ -1,4 +1,4 @@
-"""A worker of a spread transfer, one look at the shared store after the other: what it claims, and what it gives up."""
+"""A worker of a spread transfer, round by round: which shards it claims and gives up."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def nothing() -> None: ...
 
 
 class Place(FolderStore):
-    """Whenever the worker looks for the coordinator, the next of ``rounds`` happens; after the last the coordinator is
-    gone. ``calls`` are the claims asked for and given up, and ``unsealed`` are documents that count as missing."""
+    """Calls the next of ``rounds`` at each check of the heartbeat; after the last, the coordinator is
+    gone. ``calls`` are the claims taken and released, ``unsealed`` the documents that count as missing."""
 
     def __init__(self, root: Path, *rounds: Callable[[], None]) -> None:
         super().__init__(root)
@@ -70,7 +70,7 @@ class Place(FolderStore):
         super().release(name, holder)
 
     def held(self, name: str) -> None:
-        """Somebody else has the claim from now on."""
+        """Give the claim to another holder."""
         assert super().claim(name, _STRANGER)
 
     def times(self, call: str, name: str) -> int:
@@ -78,7 +78,7 @@ class Place(FolderStore):
 
 
 class Moving(DirectEngine):
-    """Calls ``before`` each time when it moves; the service does not answer the first ``unreachable`` times."""
+    """Calls ``before`` at each move; the service does not respond the first ``unreachable`` times."""
 
     def __init__(self, before: Callable[[], None] = nothing) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ def task(tmp_path: Path) -> MoveTask:
 
 
 def put_shards(place: FolderStore, task: MoveTask, count: int = 1) -> None:
-    """As many shards, each of one file; one alone has all files."""
+    """So many shards of one file each; a single one has all files."""
     shards: list[Shard] = [
         cut(task.part, task.actions if count == 1 else [action], 1)[0] for action in task.actions[:count]
     ]
@@ -199,7 +199,7 @@ def test_after_a_restart_a_worker_gives_back_what_it_had_and_nothing_else(task: 
 def test_what_is_moved_is_given_up_and_the_next_one_taken(task: MoveTask, tmp_path: Path) -> None:
     place, engine = Place(tmp_path / "place", *[nothing] * 4), Moving()
     put_shards(place, task, 3)
-    # Each worker begins at another one.
+    # Each worker begins at a different one.
     worker(place, task, engine, number=4).work()
     assert engine.moves == [["b"], ["a"], ["c"]]
     assert place.calls == [(call, f"claims/000000{number}") for number in (1, 0, 2) for call in ("claim", "release")]
@@ -260,7 +260,7 @@ def test_whoever_holds_a_shard_in_silence_is_passed_over_and_keeps_its_claim(tas
     began, engine = time.monotonic(), Moving(end)
     worker(place, task, engine, said, poll=0.005, claim=0.4).work()
     assert took and took[0] > 0.8, "twice as long as a claim lasts"
-    # It asks four times while a claim lasts.
+    # It renews four times while a claim lasts.
     assert place.times("claim", "claims/0000000") <= 11
     assert place.times("release", "claims/0000000") == 0
     assert "is claimed, and nobody moves it" in said[0] and place.names("done") == ["0000000"]
@@ -369,7 +369,7 @@ def test_a_pause_from_before_is_over_and_a_new_one_counts(task: MoveTask, tmp_pa
     heard = threading.Event()
 
     def wait() -> None:
-        # The one at the beginning, and two while the shard moves: what the first of these said is done by then.
+        # One at the beginning, and two while the shard moves: the first of these has been handled by then.
         for _ in range(3):
             assert place.slow_was_read.acquire(timeout=_PATIENCE)
         before.append(pace.left)

@@ -1,4 +1,4 @@
-"""Cutting a part into shards, and the lines of shards and records: nothing from outside is believed."""
+"""Cutting a part into shards, and validation of the lines of shards and records."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _ID = block_id_of(bytes(32))
 _BLOB = RemoteState(5, "0x8DC", _MD5)
 _FILE = LocalState(5, 1_700_000_000_123_456_789, 1_700_000_000_000_000_000, 42, _MD5)
 
-# On a machine with other work, single draws stall.
+# On a loaded machine single examples may be slow.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 sizes = st.one_of(st.integers(0, 100_000), st.integers(0, 1 << 40))
@@ -130,7 +130,7 @@ _REQUEST = 256 << 10
         ([1, 1, 1, 1], 2, [2, 2]),
         ([2, 1, 1], 2, [1, 2]),
         ([4, 2, 1, 1], 3, [1, 1, 2]),
-        # A large file at the end leaves a share for itself alone, one at the beginning equal shares after it.
+        # A large file at the end gets a share of its own; after one at the beginning the shares are equal.
         ([1, 1, 1, 4], 2, [3, 1]),
         ([4, 1, 1, 1, 1], 3, [1, 2, 2]),
     ],
@@ -191,12 +191,12 @@ def shards(draw: st.DrawFn) -> Shard:
 def test_a_shard_is_the_same_after_its_file(shard: Shard) -> None:
     read = _read(shard_lines(shard))
     assert read == shard and hash(read) == hash(shard) and not hasattr(read, "__dict__")
-    # Comparing two states leaves the tier out.
+    # Comparing two states ignores the tier.
     assert [str(action.source) for action in read.actions] == [str(action.source) for action in shard.actions]
 
 
 def test_the_file_has_every_field_that_an_engine_reads() -> None:
-    # Whoever adds a field decides here whether a worker has to know it.
+    # For a new field, decide here whether workers need it.
     kept = {"path", "reason", "size", "source", "destination", "target", "on_record", "delta"}
     known = kept | {"action", "aside"}
     assert {field.name for field in dataclasses.fields(FileAction)} == known
@@ -215,7 +215,7 @@ def test_a_large_file_is_cut_into_ranges_and_one_reader_that_are_the_same_after_
     assert [each.order.blocks for each in ranges if each.order] == [(0, 6), (6, 13), (13, 20)]
     assert [each.actions[0].size for each in (reader, *ranges)] == [0, 12 * _MIB, 14 * _MIB, 14 * _MIB]
     assert (reader.weight, ranges[0].weight) == (40 * _MIB, 12 * _MIB + 2 * _REQUEST)
-    # Numbers are given to whoever is handed out.
+    # Shards get numbers when they are handed out.
     assert {each.number for each in (reader, *ranges)} == {0}
     assert [_read(shard_lines(each)) for each in (reader, *ranges)] == [reader, *ranges]
     copies = cut_file(dataclasses.replace(_part(), route=Route.CROSS_ACCOUNT), _large(), 16 * _MIB)
@@ -281,7 +281,7 @@ def test_an_account_of_a_range_wants_every_block_and_the_planned_version() -> No
     with pytest.raises(FormatError, match="without all of its blocks"):
         whole.ranged(FileRecord("big", dataclasses.replace(source, md5=None)))
     assert whole.ranged(FileRecord("big", source)) == source
-    # A later range, of which no worker has to know the MD5 of the whole.
+    # A later range, for which no worker needs the MD5 of the whole file.
     last = ShardAccount(cut_file(_part(), _large(), 16 * _MIB)[-1])
     order = last.shard.order
     assert order is not None and order.blocks.first > 0
@@ -296,7 +296,7 @@ def test_an_account_of_a_range_wants_every_block_and_the_planned_version() -> No
         ShardAccount(cut(_part(), [_action("big", source=_FILE)], 1)[0]).ranged(FileRecord("big", _FILE))
     with pytest.raises(FormatError, match="is not in this shard"):
         ShardAccount(cut(_part(), _actions([1]), 1)[0]).name(NamedBlock(0, _ID))
-    # Of a file without a known source nothing can be told.
+    # A file without a known source cannot be reported.
     unknown = dataclasses.replace(last.shard, actions=(dataclasses.replace(_large(), source=None),))
     with pytest.raises(FormatError, match="another version"):
         ShardAccount(unknown, named=dict(last.named)).ranged(FileRecord("big", None))
@@ -637,7 +637,7 @@ def test_a_record_of_another_version_than_the_plans_is_not_believed(
     account = ShardAccount(Shard(0, route, "d", "s", "t", (dataclasses.replace(_action("a"), source=planned),)))
     with pytest.raises(FormatError):
         account.moved(record)
-    # It still has to be moved, or to fail.
+    # It still has to move or fail.
     assert list(account.left) == ["a"]
 
 
@@ -646,9 +646,9 @@ def test_a_record_of_the_planned_version_is_believed() -> None:
     account = ShardAccount(Shard(0, Route.UPLOAD, "d", "s", "t", (action,)))
     assert account.planned("a") is action
     assert account.moved(FileRecord("a", _FILE, _BLOB, 2)) == (action, _FILE, _BLOB, 2)
-    # Also once it has a record.
+    # Also after its record.
     assert not account.left and account.planned("a") is action
-    # All of it may have been there.
+    # All of it may have been there already.
     whole = ShardAccount(Shard(0, Route.UPLOAD, "d", "s", "t", (action,)))
     assert whole.moved(FileRecord("a", _FILE, _BLOB, 5)).reused == 5
 
@@ -668,11 +668,11 @@ def test_bytes_are_told_once_whatever_becomes_of_the_worker() -> None:
     account.tell(3, 2, listener)
     account.moved(FileRecord("a", _FILE, _BLOB, 2))
     assert (account.moving, account.reused) == (0, 0)
-    # Nothing is under way any more, so that nothing is taken back.
+    # Nothing is under way any more, so nothing is uncounted.
     account.take_back(listener)
     account.close(listener)
     assert (listener.bytes, listener.reused) == (3, 2)
-    # Somebody who was lost has moved it: of its bytes nobody has told.
+    # A lost worker has moved it without reporting its bytes.
     account.found(account.planned("b"))
     account.close(listener)
     account.close(listener)
@@ -680,7 +680,7 @@ def test_bytes_are_told_once_whatever_becomes_of_the_worker() -> None:
 
 
 class _Calls(RecordingListener):
-    """Remembers each call that tells of bytes."""
+    """Records each call about bytes."""
 
     def __init__(self) -> None:
         super().__init__(lambda count: self.calls.append(("moved", count)))
@@ -693,7 +693,7 @@ class _Calls(RecordingListener):
 
 
 def test_where_nothing_moves_nobody_hears_of_bytes() -> None:
-    """Whoever shows the transfer takes each call for a sign that it goes on."""
+    """Displays take each call as progress."""
     account, listener = _account(1), _Calls()
     account.tell(0, 0, listener)
     account.take_back(listener)

@@ -113,7 +113,7 @@ ended "$code"
 
 
 def squeue_line(**fields: str) -> str:
-    """A line as ``squeue -h -O`` prints it: padded and cut."""
+    """A line in the format of ``squeue -h -O``: padded and cut."""
     shown = {"JobArrayID": "17", "State": "RUNNING", "NumNodes": "1", "UserName": "me", **fields}
     widths = [part.split(":") for part in slurm_replies.SQUEUE_FORMAT.split(",")]
     return "".join(shown.get(name, "")[: int(width)].ljust(int(width)) for name, width in widths)
@@ -123,7 +123,7 @@ Answers = dict[str, Completed | ProcessError | Callable[[str], Completed]]
 
 
 def file_work(folder: str, number: str = "") -> Callable[[str], Completed]:
-    """The other side's answers when a job's folder is ``folder``, and the job wrote ``number`` when it began."""
+    """The login node's responses if a job's folder is ``folder``, and the job has recorded ``number``."""
 
     def answer(asked: str) -> Completed:
         verb = json.loads(asked)["verb"]
@@ -134,7 +134,7 @@ def file_work(folder: str, number: str = "") -> Callable[[str], Completed]:
 
 @dataclass
 class ScriptedProcess:
-    """Answers by the program's name; remembers every command and its input."""
+    """Responds by the program's name; records every command and its input."""
 
     answers: Answers = field(default_factory=dict)
     calls: list[tuple[str, ...]] = field(default_factory=list)
@@ -431,7 +431,7 @@ def test_everything_goes_through_ssh_when_there_is_a_login_node() -> None:
     ref = backend.submit(plan, Secrets({"u": "sig=SENTINEL"}))
     assert ref == Accepted(JobRef("me_1_0badcafe", "42", "/home/me/.blobsync/jobs/x"))
     assert {call[:5] for call in process.calls} == {("ssh", "-o", "BatchMode=yes", "--", "me@login")}
-    # Secrets travel on standard input, never in an argument.
+    # Secrets are passed on standard input, never in an argument.
     assert not any("SENTINEL" in word for call in process.calls for word in call)
     assert any("SENTINEL" in (text or "") for text in process.inputs)
 
@@ -499,7 +499,7 @@ def test_forgotten_jobs_are_looked_for_in_the_accounting_and_then_in_their_own_f
     ]
     asked = json.loads(process.inputs[-1] or "")
     assert asked["folders"] == ["/b", "/c"]
-    # What only a running job needs is removed from the ended one's folder.
+    # Files that only a running job needs are removed after its end.
     assert asked["ended"] == ["/a"]
 
 

@@ -1,5 +1,5 @@
-"""Workers of a spread transfer that are cut off, or hang, in threads of this process: nothing is lost, and nothing is
-said to be missing that is there."""
+"""Workers of a spread transfer that are disconnected or hang, in threads of this process: no file is lost, and no
+existing file is reported as missing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.fakes.store import MemoryStore, Request
 from tests.fakes.tasks import moved_by, upload
 
 _FILES = 30
-# Of a claim, so that tests need not wait for a minute. A thread that is alive renews it four times as often.
+# Of a claim, so that tests need not wait for a minute. A running worker renews it four times as often.
 _SECONDS = 0.4
 _PATIENCE = 60.0
 
@@ -48,14 +48,14 @@ def _store(task: MoveTask) -> MemoryStore:
 
 
 def _another_line(store: MemoryStore) -> MemoryStore:
-    """The same blobs, as another machine reaches them."""
+    """The same blobs, for another machine."""
     line = MemoryStore("box")
     line.blobs = store.blobs
     return line
 
 
 class Hanging(FolderStore):
-    """The place as a machine sees it that hangs from when ``hung`` is set until ``awake`` is."""
+    """The store for a machine that hangs from ``hung`` to ``awake``."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root, seconds=_SECONDS)
@@ -79,7 +79,7 @@ class Hanging(FolderStore):
 
 
 class Machine:
-    """One worker in a thread; ``said`` is its log: the first line is about its first shard, when that is over."""
+    """One worker in a thread; ``said`` is its log, whose first line is written after its first shard."""
 
     def __init__(self, number: int, place: SharedStore, task: MoveTask, store: MemoryStore) -> None:
         end = task.part.destination
@@ -106,7 +106,7 @@ class Machine:
 
 
 class Machines:
-    """Those of a job; each next one comes when the one before says so, with :meth:`come`."""
+    """The machines of a job; each starts the next one with :meth:`come`."""
 
     def __init__(self, place: SharedStore, *all_of_them: Machine) -> None:
         self._place = place
@@ -146,7 +146,7 @@ def test_what_a_worker_says_after_it_hung_and_its_shard_went_to_another_does_no_
             raise error
 
     def let_the_first_speak(request: Request) -> None:
-        """Half of what is left is there when the first one wakes up, and goes on with the shard."""
+        """Half of the other files have moved when the first worker wakes up and continues its shard."""
         if request.operation == "put" and len(other.asked("put")) > 15 and not hanging.awake.is_set():
             hanging.awake.set()
             assert first.spoke.wait(_PATIENCE)
@@ -165,8 +165,7 @@ def test_what_a_worker_says_after_it_hung_and_its_shard_went_to_another_does_no_
 
 
 class Down(Hanging):
-    """The place behind a service that answers nobody from when ``hung`` is set: whoever asks waits until nobody wants
-    to wait any more."""
+    """The store behind a service that does not respond after ``hung`` is set: requests wait until they are hurried."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -187,7 +186,7 @@ class Down(Hanging):
 
 
 class Stopped(DirectEngine):
-    """Is interrupted once the worker waits for its place."""
+    """Interrupts the worker once it waits for the store."""
 
     def __init__(self, place: Down) -> None:
         super().__init__()
@@ -216,7 +215,7 @@ def test_a_worker_that_is_stopped_does_not_wait_for_a_service_that_is_down(task:
 
 
 class Nobody:
-    """Workers that never come; somebody asks the transfer to stop meanwhile."""
+    """Workers that never start; meanwhile a stop is requested."""
 
     def __init__(self, stop: StopRequest) -> None:
         self._stop = stop
@@ -299,7 +298,7 @@ def test_what_the_account_asks_of_one_worker_holds_all_back(tmp_path: Path) -> N
         "node0.0 was asked by the storage account for fewer requests: waiting 5 s",
     ]
     now[0] += 4.0
-    # The same note again is no new one.
+    # The same note again is not a new one.
     one.look()
     two.look()
     assert (paces[0].left, paces[1].left, len(said)) == (0.0, 1.0, 2)
@@ -321,7 +320,7 @@ def test_who_is_asked_to_wait_as_long_once_more_holds_the_others_back_once_more(
         two.look()
         assert paces[1].left == 5
         now[0] += 5.0
-    # A place that is cleared says nothing.
+    # A cleared store has no notes.
     place.remove("slow")
     two.look()
     assert paces[1].left == 0

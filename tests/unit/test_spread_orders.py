@@ -1,4 +1,4 @@
-"""What nodes are ordered to do, and the key with which they know it."""
+"""The sealed orders of nodes, and their key."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_key_of_a_transfer_is_made_from_the_users_own(tmp_path: Path) -> Non
         "A": "b",
         SPREAD_KEY: run_key(one, "a").secret.hex(),
     }
-    # Other jobs get none.
+    # Other jobs get no key.
     assert with_run_key(make_spec(), Secrets(), one) == Secrets()
 
 

@@ -1,4 +1,4 @@
-"""The parent of a detached transfer that is killed and started again: what it has left as the result is the result."""
+"""The parent of a detached transfer that is killed and restarted: a saved result is final."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _OWNER = "6f0c2f5e-6d3c-4a43-9d1c-1f6d1f1f1f1f"
 
 
 class _Killed(BaseException):
-    """Nothing that anybody catches."""
+    """An exception that no code catches."""
 
 
 class _UntilTheResult(FolderStore):
-    """The place as a parent sees it that is killed right after it has left the result: nothing more of it arrives."""
+    """The store for a parent that is killed right after it saved the result: no later write arrives."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -51,7 +51,7 @@ class _UntilTheResult(FolderStore):
 
 @pytest.fixture
 def store() -> MemoryStore:
-    """One of the files is always refused."""
+    """A store that always refuses one of the files."""
 
     def refuse(request: Request) -> None:
         if request.operation == "put" and request.name.endswith("f7"):
@@ -88,7 +88,7 @@ def job(tmp_path: Path, task: MoveTask) -> NodeJob:
 
 @pytest.fixture
 def place(tmp_path: Path, task: MoveTask) -> Iterator[FolderStore]:
-    """With the plan, and workers that come to it."""
+    """A transfer with its plan and workers."""
     place = FolderStore(tmp_path / "place")
     for shard in cut(task.part, task.actions, 2):
         place.write(f"plan/{shard.number:07}", ("\n".join(shard_lines(shard)) + "\n").encode())
@@ -107,7 +107,7 @@ def test_a_parent_that_was_killed_after_it_left_the_result_ends_with_that_result
 ) -> None:
     with pytest.raises(_Killed):
         run_parent(job, _UntilTheResult(tmp_path / "place"), _ends(task), DirectEngine(), lambda text: None, poll=0.01)
-    # Workers still wait for it, and may be started again.
+    # Workers still wait for it, and may be restarted.
     assert place.read("alive") and (tmp_path / "data" / ".probe-of-blobsync-0123456789abcdef").exists()
     before, said = len(store.asked("put")), list[str]()
     assert run_parent(job, place, _ends(task), DirectEngine(), said.append, poll=0.01) == 3
@@ -115,7 +115,7 @@ def test_a_parent_that_was_killed_after_it_left_the_result_ends_with_that_result
     assert place.read("alive") == b""
     assert "the service refuses f7" in said[0] and said[-1] == "19 files verified, 1 failed"
     assert not (tmp_path / "data" / ".probe-of-blobsync-0123456789abcdef").exists()
-    # However often, and whoever asks.
+    # Any number of times.
     assert run_parent(job, place, _ends(task), DirectEngine(), said.append, poll=0.01) == 3
 
 

@@ -1,4 +1,4 @@
-"""A spread transfer in one process: what workers claim and tell, what the parent believes, and when it gives up."""
+"""A spread transfer in one process: claims and records of workers, their verification, and giving up."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _MD5 = bytes(16)
 
 
 class Threads:
-    """Workers in threads of this process; ``lost`` says how the job ended before any came."""
+    """Workers in threads of this process; ``lost`` is how the job ended before any started."""
 
     def __init__(self, place: SharedStore, task: MoveTask, lost: str | None = None) -> None:
         self.place, self._task, self._lost = place, task, lost
@@ -61,7 +61,7 @@ class Threads:
                 thread.start()
 
     def place_of(self, number: int) -> SharedStore:
-        """As one worker reaches it."""
+        """The store for one worker."""
         return self.place
 
     def ended(self) -> str | None:
@@ -93,7 +93,7 @@ def hauler(
 
 
 def clock() -> SpreadClock:
-    """Each look at it is six seconds later."""
+    """A clock that advances six seconds at each call."""
     seconds = iter(range(0, 10**9, 6))
     return SpreadClock(lambda: float(next(seconds)), lambda pause: None)
 
@@ -135,10 +135,10 @@ def test_workers_move_all_of_it_and_what_they_say_is_still_to_be_looked_at(task:
     assert isinstance(task.part.destination, OpenBlob)
     assert len(list(task.part.destination.store.list_blobs("sets/"))) == 30
     assert listener.bytes == sum(range(30))
-    # Each worker is told of by its own name.
+    # Each worker is reported by its name.
     assert set(listener.workers) <= {"node0.0", "node1.0"}
     assert [sum(each) for each in zip(*listener.workers.values(), strict=True)] == [30, sum(range(30))]
-    # A second try is not worth a shard; other files of these names, of another folder, are.
+    # A second attempt is not worth a shard; files with the same names in another folder are.
     again = moved_by(engine, task._replace(actions=task.actions[:3], again=True))
     assert len(again.moved) + len(again.failed) == 3 and crew.starts == 1
     others = moved_by(engine, task._replace(actions=task.actions[:3]))
@@ -178,7 +178,7 @@ def test_a_shard_over_which_three_workers_were_lost_is_given_up_by_name(task: Mo
 
 
 class Alone(DirectEngine):
-    """What this machine moves by itself."""
+    """The engine of this machine: records its files."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -214,7 +214,7 @@ def test_a_task_without_such_files_asks_nothing_of_this_machine(task: MoveTask, 
 
 
 class FullDisk(DirectEngine):
-    """Has room for nothing; the worker ends after its first shard."""
+    """A full disk; the worker ends after its first shard."""
 
     def __init__(self, place: SharedStore) -> None:
         super().__init__()
@@ -228,7 +228,7 @@ class FullDisk(DirectEngine):
 
 
 class OneShard(Threads):
-    """One worker, which has ended before the parent reads."""
+    """One worker, which ends before the coordinator reads."""
 
     def start(self) -> None:
         self.place.write("alive", b"1")
@@ -247,7 +247,7 @@ def test_the_first_file_that_finds_no_room_ends_the_fetching_of_all_nodes(place:
     own = [failure for _, failure in report.failed if was_tried(failure.message)]
     assert 0 < len(own) < 200
     assert place.names("done") == place.names("shards"), "nobody takes what is given up"
-    # A parent that is started again hears the same.
+    # A restarted coordinator reads the same.
     again = moved_by(SpreadEngine(DirectEngine(), place, Threads(place, task, "lost"), 20, poll=0.01), task)
     assert {failure.code for _, failure in again.failed} == {FailureCode.DISK_FULL} and len(again.failed) == 200
 
@@ -285,7 +285,7 @@ def test_a_download_counts_as_seen_only_where_this_machine_sees_the_same_file(
 def test_what_is_told_of_another_end_or_without_a_state_is_left_as_it_is(task: MoveTask, tmp_path: Path) -> None:
     moved = Moved(task.actions[0], destination=RemoteState(0, "0x1"))
     assert as_seen_here(task.part.destination, moved) is moved
-    # A state of this disk at a container's end, and a blob's at this disk's: nothing that could be looked at.
+    # A local state for a blob, and a blob's state for a local file: impossible.
     here = Moved(task.actions[0], destination=LocalState(0, 0, 0, 0))
     assert as_seen_here(task.part.destination, here) is here
     assert as_seen_here(LocalLocation(tmp_path), moved) is moved
@@ -309,7 +309,7 @@ def test_a_job_that_ends_early_is_started_again_and_then_given_up(task: MoveTask
 
 @pytest.mark.parametrize("changed", [False, True])
 def test_what_a_source_holds_is_read_here_and_not_told(task: MoveTask, place: FolderStore, changed: bool) -> None:
-    """A worker's word counts only for a version that is not there any more."""
+    """A worker's MD5 counts only for a version that no longer exists."""
     _attempt(place, 1, _moved(task, 3))
     file = task.part.source.at(task.actions[3].path)
     assert isinstance(file, Path)
@@ -353,12 +353,12 @@ def test_a_claim_of_somebody_who_moves_nothing_is_passed_over(task: MoveTask, pl
     assert isinstance(task.part.destination, OpenBlob)
     assert len(list(task.part.destination.store.list_blobs("sets/"))) == 30
     assert any("is claimed, and nobody moves it" in text for text in told)
-    # Whoever has the claim keeps it.
+    # The holder keeps the claim.
     assert not place.claim(f"claims/{shard}", str(uuid.UUID(int=0)))
 
 
 class _Vandal(FolderStore):
-    """Each shard is removed as soon as it is there, for a while."""
+    """A stranger who removes each shard as soon as it appears, for a while."""
 
     taken = 0
 
@@ -410,7 +410,7 @@ def test_workers_of_a_sealed_place_move_all_of_it_beside_what_others_left_there(
 
 
 class _SealedThreads(Threads):
-    """Each worker with its own keys."""
+    """Workers with their own keys."""
 
     def __init__(self, place: SealedStore, task: MoveTask, root: Path, run: SealKey) -> None:
         super().__init__(place, task)
@@ -430,7 +430,7 @@ def test_a_node_that_cannot_take_part_stops_it_with_its_sentence(task: MoveTask,
 
 
 def _arrived(task: MoveTask, index: int, letter: bytes = b"x") -> FileRecord:
-    """A file that is at the destination, as the service told its worker; of the source the worker says the same."""
+    """A file whose destination state is from the service, and whose source state is the worker's report."""
     action, end = task.actions[index], task.part.destination
     body = letter * action.size
     assert isinstance(action.source, LocalState) and isinstance(end, OpenBlob)
@@ -446,7 +446,7 @@ def test_what_workers_told_a_parent_that_was_killed_is_in_the_index_as_far_as_it
 ) -> None:
     moved_by(SpreadEngine(DirectEngine(), place, Threads(place, task, "lost"), 1, watch=clock()), task)
     true, junk, replaced = _arrived(task, 3), _arrived(task, 4, b"j"), _arrived(task, 5)
-    # Of one the worker lies, of one somebody else has made another version since.
+    # The worker lies about one; another has a newer version of another client.
     _arrived(task, 5)
     _attempt(place, 1, true, junk, replaced, _moved(task, 6), FileRecord("nowhere", None, None))
     index = Index(tmp_path / "index.sqlite", lambda text: None)
@@ -483,7 +483,7 @@ def test_files_that_change_while_others_move_do_not_stop_the_nodes(task: MoveTas
     for file in root.glob("f*"):
         file.write_bytes(b"changed")
     assert given is not None and probe_problem(given) is None
-    # And the command's own file is no file of the folder.
+    # The command's own probe file is not a file of the folder.
     assert is_temporary(Path(given["own"]["file"]).name)
 
 
@@ -508,7 +508,7 @@ def test_where_there_can_be_no_file_of_ours_the_oldest_files_tell_and_one_of_the
     (source.path / named[0]).write_bytes(b"x" * int(named[0].removeprefix("f")))
     assert f"{source.path / named[0]} is another file here" in (probe_problem(given) or "")
     assert source_probe(in_the_way, source, ()) is None
-    # Only what is to move, and was seen here, can tell.
+    # Only files that are to move, and were seen here, can be compared.
     others = [replace(actions[0], action=Action.UNCHANGED), replace(actions[1], source=None)]
     assert source_probe(in_the_way, source, others) is None
 

@@ -1,4 +1,4 @@
-"""Submitting and submitting again: the order of steps, rights, and what a job keeps when it moves."""
+"""Submitting and resubmitting: the order of steps, rights, and what a moved job keeps."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CODE = CodeRef(CONTAINER, "code.zip.d/x.zip", "x")
 
 
 class Moody(FakeBackend):
-    """Cancels nothing where it is ``unwilling``, and ``leaves_after`` so many jobs: then it answers no more."""
+    """Refuses cancellations if ``unwilling``, and does not respond any more after ``leaves_after`` jobs."""
 
     unwilling = False
     leaves_after = 99
@@ -68,7 +68,7 @@ def us() -> FakeBackend:
 
 @pytest.fixture
 def context(tmp_path: Path, eu: Moody, us: FakeBackend) -> JobContext:
-    """On the cluster ``eu``; ``us`` and ``nowhere``, which says no platform, are files beside it."""
+    """A project on cluster ``eu``, with the files ``us`` and ``nowhere``, which has no platform."""
     files = tmp_path / "aux_data" / "aml"
     files.mkdir(parents=True)
     (files / "us.yaml").write_text("platform: local\nconfig_param: {}\n")
@@ -152,7 +152,7 @@ def test_an_old_job_that_cannot_be_stopped_is_said(
 
 def test_a_job_moves_to_the_cluster_that_is_named(context: JobContext, eu: FakeBackend, us: FakeBackend) -> None:
     old = send(context, "sleep", "9")
-    # On the same platform, too, another cluster's nodes and folders count.
+    # Also on the same platform, the other cluster's nodes and folders apply.
     spec = replace(old.spec, nodes=3, procs_per_node=2, gpus_per_node=2)
     new = resubmit(context, replace(old, spec=spec), to="us").record
     assert (new.cluster, new.spec.cluster, new.successor_of) == ("us", "us", old.run_id)
@@ -197,7 +197,7 @@ def test_a_job_that_moves_keeps_its_shape_as_far_as_it_tells(
     assert (moved.nodes, moved.procs_per_node, moved.gpus_per_node) == size
 
 
-# -- what nodes start from -------------------------------------------------------------------------------------------
+# -- the files of nodes ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -207,7 +207,7 @@ def box() -> MemoryStore:
 
 @pytest.fixture
 def remote(tmp_path: Path, eu: Moody, us: FakeBackend, box: MemoryStore) -> JobContext:
-    """On the cluster ``eu``, whose nodes are elsewhere; ``us`` is this machine."""
+    """A project on cluster ``eu``, whose nodes are elsewhere; ``us`` is this machine."""
     (tmp_path / "aux_data" / "aml").mkdir(parents=True)
     (tmp_path / "aux_data" / "aml" / "us.yaml").write_text("platform: local\nconfig_param: {}\n")
     cluster = Cluster("eu", "eu.yaml", tmp_path, platform="slurm", code=CodeEntry(ACCOUNT, "code.zip"))
@@ -290,7 +290,7 @@ def test_a_job_that_moves_may_read_its_code_where_it_lies_as_long_as_jobs_may_la
 
 
 def own_sas(hours: float) -> StorageAccount:
-    """The account, for which the user has this SAS and no key."""
+    """The account, with this SAS and without a key."""
     moment = datetime.now(timezone.utc) + timedelta(hours=hours)
     text = f"sv=2022-11-02&sr=c&sp=racwdl&se={moment:%Y-%m-%dT%H:%M:%SZ}&sig=abc"
     return replace(ACCOUNT, account_key=None, sas_token=SasToken.parse(text))
@@ -315,7 +315,7 @@ def test_a_sas_of_the_users_that_has_ended_stops_the_submission(context: JobCont
     assert list(eu.jobs) == [old.run_id]
 
 
-# -- whose code ----------------------------------------------------------------------------------------------------
+# -- trusted code --------------------------------------------------------------------------------------------------
 
 
 def test_a_job_that_a_service_told_of_brings_no_code_that_is_not_trusted(context: JobContext, tmp_path: Path) -> None:

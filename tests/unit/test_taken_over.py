@@ -1,5 +1,5 @@
-"""A spread transfer whose command is gone, taken over by the next one: workers give up what they move, and what they
-have written is on record, whether they could say so or not."""
+"""A spread transfer whose command was killed, taken over by the next one: workers give up their shards, and the files
+that they have moved are recorded, with or without their records."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _pair(known: Index) -> PairIndex:
 
 
 def _put(place: FolderStore, task: MoveTask) -> None:
-    """All of it as one shard."""
+    """All files as one shard."""
     (shard,) = cut(task.part, task.actions, 1)
     place.write("shards/0000000", ("\n".join(shard_lines(shard)) + "\n").encode())
 
@@ -83,7 +83,7 @@ def test_a_worker_gives_up_what_is_taken_back_after_it_said_what_it_has_moved(
         if request.operation == "put" and len(store.asked("put")) > 5:
             at_work.set()
             assert interrupted.wait(_PATIENCE)
-            # As long as a request takes.
+            # The time of a request.
             time.sleep(0.05)
 
     def interrupt() -> None:
@@ -103,11 +103,11 @@ def test_a_worker_gives_up_what_is_taken_back_after_it_said_what_it_has_moved(
     parent.start()
     _hauler(place, task, interrupt).work()
     parent.join(_PATIENCE)
-    # Long before its claim would have run out.
+    # Long before its claim would have expired.
     assert ended.is_set()
     assert 0 < len(store.blobs) < 30
     merged = merge_records(place, [task.part], lambda key: known.pair(*key.roots))
-    # The answer to the one request that was under way may come too late to be told; the next plan compares that file.
+    # The response to a request under way may come too late to be recorded; the next plan compares that file.
     assert len(store.blobs) - 1 <= merged.files <= len(store.blobs)
 
 
@@ -147,7 +147,7 @@ def test_a_worker_that_is_started_again_gives_back_what_it_had_and_nothing_else(
 
 
 class Copied:
-    """A blob that a worker has copied without a word, and whose source is another version by now."""
+    """A blob that a worker has copied without a record, and whose source has changed since."""
 
     def __init__(self, place: FolderStore, known: Index, *, with_md5: bool = True) -> None:
         self.here, self.place, self.known, self.with_md5 = MemoryStore("here"), place, known, with_md5
@@ -164,7 +164,7 @@ class Copied:
         assert count == len(found)
         for path, record in found.items():
             (action,) = [each for each in self.task.actions if path == f"x/{each.path}"]
-            # The version that was planned: whether the source is that one still is for the next plan.
+            # The planned version; the next plan checks whether the source still has it.
             assert record.near == action.source
             assert isinstance(record.remote, RemoteState)
             assert record.remote.etag == self.there.blobs[f"y/{action.path}"].info.etag
@@ -221,7 +221,7 @@ def test_one_file_that_is_somebody_elses_keeps_no_other_from_being_found(place: 
         here.add(f"x/{name}", b"planned", with_md5=False)
     task = copy(here, "x", there, "y", ["a", "b", "c"])
     _put(place, task)
-    # A shard that nobody has begun, before one that somebody has.
+    # A shard that has not been claimed, before one that has.
     place.write("shards/0000001", place.read("shards/0000000") or b"")
     place.write("records/0000001~node1.0-00000001~000000", answer_line(Ready()).encode())
     there.add("y/b", b"foreign", with_md5=False)
@@ -303,7 +303,7 @@ def test_what_was_downloaded_without_a_word_is_on_record_where_it_is_the_planned
 def test_of_an_upload_nothing_is_taken_for_moved_that_nobody_told_of(
     place: FolderStore, known: Index, tmp_path: Path
 ) -> None:
-    """What the file held when it was planned is not known."""
+    """The content of the planned version is unknown."""
     root, store = tmp_path / "data", MemoryStore("box")
     root.mkdir()
     (root / "a").write_bytes(b"planned")

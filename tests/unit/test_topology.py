@@ -1,4 +1,4 @@
-"""How many nodes, processes and GPUs: the rule as a table, and every backend held to it."""
+"""Numbers of nodes, processes and GPUs: a table of cases, checked for every backend."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from blobsync.jobspec.topology import JobShape, Size, find_shape
 from tests.fakes.aml_configs import PLAIN, ask
 from tests.unit.test_slurm import ScriptedProcess
 
-# What was asked for -> nodes, processes on each, GPUs on each.
+# Request -> nodes, processes per node, GPUs per node.
 TABLE: list[tuple[Size, tuple[int, int, int]]] = [
-    # Azure ML and its like: four GPUs on a node unless the file says otherwise, as in ACT.
+    # Azure ML and similar services: four GPUs per node by default, as in ACT.
     (Size("aml"), (1, 4, 4)),
     (Size("aml", 8), (2, 4, 4)),
     (Size("aml", gpu_per_node=4), (1, 4, 4)),
@@ -34,7 +34,7 @@ TABLE: list[tuple[Size, tuple[int, int, int]]] = [
     (Size("aml", gpu_per_node=4, processes_per_node=2, multi_process=False), (1, 1, 4)),
     (Size("itp", 8, gpu_per_node=8), (1, 8, 8)),
     (Size("singularity", 16, gpu_per_node=8), (2, 8, 8)),
-    # Slurm: no GPU is asked for unless somebody says so; without GPUs -n counts processes.
+    # Slurm: no GPUs by default; without GPUs -n counts processes.
     (Size("slurm"), (1, 1, 0)),
     (Size("slurm", 2), (1, 2, 2)),
     (Size("slurm", 4, gpu_per_node=0, file_nodes=2), (2, 2, 0)),

@@ -1,4 +1,4 @@
-"""Records of the code that jobs may run: who published it, and in which order."""
+"""Records of the code that jobs may run."""
 
 from __future__ import annotations
 

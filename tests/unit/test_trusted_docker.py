@@ -1,4 +1,4 @@
-"""Which options for docker a project may use on this machine without the user's word."""
+"""The docker options that a project may use on this machine without the user's agreement."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def test_options_that_stay_inside_need_no_word(root: Path, words: tuple[str, ...
         (("-v=/:/host",), "-v=/:/host"),
         (("--volume", "/:/host"), "--volume /:/host"),
         (("--volume=/var/run/docker.sock:/sock",), "--volume=/var/run/docker.sock:/sock"),
-        # A link of the project's, and a path that only begins like it.
+        # A link in the project, and a path with the same prefix.
         (("-v", "ROOT/out:/x"), "-v ROOT/out:/x"),
         (("-v", "ROOT/../other:/x"), "-v ROOT/../other:/x"),
         (("-v", "ROOT-other:/x"), "-v ROOT-other:/x"),
-        # Taken from wherever docker is started, or shared by others.
+        # Relative to docker's folder, or shared with others.
         (("-v", "./data:/x"), "-v ./data:/x"),
         (("-v", "volume:/x"), "-v volume:/x"),
         (("--mount", "type=bind,source=/,target=/x"), "--mount"),

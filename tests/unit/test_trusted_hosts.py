@@ -1,4 +1,4 @@
-"""Which hosts may get a login."""
+"""The hosts that may receive a credential."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_over_plain_http_it_depends_on_who_listens(
     assert set(asked) == {(host.strip("[]"), 10000)}
     assert may_listen(url, whose, nothing, outside=False) is own_file
     assert may_listen(url, whose, nothing, outside=True) is login
-    # The user's own list, and the certificate of https, settle it.
+    # Allowed by the user's own list, or protected by https.
     assert may_get_login(url, Service.STORAGE, lambda: [host.strip("[]")], who=who)
     assert may_get_login(url.replace("http:", "https:"), Service.STORAGE, nothing, who=who)
     assert f"listens at {host}:10000" in why_not(url, Service.STORAGE, who)

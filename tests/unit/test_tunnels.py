@@ -1,4 +1,4 @@
-"""Command lines of tunnels, what may stand in them, and keeping one open."""
+"""Command lines of tunnels, validation of their arguments, and keeping a tunnel open."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ class FakeLine:
 
 @dataclass
 class Lines(ScriptedRunner):
-    """Starts these, one after the other."""
+    """Starts these programs in order."""
 
     waiting: list[FakeLine] = field(default_factory=list)
     started: list[FakeLine] = field(default_factory=list)
@@ -320,7 +320,7 @@ def test_a_line_that_never_opens_says_what_ssh_says() -> None:
 
 
 def test_a_port_that_another_program_took_meanwhile_is_not_ours() -> None:
-    """Somebody answers, and the line ends at once because it cannot listen."""
+    """Another program answers, and the command ends at once because it cannot listen."""
 
     class EndsSoon(FakeLine):
         def wait(self, timeout: float | None = None) -> int | None:
@@ -363,7 +363,7 @@ def test_tunnels_are_kept_for_the_user_alone_and_by_their_names(tunnels: Tunnels
             f"  IdentityFile {key}",
         ),
     )
-    # A key that went missing later is a matter for `open`: the others stay usable.
+    # A key that was removed later is an error of `open` only.
     key.unlink()
     assert tunnels.find("box") == box
 
@@ -430,7 +430,7 @@ def test_the_line_of_a_process_that_was_killed_is_ended_by_whoever_looks_next(
         ) as line,
         ExitStack() as held,
     ):
-        # Only then the kernel shows its environment.
+        # The kernel shows its environment only then.
         assert line.stdout and line.stdout.readline() == b"up\n"
         folder.note_line(line.pid)
         if whose == "held":
@@ -479,7 +479,7 @@ def test_programs_beside_a_job_know_its_environment_and_no_token_is_in_their_wor
     with pytest.raises(FileNotFoundError, match="not installed where the job runs"):
         program_words(request, 6006, "/nowhere")
     argv = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
-    # No other program of this machine has it.
+    # No other program of this machine has the port.
     run_id = f"me_1_{uuid.uuid4().hex}"
     env = {"BLOBSYNC_RUN_ID": run_id, "OF_THE_JOB": "yes"}
     with subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:

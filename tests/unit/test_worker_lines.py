@@ -41,14 +41,14 @@ _ACTION = action("a", _FILE, None)
 
 
 class Pipe:
-    """What came out of the worker."""
+    """The output of the worker."""
 
     def __init__(self) -> None:
         self.writes: list[bytes] = []
         self.out = Outgoing(self.writes.append)
 
     def flushed(self) -> list[Answer]:
-        """By the next flush, in at most one write of whole lines."""
+        """Written by the next flush, in at most one write of whole lines."""
         before = len(self.writes)
         self.out.flush()
         assert len(self.writes) - before <= 1

@@ -11,7 +11,7 @@ for the session) or ``with KubeCluster(folder) as cluster`` (its own, with its o
                                       new_namespace(enforce="restricted") gives it this level of PodSecurity
     cluster.pod("run-1", 0)           the newest pod of the Job "run-1" with index 0, as an object, or None
     cluster.running("run-1", 0)       waits until that pod runs, and returns its name
-    cluster.until(test, what)         waits until a function answers something true, and returns that
+    cluster.until(test, what)         waits until a function returns something true, and returns that
 
 and where it is this stand-in (not a real cluster, see below)::
 

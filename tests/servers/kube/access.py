@@ -1,4 +1,4 @@
-"""Who may do what: the token, what a test forbids, and the question ``kubectl auth can-i``."""
+"""Access control: the token, the rights that a test denies, and ``kubectl auth can-i``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ATTRIBUTES = {1: "namespace", 2: "verb", 3: "group", 4: "version", 5: "resource
 
 
 class Access:
-    """Everything is allowed to the holder of the token until ``denied`` names it: a verb, and ``pods/log``."""
+    """With the token everything is allowed except ``denied``: pairs of a verb and a resource (``pods/log``)."""
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -49,7 +49,7 @@ class Access:
 
 
 def _from_protobuf(body: bytes) -> dict[str, str]:
-    """The attributes: field 2 of the envelope holds the review, its field 2 the spec, and that one's field 1 these."""
+    """The attributes: field 2 of the envelope is the review, its field 2 the spec, and its field 1 these."""
     data = body[len(_PROTOBUF) :]
     for number in (2, 2, 1):
         data = dict(_protobuf_fields(data)).get(number, b"")
@@ -57,7 +57,7 @@ def _from_protobuf(body: bytes) -> dict[str, str]:
 
 
 def _protobuf_fields(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The fields that have a length: messages and texts; numbers are passed over."""
+    """The fields with a length (messages and texts), without numbers."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)

@@ -1,4 +1,4 @@
-"""The API: each request against the store, as the real server answers it."""
+"""The API: carries out requests on the store, with the responses of the real server."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Api:
         request.answer(201, self._store.create(obj, dry=_is_dry(request)), warnings=warnings)
 
     def _admitted(self, request: Request, resource: Resource, obj: Any) -> tuple[str, ...]:
-        """Hold an object to its kind and its fields; returns the warnings."""
+        """Check an object's kind and fields; returns the warnings."""
         if not isinstance(obj, dict) or obj.get("kind", resource.kind) != resource.kind:
             raise Refused(400, f"the object provided is unrecognized (must be of type {resource.kind})")
         if obj.get("apiVersion", resource.group_version) != resource.group_version:

@@ -1,4 +1,4 @@
-"""The cluster as a test holds it: the stand-in, or a real one."""
+"""The cluster for tests: the stand-in, or a real one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.servers.tls_azurite import make_certificate
 # Has sh and Python; on the stand-in every image is this machine.
 IMAGE = os.environ.get("BLOBSYNC_TEST_IMAGE", "python:3.12")
 _Result = TypeVar("_Result")
-# Two nodes with GPUs and one without: what fits and what does not can both be tried.
+# Two nodes with GPUs and one without, to test what fits and what does not.
 NODES: tuple[dict[str, Any], ...] = ({"name": "n1"}, {"name": "n2"}, {"name": "cpu1", "gpus": 0})
 
 
@@ -45,13 +45,13 @@ def missing_for_kubernetes() -> str:
 
 
 def kubectl_path() -> str | None:
-    """The one beside this Python, which ``./dev setup`` installs, else that on PATH."""
+    """kubectl beside this Python, where ``./dev setup`` installs it, else on PATH."""
     beside = Path(sys.executable).with_name("kubectl")
     return str(beside) if beside.exists() else shutil.which("kubectl")
 
 
 class RealCluster:
-    """What every cluster does."""
+    """A real cluster, and the methods of every cluster."""
 
     def __init__(self, kubeconfig: Path) -> None:
         self.kubeconfig = kubeconfig
@@ -67,11 +67,11 @@ class RealCluster:
         return {"KUBECONFIG": str(self.kubeconfig), "PATH": path}
 
     def argv(self, *words: str) -> list[str]:
-        """The command, for who starts it in another way; it needs ``environ``."""
+        """The command line of kubectl, to be run with ``environ``."""
         return [self._kubectl, *words]
 
     def kubectl(self, *words: str, stdin: str | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run kubectl; ``check`` fails the test with what it said."""
+        """Run kubectl; ``check`` fails the test with its error."""
         done = subprocess.run(
             self.argv(*words), input=stdin, capture_output=True, text=True, env={**os.environ, **self.environ}
         )
@@ -93,12 +93,12 @@ class RealCluster:
         return name
 
     def close(self) -> None:
-        """Remove what it made."""
+        """Remove the namespaces that it made."""
         if self._made:
             self.kubectl("delete", "namespace", "--wait=false", *self._made)
 
     def pods(self, job: str, namespace: str = "default") -> list[dict[str, Any]]:
-        """Those of a Job, the oldest first."""
+        """The pods of a Job, the oldest first."""
         label = f"batch.kubernetes.io/job-name={job}"
         found: list[dict[str, Any]] = self.json("get", "pods", "-n", namespace, "-l", label)["items"]
         return sorted(found, key=lambda pod: int(pod["metadata"]["resourceVersion"]))
@@ -109,7 +109,7 @@ class RealCluster:
         return max(found, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), default=None)
 
     def running(self, job: str, index: int, namespace: str = "default") -> str:
-        """The name of the index's pod, as soon as it runs."""
+        """Wait for the index's pod to run; returns its name."""
 
         def look() -> str:
             pod = self.pod(job, index, namespace)
@@ -132,7 +132,7 @@ class RealCluster:
 
 
 class KubeCluster(RealCluster):
-    """The stand-in; a context manager that ends it and all of its pods."""
+    """The stand-in; a context manager that ends it with all its pods."""
 
     def __init__(
         self, folder: Path, *, scale: float = 1.0, nodes: Sequence[Mapping[str, Any]] = NODES, path: str | None = None
@@ -152,7 +152,7 @@ class KubeCluster(RealCluster):
         self._write_kubeconfig(certificate, token.read_text(encoding="ascii"))
 
     def kill(self, pod: str, namespace: str = "default", reason: str = "", number: int = 9) -> None:
-        """A signal to all of its containers, from outside."""
+        """Send a signal to all containers of a pod."""
         self._server.ask("kill", pod=pod, namespace=namespace, reason=reason, number=number)
 
     def refuse_image(self, image: str, why: str = "not found") -> None:
@@ -162,7 +162,7 @@ class KubeCluster(RealCluster):
         self._server.ask("refuse_image", image=image, why="")
 
     def rotate_logs(self, size: int = LOG_BYTES) -> None:
-        """``size`` in bytes, of the lines with what the kubelet writes before each; for containers that run, too."""
+        """``size`` in bytes, with the kubelet's prefix of each line; also for running containers."""
         self._server.ask("rotate_logs", size=size)
 
     def add_node(self, name: str, **node: Any) -> None:
@@ -170,7 +170,7 @@ class KubeCluster(RealCluster):
         self._server.ask("add_node", name=name, **node)
 
     def remove_node(self, name: str) -> None:
-        """As a spot machine goes: its processes are gone at once, its pods are collected later."""
+        """Remove a node like a spot machine: its processes end at once, its pods are collected later."""
         self._server.ask("remove_node", name=name)
 
     def restart(self, down: float = 0.5) -> None:
@@ -216,7 +216,7 @@ class KubeCluster(RealCluster):
 
 
 def stand_in(cluster: RealCluster) -> KubeCluster:
-    """The cluster as the stand-in; skips the test where it is a real one."""
+    """The cluster as the stand-in; skips the test on a real one."""
     if not isinstance(cluster, KubeCluster):
         pytest.skip("needs the stand-in: a real cluster cannot be told to fail")
     return cluster

@@ -1,8 +1,8 @@
-"""Becomes a container: in namespaces of its own it arranges the files, and then is the program, as their process 1.
+"""Runs a program as a container: makes namespaces, mounts the files, and becomes the program, as process 1.
 
-The container's root is this machine's, with whatever it writes kept apart in memory; over it come the volumes, the
-hosts file and a ``/proc`` of its own. ``python -I -S container.py SPEC FD`` with a JSON file and the number of a
-pipe, which is closed when the program has begun; the exit code is the program's, 128 and more after a signal.
+The container's root is this machine's, with changes in memory; over it are the volumes, the hosts file and its own
+``/proc``. ``python -I -S container.py SPEC FD`` with a JSON file and the number of a pipe, which is closed when the
+program has begun; the exit code is the program's, 128 and more after a signal.
 ``container.py --check FOLDER`` says whether this machine allows it. Standard library only.
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 _NEW_MOUNT, _NEW_HOSTNAME, _NEW_IPC, _NEW_PID = 0x20000, 0x4000000, 0x8000000, 0x20000000
 _DIE_WITH_PARENT = 1
 _RDONLY, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 32, 4096, 16384, 1 << 18
-# Where the container's own stand, or what is mounted with its parent.
+# Mounts of the container's own, or mounted with their parent.
 _OWN = ("/proc", "/sys", "/dev", "/run")
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -47,7 +47,7 @@ def _bind(source: str, root: str, target: str, *, read_only: bool = False) -> No
 
 
 def _mounted_elsewhere(base: str) -> list[str]:
-    """What is mounted below the root of this machine: an overlay shows the root's own files only."""
+    """The mounts below this machine's root: an overlay shows only the root's own files."""
     lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
     points = [line.split()[4].encode().decode("unicode_escape") for line in lines]
     wanted = [each for each in points if each != "/" and not f"{each}/".startswith(tuple(f"{own}/" for own in _OWN))]
@@ -55,7 +55,7 @@ def _mounted_elsewhere(base: str) -> list[str]:
 
 
 def overlay(base: str) -> str:
-    """The files of this machine, with changes that nobody else sees; returns where they stand."""
+    """Mount the files of this machine with private changes; returns the mount point."""
     _mount("none", "/", None, _REC | _PRIVATE)
     _mount("tmpfs", base, "tmpfs", 0)
     upper, scratch, root = f"{base}/upper", f"{base}/scratch", f"{base}/root"
@@ -84,12 +84,12 @@ def _arrange(spec: dict[str, Any]) -> str:
 
 
 def _open_interpreter(root: str, path: str) -> None:
-    """Images are there for everybody; this machine's Python may stand in the home of root."""
+    """Make this machine's Python readable, which may be in root's home."""
     given = shutil.which("python3", path=path) or sys.executable
     for place in (given, os.path.realpath(given)):
         for folder in Path(place).parents:
             inside = root + str(folder)
-            # Only what is the container's own: what is mounted there is this machine's.
+            # Only the container's own folders: mounts are this machine's.
             if os.stat(inside).st_dev == os.stat(root).st_dev:
                 os.chmod(inside, os.stat(inside).st_mode | 0o555)
 
@@ -117,7 +117,7 @@ def _become(spec: dict[str, Any]) -> int:
 
 
 def separate() -> None:
-    """Have namespaces of its own; the next child is the first process in them."""
+    """Make new namespaces; the next child is their first process."""
     if _libc.unshare(_NEW_MOUNT | _NEW_HOSTNAME | _NEW_IPC | _NEW_PID) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"cannot make namespaces: {os.strerror(number)}")
@@ -129,7 +129,7 @@ def main() -> int:
         overlay(sys.argv[2])
         return 0
     spec = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    # With the server, however that ends, its containers end; what is asked of a container is asked of its program.
+    # Containers end with the server in any case; signals to a container go to its program.
     _libc.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     separate()
     child = os.fork()

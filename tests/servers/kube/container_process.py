@@ -1,4 +1,4 @@
-"""A container as a process of this machine, and what it has written."""
+"""A container as a process of this machine, and its log."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tests.servers.kube.store import micro_stamp, stamp
 LAUNCHER = Path(__file__).with_name("container.py")
 
 
-# What stands before each line in the file: its time, the stream, and whether it is whole.
+# The prefix of a line in the file: time, stream, and whether it is whole.
 _LINE_HEAD = len("2026-11-21T23:09:00.000000000Z stdout F ")
 
 
 class Log:
     """Lines with their times; readers can wait for more.
 
-    A file that has ``most()`` bytes is put aside and another one begun, between any two lines: a kubelet reads the
-    newest one only, but whoever follows goes on from one to the next.
+    After ``most()`` bytes a new file begins, between two lines: a kubelet reads the newest one only, but a client that
+    follows gets all.
     """
 
     def __init__(self, most: Callable[[], int]) -> None:
@@ -70,7 +70,7 @@ class Log:
 
 
 class ContainerProcess:
-    """``spec`` is what ``container.py`` reads. ``folder`` is the container's own, ``most`` the size of a log file."""
+    """``spec`` is the input of ``container.py``, ``folder`` the container's own, ``most`` the size of a log file."""
 
     def __init__(self, folder: Path, spec: dict[str, Any], most: Callable[[], int]) -> None:
         self.log, self.started, self.ended = Log(most), stamp(), ""
@@ -98,7 +98,7 @@ class ContainerProcess:
         threading.Thread(target=self._read, daemon=True).start()
 
     def signal(self, number: int) -> None:
-        """To the first process of the container, which hears only what it has a handler for, besides SIGKILL."""
+        """Signal the container's first process, which ignores signals without a handler, except SIGKILL."""
         if (first := self.first_process()) is not None:
             try:
                 os.kill(first, number)
@@ -110,7 +110,7 @@ class ContainerProcess:
         self.signal(signal.SIGKILL)
 
     def first_process(self) -> int | None:
-        """Its number on this machine."""
+        """Its process id on this machine."""
         try:
             path = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
             found = path.read_text(encoding="ascii").split()

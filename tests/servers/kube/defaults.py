@@ -1,4 +1,4 @@
-"""What the server adds to an object that is created: defaults, labels of the controller, names."""
+"""Completes a created object: defaults, labels of the controller, names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import secrets
 import uuid
 from typing import Any
 
-# The characters of generated names: no vowels, nothing that is mistaken for another.
+# The characters of generated names: no vowels, and no similar ones.
 _NAME_CHARACTERS = "bcdfghjklmnpqrstvwxz2456789"
 _TOLERATED = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 MAX_INT32 = 2147483647
@@ -31,7 +31,7 @@ def prepare(obj: dict[str, Any]) -> None:
 
 
 def complete_secret(obj: dict[str, Any]) -> None:
-    """``stringData`` is written over ``data``, in base64, and not kept."""
+    """Merge ``stringData`` into ``data``, in base64."""
     for key, text in (obj.pop("stringData", None) or {}).items():
         obj.setdefault("data", {})[key] = base64.b64encode(text.encode()).decode()
 
@@ -100,7 +100,7 @@ def _pod(obj: dict[str, Any]) -> None:
 
 
 def complete_template(spec: dict[str, Any], *, restart: str) -> None:
-    """Defaults of a pod's specification. A Job's template has no restart policy of its own: it must say one."""
+    """Defaults of a pod's specification. A Job's template has no default restart policy."""
     if restart:
         spec.setdefault("restartPolicy", restart)
     for key, value in (("dnsPolicy", "ClusterFirst"), ("schedulerName", "default-scheduler")):

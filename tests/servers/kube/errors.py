@@ -1,4 +1,4 @@
-"""What the server refuses, in the words and the form of the real one."""
+"""Refusals, with the text and form of the real server's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _REASONS = {
 
 
 class Refused(Exception):
-    """One refusal; ``status`` is the object that the client gets."""
+    """A refusal; ``status`` is the object that the client gets."""
 
     def __init__(self, code: int, message: str, reason: str = "", details: dict[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -44,14 +44,14 @@ class Refused(Exception):
 
 
 class Verbatim(NamedTuple):
-    """A value that a message shows as this text, or not at all."""
+    """A value that a message shows as this text, or not."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One field that is not as it must be."""
+    """An invalid field."""
 
     field: str
     value: Any
@@ -77,7 +77,7 @@ class Fault:
 
 
 def invalid(resource: Resource, name: str, faults: Sequence[Fault]) -> Refused:
-    # The same fault twice stands once in the sentence, and twice in the causes.
+    # A repeated fault is once in the message, and twice in the causes.
     said = list(dict.fromkeys(f"{fault.field}: {fault.message}" for fault in faults))
     text = said[0] if len(said) == 1 else f"[{', '.join(said)}]"
     details = {**_named(resource, name), "kind": resource.kind, "causes": [fault.cause for fault in faults]}

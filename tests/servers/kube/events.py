@@ -1,4 +1,4 @@
-"""Events: what controllers say about an object."""
+"""Events of controllers about objects."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 from tests.servers.kube.store import Object, Store, micro_stamp, stamp
 
-# Components that write the newer form, with a time of microseconds and no count.
+# Components that use the newer form, with microseconds and without a count.
 _NEWER = ("default-scheduler",)
 
 
 def tell(store: Store, about: Object, reason: str, message: str, *, by: str, warning: bool = False) -> None:
-    """Record an event; the same one again raises its count."""
+    """Record an event; for a repeated one, raise its count."""
     meta = about["metadata"]
     namespace = meta.get("namespace", "default")
     involved = {"kind": about["kind"], "namespace": namespace, "name": meta["name"], "uid": meta["uid"]}

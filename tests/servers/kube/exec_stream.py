@@ -30,7 +30,7 @@ def accept_key(key: str) -> str:
 
 
 class Session:
-    """One command; ``run`` carries its streams until it ends or the client goes."""
+    """One command; ``run`` copies its streams until it ends or the client disconnects."""
 
     def __init__(self, connection: ssl.SSLSocket, argv: list[str], *, stdin: bool, tty: bool) -> None:
         self._connection, self._buffer = connection, b""
@@ -116,7 +116,7 @@ class Session:
             self._input = None
 
     def _messages(self) -> Iterator[tuple[int, bytes]]:
-        """The whole frames in the buffer; a client masks each of them."""
+        """The complete frames in the buffer, unmasked."""
         while len(self._buffer) >= 6:
             size, at = self._buffer[1] & 127, 2
             if size >= 126:
@@ -141,7 +141,7 @@ class Session:
 
 
 def _status(code: int) -> dict[str, Any]:
-    """What the error channel says at the end."""
+    """The final message of the error channel."""
     found: dict[str, Any] = {"metadata": {}, "status": "Success" if code == 0 else "Failure"}
     if code:
         found |= {"message": f"command terminated with non-zero exit code: exit status {code}"}

@@ -1,4 +1,4 @@
-"""Fields that a kind has: what a manifest says beyond them, and the types of the rest.
+"""Validates the fields of a manifest: unknown ones, and the types of the others.
 
 The schemas are those of the package ``kubernetes-validate``, which are the server's published OpenAPI.
 """
@@ -35,7 +35,7 @@ def schema_of(resource: Resource) -> dict[str, Any]:
 
 
 def resolved(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema that a reference stands for."""
+    """The schema of a reference."""
     for one in [schema, *schema.get("allOf", [])]:
         if "$ref" in one:
             found: dict[str, Any] = _definitions()[one["$ref"].rsplit("/", 1)[1]]
@@ -44,7 +44,7 @@ def resolved(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def checked(obj: dict[str, Any], resource: Resource, mode: str) -> list[str]:
-    """Take unknown fields out of ``obj``; returns warnings, or refuses, as ``fieldValidation`` (mode) says."""
+    """Remove unknown fields from ``obj``; returns warnings, or refuses, depending on ``fieldValidation`` (mode)."""
     schema = schema_of(resource)
     for path, wanted, value in _mistyped(obj, schema, ""):
         kind = type(value).__name__.replace("str", "string").replace("int", "number")
@@ -66,7 +66,7 @@ def _mistyped(value: Any, schema: dict[str, Any], path: str) -> Iterator[tuple[s
     types = schema.get("type", [])
     names = {types} if isinstance(types, str) else set(types) - {"null"}
     wanted = names.pop() if len(names) == 1 and "oneOf" not in schema else ""
-    # In Python a truth is a number too.
+    # In Python a bool is an int, too.
     right = {"integer": type(value) is int, "boolean": isinstance(value, bool), "string": isinstance(value, str)}
     if value is not None and not right.get(wanted, True):
         yield path, wanted, value
@@ -75,7 +75,7 @@ def _mistyped(value: Any, schema: dict[str, Any], path: str) -> Iterator[tuple[s
 
 
 def _unknown(value: Any, schema: dict[str, Any], path: str) -> Iterator[str]:
-    """Yields each unknown field after it has been taken out."""
+    """Remove and yield each unknown field."""
     schema = resolved(schema)
     if isinstance(value, dict) and "properties" in schema:
         for key in [key for key in value if key not in schema["properties"]]:

@@ -1,4 +1,4 @@
-"""The Job controller: makes and ends pods as ``job_state`` finds, and writes down what came of them."""
+"""The Job controller: creates and ends pods as ``job_state`` decides, and records their results."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.servers.kube.store import TERMINAL, Object, Store, age, stamp
 _BY = "job-controller"
 
 
-# Seconds for which changes of pods gather before the Job is looked at; a change of the Job itself is seen at once.
+# Seconds for which changes of pods are collected before the Job is synced; a change of the Job is synced at once.
 _GATHERED_FOR = 1.0
-# Seconds before pods of a Job are made again after one was refused; a real one waits longer and longer.
+# Seconds before pods of a Job are created again after a refusal; a real controller waits longer each time.
 _AFTER_A_REFUSAL = 0.5
 
 
@@ -109,7 +109,7 @@ class JobController:
             tell(self._store, picture.job, "SuccessfulCreate", text, by=_BY)
 
     def _end_pods(self, pods: list[Object], job: Object, *, release: bool) -> None:
-        """``release``: the pod counts for nothing, so that its finalizer goes before it does."""
+        """``release``: the pod is not counted, so that its finalizer is removed first."""
         for pod in pods:
             if release:
                 self._store.modify(pod, _untracked)
@@ -134,7 +134,7 @@ class JobController:
         self._store.update(now)
 
     def _record(self, job: Object, status: dict[str, Any], picture: Picture, finish: Finish | None) -> Object:
-        """Count what has ended: first who, then the finalizers go, then how many. Returns the Job as it then is."""
+        """Count ended pods: record their uids, remove their finalizers, then count. Returns the updated Job."""
         _numbers(status, picture)
         counted, released = self._counted(picture, finish)
         failed = [pod["metadata"]["uid"] for pod in counted if pod["status"].get("phase") != "Succeeded"]
@@ -155,7 +155,7 @@ class JobController:
         return job
 
     def _counted(self, picture: Picture, finish: Finish | None) -> tuple[list[Object], list[Object]]:
-        """Pods that count, and pods that are only released."""
+        """The pods to count, and those only to release."""
         counted, released = [], []
         for pod in (pod for pod in picture.pods if job_state.is_tracked(pod)):
             ended = pod["status"].get("phase") in TERMINAL
@@ -181,7 +181,7 @@ class JobController:
             self._store.delete(job, policy="Foreground")
 
     def _release_orphans(self) -> None:
-        """A pod whose Job is gone must not stay because of the Job's finalizer."""
+        """Remove the Job's finalizer from a pod whose Job is gone."""
         jobs = {job["metadata"]["uid"] for job in self._store.list("Job") if "deletionTimestamp" not in job["metadata"]}
         for pod in self._store.list("Pod"):
             owners = {each["uid"] for each in pod["metadata"].get("ownerReferences", []) if each["kind"] == "Job"}

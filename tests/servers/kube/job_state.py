@@ -1,4 +1,4 @@
-"""What a Job's pods amount to: its indexes, its failures, its end. Pure: the controller carries it out."""
+"""Decides a Job's state from its pods: indexes, failures, its end. Pure: the controller carries it out."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def is_finished(job: Object) -> bool:
 
 
 def spread(text: str) -> set[int]:
-    """``0,2-4`` as numbers."""
+    """Parse ``0,2-4``."""
     found: set[int] = set()
     for part in text.split(",") if text else []:
         first, _, last = part.partition("-")
@@ -67,7 +67,7 @@ def spread(text: str) -> set[int]:
 
 
 def gathered(numbers: set[int]) -> str:
-    """Numbers as ``0,2-4``; two neighbours stand apart, as the server writes them."""
+    """Format as ``0,2-4``; two neighbours are separate, as the server writes them."""
     runs: list[list[int]] = []
     for each in sorted(numbers):
         if runs and each == runs[-1][-1] + 1:
@@ -78,14 +78,14 @@ def gathered(numbers: set[int]) -> str:
 
 
 class Verdict(NamedTuple):
-    """What the policy says about a failed pod; ``message`` is that of a ``FailJob``."""
+    """The policy's action for a failed pod; ``message`` is that of a ``FailJob``."""
 
     action: str
     message: str = ""
 
 
 def judged(job: Object, pod: Object) -> Verdict:
-    """The first rule that fits a failed pod; ``Count`` without one."""
+    """The first rule that matches a failed pod; ``Count`` without one."""
     meta = pod["metadata"]
     for number, rule in enumerate((job["spec"].get("podFailurePolicy") or {}).get("rules") or []):
         end = f"matching {rule['action']} rule at index {number}"
@@ -109,7 +109,7 @@ def failures(pod: Object, name: str) -> int:
 
 
 def ended_at(pod: Object) -> str:
-    """When its last container ended; else when it was deleted, or made."""
+    """When its last container ended, else when it was deleted or created."""
     ends = [
         each["state"]["terminated"]["finishedAt"]
         for each in pod["status"].get("containerStatuses", [])
@@ -121,7 +121,7 @@ def ended_at(pod: Object) -> str:
 
 @dataclass
 class Picture:
-    """A Job and its pods at one moment. ``scale`` is that of time: 0.1 makes ten seconds one."""
+    """A snapshot of a Job and its pods. ``scale`` is that of time: 0.1 makes ten seconds one."""
 
     job: Object
     pods: Sequence[Object]
@@ -157,7 +157,7 @@ class Picture:
         self.succeeded_count = len(self.succeeded) if self.indexed else self.status.get("succeeded", 0) + newly
 
     def _per_index(self) -> None:
-        """Which indexes have failed, and which ended pods stay until their index has another."""
+        """The failed indexes, and the ended pods to keep until their index has another."""
         self.failed = {each for each in spread(self.status.get("failedIndexes", "")) if each < self.size}
         replaced = {index_of(pod) for pod in self.active} | self.succeeded
         waiting: dict[int, Object] = {}
@@ -171,7 +171,7 @@ class Picture:
         self.delayed = {index: pod for index, pod in waiting.items() if index not in self.failed}
 
     def finish(self) -> Finish | None:
-        """Why the Job has to end now; None while it goes on."""
+        """Why the Job has to end; None if it continues."""
         for interim, final in (("FailureTarget", "Failed"), ("SuccessCriteriaMet", "Complete")):
             if found := condition(self.job, interim):
                 return Finish(interim, final, found["reason"], found["message"])
@@ -213,7 +213,7 @@ class Picture:
         return None
 
     def surplus(self) -> list[Object]:
-        """The active pods to end: those beyond the number wanted, the highest indexes first."""
+        """The active pods to end: those above the wanted number, the highest indexes first."""
         if self.spec["suspend"]:
             return list(self.active)
         if not self.indexed:
@@ -229,7 +229,7 @@ class Picture:
         return ended
 
     def missing(self) -> list[int]:
-        """The indexes that need a pod now; those that wait for their back-off are left out."""
+        """The indexes that need a pod now, without those in back-off."""
         if self.spec["suspend"]:
             return []
         replace_late = self.spec["podReplacementPolicy"] == "Failed"
@@ -259,7 +259,7 @@ class Picture:
         return 0.0 if verdict.action == "FailIndex" else self._left(again, ended_at(pod))
 
     def _delay_of_all(self) -> float:
-        """Without a limit for each index, all wait for the failures since the last success."""
+        """The back-off without a limit per index: from the failures since the last success."""
         good = max((ended_at(pod) for pod in self.pods if phase(pod) == "Succeeded"), default="")
         bad = [ended_at(pod) for pod in self.pods if phase(pod) == "Failed" and ended_at(pod) > good]
         return self._left(len(bad), max(bad)) if bad else 0.0

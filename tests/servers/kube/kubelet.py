@@ -1,4 +1,4 @@
-"""The kubelets of all nodes: each pod's containers run as processes of this machine, one thread for each pod."""
+"""The kubelets of all nodes: run containers as processes of this machine, with a thread per pod."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OWN_CONDITIONS = ("Initialized", "Ready", "ContainersReady")
 
 
 class Machine:
-    """What pods need of the machine: addresses, images, folders, time."""
+    """Resources of the machine for pods: addresses, images, folders, time."""
 
     def __init__(self, folder: Path, network: int, image_environ: dict[str, str], scale: float) -> None:
         self.folder, self.scale = folder, scale
@@ -33,7 +33,7 @@ class Machine:
         self._lock = threading.Lock()
 
     def address(self) -> str:
-        """A loopback address that no other pod has; ``network`` is the middle of it."""
+        """An unused loopback address; ``network`` is its middle part."""
         with self._lock:
             number = next(each for each in range(1, 255) if each not in self._used)
             self._used.add(number)
@@ -77,11 +77,11 @@ class Kubelet:
             run.join()
 
     def _files(self) -> list[Object]:
-        """Whatever a pod may have mounted."""
+        """All objects that a pod may mount."""
         return [*self._store.list("Secret"), *self._store.list("ConfigMap")]
 
     def _hosts(self, pod: Object, pods: list[Object]) -> str:
-        """The names that the cluster's DNS would answer, for this pod; its own comes from its run."""
+        """The names of the cluster's DNS for this pod, without its own."""
         lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
         namespace = pod["metadata"]["namespace"]
         for service in self._store.list("Service", namespace):
@@ -100,7 +100,7 @@ class Kubelet:
 
 
 class PodRun:
-    """One pod's life on its node."""
+    """One pod on its node, from start to end."""
 
     def __init__(self, store: Store, machine: Machine, pod: Object) -> None:
         self._store, self._machine, self._pod = store, machine, pod
@@ -108,7 +108,7 @@ class PodRun:
         self._folder.mkdir(parents=True)
         self.address = machine.address()
         self._hosts = self._folder / "hosts"
-        # A kubelet writes it before the containers start: a program may look up its own name at once.
+        # Written before the containers start: a program may look up its own name at once.
         self._own_name = f"{self.address} {pod['spec'].get('hostname', pod['metadata']['name'])}\n"
         self._hosts.write_text(f"127.0.0.1 localhost\n{self._own_name}", encoding="utf-8")
         self._stop, self._lost = threading.Event(), threading.Event()
@@ -122,12 +122,12 @@ class PodRun:
         self._thread.start()
 
     def end(self, grace: float) -> None:
-        """Begin the end: SIGTERM now, SIGKILL after ``grace`` seconds; again with less shortens it."""
+        """Terminate: SIGTERM now, SIGKILL after ``grace`` seconds; may be repeated with a shorter time."""
         self._grace = grace if not self._stop.is_set() else min(self._grace, grace)
         self._stop.set()
 
     def lose(self) -> None:
-        """As when the node is switched off: nothing is reported."""
+        """End like a node that is switched off: nothing is reported."""
         if not self._lost.is_set():
             self._lost.set()
             self._stop.set()
@@ -140,20 +140,20 @@ class PodRun:
         self._thread.join(5.0)
 
     def kill(self, reason: str = "", number: int = signal.SIGKILL) -> None:
-        """A signal to its containers from outside, with the reason that their end will have."""
+        """Send a signal to its containers; ``reason`` is that of their end."""
         for each in self._running():
             each.reason = reason
             each.signal(number)
 
     def lives(self) -> bool:
-        """Whether it still has something to report."""
+        """Whether it has something left to report."""
         return self._thread.is_alive() and not self._lost.is_set()
 
     def refresh(self, hosts: str, files: str) -> None:
-        """Bring the hosts file up to date, and the mounted Secrets when ``files`` is not what it was."""
+        """Update the hosts file, and the mounted Secrets if ``files`` has changed."""
         hosts += self._own_name
         if self._known_hosts != hosts:
-            # In place, as it is mounted; longer first, so that nobody reads a part.
+            # In place, since it is mounted; padded first, so that readers never see a part.
             with open(self._hosts, "r+b") as file:
                 os.pwrite(file.fileno(), hosts.encode(), 0)
                 os.ftruncate(file.fileno(), len(hosts.encode()))
@@ -185,7 +185,7 @@ class PodRun:
             self._store.delete(found, 0)
 
     def _run_until_done(self, containers: list[dict[str, Any]], *, init: bool) -> bool:
-        """Run containers side by side, again as the restart policy says; whether all succeeded."""
+        """Run containers in parallel, with restarts by the policy; returns whether all succeeded."""
         threads = []
         results: dict[str, bool] = {}
         for each in containers:
@@ -228,7 +228,7 @@ class PodRun:
                 return
 
     def _await_start(self, container: dict[str, Any]) -> ContainerProcess | None:
-        """Start it as soon as its image, volumes and variables are there; None if the pod ends before."""
+        """Start a container once its image, volumes and variables are available; None if the pod ends before."""
         wait = 0.0
         while not self._stop.wait(wait):
             try:
@@ -336,7 +336,7 @@ class PodRun:
 
 
 def _conditions(before: list[dict[str, Any]], truths: dict[str, bool]) -> list[dict[str, Any]]:
-    """The kubelet's own conditions anew; those of others stay, as does the time of what did not change."""
+    """Update the kubelet's own conditions; others, and the times of unchanged ones, are kept."""
     known = {each["type"]: each for each in before}
     for kind, true in truths.items():
         value = "True" if true else "False"

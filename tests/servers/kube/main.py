@@ -1,4 +1,4 @@
-"""The process: API server, controllers, scheduler and kubelets of one small cluster.
+"""The server process: API server, controllers, scheduler and kubelets of one small cluster.
 
 It prints one JSON line when it listens, answers one JSON line for each command on standard input, and ends with its
 pods when that ends.
@@ -31,13 +31,13 @@ from tests.servers.kube.requests import Request
 from tests.servers.kube.scheduler import Scheduler
 from tests.servers.kube.store import Object, Store, stamp
 
-# What a controller or a command may meet; it is printed, and the cluster goes on.
+# Errors of a controller or a command, which are printed; the cluster goes on.
 _FAULTS = (Refused, LookupError, TypeError, ValueError, AttributeError, AssertionError, OSError)
 _IMAGE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class _Listener(ThreadingHTTPServer):
-    """TLS, one thread for each connection; all of them can be cut at once."""
+    """A TLS server with a thread per connection; can close all connections at once."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -86,7 +86,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = serve  # noqa: N815
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: who wants to know asks for the requests."""
+        """Does nothing: requests are recorded elsewhere."""
 
 
 class Cluster:
@@ -124,7 +124,7 @@ class Cluster:
         self._kubelet.close()
 
     def do_restart(self, down: float) -> None:
-        """Cut every connection, be away for ``down`` seconds, and come back on the same port with the same objects."""
+        """Close every connection, and after ``down`` seconds listen again on the same port with the same objects."""
         self._listener.cut()
         time.sleep(down)
         self._listener = self._listen()
@@ -170,7 +170,7 @@ class Cluster:
         return listener
 
     def _control(self) -> None:
-        """One loop for all controllers: at each change, and four times a second for what only time changes."""
+        """Run all controllers at each change, and four times a second."""
         seen = -1
         while not self._over.is_set():
             with self._store.changed:

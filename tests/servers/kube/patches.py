@@ -1,6 +1,6 @@
 """The three patches that kubectl sends: merge, strategic merge, and the server-side apply of YAML.
 
-Server-side apply is carried out as a strategic merge: who owns which field is not kept.
+Server-side apply is carried out as a strategic merge, without owners of fields.
 """
 
 from __future__ import annotations

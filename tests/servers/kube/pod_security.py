@@ -1,4 +1,4 @@
-"""PodSecurity admission: namespaces that say by a label which pods they admit.
+"""Pod Security admission: labels of a namespace restrict its pods.
 
 ``pod-security.kubernetes.io/enforce`` refuses pods; ``.../warn`` (else what is enforced) warns of pods that a Job would
 make. The checks and their words are those of ``k8s.io/pod-security-admission/policy``; of volumes and host ports, only
@@ -29,7 +29,7 @@ def admit_pod(store: Store, pod: Object) -> None:
 
 
 def warnings_of(store: Store, job: Object) -> tuple[str, ...]:
-    """What the server says of a Job whose pods would not be what its namespace asks for."""
+    """The server's warning about a Job whose pods its namespace would not admit."""
     namespace = job["metadata"]["namespace"]
     level, version = _level(store, namespace, "warn")
     if not level:
@@ -45,7 +45,7 @@ def _level(store: Store, namespace: str, mode: str) -> tuple[str, str]:
 
 
 def violations(level: str, spec: dict[str, Any]) -> Iterator[str]:
-    """What of a pod's specification is not as a level asks for it."""
+    """The violations of a level by a pod's specification."""
     containers = [*spec.get("initContainers", []), *spec["containers"]]
     if level in ("baseline", "restricted"):
         yield from _baseline(spec, containers)

@@ -1,4 +1,4 @@
-"""Amounts as Kubernetes writes them: ``500m``, ``1.5``, ``16Gi``."""
+"""Parses and formats Kubernetes quantities: ``500m``, ``1.5``, ``16Gi``."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def parse(amount: str | float) -> Fraction:
 
 
 def canonical(amount: str | float) -> str:
-    """``1.5`` is ``1500m``: whole numbers of the largest suffix that keeps them whole."""
+    """Format with the largest suffix that gives a whole number: ``1.5`` is ``1500m``."""
     value = parse(amount)
     return str(amount) if value % 1 == 0 else f"{int(value * 1000)}m"

@@ -1,4 +1,4 @@
-"""Resource quotas: how many pods, and how much of each resource, a namespace may hold."""
+"""Resource quotas: limit the pods and resources of a namespace."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from tests.servers.kube.store import TERMINAL, Object, Store
 
 
 def wanted(pod: Object, name: str) -> float:
-    """How much of a resource its containers ask for together."""
+    """The sum of its containers' requests for a resource."""
     amounts = [each["resources"].get("requests", {}).get(name, "0") for each in pod["spec"]["containers"]]
     return float(sum(parse(each) for each in amounts))
 
 
 def admit_pod(store: Store, pod: Object) -> None:
-    """Refuse a pod that goes beyond a quota of its namespace, or does not say what a quota counts.
+    """Refuse a pod that exceeds a quota of its namespace, or does not set a counted resource.
 
-    In the words of k8s.io/apiserver's plugin resourcequota: all that is exceeded, in the order of the names.
+    With the messages of k8s.io/apiserver's plugin resourcequota: all exceeded resources, by name.
     """
     meta = pod["metadata"]
     there = [each for each in store.list("Pod", meta["namespace"]) if each["status"].get("phase") not in TERMINAL]
@@ -39,7 +39,7 @@ def admit_pod(store: Store, pod: Object) -> None:
 
 
 def _unsaid(pod: Object, quota: Object) -> str:
-    """What of CPU and memory it counts, and for which containers nobody said how much: ``cpu for: main``."""
+    """The counted CPU and memory that containers do not set: ``cpu for: main``."""
     found = []
     for name in sorted(quota["spec"].get("hard", {})):
         part, _, key = name.rpartition(".")

@@ -1,4 +1,4 @@
-"""A request as the server reads it, and the connection it came over."""
+"""A parsed request, and its connection."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Target:
 
 
 def _chunks(handler: BaseHTTPRequestHandler) -> Iterator[bytes]:
-    """A body whose length kubectl does not know before: with ``--raw`` it passes on its standard input."""
+    """Read a chunked body: with ``--raw`` kubectl passes on its standard input."""
     while size := int(handler.rfile.readline().partition(b";")[0], 16):
         yield handler.rfile.read(size)
         handler.rfile.readline()
@@ -49,7 +49,7 @@ class Request:
         return self.query.get(name, "") in ("true", "1", "True")
 
     def json(self) -> Any:
-        """The body; kubectl sends some kinds in protobuf when it makes them from its own arguments."""
+        """The body; kubectl sends some kinds in protobuf, if it makes them from arguments."""
         if self.content_type not in ("", "application/json"):
             accepted = "accepted media types include: application/json"
             raise Refused(415, f"the body of the request was in an unknown format - {accepted}")
@@ -59,7 +59,7 @@ class Request:
             raise Refused(400, f"the object provided is unrecognized (must be of type {self.path}): {error}") from None
 
     def target(self) -> Target | None:
-        """None if the path names nothing that this server has."""
+        """Parse the path; None if it is unknown."""
         parts = self.path.split("/")
         if parts[0] == "api" and len(parts) > 2:
             group, version, rest = "", parts[1], parts[2:]
@@ -94,10 +94,10 @@ class Request:
         self.handler.wfile.flush()
 
     def send(self, data: bytes) -> None:
-        """One chunk; without data, the last."""
+        """Send one chunk; without data, the last."""
         self.handler.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
         self.handler.wfile.flush()
 
     def is_gone(self) -> bool:
-        """Whether the client has hung up: it sends nothing while it reads a stream."""
+        """Whether the client has disconnected: it sends nothing while it reads a stream."""
         return bool(select.select([self.handler.connection], [], [], 0)[0])

@@ -22,7 +22,7 @@ VERSION = {
     "compiler": "gc",
     "platform": "linux/amd64",
 }
-# What a client asks for when it wants a whole group's resources in one document.
+# The content type with which a client requests all groups in one document.
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
 
@@ -31,7 +31,7 @@ _SINGLY = tuple(each for each in VERBS if each != "deletecollection")
 
 @dataclass(frozen=True)
 class Resource:
-    """``answers_with_object``: DELETE answers with the object that it removed, not with a Status."""
+    """``answers_with_object``: DELETE returns the removed object, not a Status."""
 
     group: str
     version: str
@@ -98,7 +98,7 @@ def find(group: str, version: str, plural: str) -> Resource | None:
 
 
 def discovery(path: str, accept: str) -> tuple[str, Any] | None:
-    """The document at ``path`` with its content type; None where there is none."""
+    """The document at ``path`` and its content type; None if there is none."""
     whole = "as=APIGroupDiscoveryList" in accept
     if path == "version":
         return "application/json", VERSION
@@ -109,7 +109,7 @@ def discovery(path: str, accept: str) -> tuple[str, Any] | None:
         plain = {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(*each) for each in _GROUPS]}
         return (AGGREGATED, _aggregated(_GROUPS)) if whole else ("application/json", plain)
     if path == "openapi/v2":
-        # kubectl asks for it when it reads a List; a document in protobuf that says nothing of any kind.
+        # kubectl requests it when it reads a List; an empty document in protobuf.
         return "application/com.github.proto-openapi.spec.v2.v1.0+protobuf", b""
     if path == "openapi/v3":
         return "application/json", {"paths": {root: {"serverRelativeURL": _openapi_url(root)} for root in _roots()}}
@@ -191,7 +191,7 @@ def _openapi_url(root: str) -> str:
 
 
 def _openapi(root: str) -> dict[str, Any]:
-    """As much as kubectl reads: that each kind takes a patch whose fields the server validates."""
+    """The part that kubectl reads: each kind accepts a patch whose fields the server validates."""
     names = ("dryRun", "fieldManager", "fieldValidation", "force")
     parameters = [{"name": each, "in": "query", "schema": {"type": "string"}} for each in names]
     paths = {}

@@ -1,4 +1,4 @@
-"""What the server refuses though the schemas let it pass, in the server's words.
+"""Rules of the server beyond the schemas, with the server's messages.
 
 The rules of Jobs are those of ``pkg/apis/batch/validation/validation.go`` in github.com/kubernetes/kubernetes.
 """
@@ -38,17 +38,17 @@ _NUMBERS = (
     *("backoffLimitPerIndex", "maxFailedIndexes"),
 )
 _SCHEDULING = ("nodeSelector", "tolerations", "schedulingGates")
-# Resources of which a part can be given.
+# Resources with fractions.
 _DIVISIBLE = ("cpu", "memory", "ephemeral-storage")
 
 
 def check(obj: dict[str, Any], resource: Resource) -> None:
-    """Refuse an object that is not valid."""
+    """Refuse an invalid object."""
     _refuse(resource, obj, [*_metadata(obj), *(_job(obj) if obj["kind"] == "Job" else _others(obj))])
 
 
 def check_update(old: dict[str, Any], new: dict[str, Any], resource: Resource) -> None:
-    """Refuse a change of what cannot change; then hold the new object to the rules."""
+    """Refuse a change of immutable fields, or an invalid new object."""
     faults: list[Fault] = []
     for key in ("uid", "name"):
         if new["metadata"].get(key, old["metadata"][key]) != old["metadata"][key]:
@@ -186,7 +186,7 @@ def _policies(spec: dict[str, Any]) -> Iterator[Fault]:
 
 
 def _job_update(old: dict[str, Any], new: dict[str, Any], status: dict[str, Any]) -> Iterator[Fault]:
-    """A change of ``parallelism`` alone is taken: the controller never starts more pods than ``completions``."""
+    """Check changed sizes. ``parallelism`` alone may change: there are never more pods than ``completions``."""
     if old["completionMode"] == "Indexed" and old.get("completions") != new.get("completions"):
         if new.get("completions") != new.get("parallelism"):
             text = "can only be modified in tandem with spec.parallelism"
@@ -204,5 +204,5 @@ def _job_update(old: dict[str, Any], new: dict[str, Any], status: dict[str, Any]
 
 
 def _without_scheduling(template: dict[str, Any]) -> dict[str, Any]:
-    """What cannot change of a Job that is suspended and has never started: all but where its pods may run."""
+    """The immutable fields of a suspended Job that has never started: all but its pods' scheduling."""
     return {"spec": {key: each for key, each in template["spec"].items() if key not in _SCHEDULING}}

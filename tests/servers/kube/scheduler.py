@@ -1,4 +1,4 @@
-"""The scheduler, the collector of what has no owner, and what happens to the pods of a lost node."""
+"""The scheduler, the garbage collector, and the handling of lost nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.servers.kube.quantities import parse
 from tests.servers.kube.quota import wanted
 from tests.servers.kube.store import TERMINAL, Object, Store, age, stamp
 
-# How long a pod outlives its node: the collector of pods looks every 20 s, and a node may come back for 40 s.
+# How long a pod outlives its node: pods are collected every 20 s, and a node may come back for 40 s.
 _ORPHANED_AFTER = 40.0
 _OWNED = ("Job", "Pod", "Secret", "Service", "ConfigMap", "PersistentVolumeClaim")
 _HOSTNAME = "kubernetes.io/hostname"
@@ -64,7 +64,7 @@ class Scheduler:
         tell(self._store, pod, "Scheduled", text, by="default-scheduler")
 
     def _unfit(self, pod: Object, node: Object) -> str:
-        """Why the node does not fit, in the scheduler's words; empty if it does."""
+        """The scheduler's reason why the node does not fit; empty if it does."""
         labels = {_HOSTNAME: node["metadata"]["name"], **node["metadata"].get("labels", {})}
         if any(labels.get(key) != value for key, value in (pod["spec"].get("nodeSelector") or {}).items()):
             return "node(s) didn't match Pod's node affinity/selector"
@@ -99,7 +99,7 @@ class Scheduler:
                 self._store.delete(pod, 0)
 
     def _collect(self) -> None:
-        """End what all of whose owners are gone, and what waits in the foreground for what it owns."""
+        """Delete objects whose owners are all gone, and owners in foreground deletion."""
         objects = [each for kind in _OWNED for each in self._store.list(kind)]
         known = {each["metadata"]["uid"]: each for each in objects}
         for each in objects:
@@ -114,7 +114,7 @@ class Scheduler:
 
 
 def disrupt(store: Store, pod: Object, reason: str, message: str) -> None:
-    """Add the condition by which a Job knows that the pod is not to blame for its end."""
+    """Add the condition that tells the Job that the pod was disrupted."""
     store.modify(pod, lambda each: _add_disruption(each, reason, message))
 
 

@@ -1,4 +1,4 @@
-"""Label and field selectors, as they stand in a query."""
+"""Label and field selectors of a query."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SET = re.compile(r"^\s*(!?)\s*([\w./-]+)\s*(?:(in|notin)\s*\(([^)]*)\)|(==?|!=)
 
 
 class Selector:
-    """What a query selects; both empty select everything."""
+    """The selectors of a query; empty ones select everything."""
 
     def __init__(self, labels: str = "", fields: str = "") -> None:
         self._labels = [_requirement(each) for each in _split(labels)]

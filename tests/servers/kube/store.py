@@ -1,7 +1,7 @@
-"""Objects by kind, namespace and name; their versions; and who watches them.
+"""Objects by kind, namespace and name, with versions and watches.
 
-Every change has the next resource version and stands in ``history``, from which watches are fed. The caller holds
-``lock`` for what must be one step; every method takes it too. A stored object is never changed, only replaced.
+Every change has the next resource version and is in ``history``, which feeds the watches. The caller holds ``lock``
+for atomic steps; every method takes it, too. A stored object is never changed, only replaced.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Store:
             return copy.deepcopy(self._objects.get((kind, namespace, name)))
 
     def list(self, kind: str, namespace: str = "", selector: Selector | None = None) -> list[Object]:
-        """In order of their names, to be read only; ``namespace`` empty means all."""
+        """The objects, sorted by name, read-only; ``namespace`` empty: all."""
         with self.lock:
             keys = sorted(key for key in self._objects if key[0] == kind and namespace in ("", key[1]))
             found = [self._objects[key] for key in keys]
@@ -101,13 +101,13 @@ class Store:
             if "generation" in before["metadata"] and obj.get("spec") != before.get("spec") and resource.kind == "Job":
                 obj["metadata"]["generation"] = before["metadata"]["generation"] + 1
             if _is_over(obj):
-                # The change that frees it is not stored: who watches sees it go as it was.
+                # The change that frees it is not stored: watchers see its deletion in the last stored state.
                 return self._drop(key, copy.deepcopy(before))
             self._put(key, obj, "MODIFIED")
             return copy.deepcopy(obj)
 
     def modify(self, obj: Object, change: Callable[[Object], None]) -> Object | None:
-        """Apply ``change`` to the current version of this very object; None if it is gone."""
+        """Apply ``change`` to the current version of this object (by uid); None if it is gone."""
         with self.lock:
             found = self.find(*_key(obj))
             if found is None or found["metadata"]["uid"] != obj["metadata"]["uid"]:
@@ -116,7 +116,7 @@ class Store:
             return self.update(found)
 
     def delete(self, obj: Object, grace: int | None = None, policy: str = "Background", *, dry: bool = False) -> Object:
-        """Begin or finish the deletion, as finalizers and, for a pod, the grace period allow."""
+        """Begin or finish the deletion, depending on finalizers and a pod's grace period."""
         key = _key(obj)
         with self.lock:
             found = self.get(*key)
@@ -143,7 +143,7 @@ class Store:
             return self._drop(key, found) if _is_over(found) else copy.deepcopy(found)
 
     def since(self, version: int, resource: Resource, namespace: str) -> Iterator[Change]:
-        """The changes after ``version``; raises ``Refused`` (410) if the history does not reach back that far."""
+        """The changes after ``version``; raises ``Refused`` (410) if the history does not go back that far."""
         with self.lock:
             if version < self._oldest:
                 raise errors.expired(version, self._oldest)
@@ -196,7 +196,7 @@ def _key(obj: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _grace(pod: Object, asked: int | None) -> int:
-    """Seconds: none for a pod that has ended or that no node has."""
+    """The grace period in seconds: 0 for a pod that has ended or is not scheduled."""
     if pod.get("status", {}).get("phase") in TERMINAL or not pod["spec"].get("nodeName"):
         return 0
     usual = pod["spec"].get("terminationGracePeriodSeconds", 30) if asked is None else asked

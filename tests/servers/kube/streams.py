@@ -1,4 +1,4 @@
-"""Answers that go on: watches, and the logs of containers."""
+"""Streaming responses: watches, and logs of containers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BOOKMARK_EVERY = 60.0
 
 
 def watch(request: Request, store: Store, target: Target, selector: Selector, scale: float) -> None:
-    """The changes after a resource version; without one, all that is there comes first, as added."""
+    """The changes after a resource version; without one, first all objects as ADDED."""
     asked = request.query.get("resourceVersion", "0") or "0"
     resource, namespace = target.resource, target.namespace
     end = time.monotonic() + float(request.query.get("timeoutSeconds", 3600))
@@ -59,7 +59,7 @@ def _bookmark(resource: Resource, version: int, annotations: dict[str, str]) -> 
 
 
 def _kind_for(change: Change, selector: Selector) -> str:
-    """What a watcher with this selector sees: an object comes, changes, or goes, out of its view too."""
+    """The event for a watcher with this selector: an object that no longer matches is DELETED."""
     before = change.before is not None and selector.matches(change.before)
     now = change.kind != "DELETED" and selector.matches(change.obj)
     if now:
@@ -88,7 +88,7 @@ def container_of(request: Request, kubelet: Kubelet, pod: Object) -> tuple[str, 
 
 
 def logs(request: Request, kubelet: Kubelet, pod: Object) -> None:
-    """Plain text, as it is written if the client follows."""
+    """Send the log as plain text, continuously if the client follows."""
     if not pod["spec"].get("nodeName"):
         request.answer(200, b"", kind="text/plain")
         return
@@ -118,7 +118,7 @@ def logs(request: Request, kubelet: Kubelet, pod: Object) -> None:
 
 
 def _since(query: dict[str, str]) -> str:
-    """The time that lines must have reached, as the log writes it."""
+    """The earliest time of lines, in the log's format."""
     if seconds := query.get("sinceSeconds"):
         moment = datetime.now(timezone.utc) - timedelta(seconds=float(seconds))
     elif text := query.get("sinceTime"):

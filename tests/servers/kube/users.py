@@ -1,4 +1,4 @@
-"""User and group of a container: from ``securityContext`` of pod or container, else root as in the image."""
+"""User and group of a container: from ``securityContext`` of pod or container, else root."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.servers.kube.volumes import NotReady
 
 
 def user_of(pod: Object, container: dict[str, Any]) -> tuple[int, int]:
-    """User and group; raises ``NotReady`` for root where nobody may be root."""
+    """User and group; raises ``NotReady`` for root if that is forbidden."""
     given = {**(pod["spec"].get("securityContext") or {}), **(container.get("securityContext") or {})}
     user = int(given.get("runAsUser", 0))
     if given.get("runAsNonRoot") and not user:
@@ -24,7 +24,7 @@ def user_of(pod: Object, container: dict[str, Any]) -> tuple[int, int]:
 
 
 def home_of(user: int) -> str:
-    """As container runtimes choose it: the root folder of a user whom the image does not know."""
+    """The home that container runtimes set: the root folder for a user whom the image does not know."""
     try:
         return pwd.getpwuid(user).pw_dir
     except KeyError:

@@ -14,7 +14,7 @@ from tests.servers.kube.store import Object, Store
 
 
 class NotReady(Exception):
-    """Something that a pod needs is missing. ``reason`` is that of the event; ``state`` that of the container."""
+    """A resource of a pod is missing. ``reason`` is that of the event; ``state`` that of the container."""
 
     def __init__(self, reason: str, message: str, state: str) -> None:
         super().__init__(message)
@@ -22,7 +22,7 @@ class NotReady(Exception):
 
 
 def prepare_volumes(store: Store, pod: Object, folder: Path) -> dict[str, Path]:
-    """The folder of each volume; Secrets and ConfigMaps are brought up to date."""
+    """The folder of each volume, with current Secrets and ConfigMaps."""
     places = {}
     for volume in pod["spec"].get("volumes") or []:
         name = volume["name"]
@@ -73,7 +73,7 @@ def content_of(obj: Object, key: str) -> bytes:
 
 
 def _write_files(place: Path, files: dict[str, tuple[bytes, int]]) -> None:
-    """As the kubelet does: a new folder, and a link that is moved to it, so that all files change at once."""
+    """Replace all files atomically, like a kubelet: a new folder, and a link that is moved to it."""
     link = place / "..data"
     if link.exists() and _same(link, files):
         return
@@ -139,7 +139,7 @@ def _needed(store: Store, kind: str, namespace: str, name: str) -> Object:
 
 
 def expanded(text: str, variables: dict[str, str]) -> str:
-    """``$(NAME)`` as Kubernetes replaces it: only names that it knows; ``$$`` is a dollar sign before a bracket."""
+    """Replace ``$(NAME)`` like Kubernetes: only known names; ``$$`` is a dollar sign before a bracket."""
 
     def one(match: re.Match[str]) -> str:
         if match[0] == "$$":
