@@ -1,6 +1,6 @@
-"""Jobs on Azure ML: ACT's example configuration as it is, against a service that holds requests to the specification.
+"""Jobs on Azure ML: ACT's unchanged example configuration, with a service that validates requests.
 
-The service is ``tests/servers/aml_stub.py``; it runs the submitted commands for real, on the blob server's data.
+The service is ``tests/servers/aml_stub.py``; it runs the submitted commands on the blob server's data.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ __all__ = ["lab", "slurm_cluster", "stub"]
 pytestmark = pytest.mark.e2e
 
 SECRET = "sentinel-of-a-secret-value"
-# Waits in a node's own folder, so that each test can let its job go on.
+# Waits for a file in the node's folder, so that each test can let its job continue.
 WAIT = "echo begun; while [ ! -e {stop} ]; do sleep 0.1; done; echo ended"
-# In ssh's place: writes down how it was called, and opens the port.
+# Replaces ssh: records its arguments, and opens the port.
 SSH = """\
 #!{python}
 import shlex, socket, sys, time
@@ -46,7 +46,7 @@ with open("{called}", "w") as target:
 with socket.create_server(("127.0.0.1", port)):
     time.sleep(600)
 """
-# In az's place, before the one that signs in.
+# Replaces az, before the one with tokens.
 AZ = """\
 #!/bin/sh
 [ "$1" = --version ] || exec {signed_in} "$@"
@@ -123,7 +123,7 @@ def test_logs_of_a_running_job_grow_and_abort_ends_it(lab: Lab, tmp_path: Path) 
 
 
 def _open_a_tunnel(lab: Lab, job_id: str, tmp_path: Path) -> None:
-    """With stand-ins for az and for ssh, which opens the port and writes down how it was called."""
+    """With fakes of az and of ssh, which opens the port and records its arguments."""
     programs, extensions = tmp_path / "programs", tmp_path / "cliextensions"
     connector = extensions / "ml/azext_mlv2/manual/custom/_ssh_connector.py"
     for file, text in (
@@ -149,7 +149,7 @@ def _open_a_tunnel(lab: Lab, job_id: str, tmp_path: Path) -> None:
         assert f"ProxyCommand=/az/python {connector} wss://ssh-1.nodes.azureml.ms" in called
     finally:
         started.send_signal(signal.SIGINT)
-        # 130: it had printed the address, and did not wait for the job's end yet.
+        # 130: it had printed the address, but did not wait for the job's end yet.
         assert lab.project.finish(started).code in (0, 130)
     (tmp_path / "called").unlink()
     _stop_while_nobody_reads_the_url(lab, job_id, tmp_path / "called")
@@ -157,7 +157,7 @@ def _open_a_tunnel(lab: Lab, job_id: str, tmp_path: Path) -> None:
 
 
 def _stop_while_nobody_reads_the_url(lab: Lab, job_id: str, called: Path) -> None:
-    """The line is open, the command is not yet where it waits for the job's end: ssh must not outlive it."""
+    """The tunnel is open, but the command does not wait for the job's end yet: ssh must not outlive it."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     with suppress(BlockingIOError):
@@ -176,11 +176,11 @@ def _stop_while_nobody_reads_the_url(lab: Lab, job_id: str, called: Path) -> Non
         words = shlex.split(called.read_text())
         port = int(words[words.index("-L") + 1].split(":")[1])
         assert wait_until(lambda: is_answered(port), seconds=PATIENCE)
-        # Two looks at the child come first; then the URL is written.
+        # The child is checked twice before the URL is written.
         assert wait_until(lambda: "pipe_write" in Path(f"/proc/{started.pid}/wchan").read_text(), seconds=PATIENCE)
         started.send_signal(signal.SIGINT)
         os.close(reading)
-        # Both at once; 0: the closed pipe was seen alone.
+        # Both at once; 0: only the closed pipe was noticed.
         assert started.wait(PATIENCE) in (0, 130)
         assert not is_answered(port)
     finally:
@@ -207,7 +207,7 @@ def test_what_people_are_told_while_they_wait(lab: Lab) -> None:
     asked = len(lab.stub.requests)
 
     def release_once_it_waits() -> None:
-        # It has been told that the job is queued when it asks for it again.
+        # The job is known to be queued when it is queried again.
         wait_until(lambda: len([each for each in lab.stub.requests[asked:] if job_id in each]) > 2, seconds=PATIENCE)
         lab.stub.release(lab.stub.jobs[job_id])
 
@@ -280,7 +280,7 @@ def put_foreign(lab: Lab, name: str, command: str | None, **more: object) -> Non
 
 
 def put_rate(lab: Lab) -> str:
-    """One with variables, code and a limit of its own."""
+    """A job with variables, code and a time limit."""
     variables = {"LR": "1e-5", "THEIR_TOKEN": SECRET, "AZUREML_X": "1"}
     more = {"environmentVariables": variables, "limits": {"jobLimitsType": "Command", "timeout": "PT1H30M"}}
     put_foreign(lab, "jolly_fig_abc123", "echo rate $LR", codeId="/theirs/codes/9/versions/1", **more)
@@ -288,7 +288,7 @@ def put_rate(lab: Lab) -> str:
 
 
 def put_acts(lab: Lab) -> str:
-    """ACT's own: its command is among the arguments of the run."""
+    """A job of ACT: its command is in the arguments of the run."""
     mpi = {"distributionType": "Mpi", "processCountPerInstance": 4}
     resources = {"instanceCount": 2}
     put_foreign(lab, "jianfw_1563257309_60ce2fc7", "python aml_server.py", resources=resources, distribution=mpi)
@@ -299,7 +299,7 @@ def put_acts(lab: Lab) -> str:
 
 
 def put_with_input(lab: Lab) -> str:
-    """One that reads what only it has."""
+    """A job with inputs of its own."""
     given = {"raw": {"jobInputType": "uri_folder", "mode": "Download", "uri": "azureml://datastores/d/paths/p"}}
     put_foreign(lab, "needs_its_own_input", "python a.py ${{inputs.raw}}", inputs=given)
     return "needs_its_own_input"
@@ -361,7 +361,7 @@ def test_jobs_of_others_are_entered_and_stopped_as_our_own(lab: Lab) -> None:
 
 
 def test_secrets_that_somebody_else_put_there_reach_no_program(lab: Lab, tmp_path: Path) -> None:
-    """Whoever may write beside the code replaces the blob, while the job waits: bash would run what BASH_ENV says."""
+    """The blob of secrets is replaced while the job waits: bash would run a command in BASH_ENV."""
     lab.cluster(env={"MY_TOKEN": SECRET}, setup="true")
     lab.stub.held = True
     job_id = lab.submit("--single", "true")
@@ -374,7 +374,7 @@ def test_secrets_that_somebody_else_put_there_reach_no_program(lab: Lab, tmp_pat
     done = lab.until(job_id)
     assert (done["status"], done["exit_code"], taken.exists()) == ("Failed", 72, False), done
     assert "its secrets are not those that the job was submitted with" in lab.run("logs", job_id).out
-    # Its own are as good as ever, and no two blobs of one content have one digest.
+    # Its own secrets still work, and two blobs with the same content have different digests.
     lab.stub.held = False
     again = lab.ask("resubmit", job_id)["job_id"]
     assert lab.until(again)["status"] == "Completed"
@@ -397,7 +397,7 @@ def test_no_secret_is_where_others_can_read_it(lab: Lab) -> None:
     for secret in (SECRET, lab.container.key, ARM_TOKEN, ML_TOKEN):
         assert not [text[:80] for text in said if secret in text]
         assert not [file for file, data in kept if secret.encode() in data]
-    # The bundle in the command is packed: look inside.
+    # The bundle in the command is compressed.
     assert SECRET not in unpacked(lab.stub.jobs[job_id].body["properties"]["command"])
 
 
@@ -440,7 +440,7 @@ def test_a_key_makes_a_sas_for_each_job_and_goes_nowhere(lab: Lab) -> None:
         time.sleep(1.1)
     assert lab.container.get("path/to/output/copy.txt") == b"a picture"
     assert renewed[0] != renewed[1]
-    # One of each job, and the one with a name of its own.
+    # One for each job, and the one with a name from the configuration.
     assert len(lab.stub.datastores) == 3
     for store in lab.stub.datastores.values():
         token = SasToken.parse(store["properties"]["credentials"]["secrets"]["sasToken"])
@@ -539,7 +539,7 @@ def test_summary_and_blame(lab: Lab, tmp_path: Path) -> None:
     found = lab.ask("summary")
     assert (found["nodes_total"], found["nodes_free"], found["gpus_free"]) == (10, 6, 24)
     assert "STANDARD_NC6, Dedicated" in found["notes"] and "1 node cannot be used" in found["notes"]
-    # Three nodes run jobs there, whoever's; one job is blobsync's.
+    # Three nodes run jobs of all users; one job is blobsync's.
     assert found["jobs_running"] + found["jobs_queued"] == 1
     holders = lab.ask("blame")["holders"]
     assert [holder["user"] for holder in holders] == ["Somebody Else"]

@@ -1,4 +1,4 @@
-"""When Azure says no: what a user of the command line is told, and that nothing is left behind.
+"""Refusals of Azure: the messages of the command line, and that nothing is left behind.
 
 The envelopes are ARM's: an error with a code, a message and, for validation, details with targets.
 """
@@ -34,7 +34,7 @@ DETAILS = (
 
 
 def expected(lab: Lab, what: str) -> dict[str, Any]:
-    """What each case must say, without the end of its sentence, which is the service's code and the request's id."""
+    """The expected message of each case, without the service's code and the request's id at its end."""
     group, subscription = " --resource-group rg0", " --subscription sub0"
     cases: dict[str, dict[str, Any]] = {
         "subscription": {
@@ -202,7 +202,7 @@ def test_a_gateway_that_gave_up_says_nothing_about_the_job(lab: Lab) -> None:
 
 
 def names_in(lab: Lab) -> list[str]:
-    """Without what nodes start from: it belongs to a version of blobsync, not to a job, and stays for the next one."""
+    """Without the node archive, which is kept: it belongs to a version of blobsync, not to a job."""
     return [name for name in lab.container.names() if not name.startswith("path/to/code.zip.d/node/")]
 
 

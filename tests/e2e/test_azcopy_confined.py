@@ -1,4 +1,4 @@
-"""azcopy writes in its own places only, whatever a service lists; what it brings unasked is named, and not kept."""
+"""azcopy writes only in its own folders, whatever a service lists; unplanned files are reported, and not kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Job files of Batch AI from the command line: an MPI program in Chainer's place, on this machine and on two nodes."""
+"""Job files of Batch AI from the command line: an MPI program instead of Chainer, on this machine and on two nodes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = [
 ON_SLURM = pytest.param("uni", marks=pytest.mark.slurm)
 PATIENCE = 120.0
 
-# Adds up its rank over all processes with the MPI library itself, says what it found, and waits to be let go.
+# Sums the ranks of all processes with the MPI library, prints the result, and waits for a file to go.
 TRAIN = """\
 import ctypes, json, os, sys, time
 
@@ -73,7 +73,7 @@ class Lab:
 
     @property
     def gate(self) -> Path:
-        """As long as it is there, the program does not end."""
+        """The program does not end while this file exists."""
         return self.project.root.parent / "gate"
 
     def write(self, name: str, value: Any) -> None:
@@ -135,7 +135,7 @@ class Lab:
         return done
 
     def streamed(self, job_id: str) -> list[str]:
-        """What ``logs -F`` prints until the job ends; the job is let go when its first line has been read."""
+        """The output of ``logs -F`` until the job ends; the job may end when its first line has been read."""
         following = self.project.start("logs", job_id, "-F")
         assert following.stdout
         first = following.stdout.readline()
@@ -151,7 +151,7 @@ class Lab:
         return str(next(job["status"] for job in jobs if job["job_id"] == job_id))
 
     def end(self, job_id: str) -> str:
-        """Wait for the end of a job; its state."""
+        """Wait for the end of a job; returns its state."""
         ends = ("Completed", "Failed", "Canceled")
         assert wait_until(lambda: self.state(job_id) in ends, seconds=PATIENCE, pause=1.0)
         return self.state(job_id)
@@ -174,9 +174,9 @@ def lab(project: Project, container: Container, request: pytest.FixtureRequest) 
 
 @pytest.fixture
 def silent_program() -> Iterator[None]:
-    """Listens among the ports of X servers, as TensorBoard at 6006 does, and never says a word."""
+    """Listens at a port of X servers, as TensorBoard at 6006, and never responds."""
     with ExitStack() as held:
-        # Where another test has opened it, that one is silent.
+        # Another test may have opened it, and is silent as well.
         with suppress(OSError):
             held.enter_context(socket.create_server(("127.0.0.1", 6009)))
         yield
@@ -190,7 +190,7 @@ def test_the_recipe_for_chainer_runs_as_it_is(lab: Lab, cluster: str) -> None:
     done = lab.run("--json", "-c", cluster, "submit", "--file", "job.json")
     assert "containerSettings: has no effect" in done.err
     job_id = done.data["job_id"]
-    # As `az batchai job file stream` did: lines come while the program runs, which ends only when it may.
+    # Like `az batchai job file stream`: lines arrive while the program runs.
     streamed = lab.streamed(job_id)
     assert lab.end(job_id) == "Completed", lab.run("q", job_id)
 
@@ -206,7 +206,7 @@ def test_the_recipe_for_chainer_runs_as_it_is(lab: Lab, cluster: str) -> None:
     assert lines == set(kept.decode().splitlines())
     errors = b"".join(lab.container.get(name) for name in names if "/stdouterr/stderr" in name)
     assert {"trained by 0", "trained by 1"} <= set(errors.decode().splitlines())
-    # As `az batchai job file list -d MODEL` did: outputs by their ids, with links that open them.
+    # Like `az batchai job file list -d MODEL`: outputs by their ids, with links.
     shown = lab.run("--json", "outputs", job_id, "MODEL", "--url", "--expiry", "1h").data["files"]
     assert [(one["output"], one["name"]) for one in shown] == [("MODEL", f"{n}.json") for n in ("0", "1", "model")]
     shown = shown[2:]
@@ -220,7 +220,7 @@ def test_the_recipe_for_chainer_runs_as_it_is(lab: Lab, cluster: str) -> None:
 
 
 def demand_ranks(lab: Lab, job_id: str, *, nodes: int) -> None:
-    """Each process of the program knows which one it is, and has what the job file says."""
+    """Each process has its rank, and the settings of the job file."""
     for rank in (0, 1):
         found = json.loads(lab.container.get(f"mine/logs/{job_id}/outputs/{rank}.json"))
         told = {name: found[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "AZ_BATCHAI_TASK_INDEX")}
@@ -235,7 +235,7 @@ def test_a_job_file_moves_with_its_job(lab: Lab, first: str, second: str) -> Non
     lab.gate.touch()
     lab.write("job.json", {"properties": lab.recipe()})
     old = lab.run("--json", "-c", first, "submit", "--file", "job.json").data["job_id"]
-    # What the record has is enough.
+    # The record is enough.
     (lab.project.root / "job.json").unlink()
     done = lab.run("--json", "resubmit", old, "-t", second)
     lab.gate.unlink()
@@ -329,7 +329,7 @@ def test_a_file_of_philly_becomes_one_of_this_platform(lab: Lab) -> None:
     entry = written["config_param"]["output_folder"]
     assert entry == {"azure_blob_config_file": "aux_data/configs/box.yaml", "path": "mine/output", "mode": "upload"}
     assert written["gpu_per_node"] == 4 and "gpu_per_node: 4, as Philly's machines had" in made.err
-    # The first of three clusters with enough free: no Slurm answers there, and here no GPU has to be waited for.
+    # The first of three clusters with free GPUs: one has no Slurm, and this machine has room.
     line = 'echo "$PHILLY_VC $PHILLY_CONTAINER_INDEX"; echo kept > output/kept.txt'
     lab.configure("gone", "slurm", ssh="nobody@127.0.0.1:1", gpu_per_node=0)
     done = lab.run("--json", "-c", "gone,new,here", "-n", "0", "submit", line)
@@ -337,5 +337,5 @@ def test_a_file_of_philly_becomes_one_of_this_platform(lab: Lab) -> None:
     assert [(one["cluster"], one["chosen"]) for one in choice] == [("gone", False), ("new", True), ("here", False)]
     assert "cluster gone: did not answer: " in done.err and "cluster new: 1 node free, enough for 1" in done.err
     assert lab.end(job_id) == "Completed" and lab.run("logs", job_id).out == "v 0\n"
-    # What it wrote is in the container.
+    # Its output is in the container.
     assert lab.container.get("mine/output/kept.txt") == b"kept\n"

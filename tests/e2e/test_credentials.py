@@ -1,7 +1,6 @@
-"""Where credentials may go: a project from a stranger names its own servers, and they get nothing of the user's.
+"""Servers in a stranger's project never receive the user's credentials.
 
-The strange hosts do not exist; whatever is sent to them arrives at a recording server that the environment names as
-the proxy.
+The hosts do not exist; all requests to them arrive at a recording server, which the environment names as the proxy.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def recorder() -> Iterator[RecordingServer]:
 
 @pytest.fixture
 def logged_in(project: Project, recorder: RecordingServer, tmp_path: Path) -> Project:
-    """Every request leads to the recorder; ``az`` gives out a token, and each call of it leaves a mark."""
+    """Every request arrives at the recorder; ``az`` prints a token, and records each call."""
     answer = {"accessToken": "marked-token", "expires_on": int(time.time()) + 3600, "tokenType": "Bearer"}
     az = tmp_path / "bin" / "az"
     az.parent.mkdir()
@@ -63,7 +62,7 @@ def write(project: Project, name: str, value: object) -> None:
 
 
 def hand_over(project: Project, endpoint: str, **more: str) -> None:
-    """A project as a stranger would hand it over."""
+    """A project from a stranger."""
     account = {"account_name": "acct", "container_name": "box", "blob_endpoint": endpoint, **more}
     write(project, "aux_data/configs/a.yaml", account)
     entry = {"azure_blob_config_file": "aux_data/configs/a.yaml", "path": "p"}
@@ -99,7 +98,7 @@ def test_nor_does_the_doctor_take_it_there(logged_in: Project, recorder: Recordi
 
 
 def begin_of_doctor(project: Project, recorder: RecordingServer) -> None:
-    """Up to the first request: nothing answers any of them, and all tries of all of them take a quarter of a minute."""
+    """Only until the first request: nothing responds, and all retries would take a quarter of a minute."""
     doctor = project.start("doctor")
     wait_until(lambda: recorder.requests or doctor.poll() is not None)
     doctor.terminate()
@@ -191,7 +190,7 @@ def test_init_leaves_secret_files_out_and_says_so(project: Project, container: C
 
 
 def test_what_a_server_or_a_file_echoes_of_a_key_is_not_told(project: Project, container: Container) -> None:
-    """The account key as a folder's name in the container, and as a blob: wherever it turns up, it is replaced."""
+    """The account key as a folder's name in the container, and as a blob: it is redacted everywhere."""
     key = container.key.replace("/", "_")
     project.configure(container, path=f"p/{container.key.replace('/', '%2F')}")
     for words in (("resolve", "data"), ("config", "check"), ("doctor",), ("ls",), ("ls", "data", "-vv")):
@@ -208,7 +207,7 @@ def test_a_key_in_the_line_of_the_container_is_not_told(project: Project, contai
     (project.root / "data").mkdir()
     (project.root / "data/a").write_text("a")
     (account,) = (project.root / "aux_data/configs").glob("*.yaml")
-    # Of 32 bytes: with 44 characters it has no form of its own, as the 88 of an account key have.
+    # Of 32 bytes: unlike the 88 characters of an account key, its 44 have no recognizable form.
     key = "dGhpcnR5LXR3byByYW5kb20gYnl0ZXMgb2YgYSBrZXk="
     values = yaml.safe_load(account.read_text())
     account.write_text(yaml.safe_dump({**values, "container_name": key}))

@@ -1,4 +1,4 @@
-"""Elastic jobs from the command line: a real torchrun that trains on while its nodes come and go, on this machine."""
+"""Elastic jobs from the command line: a real torchrun on this machine that trains while nodes join and leave."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ with_torch = pytest.mark.skipif(
 )
 PATIENCE = 120.0
 
-# Adds up ones over all workers, writes a checkpoint after each step, and ends when it is told to.
+# Sums ones over all workers, writes a checkpoint after each step, and ends on request.
 TRAIN = """\
 import json, os, sys, time
 import torch
@@ -62,7 +62,7 @@ dist.destroy_process_group()
 print("trained", step)
 """
 
-# Any launcher: says what it was told, and runs until it is told to end.
+# A launcher: prints its arguments, and runs until a request to end.
 LAUNCHER = """\
 import os, sys, time
 
@@ -128,7 +128,7 @@ class Jobs:
         return self.job(job_id)
 
     def nodes(self, job_id: str) -> dict[int, int]:
-        """The processes of blobsync that look after each node, by the node's number."""
+        """blobsync's process of each node, by the node's number."""
         found = {}
         for name in filter(str.isdigit, os.listdir("/proc")):
             with suppress(OSError):
@@ -149,14 +149,14 @@ class Jobs:
 
     @property
     def steps(self) -> list[tuple[int, int]]:
-        """Each step that was written down, with the number of workers that took it."""
+        """Each recorded step, with its number of workers."""
         with suppress(OSError):
             lines = (self.project.root / "output/steps.txt").read_text().splitlines()
             return [(int(step), int(world)) for step, world in (line.split() for line in lines)]
         return []
 
     def until_trained_by(self, workers: int, more: int = 5) -> None:
-        """``more`` steps beyond those that are written, by so many workers."""
+        """Wait for ``more`` further steps by so many workers."""
         before = len(self.steps)
 
         def there() -> bool:
@@ -188,7 +188,7 @@ def jobs(project: Project) -> Iterator[Jobs]:
 @pytest.mark.timeout(600)
 @pytest.mark.soak  # The same in pods is in test_elastic_kubernetes.py.
 def test_training_goes_on_from_its_last_step_while_nodes_come_and_go_and_node_0_is_killed(jobs: Jobs) -> None:
-    # torchrun waits less long for a node that has gone; who holds the rendezvous is added.
+    # torchrun waits a shorter time for a lost node; the rendezvous' host is added.
     jobs.configure(env={"PET_RDZV_CONF": "last_call_timeout=1,join_timeout=300,keep_alive_interval=2"})
     job_id = jobs.submit("--elastic", "1:3", "--", "torchrun", "train.py")
     jobs.until_trained_by(1)
@@ -197,7 +197,7 @@ def test_training_goes_on_from_its_last_step_while_nodes_come_and_go_and_node_0_
     jobs.run("scale", job_id, "2")
     jobs.until_trained_by(2)
 
-    # Node 0 is lost whole; its torchrun and the workers of that outlive it until it is back.
+    # Node 0 is lost; its torchrun and workers outlive it until it is back.
     first, programs = jobs.nodes(job_id)[0], jobs.programs(job_id, 0)
     assert len(programs) == 2
     os.kill(first, signal.SIGKILL)
@@ -208,7 +208,7 @@ def test_training_goes_on_from_its_last_step_while_nodes_come_and_go_and_node_0_
 
     assert wait_until(is_back, seconds=PATIENCE, pause=0.2), jobs.explain()
     jobs.until_trained_by(2)
-    # Its torchrun alone is killed.
+    # Only its torchrun is killed.
     os.kill(jobs.programs(job_id, 0)[0], signal.SIGKILL)
     jobs.until_trained_by(2)
 
@@ -219,7 +219,7 @@ def test_training_goes_on_from_its_last_step_while_nodes_come_and_go_and_node_0_
     assert (job["status"], job["exit_code"]) == ("Completed", 0), jobs.explain()
 
     steps = [step for step, _ in jobs.steps]
-    # A worker may end between a step and its checkpoint; it is taken again then, and none is left out.
+    # A worker may end between a step and its checkpoint; that step is repeated, and none is missing.
     assert all(later - earlier in (0, 1) for earlier, later in pairwise(steps)), jobs.steps
     begun = (jobs.project.root / "output/begun.txt").read_text().splitlines()
     assert {line.split()[2] for line in begun} == {"1", "2", "3"}
@@ -243,7 +243,7 @@ def test_bounds_are_checked_before_anything_is_submitted(jobs: Jobs) -> None:
 
 
 def outputs(container: Container) -> dict[str, int]:
-    """What the nodes have uploaded, with its size."""
+    """The uploaded files with their sizes."""
     blobs = container.client.list_blobs(name_starts_with="mine/output/")
     return {blob.name.removeprefix("mine/output/"): blob.size for blob in blobs}
 

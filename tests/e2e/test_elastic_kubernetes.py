@@ -1,4 +1,4 @@
-"""Elastic jobs on Kubernetes: a real torchrun in pods that come and go, and node 0 that is lost."""
+"""Elastic jobs on Kubernetes: a real torchrun in pods that join and leave, and the loss of node 0."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["kube_cluster", "lab"]
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(900)]
 
-# Adds up ones over all workers, and keeps each step where all nodes find it.
+# Sums ones over all workers, and stores each step where all nodes find it.
 TRAIN = """\
 import json, sys, time, urllib.request
 import torch
@@ -52,7 +52,7 @@ print("trained", step)
 
 
 class Checkpoints(ThreadingHTTPServer):
-    """A shared place for the last step: ``steps`` are all that were kept, with the number of workers that took them."""
+    """A shared store of the last step: ``steps`` are all stored ones, with their numbers of workers."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -104,7 +104,7 @@ def checkpoints() -> Iterator[Checkpoints]:
 def test_training_in_pods_goes_on_while_they_come_and_go_and_node_0_is_lost(
     lab: KubeLab, kube_cluster: RealCluster, sizes: tuple[int, ...]
 ) -> None:
-    # Its pods see this machine's Python with torch, and its loopback.
+    # Its pods have this machine's Python with torch, and its loopback.
     stand_in(kube_cluster)
     rendezvous = "last_call_timeout=1,join_timeout=300,keep_alive_interval=2"
     lab.kubernetes(env={"PET_RDZV_CONF": rendezvous, "OMP_NUM_THREADS": "1"})
@@ -142,7 +142,7 @@ def test_training_in_pods_goes_on_while_they_come_and_go_and_node_0_is_lost(
             kept.end = True
         job = lab.until(job_id)
         assert (job["status"], job["exit_code"]) == ("Completed", 0), explain()
-        # A worker may end between a step and the next; the step is taken again then, and none is left out.
+        # A worker may end between two steps; the step is repeated, and none is missing.
         assert all(later[0] - earlier[0] in (0, 1) for earlier, later in pairwise(kept.steps)), kept.steps
     changes = [one["wanted"] for one in job["elastic"]["changes"]]
     wanted = [now for now, before in zip(changes, [0, *changes], strict=False) if now != before]

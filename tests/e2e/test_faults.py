@@ -1,4 +1,4 @@
-"""Bad lines and busy services: every run ends exact, or names what is not."""
+"""Bad networks and busy services: every run is complete, or names the failed files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def faulty(service: str) -> Iterator[FaultHandle]:
 
 
 def _until_exact(run: Callable[[], Done], check: Callable[[Done], None], tally: Tally) -> int:
-    """The same command again until it says that all is done; each run must be exact or honest."""
+    """Repeat the command until it succeeds; each run must be complete or name the failed files."""
     for attempt in range(1, _ATTEMPTS + 1):
         done = run()
         check(done)
@@ -60,7 +60,7 @@ def test_upload_in_bad_weather(
     write_tree(project.data, files)
     # A key's signature covers the length of the body: a cut body would be refused for that, not for its content.
     project.configure(container, url=faulty.url, sas=container.sas())
-    # azcopy sends no checksum with a block: over plain HTTP nobody can see a bit that flips there. HTTPS excludes it.
+    # azcopy sends no checksum with a block: a flipped bit goes unnoticed over plain HTTP, and cannot occur over HTTPS.
     faulty.inject(*weather(flipped=0.03 if engine == "direct" else 0), seed=_SEED)
     _until_exact(
         lambda: project.json("u", "data", "--engine", engine),

@@ -112,7 +112,7 @@ def test_a_download_that_cannot_fit_is_refused_with_both_figures(
             )
             assert "--force" in done.errors[0]["hint"]
         assert line.stats().downloaded == 0 and read_tree(small_disk) == {}
-        # What fits goes.
+        # Files that fit are transferred.
         few = project.json("d", "data", "--include", "d0")
         assert (few.code, few.data["transferred"]) == (0, 9), str(few)
 
@@ -127,7 +127,7 @@ def test_what_a_killed_run_reserved_is_free_for_the_next(
         project.configure(container, url=line.url)
         process = project.start("d", "data", "--engine", "azcopy")
         assert wait_until(lambda: os.statvfs(small_disk).f_bavail * 4096 < 3 * _MIB, seconds=60)
-        # It gets no chance to clean up after azcopy.
+        # It cannot clean up after azcopy.
         with _stopped(process):
             kill_tree(process.pid)
         process.communicate()
@@ -196,14 +196,14 @@ def test_the_first_file_without_room_ends_the_fetching(
         there = read_tree(small_disk)
         assert there.items() <= hashes(files).items() and 0 < len(there) <= 64
         assert len(done.errors) == len(files) - len(there)
-        # 42 MB more would be fetched in vain; what is on its way may be.
+        # The other 42 MB would be fetched in vain; files under way may be.
         assert line.stats().downloaded < 20 << 20
         subprocess.run(["mount", "-o", "remount,size=128m", str(small_disk)], check=True)
         again = project.json("d", "data", *words)
         assert again.code == 0 and read_tree(small_disk) == hashes(files), str(again)
 
 
-# Requests that may still follow once nothing fits any more: what the engines have under way at a time, and some.
+# Requests that may follow when the disk is full: those that the engines have under way, and some more.
 _UNDER_WAY = 150
 _MANY = {f"d{number % 9}/{number:04}": random.Random(number).randbytes(24_000) for number in range(900)}
 _MANY.update({f"large{number}": random.Random(-number).randbytes(4 * _MIB) for number in (1, 2)})
@@ -218,7 +218,7 @@ def many(container: Container) -> Container:
 
 
 def _fill(disk: Path) -> Path:
-    """Take what is left of the disk, to the last block."""
+    """Fill the disk to the last block."""
     filler = disk / "filler"
     with suppress(OSError), filler.open("wb", buffering=0) as full:
         for size in (_MIB, 4096):
@@ -229,13 +229,13 @@ def _fill(disk: Path) -> Path:
 
 
 def _begun(folder: Path) -> int:
-    """Files that are there, or on their way under a temporary name."""
+    """Complete files, and those under a temporary name."""
     return sum(len(names) for _, _, names in os.walk(folder))
 
 
 @contextmanager
 def _stopped(process: subprocess.Popen[str]) -> Iterator[None]:
-    """Nothing of it goes on while the block runs, however slow this machine is."""
+    """Pause the processes while the block runs."""
     tree = [process.pid, *processes(process.pid)]
     for number in (signal.SIGSTOP, signal.SIGCONT):
         for pid in tree:
@@ -250,7 +250,7 @@ def _stopped(process: subprocess.Popen[str]) -> Iterator[None]:
 def test_a_disk_that_becomes_full_at_a_random_moment(
     with_azcopy: Project, many: Container, service: str, words: tuple[str, ...], moment: int, tally: Tally
 ) -> None:
-    """Somebody else fills the disk, on which the whole project is, while files arrive."""
+    """Another program fills the project's disk while files arrive."""
     project, expected, chance = with_azcopy, hashes(_MANY), random.Random(f"{words} {moment}")
     here = ["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", str(project.root)]
     if subprocess.run(here, capture_output=True, check=False).returncode != 0:
@@ -366,13 +366,13 @@ def test_what_cannot_be_read_is_named_and_the_rest_goes(
 
 @pytest.fixture
 def slow(service: str) -> Iterator[str]:
-    """A line so narrow that a test can act while a file is on its way: 10 MiB take about two and a half seconds."""
+    """A network so slow that a test can act while a file is under way: 10 MiB take about two and a half seconds."""
     with delay_proxy(service, round_trip_ms=1, mbps=32) as line:
         yield line.url
 
 
 def _soon(act: Callable[[], object]) -> threading.Thread:
-    """``act`` in a second from now, when the transfer has begun and is far from its end."""
+    """Call ``act`` in a second, when the transfer has begun and is far from its end."""
 
     def later() -> None:
         time.sleep(1.0)
@@ -384,7 +384,7 @@ def _soon(act: Callable[[], object]) -> threading.Thread:
 
 
 def _disturb(how: str, file: Path) -> None:
-    """The one change to a file of 5 MiB that ``how`` names."""
+    """Change a file of 5 MiB as ``how`` says."""
     if how == "vanishes":
         file.unlink()
     elif how == "is replaced":
@@ -406,17 +406,17 @@ def _disturb(how: str, file: Path) -> None:
 
 
 def _check_restless(how: str, done: Done, there: str | None, versions: tuple[str, str | None]) -> None:
-    """What is there of the file is one of its two versions, whole, or nothing; whatever was not sent is named."""
+    """The destination has one of the two versions, whole, or nothing; files that were not sent are named."""
     before, after = versions
     if done.code == 0 and there is None:
-        # On a busy machine it may vanish before it is looked at: then it was never part of the plan.
+        # On a busy machine it may disappear before the survey: then it was never planned.
         assert how == "vanishes" and done.data["planned"] == 2, str(done)
     elif done.code == 0:
         assert there in {before, after}, str(done)
     else:
         assert done.code in (1, 3), str(done)
         assert "data/restless.bin" in done.named(), str(done)
-        # Nothing half-old, half-new may be there, under whatever exit code.
+        # A mixture of both versions must not exist, with any exit code.
         assert there in {None, before, after}, str(done)
 
 

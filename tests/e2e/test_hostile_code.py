@@ -1,4 +1,4 @@
-"""Code at code_path that somebody else put there: it does not run unless the user names or trusts its digest."""
+"""Code at code_path from a stranger does not run unless the user names or trusts its digest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CODE = "exp/code.zip"
 
 
 def coded(project: Project, container: Container, text: bytes, *, path: str = CODE) -> Project:
-    """With code that says ``text`` when it runs on this machine as the cluster."""
+    """A project whose code prints ``text``, with this machine as the cluster."""
     project.configure(container)
     file = project.root / "aux_data/aml/aml.yaml"
     document = yaml.safe_load(file.read_text())
@@ -60,14 +60,14 @@ def submit(project: Project, *options: str) -> Done:
 
 
 def said(project: Project, *options: str) -> str:
-    """What the job's code said."""
+    """The output of the job's code."""
     done = project.run("submit", "--wait", *options, "cat says.txt")
     assert done.code == 0, str(done)
     return done.out
 
 
 def refusal(project: Project, done: Done, digest: str) -> str:
-    """The sentence of a refusal and its hint; nothing was submitted."""
+    """Check that nothing was submitted; returns the message and its hint."""
     assert (done.code, done.codes) == (2, {"code_untrusted"}), str(done)
     message, hint = done.errors[0]["message"], done.errors[0]["hint"]
     assert digest in message and f"blobsync config trust-code {digest}" in hint
@@ -90,7 +90,7 @@ def test_code_that_somebody_else_published_runs_only_if_it_is_named_or_trusted(m
     for more in ((), ("--dry-run",)):
         told = refusal(mine, submit(mine, *more), foreign)
         assert "was not published from here" in told
-    # For one job, which says so; the next one is refused again.
+    # For one job only; the next one is refused again.
     done = submit(mine, "--code", foreign)
     assert done.code == 0 and "which --code names, not the code here" in done.err, str(done)
     assert done.data["code_digest"] == foreign
@@ -99,13 +99,13 @@ def test_code_that_somebody_else_published_runs_only_if_it_is_named_or_trusted(m
     done = submit(mine)
     assert done.code == 0 and "was not published from here and which you trust" in done.err, str(done)
     assert mine.json("config", "trust-code").data["trusted"] == [foreign]
-    # That digest, and not whoever published it.
+    # The digest is trusted, not its publisher.
     second = published(theirs, b"theirs again")
     done = submit(mine)
     assert done.codes == {"code_untrusted"} and second in done.errors[0]["message"], str(done)
     wrong = submit(mine, "--trust-code", foreign)
     assert wrong.codes == {"code_untrusted"} and f"holds the code {second}, and not {foreign}" in str(wrong)
-    # What was uploaded from here last needs no name, nor does what is here.
+    # The last upload from here needs no digest, nor does the code here.
     published(mine)
     assert "mine" in said(mine)
     assert mine.json("config", "trust-code", "--forget", foreign).data["trusted"] == []
@@ -114,7 +114,7 @@ def test_code_that_somebody_else_published_runs_only_if_it_is_named_or_trusted(m
 
 
 def test_a_digest_that_is_written_beside_the_code_is_not_believed(mine: Project, container: Container) -> None:
-    """Metadata and archive of the attacker's, which fit each other, put there past blobsync."""
+    """An attacker's archive with matching metadata, uploaded without blobsync."""
     digest = published(mine)
     (mine.root / "says.txt").write_bytes(b"edited since")
     other = archive(b"evil")
@@ -122,9 +122,9 @@ def test_a_digest_that_is_written_beside_the_code_is_not_believed(mine: Project,
     container.put(f"{CODE}.d/{claimed}.zip", other)
     container.put(CODE, other, metadata={"blobsync_digest": claimed})
     refusal(mine, submit(mine), claimed)
-    # The node holds the code to a digest that is named: here it is that of no code.
+    # The node verifies the code against the named digest, which matches none.
     assert submit(mine, "--code", claimed).code == 72
-    # Named by its own digest, the code of before runs, whatever code_path says.
+    # With its own digest the earlier code runs, whatever is at code_path.
     assert "mine" in said(mine, "--code", digest)
     container.put(f"{CODE}.d/{digest}.zip", other)
     assert submit(mine, "--code", digest).code == 72
@@ -152,7 +152,7 @@ def test_an_archive_without_a_digest_is_held_to_its_content(mine: Project, conta
     assert "of another program" in said(mine)
     container.put(CODE, archive(b"evil"))
     assert submit(mine).codes == {"code_untrusted"}
-    # Whoever names what is no longer there is told.
+    # A digest that no longer exists is reported.
     assert submit(mine, "--code", found[1]).code == 4
 
 
@@ -164,7 +164,7 @@ def test_who_never_ran_init_gets_one_sentence_and_the_command(mine: Project, the
     assert command and foreign in command[1]
     assert mine.run(*command[1].split()).code == 0
     assert "theirs" in said(mine)
-    # The same code here as there is the user's own decision: a pull, and nothing else.
+    # The same code here and there is the user's own decision, such as a pull.
     (mine.root / "says.txt").write_bytes(b"theirs, pulled")
     published(theirs, b"theirs, pulled")
     assert "theirs, pulled" in said(mine)
@@ -182,7 +182,7 @@ def test_a_folder_of_code_is_held_to_its_list(
     digest = published(mine)
     (mine.root / "old.txt").unlink()
     assert published(mine) != digest
-    # What is no longer code stays in the folder, and comes to no node; run bits and links do.
+    # Files that are no longer code stay in the folder, but do not get to nodes; run bits and links do.
     container.put("exp/code/sitecustomize.py", b"print('evil')")
     done = mine.run("submit", "--wait", "ls; ./run.sh; readlink again.txt")
     assert done.code == 0 and "old.txt" not in done.out and "sitecustomize" not in done.out, str(done)
@@ -210,7 +210,7 @@ def test_what_is_known_is_the_users_own_and_of_this_project(mine: Project, their
     (mine.root / "says.txt").write_bytes(b"edited since")
     kept = list((tmp_path / "home/.config/blobsync/trusted-code").glob("*.json"))
     assert len(kept) == 1 and kept[0].stat().st_mode & 0o077 == 0
-    # A file that others can write says nothing, and another project of the same user has its own.
+    # A file that others can write is ignored, and another project of the user has its own.
     kept[0].chmod(0o666)
     done = submit(mine)
     assert (done.code, done.codes) == (2, {"config_invalid"}) and "chmod go-w" in str(done), str(done)

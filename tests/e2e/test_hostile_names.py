@@ -1,4 +1,4 @@
-"""Names: every legal one goes there and back unchanged; what cannot or must not exist is refused, all at once."""
+"""Names: every valid one is transferred both ways unchanged; all invalid ones are refused at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.servers.recording_server import RecordingServer
 
 pytestmark = pytest.mark.e2e
 
-# One per line of what has broken some tool: URL syntax, glob syntax, encodings, markers, options, unicode.
+# Names that have broken some tool: URL syntax, glob syntax, encodings, markers, options, unicode.
 _LEGAL = (
     " leading space",
     "trailing space ",
@@ -113,7 +113,7 @@ _BACK = {"back\\slash": b"here", "d/x\\..\\y": b"up", "plain": b"plain"}
 def test_a_file_with_a_backslash_in_its_name_is_left_out_with_the_reason(
     engine: str, project: Project, container: Container, request: pytest.FixtureRequest
 ) -> None:
-    """The service would store it as another blob, which is somebody's."""
+    """The service would store it under the name of another existing blob."""
     if engine == "azcopy":
         request.getfixturevalue("with_azcopy")
     write_tree(project.data, _BACK)
@@ -163,7 +163,7 @@ def test_a_listed_backslash_is_no_blob_to_read_link_or_delete(project: Project, 
     assert not [line for line in asked if b"victim" in line or b"%5C" in line or line.startswith(b"DELETE")], asked
 
 
-# What a service may hold and this disk may not, by the names of a listing.
+# Names that a service may list, but this disk cannot have.
 _HOSTILE = (
     "../evil",
     "../../evil",
@@ -197,7 +197,7 @@ def _percent(text: str) -> str:
 
 @pytest.fixture
 def hostile() -> Iterator[RecordingServer]:
-    """A service that lists whatever it likes, and gives four bytes for every name."""
+    """A service that lists any names, with four bytes of content each."""
     with RecordingServer({"GET /one/hostile": _listing((*_HOSTILE, "fine.txt"))}) as server:
         yield server
 
@@ -211,7 +211,7 @@ def test_names_that_cannot_be_are_refused_all_at_once_before_anything_moves(
     outside = read_tree(project.root)
     done = project.json("d", "data")
     assert (done.code, done.codes) == (2, {"names_unsafe"}), str(done)
-    # Of the last two either may stay: it is the pair that cannot.
+    # Either of the last two may exist, but not both.
     assert {f"data/{name}" for name in _HOSTILE[:-1]} <= done.named(), str(done)
     assert "'data/../evil' has the part '..'" in done.errors[0]["message"]
     assert not project.data.exists()

@@ -1,4 +1,4 @@
-"""A project that came from a stranger: its files name no place where the user's own things are."""
+"""A project from a stranger, whose files cannot name the user's own files."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ SAS = "sv=2023-11-03&sp=rwdl&sr=c&se=2099-01-01T00:00:00Z&sig=c2lnbmF0dXJlIG1hcm
 
 
 def names_a_port(project: Project, port: int, **more: str) -> None:
-    """A project as a stranger hands it over, who listens at that port of this machine."""
+    """A project from a stranger who listens at that port of this machine."""
     file = "aux_data/configs/a.yaml"
     account = {"account_name": "acct", "container_name": "box", "blob_endpoint": f"http://127.0.0.1:{port}/acct"}
     entry = {"azure_blob_config_file": file, "path": "p"}
@@ -91,7 +91,7 @@ def test_a_sas_of_the_environment_goes_to_no_other_user_of_this_machine(
             assert "BLOBSYNC_TRUSTED_HOSTS=127.0.0.1" in done.errors[0]["hint"]
         assert project.run("doctor").code != 0
         assert other.received == b""
-        # Only where the user says so.
+        # Only if the user agrees.
         project.environ["BLOBSYNC_TRUSTED_HOSTS"] = "127.0.0.1"
         project.run("ls", "data")
         assert b"sig=c2lnbmF0dXJl" in other.received
@@ -99,7 +99,7 @@ def test_a_sas_of_the_environment_goes_to_no_other_user_of_this_machine(
 
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_nor_do_data_or_a_sas_of_the_file_itself(with_azcopy: Project, tmp_path: Path, processes: str) -> None:
-    """Somebody took the port of an emulator that has ended."""
+    """A program of another user has the port of an emulator that has ended."""
     with stranger(tmp_path) as other:
         names_a_port(with_azcopy, other.port, sas_token=SAS)
         for more in (("--engine", "azcopy"), ("--engine", "direct", "--processes", processes)):

@@ -1,4 +1,4 @@
-"""A server that answers whatever it likes: no credential goes on, nothing hangs, nothing is believed."""
+"""A malicious server: no credential is passed on, nothing hangs, nothing is trusted."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.e2e
 
 
 class Exchange(BaseHTTPRequestHandler):
-    """One request; ``answer`` of the server decides what it gets."""
+    """One request; the server's ``answer`` makes the response."""
 
     protocol_version = "HTTP/1.1"
 
     def __getattr__(self, name: str) -> Callable[[], None]:
-        # http.server looks for do_GET and the like.
+        # http.server calls do_GET and the like.
         if name.startswith("do_"):
             return self.any_method
         raise AttributeError(name)

@@ -1,4 +1,4 @@
-"""A project that was handed over with a ``.blobsync`` in it: links, records and leftovers of somebody else's making."""
+"""A project with a stranger's ``.blobsync``: links, records and leftovers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture
 def precious(tmp_path: Path) -> dict[str, bytes]:
-    """Files of the user's beside the project, of the kinds that pruning would take for its own."""
+    """Files of the user's beside the project, with names that pruning would remove."""
     files = {f"wandb/run-1-{number:08x}/lock": b"" for number in range(3)}
     files |= {f"results/{number}.json": b"{}" for number in range(250)}
     files |= {f"logs/{number}-{number:08x}/a.log": b"log" for number in range(9)}
@@ -37,7 +37,7 @@ def test_links_in_the_state_folder_lead_nowhere(
     with_azcopy.configure(container)
     assert with_azcopy.run("u", "data/a").code == 0
     links = {"receipts": "results", "transfers": "wandb", "code": "."}
-    # As shipped with the project, and as a pull may bring them into a state folder that is in use already.
+    # In the project from the beginning, and after a pull in a state folder that is in use.
     for place in (with_azcopy.root / ".blobsync", with_azcopy.state):
         for name, target in links.items():
             if not (place / name).exists():
@@ -70,7 +70,7 @@ def test_a_shipped_index_makes_nothing_look_unchanged(project: Project, containe
     project.configure(container)
     assert project.run("u", "data").code == 0
     index = (project.state / "index.sqlite").read_bytes()
-    # Somebody else's, of the very same files: it came along with the project.
+    # A stranger's index of the same files, which came with the project.
     project.environ["HOME"] = str(tmp_path / "another")
     (tmp_path / "another").mkdir()
     for place in (project.root / ".blobsync", project.root / ".blobsync" / "state-0123456789abcdef"):
@@ -79,19 +79,19 @@ def test_a_shipped_index_makes_nothing_look_unchanged(project: Project, containe
     (project.data / "a").write_bytes(b"new")
     time.sleep(0.05)
     done = project.json("u", "data")
-    # Never verified by this user: both sides differ, so it is a conflict and not a silent replacement.
+    # Never verified by this user: both sides differ, which is a conflict.
     assert (done.code, done.data["conflicts"]) == (3, 1), str(done)
 
 
 def earlier_name(project: Project) -> str:
-    """What earlier versions called the state folders of all of a user's projects."""
+    """The name of a project's state folder in earlier versions."""
     key = Path(project.environ["HOME"], ".config", "blobsync", "state.key").read_bytes()
     return f"state-{hmac.new(key, b'blobsync state 1', hashlib.sha256).hexdigest()[:16]}"
 
 
 @pytest.fixture
 def clone(project: Project, container: Container) -> Project:
-    """A project of files that its user never compared with the container: uploading them is a conflict."""
+    """A project whose files were never compared with the container: uploading them is a conflict."""
     write_tree(project.data, {"a": b"old"})
     project.configure(container)
     assert project.run("u", "data").code == 0
@@ -100,7 +100,7 @@ def clone(project: Project, container: Container) -> Project:
 
 
 def ship(clone: Project, kind: str) -> Path:
-    """The state folder that came with the clone: its records say that the blob was verified."""
+    """A state folder that came with the clone, with a record that the blob was verified."""
     own = clone.state
     if kind == "without a seal":
         folder = own.with_name(earlier_name(clone))
@@ -129,7 +129,7 @@ def test_a_shipped_folder_under_the_right_name_counts_only_after_the_users_word(
         assert "blobsync config trust-state" in hint and f"rm -r {folder}" in hint
     assert container.contents() == before, "nothing was replaced"
     assert [path.name for path in (clone.root / ".blobsync").glob("state-*")] == [folder.name], "nor made anew"
-    # What needs no state goes on.
+    # Commands that need no state work.
     assert clone.json("config", "check").code == 0
     assert clone.json("resolve", "data").code == 0
     # The user's two ways out of it: without the folder, the files have never been compared.
@@ -180,7 +180,7 @@ def test_commands_that_are_first_at_once_end_with_one_state_folder(project: Proj
 
 
 def test_no_name_of_one_projects_state_opens_another(project: Project, tmp_path: Path) -> None:
-    """Other users read it in the list of processes."""
+    """Other users can read it in the list of processes."""
     other = Project(tmp_path / "other", project.environ)
     names = []
     for each in (project, other):

@@ -1,4 +1,4 @@
-"""Neither key nor token in the file: an identity (the Azure CLI's), over https, with real azcopy."""
+"""Account files without a key or SAS: the Azure CLI's identity, over https, with real azcopy."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ MIB = 1024 * 1024
 
 @pytest.fixture(scope="module")
 def server(azurite: Azurite) -> Iterator[TlsAzurite]:
-    """Asks for ``azurite`` so that the programs are installed."""
+    """Requires ``azurite`` so that the programs are installed."""
     with tls_azurite(TOOLS, FOR_INSTALLERS, {"one": KEY}) as running:
         yield running
 
 
 @pytest.fixture
 def oracle(server: TlsAzurite, tmp_path: Path) -> Iterator[ContainerClient]:
-    """The Azure SDK's view, with the key."""
+    """Direct access with the Azure SDK and the key."""
     name = f"c{abs(hash(tmp_path)) % 10**12}"
     endpoint = f"{server.url}/one"
     with ContainerClient(endpoint, name, credential=KEY, connection_verify=str(server.certificate)) as client:
@@ -41,7 +41,7 @@ def oracle(server: TlsAzurite, tmp_path: Path) -> Iterator[ContainerClient]:
 
 @pytest.fixture
 def signed_in(project: Project, server: TlsAzurite, oracle: ContainerClient, tmp_path: Path) -> Project:
-    """A project whose only credential is what ``az`` on PATH gives out; each call of it is counted in a file."""
+    """A project whose only credential is the token of ``az`` on PATH; its calls are counted in a file."""
     token = access_token()
     answer = {"accessToken": token, "expires_on": int(time.time()) + 3600, "tokenType": "Bearer", "tenant": "t"}
     az = tmp_path / "bin" / "az"

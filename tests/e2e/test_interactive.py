@@ -1,4 +1,4 @@
-"""Jobs that wait for people: entered from a terminal, left, and over when nobody is inside any more."""
+"""Interactive jobs: entered from a terminal, left, and ended when no shell is open."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def shows(terminal: Terminal, text: str) -> None:
 
 @pytest.mark.parametrize("cluster", ["here", ON_SLURM])
 def test_a_job_that_waits_is_entered_left_and_over_when_nobody_is_inside(lab: Lab, cluster: str) -> None:
-    # A shell without a terminal's tricks, so that the screen holds words alone.
+    # A shell without line editing, so that the screen has plain text.
     lab.project.environ.update(TERM="dumb", PS1="$ ")
-    # On Slurm the job has two nodes, and it is the second one that is entered.
+    # On Slurm the job has two nodes, and the second one is entered.
     node, nodes = ("0", 1) if cluster == "here" else ("1", 2)
     job_id = lab.submit(cluster, "--hold", "1h", "ssh")
     last = job_id.rpartition("_")[2]
@@ -52,7 +52,7 @@ def test_a_job_that_waits_is_entered_left_and_over_when_nobody_is_inside(lab: La
         inside.type(CTRL_C)
         inside.type('echo inter""rupted\n')
         shows(inside, "interrupted")
-        # The time to wait may be changed from inside; over while somebody is there, the job goes on.
+        # The time may be changed from inside; after its end the job goes on while a shell is open.
         inside.type('echo 0 > "$BLOBSYNC_HOLD"; echo sho""rt > output/note\n')
         assert wait_until(lambda: "when the last shell is closed (1 shell open)" in log_of(lab, job_id), seconds=60)
         assert lab.job(job_id)["status"] == "Running"

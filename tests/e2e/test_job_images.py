@@ -49,7 +49,7 @@ def test_a_job_runs_in_the_image_and_writes_as_its_user(lab: Lab, docker: Docker
     boxed(
         lab, docker, cluster, setup="mkdir -p /opt/made; echo $MY_TOKEN > /opt/made/a; exit 0", use_custom_docker=True
     )
-    # Its data, its variables, what setup has made in the image; no program of this machine.
+    # It has its data, its variables, and the changes of setup, but no program of this machine.
     line = (
         'cat data/voc/a.txt > output/$RANK; echo "$WORLD_SIZE $LIST $MY_TOKEN"; cat /opt/made/a; [ ! -e /usr/bin/perl ]'
     )
@@ -82,7 +82,7 @@ def test_neither_a_container_nor_a_layer_shows_a_secret(lab: Lab, docker: Docker
 @pytest.mark.parametrize("cluster", ["here", ON_SLURM])
 def test_abort_ends_what_runs_in_the_image(lab: Lab, docker: DockerDaemon, cluster: str) -> None:
     boxed(lab, docker, cluster)
-    # It saves what it has when it is asked to stop.
+    # It saves its state when it is asked to stop.
     line = "trap 'echo saved > output/saved; exit 0' TERM; echo up; while :; do read -t 0.2 x < /dev/zero || :; done"
     job_id = lab.submit(cluster, line)
     lab.until_up(job_id)

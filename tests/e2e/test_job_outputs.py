@@ -20,7 +20,7 @@ __all__ = ["slurm_cluster"]
 pytestmark = pytest.mark.e2e
 
 PATIENCE = 60.0
-# Writes into its own folder and into the shared one, and waits to be let go.
+# Writes to its own folder and to the shared one, and waits for a file.
 WRITE = """\
 import os, sys, time
 own = os.environ["BLOBSYNC_OUTPUT"]
@@ -89,7 +89,7 @@ def test_a_job_has_outputs_of_its_own_while_it_runs(project: Project, container:
     container.put(f"mine/output/{job_id}/deep/model.bin", b"theirs")
     both = project.run("--json", "outputs", job_id, "--download")
     [conflict] = both.errors
-    # Those that this command does not have itself.
+    # Options that this command does not have.
     assert both.code == 3 and conflict["hint"].endswith(f"options of 'blobsync -c aml d output/{job_id}'"), str(both)
     none = project.run("outputs", job_id, "nothing")
     assert none.code == 4 and "has written no nothing" in none.err

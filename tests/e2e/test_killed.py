@@ -1,4 +1,4 @@
-"""kill -9 at any moment: the same command again finishes; nothing partial has a final name, nothing is left over."""
+"""kill -9 at any moment: the same command completes; no partial file has a final name, and nothing is left over."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.servers.fault_proxy import FaultHandle, fault_proxy
 pytestmark = [pytest.mark.e2e, pytest.mark.kill]
 
 _SEED = int(os.environ.get("FAULTS_SEED", "20261121"))
-# So slow that every kill finds work under way: 120 MB take about two seconds.
+# So slow that every kill happens during work: 120 MB take about two seconds.
 _SLOWLY = ("--cap-mbps", "500")
 _FILES = random_files(_SEED, 300, [20 << 20] * 6)
 _HASHES = hashes(_FILES)
@@ -43,13 +43,13 @@ HOW_OFTEN = pytest.mark.parametrize("kills", [2, pytest.param(6, marks=pytest.ma
 
 @pytest.fixture
 def counting(service: str) -> Iterator[FaultHandle]:
-    """A proxy without faults: it knows which blobs were moved."""
+    """A proxy without faults, which records the blobs that were moved."""
     with fault_proxy(service) as proxy:
         yield proxy
 
 
 class Watch:
-    """Looks at every file that has a final name, all the time, and remembers those that were not whole."""
+    """Checks all files with final names continuously, and records incomplete ones."""
 
     def __init__(self, folder: Path, expected: Mapping[str, str]) -> None:
         self._folder = folder
@@ -87,7 +87,7 @@ class Watch:
 
 
 def _kill_when(count: Callable[[], int], threshold: int, kill: Callable[[], None], alive: Callable[[], bool]) -> bool:
-    """Kill as soon as ``count`` reaches ``threshold``; False when the process ended before."""
+    """Kill as soon as ``count`` reaches ``threshold``; False if the process ended before."""
     wait_until(lambda: count() >= threshold or not alive(), seconds=60, pause=0.003)
     if not alive():
         return False
@@ -96,7 +96,7 @@ def _kill_when(count: Callable[[], int], threshold: int, kill: Callable[[], None
 
 
 def _verified(project: Project, *words: str) -> set[str]:
-    """What a plan says does not have to move any more."""
+    """The unchanged files of a plan."""
     done = project.json("plan", *words)
     assert done.code in (0, 3), str(done)
     return {each["path"] for each in done.data["actions"] if each["action"] == "unchanged"}
@@ -118,7 +118,7 @@ def _rounds(
     victims: Callable[[int], list[int]],
     kills: int,
 ) -> int:
-    """Run and kill ``kills`` times, then once to the end; returns how many kills hit."""
+    """Run and kill ``kills`` times, then run to the end; returns how many kills hit."""
     chance = random.Random(_SEED)
     hits = 0
     verified: set[str] = set()
@@ -235,7 +235,7 @@ def test_azcopy_at_work_through_a_kill(
             assert killed.code in (0, 1, 3), str(killed)
         again = project.json(*words)
         assert again.code == 0, str(again)
-    # What survived its parent ends by itself or is ended by the next run.
+    # A process that outlived its parent ends by itself, or the next run ends it.
     assert wait_until(lambda: not any(Path("/proc", str(pid)).exists() for pid in victims)), victims
     assert not watch.wrong
     assert (container.contents("data/") if direction == "u" else read_tree(project.data)) == _HASHES
@@ -342,7 +342,7 @@ def test_an_interrupt_in_a_large_file_says_what_is_kept_of_it(
 def test_keep_that_is_killed_is_finished_by_the_same_command(
     rounds: int, project: Project, container: Container, tally: Tally
 ) -> None:
-    """At any call of what moves files: exit code 0 of the second one means that both ends are equal."""
+    """Stop at any function call of a transfer: exit code 0 of the second run means that both ends are equal."""
     project.configure(container)
     chance = random.Random(_SEED)
     names = ("a.txt", "d/b.bin", "d/c")
@@ -373,7 +373,7 @@ def test_keep_that_is_killed_is_finished_by_the_same_command(
 def _edit_both_ends(
     project: Project, container: Container, names: tuple[str, ...], what: str
 ) -> tuple[list[str], list[str]]:
-    """Returns the digests of what is here now, and there."""
+    """The digests of both ends."""
     here = {name: f"{what} here {name}".encode() for name in names}
     there = {name: f"{what} there {name} too".encode() for name in names}
     write_tree(project.data, here)

@@ -33,7 +33,7 @@ __all__ = ["kube_cluster", "slurm_cluster"]
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kubernetes]
 
-# Keeps what it had done in the folder that is uploaded, and goes on from there.
+# Saves its progress in the uploaded folder, and resumes from there.
 RESUMING = """\
 import os, time
 mark = "output/steps.txt"
@@ -46,7 +46,7 @@ if not done:
     time.sleep(300)
 """
 
-# More than the kubelet keeps, and faster than anybody reads it.
+# More than the kubelet keeps, and faster than it is read.
 TALKING = """\
 import sys, time
 for number in range(24_000):
@@ -59,7 +59,7 @@ for number in range(24_000):
 
 
 class KubeLab(Lab):
-    """A project with the cluster ``k8s``: a namespace of its own."""
+    """A project with the cluster ``k8s``, in its own namespace."""
 
     namespace = ""
 
@@ -106,7 +106,7 @@ def lab(project: Project, container: Container, kube_cluster: RealCluster) -> Ku
 
 @contextmanager
 def command_lines_seen() -> Iterator[set[bytes]]:
-    """Every command line of this machine, and the environment of each kubectl, while it lasts."""
+    """Records every command line of this machine, and the environment of each kubectl, during the block."""
     seen: set[bytes] = set()
     over = threading.Event()
 
@@ -156,7 +156,7 @@ def test_two_nodes_of_two_processes_each_get_their_words_and_their_folders(
     names = {Path(path).name for path in detail["logs"]}
     assert {*(f"std_log_process_{rank}.txt" for rank in range(4)), "node_0.txt", "node_1.txt"} <= names
 
-    # Nothing secret is anywhere but in the Secret, which goes when somebody sees that the job has ended.
+    # Secrets are only in the Secret, which is removed at the first query after the job's end.
     assert any(b"kubectl" in line for line in seen)
     assert not [line for line in seen if b"hush-hush" in line and b"kubectl" in line]
     assert not [line for line in seen if b"kubectl" in line and (b"sig=" in line or lab.container.key.encode() in line)]
@@ -187,7 +187,7 @@ def test_the_printed_request_runs_once_its_secret_is_filled(lab: KubeLab, kube_c
     blank = json.loads(objects[0]["stringData"]["secrets.json"])
     assert blank == {"env": {"MY_TOKEN": ""}, "sas": {url: ""}}
     objects[0]["stringData"]["secrets.json"] = json.dumps({"env": {}, "sas": {url: lab.container.sas("racwl")}})
-    # The node archive is put beside the code by the first job that is submitted.
+    # The first submitted job uploads the node archive.
     assert lab.until(lab.submit("k8s", "true"))["status"] == "Completed"
     kube_cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
     name = lab.name_of(plan["job_id"])
@@ -203,7 +203,7 @@ def test_an_evicted_node_comes_back_with_what_it_had_uploaded(lab: KubeLab, kube
     kube_cluster.evict(pod, lab.namespace)
     job = lab.until(job_id)
     assert (job["status"], job["restarts"], job["exit_code"]) == ("Completed", 1, 0)
-    # The log of rank 0 is that of its latest try; that of the first one is there, too.
+    # The log of rank 0 is that of its latest attempt; that of the first one exists, too.
     assert lab.run("logs", job_id).out == "begins after 1\n"
     folder = lab.project.root / "assets" / job_id
     assert (folder / "attempt_1/user_logs/std_log.txt").read_text() == "begins after 1\n"
@@ -244,7 +244,7 @@ def test_what_keeps_a_job_from_running_is_told_with_the_next_command(lab: KubeLa
 
 
 def allow_pods(cluster: RealCluster, namespace: str, most: int) -> None:
-    """A quota of the namespace; another number changes it."""
+    """Set a quota of the namespace."""
     spec = {"hard": {"pods": str(most)}}
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few", "namespace": namespace}}
     cluster.kubectl("apply", "-f", "-", stdin=json.dumps({**quota, "spec": spec}))
@@ -467,7 +467,7 @@ def test_no_line_of_a_log_that_rotates_is_lost(lab: KubeLab, kube_cluster: RealC
     pod = cluster.pods(lab.name_of(job_id), lab.namespace)[0]["metadata"]["name"]
     served = cluster.kubectl("logs", "-n", lab.namespace, pod).stdout
     assert "line 12 of" not in served, "the kubelet has thrown nothing away"
-    # A copy with a gap, as it was made before, is replaced; so is one that is not there.
+    # A copy with a gap, as earlier versions made it, is replaced; so is a missing one.
     copy.write_text("\n".join([*every[:9_000], *every[12_000:23_000]]) + "\n")
     for _ in range(2):
         assert lab.run("logs", job_id).out.splitlines() == every
@@ -511,7 +511,7 @@ def test_abort_stops_a_running_job_and_a_shell_can_be_had_before(lab: KubeLab, k
     lab.run("a", job_id)
     assert lab.until(job_id)["status"] == "Canceled"
     assert lab.container.get("mine/output/note") == b"stopped\n"
-    # Its pod is gone, and its log is not.
+    # Its pod is gone, but its log is not.
     assert lab.run("logs", job_id).out.startswith("up\n")
     summary = lab.ask("-c", "k8s", "summary")
     assert summary["nodes_total"] >= 1
@@ -576,7 +576,7 @@ def test_whoever_looks_at_a_job_that_has_ended_removes_its_secrets(lab: KubeLab,
     runs, pulls = lab.submit("k8s", "sleep 300"), lab.submit("pulling", "true")
     live, with_login = lab.name_of(runs), ended(pulls)
     assert kept() == {"not-ours", live, with_login, f"{with_login}-pull"}
-    # Not allowed: told, and tried again by the next look.
+    # Not allowed: reported, and retried at the next query.
     cluster.deny("delete", "secrets")
     try:
         said = lab.run("q").err
@@ -592,7 +592,7 @@ def test_whoever_looks_at_a_job_that_has_ended_removes_its_secrets(lab: KubeLab,
         assert kept() == {"not-ours", live}, look
     lab.run("a", runs)
     assert lab.until(runs)["status"] == "Canceled" and kept() == {"not-ours"}
-    # The Jobs are there as long as before.
+    # The Jobs are kept as long as before.
     assert live in {job["metadata"]["name"] for job in cluster.json("get", "jobs", "-n", lab.namespace)["items"]}
 
 

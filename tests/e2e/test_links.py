@@ -1,4 +1,4 @@
-"""Symlinks in a mapped folder: the table of docs/concepts.md row by row, and what somebody hostile makes of them."""
+"""Symlinks in a mapped folder: the table of docs/concepts.md row by row, and attacks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def filled(project: Project, container: Container) -> Project:
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """A folder that is no part of the project."""
+    """A folder outside the project."""
     folder = tmp_path / "disk" / "coco"
     write_tree(folder, {"a.txt": b"outside", "deep/b.txt": b"b" * 2000})
     return folder
@@ -42,7 +42,7 @@ def reasons(done: Done) -> dict[str, tuple[str, str]]:
 
 
 def on_a_terminal(project: Project, answer: str, *words: str) -> tuple[int, str]:
-    """Run blobsync where somebody can be asked, and answer the first question."""
+    """Run blobsync on a terminal, and answer the first question."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [blobsync_command(), *words],
@@ -245,7 +245,7 @@ def test_no_link_opens_the_repository_or_the_configuration(target: str, filled: 
     down = filled.json("d", "data/w")
     assert (down.code, down.named(), down.data["skipped"]) == (3, {"data/w/tricky"}, 2), str(down)
     after = read_tree(filled.root / Path(os.path.normpath(f"data/w/{target}")))
-    # What blobsync itself remembers changes with every command.
+    # blobsync's own records change with every command.
     assert {name: after.get(name) for name in before if ".sqlite" not in name} == {
         name: value for name, value in before.items() if ".sqlite" not in name
     }
@@ -286,7 +286,7 @@ def test_a_trusted_link_is_followed_both_ways(filled: Project, container: Contai
     shutil.rmtree(outside)
     assert (done := filled.json("d", "data/coco")).code == 0, str(done)
     assert read_tree(outside) == hashes(files)
-    # By the folder above it, too: trusted is trusted.
+    # Also by the folder above it.
     (outside / "a.txt").unlink()
     assert (done := filled.json("d", "data")).data["transferred"] == 1, str(done)
     assert read_tree(outside) == hashes(files)
@@ -339,7 +339,7 @@ def test_a_link_out_of_the_project_that_nobody_named_is_counted_and_said(
     assert "data/coco" in done.err
     assert "blobsync config trust-link data/coco" in done.err
     assert sorted(container.names()) == ["data/w/d0/g.bin", "data/w/d0/h.bin"]
-    # What is behind it there is no extra, and does not come down: both are said.
+    # Blobs below it are not extra, and are not downloaded: both are reported.
     container.put("data/coco/a.txt", b"theirs")
     assert filled.json("u", "data", *_LIMIT).data["deleted"] == 0
     down = filled.json("d", "data")
@@ -408,7 +408,7 @@ def test_a_command_in_a_linked_folder_finds_its_project(filled: Project, contain
     inside = run("u", "deep", pwd=str(filled.data / "coco"))
     assert inside.returncode == 0, inside.stderr
     assert container.names() == ["data/coco/deep/b.txt"]
-    # A stale or false name is not believed.
+    # A stale or false name is ignored.
     for false in (str(filled.data), "data/coco", str(filled.data / "w/../coco"), ""):
         assert run("ls", pwd=false).returncode == 2
 

@@ -1,4 +1,4 @@
-"""Slurm on the other side of a real ``ssh``: an sshd of Debian, with its own keys and port, is the login node."""
+"""Slurm behind a real ``ssh``: Debian's sshd, with its own keys and port, is the login node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOST = "login.example.org"
 
 @pytest.fixture
 def login(lab: Lab, slurm_cluster: SlurmCluster, tmp_path: Path) -> Iterator[SshServer]:
-    """The login node of ``uni``: only its sessions know the cluster, and they have a home of their own."""
+    """The login node of ``uni``: only its sessions can reach the cluster, and they have their own home."""
     missing = missing_parts()
     if missing:
         pytest.skip(missing)

@@ -59,7 +59,7 @@ def test_two_processes_upload_and_download_every_file(project: Project, containe
     done = other.json("d", "data", *_TWO)
     assert (done.code, done.data["verified"]) == (0, len(_FILES)), str(done)
     assert read_tree(other.data) == _HASHES
-    # The index of this process knows what the workers moved.
+    # The index of this process has the files that workers moved.
     again = other.json("u", "data", *_TWO)
     assert (again.code, again.data["unchanged"], again.data["transferred"]) == (0, len(_FILES), 0), str(again)
 
@@ -125,7 +125,7 @@ def test_an_interrupt_says_what_is_left_and_ends_the_workers(
     assert whole <= set(_HASHES.items()), "partial files have a final name"
     done = project.json("d", "data", *_TWO)
     assert done.code == 0, str(done)
-    # What the workers left on record is used, and nothing of it stays.
+    # The workers' records are used, and removed.
     assert read_tree(project.data) == _HASHES
 
 
@@ -139,7 +139,7 @@ def test_in_the_background_of_a_script_ctrl_c_stops_nothing(project: Project, co
     done = in_background.finish(process)
     assert done.code == 0, str(done)
     assert container.contents("data/") == _HASHES
-    # A command that has the terminal is as deaf as blobsync itself.
+    # A command with the terminal ignores signals like blobsync itself.
     (mask,) = re.findall(r"SigIgn:\s+(\w+)", in_background.run("local", "cat", "/proc/self/status").out)
     # Bit 0 is that of signal 1.
     assert int(mask, 16) >> (signal.SIGINT - 1) & 1 == 1

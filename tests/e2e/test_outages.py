@@ -1,6 +1,6 @@
-"""The network goes away in the middle of a transfer, and comes back: the transfer waits for it, says so, and finishes.
+"""Network outages in the middle of a transfer: it waits, says so, and completes.
 
-An outage cuts all connections and refuses new ones, for longer than a request that is alone would be tried.
+An outage resets all connections and refuses new ones, for longer than a single request is retried.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
 _SEED = int(os.environ.get("OUTAGE_SEED") or random.SystemRandom().randrange(1 << 31))
 _MIB = 1 << 20
-# Seconds. Seven tries of a request take less.
+# Seconds. Seven attempts of a request take less.
 _OUTAGE = 20.0
-# Files that take a few seconds over a line of so many megabits a second.
+# Files that take a few seconds over a network of so many megabits a second.
 _FILES = random_files(7, 600, [9 * _MIB, 5 * _MIB])
 _MBPS = 24.0
 
@@ -36,13 +36,13 @@ _OUTAGE_TOLD = re.compile(r"no connection for \d+ s")
 
 
 def _told(bar: str) -> str:
-    """What a bar says of an outage; empty if it says nothing."""
+    """The text of a progress bar about an outage; empty if there is none."""
     found = _OUTAGE_TOLD.search(bar)
     return found[0] if found else ""
 
 
 class Way(NamedTuple):
-    """A way to move files: the command, and where the files are at first."""
+    """A kind of transfer: the command, and where the files are at first."""
 
     words: tuple[str, ...]
     uploads: bool = True
@@ -94,7 +94,7 @@ def _has_begun(way: Way, project: Project, containers: Sequence[Container]) -> b
 
 @contextmanager
 def _outage(line: DelayHandle, seconds: float) -> Iterator[None]:
-    """While the block runs, and at least for so long."""
+    """An outage while the block runs, and at least for so long."""
     line.go_away()
     ends = time.monotonic() + seconds
     try:
@@ -177,7 +177,7 @@ def test_the_bar_says_that_there_is_no_connection_and_no_time_left(
     def look(terminal: Terminal) -> None:
         terminal.wait_for(lambda seen: any(_OUTAGE_TOLD.search(bar) for bar in seen.bars()))
         drawn = len(terminal.bars())
-        # By the seconds that it counts: a machine under load draws late.
+        # By the seconds that it shows: a loaded machine draws late.
         terminal.wait_for(lambda seen: len({_told(bar) for bar in seen.bars()[drawn:]}) >= 3)
         said.extend(terminal.bars()[drawn:])
 
@@ -194,7 +194,7 @@ def test_the_bar_says_that_there_is_no_connection_and_no_time_left(
 
 
 def _changes(file: Path, times: int) -> Callable[[], None]:
-    """Other bytes of the same size, a few times, a tenth of a second apart."""
+    """Write other bytes of the same size, a few times, a tenth of a second apart."""
 
     def change() -> None:
         for number in range(times):
@@ -205,7 +205,7 @@ def _changes(file: Path, times: int) -> Callable[[], None]:
 
 
 def _hold_to_the_truth(bars: Sequence[str]) -> None:
-    """No bar that says more than there is, nothing that moves, and no speed or time left of a line that is gone."""
+    """Check the bars: no more than the total, no progress, and no speed or remaining time during an outage."""
     places, wholes = set(), set()
     for bar in (each for each in bars if each.startswith("uploading")):
         assert int(re.search(r"(\d+)%", bar)[1]) <= 100, bar  # type: ignore[index]
@@ -232,7 +232,7 @@ def _hold_to_the_truth(bars: Sequence[str]) -> None:
 def test_bars_tell_the_truth_whatever_happens(
     project: Project, container: Container, line: DelayHandle, number: int, columns: int
 ) -> None:
-    """A file changes while it goes, and the line breaks, at random moments."""
+    """A file changes while it moves, and the network breaks, at random moments."""
     chance = _seed(number)
     write_tree(project.data, _FILES)
     project.configure(container, url=line.url)
@@ -251,7 +251,7 @@ def test_bars_tell_the_truth_whatever_happens(
     if ended.code == 0:
         assert there == here, str(ended)
         return
-    # A file may change in its second try, too: then it is named, and only it.
+    # A file may change in its second attempt, too: then only that file is named.
     assert ended.code == 3 and "data/large0.bin" in " ".join(ended.answer()), str(ended)
     assert {name for name in here if there.get(name) != here[name]} <= {"large0.bin"}
 
@@ -293,7 +293,7 @@ def test_an_outage_without_an_end_is_given_up_with_the_tries_that_were_made(
     assert wait_until(lambda: bool(container.names("data/")), seconds=60)
     line.go_away()
     done = project.finish(process, seconds=100)
-    # 1 where nothing had been confirmed by then.
+    # 1 if nothing had been confirmed by then.
     assert done.code in (1, 3), str(done)
     assert done.codes == {"storage_unreachable"}
     tried = {each["message"] for each in done.errors if "not tried" not in each["message"]}
@@ -304,7 +304,7 @@ def test_an_outage_without_an_end_is_given_up_with_the_tries_that_were_made(
     assert rest and not any("tries" in each["message"] for each in rest), (len(done.errors), done.seconds, tried)
     assert all("answered before" in each["hint"] for each in done.errors), {each["hint"] for each in done.errors}
     there = container.names("data/")
-    # Of a file that arrived, the answer may have been lost.
+    # The response for a file that arrived may have been lost.
     assert {each["path"] for each in done.errors} >= {f"data/{name}" for name in _FILES} - set(there)
     line.come_back()
     again = project.json("u", "data", "--engine", "direct")

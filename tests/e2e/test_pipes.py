@@ -1,4 +1,4 @@
-"""A pipe or a socket where a file should be: said so, at once, by everything that reads or writes files."""
+"""A pipe or a socket in the place of a file: reported at once by everything that reads or writes files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import yaml
 from tests.e2e.world import Container, Project, hashes, random_files, read_tree, wait_until, write_tree
 from tests.servers.fault_proxy import Fault, fault_proxy
 
-# A command that waits for a pipe waits for ever.
+# A command that opens a pipe would hang.
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 _SMALL = {f"d{number % 3}/f{number}.bin": random.Random(number).randbytes(3000) for number in range(12)}
@@ -34,7 +34,7 @@ def _is(place: Path, kind: str) -> bool:
 
 
 def _files(folder: Path) -> dict[str, str]:
-    """Without what is no file."""
+    """Only the regular files."""
     there = [Path(at, name) for at, _, names in os.walk(folder) for name in names]
     odd = [path for path in there if not path.is_file()]
     aside = [(path, path.rename(folder.parent / f"odd-{number}")) for number, path in enumerate(odd)]
@@ -92,7 +92,7 @@ def test_a_large_file_and_its_changed_blocks_do_not_wait_for_a_pipe(
 def test_a_pipe_that_appears_at_a_random_moment_is_left_alone(
     with_azcopy: Project, container: Container, service: str, engine: str
 ) -> None:
-    """Ten moments for each engine: files are put down under names that a pipe has taken meanwhile, or have one now."""
+    """Ten moments for each engine: a pipe takes the name of a file before, or after, the file gets it."""
     project = with_azcopy
     files = random_files(3, 60)
     for name, data in files.items():
@@ -110,7 +110,7 @@ def test_a_pipe_that_appears_at_a_random_moment_is_left_alone(
             done = project.finish(process)
         name = taken.relative_to(project.data).as_posix()
         rest = hashes({path: data for path, data in files.items() if path != name})
-        # The file was there before the pipe, or it is named.
+        # The file was written before the pipe, or it is named.
         named = "neither a file nor a folder" in str(done) and f"data/{name}" in str(done)
         assert done.code == (3 if named else 0), f"seed {seed}: {done}"
         assert _files(project.data) == rest and _is(taken, "pipe"), f"seed {seed}"
@@ -143,7 +143,7 @@ def test_a_mirror_leaves_the_blob_of_what_an_upload_leaves_out(
 def test_a_mirror_leaves_the_blobs_of_links_that_are_skipped(
     project: Project, container: Container, target: str, tmp_path: Path
 ) -> None:
-    """Uploaded once through the link, or as a file, then left out: nothing is deleted for it, and nobody accused."""
+    """Uploaded once through the link, or as a file, then left out: nothing is deleted for that."""
     files = {f"f{number}": b"x" for number in range(30)}
     below = "link/inner" if target == "a folder" else "link"
     write_tree(project.data, {**files, below: b"once"})

