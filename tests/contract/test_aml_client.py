@@ -1,4 +1,4 @@
-"""What the client of Azure ML does on the wire: tokens, pages, throttling, long requests, and refusals in words."""
+"""The client of Azure ML on the wire: tokens, pages, throttling, long requests, and refusals."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ def test_a_wait_that_is_none_is_not_waited(stub: AmlStub, job: Any, asked: str) 
 
 
 def stop(said: list[str], text: str) -> None:
-    """Not for as long as is asked for; how long that is, is what the test wants to know."""
+    """Records the requested pause instead of sleeping."""
     said.append(text)
     assert text.endswith("retrying in 300 s")
     raise BlobsyncError(text)

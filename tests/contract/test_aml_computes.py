@@ -1,4 +1,4 @@
-"""Compute clusters of Azure ML: the requests, held to the specification, and what the service makes of them."""
+"""Compute clusters of Azure ML: validated requests, and the service's responses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def stub(tmp_path: Path) -> Iterator[AmlStub]:
 
 
 SOME = NodeBounds(0, 4, 600)
-# Commands of the Azure CLI ask this workspace, whatever the user's defaults are.
+# Commands of the Azure CLI name this workspace, independent of the user's defaults.
 WHERE = "--resource-group rg0 --workspace-name ws-one --subscription sub0"
 
 

@@ -1,4 +1,4 @@
-"""Our requests beside those of Microsoft's own azure-ai-ml, field by field.
+"""Compares our requests with those of Microsoft's own azure-ai-ml, field by field.
 
 azure-ai-ml brings 60 packages and 111 MB: it is the extra ``oracle``, and without it these tests are skipped.
 """

@@ -1,4 +1,4 @@
-"""Blobs that grow at their end, on Azurite and by the Azure SDK; lost answers by a script."""
+"""Append blobs, on Azurite and with the Azure SDK; lost responses by a script."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_blob_of_another_type_has_no_size_here(
 
 
 def grown(size: int) -> list[Step]:
-    """A block whose answer gets lost, the refusal of the second try, and a look at the blob."""
+    """A block whose response is lost, the refusal of the second attempt, and a HEAD of the blob."""
     refused = Step(412, b"", {"x-ms-error-code": "AppendPositionConditionNotMet"})
     return [Step(reset=True), refused, Step(200, b"", {**FACTS, "Content-Length": str(size)})]
 

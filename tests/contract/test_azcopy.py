@@ -38,7 +38,7 @@ pytestmark = pytest.mark.e2e
 
 MIB = 1024 * 1024
 
-# azcopy's own temporary names leave no room for the longest; those go another way.
+# azcopy's temporary names leave no room for the longest names; another engine moves those.
 CARRIED = [
     *(name for name in NAMES if len(name.encode()) < 207 or "/" in name),
     "n" * 206,
@@ -49,7 +49,7 @@ CARRIED = [
 
 
 class Containers:
-    """A new container in both accounts, by whatever address; an account's key mints what azcopy gets."""
+    """A new container in both accounts; azcopy gets a SAS made with the account's key."""
 
     def __init__(self, azurite: Azurite, name: str) -> None:
         self._azurite = azurite
@@ -74,7 +74,7 @@ class Containers:
         return mint_sas(self._accounts[end.store.container], rights, 3600)
 
     def sas(self, rights: str, *, hours: int = 1, signed_by: str = "one") -> SasForEnd:
-        """A fixed SAS for account one, whatever is asked for."""
+        """A fixed SAS for account one."""
         text = generate_container_sas(
             "one",
             self.name,
@@ -85,7 +85,7 @@ class Containers:
         return lambda end, wanted: SasToken.parse(text)
 
     def md5s(self, account: str, prefix: str) -> dict[str, bytes]:
-        """Name below ``prefix`` -> Content-MD5, as the SDK sees it."""
+        """Name below ``prefix`` -> Content-MD5, from the SDK."""
         return {
             blob.name.removeprefix(f"{prefix}/"): bytes(blob.content_settings.content_md5 or b"")
             for blob in self.clients[account].list_blobs(name_starts_with=f"{prefix}/")
@@ -329,7 +329,7 @@ def test_refused_copies(engine: AzcopyEngine, containers: Containers, azurite: A
 def test_a_block_that_is_damaged_on_a_line_without_tls(
     engine: AzcopyEngine, containers: Containers, azurite: Azurite, tmp_path: Path
 ) -> None:
-    """azcopy stores the MD5 of the file that it read; the service has other bytes, and nobody would notice."""
+    """azcopy stores the MD5 of the file, but the service has other bytes, which would go unnoticed."""
     files = {"large": content(20 * MIB), "small": b"small"}
     write_tree(tmp_path / "source", files)
     with fault_proxy(azurite.url, Fault("flip_up", at=(2,), operations=("put block",), limit=1)) as proxy:
@@ -360,7 +360,7 @@ def test_bad_weather_for_uploads(
 def test_bad_weather_for_downloads(
     engine: AzcopyEngine, containers: Containers, azurite: Azurite, tmp_path: Path
 ) -> None:
-    """What azcopy cannot mend is reported, and nothing wrong ever has a final name."""
+    """Damaged files are reported, and never get a final name."""
     files = {f"n{number}": content(1000 + number) for number in range(40)}
     for name, body in files.items():
         containers.clients["one"].upload_blob(f"x/{name}", body)

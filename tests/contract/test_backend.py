@@ -127,7 +127,7 @@ def place(
 
 
 class Troubled(SubprocessRunner):
-    """Runs programs for real; sbatch and kubectl can be told something else, and answers can get lost."""
+    """Runs programs; sbatch and kubectl can be refused, and responses can be lost."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class Troubled(SubprocessRunner):
         if self.refusing and argv[0] == "sbatch":
             argv = [*argv[:1], "--partition=nope", *argv[1:]]
         if self.refusing and any("/secrets" in word for word in argv):
-            # Half way: the Job is there.
+            # Half way: the Job exists.
             argv = [word.replace("/secrets", "/secretz") for word in argv]
         if self.lost and (argv[0] == "squeue" or "--raw" in argv):
             raise ProcessTimeoutError(f"{argv[0]} did not finish within 120 seconds")
@@ -222,7 +222,7 @@ def test_a_job_runs_to_its_end(place: Place) -> None:
     assert place.backend.read_log(log, 0, None) == b"hello there\n"
     assert place.backend.read_log(log, 6, 11) == b"there"
     assert place.backend.read_log(log, 12, None) == b""
-    # Run history does not tell how long a log is.
+    # Run history does not report the size of a log.
     assert log.size == (None if place.backend.name == "aml" else 12)
 
 
@@ -349,7 +349,7 @@ def test_an_elastic_job_has_as_many_nodes_as_it_is_asked_to_have(place: Place) -
     only_shrinks = place.backend.name == "slurm"
     ref = place.submit("sleep", "60", min_nodes=1, max_nodes=2 if only_shrinks else 3)
     place.until(ref, State.RUNNING)
-    # Slurm gives all nodes that are free at the beginning, and none later.
+    # Slurm allocates all free nodes at the beginning, and none later.
     until_size(place, ref, 2 if only_shrinks else 1)
     if only_shrinks:
         refusal = place.backend.scale(ref, 3)

@@ -1,4 +1,4 @@
-"""The direct engine with worker processes: the suite of all engines, and what happens when a worker is lost or lies."""
+"""The direct engine with worker processes: the suite of all engines, and lost or lying workers."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _credentials(azurite: Azurite) -> Credentials:
 
 @pytest.fixture
 def direct(azurite: Azurite) -> ProcessEngine:
-    """In place of the engine of one process."""
+    """Replaces the engine of one process."""
     return ProcessEngine(DirectEngine(), lambda files, size: 2, _credentials(azurite))
 
 
@@ -200,7 +200,7 @@ _CLAIM = """
 
 
 class FalseWorkers:
-    """Starts programs that behave as workers up to the end of a shard, and then do what ``then`` says."""
+    """Starts programs that act as workers until the end of a shard, then run ``then``."""
 
     def __init__(self, then: str) -> None:
         self._runner = SubprocessRunner(terminate_after=0.3, kill_after=0.3)
@@ -262,7 +262,7 @@ def test_files_whose_workers_fail_again_and_again_are_named(then: str, why: str,
     assert {failure.code for failure in failures} == {"not_reported"}
     assert all(why in failure.message for failure in failures)
     assert {failure.hint for failure in failures} == {"run the same command again with --processes 1"}
-    # Two shards, each tried three times, in halves.
+    # Two shards with three attempts each, in halves.
     assert workers.started <= 2 * (1 + 2 + 4)
     assert all("another one moves its" in note for note in listener.notes)
 

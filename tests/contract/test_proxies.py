@@ -1,4 +1,4 @@
-"""The proxies of ``tests/servers``: they pass on to the byte, and each fault is the fault that it says it is."""
+"""The proxies of ``tests/servers``: unchanged bytes, and the effect of each fault."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Reset(Exception):
 
 
 def _exchange(url: str, *requests: bytes) -> bytes:
-    """Send requests on one connection, the last of which closes it, and return every byte that comes back."""
+    """Send requests on one connection, the last of which closes it; returns all received bytes."""
     host, port = url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=20) as connection:
         got = b""
@@ -70,7 +70,7 @@ def _exchange(url: str, *requests: bytes) -> bytes:
             while data := connection.recv(1 << 16):
                 got += data
         except OSError as error:
-            # Which word a reset comes with depends on when it comes: in the middle of sendall, or before shutdown.
+            # The error of a reset depends on its time: during sendall, or before shutdown.
             if error.errno not in {errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN}:
                 raise
             raise Reset(got) from error

@@ -1,4 +1,4 @@
-"""The place of a spread transfer's shards: one suite for blobs of a container and for a folder of a file system."""
+"""The shared store of a spread transfer: one suite for blobs of a container and for a folder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Opener = Callable[[], SharedStore]
 
 @pytest.fixture(params=["container", "container of the benchmarks' server", "folder"])
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
-    """Opens the same place again, as another machine does."""
+    """Opens the same store as another machine."""
     if request.param == "folder":
         yield lambda: FolderStore(tmp_path / "place")
         return
@@ -73,14 +73,14 @@ def test_of_two_who_claim_one_has_it_until_it_gives_it_up(opener: Opener) -> Non
     here, there = opener(), opener()
     assert here.claim("claims/1", _ONE)
     assert not there.claim("claims/1", _OTHER)
-    # Whoever has it keeps it, also after being started again.
+    # The holder keeps it, also after a restart.
     assert here.claim("claims/1", _ONE) and opener().claim("claims/1", _ONE)
     there.release("claims/1", _OTHER)
     assert not there.claim("claims/1", _OTHER)
     here.release("claims/1", _ONE)
     assert there.claim("claims/1", _OTHER)
     assert not here.claim("claims/1", _ONE)
-    # What is claimed can be taken away all the same.
+    # A claimed document can be removed nevertheless.
     here.remove_all()
     assert opener().claim("claims/1", _ONE)
 
@@ -109,7 +109,7 @@ def test_a_place_that_nobody_waits_for_is_the_same_while_it_is_there(opener: Ope
 
 
 class _Down(FolderStore):
-    """A place that answers nobody from when ``down`` is set: whoever asks waits until nobody wants to wait any more."""
+    """A store that does not respond after ``down`` is set: requests wait until they are hurried."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -147,7 +147,7 @@ def test_ctrl_c_is_what_a_parent_hears_whose_place_is_down(tmp_path: Path) -> No
 
     with pytest.raises(KeyboardInterrupt):
         stopped()
-    # Nobody could be told; the claim runs out by itself, and the same parent has it again at once.
+    # The release failed; the claim expires, and the same parent gets it again at once.
     again = FolderStore(tmp_path / "place")
     assert again.read("alive")
     assert not again.claim("owner", _OTHER) and again.claim("owner", _ONE)

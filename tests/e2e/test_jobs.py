@@ -32,7 +32,7 @@ pytestmark = pytest.mark.e2e
 ON_SLURM = pytest.param("uni", marks=pytest.mark.slurm)
 PATIENCE = 90.0
 
-# Says all that a process can know, into the output folder.
+# Writes its environment to the output folder.
 SHOW = """\
 import json, os, sys
 rank = os.environ["RANK"]
@@ -42,7 +42,7 @@ json.dump(facts, open("output/facts/%s.json" % rank, "w"))
 print("rank", rank, "is done")
 """
 
-# Trains four steps, each kept in a file; where there are none yet, it is taken by surprise after two.
+# Trains four steps, each saved in a file; a first run is interrupted after two.
 TRAIN = """\
 import os, time
 path = "output/steps.txt"
@@ -101,7 +101,7 @@ class Lab:
         return done
 
     def ask(self, *words: str, code: int = 0) -> dict[str, Any]:
-        """The data of a command's JSON answer; global options stand before the word."""
+        """The data of a command's JSON; global options are before the command."""
         return self.run("--json", *words, code=code).data
 
     def submit(self, cluster: str, *words: str, gpus: int | None = None) -> str:
@@ -114,7 +114,7 @@ class Lab:
         return next(job for job in self.ask("q", "--max", "100")["jobs"] if job["job_id"] == job_id)
 
     def until(self, job_id: str, *states: str) -> dict[str, Any]:
-        """Wait through the library, which costs less than a process for each look; the answer is the command's."""
+        """Wait with the library, which is faster than a process per query; returns the command's result."""
         board = JobContext(self.project.root, {**os.environ, **self.project.environ})
         wanted = states or ("Completed", "Failed", "Canceled")
 
@@ -126,7 +126,7 @@ class Lab:
 
     @property
     def scratch_is_empty(self) -> bool:
-        """Whether the nodes keep nothing of any job."""
+        """Whether the nodes have no files of jobs."""
         return not list((self.project.root.parent / "scratch").glob("*"))
 
     def until_up(self, job_id: str) -> None:
@@ -135,9 +135,9 @@ class Lab:
         assert wait_until(lambda: any("up" in log.read_text() for log in logs.glob("*")), seconds=PATIENCE)
 
     def told_by_all_that_wait(self, cluster: str, *words: str, until: Callable[[str], Any]) -> tuple[str, list[str]]:
-        """A job's id, and what ``submit --wait``, ``logs -F`` and ``watch`` said of it on standard error.
+        """A job's id, and the standard error of ``submit --wait``, ``logs -F`` and ``watch``.
 
-        ``until`` is given the job's id and ends what it waits for.
+        ``until`` gets the job's id and ends it.
         """
         before = {job["job_id"] for job in self.ask("q")["jobs"]}
         waiting = [self.project.start("-c", cluster, "submit", "--wait", *words)]
@@ -150,7 +150,7 @@ class Lab:
         assert wait_until(is_there)
         (job_id,) = made
         waiting += [self.project.start("logs", job_id, "-F"), self.project.start("watch", job_id)]
-        # Each of them looks once a second.
+        # Each of them polls once a second.
         time.sleep(4)
         until(job_id)
         return job_id, [self.project.finish(each).err for each in waiting]
@@ -235,7 +235,7 @@ def test_logs_that_somebody_else_put_into_the_container_stay_out_of_other_folder
     shutil.rmtree(lab.project.state / "jobs")
     home = lab.project.root.parent / "victim"
     write_tree(home, {"bashrc": b"mine"})
-    # Names with '..' need a server that lists what no URL can carry: the unit tests have those.
+    # Names with '..' cannot be in a URL: the unit tests have those.
     for way in (f"/{home}/bashrc", f"user_logs/{home}/bashrc", ".hidden.txt", "user_logs/.profile"):
         lab.container.put(f"mine/output.logs/{job_id}/{way}", b"theirs, and longer than what was there")
     before = set(lab.project.root.rglob("*"))
@@ -419,7 +419,7 @@ def test_a_preempted_job_is_queued_again_and_goes_on_from_its_checkpoint(lab: La
     runtime = {"python": sys.executable, "scratch": str(lab.project.root.parent / "scratch"), "sync_seconds": 1}
     lab.configure("uni", "slurm", gpu_per_node=0, nodes=1, runtime=runtime)
     low = lab.ask("-c", "uni", "submit", "--init", "--partition", "normal", "python3", "train.py")["job_id"]
-    # Two steps are in the container when the node is taken away.
+    # Two steps are in the container when the node is lost.
     assert wait_until(lambda: "mine/output/steps.txt" in lab.container.names("mine/output"), seconds=PATIENCE)
     assert lab.container.get("mine/output/steps.txt") == b"0 1 "
     high = lab.submit("uni", "--nodes", "2", "--partition", "urgent", "sleep", "600", gpus=8)
@@ -432,7 +432,7 @@ def test_a_preempted_job_is_queued_again_and_goes_on_from_its_checkpoint(lab: La
         path.read_text() for path in (lab.project.state / "jobs" / low).rglob("*.txt")
     )
     lab.run("abort", high)
-    # Slurm lets a job that it has put back wait for two minutes.
+    # Slurm lets a requeued job wait for two minutes.
     slurm_cluster.client("scontrol", "update", f"JobId={lab.detail(low)['native_id']}", "StartTime=now")
     job = lab.until(low)
     assert (job["status"], job["exit_code"], job["restarts"]) == ("Completed", 0, 1)
@@ -448,7 +448,7 @@ def test_the_program_is_warned_before_the_time_limit(lab: Lab) -> None:
         "def save(*_):\n    print('saving'); time.sleep(1); sys.exit(9)\n"
         "signal.signal(signal.SIGUSR1, save); print('up')\nwhile True: time.sleep(0.1)"
     )
-    # Slurm looks every 30 s and warns so much too early: the program has 15 s to come up.
+    # Slurm checks every 30 s and warns that much too early: the program has 15 s to start.
     lab.configure("uni", "slurm", gpu_per_node=0, nodes=1, slurm={"args": ["--signal=B:USR1@15"]})
     job_id = lab.submit("uni", "--time", "1", "python3", "-c", script)
     job = lab.until(job_id)
@@ -485,7 +485,7 @@ def test_an_array_runs_once_per_number(lab: Lab) -> None:
 def test_mpirun_can_be_the_launcher(lab: Lab) -> None:
     if shutil.which("mpirun") is None:
         pytest.skip("Open MPI is not installed here (Debian: apt-get install openmpi-bin)")
-    # mpirun reads variables of its own in env:, too.
+    # mpirun reads its own variables in env:, too.
     env = {"LIST": "a,b; c", **AS_ROOT}
     lab.configure("uni", "slurm", gpu_per_node=0, nodes=1, env=env, slurm={"launcher": "mpirun"})
     job_id = lab.submit("uni", "echo rank $RANK of $OMPI_COMM_WORLD_SIZE with $LIST", gpus=2)
@@ -505,7 +505,7 @@ def test_what_mpirun_says_itself_is_shown(lab: Lab) -> None:
     assert lab.until(job_id)["status"] == "Failed", lab.run("q", job_id)
     for shown in (following.out, lab.run("q", job_id).out, lab.run("logs", job_id).out):
         assert "mapping policy is not recognized" in shown and "nowhere" in shown
-    # A process that fails has its own log; why the others ended, mpirun says.
+    # A failed process has its own log; mpirun reports why the others ended.
     lab.configure("uni", "slurm", gpu_per_node=0, nodes=1, env=AS_ROOT, slurm={"launcher": "mpirun"})
     job_id = lab.submit("uni", "echo here; [ $RANK = 0 ] || exit 3; sleep 60", gpus=2)
     assert lab.until(job_id)["exit_code"] == 3
@@ -525,7 +525,7 @@ def test_what_mpirun_says_itself_is_shown(lab: Lab) -> None:
 def test_a_program_on_slurm_starts_processes_itself_by_srun_and_mpirun(lab: Lab, line: str) -> None:
     if shutil.which("mpirun") is None:
         pytest.skip("Open MPI is not installed here (Debian: apt-get install openmpi-bin)")
-    # On both nodes: what mpirun starts there is a step, too. All CPUs belong to our own step already.
+    # On both nodes: mpirun's daemons are a step, too. Our own step has all CPUs already.
     env = {"LIST": "a,b; c", **AS_ROOT}
     lab.configure("uni", "slurm", gpu_per_node=0, env=env, slurm={"exclusive": True})
     job_id = lab.submit("uni", "--nodes", "2", f"[ $RANK = 1 ] || {line}")
@@ -611,7 +611,7 @@ def test_a_killed_supervisor_fails_its_job_and_frees_its_place(lab: Lab) -> None
     job = lab.until(lost)
     assert (job["status"], job["reason"]) == ("Failed", "its supervisor died, or the machine went down")
     assert lab.until(after)["status"] == "Completed"
-    # Nobody looks after its processes any more: they have been ended.
+    # Its processes, which have no supervisor any more, were ended.
     assert wait_until(lambda: time.time() - beats.stat().st_mtime > 2, seconds=30)
 
 
@@ -727,7 +727,7 @@ TELL = "echo $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE"
 
 
 def told(count: int) -> list[str]:
-    """What as many processes on one node say."""
+    """The output of so many processes on one node."""
     return [f"{rank} of {count}, {rank} of {count}" for rank in range(count)]
 
 
@@ -748,7 +748,7 @@ def test_local_starts_every_process_that_it_speaks_of(
     assert sorted(done.out.splitlines()) == told(processes)
 
 
-# Stands for docker: answers that it is there, then runs what comes after the image as the image would.
+# A fake docker: reports that it works, then runs the command after the image.
 DOCKER = """#!/bin/sh
 [ "$1" = version ] && { echo 28.2; exit; }
 while [ "$1" != img ]; do shift; done
@@ -771,7 +771,7 @@ def test_local_starts_every_process_in_the_image_too(lab: Lab, tmp_path: Path, g
 
 
 def with_docker(lab: Lab, folder: Path) -> Path:
-    """Docker's stand-in, first on PATH; returns the file to which it writes each command line that it runs."""
+    """Put a fake docker first on PATH; returns the file to which it writes its command lines."""
     folder.mkdir()
     calls, docker = folder / "calls", folder / "docker"
     docker.write_text(DOCKER.replace("while", f'echo "$@" >> {calls}\nwhile', 1))
@@ -799,7 +799,7 @@ def test_no_project_reaches_beyond_its_folders_through_docker_without_the_users_
     assert trusted == {"trusted": [list(HOSTILE)]}
     lab.run("local", "true")
     assert f" {' '.join(HOSTILE)} img " in calls.read_text()
-    # Another option needs another word, and what stays inside needs none.
+    # Another option needs another agreement; options without effect outside need none.
     calls.unlink()
     lab.configure("aml", **{**ACT, "docker": {**image, "args": [*HOSTILE, "--pid=host"]}}, use_custom_docker=True)
     assert "--pid=host" in lab.run("local", "true", code=2).err

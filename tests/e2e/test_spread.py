@@ -47,7 +47,7 @@ def counting(service: str) -> Iterator[FaultHandle]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(tmp_path: Path) -> Iterator[None]:
-    """Jobs outlive their commands; a test that fails leaves none behind."""
+    """End the jobs of failed tests, which outlive their commands."""
     yield
     for pid, _ in processes_of(tmp_path):
         kill_tree(pid)
@@ -100,7 +100,7 @@ def test_an_upload_survives_a_worker_that_is_killed_and_is_a_job_like_any_other(
     done = project.finish(process)
     assert (done.code, done.data["transferred"], done.data["verified"]) == (0, len(_FILES), len(_FILES)), str(done)
     assert container.contents("data/") == _HASHES
-    # Shards, records and claims are gone, and so are blocks that nobody committed.
+    # Shards, records, claims and uncommitted blocks are removed.
     assert set(container.names(uncommitted=True)) == {f"data/{name}" for name in _FILES}
     job = job_of(done.err)
     shown = project.json("q", job)
@@ -133,7 +133,7 @@ def test_a_copy_goes_from_server_to_server_and_a_second_person_is_told(
         assert (mine.code, mine.codes) == (3, {"spread_busy"}), str(mine)
         done = project.finish(process)
         assert (done.code, done.data["transferred"]) == (0, len(_FILES)), str(done)
-        # What went through this machine is shards and records.
+        # Only shards and records went through this machine.
         assert copying.stats().downloaded < 1 << 20 < copying.stats().fetched
     assert destination.contents() == {f"data/{name}": digest for name, digest in _HASHES.items()}
 

@@ -1,4 +1,4 @@
-"""``--nodes`` on Azure ML: a copy between containers by the nodes of a job, which see no disk of ours."""
+"""``--nodes`` on Azure ML: a copy between containers by the nodes of a job, without a shared disk."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_azure_ml_nodes_copy_from_server_to_server_and_lose_a_worker(
             os.kill(pid, signal.SIGKILL)
         done = lab.project.finish(process, seconds=120)
         assert (done.code, done.data["transferred"]) == (0, len(_FILES)), str(done)
-        # What went through nodes is their program, shards and records.
+        # Only their program, shards and records went through nodes.
         assert copying.stats().downloaded < 6 << 20 < copying.stats().fetched
         assert lab.until(job.name)["status"] == "Completed"
         assert "files, " in lab.run("logs", job.name).out
@@ -98,7 +98,7 @@ def test_a_detached_copy_on_azure_ml_is_a_job_like_any_other_and_tells_its_end(
         line.inject()
         _no_secret_is_left(lab, source, str(lab.stub.jobs[stopped[1]].body))
         done = lab.project.json(*words)
-        # What the stopped job has moved does not move again.
+        # Files that the stopped job has moved do not move again.
         assert done.code == 0 and 0 < done.data["planned"] < len(files), str(done)
         job = lab.stub.jobs[done.data["job_id"]]
         assert job.body["properties"]["limits"]["timeout"] == "PT172800S"
@@ -125,7 +125,7 @@ def _waits_and_is_stopped(lab: Lab, words: Sequence[str]) -> str:
 
 
 def _runs_and_is_stopped(lab: Lab, words: Sequence[str]) -> str:
-    """The large file never comes to its end."""
+    """The large file is never completed."""
     job = lab.stub.jobs[lab.ask(*words)["job_id"]]
 
     def one_is_done() -> bool:

@@ -1,5 +1,5 @@
-"""``--nodes`` while things break: workers and commands that are killed, a line that is cut, an account that asks for
-fewer requests, files that never arrive, and a plan on the disk. What is not there in the end is named."""
+"""``--nodes`` with faults: killed workers and commands, a broken network, a throttling account, files that never
+arrive, and a plan on the disk. Missing files are named in the end."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ pytestmark = [pytest.mark.e2e, pytest.mark.kill]
 _FILES = random_files(20261219, 160, [5 << 20] * 2)
 _HASHES = hashes(_FILES)
 _TWO = ("--nodes", "2")
-# Only what moves files of the folder, not what moves shards and records.
+# Only requests for files of the folder, not for shards and records.
 _FOR_FILES: Mapping[str, Any] = {"operations": ("put blob", "get blob", "put blob from url"), "pattern": "/data/"}
 _PATIENCE = 60.0
-# It takes 3 s; on a machine that is busy, some more.
+# It takes 3 s; more on a busy machine.
 _AT_ONCE = 30.0
 
 
 @pytest.fixture
 def line(service: str) -> Iterator[FaultHandle]:
-    """The service, with copies from server to server, behind a line that may break."""
+    """The service, with copies from server to server, behind a network that may break."""
     with copy_source_proxy(service) as copying, fault_proxy(copying.url) as proxy:
         yield proxy
 
@@ -66,20 +66,20 @@ def _until(ended: Callable[[], int | None], true: Callable[[], object]) -> None:
 
 
 def _two_workers(project: Project, process: Popen[str] | Popen[bytes]) -> list[int]:
-    """Both, before either of them has asked for anything."""
+    """Both workers, before their first requests."""
     assert wait_until(lambda: len(workers_of(project.root)) == 2 or process.poll() is not None, seconds=_PATIENCE)
     return workers_of(project.root)
 
 
 def _log(project: Project, job: str) -> str:
-    """What both nodes say."""
+    """The logs of both nodes."""
     return "".join(project.run("logs", job, "--rank", rank).out for rank in "01")
 
 
 def records_told(project: Project, container: Container | None) -> dict[str, int]:
-    """How many files each attempt at a shard has told of, at the place of the shards."""
+    """The number of recorded files of each attempt at a shard."""
     found = {}
-    # What is told, and written to the index, is removed.
+    # Records that are in the index are removed.
     if container is None:
         for file in project.root.glob(".blobsync/state-*/spread/*/records/[0-9]*"):
             with suppress(FileNotFoundError):
@@ -122,17 +122,17 @@ def test_one_worker_and_then_the_command_are_killed_and_the_same_command_goes_on
     done = project.json(*words)
     assert done.code == 0, str(done)
     assert done.data["verified"] == len(_FILES), str(done)
-    # What moved in the first run does not move again.
+    # Files that moved in the first run do not move again.
     (taken_over,) = re.findall(r"(\d+) files were moved by an earlier run", done.err)
     assert int(taken_over) <= done.data["unchanged"] == len(_FILES) - done.data["transferred"], str(done)
     # The job of the first command went on, and the second took it over.
     assert "job " not in done.err, str(done)
     if word == "d":
-        # What the first command had put there for its nodes is no data.
+        # The first command's probe file is not data.
         assert read_tree(project.data) == _HASHES and done.data["extras"] == 0, str(done)
         return
     assert destination.contents("data/") == _HASHES
-    # No shard, no record, no claim, and no block that nobody committed.
+    # No shards, records, claims or uncommitted blocks are left.
     assert set(destination.names(uncommitted=True)) == {f"data/{name}" for name in _FILES}
 
 
@@ -144,7 +144,7 @@ def test_one_worker_is_cut_off_for_a_while_and_what_it_is_asked_to_wait_all_wait
     with on_terminal(project, "u", "data", *_TWO, "-v", "--cap-mbps", "12", columns=200) as terminal:
         until = partial(_until, terminal.process.poll)
         victim, other = _two_workers(project, terminal.process)
-        # Neither gets a file through before both are at work, nor the other one before it has heard.
+        # Neither moves a file before both work, nor the other one before it has read the note.
         line.inject(*(Fault("stall", rate=1, pid=pid, **_FOR_FILES) for pid in (victim, other)))
         until(lambda: len(records_told(project, container)) == 2)
         line.inject(_asked_to_wait(victim, 4), Fault("stall", rate=1, pid=other, **_FOR_FILES))
@@ -157,10 +157,10 @@ def test_one_worker_is_cut_off_for_a_while_and_what_it_is_asked_to_wait_all_wait
     assert done.code == 0, str(done)
     assert container.contents() == {f"data/{name}": digest for name, digest in _HASHES.items()}
     shown = "\n".join(done.answer())
-    # In the end what each node has moved.
+    # The files that each node has moved.
     files = sum(int(count) for count in re.findall(r"node[01]: (\d+) files and ", shown))
     assert files == len(_FILES), str(done)
-    # A job that ends early is started again.
+    # A job that ends early is restarted.
     told = "".join(_log(project, job) for job in sorted(set(re.findall(r"job (\S+) on ", shown))))
     asked = re.findall(r"the storage account asks for fewer requests: all workers wait (\d+) s", told)
     heard = re.findall(r"node\d\.0 was asked by the storage account for fewer requests: waiting (\d+) s", told)
@@ -221,7 +221,7 @@ class Shell:
 
     def __enter__(self) -> Shell:
         self._master, slave = pty.openpty()
-        # The first terminal that a session opens is the one whose end it is told of.
+        # The first terminal that a session opens becomes its controlling terminal.
         command = ("/bin/sh", "-c", 'terminal=$1; shift; exec "$@" <"$terminal" >"$terminal" 2>&1', "sh")
         environ = {**os.environ, **self._project.environ}
         self.process = Popen(
@@ -230,7 +230,7 @@ class Shell:
             env=environ,
             start_new_session=True,
         )
-        # Nobody else holds it open, once the command has.
+        # Only the command keeps it open.
         assert wait_until(lambda: self._is_ready(), seconds=_PATIENCE)
         os.close(slave)
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -259,7 +259,7 @@ class Shell:
 def test_ctrl_c_in_an_outage_ends_within_seconds_and_the_same_command_goes_on(
     word: str, project: Project, new_container: Callable[[str], Container], line: FaultHandle
 ) -> None:
-    """Of the command, and of the workers, which wait for the same service."""
+    """The processes of the command and of the workers, which wait for the same service."""
     source, destination = new_container("one"), new_container("two")
     if word == "u":
         write_tree(project.data, _FILES)
@@ -272,10 +272,10 @@ def test_ctrl_c_in_an_outage_ends_within_seconds_and_the_same_command_goes_on(
     workers = _two_workers(project, process)
     _until(process.poll, lambda: any(records_told(project, None if word == "d" else destination).values()))
     line.go_away()
-    # Each worker, and the command where it waits for the service itself, has been refused once.
+    # Each worker, and the command if it waits for the service itself, has been refused once.
     _until(process.poll, lambda: all(_has_no_connection(pid, line) for pid in (*workers, process.pid)))
     process.send_signal(signal.SIGINT)
-    # Each request would be tried for five minutes.
+    # Each request would be retried for five minutes.
     stopped = project.finish(process, seconds=_AT_ONCE)
     assert wait_until(lambda: not workers_of(project.root), seconds=_AT_ONCE)
     assert stopped.code == 130 and "stopped: " in stopped.err, str(stopped)
@@ -291,7 +291,7 @@ def test_ctrl_c_in_an_outage_ends_within_seconds_and_the_same_command_goes_on(
 
 
 def _has_no_connection(pid: int, line: FaultHandle) -> bool:
-    """Whether none of a process's sockets is connected to the line."""
+    """Whether a process has no connection to the proxy."""
     there = f"{line.port:04X}"
     sockets = set()
     with suppress(OSError):

@@ -1,5 +1,5 @@
-"""``--nodes`` beside a stranger who can read, write, list and remove everything in the container, before, during and
-after the run: what they leave is never believed, and what is there in the end is exact, or it is said what is not."""
+"""``--nodes`` beside a stranger who can read, write, list and remove everything in the container, at any time: forged
+documents are never trusted, and in the end all files are equal, or the others are named."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _SEED = 20261231
 
 
 def _key(project: Project) -> SealKey:
-    """The user's own, which no stranger has: to know where the user's places are, and that no key is anywhere."""
+    """The user's own key: to compute the names of stores, and to check that no key is visible."""
     file = Path(project.environ["HOME"], ".config", "blobsync", "state.key")
     return SealKey(file.read_bytes()).derive("spread")
 
@@ -54,18 +54,18 @@ def _state(data: bytes, etag: str) -> dict[str, object]:
 
 
 class Forger:
-    """Writes what workers and parents write, as well as it can be known without a key."""
+    """Writes documents like those of workers and parents, as far as possible without a key."""
 
     def __init__(self, container: Container, project: Project) -> None:
         self._container, self._project = container, project
 
     def places(self) -> list[str]:
-        """Each place of a transfer that was there, however old: prefixes that end with a slash."""
+        """The stores of all transfers, also of old ones: prefixes that end with a slash."""
         parts = [name.removeprefix(_PLACES).split("/") for name in self._container.names(_PLACES)]
         return sorted({f"{_PLACES}{'/'.join(each[:2])}/" for each in parts if len(each) > 2})
 
     def shard(self, number: int, names: dict[str, bytes], source: str = "") -> bytes:
-        """For these files, those that are here with their source as it is."""
+        """Actions for these files, with the present states of their sources."""
         there = f"{self._container.service}/{self._container.account}/{self._container.name}/data"
         head = {"blobsync_shard": 1, "number": number, "route": "upload", "path": "data"}
         lines = [{**head, "source": source or str(self._project.data), "destination": there}]
@@ -75,7 +75,7 @@ class Forger:
         return "\n".join(map(json.dumps, [*lines, {"end": len(names)}])).encode()
 
     def records(self, number: int, names: dict[str, bytes]) -> bytes:
-        """That all of them moved: with the source as it is, and what stands at the destination."""
+        """Records that all of them moved, with the present states of both ends."""
         lines: list[dict[str, object]] = [{"blobsync_records": 1}]
         for name, data in names.items():
             md5 = {}
@@ -86,7 +86,7 @@ class Forger:
         return "\n".join(map(json.dumps, [*lines, {"done": number}])).encode()
 
     def leave(self, place: str) -> None:
-        """Everything that could be believed, under the names that it would have."""
+        """Forge all documents, under their real names."""
         junk = {name: os.urandom(len(data)) for name, data in _FILES.items()}
         for number in (0, 1, 2, 9_999_999):
             self._put(f"{place}records/{number:07}~node0.0-0badcafe~000000", self.records(number, junk))
@@ -101,7 +101,7 @@ class Forger:
         self._put(f"{place}plan/0000000", self.shard(0, {"excluded.txt": b"x"}))
 
     def swap(self, place: str, chance: random.Random) -> None:
-        """Documents of the run itself under names of others that are free."""
+        """Copy documents of the run to unused names."""
         names = [name.removeprefix(place) for name in self._container.names(place)]
         for folder in ("shards", "records", "done"):
             own = [name for name in names if name.startswith(f"{folder}/")]
@@ -131,7 +131,7 @@ def _md5(data: bytes) -> str:
 
 @contextmanager
 def at_work(act: Callable[[], None]) -> Iterator[None]:
-    """Somebody does that again and again until the block ends."""
+    """Repeat that in a thread until the block ends."""
     over = threading.Event()
 
     def work() -> None:
@@ -158,7 +158,7 @@ def forger(project: Project, container: Container) -> Forger:
 def test_what_was_planted_before_the_first_run_makes_nothing_unchanged(
     project: Project, container: Container, forger: Forger, tmp_path: Path
 ) -> None:
-    # Where the places are is no secret: a stranger may have seen an earlier run there, of another project.
+    # The stores' names are no secret: a stranger may have seen an earlier run of another project.
     before = Project(tmp_path / "before", project.environ, project.before)
     before.configure(container)
     write_tree(before.data, {"a.txt": b"a", "b.txt": b"b"})
@@ -187,7 +187,7 @@ def test_what_was_planted_before_the_first_run_makes_nothing_unchanged(
 def test_a_forger_beside_the_run_has_nothing_believed_or_uploaded(
     project: Project, container: Container, forger: Forger, tmp_path: Path
 ) -> None:
-    """Adds, and copies; what removes or replaces documents of the run is the next test's."""
+    """A stranger adds and copies documents; the next test removes and replaces them."""
     secret = tmp_path / "id_rsa"
     secret.write_text("a private key")
     (project.data / "link").symlink_to(tmp_path)
@@ -213,14 +213,14 @@ def test_a_forger_beside_the_run_has_nothing_believed_or_uploaded(
     assert container.contents("data/") == _HASHES
     assert "has no seal of this transfer: it counts as absent" in done.err
     assert project.json("u", "data", "--exclude", "excluded.txt").data["unchanged"] == len(_FILES)
-    # The key of the transfer was in no command line, and is in no file afterwards.
+    # The transfer's key was in no command line, and is in no file afterwards.
     assert keys and seen and not [words for words in seen if any(key in words for key in keys)]
     kept = every_text_below(project.root / ".blobsync")
     assert not [file for file, text in kept if any(key.encode() in text for key in keys)]
 
 
 def _keys_of(project: Project, container: Container) -> list[str]:
-    """The run keys of all transfers that are there, in hexadecimal digits. No document holds one."""
+    """The run keys of all transfers, in hexadecimal digits. No document contains one."""
     found = []
     for name in container.names(_PLACES):
         with suppress(AzureError, ValueError, FileNotFoundError):
@@ -235,7 +235,7 @@ def _keys_of(project: Project, container: Container) -> list[str]:
 def test_a_vandal_keeps_the_run_from_its_end_and_has_nothing_believed(
     project: Project, container: Container, forger: Forger
 ) -> None:
-    """Removes, replaces and puts back what is older. Whatever the command then says is so."""
+    """A stranger removes, replaces and restores older documents. The command's result is still true."""
     chance = random.Random(_SEED)
     older: dict[str, bytes] = {}
 
@@ -300,7 +300,7 @@ def test_without_the_key_of_the_first_machine_records_count_as_absent_and_it_is_
     elsewhere.configure(container)
     write_tree(elsewhere.data, _FILES)
     place = next(iter(forger.places()))
-    # The claim of the killed command runs out by itself.
+    # The claim of the killed command expires.
     ended: list[str] = []
 
     def tried() -> bool:
@@ -310,7 +310,7 @@ def test_without_the_key_of_the_first_machine_records_count_as_absent_and_it_is_
         return done.code == 0 and "is not sealed with your key" in done.err and "copy the key from there" in done.err
 
     assert wait_until(tried, seconds=120, pause=2), ended[-1]
-    # What was there was compared, and did not move again; nobody else's place was touched.
+    # Existing files were compared, and did not move again; other stores were not touched.
     after = {name: container.blob(name).get_blob_properties().etag for name in before}
     assert after == before and container.contents("data/") == _HASHES
     assert container.names(place)
@@ -325,7 +325,7 @@ def test_a_job_of_a_version_that_sealed_nothing_is_waited_for(
     started = project.json("u", "data", *_TWO, *_SLOWLY, "--detach")
     assert started.code == 0 and forger.places(), str(started)
     job = started.data["job_id"]
-    # As it stands on record of such a version, whose command was killed.
+    # The state recorded by such a version, whose command was killed.
     with closing(sqlite3.connect(project.state / "jobs.sqlite")) as database, database:
         (text,) = database.execute("select spec from jobs where run_id=?", (job,)).fetchone()
         spec = json.loads(text)
@@ -338,6 +338,6 @@ def test_a_job_of_a_version_that_sealed_nothing_is_waited_for(
     assert f"blobsync abort {job}" in str(done.errors)
     assert project.run("abort", job).code == 0
     assert wait_until(lambda: project.json("q", job).data["jobs"][0]["status"] == "Canceled", seconds=60, pause=0.5)
-    # The claim of its node 0 runs out by itself.
+    # The claim of its node 0 expires.
     assert wait_until(lambda: project.json("u", "data", *_TWO).code == 0, seconds=120, pause=2)
     assert container.contents("data/") == _HASHES

@@ -28,29 +28,29 @@ pytestmark = [pytest.mark.e2e, pytest.mark.kill, pytest.mark.timeout(300)]
 
 _FILES = random_files(20261222, 60, [5 << 20] * 2)
 _HASHES = hashes(_FILES)
-# It is refused whenever it is asked for.
+# Requests for it are always refused.
 _REFUSED = sorted(_FILES)[7]
-# What other programs write all the time; the first of all files is among them.
+# Files that other programs change all the time, the first of all files among them.
 _CHANGING = sorted(_FILES)[:3]
 _TWO = ("--nodes", "2")
-# Seconds from when the killed one is there, in which the kill comes.
+# The kill happens within so many seconds after the start of the process.
 _MOMENTS = 2.5
 
 
 def parent_of(folder: Path) -> list[int]:
-    """The process that carries a detached transfer out."""
+    """The process of a detached transfer's parent."""
     return [pid for pid, words in processes_of(folder) if "--worker -1" in words]
 
 
 class KilledParents:
-    """One detached transfer after the other, in folders of their own; the parent of each is killed once."""
+    """Repeats detached transfers in separate folders; kills the parent of each once."""
 
     def __init__(self, word: str, project: Project, container: Container, line: FaultHandle) -> None:
         self._word, self._project, self._container, self._line = word, project, container, line
         project.configure(container, url=line.url)
 
     def kill_after(self, seconds: float, number: int) -> bool:
-        """One of them, exact in the end; whether there was a parent to be killed at that moment."""
+        """Run one, complete in the end; returns whether a parent was killed."""
         project, folder = self._project, f"data/r{number}"
         here = project.root / folder
         if self._word == "u":
@@ -92,7 +92,7 @@ class KilledParents:
 
 @contextmanager
 def written_all_the_time(folder: Path, names: list[str]) -> Iterator[None]:
-    """Other programs append to these files."""
+    """Append to these files, as other programs."""
     over = threading.Event()
 
     def write() -> None:
@@ -113,7 +113,7 @@ def written_all_the_time(folder: Path, names: list[str]) -> Iterator[None]:
 def kill_a_worker_while_files_change(
     project: Project, container: Container, seconds: float, number: int, choice: random.Random
 ) -> bool:
-    """All files that nobody changes are there; whether there was a worker to be killed at that moment."""
+    """Run one; all unchanged files arrive. Returns whether a worker was killed."""
     folder = f"data/r{number}"
     here = project.root / folder
     write_tree(here, _FILES)
@@ -138,7 +138,7 @@ def kill_a_worker_while_files_change(
 
 
 class ChangingSources:
-    """One copy after the other, in folders of their own, while somebody replaces blobs of the source.
+    """Repeats copies in separate folders while blobs of the source are replaced.
 
     Some have no MD5, and one is cut into ranges.
     """
@@ -150,7 +150,7 @@ class ChangingSources:
         project.configure(destination, url=url)
 
     def copy(self, how: str, seconds: float, number: int) -> bool:
-        """Exact with the next command; whether there was somebody to be stopped at that moment."""
+        """Run one, complete after the next command; returns whether a process was stopped."""
         bodies = {f"r{number}/{name}": data for name, data in _FILES.items()}
         without = set(sorted(bodies)[::7])
         for name, data in bodies.items():
@@ -200,7 +200,7 @@ class ChangingSources:
 
 
 def put(container: Container, name: str, data: bytes, *, with_md5: bool) -> None:
-    """As programs put it that send one request, or blocks: of those the service keeps no MD5."""
+    """Upload in one request, or in blocks, for which the service stores no MD5."""
     if with_md5:
         container.put(name, data)
         return
@@ -216,7 +216,7 @@ def _until_at_work(project: Project, process: Popen[str]) -> None:
 def at_random_moments(
     one: Callable[[float, int, random.Random], bool], moments: int, seed: int, *, longest: float = _MOMENTS
 ) -> None:
-    """So many of them at which there was something to kill."""
+    """Repeat until so many runs had a process to kill."""
     choice, hit, number = random.Random(seed), 0, 0
     while hit < moments:
         seconds, number = choice.uniform(0, longest), number + 1

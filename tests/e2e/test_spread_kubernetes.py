@@ -1,4 +1,4 @@
-"""``--nodes`` on Kubernetes: a copy between accounts by pods that see no disk of ours."""
+"""``--nodes`` on Kubernetes: a copy between accounts by pods, without a shared disk."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def test_pods_copy_from_server_to_server_and_lose_one_worker(
         process = project.start("u", "data", "-f", "from", "--nodes", "2", "--json")
         assert wait_until(lambda: project.json("q").data["jobs"] or process.poll() is not None, seconds=60, pause=0.5)
         job = project.json("q").data["jobs"][0]["job_id"]
-        # The archive that a pod's program is has the job's id in its path.
+        # The path of a pod's program contains the job's id.
         assert wait_until(lambda: workers_of(Path(job)) or process.poll() is not None, seconds=120)
         for pid in workers_of(Path(job))[:1]:
             os.kill(pid, signal.SIGKILL)
         done = project.finish(process, seconds=300)
         assert (done.code, done.data["transferred"]) == (0, len(_FILES)), str(done)
-        # What went through pods is their program, shards and records.
+        # Only their program, shards and records went through pods.
         assert copying.stats().downloaded < 6 << 20 < copying.stats().fetched
     assert destination.contents() == {f"data/{name}": digest for name, digest in hashes(_FILES).items()}

@@ -73,7 +73,7 @@ def test_a_large_file_is_uploaded_in_ranges_loses_a_worker_and_is_copied_in_rang
 
 
 def _is_told_of(container: Container) -> bool:
-    """Whether a worker has told of a block that it put; who reads the file for its MD5 puts none."""
+    """Whether a worker has reported a block; the one that reads the file for its MD5 reports none."""
     for name in container.names(".blobsync/spread/"):
         if "/records/" in name:
             with suppress(ResourceNotFoundError):

@@ -1,5 +1,5 @@
-"""Tunnels through two real sshds: to a running job's node behind the login node, and by name to a machine behind a
-bastion. Lines are cut, jobs end, ports are taken."""
+"""Tunnels through two real sshds: to a running job's node behind the login node, and named ones to a machine behind a
+bastion. With broken connections, ended jobs and ports in use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["lab", "login", "slurm_cluster"]
 
 pytestmark = [pytest.mark.e2e, pytest.mark.sshd]
 
-# Stands in for Jupyter: answers requests with the token of its environment, with its command line and folder.
+# A fake Jupyter: responds to requests with its token in the environment, with its command line and folder.
 JUPYTER = """\
 #!{python}
 import http.server, os, sys, urllib.parse
@@ -47,7 +47,7 @@ http.server.ThreadingHTTPServer((words["--ip"], int(words["--port"])), Answer).s
 
 
 def fetch(url: str) -> str:
-    """Body of the URL; empty while no server answers."""
+    """The body of the URL; empty while no server responds."""
     with suppress(OSError), urllib.request.urlopen(url, timeout=10) as reply:
         return cast("str", reply.read().decode())
     return ""
@@ -89,7 +89,7 @@ def command_lines() -> dict[int, str]:
 
 @pytest.fixture
 def node(tmp_path: Path, lab: Lab, login: SshServer) -> Iterator[SshServer]:
-    """The sshd of the cluster's nodes, which only the login node can reach."""
+    """The sshd of the cluster's nodes, which is reachable only from the login node."""
     with SshServer(tmp_path / "node-sshd") as server:
         config = client_config(tmp_path, {HOST: login, "n1": server, "n2": server})
         client_folder(tmp_path, config)
@@ -98,7 +98,7 @@ def node(tmp_path: Path, lab: Lab, login: SshServer) -> Iterator[SshServer]:
 
 @pytest.fixture
 def start(lab: Lab) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts blobsync; what a test leaves running ends with it."""
+    """Starts blobsync; ends running processes after the test."""
     started: list[subprocess.Popen[str]] = []
 
     def one(*words: str) -> subprocess.Popen[str]:
@@ -120,7 +120,7 @@ def test_a_port_of_a_jobs_node_is_here_until_the_job_ends(
     job_id = lab.submit("uni", server)
     lab.until(job_id, "Running")
     assert wait_until(lambda: remote in listeners(), seconds=PATIENCE)
-    # The job's node is this very machine, so that its port is taken here.
+    # The job's node is this machine, so that its port is in use here.
     opened = start("tunnel", job_id, "--port", str(remote), "--node-ssh")
     url = first_line(opened)
     assert fetch(url + "page") == "hello\n" and port_of(url) != remote
@@ -154,7 +154,7 @@ def test_jupyter_runs_beside_a_job_and_its_token_is_on_no_command_line(
     opened = start("tunnel", "--jupyter", job_id, "--local-port", str(local))
     address, token = (url := first_line(opened)).split("?token=")
     assert len(token) >= 32 and fetch(address) == ""
-    # It starts where the job's code is, with the job's own PATH.
+    # It starts in the folder of the job's code, with the job's PATH.
     assert wait_until(lambda: "--no-browser --ip=127.0.0.1" in fetch(url), seconds=PATIENCE)
     assert job_id in fetch(url).partition(" in ")[2]
     assert not [words for words in command_lines().values() if token in words]
@@ -167,7 +167,7 @@ def test_jupyter_runs_beside_a_job_and_its_token_is_on_no_command_line(
 
 @dataclass
 class NamedTunnel:
-    """The tunnel ``box``: to a machine behind a bastion, at the port ``local`` of this one."""
+    """The tunnel ``box`` from port ``local`` to a machine behind a bastion."""
 
     project: Project
     bastion: SshServer
@@ -191,7 +191,7 @@ class NamedTunnel:
         return found
 
     def echo(self, opened: Done) -> str:
-        """Runs a command on the box, with the entry for ssh's configuration that ``tunnel open`` printed."""
+        """Run a command on the box, with the entry of ssh's configuration that ``tunnel open`` printed."""
         entry = self.config.with_name("entry")
         known = f"HostKeyAlias sandbox-12\n  UserKnownHostsFile {self.config.with_name('known_hosts')}"
         entry.write_text("\n".join(opened.data["ssh_config"]).replace("HostKeyAlias sandbox-12", known) + "\n")
@@ -206,7 +206,7 @@ def tunnel(project: Project, tmp_path: Path) -> Iterator[NamedTunnel]:
         pytest.skip(missing)
     with SshServer(tmp_path / "bastion") as bastion, SshServer(tmp_path / "box") as box:
         (tmp_path / "box" / "authorized_keys").write_text((bastion.base / "key.pub").read_text())
-        # ssh knows the keys of the servers, but has no key of the user: that one comes from --key.
+        # ssh has the servers' keys, but not the user's, which --key gives.
         config = client_config(tmp_path, {"bastion.example.org": bastion, "sandbox-12": box}, keys=False)
         project.environ["PATH"] = f"{client_folder(tmp_path, config)}:{os.environ['PATH']}"
         named = NamedTunnel(project, bastion, box, free_ports(1)[0], config)
@@ -243,7 +243,7 @@ def test_a_tunnel_with_a_name_is_taken_over_when_the_process_that_keeps_it_was_k
     folder = str(Path(tunnel.project.environ["HOME"], ".local", "state", "blobsync", "tunnels", "box"))
     (keeper,) = [pid for pid, words in command_lines().items() if "tunnels.background" in words and folder in words]
     os.kill(keeper, signal.SIGKILL)
-    # ssh goes on and holds the port until the next command.
+    # ssh continues and keeps the port until the next command.
     assert wait_until(lambda: keeper not in command_lines(), seconds=PATIENCE) and tunnel.local in listeners()
     again = tunnel.open()
     assert again.data["open_at"] == tunnel.local and tunnel.echo(again) == "through\n"

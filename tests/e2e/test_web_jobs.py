@@ -20,7 +20,7 @@ pytestmark = pytest.mark.e2e
 
 expect.set_options(timeout=PATIENCE_MS)
 
-# Waits for a file in the middle, so that a test sees it run.
+# Waits for a file, so that a test sees it run.
 PROGRAM = """\
 import os, sys, time
 print("\\x1b[31mepoch 0\\x1b[0m <img src=x onerror=alert(1)>", flush=True)
@@ -34,7 +34,7 @@ if len(sys.argv) > 2:
 
 @pytest.fixture
 def desk(project: Project) -> Project:
-    """A project with two clusters: this machine, and one that does not answer."""
+    """A project with two clusters: this machine, and one that does not respond."""
     files = {
         "aux_data/aml/aml.yaml": "platform: local\nenv: {EPOCHS: '3', MY_TOKEN: abcdefgh}\n",
         "aux_data/aml/uni.yaml": (
@@ -65,14 +65,14 @@ def request_of(page: Page) -> str:
 
 
 def _fill_the_form(page: Page, desk: Project) -> list[str]:
-    """Write a job into the form: the command line beside it asks for exactly what it shows."""
+    """Fill in the form; the command line beside it must equal the form."""
     command = f"python3 job.py {desk.root / 'go'}"
     page.get_by_label("Command", exact=True).fill(command)
     page.get_by_label("Name", exact=True).fill("first <b>run</b>")
     page.get_by_label("Environment variables").fill("EPOCHS=20")
-    # The exact request stands beside the form while one types, and is that of the exported command line.
+    # The exact request is beside the form while one types, and is that of the exported command line.
     expect(page.locator("#request")).to_contain_text('"EPOCHS": "20"')
-    # For people first what it comes to.
+    # First the summary for people.
     expect(page.locator("#summary")).to_contain_text(command)
     expect(page.locator("#summary")).to_contain_text("EPOCHS")
     expect(page.locator("#request")).to_be_hidden()
@@ -87,7 +87,7 @@ def _fill_the_form(page: Page, desk: Project) -> list[str]:
 
 
 def _follow_the_job(page: Page, desk: Project) -> None:
-    """The page of a running job: its state, and the lines as they come, in which nothing acts."""
+    """The page of a running job: its state, and its log lines, escaped, as they arrive."""
     expect(page.locator("#job-state")).to_have_text("Running")
     log = page.locator("#log")
     expect(log).to_contain_text("epoch 0 <img src=x onerror=alert(1)>")
@@ -96,7 +96,7 @@ def _follow_the_job(page: Page, desk: Project) -> None:
     (desk.root / "go").touch()
     expect(log).to_contain_text("epoch 1 of 20")
     expect(page.locator("#job-state")).to_have_text("Completed")
-    # Each state that it was in, with the time that this machine tells; q says the same.
+    # Each state with its time; q shows the same.
     words = [("Queued", False), ("Preparing", False), ("Running", False), ("Completed", False)]
     expect(page.locator("#job-time b")).to_have_text([word for word, _ in words])
     told = desk.run("--json", "q", page.url.rpartition("/")[2]).data["jobs"][0]["states"]
@@ -111,7 +111,7 @@ def _find_in_its_logs(page: Page) -> None:
 
 
 def _load_it_from_the_history(page: Page, desk: Project, line: list[str]) -> None:
-    """The form is as it was, and asks for the same."""
+    """The form is unchanged, and makes the same request."""
     page.get_by_label("Load from history").select_option(index=1)
     page.get_by_role("button", name="Load", exact=True).click()
     expect(page.get_by_label("Command", exact=True)).to_have_value(f"python3 job.py {desk.root / 'go'}")
@@ -190,19 +190,19 @@ def test_a_failed_job_shows_its_cause_and_two_jobs_are_compared(desk: Project, b
         page.goto(f"{server.address}/jobs")
         for run_id in (second, first):
             page.get_by_label(f"Compare {run_id}").check()
-        # The list is renewed meanwhile; what was selected stays.
+        # The list is updated meanwhile; the selection is kept.
         page.get_by_role("button", name="Compare two").click()
         expect(page.locator(".differs")).to_have_count(3)
         text = page.locator("main").inner_text()
         assert "job.py go fail" in text and "EPOCHS" in text and "abcdefgh" not in text
         assert faults(page) == []
-        # Submitted again, it fails again, as a job of its own.
+        # Resubmitted, it fails again, as a new job.
         page.goto(f"{server.address}/jobs/{first}")
         page.once("dialog", lambda dialog: dialog.accept())
         page.get_by_role("button", name="Submit again").click()
         expect(page.get_by_role("link", name=first)).to_be_visible()
         expect(page.locator("#job-state")).to_have_text("Failed (1)")
-        # One that runs is stopped from its page.
+        # A running job is stopped from its page.
         running = desk.run("--json", "submit", "sleep", "600").data["job_id"]
         page.goto(f"{server.address}/jobs/{running}")
         assert faults(page) == [], "a log without a line"
@@ -285,7 +285,7 @@ def test_mistakes_stand_at_their_fields_while_typing_and_fields_are_those_of_the
         page.get_by_label("GPUs").fill("6")
         expect(page.locator("#mistake-num_gpu")).to_contain_text("6 GPUs do not fill whole nodes of 4")
         page.get_by_role("button", name="Submit", exact=True).click()
-        # Nothing was submitted, and what was typed is still there.
+        # Nothing was submitted, and the input is kept.
         expect(page.locator("#mistake-command")).to_contain_text("no command given")
         expect(page.get_by_label("GPUs")).to_have_value("6")
         assert faults(page) == []
@@ -298,7 +298,7 @@ def test_mistakes_stand_at_their_fields_while_typing_and_fields_are_those_of_the
         expect(page.locator("#doctor")).to_contain_text("Remedy:")
         assert "U0VOVElORUw" not in page.content()
         assert faults(page) == []
-        # Chromium says of each answer 400 that it failed; nothing else was wrong.
+        # Chromium reports each response 400 as failed; there is no other error.
         assert [error for error in seen.errors if "400" not in error] == []
         assert desk.json("q").data["jobs"] == []
 
@@ -326,7 +326,7 @@ def test_without_scripts_and_with_ten_thousand_jobs_the_list_comes_in_pages(desk
 
 
 def _multiply(file: Path, count: int) -> None:
-    """As many rows as that, like the one that is there."""
+    """Copy the existing row so many times."""
     with sqlite3.connect(file) as database:
         columns = [row[1] for row in database.execute("pragma table_info(jobs)")]
         row = dict(zip(columns, database.execute("select * from jobs").fetchone(), strict=True))
