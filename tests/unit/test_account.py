@@ -1,4 +1,4 @@
-"""A file counts as moved only if the destination was seen to hold it, whatever an engine or a store reports."""
+"""A file counts as moved only if its destination was verified, whatever an engine or a store reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.fakes.project_context import World, account, cluster
 AZCOPY = TransferOptions(engine="azcopy")
 MIRROR = TransferOptions(mirror=True)
 FILES = {"a": b"aaa", "b": b"bb", "c": b""}
-# So many that the destination is listed instead of asked for one file after the other.
+# So many that the destination is listed instead of requested file by file.
 MANY = {f"{n:03}": b"%d" % n for n in range(70)}
 
 
@@ -179,7 +179,7 @@ def test_what_the_destination_shows_decides_and_not_the_engine(
     result = told_by(world, liars.the_truth)
     assert (result.exit_code, result.transferred) == (3, len(files) - 1)
     assert codes(result) == {f"data/x/{min(files)}": code}
-    # What was not verified is not on record either: an honest look compares it anew.
+    # Unverified files are not recorded: a true listing compares them again.
     store_of(world).lies = False
     plan = world.plan("u", "data/x")
     recorded = {action.path for _, action in plan.each() if action.reason is Reason.SAME_RECORD}

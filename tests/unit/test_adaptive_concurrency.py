@@ -1,4 +1,4 @@
-"""How many requests run at a time, against services with a clock of their own."""
+"""The number of concurrent requests, for simulated services."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from blobsync.direct.adaptive_concurrency import AdaptiveConcurrency
 
 
 class Service:
-    """Answers requests: ``rate`` says how many a second when so many are under way."""
+    """A service that finishes ``rate`` requests a second, for a number of concurrent ones."""
 
     def __init__(self, rate: Callable[[int], float], *, start: int = 8, most: int = 64) -> None:
         self.now = 1000.0
@@ -91,7 +91,7 @@ def test_a_line_that_got_faster_is_found_out() -> None:
 
 
 class ByHand:
-    """A width whose clock stands still between the groups of requests that finish."""
+    """A width whose clock advances only between groups of finished requests."""
 
     def __init__(self, start: int, most: int = 64, *, began: float = 0.0) -> None:
         self.now = began
@@ -146,7 +146,7 @@ def test_a_step_that_brought_nothing_is_tried_again_after_ten_seconds() -> None:
     assert service.finished(32, 2.0) == 8
     assert service.finished(16, 1.0) == 8
     assert service.finished(16, 9.0) == 8
-    # As fast as ever: it is tried all the same.
+    # Not faster: it is tried nevertheless.
     assert service.finished(16, 0.0625) == 16
 
 

@@ -1,4 +1,4 @@
-"""The code archive: equal bytes for equal code, and readable by everybody."""
+"""The code archive: equal bytes for equal code, and readable by other programs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_unzip_and_python_read_it(code: Path, tmp_path: Path) -> None:
     assert manifest["digest"] == found.digest
     assert manifest["git"] == {"commit": GIT.commit, "dirty": True, "uncommitted": ["src/new.py"]}
     assert {one["path"]: one["sha256"] for one in manifest["files"]} == {one.path: one.sha256 for one in found.files}
-    # The C.UTF-8 locale: Info-ZIP takes names as the locale's.
+    # The C.UTF-8 locale: Info-ZIP decodes names by the locale.
     environ = {**os.environ, "LC_ALL": "C.UTF-8"}
     subprocess.run(["unzip", "-qq", tmp_path / "a.zip", "-d", tmp_path / "out"], check=True, env=environ)
     (tmp_path / "out/.blobsync-manifest.json").unlink()
@@ -211,7 +211,7 @@ class TestLargeNumbers:
 
 
 class _Sparse:
-    """Leaves holes where zeros would be written."""
+    """A file that writes holes instead of zeros."""
 
     def __init__(self, out: object) -> None:
         self._out = out

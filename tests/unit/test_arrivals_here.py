@@ -58,7 +58,7 @@ def test_a_file_is_looked_at_and_read_under_the_name_that_it_was_written_to(here
 
 def test_what_no_worker_saw_here_is_not_read_here(here: LocalLocation) -> None:
     assert file_to_read(_THERE, here, Moved(action("a", _BLOB, None), _BLOB)) is None
-    # Between two containers this machine sees nothing.
+    # This machine cannot check copies between containers.
     elsewhere = Moved(action("a", _BLOB, None), _BLOB, _state(here))
     assert as_seen_here(_THERE, elsewhere) == elsewhere
     assert file_to_read(_THERE, _THERE, Moved(action("a", _BLOB, None), _BLOB, _BLOB)) is None
@@ -69,7 +69,7 @@ def test_the_source_of_an_upload_is_read_wherever_it_went(here: LocalLocation) -
     assert file_to_read(here, _THERE, moved) == here.path / "a"
 
 
-# -- what counts of both ----------------------------------------------------------------------------------------
+# -- the states of both ends ------------------------------------------------------------------------------------
 
 
 def test_what_a_source_held_is_read_here_as_long_as_it_is_the_version_that_moved(here: LocalLocation) -> None:
@@ -116,7 +116,7 @@ def test_a_blob_has_the_md5_that_the_plan_knows_or_else_the_one_of_whoever_read_
 
 
 class Disk:
-    """Reads nothing before it is let."""
+    """A disk whose reads wait for the test."""
 
     def __init__(self) -> None:
         self.ready = threading.Event()
@@ -131,7 +131,7 @@ class Disk:
         return LocalState(len(file.name), 0, 0, 0)
 
     def threads(self) -> list[threading.Thread]:
-        """Those that began since."""
+        """The reads that have begun since."""
         return [each for each in threading.enumerate() if each not in self.known]
 
 
@@ -193,7 +193,7 @@ def test_nobody_waits_for_a_file_that_is_being_read_unless_asked_to() -> None:
         seconds.append(time.monotonic() - began)
     assert min(seconds) < 0.5 and not read and reading.open == 1
     threading.Timer(0.1, disk.ready.set).start()
-    # Whoever waits goes on as soon as the file is read.
+    # A waiting thread continues as soon as the file is read.
     reading.settle(_PATIENCE)
     assert len(read) == 1 and reading.open == 0
     reading.close()

@@ -46,7 +46,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 class Case:
-    """A staging folder beside a destination, and who looks after the two."""
+    """A staging folder beside a destination, and its ``Arrivals``."""
 
     def __init__(
         self, tmp_path: Path, *actions: FileAction, only: str = "", folder: type[LocalFolder] = LocalFolder
@@ -110,7 +110,7 @@ def test_files_are_placed_while_azcopy_still_works(tmp_path: Path) -> None:
     until(lambda: "a" in case.tree())
     assert not case.arrivals.complete
     case.stage("sub/b", b"XX")
-    # Found wrong is done with, too.
+    # A file that was found wrong is finished, too.
     until(lambda: case.arrivals.complete)
     assert case.arrivals.finish() == []
     assert (case.tree(), set(case.codes)) == ({"a": b"AA"}, {"sub/b"})
@@ -244,7 +244,7 @@ def test_only_the_planned_version_is_replaced(tmp_path: Path, *, edited: bool) -
     case.finish()
     assert case.tree() == {"a": b"edited" if edited else b"AA"}
     assert case.codes == ({"a": "changed_meanwhile"} if edited else {})
-    # Nothing is left of the file that found no place.
+    # Nothing is left of the file that could not be placed.
     assert [path.name for path in case.target.iterdir()] == ["a"]
 
 
@@ -296,7 +296,7 @@ def test_files_that_are_hashed_are_closed(tmp_path: Path) -> None:
 
 
 class Named(LocalFolder):
-    """As on a file system where no file goes without a name."""
+    """A disk without unnamed files."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root, unnamed=False)
@@ -340,7 +340,7 @@ def test_a_bug_is_raised_at_the_end(tmp_path: Path) -> None:
 
 
 class Held(LocalFolder):
-    """Lets no file get a place before ``gate`` opens."""
+    """Places no file before ``gate`` opens."""
 
     gate = threading.Event()
     entered = threading.Semaphore(0)

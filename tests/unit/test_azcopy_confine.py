@@ -1,4 +1,4 @@
-"""The launcher on this kernel: what a confined program can write, and that it ends with us."""
+"""The launcher on this kernel: a confined program writes only below its folders, and ends with this process."""
 
 from __future__ import annotations
 

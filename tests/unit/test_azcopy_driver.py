@@ -203,14 +203,14 @@ def download(tmp_path: Path, **bodies: bytes) -> MoveTask:
 
 
 def arrive(path: Path, body: bytes) -> None:
-    """As azcopy does it: the final name comes last, since the folder is watched."""
+    """Write like azcopy: the final name comes last, since the folder is watched."""
     temporary = path.with_name(f".azDownload-{path.name}")
     temporary.write_bytes(body)
     temporary.rename(path)
 
 
 def writes(**bodies: bytes) -> AzcopyRunner:
-    """azcopy that has written these when it starts, and goes on until it is cancelled."""
+    """A fake azcopy that has written these files at its start, and runs until it is cancelled."""
 
     def write(argv: Sequence[str], env: Mapping[str, str]) -> None:
         for name, body in bodies.items():

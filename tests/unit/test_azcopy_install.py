@@ -1,4 +1,4 @@
-"""Where azcopy is installed from, and that nothing wrong gets into its place."""
+"""The sources of azcopy's installation, and the rejection of wrong programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a plan that is carried out in batches: one result and one receipt, in which all of them count."""
+"""The end of a plan that is carried out in batches: one result and one receipt for all of them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def world(tmp_path: Path) -> World:
 
 @dataclass
 class Heard:
-    """What is said, and what is announced."""
+    """A listener that records notes and announced totals."""
 
     notes: list[str] = field(default_factory=list)
     expected: list[tuple[int, int]] = field(default_factory=list)
@@ -180,7 +180,7 @@ def test_nothing_is_said_of_extra_files_where_there_are_none(world: World) -> No
 
 
 def test_what_could_not_be_read_here_keeps_what_is_extra_there(world: World) -> None:
-    """It may be the same file under another name."""
+    """The blob may be the same file under another name."""
     add_extras(world, 5)
     unreadable = FileFailure("data/y", FailureCode.UNREADABLE, "it cannot be read")
     heard = Heard()
@@ -200,7 +200,7 @@ def test_versions_that_come_to_the_source_count_as_planned(world: World) -> None
 
 
 class Strays:
-    """The direct engine, which finds with the first file so many that nobody asked for."""
+    """The direct engine, which reports so many unplanned files with the first one."""
 
     name = "direct"
 

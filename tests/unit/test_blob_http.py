@@ -47,7 +47,7 @@ SAS = SasToken.parse("sv=2023-11-03&sp=rwl&sr=c&se=2099-01-01T00:00:00Z&sig=SENT
 QUICK = RetryPolicy(tries=4, base=0.001, longest=0.002, longest_asked=0.3)
 
 
-# What the environment says about the transport; each test runs with each of the two.
+# Environments for the two transports; each test runs with both.
 CHOSEN = {"BLOBSYNC_TRANSPORT": ""}
 
 
@@ -63,7 +63,7 @@ def transport(request: pytest.FixtureRequest) -> str:
 
 
 class Driven:
-    """A store whose requests go the way that the test is for."""
+    """A store that sends its requests in the tested way."""
 
     def __init__(self, container: BlobContainer, http: BlobHttp) -> None:
         self._http = http
@@ -231,7 +231,7 @@ def test_a_connection_that_always_breaks_says_so_without_the_signature() -> None
     assert "SENTINEL" not in repr(caught.value) + str(caught.value.__dict__)
 
 
-# Longer than all tries of a request that is alone.
+# Longer than all attempts of a single request.
 PATIENT = RetryPolicy(tries=4, base=0.001, longest=0.002, offline=0.001, outage=30.0)
 
 
@@ -262,7 +262,7 @@ def test_an_outage_ends_with_its_patience_and_the_tries_that_were_made() -> None
         with pytest.raises(StorageUnreachableError) as caught:
             asked.head("b")
         first = len(script.seen) - 1
-        # Who asks later does not wait as long again.
+        # A later request does not wait as long again.
         with pytest.raises(StorageUnreachableError):
             asked.head("c")
     # libcurl sends a request again by itself if a connection that it had kept is gone.
@@ -298,7 +298,7 @@ def test_who_hurries_waits_no_more_for_a_host_that_is_down() -> None:
             if isinstance(event, Disconnected):
                 down.set()
 
-        # The thread of the test stands for the one that is interrupted, the other for all that wait.
+        # The test's thread is the interrupted one, the other stands for all that wait.
         http = BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=slowly, emit=hear)
         asked = RestBlobStore(container, http)
         asked.head("a")
@@ -362,7 +362,7 @@ def test_who_hurries_asks_a_host_that_never_answered_once() -> None:
 
 
 def test_who_hurries_does_not_wait_for_a_host_that_has_fallen_silent() -> None:
-    """It takes what is sent, and answers no more: only the timeout of a request shows that."""
+    """The service reads requests but does not respond any more: only the timeout shows that."""
     answer = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nx-ms-error-code: BlobNotFound\r\n\r\n"
     with closing(socket.socket()) as server:
         server.bind(("127.0.0.1", 0))
@@ -393,7 +393,7 @@ def test_who_hurries_does_not_wait_for_a_host_that_has_fallen_silent() -> None:
 
 
 def _with_others(steps: Steps[T], between: Callable[[], object]) -> Steps[T]:
-    """The same, with another request in each of its pauses."""
+    """The same, with another request during each of its pauses."""
     back, failed = None, None
     while True:
         try:
@@ -764,7 +764,7 @@ def test_a_proxy_gets_nothing_that_is_for_this_machine(host: str, name: str) -> 
     ("netloc", "proxied"),
     [
         *((here, False) for here in ("127.0.0.1", "127.9.8.7:80", "localhost", "LOCALHOST.:10000", "[::1]:10000")),
-        # A name that only ends so is looked up, and may be anywhere.
+        # A name that only ends like that is resolved by DNS, and may be anywhere.
         *((there, True) for there in ("localhost.evil.example", "127.0.0.1.evil.example", "a.localhost", "10.0.0.1")),
     ],
 )
@@ -793,7 +793,7 @@ def test_a_proxy_that_nothing_can_use_is_refused_before_any_request() -> None:
 
 @contextmanager
 def connect_proxy(answer: bytes = b"HTTP/1.1 200 Connection established\r\nX-Of: the proxy\r\n\r\n") -> Iterator[str]:
-    """Opens one way to the port that CONNECT says, on this machine whatever its name is, or answers otherwise."""
+    """A proxy that connects to the port in CONNECT, on this machine for any name, or responds with an error."""
     with socket.create_server(("127.0.0.1", 0)) as listening, ExitStack() as held:
 
         def serve() -> None:
@@ -891,7 +891,7 @@ def test_an_answer_without_end_is_cut_off() -> None:
 
 
 def ends(orders: Orders) -> dict[object, BlobInfo | bytes | BlobsyncError]:
-    """All that is under way, to its end."""
+    """Run all requests under way to their end."""
     found: dict[object, BlobInfo | bytes | BlobsyncError] = {}
     until = time.monotonic() + 20
     while orders.under_way and time.monotonic() < until:

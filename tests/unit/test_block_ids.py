@@ -1,4 +1,4 @@
-"""The ids of blocks: what they say of the content, and that nothing else is taken for one."""
+"""The ids of blocks: their content hashes, and the rejection of other ids."""
 
 from __future__ import annotations
 

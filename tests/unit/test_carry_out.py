@@ -72,7 +72,7 @@ def add(world: World, store: str, files: dict[str, bytes]) -> None:
 
 @dataclass
 class Heard:
-    """Everything that a listener is told."""
+    """A listener that records all events."""
 
     phases: list[str] = field(default_factory=list)
     expected: list[tuple[int, int]] = field(default_factory=list)
@@ -124,7 +124,7 @@ def test_the_listener_hears_what_comes_and_how_each_file_ends(world: World) -> N
     )
     assert heard.expected == [(3, 5)]
     assert heard.phases == ["moving", "verifying"]
-    # Each counts once it has moved, until it is told by its name after the look.
+    # Each counts once it has moved, until it is reported by name after the fresh look.
     assert heard.events == [Moving("uploading", 0), *[FilesCounted(1)] * 3, *[FilesCounted(-1)] * 3]
     every = [("data/x/a", None), ("data/x/b", None), ("data/x/sub/c", None)]
     assert sorted(heard.done) == every
@@ -132,7 +132,7 @@ def test_the_listener_hears_what_comes_and_how_each_file_ends(world: World) -> N
     heard = Heard()
     direct = replace(AZCOPY, engine="direct")
     carry(world, world.plan("u", "data/x", options=direct), {"direct": DirectEngine}, heard=heard)
-    # What the service confirms at once needs no look.
+    # A file that the service confirms at once needs no look.
     assert heard.phases == ["moving"] and heard.events == [Moving("uploading", 0)]
     assert sorted(heard.done) == every
 
@@ -155,7 +155,7 @@ def test_a_file_that_an_engine_reports_twice_is_told_once(world: World) -> None:
 
 
 class FailsFirst:
-    """The first file fails with ``code`` in each of so many tries, and then the direct engine moves the others."""
+    """The first file fails with ``code`` in so many attempts; the direct engine moves the others."""
 
     name = "direct"
 
@@ -203,7 +203,7 @@ def test_a_version_that_could_not_be_set_aside_at_first_has_another_try_at_the_e
     heard = Heard()
     result = carry(world, plan, {"direct": DirectEngine, "relay": RelayEngine}, heard=heard)
     assert result.ok and next(outage, None) is None
-    # Nobody saw a failure that was none in the end.
+    # A failure that a retry resolved was not reported.
     assert [code for path, code in heard.done if path == "data/x/a"] == [None]
     assert sorted(blob.body for blob in world.store("eu").blobs.values()) == [b"mine", b"theirs"]
 
@@ -230,7 +230,7 @@ def test_a_version_that_cannot_be_set_aside_at_last_is_told_at_once(world: World
 
 
 class SaysBack:
-    """The direct engine, whose downloads are only said to have moved."""
+    """The direct engine, whose downloads are reported without destination states."""
 
     name = "direct"
 
@@ -344,7 +344,7 @@ def test_what_moved_for_nothing_is_said_of_a_stopped_transfer(world: World) -> N
 
 
 def test_what_cannot_be_reached_twice_is_not_asked_for_a_third_time(world: World) -> None:
-    """Each question to a service that is not there takes minutes."""
+    """Each request to an unreachable service takes minutes."""
     write(world, {"a": b"aaa"})
     engine = Passing({"a": FailureCode.STORAGE_UNREACHABLE}, arrives=True, tries=2)
     plan = world.plan("u", "data/x", options=replace(AZCOPY, engine="direct"))
@@ -569,7 +569,7 @@ def test_what_the_other_engines_tried_themselves_is_not_tried_again(world: World
 
 
 class Passing:
-    """The direct engine, to whose first tries of some files something passing happens."""
+    """The direct engine, with temporary failures of some files' first attempts."""
 
     name = "direct"
 
@@ -602,9 +602,9 @@ def test_what_failed_for_a_passing_reason_is_tried_again_when_all_else_is_done(w
     result = carry(world, plan, {"direct": lambda: engine}, heard=heard)
     assert engine.tasks == [["a", "b", "sub/c"], ["a", "sub/c"]]
     assert (result.ok, result.transferred) == (True, 3)
-    # Nobody saw a failure that was none in the end.
+    # A failure that a retry resolved was not reported.
     assert sorted(heard.done) == [("data/x/a", None), ("data/x/b", None), ("data/x/sub/c", None)]
-    # Nothing more is to come than was announced.
+    # No more is reported than was announced.
     assert heard.expected == [(3, 5)]
     (note,) = heard.notes
     assert note.startswith("trying 2 files again. the connection to acct broke (")
@@ -741,7 +741,7 @@ def refuse_writes_of(*names: str, times: int) -> Callable[[Request], None]:
 
 @dataclass
 class Wrote:
-    """azcopy that puts ``body`` there and gives the file up all the same."""
+    """azcopy that writes ``body`` but reports the file as failed."""
 
     body: bytes
     with_md5: bool = True
@@ -776,7 +776,7 @@ def test_what_azcopy_wrote_before_it_gave_up_is_known_by_its_content(
     spy = Spy(DirectEngine)
     plan = world.plan("u", "data/x", options=AZCOPY, copy=copy)
     result = carry(world, plan, {"azcopy": lambda: wrote, "direct": lambda: spy})
-    # What is there and not ours is somebody's, and stays.
+    # A version that is not ours is kept.
     assert world.store("eu").body("store/data/x/a") == wrote.body
     assert (result.ok, result.transferred, len(spy.tasks)) == ((True, 1, 0) if ours else (False, 0, 1))
     if not ours:
@@ -1193,7 +1193,7 @@ def test_a_download_that_is_compared_by_content_is_looked_at_here(world: World) 
 
 
 class ChangesOnce:
-    """The direct engine, whose first file changes while it is read, and that leaves the look to others."""
+    """The direct engine, whose first file changes while it is read, without destination states."""
 
     name = "direct"
 

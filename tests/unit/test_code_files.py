@@ -1,4 +1,4 @@
-"""Which files are code, and why."""
+"""The rules that decide which files are code."""
 
 from __future__ import annotations
 

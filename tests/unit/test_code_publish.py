@@ -1,4 +1,4 @@
-"""Publishing: what is written, in which order, and what is there after each failure."""
+"""Publishing code: the order of writes, and the state after each failure."""
 
 from __future__ import annotations
 

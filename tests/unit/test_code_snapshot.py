@@ -1,4 +1,4 @@
-"""The snapshot: what is read again, what is not, and what is refused."""
+"""The code snapshot: which files are read again, and which are refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OLD_NS = time.time_ns() - 3600 * 10**9
 
 
 def write(path: Path, text: str) -> None:
-    """A file that was written long ago, as far as its times can say so."""
+    """A file with old times."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
 

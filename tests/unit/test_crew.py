@@ -1,4 +1,4 @@
-"""Threads that work while the caller waits: all are joined, or what they hold is cleaned up."""
+"""Threads that work while the caller waits: all are joined, or their files are cleaned up."""
 
 from __future__ import annotations
 

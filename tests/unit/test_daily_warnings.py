@@ -1,4 +1,4 @@
-"""Warnings that come once a day."""
+"""Warnings that are shown once a day."""
 
 from __future__ import annotations
 

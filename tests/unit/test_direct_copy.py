@@ -66,7 +66,7 @@ def test_a_large_blob_arrives_in_blocks_with_its_bytes_in_their_places(
 
 
 class IgnoresRanges(MemoryStore):
-    """Makes each block of the whole source."""
+    """A service that ignores ranges: each block has the whole source."""
 
     def put_block_from_url(
         self,

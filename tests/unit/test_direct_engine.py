@@ -1,4 +1,4 @@
-"""The direct engine: the way of each file, the number of connections, and what cannot begin."""
+"""The direct engine: how each file moves, the number of connections, and failures at the start."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Noting(MemoryOrders):
 
 
 class Line(MemoryStore):
-    """A container at the end of a line that takes ``answers`` seconds there and back, by a clock of its own."""
+    """A container with a simulated response time of ``answers`` seconds."""
 
     def __init__(self, answers: float = 0.0, container: str = "data") -> None:
         super().__init__(container)
@@ -166,7 +166,7 @@ def test_a_file_of_which_the_plan_saw_nothing_is_looked_at_by_itself(tmp_path: P
     assert len(report.moved) + len(report.failed) == 2
 
 
-# -- by the length of the line -------------------------------------------------------------------------------------
+# -- by the response time ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ class Together:
             if self._now >= self._expected:
                 self._there.set()
         self._there.wait(5)
-        # Whoever else may come has come by then.
+        # All concurrent requests have arrived by then.
         time.sleep(0.1)
         with self._lock:
             self._now -= 1

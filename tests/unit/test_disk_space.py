@@ -1,4 +1,4 @@
-"""Whether what is written here fits on the disks: said before a download begins."""
+"""Free space on the disks, checked before a download begins."""
 
 from __future__ import annotations
 

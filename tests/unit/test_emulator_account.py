@@ -1,4 +1,4 @@
-"""What the emulator keeps from one start to the next."""
+"""The key and port that the emulator keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which engine carries a plan: by estimates that can be read, and with a sentence that says why."""
+"""The choice of the engine: estimates, and the sentence with the reason."""
 
 from __future__ import annotations
 

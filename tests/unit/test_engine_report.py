@@ -1,4 +1,4 @@
-"""Tasks and reports of engines: nothing is assumed of a file without a report."""
+"""Tasks and reports of engines: a file without a report has not moved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every reader of a command's events gets all of them, and makes of each what it is there for."""
+"""All listeners of a command get all of its events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``-c a,b,c``: the first cluster with enough free GPUs, by what each backend's summary says."""
+"""``-c a,b,c``: the first cluster with enough free GPUs, by the backends' summaries."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_figures_of_the_summary_decide(
 
 
 class Free(FakeBackend):
-    """Has so many GPUs free."""
+    """A backend with so many free GPUs."""
 
     gpus: int | None = None
 

@@ -1,4 +1,4 @@
-"""The look that decides about success: what it compares, and how it is taken."""
+"""The fresh look at the destination: its requests and comparisons."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_files_are_read_by_as_many_threads_as_there_are_processors_but_two_at_le
     assert reading_threads() >= 2
 
 
-# -- what somebody wrote and nobody told ----------------------------------------------------------------------
+# -- unreported files -----------------------------------------------------------------------------------------
 
 
 def test_a_blob_with_the_content_of_the_file_was_written_before(tmp_path: Path) -> None:

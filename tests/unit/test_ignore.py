@@ -1,4 +1,4 @@
-"""Ignore files, held to what ``git check-ignore`` says on the same tree."""
+"""Ignore files, compared with ``git check-ignore`` on the same tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``--include`` and ``--exclude``: what they leave out is neither moved, counted, complained of, nor deleted."""
+"""``--include`` and ``--exclude``: excluded files are neither moved, counted, reported, nor deleted."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_the_patterns_hold_in_a_nested_entry_and_beside_it(world: World) -> None
         path = world.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(name.encode())
-    # What lies where the nested entry's files would be without it is no business of this transfer.
+    # Blobs at the outer entry's place of the nested folder do not take part.
     world.store("eu").add("store/data/coco/hidden.jpg", b"hidden")
     options = TransferOptions(include=("*.jpg",), exclude=("old/",), mirror=True, max_delete_percent=100.0)
     for expected in (2, 0):

@@ -1,4 +1,4 @@
-"""The index: what is put in comes out, for several processes, and trouble is said but never raised."""
+"""The index: records are stored for several processes, and problems are reported but never raised."""
 
 from __future__ import annotations
 

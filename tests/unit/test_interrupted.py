@@ -1,4 +1,4 @@
-"""After Ctrl-C the answer says what had moved for nothing, and the next run counts what moves then."""
+"""The message after Ctrl-C counts bytes that must move again, and the next run counts what it moves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 
 class Counting:
-    """Adds up what it is told."""
+    """A listener that adds up bytes."""
 
     def __init__(self) -> None:
         self.bytes = 0

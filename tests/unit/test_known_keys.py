@@ -1,4 +1,4 @@
-"""Each key that the configuration may hold does something, or is in the table that warnings are made from."""
+"""Each key of the configuration has an effect, or is in the table of keys without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The account of one file that is cut into ranges: what it takes for a commit, and what ends it without one."""
+"""The account of a file that is cut into ranges: the conditions of its commit, and failures."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _FAILED = FileRecord("big", failure=FileFailure("big", FailureCode.ACCESS_DENIED
 
 
 class Listener(RecordingListener):
-    """Keeps sentences, and each word of bytes that were there."""
+    """Records notes, and reused bytes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,12 +75,12 @@ class Large:
             self.store.put_block("sets/big", name, data, md5=hashlib.md5(data).digest())
 
     def look(self) -> None:
-        """This machine has read the file."""
+        """Finish this machine's reading of the file."""
         self._let.set()
         self.reading.settle(_PATIENCE)
 
     def tell(self, shard: Shard, md5: bytes | None = None, ids: Sequence[str] = _IDS) -> tuple[Shard, ...]:
-        """A worker comes to the end of a shard."""
+        """End a worker's shard."""
         account = ShardAccount(shard)
         assert shard.order is not None and isinstance(self.action.source, LocalState)
         for index in range(*shard.order.blocks):

@@ -1,4 +1,4 @@
-"""One large blob, piece by piece, in the order of the test: what is fetched, what is kept, what is believed."""
+"""One large blob, downloaded piece by piece: which ranges are fetched, recorded and trusted."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Fetch:
         self.job = LargeDownloadJob(self.run, action, place.store, NAME, folder, relative, PIECE, records)
 
     def all(self) -> Moved:
-        """All of it; it is released whatever happens."""
+        """Run all pieces, and release the job in any case."""
         try:
             for _ in range(self.job.open()):
                 self.job.piece()
@@ -175,7 +175,7 @@ def test_what_was_seen_there_is_replaced_and_nothing_else(place: Place) -> None:
 
 
 class Interleaved(PartFile):
-    """While a range is read for the MD5, other threads land theirs."""
+    """Other threads write their ranges while one is read for the MD5."""
 
     meanwhile: Callable[[], None] = staticmethod(lambda: None)
 
@@ -396,7 +396,7 @@ def test_what_cannot_be_looked_at_is_left_to_another_run(place: Place) -> None:
     assert place.fetch().all().reused == PIECE
 
 
-# -- what spoils it -----------------------------------------------------------------------------------------------
+# -- failures -----------------------------------------------------------------------------------------------------
 
 
 def another_version(place: Place) -> None:
@@ -472,7 +472,7 @@ def test_a_wrong_md5_spoils_all_of_it_and_the_next_attempt_begins_anew(place: Pl
     assert [size for _, size in fetch.run.report.kept] == [PIECE]
 
 
-# -- what the version before has ----------------------------------------------------------------------------------
+# -- blocks of the previous version -------------------------------------------------------------------------------
 
 # The last block is shorter than the others, the first longer than what is read at once.
 LENGTHS = [CHUNK + 5, 900, 700]
@@ -562,7 +562,7 @@ def test_a_block_that_cannot_be_copied_is_fetched(place: Place) -> None:
 
 
 class Watched(LocalFolder):
-    """Remembers the version before, which is open while it is read."""
+    """Records the previous version, which is open while it is read."""
 
     def version_before(self, relative: RelativeName, expected: FileState | None) -> SourceFile | None:
         self.opened = super().version_before(relative, expected)

@@ -1,4 +1,4 @@
-"""A plan that memory cannot hold is the plan that memory would hold: the same decisions, totals and refusals."""
+"""A plan on the disk equals the plan in memory: the same decisions, totals and refusals."""
 
 from __future__ import annotations
 

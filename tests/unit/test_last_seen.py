@@ -1,4 +1,4 @@
-"""What the index remembers of a container is what its last listing showed, and what was moved since."""
+"""The index's state of a container: its last listing, and the files moved since."""
 
 from __future__ import annotations
 

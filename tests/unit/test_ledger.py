@@ -1,4 +1,4 @@
-"""The account of a transfer: whom it believes, what it remembers, and for how long."""
+"""The ledger of a transfer: verification, and records."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NO_MD5 = RemoteState(10, "e1", None)
 
 
 class Records(PairIndex):
-    """Remembers every write; ``records`` is what is there."""
+    """Records every write; ``records`` are the present ones."""
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
@@ -58,7 +58,7 @@ class Clock:
 
 @dataclass
 class Books:
-    """A ledger over ``actions``, and what it wrote."""
+    """A ledger of ``actions``, and its writes."""
 
     actions: tuple[FileAction, ...]
     route: Route = Route.UPLOAD
@@ -269,7 +269,7 @@ def test_a_download_is_on_record_with_the_local_side_near() -> None:
     ours, one = books(BLOB, Route.DOWNLOAD)
     fresh = replace(OLD, mtime_ns=NOW, ctime_ns=NOW)
     ours.ledger.seen(Moved(one), fresh)
-    # We wrote it ourselves: nobody else can have in the same tick.
+    # We wrote it ourselves: no other program can have in the same tick.
     assert recorded(ours) == Record(fresh, BLOB)
 
 

@@ -1,4 +1,4 @@
-"""What a killed run left beside the destinations: it goes before its files move anew, and nothing else does."""
+"""Leftovers of a killed run beside the destinations are removed before their files move again, and nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PART, OTHER = ".blobsync-0badcafe.part", ".blobsync-1badcafe.part"
 
 
 class Place:
-    """A folder with the part file of a download that is on record, and one that is not; a container."""
+    """A folder with the part files of a recorded and an unrecorded download; and a container."""
 
     def __init__(self, root: Path) -> None:
         self.root = root / "down"

@@ -1,4 +1,4 @@
-"""Local files: whole or not at all, never through a link that leads out, and no change goes unnoticed."""
+"""Local files: written atomically, never through a link that leads out, and changes are noticed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from blobsync.local.part_files import remove_leftovers
 
 @pytest.fixture(params=[True, False], ids=["unnamed", "temporary name"])
 def unnamed(request: pytest.FixtureRequest) -> bool:
-    """Both ways in which a file is kept out of sight until it is complete."""
+    """Both kinds of unfinished files: unnamed, and with a temporary name."""
     assert isinstance(request.param, bool)
     return request.param
 
@@ -319,7 +319,7 @@ time.sleep(60)
 
 @contextmanager
 def writer(folder: Path, *, unnamed: bool) -> Iterator[None]:
-    """Another process that has begun a file; killed at the end of the block."""
+    """Run another process that has begun a file; kills it at the end of the block."""
     command = [sys.executable, "-c", _WRITER, str(folder), str(unnamed)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -354,7 +354,7 @@ def test_a_folder_that_was_removed_between_two_files_is_made_again(tmp_path: Pat
 
 
 def test_descriptors_are_closed_with_their_folder(tmp_path: Path) -> None:
-    # What other tests left to the garbage collector must not be closed in between.
+    # The garbage collector must not close files of other tests in between.
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     folder = LocalFolder(tmp_path)

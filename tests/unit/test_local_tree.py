@@ -1,4 +1,4 @@
-"""The walk: every file once, nothing followed out of the project, nothing left out silently."""
+"""The walk of a folder: every file once, no link followed out of the project, nothing skipped silently."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_this_disk_tells_upper_from_lower_case(tmp_path: Path) -> None:
 
 def test_a_disk_that_does_not_is_known_by_another_spelling(tmp_path: Path) -> None:
     (tmp_path / "Name").write_text("one")
-    # What such a disk shows: both spellings are the same file.
+    # On such a disk both spellings are the same file.
     os.link(tmp_path / "Name", tmp_path / "nAME")
     assert ignores_case(tmp_path)
     assert ignores_case(tmp_path / "new")

@@ -1,4 +1,4 @@
-"""Locations: what each form of one means, as text and as a value."""
+"""The forms of locations, as texts and as values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which blob a path belongs to."""
+"""The mapping of paths to blobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``--mirror``: what is deleted, what stays, what a plan shows of it, and the names of what is gone in the receipt."""
+"""``--mirror``: deleted and kept files, in the plan and in the receipt."""
 
 from __future__ import annotations
 

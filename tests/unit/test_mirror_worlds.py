@@ -1,4 +1,4 @@
-"""``--mirror`` in random worlds: what only the destination has afterwards was deleted, or the command says why not.
+"""``--mirror`` in random worlds: files that only the destination has are deleted, or the command says why not.
 
 The worlds have two clusters whose folder entries lie in each other, patterns, links, and a history of transfers.
 """

@@ -1,4 +1,4 @@
-"""Names: what may become a file here, what may become a blob, and which cannot stand side by side."""
+"""Names that are valid for files, for blobs, and beside each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One request that the service asks to wait holds back all others that keep to the same pace."""
+"""One throttled request delays all others with the same pace."""
 
 from __future__ import annotations
 

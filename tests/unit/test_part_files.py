@@ -1,4 +1,4 @@
-"""Unfinished files where disks differ, where others come in between, and where descriptors must not leak."""
+"""Unfinished files on different disks, with interference of other processes, and without leaked descriptors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def state(path: Path) -> LocalState:
 
 @contextmanager
 def no_descriptor_stays_open() -> Iterator[None]:
-    # What other tests left to the garbage collector must not be closed in between.
+    # The garbage collector must not close files of other tests in between.
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     yield
@@ -274,7 +274,7 @@ def test_what_is_neither_a_file_nor_a_folder_is_not_replaced(tmp_path: Path, unn
 
 
 def test_a_file_that_appears_after_the_look_is_not_replaced_where_files_have_names(tmp_path: Path) -> None:
-    """As on a network file system, whose memory says for some seconds that nothing is there."""
+    """A network file system whose cache says for some seconds that the name is free."""
 
     def late(old: str, new: str, **folders: int) -> None:
         (tmp_path / new).write_bytes(b"somebody's")
@@ -394,7 +394,7 @@ def test_a_staged_file_that_cannot_be_moved_is_let_go_of(tmp_path: Path) -> None
 
 
 def kept_part(folder: Path, *, unnamed: bool = True, size: int = 4) -> KeptName:
-    """What a run that was stopped leaves."""
+    """The part file of an interrupted run."""
     one = part(folder, size=size, unnamed=unnamed)
     one.write_at(0, b"left")
     kept = one.keep()
@@ -548,7 +548,7 @@ def test_a_disk_that_is_full_while_bytes_are_copied_is_told(tmp_path: Path) -> N
 
 
 def test_where_the_kernel_copies_nothing_the_bytes_are_read_and_written(tmp_path: Path) -> None:
-    # From a file that is open for writing only there is nothing to be copied, and nothing to be read.
+    # A file that is open for writing only can be neither copied nor read.
     (tmp_path / "old").write_bytes(b"0123456789")
     with (tmp_path / "old").open("rb") as old, (tmp_path / "to").open("ab") as appended:
         # copy_file_range(2): EBADF for a destination that is appended to.

@@ -1,4 +1,4 @@
-"""Uploads that do not send a whole file: after a kill, after a change; and all that must not be taken for there."""
+"""Uploads of parts of a file, after a kill or a change; and blocks that must not be reused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.fakes.store import MemoryStore, Request
 from tests.fakes.tasks import RecordingListener, index_key, moved_by, upload
 
 MIB = 1024 * 1024
-# More than one request takes.
+# Too large for one request.
 SIZE = 16 * MIB + 5
 BLOCK = block_size(SIZE)
 
@@ -73,7 +73,7 @@ class Place:
         return report
 
     def succeed(self, *, delta: bool = False) -> int:
-        """How many bytes were sent."""
+        """The number of sent bytes."""
         before = len(self.store.requests)
         report = self.run(delta=delta)
         assert report.failed == [] and len(report.moved) == 1
@@ -100,7 +100,7 @@ class Place:
         return sum(map(len, self.store.blocks["p/a.bin"].values()))
 
     def foreign_journal(self, folder: Path) -> None:
-        """Another project's memory: nothing of this."""
+        """The journal of another project, without these blocks."""
         self.journal = BlockJournal(folder / "other.sqlite")
 
 
@@ -210,7 +210,7 @@ def test_a_version_that_this_project_did_not_write_is_replaced_whole(place: Plac
 
 
 def commit(place: Place, blocks: list[tuple[bytes, bytes]]) -> None:
-    """As somebody else would: blocks of this content under the ids of that."""
+    """A stranger's upload: blocks of one content under the ids of another."""
     names = []
     for content, said in blocks:
         names.append(block_id_of(hashlib.sha256(said).digest()))
@@ -299,7 +299,7 @@ def test_ids_of_another_length_are_tried_once_more(place: Place) -> None:
 
 
 def test_a_blob_of_other_blocks_than_were_sent_is_replaced_by_the_whole_file(place: Place) -> None:
-    """A server that commits something else than it was asked to."""
+    """A server that commits other blocks than requested."""
     place.succeed()
     place.edit(5 * MIB, b"x")
     lies = iter([True])

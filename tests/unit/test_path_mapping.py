@@ -1,4 +1,4 @@
-"""Each file goes by exactly one leg, and to where its own path is mapped, however the entries of two clusters lie."""
+"""Each file is in exactly one leg, and gets to the place of its own path, for any entries of two clusters."""
 
 from __future__ import annotations
 

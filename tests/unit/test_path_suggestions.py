@@ -1,4 +1,4 @@
-"""What is suggested for a path that is not there."""
+"""Suggestions for a path that does not exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose project is used: git's rule for repositories, and the ways out of it."""
+"""The owner of a project: git's rule for repositories, and its exceptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders that ``blobsync.pyz`` has unpacked itself into: which ones go, and which stay."""
+"""Folders of unpacked ``blobsync.pyz``: which are removed, and which kept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ THIS, OLD = "a" * 32, "b" * 32
 
 
 def version(home: Path, name: str, days: float) -> Path:
-    """A folder that was last started so many days ago."""
+    """A folder that was last used so many days ago."""
     folder = home / name
     (folder / "blobsync").mkdir(parents=True)
     (folder / MARK).write_text(name)

@@ -1,4 +1,4 @@
-"""What other programs say is cut between words, never in the middle of one."""
+"""Output of other programs is cut between words."""
 
 from __future__ import annotations
 

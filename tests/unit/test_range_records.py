@@ -1,4 +1,4 @@
-"""What is on record of unfinished downloads: what a kill leaves of it, who may have it, and when it goes."""
+"""Records of unfinished downloads: after a kill, their locks, and their removal."""
 
 from __future__ import annotations
 
@@ -321,7 +321,7 @@ def test_the_age_of_a_record_is_that_by_the_real_clock(records: RangeRecords, da
 def test_no_descriptor_of_a_record_stays_open(records: RangeRecords, data: Path) -> None:
     what = of(data)
     open_record = begin(records, what, each(0, 10))
-    # What other tests left to the garbage collector must not be closed in between.
+    # The garbage collector must not close files of other tests in between.
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     assert records.take(what.destination, make=True) is None

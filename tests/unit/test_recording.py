@@ -1,4 +1,4 @@
-"""What lands of a download is put on record once that is worth it: all of it, as it is, and nothing else."""
+"""The recording of a download's written ranges, once it has run for a while."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Download:
         return Recording(self.part, size, self.start, after, clock=lambda: self.now)
 
     def write(self, recording: Recording, start: int, *lengths: int) -> None:
-        """As a thread does that fetches a range."""
+        """Write and record a range, as a downloading thread."""
         landing = recording.range_at(start)
         for length in lengths:
             self.part.write_at(start, BODY[start : start + length])
@@ -206,7 +206,7 @@ def nothing_is_left(download: Download) -> None:
 
 
 class Nameless(PartFile):
-    """On a disk that takes no more names."""
+    """A disk on which no file can be named."""
 
     def keep(self) -> KeptName:
         raise LocalFileError("no space left on device")
@@ -221,7 +221,7 @@ def test_without_a_name_for_the_part_file_there_is_no_record(download: Download,
 
 
 class FullDisk(RangeRecords):
-    """No record can be written."""
+    """A full disk, on which no record can be written."""
 
     def take(self, destination: str, *, make: bool) -> RangeRecord | None:
         record = super().take(destination, make=make)

@@ -1,4 +1,4 @@
-"""What is taken out of everything that is written. All secrets here are made up."""
+"""Redaction of secrets. All secrets here are made up."""
 
 from __future__ import annotations
 

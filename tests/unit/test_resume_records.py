@@ -1,4 +1,4 @@
-"""The journal of blocks: it outlives a process, it expires, and a broken one only costs bytes."""
+"""The journal of blocks: it outlives a process, expires, and a damaged one only costs bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sha(text: str) -> bytes:
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """A clock that the test advances."""
 
     now = 1_000_000.0
 
@@ -200,7 +200,7 @@ def test_a_slow_disk_is_written_to_less_often(tmp_path: Path) -> None:
     reads = iter(range(10_000))
 
     def ticking() -> float:
-        # Each look at the clock finds it a second later: a save takes one.
+        # Each call of the clock is a second later: a save takes one.
         return float(next(reads))
 
     journal = BlockJournal(tmp_path / "blocks.sqlite", steady=ticking)

@@ -1,4 +1,4 @@
-"""A download that goes on from what an earlier run left: only after a check, only of the same version, only if ours."""
+"""Resumed downloads: only after verification, only of the same version, only of our own part files."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def on_record(world: World) -> int:
 
 
 def ctrl_c() -> None:
-    """As a terminal does it: the main thread is told."""
+    """Send Ctrl-C to the main thread."""
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
     time.sleep(0.1)
 
@@ -217,7 +217,7 @@ def second_name(part: Path, world: World) -> None:
 
 
 def another_file(part: Path, world: World) -> None:
-    """The same bytes, but not the file that was left."""
+    """The same bytes in another file."""
     body = part.read_bytes()
     part.rename(world.root / "second")
     part.write_bytes(body)

@@ -1,4 +1,4 @@
-"""Transfers under way: what they write of themselves while they run, who believes it, and how they are stopped."""
+"""Running transfers: their status files, their validation, and stopping them."""
 
 from __future__ import annotations
 

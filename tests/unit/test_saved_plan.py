@@ -1,4 +1,4 @@
-"""A plan that is saved is carried out as it was made: whatever an option can be, the file has it."""
+"""A saved plan is carried out as it was made, with all values of options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is taken for a credential, and what is not. All keys here are made up."""
+"""Texts that count as credentials, and texts that do not. All keys here are made up."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The store that parent and workers share: of two who claim one has it, what is read is whole, and nothing else is
-touched."""
+"""The store shared by coordinator and workers: one holder per claim, atomic documents, and nothing else is touched."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ def test_a_document_in_a_folder_is_replaced_as_a_whole_and_leaves_nothing_beside
     assert folder.read("shards/1") == b"two" and folder.read("shards/2") is None
     assert _files(tmp_path / "place") == ["alive", "shards/1"]
     assert folder.shown == f"{tmp_path}/place/"
-    # Nobody else may look into it, or change it.
+    # For its owner only.
     assert folder.claim("claims/1", _ONE)
     for name in ("shards", "claims"):
         assert stat.S_IMODE((tmp_path / "place" / name).stat().st_mode) == 0o700
@@ -133,7 +132,7 @@ def test_a_claim_in_a_folder_is_kept_by_its_holder_and_given_up_by_nobody_else(
     folder.release("claims/1", _OTHER)
     assert not folder.claim("claims/1", _OTHER)
     folder.release("claims/1", _ONE)
-    # What nobody has can be given up, too.
+    # A free claim can be released, too.
     folder.release("claims/2", _ONE)
     assert folder.claim("claims/1", _OTHER)
     assert not folder.claim("claims/1", _ONE)
@@ -181,7 +180,7 @@ def test_of_two_who_take_over_a_claim_that_has_ended_one_has_it(tmp_path: Path) 
     faster, given_up = FolderStore(tmp_path), False
 
     def look() -> float:
-        """The other is faster: it asks while this one looks at the clock."""
+        """The other worker claims while this one reads the clock."""
         assert not given_up or faster.claim("claims/1", str(uuid.UUID(int=3)))
         return 0.0
 
@@ -308,7 +307,7 @@ def test_a_claim_in_a_container_is_a_lease_for_a_minute_on_a_blob_that_is_made_f
     assert not container.claim("claims/1", _OTHER)
     container.release("claims/1", _ONE)
     assert container.claim("claims/1", _OTHER)
-    # Of what nobody has ever claimed.
+    # For a name that was never claimed.
     container.release("claims/2", _ONE)
 
 

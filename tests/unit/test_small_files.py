@@ -1,4 +1,4 @@
-"""Small files: one thread moves them, and several only where the disk keeps one waiting."""
+"""Small files: one thread moves them, several only on a slow disk."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.fakes.tasks import RecordedRun, RecordingListener, index_key, upload
 
 
 class Slow(UploadJob):
-    """A file on a disk that lets its reader wait."""
+    """A file on a slow disk."""
 
     seconds = 0.0
     threads: set[int]
@@ -106,7 +106,7 @@ def test_a_small_file_that_changed_after_it_was_read_is_not_sent(tmp_path: Path,
 
 
 class Connections:
-    """The service at the far end of a lane: ends the requests in their order, each as ``answer`` says."""
+    """A service that ends the requests in order, each with the result of ``answer``."""
 
     def __init__(self, answer: Callable[[str], bytes | BlobsyncError] = lambda path: b"") -> None:
         self._answer = answer
@@ -134,7 +134,7 @@ class Connections:
 
 
 class Hand:
-    """A clock that goes on when a test says so."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.clocks = Clocks(1000.0, 500.0)

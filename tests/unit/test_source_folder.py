@@ -77,7 +77,7 @@ def test_links_that_the_user_trusts_lead_to_what_is_in_the_boundary(project: Pat
     assert _read(SourceFolder(data, (project, outside / "file")), "one") == "outside"
     with pytest.raises(LocalFileError, match="which the plan did not allow"):
         SourceFolder(data, (project, outside / "file")).open("trusted/file")
-    # Whoever names no boundary has walked the folder themselves.
+    # Without a boundary, the caller has walked the folder itself.
     assert _read(SourceFolder(data), "trusted/file") == "outside"
 
 

@@ -1,4 +1,4 @@
-"""The state folder: where it is, and that files which came with a project are not used as state."""
+"""The state folder: its place, and the rejection of state that came with a project."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_commands_that_start_at_once_make_one_key(project: Path, environ: dict[s
 
 
 def earlier_folder(project: Path, environ: dict[str, str]) -> Path:
-    """As earlier versions made it: under one name in all projects, which others may have come to know."""
+    """A state folder of an earlier version, with the same name in all projects, which others may know."""
     key = key_file(environ).read_bytes()
     mark = hmac.new(key, b"blobsync state 1", hashlib.sha256).hexdigest()[:16]
     folder = project / ".blobsync" / f"state-{mark}"
@@ -273,7 +273,7 @@ def test_a_link_to_the_project_is_the_project(project: Path, environ: dict[str, 
     link = tmp_path / "link"
     link.symlink_to(project)
     assert open_state_dir(link, environ).root.samefile(state.root)
-    # As a project that is mounted at two places: the sealed path leads to the very same folder.
+    # Like a project that is mounted at two places: the sealed path leads to the same folder.
     there = tmp_path / "there"
     project.rename(there)
     project.symlink_to(there)
@@ -288,7 +288,7 @@ def test_a_folder_of_the_users_that_came_along_is_asked_about_too(
     other.index_file.write_bytes(b"records")
     shutil.copytree(other.root, project / ".blobsync" / other.root.name)
     assert refused(project, environ).project == str(tmp_path / "elsewhere")
-    # Beside the project's own it says nothing.
+    # Beside the project's own it is ignored.
     shutil.rmtree(project / ".blobsync")
     state = open_state_dir(project, environ)
     shutil.copytree(other.root, project / ".blobsync" / other.root.name)

@@ -95,7 +95,7 @@ def ends(pairs: dict[str, Pair]) -> dict[str, tuple[bool, bool]]:
 
 
 def later_by(seconds: float) -> Callable[[], float]:
-    """A clock that is so much further at each look."""
+    """A clock that advances by so much at each call."""
     times = itertools.count(0)
     return lambda: next(times) * seconds
 

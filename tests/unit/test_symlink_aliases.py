@@ -1,4 +1,4 @@
-"""Several names of one local file: written once, deleted never while another name stays, whatever the trees."""
+"""Several names of one local file: written once, and never deleted while another name remains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole transfers over containers in memory: what moves, what is left alone, what is on record after."""
+"""Whole transfers with containers in memory: which files move, which do not, and the records afterwards."""
 
 from __future__ import annotations
 
@@ -358,7 +358,7 @@ def test_a_blob_that_lost_its_md5_is_compared_by_content_where_asked_also_when_i
 
 
 class GivesUp:
-    """An engine called azcopy that gives every file up; ``meanwhile`` is what the blob holds by then."""
+    """An engine named azcopy that fails for every file; ``meanwhile`` is the blob's content by then."""
 
     name = "azcopy"
 

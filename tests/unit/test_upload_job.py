@@ -115,7 +115,7 @@ def place(tmp_path: Path) -> Place:
 
 
 def told_right(place: Place, moved: Moved, body: bytes) -> None:
-    """The blob is the file, and what is said of both is so."""
+    """Check that the blob equals the file, and that the report is true."""
     md5 = hashlib.md5(body).digest()
     assert place.store.body(NAME) == body
     assert place.store.blobs[NAME].properties == BlobProperties(content_type="application/json")
@@ -276,7 +276,7 @@ def test_a_file_that_changes_is_not_committed(place: Place, size: int, when: str
     assert NAME not in place.store.blobs
 
 
-# -- what the service says ----------------------------------------------------------------------------------------
+# -- responses of the service -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("said", "is_right"), [(None, True), (b"another content.", False)])
@@ -358,7 +358,7 @@ def test_blocks_that_this_job_has_sent_are_no_blocks_from_before(place: Place) -
 
 
 class Misnaming(MemoryStore):
-    """Reports a wrong MD5 for the first blob that is made of blocks."""
+    """A store that reports a wrong MD5 for the first blob made of blocks."""
 
     def put_block_list(self, *given: Any, **also: Any) -> BlobInfo:
         info = super().put_block_list(*given, **also)
@@ -447,7 +447,7 @@ def test_a_block_that_is_on_its_way_is_counted_back_where_it_fails(place: Place)
     assert place.listener.bytes == BLOCK
     place.run.stop.set()
     job.release()
-    # What failed is not on record.
+    # A failed block is not recorded.
     assert [size for _, size in place.run.report.kept] == [BLOCK]
 
 

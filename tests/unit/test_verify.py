@@ -1,4 +1,4 @@
-"""``verify``: three pictures of the same data, compared."""
+"""``verify``: compares the local files, the blobs and the index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages about what other processes do, and about other clusters."""
+"""Pages about other processes' transfers, and about other clusters."""
 
 from __future__ import annotations
 

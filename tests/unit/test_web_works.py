@@ -115,7 +115,7 @@ def _until(true: Any) -> None:
         ([json.dumps(_PROGRESS), "a library's own words", "[1]", json.dumps(_ENDED)], 0, "done", ""),
         ([json.dumps({"ended": {**_ENDED["ended"], "exit_code": 3}})], 0, "partial", ""),
         ([json.dumps({"failed": {"message": "no", "hint": "do", "path": None}, "stopped": False})], 0, "failed", "no"),
-        # It was killed: what it did not say did not happen.
+        # It was killed: only its reported files count.
         ([json.dumps(_PROGRESS)], -9, "failed", "the process that moved the files ended with -9: the last words"),
         ([], 0, "failed", "the process that moved the files ended with 0: the last words"),
     ],
