@@ -1,4 +1,4 @@
-"""The public face of blobsync: a project, and what can be done with its data.
+"""The public API: a project, and the operations on its data.
 
     from blobsync import Project
 
@@ -58,7 +58,7 @@ from blobsync.store.sas import LINK_LIFETIME, READ_BLOB, REMOVE
 from blobsync.transfer.carry_out import Engines, carry_out
 
 if TYPE_CHECKING:
-    # Imports are local: our own modules take a third of a short command's time.
+    # Imports are local: blobsync's modules take a third of a short command's time.
     from typing_extensions import Self, Unpack
 
     from blobsync.config.mapping import Resolution
@@ -102,14 +102,14 @@ class Project:
         self.from_cluster = from_cluster
         self.environ = environment(environ)
         self.listener: Listener = LoggingListener()
-        # What the log of transfers calls the command; empty: made from the plan.
+        # The command in the log of transfers; empty: made from the plan.
         self.command_line = ""
         self._connect = connect
         self._state: StateDir | None = None
         self._context: ProjectContext | None = None
         self._jobs: Jobs | None = None
         self._closed = False
-        # Made by other processes, or with the handle of a transfer that this project carries out in its thread.
+        # Set by other processes, or through the handle of a transfer that this project carries out in a thread.
         self._stop = StopRequest()
         self._has_handle = False
         self._transfers: Sequence[Transfer] = ()
@@ -124,7 +124,7 @@ class Project:
         overrides: Mapping[str, Any] | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> Self:
-        """The project that holds ``start``, with ``aux_data/aml/<cluster>.yaml`` (default ``aml``).
+        """Open the project that contains ``start``, with ``aux_data/aml/<cluster>.yaml`` (default ``aml``).
 
         ``from_cluster`` is the other cluster of a copy (``-f``), ``overrides`` replace keys of the cluster
         file (``-p``), ``environ`` replaces ``os.environ``. Raises ``ConfigError``; uses no network.
@@ -142,15 +142,15 @@ class Project:
         )
 
     def with_cluster(self, cluster: Cluster) -> Self:
-        """The same project through another cluster, from its root; it is closed for itself."""
+        """The same project with another cluster, from its root; close it separately."""
         self._demand_open()
         other = type(self)(self.root, self.root, cluster, environ=self.environ, connect=self._connect)
         other.listener = self.listener
         return other
 
     def close(self) -> None:
-        """Wait for the transfers that it started, and let go of connections and files. Safe to repeat; any other use
-        after it raises ``UsageError``. Ctrl-C while it waits stops the transfers."""
+        """Wait for the transfers that it started, and close connections and files. Safe to repeat; any other use
+        afterwards raises ``UsageError``. Ctrl-C during the wait stops the transfers."""
         self._closed = True
         running = [transfer for transfer in self._transfers if not transfer.done()]
         if running:
@@ -170,7 +170,7 @@ class Project:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Closes the project; where an exception left the block, transfers that it started are stopped first."""
+        """Close the project; after an exception in the block, stop the transfers that it started first."""
         for transfer in self._transfers if error is not None else ():
             transfer.cancel()
         self.close()
@@ -187,20 +187,20 @@ class Project:
         return self.cluster.folders
 
     def resolve(self, path: PathName) -> Resolution:
-        """Where ``path`` lives, here and in the container. Raises ``MappingError``."""
+        """The local path and the blob of ``path``. Raises ``MappingError``."""
         self._demand_open()
         return resolve(path_text(path), cwd=self.cwd, root=self.root, cluster=self.cluster)
 
     @property
     def state(self) -> StateDir:
-        """What blobsync remembers about this project; made on first use. Raises ``UntrustedStateError``."""
+        """The state folder of this project; created on first use. Raises ``UntrustedStateError``."""
         self._demand_open()
         if self._state is None:
             self._state = open_state_dir(self.root, self.environ)
         return self._state
 
     def trust_links(self, links: Iterable[tuple[str, str]]) -> None:
-        """Follow these links out of the project from now on: where each is, from the root, and where it leads.
+        """Trust these links out of the project from now on: the path of each, from the root, and its target.
 
         Such links come with ``UntrustedLinkError``. A link whose target changes must be trusted again.
         """
@@ -213,8 +213,8 @@ class Project:
     def trust_state(self, *, both: bool = False) -> None:
         """Accept the state folder in the project, which may have come from somebody else (``UntrustedStateError``).
 
-        ``both``: it is one project, seen under this path and under those that the folder was kept for; otherwise it
-        counts as moved or copied. Raises ``LocalFileError``.
+        ``both``: it is one project with several paths, this one and the earlier ones; otherwise it counts as moved or
+        copied. Raises ``LocalFileError``.
         """
         self._demand_open()
         trust_state(self.root, self.environ, both=both)
@@ -222,7 +222,7 @@ class Project:
     def trust_code(self, digests: Iterable[str]) -> None:
         """Let jobs of the project run the code of these digests, though it was not published from here.
 
-        ``UntrustedCodeError`` has the ``digest``. Raises ``UsageError`` for what is none.
+        ``UntrustedCodeError`` has the ``digest``. Raises ``UsageError`` for an invalid one.
         """
         from blobsync.config.trusted_code import demand_digest, trust_code
 
@@ -230,7 +230,7 @@ class Project:
         trust_code(self.root, [demand_digest(digest, "trust_code") for digest in digests], self.environ)
 
     def trust_docker(self, options: Iterable[str]) -> None:
-        """Use these options for docker on this machine: exactly these, though they reach beyond the project.
+        """Allow exactly these options for docker on this machine, although they reach beyond the project.
 
         ``UntrustedDockerError`` has the ``options``.
         """
@@ -337,7 +337,7 @@ class Project:
         return self._start(lambda project: project.carry_out(plan, on_progress=on_progress))
 
     def carry_out(self, plan: TransferPlan, *, on_progress: OnProgress | None = None) -> TransferResult:
-        """Do what ``plan`` says, look again, and return what is verified and what is not."""
+        """Carry out ``plan``, verify the result, and return it."""
         with self._reporting(on_progress):
             return self._carry_out(plan)
 
@@ -393,7 +393,7 @@ class Project:
         plan_file.save(plan, Path(path_text(file)))
 
     def load_plan(self, saved: PathName | SavedPlan) -> TransferPlan:
-        """Make the saved plan anew, from its file; ``PlanFileError`` when it would now do something else."""
+        """Make a saved plan again; raises ``PlanFileError`` if it would now do something else."""
         from blobsync.plan import saved_plan as plan_file
 
         if not isinstance(saved, plan_file.SavedPlan):
@@ -403,7 +403,7 @@ class Project:
         return plan
 
     def _plan_anew(self, direction: Direction, paths: Sequence[str], options: TransferOptions) -> TransferPlan:
-        """As a plan was made before, whose paths are from the root."""
+        """Make a plan again, whose paths are from the root."""
         return self._plan(direction, *from_root(self.root, paths, options))
 
     def _plan(self, direction: Direction, paths: Paths, options: TransferOptions) -> TransferPlan:
@@ -431,7 +431,7 @@ class Project:
         return with_spread(plan, self.cluster, self.environ, copies=copies)
 
     def recovery(self, container: BlobContainer) -> str:
-        """Whether what is deleted from a container can be had back, and how: one sentence."""
+        """Whether and how blobs deleted from a container can be restored: one sentence."""
         from blobsync.store.connect import recovery_sentence
 
         return recovery_sentence(self.connections.store(container))
@@ -474,7 +474,7 @@ class Project:
         return browse.usage(self.list(path, recursive=True), self.resolve(path).path)
 
     def stat(self, path: PathName) -> browse.PathStatus:
-        """One path as it is here, in the container, and in the index.
+        """The state of a path here, in the container, and in the index.
 
         Raises ``UntrustedLinkError`` if it would be read through an untrusted link.
         """
@@ -502,8 +502,8 @@ class Project:
     def read(self, path: PathName) -> Iterator[bytes]:
         """The bytes of the blob at ``path``, piece by piece, of one version of it.
 
-        Raises ``NothingMatchedError``, ``ShapeConflictError`` for a folder, and once all was read ``ChecksumError``
-        where that is not what the blob's MD5 says.
+        Raises ``NothingMatchedError``, ``ShapeConflictError`` for a folder, and at the end ``ChecksumError`` if the
+        bytes do not match the blob's MD5.
         """
         from blobsync.project import content
 
@@ -525,9 +525,9 @@ class Project:
     def status(
         self, paths: Paths = (), *, fresh: bool = False, on_progress: OnProgress | None = None
     ) -> status.ProjectStatus:
-        """How the folder entries (or these paths) stand, here and in their containers.
+        """The status of the folder entries, or of these paths: their files here and in their containers.
 
-        The containers are not listed, unless ``fresh``: what each held when it was last listed counts.
+        The last listing of each container is used, unless ``fresh``, which lists them.
         """
         from blobsync.project import status
 
@@ -541,9 +541,9 @@ class Project:
     def folder(
         self, path: PathName, *, fresh: bool = False, on_progress: OnProgress | None = None
     ) -> Iterator[FolderStatus]:
-        """One folder, name by name, here and in its container: as it is known so far, the last time as a whole.
+        """The names in a folder, here and in its container: what is known so far, repeatedly, at last everything.
 
-        The container is listed where it never was, and with ``fresh``; else what it held at the last listing counts.
+        The last listing of the container is used; it is listed if there is none, and with ``fresh``.
         """
         from blobsync.project import folders
 
@@ -587,7 +587,7 @@ class Project:
     def remove(
         self, deletions: Sequence[removal.Deletion], *, on_progress: OnProgress | None = None
     ) -> removal.Removal:
-        """Delete those blobs, and write a receipt that names them."""
+        """Delete these blobs, and write a receipt that names them."""
         from blobsync.project import removal
 
         folder = self.state.folder("receipts")
@@ -601,7 +601,8 @@ class Project:
     # -- links ----------------------------------------------------------------------------------------------
 
     def url(self, path: PathName, *, expiry: timedelta = LINK_LIFETIME, permission: str = READ_BLOB) -> str:
-        """A URL with a SAS of least rights for one blob, or for a folder where one link can be. It is a secret."""
+        """A URL with a SAS of least rights for one blob, or for a folder if the account supports that. It is a
+        secret."""
         (link,) = self.links(path, expiry=expiry, permission=permission)
         return link.url
 
@@ -614,7 +615,7 @@ class Project:
         each: bool = False,
         container: bool = False,
     ) -> Iterator[sharing.Link]:
-        """Links to give away: one, or with ``each`` one for every blob of a folder; see ``blobsync.project.sharing``.
+        """Links for others: one, or with ``each`` one for every blob of a folder; see ``blobsync.project.sharing``.
 
         ``container`` requests one that opens the whole container. Raises ``UsageError`` for a folder that one
         link cannot cover, unless one of the two is set.
@@ -628,7 +629,7 @@ class Project:
         return sharing.make_links(self.connections, place, self._inner(place), request, self.environ)
 
     def _impatient(self, account: StorageAccount) -> BlobStore:
-        """A store that soon says that an account does not answer."""
+        """A store that fails soon if the account does not answer."""
         from blobsync.store.connect import impatient
 
         if self._connect is not None:
@@ -640,37 +641,38 @@ class Project:
     def history(
         self, *, since: float | None = None, path: PathName | None = None, limit: int | None = None
     ) -> tuple[TransferEntry, ...]:
-        """Transfers, copies and removals, newest first, that began ``since`` then (seconds since 1970) and that
+        """Transfers, copies and removals, newest first, that began after ``since`` (seconds since 1970) and that
         concern ``path``. Raises ``LocalFileError`` if the log cannot be read.
         """
         return self._logbook.recent(since=since, path=path, limit=limit)
 
     def find_transfer(self, suffix: str) -> TransferEntry:
-        """The one whose id ends so. Raises ``NothingMatchedError``, or ``UsageError`` if several do."""
+        """The transfer whose id ends with ``suffix``. Raises ``NothingMatchedError``, or ``UsageError`` if several
+        do."""
         return self._logbook.log.find(suffix)
 
     def receipt(self, entry: TransferEntry) -> Mapping[str, Any] | None:
-        """What became of each file, as in the receipt's file; None where it was removed (the newest 1,000 stay)."""
+        """The content of the receipt: the result of each file. None if it was removed (the newest 1,000 stay)."""
         return self._logbook.receipt(entry)
 
     def running(self) -> Mapping[str, RunningTransfer]:
-        """How far the transfers and removals are that move or delete at this moment, whichever process runs them, by
-        the ids of the history; and of those that plan first. They tell it twice a second, the first time after half a
-        second.
+        """The running transfers and removals of all processes with their progress, by their ids in the history, and
+        those that are being planned. Each reports twice a second, first after half a second.
         """
         return self._logbook.running.all()
 
     def stop(self, id: str) -> None:
-        """Ask a transfer of :meth:`running` to stop, as Ctrl-C does, whichever process runs it; returns at once.
+        """Ask a transfer of :meth:`running`, in any process, to stop as by Ctrl-C; returns at once.
 
-        The transfer sees the request within half a second. Raises ``NothingMatchedError`` if it does not run any more,
-        ``UsageError`` where it would not see it: a program waits for it in ``upload``, or its blobsync is older.
+        The transfer sees the request within half a second. Raises ``NothingMatchedError`` if it has ended,
+        ``UsageError`` if it would not see the request: a program waits for it in ``upload``, or its blobsync is older.
         """
         self._logbook.running.stop(id)
 
     @contextmanager
     def planning(self, direction: Direction, paths: Paths) -> Iterator[None]:
-        """While it lasts others can see that this transfer is being planned; for a plan that is then carried out."""
+        """A context in which other processes see that this transfer is being planned; for a plan that is then carried
+        out."""
         kind = transfer_kind(direction, copies=self.from_cluster is not None)
         given = tuple(map(self._from_root, one_or_many(paths, or_none=True)))
         with self._recorded(TransferEntry(kind, given, self.command_line, self.cluster.name), planning=True):
@@ -716,7 +718,7 @@ class Project:
         return self._start(move)
 
     def _start(self, call: Callable[[Project], TransferResult]) -> Transfer:
-        """The call, in a thread of its own, with connections and files of its own."""
+        """Run ``call`` in a thread of its own, with separate connections and files."""
         from blobsync.project.transfer import ProgressSnapshot, Transfer
 
         self._demand_open()
@@ -736,12 +738,12 @@ class Project:
         return transfer
 
     def _hang_up(self) -> None:
-        """Requests of a planning that was stopped are not waited for."""
+        """Let the requests of a stopped planning fail soon."""
         if self._context is not None:
             self._context.connections.close()
 
     def _from_root(self, path: str) -> str:
-        """As typed where it is no path of the project: the plan will say so."""
+        """The path from the root, or as typed if it is not in the project, which planning reports."""
         try:
             return project_relative(path, cwd=self.cwd, root=self.root)
         except BlobsyncError:
@@ -749,9 +751,9 @@ class Project:
 
     @contextmanager
     def _recorded(self, entry: TransferEntry, *, planning: bool = False) -> Iterator[None]:
-        """Let other processes see how far this transfer is while the block runs, and stop it."""
+        """Let other processes see the progress of this transfer while the block runs, and stop it."""
         before, stop = self.listener, self._stop
-        # A program that waits for its transfer does not end because somebody stops that.
+        # Stopping a transfer must not end a program that waits for it.
         stoppable = bool(self.command_line) or self._has_handle
         try:
             with recorded_while_running(
@@ -764,7 +766,7 @@ class Project:
         except KeyboardInterrupt:
             self._stop = StopRequest()
             raise
-        # What comes too late to stop a planning stops what is planned; nothing else is.
+        # A request that is too late to stop the planning stops the planned transfer.
         if stop.made and not planning:
             self._stop = StopRequest()
 
@@ -822,7 +824,7 @@ class Project:
         cli_login = self.cluster.flag("use_cli_auth")
 
         def told(account: StorageAccount) -> BlobStore:
-            # The listener of the call that is under way then.
+            # The listener of the present call.
             return connect(
                 account, environ=self.environ, use_cli_auth=cli_login, emit=lambda event: self.listener.emit(event)
             )
@@ -838,10 +840,10 @@ class Project:
 
 
 def _spill_of(state: StateDir, environ: Mapping[str, str]) -> Spill:
-    """From how many files on a plan is made on the disk: in the project's own folder, since the system's temporary one
-    is often in memory itself.
+    """The number of files above which a plan is on the disk: in the state folder, since the system's temporary folder
+    is often in memory.
 
-    Raises ``UsageError`` for a variable that is no number.
+    Raises ``UsageError`` if the variable is not a number.
     """
     said = environ.get(LARGE_PLAN_VARIABLE) or str(MOST_IN_MEMORY)
     if not (said.isascii() and said.isdigit() and 0 < int(said) <= 10**9):

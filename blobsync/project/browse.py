@@ -1,4 +1,4 @@
-"""What lies in the containers, named as a user would type it: ``ls``, ``du``, ``stat`` and ``rm``."""
+"""Lists and looks up blobs by the paths that users type: ``ls``, ``du`` and ``stat``."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def list_path(
     recursive: bool,
     remembering: Callable[[Resolution], Listing] | None = None,
 ) -> Iterator[ListingEntry]:
-    """The blob ``place``, or what lies below that folder: one level, or with ``recursive`` everything.
+    """List the blob ``place``, or the folder: one level, or with ``recursive`` everything.
 
-    ``inner`` are nested folder entries: their prefixes hide what the outer container has there, and with
-    ``recursive`` their own blobs follow. Streams; holds one page. ``remembering`` keeps what it shows of each folder
-    entry. Raises ``NothingMatchedError``.
+    ``inner`` are nested folder entries: their prefixes hide blobs of the outer container, and with ``recursive`` their
+    own blobs follow. Streams page by page. ``remembering`` stores the listing of each folder entry. Raises
+    ``NothingMatchedError``.
     """
     listing = remembering(place) if remembering else None
     end = connections.open(place.remote)
@@ -90,7 +90,7 @@ def _nested(
     *,
     recursive: bool,
 ) -> Iterator[ListingEntry]:
-    """What a folder entry below ``place`` adds."""
+    """The entries that a folder entry below ``place`` adds."""
     if recursive:
         listing = remembering(other) if remembering else None
         yield from _below(connections.open(other.remote), other.path, listing, recursive=True)
@@ -99,18 +99,18 @@ def _nested(
 
 
 def blob_at(end: OpenBlob, place: Resolution) -> BlobInfo | None:
-    """The blob of exactly that name; None where there is none that holds data."""
+    """The blob of exactly this name; None if there is none with data."""
     blob = None if place.folder_only or not end.name else end.store.head(end.name)
     return None if blob is None or blob.is_folder_stub else blob
 
 
 def has_folder(end: OpenBlob) -> bool:
-    """Whether anything lies below that name."""
+    """Whether there are blobs below this name."""
     return next(_below(end, "", recursive=False), None) is not None
 
 
 def nothing_at(place: Resolution, *ends: OpenLocation) -> NothingMatchedError:
-    """The error for a path with neither a blob nor a folder; something similar is looked for at ``ends``."""
+    """The error for a path with neither a blob nor a folder; it suggests a similar path of ``ends``."""
     looking = "'blobsync ls' shows the folder entries, 'blobsync ls FOLDER' what is in one"
     if set("*?[") & set(place.path):
         looking = f"only ls and du take patterns: blobsync ls {shlex.quote(place.path)} shows what it matches"
@@ -152,7 +152,7 @@ class Beginning:
 
 
 def blob_beginning(connections: Connections, place: Resolution, most: int) -> Beginning:
-    """Raises ``NothingMatchedError`` where there is no blob of that name."""
+    """The beginning of a blob. Raises ``NothingMatchedError`` if there is none of this name."""
     end = connections.open(place.remote)
     blob = blob_at(end, place)
     if blob is None:
@@ -167,7 +167,7 @@ def blob_beginning(connections: Connections, place: Resolution, most: int) -> Be
 
 
 def file_beginning(place: Resolution, most: int) -> Beginning:
-    """Raises ``LocalFileError`` for what is no file, or cannot be read."""
+    """The beginning of a local file. Raises ``LocalFileError`` if it is not a file, or cannot be read."""
     try:
         with open(place.local, "rb", opener=regular_only) as file:
             return Beginning(place.path, os.fstat(file.fileno()).st_size, file.read(most))
@@ -177,7 +177,7 @@ def file_beginning(place: Resolution, most: int) -> Beginning:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a path holds: blobs and bytes."""
+    """The number of blobs below a path, and their bytes."""
 
     path: str
     count: int
@@ -195,7 +195,7 @@ def usage(entries: Iterator[ListingEntry], path: str) -> Usage:
 
 @dataclass(frozen=True, slots=True)
 class PathStatus:
-    """One path from all three sides: ``local``, ``remote``, and what the index last verified."""
+    """The state of a path: ``local``, ``remote``, and as last verified in the index."""
 
     path: str
     local: LocalState | None
@@ -207,7 +207,7 @@ class PathStatus:
 
 
 def path_status(connections: Connections, index: Index, place: Resolution) -> PathStatus:
-    """Look at one path on every side. Raises ``NothingMatchedError`` when it is nowhere."""
+    """The status of a path. Raises ``NothingMatchedError`` if it exists nowhere."""
     end = connections.open(place.remote)
     blob = blob_at(end, place)
     folder = has_folder(end)

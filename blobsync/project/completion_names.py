@@ -1,7 +1,7 @@
-"""The names below a folder of a container, for a shell that waits: kept for seconds, and never waited for long.
+"""Names in a folder of a container for shell completion, cached for seconds and waited for briefly.
 
-A process of its own asks the container and notes the answer in the user's state folder. Who asks waits for it until a
-deadline; what comes later is there the next time.
+A separate process lists the container and writes the names to the user's state folder. The completion waits for it
+until a deadline; later names are there the next time.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from blobsync.config.mapping import Resolution, resolve
 from blobsync.config.model import Cluster
 from blobsync.store.protocol import BlobStore
 
-# In seconds: of the whole command, of what it always leaves for the answer, of an answer that is used again, of the
-# process that asks.
+# Seconds: for the whole command, for printing, for the validity of cached names, for the process that lists.
 ANSWER_WITHIN = 0.3
 LEAST_WAIT = 0.05
 USED_AGAIN = 10.0
@@ -44,7 +43,7 @@ def names_below(
     connect: Ask | None = None,
 ) -> Iterator[str]:
     """Names in ``folder`` that may begin with ``start``, folders with a slash: nested folder entries, and, with
-    ``remote``, blobs as far as they are known in time. Raises ``ConfigError``."""
+    ``remote``, blobs if they are known in time. Raises ``ConfigError``."""
     environ = environment(environ)
     here = Path(cwd, folder).resolve() if folder != "/" else cwd
     for prefix in cluster.prefixes:
@@ -62,7 +61,7 @@ def names_below(
     ask = connect or (lambda place: _connect(place, environ, use_cli))
     names = _known_names(place, "", environ, ask, deadline)
     if len(names) >= _NAMES and start:
-        # More names than one answer has: ask for those that begin so.
+        # More names than a page has: list those with this beginning.
         names = _known_names(place, start, environ, ask, deadline)
     yield from names
 
@@ -92,7 +91,7 @@ def _known_names(
 
 
 def _read_names(file: Path) -> tuple[str, ...] | None:
-    """What was noted lately; None where it has to be asked for."""
+    """The cached names; None if they are too old or missing."""
     try:
         text = read_own(file)
         found = json.loads(text) if text else {}

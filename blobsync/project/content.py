@@ -1,4 +1,4 @@
-"""The content of one path: ``cat`` reads the blob, ``diff`` compares it with the local file, as a unified diff."""
+"""Reads the content of a path: ``cat`` reads the blob, ``diff`` compares it with the local file."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from blobsync.store.open_locations import OpenBlob, blob_md5
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer.fresh_look import remote_state
 
-# Comparing takes time that grows with the square of the lines: of those between the first and the last that differ.
+# Maximum number of lines between the first and the last difference; the time grows with its square.
 MOST_LINES = 5000
 _NO_NEWLINE = "\\ No newline at end of file"
 
 
 def text_of(data: bytes, *, cut: bool = False) -> str | None:
-    """None for what is no text; of data that was ``cut``, the last character may be cut in two."""
+    """Decode text, None if it is binary; in data that was ``cut`` the last character may be incomplete."""
     if b"\0" in data:
         return None
     try:
@@ -39,7 +39,7 @@ def text_of(data: bytes, *, cut: bool = False) -> str | None:
 
 
 def changed_lines(before: str, after: str, *, context: int = 3) -> list[str] | None:
-    """The lines of a unified diff, without the two that name the files; empty for equal texts, None for too many."""
+    """The lines of a unified diff, without its two file names; empty for equal texts, None if there are too many."""
     old, new = _lines(before), _lines(after)
     first = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False)))
     least = min(len(old), len(new)) - first
@@ -47,14 +47,14 @@ def changed_lines(before: str, after: str, *, context: int = 3) -> list[str] | N
     last = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], ends))
     if max(len(old), len(new)) - first - last > MOST_LINES:
         return None
-    # The lines around them are wanted, and none of the rest.
+    # Compare only the differing lines and their context.
     start, behind = max(0, first - context), max(0, last - context)
     old, new = old[start : len(old) - behind], new[start : len(new) - behind]
     return [line for group in _groups(old, new, context) for line in _hunk(old, new, group, start)]
 
 
 def _lines(text: str) -> list[str]:
-    """With their ends, so that a last line without one is another line."""
+    """Split into lines with their ends, so that a last line without one differs."""
     found = text.split("\n")
     last = found.pop()
     return [*(f"{line}\n" for line in found), *([last] if last else [])]
@@ -79,7 +79,7 @@ def _hunk(old: Sequence[str], new: Sequence[str], group: _Steps, start: int) -> 
 
 
 def _range(start: int, first: int, last: int) -> str:
-    """As ``diff -u`` counts: of no lines, the line before them."""
+    """A range as in ``diff -u``: an empty one has the number of the line before it."""
     count = last - first
     begins = start + first + (1 if count else 0)
     return f"{begins}" if count == 1 else f"{begins},{count}"
@@ -93,15 +93,15 @@ def _marked(mark: str, lines: Sequence[str]) -> Iterator[str]:
 
 
 _PIECE = 1 << 20
-# Files that are larger are not compared line by line.
+# Bytes; larger files are not compared by lines.
 MOST_BYTES = 16 << 20
 
 
 def read_blob(connections: Connections, place: Resolution) -> Iterator[bytes]:
-    """All bytes of one version of the blob, piece by piece, held against its MD5 where it has one.
+    """All bytes of one version of the blob, piece by piece, checked by its MD5 if it has one.
 
-    The blob is looked for at once. Raises ``NothingMatchedError`` and ``ShapeConflictError``; the iterator raises
-    ``StorageError`` where the blob changes meanwhile, and ``ChecksumError`` at the end of bytes that are not its own.
+    The blob is looked up at once. Raises ``NothingMatchedError`` and ``ShapeConflictError``; the iterator raises
+    ``StorageError`` if the blob changes meanwhile, and ``ChecksumError`` at the end if the MD5 does not match.
     """
     end = connections.open(place.remote)
     blob = blob_at(end, place)
@@ -129,10 +129,10 @@ def _pieces(end: OpenBlob, place: Resolution, blob: BlobInfo) -> Iterator[bytes]
 
 @dataclass(frozen=True, slots=True)
 class FileDifference:
-    """One path, held against its blob.
+    """The difference between a local file and its blob.
 
-    ``status`` is ``equal``, ``differs``, ``local_only`` or ``remote_only``. ``here`` and ``there`` are bytes, None
-    where that side has no file. ``lines`` are those of a unified diff, from the container's version to the local one;
+    ``status`` is ``equal``, ``differs``, ``local_only`` or ``remote_only``. ``here`` and ``there`` are sizes in bytes,
+    None if that side has no file. ``lines`` are those of a unified diff, from the container's version to the local one;
     ``no_lines`` says why there are none although the two differ: ``binary``, ``large``, or empty.
     """
 
@@ -185,7 +185,7 @@ def difference(connections: Connections, index: Index, place: Resolution) -> Fil
 
 
 def _of_large(end: OpenBlob, index: Index, place: Resolution, blob: BlobInfo) -> FileDifference:
-    """As ``verify`` decides; a blob without an MD5 is read."""
+    """Compare large files as ``verify`` does; a blob without an MD5 is read."""
     local = hash_file(place.local)
     if local is None:
         raise LocalFileError(f"{place.path} cannot be read, or changed while it was read", path=place.path)
@@ -198,7 +198,8 @@ def _of_large(end: OpenBlob, index: Index, place: Resolution, blob: BlobInfo) ->
 
 
 def _size(place: Resolution) -> int | None:
-    """None where there is no file. Raises ``LocalFileError`` for what is none, or cannot be read."""
+    """The size of the local file, None if there is none. Raises ``LocalFileError`` if it is not a file, or cannot be
+    read."""
     try:
         with open(place.local, "rb", opener=regular_only) as file:
             return os.fstat(file.fileno()).st_size

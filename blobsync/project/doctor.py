@@ -1,4 +1,4 @@
-"""Tries what transfers need, one storage account after the other, and says how to mend what does not work.
+"""Checks everything that transfers need, for each storage account, with hints for what fails.
 
 User data is not changed: doctor writes one blob with its own name and removes it.
 """
@@ -43,7 +43,7 @@ from blobsync.store.sas_token import rights_in_words
 # Warn from one minute on; from 15 minutes on the service rejects signatures.
 WARN_SKEW_SECONDS = 60.0
 
-# Doctor answers quickly, with fewer retries than a transfer.
+# Fewer retries than a transfer, so that doctor ends quickly.
 _RETRY = RetryPolicy(tries=3, patience=20.0)
 _TIMEOUTS = Timeouts(connect=5.0, read=15.0)
 
@@ -55,7 +55,7 @@ FindAzcopy = Callable[[Mapping[str, str]], Found]
 
 
 def diagnose(cluster: Cluster, environ: Mapping[str, str]) -> Iterator[CheckResult]:
-    """All of :func:`examine`, and whether the place where the cluster's jobs run would take one."""
+    """All of :func:`examine`, and whether the cluster would accept a job."""
     yield from examine(cluster, environ=environ)
     yield from examine_jobs(cluster, environ)
 
@@ -68,9 +68,9 @@ def examine(
     find_azcopy: FindAzcopy = find_azcopy,
     now: datetime | None = None,
 ) -> Iterator[CheckResult]:
-    """Check every storage account of ``cluster`` once, as far as each gets, and azcopy.
+    """Check azcopy and every storage account of ``cluster``, each until a check fails.
 
-    Yields results as they arrive. What does not work is a result, not an exception.
+    Yields results as they arrive. A failure is a result, not an exception.
     """
     environ = environment(environ)
     connect = connect or _connector(environ, cluster.flag("use_cli_auth"))
@@ -94,10 +94,10 @@ def examine_login(
     environ: Mapping[str, str] | None = None,
     connect: ConnectRest | None = None,
 ) -> tuple[CheckResult, ...]:
-    """What the credential of ``account`` allows below the blob folder ``path``.
+    """Check what the credential of ``account`` allows below the blob folder ``path``.
 
-    Raises ``ContainerNotFoundError`` where there is no such container, and ``CredentialError`` where it cannot be
-    listed; the failures among the results are about reading and writing.
+    Raises ``ContainerNotFoundError`` if there is no such container, and ``CredentialError`` if it cannot be listed;
+    other failures are results.
     """
     environ = environment(environ)
     connect = connect or _connector(environ, use_cli_auth=False)
@@ -121,9 +121,9 @@ def examine_account(
     folders: Iterable[str] = (),
     identity: Callable[[], str] | None = None,
 ) -> Iterator[CheckResult]:
-    """Credential, clock, and whether listing, reading and writing below the blob folder ``path`` work.
+    """Check credential, clock, and listing, reading and writing below the blob folder ``path``.
 
-    Below ``folders`` it looks for uploads that never ended. ``identity`` names the one in use, which is known once
+    Below ``folders`` it looks for unfinished uploads. ``identity`` names the one in use, which is known once
     the service has accepted it.
     """
     about = account.file
@@ -164,7 +164,7 @@ def _connector(environ: Mapping[str, str], use_cli_auth: bool) -> ConnectRest:
 
 
 def _accounts(cluster: Cluster) -> list[tuple[StorageAccount, str]]:
-    """Each container once, with the first blob folder that is used in it."""
+    """The containers of a cluster, each with the first blob folder used in it."""
     found: dict[BlobContainer, tuple[StorageAccount, str]] = {}
     for entry in cluster.folders:
         found.setdefault(entry.account.container, (entry.account, entry.path))
@@ -175,7 +175,7 @@ def _accounts(cluster: Cluster) -> list[tuple[StorageAccount, str]]:
 
 
 def _folders(cluster: Cluster, account: StorageAccount) -> list[str]:
-    """The blob folders that are used in the account's container, none below another."""
+    """The blob folders used in the account's container, none below another."""
     paths = {entry.path for entry in cluster.folders if entry.account.container == account.container}
     folders = sorted(f"{path}/" if path else "" for path in paths)
     return [each for each in folders if not any(each != other and each.startswith(other) for other in folders)]
@@ -244,7 +244,7 @@ def _clock(about: str, store: RestBlobStore) -> CheckResult:
 
 
 def _first_file(store: RestBlobStore, folder: str) -> BlobInfo | None:
-    """A blob with bytes in it, if there is one on the first look."""
+    """A blob that is not empty, if the first page of the listing has one."""
     for number, entry in enumerate(store.list_folder(folder)):
         if isinstance(entry, BlobInfo) and entry.size:
             return entry
@@ -269,7 +269,7 @@ def _writing(about: str, store: RestBlobStore, folder: str, account: StorageAcco
     token = account.sas_token if account.credential == "sas" else None
     try:
         if token is not None and token.permissions and "d" not in token.permissions:
-            # A blob could not be removed again; an uncommitted block is not a blob.
+            # Without the right to delete, write an uncommitted block instead of a blob.
             store.put_block(name, b64encode(b"000000").decode(), body, md5=md5)
             return CheckResult(about, "writing", CheckStatus.OK, "works; deleting is not allowed and was not tried")
         store.put(name, body, md5=md5, condition=Precondition(absent=True))

@@ -1,5 +1,4 @@
-"""Puts the engines together for one plan: which credentials each gets, how many processes, and whether the relay may
-step in."""
+"""Creates the engines for a plan, with their credentials and processes, and the relay if allowed."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from blobsync.store.rest.auth import Signer
 
 ENGINE_VARIABLE = "BLOBSYNC_ENGINE"
-# Where azcopy works, in the state folder.
+# azcopy's working folder, in the state folder.
 _AZCOPYS = "transfers"
 
 
@@ -43,11 +42,11 @@ def engine_wish(
     processes: int | None = None,
     nodes: int | None = None,
 ) -> EngineWish:
-    """What ``--engine``, the environment or the cluster file says, in this order; ``auto`` where none of them does.
+    """The engine from ``--engine``, the environment or the cluster file, in this order; else ``auto``.
 
-    Several ``processes``, and ``nodes``, are a wish for the engine that has them. A standing wish for the relay
-    concerns copies between clusters alone. Raises ``UsageError`` for an unknown engine in the environment; those of
-    the file were checked as it was read.
+    Several ``processes``, and ``nodes``, select the engine that supports them. The relay in the environment or the
+    cluster file applies only to copies between clusters. Raises ``UsageError`` for an unknown engine in the
+    environment; those of the file were checked as it was read.
     """
     if processes is not None and processes > 1:
         return EngineWish("direct", f"--processes {processes} was given")
@@ -76,7 +75,7 @@ def engine_set(
     environ: Mapping[str, str],
     stop: StopRequest = NEVER,
 ) -> Engines:
-    """The engines of one plan; each is made when it is first needed. ``stop`` ends their work as Ctrl-C does."""
+    """The engines of a plan; each is created when first needed. ``stop`` ends their work as Ctrl-C does."""
     _remove_what_azcopy_left(state)
     seconds = transfer_seconds(plan.bytes_to_transfer)
     copies = [
@@ -122,7 +121,7 @@ def engine_set(
 
 
 def _remove_what_azcopy_left(state: StateDir) -> None:
-    """What a killed run of it has beside the data takes room there, whichever engine comes next."""
+    """Remove files that a killed azcopy left beside the data, whichever engine is used now."""
     if (state.root / _AZCOPYS).is_dir():
         from blobsync.azcopy.workspace import prune_workspaces
 
@@ -130,7 +129,7 @@ def _remove_what_azcopy_left(state: StateDir) -> None:
 
 
 def left_over_by(state: StateDir, place: Path) -> int:
-    """The bytes at ``place`` that killed runs have left there, and that the next run removes before it fetches."""
+    """The bytes that killed runs left at ``place``, which the next run removes before it fetches."""
     from blobsync.azcopy.workspace import abandoned_staging
 
     return left_over(place, abandoned_staging(state.root / _AZCOPYS))
@@ -160,7 +159,7 @@ def _many_processes(
 
 
 def _processes_for(plan: TransferPlan, files: int, size: int) -> int:
-    """How many of the plan's processes a share of its work is worth: one part of several, or what is retried."""
+    """The number of processes for a share of the plan's work: one of several parts, or a retry."""
     if plan.options.processes is not None:
         return plan.options.processes
     tls = any(str(end).startswith("https:") for end in _ends(plan))
@@ -173,5 +172,5 @@ def _ends(plan: TransferPlan) -> list[Location]:
 
 
 def _is_emulator(plan: TransferPlan) -> bool:
-    """Emulators lack the requests for copies from a URL; there is nothing to be asked about on loopback."""
+    """Whether the plan copies within an emulator, which lacks the requests for copies from a URL."""
     return all("//127.0.0.1:" in str(end) or "//localhost:" in str(end) for end in _ends(plan))

@@ -1,7 +1,7 @@
-"""One folder of the project, name by name: what is here, what is in its container, and the state of each.
+"""A folder of the project: its names here and in its container, and the state of each.
 
-What the container holds is what it held when it was last listed, as with ``status``; a folder that never was, or with
-``fresh``, is listed now. Folders have the sizes of everything below them, on both sides.
+The last listing of the container is used, as in ``status``; a folder that was never listed, or with ``fresh``, is
+listed now. Subfolders have the sizes of everything below them, on both sides.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from blobsync.plan.survey import Request
 from blobsync.project.status import FileCounter, FileTally, as_remembered
 from blobsync.project.verify import both_sides, classify
 
-# More names of one folder are counted, and not kept.
+# More names of a folder are counted, but not stored.
 MOST_NAMES = 200_000
-# Seconds between two looks at what is known so far.
-_TELL_EVERY = 0.5
+# Seconds between two results.
+_RESULT_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,10 @@ class FolderName:
 
 @dataclass(frozen=True, slots=True)
 class FolderStatus:
-    """What is known of a folder.
+    """The known content of a folder.
 
-    ``as_of`` is when the container was listed (seconds since 1970), ``fresh`` says that it was now, ``whole`` that
-    everything was looked at. ``is_file``: the path is no folder. ``names_in_all`` may be more than ``names`` has.
+    ``as_of`` is when the container was listed (seconds since 1970), ``fresh``: it was now; ``whole``: the content is
+    complete. ``is_file``: the path is no folder. ``names_in_all`` may be more than ``names`` has.
     """
 
     path: str
@@ -68,12 +68,12 @@ class FolderStatus:
 
     @property
     def blobs(self) -> int:
-        """How many the container has below this folder."""
+        """The number of blobs below this folder."""
         return sum(each.there.files for each in self.names.values())
 
 
 class _Below:
-    """A folder of the one that is looked at, with what was found below it so far."""
+    """A subfolder, with the files found below it so far."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -93,7 +93,7 @@ class _Below:
 
 
 class _Look:
-    """What was found in a folder so far. Folders that have grown are made anew for whoever is told of them."""
+    """The content of a folder so far. Subfolders are copied for each result."""
 
     def __init__(self, status: FolderStatus) -> None:
         self._status = status
@@ -118,12 +118,12 @@ class _Look:
         self._grown.add(key)
 
     def _begin(self, key: str, first: str, kind: str, pair: Pair, *, is_folder: bool) -> bool:
-        """A name that is new; whether it is a folder for which there is room."""
+        """Add a new name; True if it is a folder that is stored."""
         if key not in self._names:
             self._in_all += 1
             if len(self._names) >= MOST_NAMES:
                 return False
-        # Names that are not UTF-8 arrive as surrogates, which no page can hold.
+        # Names that are not UTF-8 have surrogates, which a page cannot contain.
         name = first.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         if is_folder:
             self._below[key] = _Below(name)
@@ -134,7 +134,7 @@ class _Look:
     def unreadable(self, count: int) -> None:
         self._unreadable += count
 
-    def told(self, *, whole: bool) -> FolderStatus:
+    def snapshot(self, *, whole: bool) -> FolderStatus:
         for key in self._grown:
             self._names[key] = self._below[key].value
         self._grown.clear()
@@ -162,13 +162,13 @@ def look_into(
     fresh: bool,
     clock: Callable[[], float] = time.time,
 ) -> Iterator[FolderStatus]:
-    """The folder ``path`` as far as it is known, again and again, the last time as a whole.
+    """Yield the known content of the folder ``path``, repeatedly, at last everything.
 
     Raises mapping errors, those of the store, and ``UntrustedLinkError``.
     """
     requests = both_ends(context, path)
-    told = now = clock()
-    # What was never listed is listed now, also where it is a folder entry inside this one.
+    yielded = now = clock()
+    # List what was never listed, including folder entries inside this one.
     listed = [None if fresh else request.records.listed_at(request.part.key.path) for request in requests]
     as_of = min((at for at in listed if at is not None), default=now)
     shown = os.path.commonpath([request.part.path for request in requests])
@@ -176,10 +176,10 @@ def look_into(
     for request, at in zip(requests, listed, strict=True):
         for pair in _pairs(request if at is None else as_remembered(request), look, emit):
             look.add(request.part.path, pair)
-            if (now := clock()) - told > _TELL_EVERY:
-                told = now
-                yield look.told(whole=False)
-    yield look.told(whole=True)
+            if (now := clock()) - yielded > _RESULT_SECONDS:
+                yielded = now
+                yield look.snapshot(whole=False)
+    yield look.snapshot(whole=True)
 
 
 def _pairs(request: Request, look: _Look, emit: Emit) -> Iterator[Pair]:
@@ -187,6 +187,6 @@ def _pairs(request: Request, look: _Look, emit: Emit) -> Iterator[Pair]:
         found, pairs = both_sides(request, emit)
         yield from pairs
     except NothingMatchedError:
-        # Nothing at either end.
+        # Neither end exists.
         return
     look.unreadable(len(found.unreadable))

@@ -1,4 +1,4 @@
-"""What interrupted transfers left behind, for ``doctor``: uncommitted blocks of uploads, which take space and are in no
+"""Finds what interrupted transfers left, for ``doctor``: uncommitted blocks of uploads, which take space and are in no
 ordinary listing, and unfinished downloads in the project."""
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from blobsync.local.state_dir import open_state_dir
 if TYPE_CHECKING:
     from blobsync.store.rest.store import RestBlobStore
 
-# Doctor is quick: it looks at the first 10,000 names below each folder, and closer at so many of them.
+# To be quick, only the first 10,000 names below each folder are searched, and this many are examined.
 _PAGES = 2
 _CLOSER = 50
 _ABOUT = "this project"
-# Unfinished downloads that are shown one by one.
+# Maximum number of unfinished downloads that are listed.
 _NAMED = 20
 
 
 class Leftovers(NamedTuple):
-    """The names of blobs that are nothing but uncommitted blocks, and how many bytes these have."""
+    """The names of blobs with only uncommitted blocks, and the bytes of these."""
 
     names: tuple[str, ...]
     size: int
 
 
 def leftover_blocks(store: RestBlobStore, folders: Iterable[str]) -> Leftovers:
-    """What is found below ``folders`` (each ends with ``/``, or is empty) on a quick look."""
+    """Search quickly below ``folders`` (each ends with ``/``, or is empty)."""
     found: dict[str, int] = {}
     for folder in folders:
         for name in islice(store.without_content(folder, _PAGES), _CLOSER):
             blocks = store.block_list(name)
-            # A blob that exists may have such blocks as well, but shows no sign of it.
+            # An existing blob may have such blocks as well, but the listing does not show it.
             if blocks is not None and blocks.uncommitted and not blocks.committed and store.head(name) is None:
                 found[name] = sum(block.size for block in blocks.uncommitted)
     return Leftovers(tuple(found), sum(found.values()))
 
 
 def examine_downloads(root: Path, environ: Mapping[str, str]) -> Iterator[CheckResult]:
-    """Each unfinished download of the project at ``root``, with what lies on the disk of it. Changes nothing."""
+    """Each unfinished download of the project at ``root``, with its bytes on the disk. Changes nothing."""
     try:
         found = sorted(RangeRecords(open_state_dir(root, environ)).all(), key=lambda each: each[0].destination)
     except (LocalFileError, UntrustedStateError) as error:
@@ -74,7 +74,7 @@ def _shown(root: Path, path: str) -> str:
 
 def _on_disk(of: UnfinishedDownload) -> int:
     try:
-        # Blocks of 512 bytes, whatever the file system's own are: stat(2).
+        # Blocks of 512 bytes on every file system: stat(2).
         return os.lstat(of.part_path).st_blocks * 512
     except OSError:
         return 0

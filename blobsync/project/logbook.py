@@ -1,4 +1,4 @@
-"""The project's log of transfers and removals: what goes into it, and how it is read."""
+"""Writes and reads the project's log of transfers and removals."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LogBook:
     def recent(
         self, *, since: float | None = None, path: PathName | None = None, limit: int | None = None, offset: int = 0
     ) -> tuple[TransferEntry, ...]:
-        """See ``Project.history``; the newest ``offset`` of them are left out."""
+        """See ``Project.history``; the newest ``offset`` entries are skipped."""
         chosen = None if path is None else project_relative(path_text(path), cwd=self._cwd, root=self._root)
         return self.log.recent(since=since, path=chosen, limit=limit, offset=offset)
 
@@ -47,7 +47,7 @@ class LogBook:
 
 
 def open_logbook(environ: Mapping[str, str], on_trouble: Callable[[str], None]) -> LogBook:
-    """That of the project around the current folder. Raises ``ConfigError`` where there is none."""
+    """The log of the project that contains the current folder. Raises ``ConfigError`` if there is none."""
     cwd = current_folder(environ)
     root = find_project(cwd, environ)
     return LogBook(root, cwd, open_state_dir(root, environ), on_trouble)
@@ -58,7 +58,8 @@ EndWith = Callable[[TransferEntry], None]
 
 @contextmanager
 def logged(log: TransferLog, entry: TransferEntry) -> Iterator[EndWith]:
-    """Writes ``entry`` now, and what the block calls its argument with at the end; or how the block failed."""
+    """Write ``entry`` now, and at the end the entry that the block passed to its argument, or the failure of the
+    block."""
     log.write(entry)
     ends: list[TransferEntry] = []
     try:
@@ -78,14 +79,14 @@ def logged(log: TransferLog, entry: TransferEntry) -> Iterator[EndWith]:
 
 
 def transfer_kind(direction: Direction, *, copies: bool) -> str:
-    """What the log calls a transfer; ``copies``: its source is another cluster's."""
+    """The kind of a transfer in the log; ``copies``: its source is in another cluster."""
     if direction is Direction.DOWN:
         return "download"
     return "copy" if copies else "upload"
 
 
 def transfer_begun(plan: TransferPlan, command: str) -> TransferEntry:
-    """A transfer that is about to begin; ``command`` is empty where there was no command line."""
+    """The entry of a transfer that begins now; ``command`` is empty without a command line."""
     return TransferEntry(
         kind=transfer_kind(plan.route.direction, copies=plan.route not in (Route.UPLOAD, Route.DOWNLOAD)),
         paths=plan.paths,
@@ -101,8 +102,8 @@ def transfer_begun(plan: TransferPlan, command: str) -> TransferEntry:
 
 
 def entry_of(entry: TransferEntry, result: TransferResult, word: str | None = None) -> TransferEntry:
-    """The entry of a transfer that ended; ``word`` says how, where its exit code does not. It took as long as the
-    result says, which everything else shows."""
+    """The entry of a transfer that ended; ``word`` is its result if the exit code does not tell. Its duration is that
+    of the result, as shown everywhere else."""
     ended = entry.ended(
         word or _RESULTS.get(result.exit_code, "failed"),
         transferred=result.transferred,
@@ -120,7 +121,7 @@ def is_worth_logging(plan: TransferPlan) -> bool:
 
 
 def upload_receipts(result: TransferResult, connections: Connections, note: Callable[[str], None]) -> None:
-    """Put the receipt beside the data, where ``--receipt`` asks for that."""
+    """Upload the receipt beside the data, if ``--receipt`` was given."""
     if not result.plan.options.receipt or result.receipt is None:
         return
     for part in result.plan.parts:

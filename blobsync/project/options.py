@@ -1,4 +1,5 @@
-"""What a caller says about a transfer: paths, as texts or path objects, and options, as an object, keywords or both."""
+"""Reads the arguments of the API's transfers: paths as texts or path objects; options as an object, keywords or
+both."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ Paths = PathName | Iterable[PathName]
 
 
 def one_or_many(paths: Paths, *, or_none: bool = False) -> list[str]:
-    """The paths as texts. Raises ``UsageError`` where there is none, ``TypeError`` for what is no path."""
+    """The paths as texts. Raises ``UsageError`` if there is none, ``TypeError`` for other objects."""
     if isinstance(paths, (str, os.PathLike)):
         return [path_text(paths)]
     found = [path_text(path) for path in paths]
@@ -38,7 +39,7 @@ def one_or_many(paths: Paths, *, or_none: bool = False) -> list[str]:
 
 
 def path_text(path: PathName) -> str:
-    """One path as a text. Raises ``TypeError`` for what is no path; bytes are none."""
+    """A path as a text. Raises ``TypeError`` for other objects, including bytes."""
     text = os.fspath(path)
     if not isinstance(text, str):
         raise TypeError(f"a path is a str or a pathlib.Path, not {type(text).__name__}")
@@ -58,7 +59,7 @@ _PATTERNS = ("include", "exclude")
 
 
 class TransferKeywords(TypedDict, total=False):
-    """The fields of ``TransferOptions`` as keywords; there it says what each means. One pattern needs no tuple."""
+    """The fields of ``TransferOptions`` as keywords. One pattern needs no tuple."""
 
     engine: EngineName | None
     mirror: bool
@@ -82,7 +83,7 @@ class TransferKeywords(TypedDict, total=False):
 
 
 def chosen_options(options: TransferOptions | None, keywords: Mapping[str, Any]) -> TransferOptions:
-    """``options`` (default: those of the commands) with what the keywords change.
+    """``options`` (default: those of the commands) with the changes of the keywords.
 
     Raises ``TypeError`` for an unknown keyword.
     """
@@ -101,12 +102,12 @@ def chosen_options(options: TransferOptions | None, keywords: Mapping[str, Any])
 
 
 def _patterns(value: str | Iterable[str]) -> tuple[str, ...]:
-    """A text is one pattern: taken as an iterable it would be its letters, and ``*`` excludes everything."""
+    """The patterns; a text is one pattern, not an iterable of letters."""
     return (value,) if isinstance(value, str) else tuple(value)
 
 
 def check_options(options: TransferOptions, from_cluster: Cluster | None, direction: Direction) -> None:
-    """Options that do not fit together: ``UsageError``."""
+    """Raise ``UsageError`` for options that contradict each other."""
     choices = (
         ("--engine", options.engine, (None, *get_args(EngineName))),
         ("--keep", options.keep, (None, *get_args(Keep))),

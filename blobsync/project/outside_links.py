@@ -1,4 +1,4 @@
-"""The user's word for links that leave the project: given, withdrawn, listed."""
+"""Adds, removes and lists the links out of the project that the user trusts."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from blobsync.local.tree import way_to
 
 
 def agreed(root: Path, environ: Mapping[str, str]) -> tuple[OutsideLink, ...]:
-    """What the user agreed to for this project."""
+    """The links that the user trusts in this project."""
     return tuple(sorted(load_trusted_links(root, environ)))
 
 
 def agree(root: Path, cwd: Path, paths: Sequence[str], environ: Mapping[str, str]) -> tuple[OutsideLink, ...]:
-    """Trust each link out of the project on the way to ``paths``, for where it leads now.
+    """Trust each link out of the project on the way to ``paths``, with its present target.
 
     Raises ``UsageError`` for a path without one.
     """
@@ -35,7 +35,7 @@ def agree(root: Path, cwd: Path, paths: Sequence[str], environ: Mapping[str, str
 
 
 def trust(root: Path, links: Iterable[tuple[str, str]], environ: Mapping[str, str]) -> None:
-    """Trust exactly these links, each instead of what was trusted at its place before."""
+    """Trust exactly these links; each replaces a trusted one of the same path."""
     new = {OutsideLink(*link) for link in links}
     places = {link.link for link in new}
     kept = {link for link in load_trusted_links(root, environ) if link.link not in places}
@@ -43,7 +43,7 @@ def trust(root: Path, links: Iterable[tuple[str, str]], environ: Mapping[str, st
 
 
 def forget(root: Path, cwd: Path, paths: Sequence[str], environ: Mapping[str, str]) -> tuple[OutsideLink, ...]:
-    """Trust the links at ``paths`` no longer. Raises ``UsageError`` for one that was not trusted."""
+    """Stop trusting the links at ``paths``. Raises ``UsageError`` for one that was not trusted."""
     trusted = load_trusted_links(root, environ)
     gone: set[OutsideLink] = set()
     for given in paths:

@@ -51,16 +51,16 @@ class CallbackListener(ProgressCounter):
         self._told_at = 0.0
 
     def emit(self, event: Event) -> None:
-        """Count it, and call the function when it is time."""
+        """Count the event, and call the function if it is time."""
         if isinstance(event, Phase):
             with self.lock:
                 if self.step and event.name != self.step:
-                    # How the phase before it ended.
+                    # The end of the previous phase.
                     self.show(force=True)
         super().emit(event)
 
     def show(self, *, force: bool, began: bool = False) -> None:
-        """Call it if it is time, or if ``force`` or a new phase asks for that."""
+        """Call the function if it is time, or with ``force``, or if a phase began."""
         now = self.clock()
         if self._on_progress is None or not self.step or not (force or began or now - self._told_at >= _TELL_EVERY):
             return
@@ -72,25 +72,25 @@ class CallbackListener(ProgressCounter):
             _log.exception("on_progress raised; it is not called again")
 
     def close(self) -> None:
-        """Call it with the last numbers."""
+        """Call the function with the last numbers."""
         with self.lock:
             self.show(force=True)
 
 
-# What looks at names is shown from so many seconds on; most looks are over before.
+# Seconds until planning and verifying are shown; they usually end before.
 _LOOKING_SECONDS = 1.0
 MakeBar = Callable[..., Any]
 
 
 def in_notebook(modules: Mapping[str, ModuleType | Any] | None = None) -> bool:
-    """Whether a notebook's kernel runs this program; IPython in a terminal is none."""
+    """Whether this program runs in a notebook's kernel, not in IPython in a terminal."""
     python = (sys.modules if modules is None else modules).get("IPython")
     shell = python.get_ipython() if python is not None else None
     return getattr(shell, "kernel", None) is not None
 
 
 class NotebookBar:
-    """An ``on_progress`` that draws; ``make_bar`` is ``tqdm``. ``close`` leaves the bar as it is."""
+    """An ``on_progress`` that draws a bar; ``make_bar`` is ``tqdm``. ``close`` leaves the bar as it is."""
 
     def __init__(self, make_bar: MakeBar | None = None) -> None:
         self._make_bar = make_bar or _tqdm()
@@ -120,7 +120,7 @@ class NotebookBar:
         bar.refresh()
 
     def close(self) -> None:
-        """At the end of the call."""
+        """Call at the end."""
         if self._bar is not None:
             self._bar.close()
 
@@ -132,7 +132,7 @@ def _words(progress: Progress) -> str:
 
 def _tqdm() -> MakeBar:
     with warnings.catch_warnings():
-        # That the widgets of Jupyter are not installed: then there is a line of text.
+        # tqdm warns if Jupyter's widgets are not installed, and draws a line of text.
         warnings.simplefilter("ignore")
         from tqdm.auto import tqdm
 

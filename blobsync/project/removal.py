@@ -1,4 +1,4 @@
-"""``rm``: finds the blobs of a path, deletes them, looks whether they are gone, and leaves a receipt."""
+"""``rm``: finds the blobs of a path, deletes them, checks that they are gone, and writes a receipt."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DELETE_CHUNK = 4096
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """What ``rm`` of one path deletes: blobs below one end, as they were when they were listed."""
+    """The blobs that ``rm`` of one path deletes, as they were when listed."""
 
     place: Resolution
     blobs: tuple[BlobInfo, ...]
@@ -40,15 +40,15 @@ class Deletion:
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """The total in bytes."""
         return sum(blob.size for blob in self.blobs)
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """How ``rm`` ended; ``gone`` are the blobs as a user would type them, and as they were.
+    """The result of ``rm``; ``gone`` are the deleted blobs, as a user would type them, with their former state.
 
-    ``unsure`` are those that an interrupt left unknown, ``receipt`` is the file that names them all.
+    ``unsure`` are those whose state is unknown after an interrupt, ``receipt`` is the file that names all of them.
     """
 
     gone: tuple[tuple[str, BlobInfo], ...] = ()
@@ -60,7 +60,7 @@ class Removal:
         return f"<Removal: {len(self.gone):,} gone, {len(self.unsure):,} unsure, {len(self.failures):,} failed>"
 
     def entry(self, begun: TransferEntry) -> TransferEntry:
-        """Its line in the log."""
+        """The entry in the log."""
         word = "done" if not self.failures else "partial" if self.gone else "failed"
         name = self.receipt.name if self.receipt else None
         deleted, failed = len(self.gone), len(self.failures)
@@ -68,12 +68,12 @@ class Removal:
 
     @property
     def bytes_deleted(self) -> int:
-        """The sizes of what is gone."""
+        """The bytes of the deleted blobs."""
         return sum(blob.size for _, blob in self.gone)
 
 
 def removal_begun(deletions: Sequence[Deletion], cluster: str, command: str) -> TransferEntry:
-    """The line in the log of a removal that is about to begin."""
+    """The log entry of a removal that begins now."""
     paths = tuple(each.place.path for each in deletions)
     planned = sum(len(each.blobs) for each in deletions)
     said = command or shlex.join(["blobsync", "-c", cluster, "rm", *paths])
@@ -81,7 +81,7 @@ def removal_begun(deletions: Sequence[Deletion], cluster: str, command: str) -> 
 
 
 def find_blob(connections: Connections, place: Resolution) -> Deletion:
-    """The one blob of that name, whatever is below it. Raises ``NothingMatchedError`` and ``UsageError``."""
+    """The one blob of this name, without those below it. Raises ``NothingMatchedError`` and ``UsageError``."""
     if place.folder_only:
         raise UsageError(f"{place.given} ends with a slash, so it is not a blob", hint=f"--blob {place.path}")
     end = connections.open(place.remote)
@@ -97,9 +97,9 @@ def find_blob(connections: Connections, place: Resolution) -> Deletion:
 
 
 def find_deletions(connections: Connections, place: Resolution, inner: Sequence[Resolution]) -> Iterator[Deletion]:
-    """Everything that ``rm`` of this path would delete; nested folder entries are part of it, each its own.
+    """Everything that ``rm`` of this path would delete, also in nested folder entries.
 
-    Raises ``NothingMatchedError``, and ``ShapeConflictError`` where a blob and a folder have the name.
+    Raises ``NothingMatchedError``, and ``ShapeConflictError`` if there is both a blob and a folder of this name.
     """
     end = connections.open(place.remote)
     blob = None if place.folder_only or not end.name else end.store.head(end.name)
@@ -138,9 +138,9 @@ def remove(
     cluster: str,
     stop: StopRequest = NEVER,
 ) -> Removal:
-    """Delete in batches, then look whether they are gone; a receipt names them, also after an interrupt.
+    """Delete in batches, and check that the blobs are gone; a receipt names them, also after an interrupt.
 
-    Raises ``KeyboardInterrupt`` when ``stop`` asks for that: what is deleted by then is in the receipt.
+    Raises ``KeyboardInterrupt`` after a request by ``stop``; the receipt has the blobs deleted by then.
     """
     listener.emit(Phase("deleting"))
     listener.emit(Expected(sum(len(each.blobs) for each in deletions), 0))
@@ -159,7 +159,7 @@ def remove(
 
 @dataclass(slots=True)
 class _Result:
-    """That of a :class:`Removal`, while it goes on."""
+    """Collects the result of a removal."""
 
     gone: list[tuple[str, BlobInfo]] = field(default_factory=list)
     unsure: list[tuple[str, BlobInfo]] = field(default_factory=list)
@@ -224,7 +224,7 @@ def _still_there(end: OpenBlob, deletion: Deletion) -> set[str]:
         return {blob.name for blob in side_by_side(end.store.head, names, 8) if blob is not None}
     listing = end.store.list_blobs(f"{end.name}/" if end.name else "")
     found = {blob.name for blob in listing if blob.name in names}
-    # The blob of the folder's own name is below no slash.
+    # The blob of the folder's own name has no slash after it.
     return found | ({end.name} if end.name in names and end.store.head(end.name) is not None else set())
 
 

@@ -1,10 +1,10 @@
-"""Transfers that run at this moment, as other processes see them: how far they are, and the request to stop one.
+"""Shows running transfers to other processes: their progress, and requests to stop them.
 
-Each transfer writes a small record beside the log, two times a second, from its first half second to its end, and so
-does the planning before it; each time it looks for a request to stop. The record holds no secret. What a killed one
-left is known by its process, which is gone, and removed by whoever finds it.
+Each transfer writes a small record beside the log, twice a second, from its first half second to its end, and so does
+the planning before it; each time it checks for a request to stop. The record contains no secret. The record of a killed
+transfer, whose process is gone, is removed by the next reader.
 
-The record is a file by the transfer's id, and appears whole; beside it is the request to stop, an empty file.
+The record is a file named by the transfer's id, replaced atomically; the request to stop is an empty file beside it.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ class RunningRecords:
         os.close(os.open(self._request(id), _WRITE, 0o600))
 
     def is_stop_requested(self, id: str) -> bool:
-        """Whether somebody has asked this transfer to stop."""
+        """Whether this transfer was asked to stop."""
         return os.path.lexists(self._request(id))
 
     def remove(self, id: str) -> None:
-        """Remove the record, and a request to stop."""
+        """Remove the record and the request to stop."""
         for file in (self._file(id), self._request(id)):
             with suppress(OSError):
                 file.unlink(missing_ok=True)
@@ -102,12 +102,12 @@ def _remove_old(file: Path) -> None:
 
 # Seconds between two records.
 _EVERY = 0.5
-# Workers and paths that a record names: it is written often.
+# Maximum number of workers and paths in a record, which is written often.
 _MOST_WORKERS = 200
 _MOST_PATHS = 100
-# Seconds without a word from another machine, after which nobody there may be left to look for a request.
+# Seconds without an update from another machine, after which its transfer may not see a request to stop.
 _SILENT = 60.0
-# What another machine wrote, and did not renew for so many seconds, nobody will remove there.
+# Seconds without an update, after which a record of another machine is removed here.
 _FORGOTTEN = 7 * 86400.0
 
 _LOG = logging.getLogger(__name__)
@@ -115,12 +115,12 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RunningTransfer:
-    """A transfer under way. ``id`` is that of its entry in the history, ``pid`` its process on ``host``, which began
-    then (``born``, in the kernel's own count); ``told`` is when it said so (seconds since 1970). ``stoppable``:
-    other processes may stop it: a blobsync command runs it, or a program that began it with ``start_upload`` and its
-    like. ``looks_for_stop``: it looks for the request, which an older blobsync does not. ``kind``, ``paths``,
-    ``command``, ``user`` and ``began`` are as in the history. ``planning``: nothing moves yet, and the history does
-    not have it; what then moves has an id of its own. ``points`` are those of the curve of its rate, oldest first."""
+    """A transfer under way. ``id`` is that of its entry in the history, ``pid`` its process on ``host``, which began at
+    ``born`` (in the kernel's clock ticks); ``told`` is the time of its last report (seconds since 1970). ``stoppable``:
+    other processes may stop it, since a blobsync command runs it, or a program that used ``start_upload`` or the like.
+    ``looks_for_stop``: it checks for the request, which older versions do not. ``kind``, ``paths``, ``command``,
+    ``user`` and ``began`` are as in the history. ``planning``: nothing moves yet, and the history does not have it; the
+    transfer then gets an id of its own. ``points`` are those of its rate curve, oldest first."""
 
     id: str
     pid: int
@@ -135,7 +135,7 @@ class RunningTransfer:
     user: str = ""
     began: float = 0.0
     planning: bool = False
-    # Those of RatePoint.
+    # The fields of RatePoint.
     points: tuple[tuple[float, int, float], ...] = ()
     looks_for_stop: bool = False
 
@@ -144,23 +144,23 @@ class RunningTransfer:
 
     @property
     def is_here(self) -> bool:
-        """It runs on this machine."""
+        """Whether it runs on this machine."""
         return self.host == os.uname().nodename
 
     @property
     def silent(self) -> float:
-        """Seconds since it was heard of."""
+        """Seconds since its last report."""
         return max(0.0, time.time() - self.told)
 
 
 class RunningTransfers:
-    """Those of a project, as their records say."""
+    """The running transfers of a project, from their records."""
 
     def __init__(self, state: StateDir) -> None:
         self._records = RunningRecords(state)
 
     def all(self) -> Mapping[str, RunningTransfer]:
-        """By their ids. What nobody writes any more is removed. Never raises."""
+        """The transfers by their ids. Records that are no longer updated are removed. Never raises."""
         found = {}
         for id, values in self._records.each():
             one = _running(id, values)
@@ -171,9 +171,9 @@ class RunningTransfers:
         return found
 
     def stop(self, id: str) -> None:
-        """Ask the transfer to stop, as Ctrl-C does; returns at once. It sees that within half a second.
+        """Ask the transfer to stop, as Ctrl-C does; returns at once. It sees the request within half a second.
 
-        Raises ``NothingMatchedError`` if it does not run any more, ``UsageError`` where it would not see it.
+        Raises ``NothingMatchedError`` if it has ended, ``UsageError`` if it would not see the request.
         """
         one = self.all().get(id)
         if one is None:
@@ -199,7 +199,7 @@ class RunningTransfers:
 
 
 def _running(id: str, values: Mapping[str, Any]) -> RunningTransfer | None:
-    """None for what is no record of that transfer."""
+    """Read a record; None if it is not one of this transfer."""
     try:
         points = tuple((at, moved, rate) for at, moved, rate in values.get("points", ()))
         known = {"progress": read_progress(values["progress"]), "paths": tuple(values.get("paths", ()))}
@@ -225,9 +225,9 @@ def recorded_while_running(
     stop: StopRequest = NEVER,
     every: float = _EVERY,
 ) -> Iterator[Listener]:
-    """Keep a record of the transfer ``entry`` while the block runs: what the listener that this yields is told goes to
-    ``listener`` and into the record. Other processes can make the request ``stop``, if the transfer is ``stoppable``.
-    ``planning``: it plans, and the log has no such entry."""
+    """Keep a record of the transfer ``entry`` while the block runs. Yields a listener that passes its events to
+    ``listener`` and into the record. Other processes can make the request ``stop`` if the transfer is ``stoppable``.
+    ``planning``: it is being planned, and the log has no such entry."""
     if not state.lasting:
         yield listener
         return
@@ -245,7 +245,7 @@ def recorded_while_running(
 
 
 class _Recorder(ProgressCounter):
-    """Writes the record in a thread of its own, since the disk may be slow, and looks for a request to stop."""
+    """Writes the record in a thread of its own, since the disk may be slow, and checks for a request to stop."""
 
     def __init__(self, records: RunningRecords, known: RunningTransfer, every: float, stop: StopRequest) -> None:
         super().__init__()
@@ -259,7 +259,7 @@ class _Recorder(ProgressCounter):
         self._thread = threading.Thread(target=self._write, daemon=True)
 
     def show(self, *, force: bool, began: bool = False) -> None:
-        """The thread looks by itself."""
+        """Do nothing: the thread reads the numbers itself."""
 
     def begin(self) -> None:
         self._thread.start()
@@ -273,7 +273,7 @@ class _Recorder(ProgressCounter):
 
     def _write(self) -> None:
         try:
-            # Most commands end before the first time, and never make the folder.
+            # Most commands end before the first record, and never create the folder.
             while not self._over.wait(self._every):
                 now = self._now()
                 if now.phase == "moving":
@@ -293,7 +293,7 @@ class _Recorder(ProgressCounter):
             now = self.progress(self.clock())
         last = self._known.progress
         if now.phase not in WORKING and last.files_expected:
-            # What moved, while it is looked at.
+            # While verifying, the numbers of the moves.
             now = replace(
                 last, phase=now.phase, rate=0.0, seconds_left=None, doing="",
                 waiting=now.waiting, waiting_seconds=now.waiting_seconds, retrying=now.retrying,

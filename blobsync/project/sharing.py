@@ -1,4 +1,4 @@
-"""Links to give away: for a blob, and for a folder in the ways that the service has.
+"""Links for others: to a blob, or to a folder in the ways that the service supports.
 
 A link contains a signature, and anyone who has it has its rights until it expires. Only an account with a hierarchical
 namespace can sign for one folder (``sr=d``); elsewhere a folder is one link for each of its blobs, or a link that opens
@@ -22,9 +22,9 @@ from blobsync.store.sas import sas_url
 
 @dataclass(frozen=True, slots=True)
 class LinkRequest:
-    """What the links are to allow: letters of rights, for how many seconds.
+    """The rights of the links (letters), and their validity in seconds.
 
-    ``each`` asks for one link per blob of a folder, ``container`` for one that opens the whole container.
+    ``each``: one link per blob of a folder; ``container``: one that opens the whole container.
     """
 
     rights: str
@@ -87,7 +87,7 @@ def make_links(
 
 
 def _place_of(path: str, place: Resolution, inner: Sequence[Resolution]) -> Resolution:
-    """A listed blob, by its name as it was listed: ``..`` in a name means nothing to the service."""
+    """A listed blob by its exact name: ``..`` in a name has no meaning for the service."""
     owner = next((other for other in inner if path.startswith(f"{other.path}/")), place)
     return replace(owner, path=path, remote=owner.remote.child(path[len(owner.path) + 1 :]))
 

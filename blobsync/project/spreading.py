@@ -1,4 +1,4 @@
-"""Transfers over the nodes of a cluster (``--nodes``): how a plan is spread, where its shards are, and their job."""
+"""Transfers over the nodes of a cluster (``--nodes``): the plan's division, the shared folder, and the job."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from blobsync.store.rest.store import RestBlobStore
 from blobsync.store.sas import READ_FOLDER, WRITE_FOLDER
 from blobsync.transfer.carry_out import Engines
 
-# Where the places of all transfers into a container are.
+# The folder of the places of all transfers into a container.
 _PREFIX = ".blobsync/spread"
-# Says for the next command which key opens what is at the place; sealed with the user's own.
+# Tells the next command which key opens the files at the place; sealed with the user's own key.
 _RUN = "run"
 _MARK_CHARS = 16
 
@@ -51,7 +51,7 @@ _MARK_CHARS = 16
 class Spreading:
     """One transfer over the nodes of a cluster, from the beginning of a ``with`` block to its end.
 
-    Entering raises ``SpreadBusyError`` where somebody else spreads to the same folder.
+    Entering raises ``SpreadBusyError`` if another transfer over nodes has the same destination.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Spreading:
         self._first = 0
         self._blocks = EarlierBlocks()
         self._owner = ""
-        # The transfer whose key the workers have, and what its parent reads and writes.
+        # The transfer whose key the workers have, and its parent's store.
         self._run = ""
         self._sealed: SealedStore | None = None
 
@@ -101,7 +101,7 @@ class Spreading:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Each that leaves sees what has ended the block.
+        # Every exit sees the exception that ended the block.
         self._leaving.__exit__(kind, error, trace)
 
     def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -116,7 +116,7 @@ class Spreading:
         self._place.remove_all()
 
     def _end_early(self) -> None:
-        """After Ctrl-C or a failure: of what is down nobody waits for more than seconds."""
+        """After Ctrl-C or a failure, wait only seconds for services that do not answer."""
         self._place.hurry()
         self._context.connections.hurry()
         try:
@@ -136,7 +136,7 @@ class Spreading:
             )
 
     def _leave(self, place: SealedStore) -> None:
-        """What the next command takes over. What would have to be read first, on this disk, is left for it, too."""
+        """Leave the place to the next command, with everything that would have to be read first."""
         is_copy = self._plan.route not in (Route.UPLOAD, Route.DOWNLOAD)
         if is_copy:
             record_files(place, self._parts, self._context.records)
@@ -144,9 +144,9 @@ class Spreading:
             self._say_whose(place)
 
     def merge(self) -> bool:
-        """Bring what workers of an earlier run have told to the index; whether there was anything.
+        """Add the records of an earlier run's workers to the index; returns whether there were any.
 
-        Also where nothing is left to move: what that run left at the place goes.
+        Call it also if nothing is left to move: it removes the files of that run.
         """
         earlier = self._earlier()
         if earlier is not None:
@@ -162,7 +162,7 @@ class Spreading:
         return earlier is not None and found.anything
 
     def engines(self, plan: TransferPlan, engines: Engines) -> Engines:
-        """The engines of the plan, with the nodes' in the place of the direct one."""
+        """The engines of the plan, with that of the nodes in place of the direct one."""
         spread = self._plan.spread
         assert spread is not None
         if not plan.files_to_transfer:
@@ -187,7 +187,7 @@ class Spreading:
         return engines._replace(make={**engines.make, "direct": lambda: engine})
 
     def submit(self, plan: TransferPlan) -> JobRecord:
-        """Leave the whole plan at the place, and submit the job whose node 0 carries it out."""
+        """Write the whole plan to the place, and submit the job whose node 0 carries it out."""
         plan.demand_allowed()
         if plan.is_large:
             raise UsageError("--detach: the plan is too large for the memory of a node", hint="omit --detach")
@@ -211,7 +211,7 @@ class Spreading:
                 count += 1
         request = replace(self._request(plan), planned=count)
         workforce = JobWorkforce(self._jobs, (self._context.cluster, self._context.from_cluster), request, self._place)
-        # Workers that are there before their parent wait for it.
+        # Workers that start before their parent wait for it.
         place.write("alive", b"submitted")
         record = workforce.submit()
         self._detached = True
@@ -221,15 +221,14 @@ class Spreading:
         return OwnProbe(end.path if part.shape is Shape.FOLDER else end.path.parent, self._id)
 
     def _remove_probes(self) -> None:
-        """Those of a detached transfer are its parent's."""
+        """Remove the probes; those of a detached transfer belong to its parent."""
         for part in () if self._detached else self._parts:
             for end in (part.source, part.destination):
                 if isinstance(end, LocalLocation):
                     self._probe(part, end).remove()
 
     def _demand_no_other_job(self) -> bool:
-        """A detached transfer that waits for its nodes has no claim yet. Whether a job of a command that is gone is
-        there."""
+        """Raise an error if a detached transfer, which has no claim yet, waits for its nodes."""
         found = JobWorkforce(
             self._jobs, (self._context.cluster, None), self._request(self._plan, probes=False), self._place
         ).find()
@@ -244,7 +243,7 @@ class Spreading:
         return found is not None
 
     def _begin(self, run: str, session: str) -> SealedStore:
-        """From here on this process is the parent of the transfer ``run``."""
+        """Make this process the parent of the transfer ``run``."""
         self._run = run
         self._sealed = self._opened(run, session)
         self._say_whose(self._sealed)
@@ -255,12 +254,12 @@ class Spreading:
         return SealedStore(self._place, keys, run, self._note, session=session)
 
     def _say_whose(self, place: SealedStore) -> None:
-        """For the next command: which key it needs for what is there."""
+        """Record for the next command which key opens the files at the place."""
         body = json.dumps({"run": self._run, "session": place.session}).encode()
         self._place.write(_RUN, self._own_key.seal("run", self._place_name, _RUN, body))
 
     def _earlier(self) -> SealedStore | None:
-        """What an earlier command of this user left at the place."""
+        """The transfer that an earlier command of this user left at the place."""
         document = self._place.read(_RUN)
         body = self._own_key.opened("run", self._place_name, _RUN, document) if document is not None else None
         if body is None:
@@ -271,7 +270,7 @@ class Spreading:
         return self._opened(said["run"], said["session"])
 
     def _tell_others(self) -> None:
-        """Say what is there of which this user's key knows nothing."""
+        """Note files at the place that this user's key does not open."""
         known = self._place.read(_RUN)
         strange = known is not None and self._own_key.opened("run", self._place_name, _RUN, known) is None
         unsealed = known is None and any(self._place.names(folder) for folder in ("shards", "records", "plan"))
@@ -284,17 +283,17 @@ class Spreading:
             )
 
     def _others(self) -> bool:
-        """Whether somebody else, or this user with another key, has left something for the same destination."""
+        """Whether another user, or this one with another key, has left a transfer to the same destination."""
         claims = self._claims
         return isinstance(claims, ContainerStore) and claims.has_more_than((self._mark, "owner"))
 
     def _leave_claim(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Whose claim has run out meanwhile has none to remove."""
+        """Remove the claim, unless it has expired."""
         if error is not None:
             self._claims.hurry()
-        # Nobody has to wait for it: it runs out, and this project's next command takes it at once.
+        # It is not essential: the claim expires, and this project's next command takes it at once.
         with suppress(*(() if error is None else (BlobsyncError,))):
             if not self._detached and self._claims is not self._place and self._claims.claim("owner", self._owner):
                 self._claims.remove("owner")
@@ -305,13 +304,13 @@ class Spreading:
 
     @property
     def _place_name(self) -> str:
-        """What tells it from all others, wherever this user has any."""
+        """A name that is unique among all transfers of this user."""
         request = self._paths
         return f"{request.container} {request.path}"
 
     @cached_property
     def _mark(self) -> str:
-        """Each key has a place of its own: nobody removes what belongs to somebody else."""
+        """A mark of the key: each key has a place of its own, so that no user removes another's files."""
         return self._own_key.derive("place").secret.hex()[:_MARK_CHARS]
 
     @cached_property
@@ -386,7 +385,7 @@ class Spreading:
 
 
 class _Paths(NamedTuple):
-    """The container (empty: there is none), the place in it and the place of the claim; or their folders."""
+    """The container (empty: none), the place in it and the place of the claim; or their local folders."""
 
     container: str
     path: str
@@ -403,18 +402,18 @@ RANGE_VARIABLE = "BLOBSYNC_SPREAD_RANGE"
 
 
 def demand_spreadable(options: TransferOptions, cluster: Cluster, *, copies: bool) -> None:
-    """Raise ``UsageError`` where the cluster's nodes cannot do it: before anything is looked at."""
+    """Raise ``UsageError`` if the cluster's nodes cannot do it, before anything is listed."""
     if options.nodes is not None:
         choose_spread(options, cluster.platform, cluster.name, copies=copies)
 
 
 def with_spread(plan: TransferPlan, cluster: Cluster, environ: Mapping[str, str], *, copies: bool) -> TransferPlan:
-    """The plan, with how it is spread where ``--nodes`` asks for that. Raises ``UsageError``."""
+    """The plan with its spread, if ``--nodes`` was given. Raises ``UsageError``."""
     if plan.options.nodes is None:
         return plan
     from blobsync.spread.shard import weight
 
-    # What lands on a disk is written by one worker.
+    # A local file is written by one worker.
     least = 0 if plan.route is Route.DOWNLOAD else _least_range(environ)
     files, work, large = 0, 0, []
     for _, action in plan.each():

@@ -1,7 +1,7 @@
-"""``status``: how each folder entry stands, here and in its container, in one look.
+"""``status``: compares each folder entry here with the last listing of its container.
 
-The local files are walked. What the container holds is what it held when it was last listed, and what was moved since;
-with ``fresh`` it is listed now. So an answer without ``fresh`` is as old as its ``as_of``.
+The local files are walked. The content of the container is that of its last listing, with later transfers; with
+``fresh`` it is listed now. So a result without ``fresh`` is as old as its ``as_of``.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from blobsync.project.verify import both_sides, classify
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobInfo, BlobStore
 
-# What a class of `verify` means for what is to be done.
+# Class of `verify` -> what is to be done.
 _UPLOAD = ("local_only", "changed_here")
 _DOWNLOAD = ("remote_only", "changed_there")
 
-# How long `status` waits for accounts to answer.
+# Seconds that `status` waits for accounts.
 ANSWER_SECONDS = 2.0
 _NO_BLOB = "blobsync-asks-whether-you-answer"
 
@@ -50,13 +50,13 @@ class EntryStatus:
     """One folder entry, or one PATH of it.
 
     ``here`` and ``there`` count the files of each side. ``newer_at_destination`` are those of ``to_download`` that
-    changed in the container since they were verified, ``missing_here`` those that are not here at all;
-    ``conflicts`` differ on both sides. ``never_verified`` are files of which nothing tells whether they differ: the
-    blob has no MD5 and its size is the file's, or nobody looked whether the container has them. ``ignored`` counts
-    local files that the entry ignores, ``left_out`` links that are not followed, ``not_files`` pipes and other things
-    that are no files. A file counts in one of these. ``as_of`` is when the container was last listed as a whole
-    (seconds since 1970; None: never, and ``there`` is what is known of it), ``fresh`` says that it was now.
-    ``problem`` says why the entry could not be looked at, ``silence`` why its account did not answer (None: it did).
+    changed in the container since they were verified, ``missing_here`` those that do not exist here; ``conflicts``
+    changed on both sides. ``never_verified`` are files that may or may not differ: the blob has no MD5 and the same
+    size, or the container was not listed. ``ignored`` counts local files that the entry ignores, ``left_out`` links
+    that are not followed, ``not_files`` pipes and other special files. A file counts in one of these. ``as_of`` is when
+    the container was last listed as a whole (seconds since 1970; None: never, and ``there`` is incomplete), ``fresh``:
+    it was now. ``problem`` is why the entry could not be examined, ``silence`` why its account did not answer (None: it
+    did).
     """
 
     path: str
@@ -88,13 +88,13 @@ class EntryStatus:
 
     @property
     def ok(self) -> bool:
-        """Nothing is known to differ, and everything could be looked at."""
+        """Nothing is known to differ, and everything could be examined."""
         return not self.differs and self.problem is None and not self.unreadable
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectStatus:
-    """How the folder entries of a project stand. ``fresh``: their containers were listed."""
+    """The status of the folder entries of a project. ``fresh``: their containers were listed."""
 
     entries: tuple[EntryStatus, ...]
     fresh: bool
@@ -109,8 +109,8 @@ class ProjectStatus:
 
     @property
     def exit_code(self) -> ExitCode:
-        """0: nothing is known to differ (with ``fresh``: nothing does); 3: something does, or was not looked at;
-        1: no entry could be looked at."""
+        """0: nothing is known to differ (with ``fresh``: nothing does); 3: something does, or was not examined; 1: no
+        entry could be examined."""
         if all(entry.ok for entry in self.entries) and not (self.fresh and self._has_doubts):
             return ExitCode.DONE
         return ExitCode.FAILED if all(entry.problem for entry in self.entries) else ExitCode.PARTIAL
@@ -130,7 +130,7 @@ class _LastSeen:
         self._path = path
 
     def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:
-        """What is believed to be below the folder of this status."""
+        """The remembered blobs below the folder of this status."""
         skip = len(self._path) + 1 if self._path else 0
         for path, state in self._records.as_last_listed(self._path):
             yield BlobInfo(self._end.at(path[skip:]), state.size, state.etag, state.md5)
@@ -142,14 +142,14 @@ class _LastSeen:
 
 
 def as_remembered(request: Request) -> Request:
-    """The same, answered by what the container is believed to hold."""
+    """The same request, with the remembered content of the container."""
     end, key = request.part.destination, request.part.key
     assert isinstance(end, OpenBlob)
     return request._replace(remembered=_LastSeen(request.records, end, key.path))
 
 
 class AccountCheck:
-    """Asks the account of each folder entry for one blob, beside everything else."""
+    """Checks in the background whether the account of each folder entry answers."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class AccountCheck:
         accounts: Iterable[StorageAccount],
         patience: float = ANSWER_SECONDS,
     ) -> None:
-        """``connect`` should not be patient either; ``patience`` is in seconds."""
+        """``connect`` should open stores with few retries; ``patience`` is in seconds."""
         by_container = {account.container: account for account in accounts}
         self._asked = {place: Ahead(_silence, connect, account) for place, account in by_container.items()}
         self._patience = patience
@@ -179,7 +179,7 @@ def _silence(connect: Callable[[StorageAccount], BlobStore], account: StorageAcc
         finally:
             store.close()
     except AccessDeniedError:
-        # A SAS may be for writing only: the account answers.
+        # The SAS may be for writing only; the account has answered.
         return None
     except BlobsyncError as error:
         return error.message
@@ -194,19 +194,19 @@ class FileCounter:
     bytes: int = 0
 
     def add(self, size: int) -> None:
-        """One more file."""
+        """Add a file."""
         self.files += 1
         self.bytes += size
 
     @property
     def tally(self) -> FileTally:
-        """What came together so far."""
+        """The sums so far."""
         return FileTally(self.files, self.bytes)
 
 
 @dataclass(slots=True)
 class _Counts:
-    """Those of an :class:`EntryStatus`, while its files are gone through."""
+    """Collects the counts of an :class:`EntryStatus`."""
 
     here: FileCounter = field(default_factory=FileCounter)
     there: FileCounter = field(default_factory=FileCounter)
@@ -236,7 +236,7 @@ class _Counts:
 
 
 def entry_status(request: Request, emit: Emit, *, fresh: bool, now: float) -> EntryStatus:
-    """How one part stands, which has the local end as its source. Never raises for what the entry itself causes."""
+    """The status of one part, whose source is the local end. Problems of the entry are in the result, not raised."""
     end, key = request.part.destination, request.part.key
     assert isinstance(end, OpenBlob)
     as_of = now if fresh else request.records.listed_at(key.path)
@@ -253,7 +253,7 @@ def entry_status(request: Request, emit: Emit, *, fresh: bool, now: float) -> En
             is_known = status.as_of is not None or pair.record is not None or key.at(pair.path) in listed
             _count(counts, pair, is_known=is_known)
     except NothingMatchedError:
-        # Nothing at either end: an entry that is still empty.
+        # Neither end exists: the entry is still empty.
         return counts.added_to(status)
     except BlobsyncError as error:
         return replace(counts.added_to(status), problem=error)
@@ -261,7 +261,7 @@ def entry_status(request: Request, emit: Emit, *, fresh: bool, now: float) -> En
 
 
 def _count(counts: _Counts, pair: Pair, *, is_known: bool) -> None:
-    """``is_known``: whether the container has this file."""
+    """Count a pair. ``is_known``: whether the container has this file."""
     local, remote = pair.source, pair.destination
     kind = classify(pair)
     if local is not None:
@@ -293,9 +293,9 @@ def project_status(
     fresh: bool,
     connect: Callable[[StorageAccount], BlobStore],
 ) -> ProjectStatus:
-    """Each of ``paths``, and what other folder entries map inside it, one by one; ``connect`` for a quick question.
+    """The status of each of ``paths``, and of the folder entries inside it; ``connect`` opens stores with few retries.
 
-    Raises mapping errors, and ``UntrustedLinkError`` for links out of the project that nobody has trusted.
+    Raises mapping errors, and ``UntrustedLinkError`` for untrusted links out of the project.
     """
     requests = [request for path in paths for request in both_ends(context, path)]
     accounts = [context.connections.account(_container(request)) for request in requests]

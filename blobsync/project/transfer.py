@@ -1,4 +1,4 @@
-"""A transfer in a thread of its own: its progress, its result, and its end before that."""
+"""A transfer in a thread of its own: its progress and its result, and how to stop it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _STARTED: weakref.WeakSet[Transfer] = weakref.WeakSet()
 class Transfer(Future[TransferResult]):
     """A transfer that runs in a thread of its own: a ``concurrent.futures.Future`` of its ``TransferResult``.
 
-    What futures have it has: ``done()``, ``exception()``, ``add_done_callback()``, and ``concurrent.futures.wait`` and
-    ``as_completed`` for several. From asyncio: ``await asyncio.wrap_future(transfer)``; a task that is cancelled there
-    stops the transfer. The interpreter does not end before the transfer; Ctrl-C that ends the program stops it.
+    It has the methods of futures: ``done()``, ``exception()``, ``add_done_callback()``, and ``concurrent.futures.wait``
+    and ``as_completed`` for several. From asyncio: ``await asyncio.wrap_future(transfer)``; a task that is cancelled
+    there stops the transfer. The interpreter waits for the transfer at its end; if Ctrl-C ends the program, the
+    transfer is stopped.
     """
 
     def __init__(self, work: Callable[[], TransferResult], stop: StopRequest, counter: ProgressSnapshot) -> None:
@@ -32,7 +33,7 @@ class Transfer(Future[TransferResult]):
         self._stop = stop
         self._counter = counter
         self._stopped: TransferCancelledError | None = None
-        # No daemon: what it writes comes to its end before the interpreter does.
+        # No daemon thread: it must finish its writes before the interpreter ends.
         _STARTED.add(self)
         threading.Thread(target=self._run, name="blobsync transfer").start()
 
@@ -42,21 +43,21 @@ class Transfer(Future[TransferResult]):
 
     @property
     def progress(self) -> Progress:
-        """How far it is now; at the end, how far it came."""
+        """The present progress; at the end, the last one."""
         return self._counter.now()
 
     @property
     def partial_result(self) -> TransferResult | None:
-        """What a transfer that was stopped had done, with ``interrupted`` set; None where it was not stopped, or before
+        """The result of a stopped transfer so far, with ``interrupted`` set; None if it was not stopped, or before
         anything moved."""
         return self._stopped.result if self._stopped is not None else None
 
     def cancel(self) -> bool:
-        """Stop the transfer as Ctrl-C stops ``upload``: in order, so that a second run goes on from there. For any
-        thread, and safe to repeat.
+        """Stop the transfer as Ctrl-C stops ``upload``: cleanly, so that a second run continues from there. Safe from
+        any thread, and to repeat.
 
-        Returns at once: False where it is over, else True; :meth:`result` waits for the end. A transfer that was just
-        about to end may still end well.
+        Returns at once: False if it has ended, else True; :meth:`result` waits for the end. A transfer that was about
+        to end may still succeed.
         """
         if self.done():
             return False
@@ -64,15 +65,15 @@ class Transfer(Future[TransferResult]):
         return True
 
     def running(self) -> bool:
-        """Whether it is not over; a transfer that was told to stop runs until everything is cleaned up."""
+        """Whether it has not ended; a stopped transfer runs until everything is cleaned up."""
         return not self.done()
 
     def result(self, timeout: float | None = None) -> TransferResult:
         """Wait for the end, at most ``timeout`` seconds, and return what ``upload`` returns, or raise what it raises.
 
         Raises ``concurrent.futures.TimeoutError`` (from Python 3.11 on the built-in ``TimeoutError``) while it runs,
-        and ``concurrent.futures.CancelledError``, in words, where it was stopped; :attr:`partial_result` is what was
-        done. Ctrl-C while it waits stops the transfer, and raises what it raises from ``upload``.
+        and ``concurrent.futures.CancelledError``, with a message, if it was stopped; :attr:`partial_result` is what was
+        done. Ctrl-C during the wait stops the transfer, and raises what it raises from ``upload``.
         """
         try:
             return super().result(timeout)
@@ -100,13 +101,13 @@ class Transfer(Future[TransferResult]):
 
 
 class ProgressSnapshot(ProgressCounter):
-    """Has the numbers for whoever asks."""
+    """Keeps the progress for :meth:`now`."""
 
     def show(self, *, force: bool, began: bool = False) -> None:
-        """Whoever wants to know asks."""
+        """Do nothing: :meth:`now` has the numbers."""
 
     def now(self) -> Progress:
-        """The numbers as they are."""
+        """The present numbers."""
         with self.lock:
             return self.progress(self.clock())
 
@@ -123,7 +124,7 @@ def wait_for(running: Sequence[Transfer]) -> None:
 
 
 def _stop_after_ctrl_c() -> None:
-    """The program has ended, with a traceback, and the interpreter waits for the transfers."""
+    """Stop all transfers after Ctrl-C has ended the program, since the interpreter waits for them."""
     threading.main_thread().join()
     if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt):
         _stop_all()

@@ -1,4 +1,4 @@
-"""``verify``: are the local files, the index and the blobs three equal pictures of the same data?
+"""``verify``: compares the local files, the index and the blobs.
 
 Transfers nothing. A file is ``equal`` if the index confirms both sides as they are now or their size
 and MD5 agree; ``deep`` reads every byte on both sides instead.
@@ -31,7 +31,7 @@ CLASSES = (
 
 @dataclass(frozen=True, slots=True)
 class ComparedFile:
-    """One file and its class."""
+    """A file and its class."""
 
     path: str
     status: str
@@ -65,7 +65,7 @@ class VerifyReport:
 
 
 def verify(requests: Sequence[Request], emit: Emit, *, deep: bool = False) -> VerifyReport:
-    """Compare the two ends of each request, which has the local one as its source.
+    """Compare the two ends of each request, whose source is the local one.
 
     Raises ``NothingMatchedError`` if neither side has any of the names.
     """
@@ -95,9 +95,9 @@ def _together(one: VerifyReport, other: VerifyReport) -> VerifyReport:
 
 
 def both_sides(request: Request, emit: Emit) -> tuple[Survey, Iterator[Pair]]:
-    """Look at both ends; the local file is the source of each pair, also where only the container has any.
+    """Survey both ends; the local file is the source of each pair, even if only the container has files.
 
-    Raises ``NothingMatchedError`` if neither has any. What a container showed is remembered.
+    Raises ``NothingMatchedError`` if neither has any. The listing is remembered.
     """
     try:
         found = survey(request, emit)
@@ -186,7 +186,7 @@ def _read_local(request: Request, pair: Pair) -> FileState | None:
     end = request.part.source
     if not isinstance(end, LocalLocation) or not isinstance(pair.source, LocalState):
         return None
-    # A separate stat: the record must not cover bytes that were read just now.
+    # A separate stat: the record must not apply to the bytes that were just read.
     state = hash_file(end.at(pair.path))
     return None if state is None else replace(state, mtime_ns=-1)
 

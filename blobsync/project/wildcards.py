@@ -1,7 +1,7 @@
-"""Paths with ``*``, ``?`` or ``[...]``, for looking: the blobs and folders whose names they match, level by level.
+"""Paths with ``*``, ``?`` or ``[...]`` in commands that only read: finds matching blobs and folders, level by level.
 
-A name that has such letters itself is meant first. What changes something takes no patterns: which blobs they mean
-would change between looking and doing.
+A name that contains such characters itself takes precedence. Commands that change something accept no patterns: the
+matches could change between the question and the action.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ class Lister(Protocol):
 
 
 class Matched(NamedTuple):
-    """What a pattern matches: the path to give to other commands, and what a listing says of it."""
+    """A match: the path for other commands, and its entry in a listing."""
 
     path: str
     entry: ListingEntry
 
 
 def is_pattern(path: str) -> bool:
-    """Whether the path has a letter that patterns have."""
+    """Whether the path contains a character of patterns."""
     return _MAGIC.search(path) is not None
 
 
 def list_matching(listing: Lister, path: str, *, recursive: bool) -> Iterator[ListingEntry]:
-    """The blob or folder of exactly this name as ``ls`` lists it; else what the pattern matches.
+    """List the blob or folder of exactly this name as ``ls`` does; else the matches of the pattern.
 
-    A folder that matches is one line, with ``recursive`` all that is below it. Raises ``NothingMatchedError``.
+    A matching folder is one entry, with ``recursive`` everything below it. Raises ``NothingMatchedError``.
     """
     if not is_pattern(path):
         yield from listing(path, recursive=recursive)
@@ -57,7 +57,7 @@ def list_matching(listing: Lister, path: str, *, recursive: bool) -> Iterator[Li
 
 
 def pattern_matches(listing: Lister, path: str) -> Iterator[Matched]:
-    """What the pattern matches, in the order of the names. Raises ``NothingMatchedError``."""
+    """The matches of the pattern, sorted by name. Raises ``NothingMatchedError``."""
     parts = path.rstrip("/").split("/")
     first = next(number for number, part in enumerate(parts) if is_pattern(part))
     found = list(_below(listing, "/".join(parts[:first]), parts[first:]))
