@@ -6,14 +6,15 @@ import os
 import signal
 import socket
 import stat
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
 
 from tests.e2e.web_server import web_server, window
-from tests.e2e.world import Container, Project, command_lines
+from tests.e2e.world import Container, Project, command_lines, wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -80,16 +81,9 @@ def test_the_login_is_a_file_for_the_user_alone_and_is_in_no_command_line(
         assert os.path.basename(file) == f"login-{server.port}.html"
 
 
-def test_the_browser_gets_the_file_and_a_unix_socket_is_for_its_owner(
-    project: Project, container: Container, tmp_path: Path
-) -> None:
-    project.configure(container)
-    opened = tmp_path / "opened"
-    program = tmp_path / "browser"
-    program.write_text(f'#!/bin/sh\necho "$@" > {opened}.part && mv {opened}.part {opened}\n')
-    program.chmod(0o755)
-    project.environ["BROWSER"] = f"{program} %s"
-    place = tmp_path / "web.sock"
+@contextmanager
+def _on_socket(project: Project, place: Path) -> Iterator[str]:
+    """The page at a Unix socket; what it says when it is ready. Ctrl-C ends it, and takes the socket away."""
     process = project.start("web", "--socket", str(place))
     try:
         assert process.stdout is not None
@@ -98,27 +92,55 @@ def test_the_browser_gets_the_file_and_a_unix_socket_is_for_its_owner(
             said += line
             if "Ctrl-C" in line:
                 break
-        assert f"ssh -L 8737:{place} " in said
-        assert stat.S_IMODE(place.stat().st_mode) == 0o600
-        end = time.monotonic() + 60
-        while not opened.exists():
-            assert time.monotonic() < end
-            time.sleep(0.05)
-        address = opened.read_text().strip()
-        assert address.startswith("file://") and address in said
-        token = said.partition("/login#")[2].split()[0]
-        assert token not in address
-        assert token in Path(address.removeprefix("file://")).read_text()
-        with socket.socket(socket.AF_UNIX) as asking:
-            asking.connect(str(place))
-            asking.sendall(b"GET / HTTP/1.1\r\nHost: localhost:9000\r\nAccept: text/html\r\nConnection: close\r\n\r\n")
-            assert asking.recv(4096).startswith(b"HTTP/1.1 303 ")
-        second = project.run("web", "--no-browser", "--socket", str(place))
-        assert (second.code, "another program listens there" in second.err) == (2, True)
+        yield said
     finally:
         os.kill(process.pid, signal.SIGINT)
         done = project.finish(process)
     assert (done.code, done.out) == (0, "stopped\n"), done
     assert not place.exists()
+
+
+def _with_browser(project: Project, folder: Path) -> Path:
+    """A browser that writes its address into the file that is returned."""
+    opened, program = folder / "opened", folder / "browser"
+    program.write_text(f'#!/bin/sh\necho "$@" > {opened}.part && mv {opened}.part {opened}\n')
+    program.chmod(0o755)
+    project.environ["BROWSER"] = f"{program} %s"
+    return opened
+
+
+def _the_browser_gets_the_file(said: str, opened: Path) -> None:
+    """Not the token: a command line is everybody's to read."""
+    assert wait_until(opened.exists, seconds=60)
+    address = opened.read_text().strip()
+    assert address.startswith("file://") and address in said
+    token = said.partition("/login#")[2].split()[0]
+    assert token not in address
+    assert token in Path(address.removeprefix("file://")).read_text()
+
+
+def _the_socket_is_for_its_owner(said: str, place: Path) -> None:
+    assert f"ssh -L 8737:{place} " in said
+    assert stat.S_IMODE(place.stat().st_mode) == 0o600
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.connect(str(place))
+        asking.sendall(b"GET / HTTP/1.1\r\nHost: localhost:9000\r\nAccept: text/html\r\nConnection: close\r\n\r\n")
+        assert asking.recv(4096).startswith(b"HTTP/1.1 303 ")
+
+
+def test_the_browser_gets_the_file_and_a_unix_socket_is_for_its_owner(
+    project: Project, container: Container, tmp_path: Path
+) -> None:
+    project.configure(container)
+    opened, place = _with_browser(project, tmp_path), tmp_path / "web.sock"
+    with _on_socket(project, place) as said:
+        _the_browser_gets_the_file(said, opened)
+        _the_socket_is_for_its_owner(said, place)
+        second = project.run("web", "--no-browser", "--socket", str(place))
+        assert (second.code, "another program listens there" in second.err) == (2, True)
+
+
+def test_the_page_has_no_json_and_one_place_to_listen(project: Project, container: Container) -> None:
+    project.configure(container)
     assert project.run("web", "--json").code == 2
     assert project.run("web", "--port", "1", "--socket", "x").code == 2
