@@ -33,7 +33,7 @@ class ComparedFact:
 
 @dataclass(frozen=True, slots=True)
 class ComparedCode:
-    """The code of both jobs, by path. ``problem`` is why there is no list."""
+    """How the files of two jobs' code differ: paths. ``problem`` is why there is no list."""
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class ComparedCode:
 
 @dataclass(frozen=True, slots=True)
 class ComparedJobs:
-    """Two jobs: groups of facts, by their names, and what became of the files of the code between them."""
+    """Two jobs: groups of facts, by their names, and how the files of their code differ."""
 
     left: JobRecord
     right: JobRecord
@@ -61,7 +61,7 @@ class ComparedJobs:
 
 
 def compare_records(left: JobRecord, right: JobRecord, files: ComparedCode) -> ComparedJobs:
-    """What the records say of both."""
+    """Compare two records."""
     groups = {
         "Job": _compared(_facts(left), _facts(right)),
         "Code": _compared(_code(left.spec.code), _code(right.spec.code)),
@@ -73,7 +73,7 @@ def compare_records(left: JobRecord, right: JobRecord, files: ComparedCode) -> C
 
 
 def compare_files(left: Mapping[str, str], right: Mapping[str, str]) -> ComparedCode:
-    """Files by their paths, each with what tells its content."""
+    """Compare two lists of files: paths, each with a text that identifies its content."""
     both = left.keys() & right.keys()
     return ComparedCode(
         added=tuple(sorted(right.keys() - both)),

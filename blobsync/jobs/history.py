@@ -44,7 +44,7 @@ create table if not exists jobs (
 create index if not exists by_cluster on jobs (cluster, submitted);
 create index if not exists by_time on jobs (submitted);
 """
-# When somebody last tried to remove the secrets of a job that has ended from its cluster, and whether they are gone.
+# When the secrets of an ended job were last to be removed from its cluster, and whether they are gone.
 _SECRETS = """
 create table if not exists removed_secrets (run_id text primary key, tried real not null, gone integer not null)
 """
@@ -173,17 +173,17 @@ class History:
         asked = StateChange(time.time(), State.CANCELING, record.info.restarts)
         with self._open() as database:
             database.execute("update jobs set cancel_asked=1 where run_id=?", (record.run_id,))
-            told = replace(canceling, states=(asked,))
-            states = timeline.add_states(database, record.submitted, told, asked.at)
+            info = replace(canceling, states=(asked,))
+            states = timeline.add_states(database, record.submitted, info, asked.at)
         return replace(record, cancel_asked=True, states=states)
 
     def with_secrets(self, backends: Sequence[str], tried_before: float) -> tuple[JobRecord, ...]:
-        """Jobs of these backends that have ended, whose secrets may still be there, and were not tried since then."""
+        """Ended jobs of these backends whose secrets may still be there, without those tried after ``tried_before``."""
         final = [state.value for state in State if state.is_final]
         return tuple(self._select(_KEPT, json.dumps(backends), json.dumps(final), tried_before))
 
     def note_secrets(self, records: Sequence[JobRecord], *, gone: bool) -> None:
-        """Record that their secrets are ``gone``, or that it was tried to remove them."""
+        """Record that their secrets are ``gone``, or that an attempt to remove them failed."""
         now = time.time()
         with self._open() as database:
             database.executemany(
@@ -211,7 +211,7 @@ class History:
         return found[0]
 
     def newest(self) -> JobRecord:
-        """The one that was submitted last. Raises ``JobNotFoundError``."""
+        """The job that was submitted last. Raises ``JobNotFoundError``."""
         found = self.recent(limit=1)
         if not found:
             raise JobNotFoundError("no job was submitted from this project yet", hint="blobsync submit CMD...")
@@ -224,7 +224,7 @@ class History:
     def recent(
         self, *, states: Collection[State] = (), cluster: str | None = None, limit: int | None = None
     ) -> tuple[JobRecord, ...]:
-        """Newest first."""
+        """Records of jobs, newest first."""
         # SQLite takes a negative limit for none.
         rows = -1 if limit is None or states else limit
         query = "select * from jobs where ?1 is null or cluster=?1 order by submitted desc, rowid desc limit ?2"
@@ -232,11 +232,11 @@ class History:
         return tuple(records[:limit])
 
     def page(self, chosen: JobFilter, *, limit: int, offset: int = 0) -> tuple[JobRecord, ...]:
-        """The newest that are chosen, from number ``offset`` on."""
+        """The newest jobs that are chosen, without the first ``offset``."""
         return tuple(self._select(_PAGE, *_values(chosen), limit, offset))
 
     def count_states(self, chosen: JobFilter) -> dict[State, int]:
-        """How many there are in each state, whatever states are chosen."""
+        """How many jobs are in each state; the states of ``chosen`` do not count here."""
         with self._open() as database:
             rows = database.execute(_COUNT, _values(chosen)).fetchall()
         known = {state.value: state for state in State}
@@ -310,7 +310,7 @@ def _settle(record: JobRecord, info: RunInfo) -> RunInfo:
             return replace(record.info, state=State.CANCELED, reason="cancelled by blobsync")
     return replace(
         info,
-        # Slurm's accounting does not tell.
+        # Slurm's accounting does not report restarts.
         restarts=max(info.restarts, record.info.restarts),
         started=info.started or record.info.started,
         ended=info.ended or record.info.ended,
@@ -319,7 +319,7 @@ def _settle(record: JobRecord, info: RunInfo) -> RunInfo:
 
 
 def _values(chosen: JobFilter) -> tuple[object, ...]:
-    """What the two queries are given."""
+    """The parameters of the two queries."""
     words = json.dumps(chosen.text.lower().split())
     return json.dumps([state.value for state in chosen.states]), chosen.cluster, words
 

@@ -31,9 +31,9 @@ _PUBLIC = ("ssh_public_key", "pull_secret")
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The backend of a job and what led to it.
+    """The backend of a job, and the configuration that led to it.
 
-    ``address`` is what tells one place of this platform from another. ``file``, ``overrides`` and ``values`` are the
+    ``address`` identifies the place on its platform. ``file``, ``overrides`` and ``values`` are the
     cluster file, what -p changed, and both together.
     """
 
@@ -45,7 +45,7 @@ class Home:
 
     @property
     def key(self) -> str:
-        """The same for all jobs of one place."""
+        """A text that is equal for all jobs of one place."""
         return json.dumps([self.platform, dict(self.address)], sort_keys=True)
 
     def to_json(self) -> str:
@@ -63,7 +63,7 @@ class Home:
 
 
 def home_of(cluster: Cluster, environ: Mapping[str, str]) -> Home:
-    """Where jobs of this cluster go. Raises ``ConfigError`` where the Azure ML workspace cannot be read."""
+    """The place where jobs of this cluster run. Raises ``ConfigError`` where the Azure ML workspace cannot be read."""
     written = cluster.written or Written(Path(), {}, {})
     values = without_secrets(written.values)
     address: dict[str, str] = {}
@@ -85,9 +85,9 @@ def home_of(cluster: Cluster, environ: Mapping[str, str]) -> Home:
 
 
 def cluster_at(home: Home, name: str, root: Path, environ: Mapping[str, str]) -> Cluster:
-    """The cluster that leads to this home: today's file where it still does, else what the file said then.
+    """The cluster for this home: from today's file if it still leads there, else from the file as it was recorded.
 
-    Raises ``BackendUnavailableError`` where neither can be read any more.
+    Raises ``BackendUnavailableError`` if neither can be read.
     """
     written = Written(Path(home.file), home.overrides, home.values)
     problem: ConfigError | None = None
@@ -115,7 +115,7 @@ def without_secrets(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_secret(key: str, value: Any) -> bool:
-    """Whether this must not be recorded."""
+    """Whether a key or value looks like a credential, which must not be recorded."""
     if isinstance(value, Mapping):
         return False
     named = is_secret_name(key) and isinstance(value, (str, int)) and not isinstance(value, bool)

@@ -1,12 +1,12 @@
 """A job's logs on this machine: fetched piece by piece into ``assets/<ID>/``, followed, and searched.
 
-While the backend has the job, it is asked; when it is gone, or has nothing, the copies that the nodes made in
+The backend is asked while it has the job; after that, or if it has no logs, the copies that the nodes made in
 the container are read. Both hold the same bytes, so that what was fetched from one is continued from the other, also
-where the backend has lost the beginning of a log. What is here is compared with the log at the place where it ends
-before anything is added to it; where the two differ, the whole log is fetched and takes its place.
+where the backend has lost the beginning of a log. The end of a local copy is compared with the log before
+anything is appended; if they differ, the whole log is fetched again.
 
-A log is what somebody's program wrote: escape codes, half a line, a progress bar of a gigabyte. In the pieces that
-a page shows, nothing of it moves a cursor, and no line is longer than ``LINE_CHARS``.
+A program may write anything into its log: escape codes, half a line, a progress bar of a gigabyte. The pieces for
+pages have no control characters, and no line is longer than ``LINE_CHARS``.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from blobsync.store.protocol import BlobStore
 
 # More is fetched in several rounds (bytes).
 _CHUNK = 8 * 1024 * 1024
-# So much of the end of what is here is compared with the log before it grows (bytes).
+# So much of the end of a local copy is compared with the log before it grows (bytes).
 _COMPARED = 4096
 
-# What a log may be called, whoever lists it: no part is hidden, and nothing in it moves a terminal's cursor.
+# Allowed names of logs: no part is hidden, and no character controls a terminal.
 _LOG_NAME = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_ .+@=,-]*/)*[A-Za-z0-9_][A-Za-z0-9_ .+@=,-]*")
 
 # On Slurm: what srun, mpirun and the batch script say themselves, and what a node said that was not made ready.
@@ -44,12 +44,12 @@ _RANK_LOG = re.compile(
     r"|azureml-logs/70_driver_log(?:_(?P<b>\d+))?\.txt|azureml-logs/00_stdout\.txt|azureml-logs/ps-(?P<c>\d+)_stdout\.txt)"
 )
 
-# What is here of a log after a part that nobody has.
+# The rest of a log after a part that is lost.
 _PIECE = re.compile(r"\.from_byte_(\d{1,15})\.txt$")
 
 
 class IncompleteLogError(JobError):
-    """A part of a log is not here, and cannot be had: for now, or for good."""
+    """A part of a log cannot be fetched: for now, or for good."""
 
 
 class LogSource(Protocol):
@@ -101,9 +101,9 @@ class MirroredLogs:
 
 @dataclass(frozen=True, slots=True)
 class FetchedLogs:
-    """What is here now: the files, sorted by name.
+    """The logs of a job on this machine, sorted by name.
 
-    ``problem`` is why they may be older than what there is, or not all of it.
+    ``problem`` is why they may be out of date or incomplete.
     """
 
     folder: Path
@@ -118,26 +118,25 @@ class FetchedLogs:
 
     @property
     def leading(self) -> str | None:
-        """The log of rank 0, the latest there is of it. Where no rank has said anything: what its launcher said, or the
-        node's log."""
+        """The latest log of rank 0. If no rank has written anything: the log of its launcher, or of the node."""
         ranked = [(known, name) for name in self.names if (known := rank_of(name))]
         if not any(self._has_text(name) for _, name in ranked) and self._launcher_alone():
             return _LAUNCHER_LOG
-        told = [name for name in self.names if name.startswith("system_logs/node_")]
+        of_nodes = [name for name in self.names if name.startswith("system_logs/node_")]
         if not ranked:
-            return next(iter([*told, *self.names]), None)
+            return next(iter([*of_nodes, *self.names]), None)
         first = min(known for known, _ in ranked)
         return max((name for known, name in ranked if known == first), key=_age_of)
 
     def _launcher_alone(self) -> bool:
-        """Whether a launcher had to say why nothing ran: of a node that was not made ready, the node's log does."""
+        """Whether only the launcher reports why nothing ran; if a node was not made ready, the node's log says why."""
         return self._has_text(_LAUNCHER_LOG) and not self._has_text(_PREPARE_LOG)
 
     def _has_text(self, name: str) -> bool:
         return name in self.names and self.path(name).is_file() and self.path(name).stat().st_size > 0
 
     def of_rank(self, rank: int) -> str | None:
-        """The log of one process, the latest there is of it; None where it has none yet."""
+        """The latest log of one process; None if it has none yet."""
         found = [name for name in self.names if (known := rank_of(name)) and known[1] == rank]
         return max(found, key=_age_of, default=None)
 
@@ -174,8 +173,8 @@ def fetch_logs(
     """Bring ``folder`` up to date from the first source that has logs; nothing is fetched twice.
 
     Logs of pods go with them: those of attempts before the latest one may be in the next source only, and so may the
-    beginning of a log. A beginning that nobody has is an ``IncompleteLogError``; once the job is ``over``, what follows
-    on it is kept in a file of its own (``std_log.from_byte_10485760.txt``).
+    beginning of a log. If no source has a beginning, that is an ``IncompleteLogError``; once the job is ``over``, the
+    rest is kept in a file of its own (``std_log.from_byte_10485760.txt``).
 
     Nothing is written through a link that leads out of ``boundary`` (None: out of ``folder``). A log whose name must
     not become a file here is left where it is; the first of them is the ``problem``, the others are still fetched.
@@ -200,7 +199,7 @@ def fetch_logs(
             break
     if copies.lacking:
         # A source that did not answer may have what is missing.
-        problem = copies.tell_lacking(for_good=(over and not silent) or len(sources) == 1)
+        problem = copies.missing_parts(for_good=(over and not silent) or len(sources) == 1)
     return FetchedLogs(folder, tuple(sorted(_kept(folder))), problem)
 
 
@@ -238,7 +237,7 @@ def follow(
 def _new_lines(path: Path, name: str, seen: dict[str, int], *, everything: bool) -> list[str]:
     with path.open("rb") as log:
         if log.seek(0, 2) < seen.get(name, 0):
-            # Another one took its place.
+            # The file was replaced.
             seen[name] = 0
         log.seek(seen.get(name, 0))
         body = log.read()
@@ -258,7 +257,7 @@ class _Copies:
         self.lacking: dict[str, tuple[LogSource, LogFile]] = {}
 
     def bring_up(self, source: LogSource, files: Sequence[LogFile]) -> BlobsyncError | None:
-        """Fetch what is new of each; returns the first reason for which one was left out."""
+        """Fetch what each log has gained; returns the error of the first one that was left out."""
         refused: BlobsyncError | None = None
         for log in files:
             try:
@@ -282,16 +281,16 @@ class _Copies:
                 refused = refused or error
         return refused
 
-    def tell_lacking(self, *, for_good: bool) -> IncompleteLogError:
-        """What is missing of these logs; ``for_good``: what follows on it is kept."""
-        told = []
+    def missing_parts(self, *, for_good: bool) -> IncompleteLogError:
+        """The error that names the missing parts; ``for_good``: the rest of these logs is kept in files of its own."""
+        parts = []
         for name, (source, log) in self.lacking.items():
             here = self._size_of(name)
             part = f"bytes {here:,} to {log.begins:,}" if here < log.begins else f"the first {log.begins:,} bytes"
-            told.append(f"{part} of {name}")
+            parts.append(f"{part} of {name}")
             if for_good:
                 self._keep_later(source, log)
-        missing = ", ".join(told)
+        missing = ", ".join(parts)
         if for_good:
             return IncompleteLogError(
                 f"lost: {missing}; the cluster had thrown them away before they were copied",
@@ -365,7 +364,7 @@ def _continue(source: LogSource, log: LogFile, folder: LocalFolder, name: Relati
 
 
 def _is_behind(source: LogSource, log: LogFile, copy: GrowingFile) -> bool:
-    """Whether the copy is the log and more, as far as their last common bytes tell."""
+    """Whether the copy is the log and more, as far as their last common bytes show."""
     assert log.size is not None
     start = max(log.begins, log.size - _COMPARED)
     return source.read(log, start, log.size) == copy.read_at(start, log.size - start)
@@ -399,7 +398,7 @@ MOST_FOUND = 500
 _ESCAPE = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])"
 )
-# They change the order in which the others are read.
+# Control characters, and those that change the direction of text.
 _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -418,7 +417,7 @@ class LogPiece:
 
 @dataclass(frozen=True, slots=True)
 class FoundLine:
-    """A line that holds what was looked for; numbers begin at 1."""
+    """A line that contains the searched text; numbers begin at 1."""
 
     log: str
     number: int
@@ -426,7 +425,7 @@ class FoundLine:
 
 
 def inert_line(line: str) -> str:
-    """A line as a terminal would leave it, without what only a terminal understands."""
+    """A line as a terminal would show it, without control characters."""
     text = _ESCAPE.sub("", line.rstrip("\r\n"))
     # A progress bar writes over itself.
     text = _UNSEEN.sub("\ufffd", text.rpartition("\r")[2])

@@ -1,4 +1,4 @@
-"""A job's own outputs: where they are, what is there, links to it, and copies of it into the project.
+"""A job's own outputs: where they are, their files, links to them, and copies of them into the project.
 
 Three kinds of place: the directories of a Batch AI job by their ids, the folder of this job alone (``output:
 per_job``), and else the output folder that all jobs share, of which only what changed while the job ran is its own.
@@ -47,7 +47,7 @@ _AFTER_END = 300.0
 
 @dataclass(frozen=True, slots=True)
 class OutputPlace:
-    """``below`` the folder entry ``folder``: the whole of it belongs to the job, unless ``is_shared``."""
+    """A place of outputs, ``below`` a folder entry. All of it belongs to the job, unless ``is_shared``."""
 
     id: str
     folder: FolderLink
@@ -161,8 +161,8 @@ def output_places(spec: JobSpec) -> tuple[OutputPlace, ...]:
     given = batchai_settings(spec)
     if given is not None:
         listed = given.get("outputs")
-        told = {**(listed if isinstance(listed, Mapping) else {}), STD_ID: given.get("std_out_err") or ""}
-        found = (_batchai_place(spec, str(name), str(path)) for name, path in told.items())
+        paths = {**(listed if isinstance(listed, Mapping) else {}), STD_ID: given.get("std_out_err") or ""}
+        found = (_batchai_place(spec, str(name), str(path)) for name, path in paths.items())
         return tuple(place for place in found if place)
     own = spec.options.get(OWN_OUTPUT)
     mine = [folder for folder in spec.folders if folder.name == own]

@@ -69,7 +69,7 @@ def refusals(
 
 
 def any_plan(cluster: Cluster, backend: Backend[Any]) -> Plan[Any]:
-    """What some job would ask of ``backend``, for a cluster of which nothing is refused."""
+    """The plan of an example job, for a cluster file without refusals."""
     entry = code_entry(cluster)
     code = CodeRef(str(entry.account.container), entry.path, "") if entry else None
     return backend.plan(describe(cluster, _ANY_REQUEST, _RUN_ID, code))
@@ -106,18 +106,20 @@ def examine_jobs(
     environ = environment(environ)
     if not cluster.platform_given:
         return
-    told = refusals(cluster, environ)
-    for error in told:
+    refused = refusals(cluster, environ)
+    for error in refused:
         detail = f"{error.message}: submit refuses it"
         yield CheckResult(cluster.file, "submit", CheckStatus.WARN, detail, error.hint)
     try:
         backend = create_backend(cluster.platform, around(cluster, environ, process or SubprocessRunner()))
         found = (
-            [*backend.examine(None if told else any_plan(cluster, backend))] if isinstance(backend, Examining) else []
+            [*backend.examine(None if refused else any_plan(cluster, backend))]
+            if isinstance(backend, Examining)
+            else []
         )
     except BlobsyncError as error:
-        # The file's own mistakes are told by now.
-        if error.message not in [each.message for each in told]:
+        # The mistakes of the file have been reported above.
+        if error.message not in [each.message for each in refused]:
             yield failed_check(cluster.file, "jobs", error)
         return
     yield from found
@@ -126,7 +128,7 @@ def examine_jobs(
 
 
 def _summary(about: str, backend: Backend[Any]) -> CheckResult:
-    """What is free is one question that every place answers, if it answers at all."""
+    """Whether the cluster answers: asks it what is free."""
     try:
         found = backend.summary()
     except BackendDeniedError as error:

@@ -40,7 +40,7 @@ from blobsync.jobs.logs import (
 )
 from blobsync.jobs.parse import FoundCause, is_retriable, read_causes, summarise
 from blobsync.jobs.record import JobFilter, JobRecord
-from blobsync.jobs.standing import News
+from blobsync.jobs.standing import StateNotes
 from blobsync.jobs.states import JobList, recent, refresh
 from blobsync.jobspec.spec import SERVICES, JobRef, JobSpec, LogMirror, State, run_name, submission_time
 
@@ -58,7 +58,7 @@ DEFAULT_LIMIT = 20
 REPORT_LINES = 100
 # How many jobs that have not ended are asked for at once.
 MOST_ASKED = 200
-# Seconds between two looks at a job. Services limit the requests of all their users.
+# Seconds between two queries of a job. Services limit the requests of all their users.
 FOLLOW_SECONDS, SERVICE_SECONDS = 1.0, 5.0
 _ALL_LINES = 10**9
 # Shorter ends of ids are looked for in the project's own history only.
@@ -172,8 +172,8 @@ class JobQueries:
     ) -> JobList:
         """The newest jobs (in one of ``states``) as they are now; of all clusters, unless one is named.
 
-        On Azure ML those of the cluster's experiment are among them, whoever submitted them. Raises ``UsageError``
-        for a word that is no state, ``UnknownClusterError`` where a cluster has neither a file nor jobs.
+        On Azure ML all jobs of the cluster's experiment are among them, also those of other users. Raises
+        ``UsageError`` for a word that is no state, ``UnknownClusterError`` where a cluster has neither a file nor jobs.
         """
         context, wanted = self._context, tuple(map(_state, states))
         found = with_others(context, recent(context, wanted, limit, cluster), wanted, limit, cluster)
@@ -202,10 +202,10 @@ class JobQueries:
 
     def wait(self, job: JobName) -> JobRecord:
         """Wait until the job has ended, in whatever state; notes why it does not run."""
-        record, news = self.find(job), News(self._context.note)
+        record, notes = self.find(job), StateNotes(self._context.note)
         while not record.info.state.is_final:
             self._context.sleep(_pause(record))
-            record = self._refresh_one(record, news)
+            record = self._refresh_one(record, notes)
         return record
 
     def compare(self, left: JobName, right: JobName) -> ComparedJobs:
@@ -244,10 +244,10 @@ class JobQueries:
         """
         record, context = self.find(job), self._context
         problem: BlobsyncError | None = None
-        news = News(context.note)
+        notes = StateNotes(context.note)
 
         def ended() -> bool:
-            return self._refresh_one(context.history.find(record.run_id), news).info.state.is_final
+            return self._refresh_one(context.history.find(record.run_id), notes).info.state.is_final
 
         def fetch() -> FetchedLogs:
             nonlocal problem
@@ -289,7 +289,7 @@ class JobQueries:
         return self._context.backend(self._cluster()).summary()
 
     def holders(self) -> tuple[Holder, ...]:
-        """Who has jobs on the project's cluster. Raises ``UsageError`` where it does not tell."""
+        """The users with jobs on the project's cluster. Raises ``UsageError`` if it does not report them."""
         cluster = self._cluster()
         backend = self._context.backend(cluster)
         if "blame" not in backend.capabilities:
@@ -318,10 +318,10 @@ class JobQueries:
         for problem in problems:
             self._context.note(problem)
 
-    def _refresh_one(self, record: JobRecord, news: News) -> JobRecord:
-        """The job with its current state; ``news`` shows what has changed."""
+    def _refresh_one(self, record: JobRecord, notes: StateNotes) -> JobRecord:
+        """The job with its current state; ``notes`` shows what has changed."""
         found = refresh(self._context, [record])
-        news.tell(found[0], found.problems)
+        notes.update(found[0], found.problems)
         return found[0]
 
     def _with_live_secrets(self, job: JobName) -> JobRecord:
@@ -431,10 +431,10 @@ def with_others(
 ) -> JobList:
     """The list with the newest jobs of the experiment of this cluster (None: the default one); nothing is recorded.
 
-    A service that does not answer costs a sentence. Clusters that keep no lists of their own add nothing.
+    If a service does not answer, ``problems`` says so. Clusters that keep no lists of their own add nothing.
     """
     cluster = _experiment_cluster(context, cluster_name)
-    # Where a cluster did not answer just now, asking again would only take time.
+    # A cluster that has just not answered is not asked again.
     if cluster is None or found.problems:
         return found
     try:

@@ -1,4 +1,4 @@
-"""One submitted job as the history has it, and the choice of some of many."""
+"""One submitted job as the history has it, and a filter for jobs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from blobsync.jobspec.spec import JobRef, JobSpec, RunInfo, State, StateChange
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """One submitted job and the last that is known of it. Times in seconds since 1970.
+    """One submitted job with its last known state. Times in seconds since 1970.
 
     ``confirmed`` is when its backend last sent ``info`` (0: never), ``current`` whether that was just now. ``home`` is
-    where it was given; jobs that an older blobsync recorded have none. ``states`` are the changes of its state that are
-    known, by their times; ``spans_of`` makes spans of them.
+    where it was submitted; jobs that an older blobsync recorded have none. ``states`` are the known changes of its
+    state, by their times; ``spans_of`` makes spans of them.
     """
 
     spec: JobSpec
@@ -45,7 +45,7 @@ class JobRecord:
 
     @property
     def reason(self) -> str:
-        """Why it is in this state, for people; often empty."""
+        """The reason for its state, for people; often empty."""
         return self.info.reason
 
     @property
@@ -65,13 +65,13 @@ class JobRecord:
 
     @property
     def is_settled(self) -> bool:
-        """Whether ``info`` holds now: it has ended, or was asked for just now."""
+        """Whether the state is current: the job has ended, or its cluster has just reported it."""
         return self.current or self.info.state.is_final
 
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs: in one of these states (none: in any), of one cluster, with ``text`` in their id, name or command."""
+    """Selects jobs: in one of these states (none: any), of one cluster, with ``text`` in their id, name or command."""
 
     states: tuple[State, ...] = ()
     cluster: str | None = None

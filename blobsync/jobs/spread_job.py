@@ -17,7 +17,7 @@ from blobsync.base.locations import MountedLocation
 from blobsync.config.model import Cluster
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobFilter, JobRecord
-from blobsync.jobs.standing import News, standing_of
+from blobsync.jobs.standing import StateNotes, standing_of
 from blobsync.jobs.states import cancel, refresh
 from blobsync.jobs.submit import hand_over, new_run_id
 from blobsync.jobspec.describe import SubmitRequest, describe, read_seconds
@@ -29,7 +29,7 @@ from blobsync.spread.sealed_store import orders_seal
 from blobsync.spread.shared_store import SharedStore
 from blobsync.store.sas import JOB_SECONDS
 
-# Seconds: how long workers have to end, and how long to wait between two looks at their job.
+# Seconds: how long workers have to end, and the time between two queries of their job.
 _END_SECONDS, _LOOK_SECONDS = 60.0, 0.5
 # Its name at the place.
 _ARCHIVE = "node/archive"
@@ -63,7 +63,7 @@ def spread_spec(context: JobContext, cluster: Cluster, request: SpreadRequest, p
     plan = request.plan
     elastic = "" if cluster.platform in SERVICES else f"1:{plan.nodes}"
     asked = SubmitRequest(request.words, 0, nodes=plan.nodes, elastic=elastic)
-    # What the file says of the jobs of its programs is none of a transfer's business.
+    # Limits of the file for the jobs of users' programs do not apply to a transfer.
     spec = describe(replace(cluster, job_refusals=()), asked, new_run_id(context.environ), None)
     if plan.detach:
         _demand_limit(cluster, spec)
@@ -97,7 +97,7 @@ def spread_spec(context: JobContext, cluster: Cluster, request: SpreadRequest, p
 
 
 def _demand_limit(cluster: Cluster, spec: JobSpec) -> None:
-    """A parent that nobody watches needs SAS that outlive it."""
+    """Raise ``UsageError`` unless the job ends before its SAS expire: a detached transfer cannot renew them."""
     if cluster.platform == "local":
         return
     seconds, other = read_seconds(cluster, "timeout"), cluster.platform == "slurm" and cluster.text("slurm.time")
@@ -145,7 +145,7 @@ class JobWorkforce:
         self._request = request
         self._place = place
         self.record: JobRecord | None = None
-        self._news = News(context.note)
+        self._notes = StateNotes(context.note)
 
     def start(self) -> None:
         """The job that works at the place already, or a new one."""
@@ -153,7 +153,7 @@ class JobWorkforce:
             self.submit()
 
     def submit(self) -> JobRecord:
-        """A new job."""
+        """Submit a new job."""
         spec = spread_spec(self._context, self._cluster, self._request, self._place)
         submitted = hand_over(self._context, self._cluster, spec, origin=self._other)
         self.record = submitted.record
@@ -163,8 +163,8 @@ class JobWorkforce:
         return self.record
 
     def find(self) -> JobRecord | None:
-        """The job that was submitted for this place and has not ended, as far as this project knows. Nothing that
-        stands at the place is asked: others may write there."""
+        """The job of this project for this place that has not ended. Files at the place are not read: others may write
+        there."""
         alive = JobFilter(states=tuple(state for state in State if not state.is_final))
         here = (self._request.path, self._request.claims)
         for known in self._context.history.page(alive, limit=_MOST_JOBS):
@@ -183,18 +183,18 @@ class JobWorkforce:
         return found
 
     def ended(self) -> str | None:
-        """How the job ended; notes what keeps it from running."""
+        """How the job ended, None if it has not; notes why it does not run."""
         if self.record is None:
             return "it was never there"
         found = refresh(self._context, [self.record])
         self.record = found[0]
-        self._news.tell(self.record, found.problems)
+        self._notes.update(self.record, found.problems)
         info = self.record.info
         return f"{standing_of(info)}; see blobsync logs {self.record.run_id}" if info.state.is_final else None
 
     def wait(self) -> None:
-        """For a while: workers that have nothing left to do end by themselves, and a job that still waits for its turn
-        is cancelled."""
+        """Wait until the workers end by themselves, for a minute at most; then cancel the job. One that is still queued
+        is cancelled at once."""
         until = time.monotonic() + _END_SECONDS
         while self.record is not None and self.ended() is None:
             if self.record.info.state is State.QUEUED or time.monotonic() > until:
@@ -203,7 +203,7 @@ class JobWorkforce:
             time.sleep(_LOOK_SECONDS)
 
     def stop(self) -> None:
-        """Cancel the job. What keeps it from being cancelled is noted."""
+        """Cancel the job; notes why it cannot be cancelled."""
         if self.record is None:
             return
         try:

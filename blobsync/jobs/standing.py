@@ -1,7 +1,4 @@
-"""A job's state with the reason for it, in one sentence; and telling it while somebody waits for the job.
-
-What ``q`` shows as the reason, everything that waits for a job says in these words, when it appears.
-"""
+"""A job's state with its reason, in one sentence; and notes about changes of it while a command waits for the job."""
 
 from __future__ import annotations
 
@@ -25,30 +22,30 @@ def standing_line(record: JobRecord) -> str:
     return f"{record.run_id}: {standing_of(record.info)}"
 
 
-class News:
-    """Tells what keeps a job from running, and why its cluster cannot be asked.
+class StateNotes:
+    """Notes why a job does not run, and why its cluster cannot be asked.
 
-    Each sentence once, and again only after the job was put back into the queue.
+    Each sentence is noted once, and again only after the job was put back into the queue.
     """
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
-        self._told: set[tuple[int, str]] = set()
+        self._noted: set[tuple[int, str]] = set()
         self._reason = ""
 
-    def tell(self, record: JobRecord, problems: Iterable[str] = ()) -> None:
-        """What is new since the last look. How the job ended is for whoever waits for it to say."""
+    def update(self, record: JobRecord, problems: Iterable[str] = ()) -> None:
+        """Note what changed since the last call; not how the job ended, which the caller reports."""
         for problem in problems:
             self._say(record, problem)
         if record.info.state.is_final:
             return
-        # A reason that is gone is news, too.
+        # A reason that has gone is a change, too.
         if record.info.reason or self._reason:
             self._say(record, standing_line(record))
         self._reason = record.info.reason
 
     def _say(self, record: JobRecord, sentence: str) -> None:
         key = (record.info.restarts, sentence)
-        if key not in self._told:
-            self._told.add(key)
+        if key not in self._noted:
+            self._noted.add(key)
             self._note(sentence)

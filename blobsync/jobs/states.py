@@ -87,7 +87,7 @@ def refresh(context: JobContext, records: Sequence[JobRecord]) -> JobList:
 
 
 def _renewed(context: JobContext, record: JobRecord, backend: Backend[Any]) -> str:
-    """Hand new secrets to a job whose SAS ends before long; returns why that failed."""
+    """Give new SAS to a job whose SAS expire soon; returns why that failed, or an empty text."""
     if not isinstance(backend, Renewing) or not backend.is_lapsing(record.ref):
         return ""
     try:
@@ -100,9 +100,9 @@ def _renewed(context: JobContext, record: JobRecord, backend: Backend[Any]) -> s
 
 
 def _remove_secrets(context: JobContext, answered: Collection[str]) -> list[str]:
-    """Of all jobs that have ended, from the clusters that keep them; returns why that failed.
+    """Remove the secrets of all ended jobs from the clusters that keep them; returns why that failed.
 
-    A cluster that has just ``answered`` is asked each time, any other one once in a while: it may be away.
+    A cluster that has just ``answered`` is asked each time, others once in ``AGAIN_SECONDS``: they may not respond.
     """
     places: dict[int, tuple[KeepingSecrets, list[JobRecord]]] = {}
     kept = context.history.with_secrets(KEEP_SECRETS, time.time())

@@ -35,7 +35,7 @@ from blobsync.store.sas import sas_minter
 
 
 def empty_links(context: JobContext, cluster: Cluster, spec: JobSpec) -> Iterator[str]:
-    """A sentence for each; a place, or a container, that does not answer at once is passed over."""
+    """A sentence for each linked folder that is empty while its container is not; what does not answer is skipped."""
     for folder in spec.folders:
         entry = cluster.folder(folder.name)
         if folder.mode != "link" or entry is None or entry.storage_type == "file":
@@ -45,12 +45,12 @@ def empty_links(context: JobContext, cluster: Cluster, spec: JobSpec) -> Iterato
             if is_there is not None and _has_blobs(context, cluster, entry):
                 yield _sentence(folder, entry, is_there=is_there)
         except BlobsyncError:
-            # No job is refused for it; what it needs of both, its own errors say.
+            # No job is refused for it: what the job needs of both is checked elsewhere.
             continue
 
 
 def _look(context: JobContext, cluster: Cluster, folder: FolderLink) -> bool | None:
-    """None: there is something in it. Else whether it is there at all. Raises ``BlobsyncError``."""
+    """None if the folder has files, else whether it exists. Raises ``BlobsyncError``."""
     settings = settings_of(cluster)
     if cluster.platform == "slurm" and settings.get("ssh"):
         login = LoginNode(
@@ -71,12 +71,12 @@ def _has_blobs(context: JobContext, cluster: Cluster, entry: FolderEntry) -> boo
 
 def _sentence(folder: FolderLink, entry: FolderEntry, *, is_there: bool) -> str:
     what = "is empty" if is_there else "is not there"
-    road = (
+    remedy = (
         "what the job writes stays on that disk; mode: upload brings it to the container"
         if is_output(entry)
         else f"blobsync d {entry.prefix} brings them here, mode: download to the job"
     )
-    return f"{entry.key} is linked to {folder.source}, which {what}, while {entry.remote} has files: {road}"
+    return f"{entry.key} is linked to {folder.source}, which {what}, while {entry.remote} has files: {remedy}"
 
 
 class Submitted(NamedTuple):
@@ -121,13 +121,13 @@ def asked_text(cluster: Cluster, spec: JobSpec) -> str:
 def submit(context: JobContext, cluster: Cluster, request: SubmitRequest, choose_code: ChooseCode) -> Submitted:
     """Plan, hand over and record one job. Raises before anything runs, or returns a job that is accepted."""
     plan, warnings = plan_job(context, cluster, request, choose_code)
-    _tell(context, cluster, plan.spec)
+    _note_plan(context, cluster, plan.spec)
     submitted = hand_over(context, cluster, plan.spec)
     return Submitted(submitted.record, tuple(dict.fromkeys(warnings + submitted.warnings)))
 
 
-def _tell(context: JobContext, cluster: Cluster, spec: JobSpec) -> None:
-    """What is about to be submitted, while it can still be stopped."""
+def _note_plan(context: JobContext, cluster: Cluster, spec: JobSpec) -> None:
+    """Note what is about to be submitted, while it can still be interrupted."""
     context.note(asked_text(cluster, spec))
     for sentence in empty_links(context, cluster, spec):
         context.note(sentence)
@@ -153,16 +153,16 @@ def resubmit(
         is_ours = "recalled" not in old.spec.options
         demand_known(context.root, old.spec.code, old.run_id, is_ours=is_ours, environ=context.environ)
     code = choose_code(cluster) if choose_code else CodeChoice(old.spec.code)
-    told: tuple[str, ...] = (_untaken(old.spec, cluster),) if old.spec.is_foreign else ()
+    notes: tuple[str, ...] = (_untaken(old.spec, cluster),) if old.spec.is_foreign else ()
     # The keys of a job file are on top of the cluster's, as they were when it was submitted.
     moved = translate_again(cluster, old.spec, context.environ)
     if moved:
-        cluster, told = moved.cluster, moved.translation.notes
+        cluster, notes = moved.cluster, moved.translation.notes
     with cluster.naming_lines():
         spec = _with_node_archive(context, _spec_again(context, old, cluster, code.ref, num_gpu, moved))
-    _tell(context, cluster, spec)
+    _note_plan(context, cluster, spec)
     new = hand_over(context, cluster, spec, successor_of=old.run_id, origin=origin)
-    warnings = told + code.warnings + new.warnings
+    warnings = notes + code.warnings + new.warnings
     try:
         known = refresh(context, [old]).records[0]
         stopped = cancel(context, known)
@@ -174,7 +174,7 @@ def resubmit(
 
 
 def _untaken(old: JobSpec, cluster: Cluster) -> str:
-    """What a job that blobsync did not submit does not bring along."""
+    """The note on a job that blobsync did not submit: what is not taken from it."""
     missing = f"; not read: {', '.join(old.unread)}" if old.unread else ""
     taken = "its command, its size and its variables are taken"
     return f"blobsync did not submit {old.run_id}: {taken}, all else is that of cluster {cluster.name}{missing}"
@@ -245,7 +245,7 @@ def _elastic(spec: JobSpec) -> str:
 
 
 def _several(spec: JobSpec) -> bool | None:
-    """Whether the job runs once per GPU; None where it has one process and one GPU at most, which does not tell."""
+    """Whether the job runs once per GPU; None if it has at most one process and one GPU: then both are possible."""
     each = max(spec.procs_per_node, spec.workers_per_node)
     if spec.hold or (each == 1 and spec.gpus_per_node > 1):
         return False

@@ -85,7 +85,7 @@ def is_news(last: State, state: State) -> bool:
     return last is not state and (state.is_final or last.value != "Canceling")
 
 
-def told_states(info: RunInfo) -> tuple[StateChange, ...]:
+def reported_states(info: RunInfo) -> tuple[StateChange, ...]:
     """The changes that are known of it; the start of this run is one where nothing more exact is known of it."""
     begun = any(
         change.state in (State.PREPARING, State.RUNNING) and not change.seen and change.restarts >= info.restarts
@@ -100,10 +100,10 @@ def told_states(info: RunInfo) -> tuple[StateChange, ...]:
 def merged_states(submitted: float, info: RunInfo) -> tuple[StateChange, ...]:
     """All changes that ``info`` has in their order, from the submission to the end, as far as that is known.
 
-    What was only seen gives way to what a cluster told, and nothing happened after the end.
+    Changes that a cluster reported replace those that were only seen; changes after the end are left out.
     """
     end = info.ended if info.state.is_final else None
-    found = sorted(told_states(info), key=lambda change: change.at)
+    found = sorted(reported_states(info), key=lambda change: change.at)
     merged = [StateChange(submitted, State.QUEUED)]
     for change in found:
         if end is not None and (change.at >= end or change.state.is_final):
@@ -117,7 +117,7 @@ def merged_states(submitted: float, info: RunInfo) -> tuple[StateChange, ...]:
 
 
 def seconds_of(record: JobRecord) -> int | None:
-    """How long it ran, or has been waiting; None where nobody knows when it ended."""
+    """How long a job ran, or has been waiting; None if its end is not known."""
     info = record.info
     if info.state.is_final and not info.ended:
         return None
@@ -201,15 +201,15 @@ def add_sizes(database: sqlite3.Connection, run_id: str, changes: Iterable[NodeC
 
 
 def add_states(database: sqlite3.Connection, submitted: float, info: RunInfo, now: float) -> tuple[StateChange, ...]:
-    """Keep what a backend told of a job's state; one whose time it did not tell was seen ``now``.
+    """Record the states that a backend reported; one without a time was seen ``now``.
 
-    What was told of a moment stays: a cluster that judges the past by what it knows now says nothing new of it.
-    Returns all that are known, in their order.
+    A recorded report of a moment stays, even if the backend reports that moment differently later. Returns all known
+    changes, in their order.
     """
     known = states_of(database, [info.run_id]).get(info.run_id, ())
-    told = {(change.at, change.restarts) for change in known if not change.seen}
-    fresh = [change for change in info.states if (change.at, change.restarts) not in told]
-    news = [change for change in told_states(replace(info, states=(*known, *fresh))) if change not in known]
+    reported = {(change.at, change.restarts) for change in known if not change.seen}
+    fresh = [change for change in info.states if (change.at, change.restarts) not in reported]
+    news = [change for change in reported_states(replace(info, states=(*known, *fresh))) if change not in known]
     known = tuple(sorted((*known, *news), key=lambda change: change.at))
     last = merged_states(submitted, replace(info, states=known))[-1]
     if is_news(last.state, info.state) or last.restarts < info.restarts:
@@ -223,6 +223,6 @@ def add_states(database: sqlite3.Connection, submitted: float, info: RunInfo, no
 
 
 def forget_changes(database: sqlite3.Connection, run_id: str) -> None:
-    """Remove all of a job."""
+    """Remove all changes of a job."""
     database.execute("delete from node_changes where run_id=?", (run_id,))
     database.execute("delete from state_changes where run_id=?", (run_id,))

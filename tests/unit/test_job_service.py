@@ -28,7 +28,7 @@ from blobsync.jobs.queries import JobQueries, job_log_folder
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.service import JobService
 from blobsync.jobs.spread_job import JobWorkforce, SpreadRequest
-from blobsync.jobs.standing import News, standing_line
+from blobsync.jobs.standing import StateNotes, standing_line
 from blobsync.jobs.states import SETTLE_SECONDS, cancel, recent, refresh
 from blobsync.jobs.submit import plan_job, resubmit, submit
 from blobsync.jobspec.code_choice import CodeChoice
@@ -509,11 +509,11 @@ def test_workers_that_cannot_be_stopped_are_named_with_the_command_that_stops_th
 def test_a_job_that_is_put_back_into_the_queue_is_told_of_again(tmp_path: Path) -> None:
     told = list[str]()
     news, record = (
-        News(told.append),
+        StateNotes(told.append),
         JobRecord(make_spec("x", run_id="me_1_a"), JobRef("me_1_a", "1"), "b", _QUEUED, 0.0),
     )
     for restarts in (0, 0, 1):
-        news.tell(replace(record, info=replace(_QUEUED, restarts=restarts)))
+        news.update(replace(record, info=replace(_QUEUED, restarts=restarts)))
     assert told == ["me_1_a: Queued: full"] * 2
 
 

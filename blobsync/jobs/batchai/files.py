@@ -161,8 +161,8 @@ def _one_philly(
     values: dict[str, Any] = {"platform": platform}
     values |= {key: value for key, value in given.items() if key not in gone and key not in _TAKEN_OVER}
     values["config_param"] = _entries(cluster, platform, notes)
-    if told := philly_variables(cluster):
-        values["env"] = {**told, **cluster.mapping("env")}
+    if variables := philly_variables(cluster):
+        values["env"] = {**variables, **cluster.mapping("env")}
     if cluster.docker.image and (tag := cluster.text("docker_tag")):
         # As on Philly, where it counted before the tag beside the image.
         values["docker"] = {**dict(values["docker"]), "tag": tag}

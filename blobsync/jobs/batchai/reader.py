@@ -1,4 +1,4 @@
-"""The values of one JSON file: each is asked for by its name, and what nobody asked for is found at the end."""
+"""Reads the values of one JSON file by name, and finds the keys that were not read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MARK = re.compile(r"<(AZURE_BATCHAI_STORAGE_(?:ACCOUNT|KEY))>")
 
 @dataclass(slots=True)
 class ReadKeys:
-    """What was asked for so far, and what has to be told about the rest."""
+    """The keys that were read so far, and notes about others."""
 
     paths: set[KeyPath] = field(default_factory=set)
     asked: dict[KeyPath, set[str]] = field(default_factory=dict)
@@ -41,14 +41,14 @@ class JsonPart:
         """What is wrong with a key, or (empty name) with this object."""
         return self.document.error((*self.path, *([name] if name else [])), message, hint=hint)
 
-    def told(self, name: str, reason: str) -> str:
+    def sentence(self, name: str, reason: str) -> str:
         """A sentence about a key, with its line."""
         path = (*self.path, name)
         return f"{self.document.place(path)}: {'.'.join(path)}: {reason}"
 
     def note(self, name: str, reason: str) -> None:
-        """The key is known and read, but something has to be told about it."""
-        self.read.notes.append(self.told(name, reason))
+        """Add a note about a key that is known and read."""
+        self.read.notes.append(self.sentence(name, reason))
 
     def ignore(self, name: str, reason: str) -> None:
         """Name a key, with all that is below it, that has no effect here."""
@@ -128,7 +128,7 @@ class JsonPart:
             yield JsonPart(self.document, path, item, self.environ, self.read)
 
     def demand_all_read(self) -> None:
-        """Raise for the first key that nobody asked for: it may be a word that is spelled wrongly."""
+        """Raise for the first key that was not read: its name may be misspelled."""
         for path in _said(self.values, self.path):
             if path not in self.read.paths and not self._is_covered(path):
                 known = self.read.asked.get(path[:-1], set())
@@ -174,7 +174,7 @@ def open_json(path: Path, environ: Mapping[str, str]) -> JsonPart:
 
 
 def inner_properties(part: JsonPart, what: str, marks: Collection[str]) -> JsonPart:
-    """``properties``, where all that counts stands; a whole request or answer of the API is taken, too.
+    """The object ``properties``; a whole request or response of the API is accepted, too.
 
     `az` printed jobs and clusters flat, without ``properties``: so an object with one of ``marks`` is taken. ``what``
     the file is to be, for messages.

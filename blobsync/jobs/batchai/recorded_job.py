@@ -51,7 +51,7 @@ def record_job(job: BatchAiJob) -> str:
 def recorded_job(spec: JobSpec) -> tuple[BatchAiJob, tuple[str, ...]] | None:
     """The job file that a job was submitted from, and the names of its secret variables; None for other jobs.
 
-    Raises ``JobError`` for a record that nobody here wrote.
+    Raises ``JobError`` for a record that blobsync did not write.
     """
     option = spec.options.get(_OPTION)
     text = option.get(RECORDED) if isinstance(option, Mapping) else None

@@ -76,7 +76,7 @@ def translate_job(
     for name, secret in job.secrets.items():
         env[name] = f"${{BLOBSYNC_{name}}}" if writes else _plain(secret.reveal())
         if writes:
-            notes.append(job.file.told("secrets", f"{name} is not copied: export BLOBSYNC_{name}=..."))
+            notes.append(job.file.sentence("secrets", f"{name} is not copied: export BLOBSYNC_{name}=..."))
     if job.secrets:
         values["secret_env"] = [*cluster.texts("secret_env"), *job.secrets]
     argv, nodes = _spread(job, cluster, values, env, notes)
@@ -160,13 +160,13 @@ def _differences(volume: Volume, entry: FolderEntry, cluster: Cluster) -> Iterat
         )
     if entry.path:
         what = f"is {entry.path} of the container here, not all of it: {entry.key} of {cluster.file} says so"
-        yield volume.where.told("relativeMountPath", what)
+        yield volume.where.sentence("relativeMountPath", what)
     yield from _unused_key(volume, account.file)
 
 
 def _unused_key(volume: Volume, file: str) -> Iterator[str]:
     if volume.key:
-        yield volume.where.told("credentials", f"has no effect: {file} opens the container")
+        yield volume.where.sentence("credentials", f"has no effect: {file} opens the container")
 
 
 def _needed(job: BatchAiJob, cluster: Cluster) -> str:
@@ -182,7 +182,7 @@ def _stand_in(volume: Volume, cluster: Cluster, notes: list[str], needed: str, *
     if not writes:
         hint = f"in config_param: {needed}"
         raise volume.where.error("relativeMountPath", f"{why}: {cluster.file} needs {entry} in its place", hint=hint)
-    notes.append(volume.where.told("relativeMountPath", f"{why}: fill in {entry}, which stands in its place"))
+    notes.append(volume.where.sentence("relativeMountPath", f"{why}: fill in {entry}, which stands in its place"))
     path = f"<a folder of your container for {volume.path}>"
     return {"azure_blob_config_file": "aux_data/configs/storage.yaml", "path": path}
 
@@ -239,7 +239,7 @@ def _docker(job: BatchAiJob, cluster: Cluster, notes: list[str], *, writes: bool
         return {}
     if cluster.platform in LINKING and cluster.value("use_custom_docker") is False:
         what = f"has no effect: {cluster.file} says use_custom_docker: false, so {image.name}'s programs must be there"
-        notes.append(job.file.told("containerSettings", what))
+        notes.append(job.file.sentence("containerSettings", what))
     docker = {"image": image.name, "address": re.sub(r"^https?://|/+$", "", image.server), "username": image.username}
     docker["shm_size"] = image.shm_size
     if image.username and cluster.platform not in ONLY_ON["docker.username"]:
@@ -250,7 +250,7 @@ def _docker(job: BatchAiJob, cluster: Cluster, notes: list[str], *, writes: bool
     elif image.password and writes:
         docker["password"] = f"${{{_REGISTRY_VARIABLE}}}"
         what = f"the registry's password is not copied: export {_REGISTRY_VARIABLE}=..."
-        notes.append(job.file.told("containerSettings", what))
+        notes.append(job.file.sentence("containerSettings", what))
     elif image.password:
         docker["password"] = image.password.reveal()
     return {"docker": {name: text for name, text in docker.items() if text}}
@@ -265,7 +265,7 @@ def _spread(
     nodes = 1 if is_here else job.nodes
     line = (kit.line,) if any(letter.isspace() for letter in kit.line.strip()) else ("bash", "-c", kit.line)
     if is_here and job.nodes > 1:
-        notes.append(job.file.told("nodeCount", "this machine is one node: all processes run here"))
+        notes.append(job.file.sentence("nodeCount", "this machine is one node: all processes run here"))
     if kit.servers and nodes > 1 and platform != "slurm":
         why = f"parameter servers need nodes that share a folder, unlike those of {platform}"
         raise job.file.error("tensorFlowSettings", why)
@@ -291,7 +291,7 @@ def _lacking(job: BatchAiJob, name: str, why: str, hint: str, notes: list[str], 
     recorded job, whose file is not here, moves without it."""
     if job.file.has(name) and not writes:
         raise job.file.error(name, why, hint=hint)
-    notes.append(job.file.told(name, f"left out: {why}"))
+    notes.append(job.file.sentence(name, f"left out: {why}"))
 
 
 def _prioritise(job: BatchAiJob, cluster: Cluster, values: dict[str, Any], notes: list[str], *, writes: bool) -> None:

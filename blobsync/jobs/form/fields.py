@@ -1,6 +1,6 @@
 """The fields of the form, and which platform has them. Pure.
 
-A field stands for a key of the cluster file (it becomes ``-p``) or for an option of ``submit``. Which platforms use a
+A field sets a key of the cluster file (with ``-p``) or an option of ``submit``. Which platforms use a
 key is in the tables of ``config check``; ``only`` adds what they do not say, as other commands use the key everywhere.
 """
 
@@ -18,7 +18,7 @@ from blobsync.jobspec.elastic import FIXED_SIZE
 
 
 class FieldEntry(enum.Enum):
-    """How a field is typed into."""
+    """The kind of input of a field."""
 
     LINE = "line"
     LINES = "lines"
@@ -33,7 +33,7 @@ class FormField:
     """One field. ``key`` is its key in the cluster file (dotted), ``option`` its option of ``submit``.
 
     ``only`` are the platforms that have it; empty: those that the tables of ``config check`` name, or all.
-    ``choices`` are what may be chosen besides nothing. ``example`` stands in the empty field.
+    ``choices`` are the allowed values besides an empty one. ``example`` is shown in the empty field.
     """
 
     name: str
@@ -197,7 +197,7 @@ def choices_of(field: FormField) -> tuple[str, ...]:
 
 
 def key_on(field: FormField, known: Cluster | None) -> str:
-    """The key that a field stands for on a cluster: where its file has another one that counts instead, that one.
+    """The key that a field sets on a cluster: the one of its file that takes precedence.
 
     An environment of Azure ML is no image.
     """

@@ -1,4 +1,4 @@
-"""A filled form: its checks, the submission that it stands for, and a form filled from a recorded job. Pure.
+"""A filled form: its checks, the submission that it describes, and a form filled from a recorded job. Pure.
 
 ``-p`` is written as JSON, which is YAML too. A command is read as words where a shell would read the same words from
 them, quoted its way; anything else is a line for the shell.
@@ -59,7 +59,7 @@ MOST_CHARS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class JobForm:
-    """What was typed: the cluster, and the text of each field by its name; fields that are missing are empty.
+    """The input: the cluster, and the text of each field by its name; fields that are missing are empty.
 
     A folder entry has the fields ``folder_mode:NAME`` and ``folder_parts:NAME``.
     """
@@ -68,7 +68,7 @@ class JobForm:
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def text(self, name: str) -> str:
-        """What a field holds, without blanks around it and with plain line ends."""
+        """The text of a field, without blanks around it and with plain line ends."""
         return self.values.get(name, "").replace("\r\n", "\n").strip()
 
 
@@ -91,7 +91,7 @@ class FieldMistake:
 
 @dataclass(frozen=True, slots=True)
 class AskedJob:
-    """What the command line would be given: ``-c``, ``-n``, ``-p``, the options of ``submit``, and the command."""
+    """A submission as the command line takes it: ``-c``, ``-n``, ``-p``, the options of ``submit``, and the command."""
 
     cluster: str
     argv: tuple[str, ...]
@@ -106,7 +106,7 @@ class AskedJob:
 
     @property
     def request(self) -> SubmitRequest:
-        """The same as ``describe`` takes it."""
+        """The request for ``describe``."""
         words = self.keywords
         options = {name: text for name in SLURM_OPTIONS if (text := words.get(name))}
         return SubmitRequest(
@@ -121,7 +121,7 @@ class AskedJob:
 
     @property
     def command_line(self) -> tuple[str, ...]:
-        """The words that do the same in a terminal."""
+        """The words of the same command in a terminal."""
         words = ["blobsync", "-c", self.cluster]
         words += ["-n", str(self.num_gpu)] if self.num_gpu is not None else []
         words += ["-p", param_text(self.param)] if self.param else []
@@ -141,7 +141,7 @@ def _no_keywords() -> SubmitKeywords:
 
 
 def param_text(param: Mapping[str, Any]) -> str:
-    """``-p`` for these overrides."""
+    """The value of ``-p`` for these overrides."""
     text = json.dumps(param, ensure_ascii=False)
     return _NOT_IN_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
@@ -316,7 +316,7 @@ class _Reader:
 
 
 def field_of_key(key: str) -> str:
-    """The field that a mistake in this key of the cluster file belongs to; empty where none stands for it."""
+    """The field that a mistake in this key of the cluster file belongs to; empty if none sets it."""
     parts = key.split(".")
     if parts[0] == "config_param" and len(parts) > 1 and parts[1].endswith(FOLDER_SUFFIX):
         kind = INCLUDE if parts[2:3] == ["include"] else MODE
@@ -357,7 +357,7 @@ class CheckedForm:
 
 
 def check_form(root: Path, form: JobForm, environ: Mapping[str, str]) -> CheckedForm:
-    """Read a form and find all its mistakes; never raises for them. Starts nothing and asks nobody."""
+    """Read a form and find all its mistakes; never raises for them. Starts nothing and uses no network."""
     try:
         known = load_cluster(root, form.cluster, environ=environ)
     except BlobsyncError as error:
@@ -378,13 +378,13 @@ def check_form(root: Path, form: JobForm, environ: Mapping[str, str]) -> Checked
 
 def _refused(cluster: Cluster, asked: AskedJob, environ: Mapping[str, str]) -> Iterator[FieldMistake]:
     request = asked.request
-    told: set[str] = set()
+    seen: set[str] = set()
     for name, error in _each(cluster, asked):
-        told.add(error.message)
+        seen.add(error.message)
         yield FieldMistake.of(name, error)
     # A missing command must not hide the rest.
     for error in refusals(cluster, environ, replace(request, argv=request.argv or ("true",))):
-        if error.message not in told:
+        if error.message not in seen:
             yield _placed(error)
 
 
@@ -398,15 +398,15 @@ def _each(cluster: Cluster, asked: AskedJob) -> Iterator[tuple[str, BlobsyncErro
         (size, lambda: shape_of(cluster, request)),
         ("timeout", lambda: read_seconds(cluster, "timeout")),
     )
-    told: set[str] = set()
+    seen: set[str] = set()
     for name, look in parts:
         try:
             look()
         except BlobsyncError as error:
             # The size of an elastic job depends on its bounds.
-            if error.message not in told:
+            if error.message not in seen:
                 yield name if isinstance(error, UsageError) and name else _field(error), error
-            told.add(error.message)
+            seen.add(error.message)
 
 
 def _placed(error: BlobsyncError) -> FieldMistake:
@@ -421,7 +421,7 @@ def _field(error: BlobsyncError) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FilledForm:
-    """A form, and a sentence for each thing that it could not be filled with."""
+    """A form, and a note for each value that could not be filled in."""
 
     form: JobForm
     notes: tuple[str, ...] = ()

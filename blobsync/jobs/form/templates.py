@@ -1,8 +1,8 @@
 """Named templates of the form: one YAML file each in ``aux_data/jobs``, made to be committed.
 
-A template holds no credential: one that would is refused. A file from a clone is somebody else's: its name passes the
-gate of ``local.names``, a link is not followed, its values are texts of fields that exist, and all it ever does is to
-fill in the form, where everything can be seen before it is submitted.
+A template holds no credential: one that would is refused. A file from a clone may be hostile: its name passes the
+gate of ``local.names``, a link is not followed, its values are texts of fields that exist, and it only fills in the
+form, where everything can be seen before it is submitted.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ TEMPLATE_FOLDER = "aux_data/jobs"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _SUFFIX = ".yaml"
 _COMMENT = "A filled form of New job in blobsync web. It holds no credentials, so it can be committed."
-# The field with the digest of code that the user trusts for one job: nobody else can say that.
+# The field with the digest of code that the user trusts for one job; a template cannot set it.
 _CODE = "code"
-# What names a variable of the environment holds nothing.
+# A reference to a variable of the environment is no credential.
 _REFERENCE = re.compile(r"\$(?:\{[A-Za-z_][A-Za-z0-9_]*\}|[A-Za-z_][A-Za-z0-9_]*)")
 _REFERRING = re.compile(rf"[A-Za-z0-9_]*\s*[=:]?\s*[\"']?{_REFERENCE.pattern}")
 
@@ -146,7 +146,7 @@ def _credentials(form: JobForm) -> set[str]:
     try:
         found |= set(_secret_keys(parse_overrides(form.text("other"))))
     except BlobsyncError:
-        # Its mistake is told at its field; what cannot be read may hold anything.
+        # The check of its field reports the mistake; what cannot be read may hold anything.
         found.add("other")
     return found
 
