@@ -150,7 +150,7 @@ ROWS: tuple[ReadBack, ...] = (
             "backends.aml.start:demand_own",
             "node.standalone.bootstrap:Boot.__init__",
             "node.__main__:_carry_out",
-            "node.places:JobPlaces._look_again",
+            "node.places:JobPlaces._reload_sas",
             "jobspec.spec:Secrets.from_json",
         ),
     ),

@@ -132,9 +132,9 @@ class Arrivals:
             moving |= {f"{parent}/{name}" for name in map(unfinished_name, there) if name in names}
             for name in [name for name in there if name in names]:
                 self._ready.put((self._root / parent / name, names.pop(name)))
-        self._tell(frozenset(moving))
+        self._report_moving(frozenset(moving))
 
-    def _tell(self, moving: frozenset[str]) -> None:
+    def _report_moving(self, moving: frozenset[str]) -> None:
         """Tell the listener about files that azcopy has started and not finished."""
         new = sorted(moving - self._moving)
         self._moving = moving

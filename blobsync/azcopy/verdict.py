@@ -44,11 +44,11 @@ _SINGLE_QUESTIONS = 20
 
 
 class LogFollower:
-    """Follows the job's private log. ``tell`` gets the number of moving files, and the blob that began last."""
+    """Follows the job's private log. ``on_moving`` gets the number of moving files, and the blob that began last."""
 
-    def __init__(self, folder: Path, tell: Callable[[int, str], None] = lambda files, blob: None) -> None:
+    def __init__(self, folder: Path, on_moving: Callable[[int, str], None] = lambda files, blob: None) -> None:
         self._folder = folder
-        self._tell = tell
+        self._on_moving = on_moving
         self._offsets: dict[Path, int] = {}
         self.reader = LogReader.new()
 
@@ -78,7 +78,7 @@ class LogFollower:
             before = (self.reader.begun, self.reader.ended)
             self.reader.feed(data[:end].decode("utf-8", "replace").splitlines())
             if before != (self.reader.begun, self.reader.ended) and self.reader.latest:
-                self._tell(max(self.reader.begun - self.reader.ended, 0), self.reader.latest)
+                self._on_moving(max(self.reader.begun - self.reader.ended, 0), self.reader.latest)
 
 
 class Verdict:

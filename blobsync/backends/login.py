@@ -122,7 +122,7 @@ class LoginNode:
         def read(answer: Any) -> list[LogFile]:
             return [LogFile(str(name), int(size), f"{folder}/{name}") for name, size in answer]
 
-        return telling(self._ask(read, verb="logs", folder=folder, log_folders=LOG_FOLDERS))
+        return nonempty_logs(self._ask(read, verb="logs", folder=folder, log_folders=LOG_FOLDERS))
 
     def read(self, path: str, start: int, end: int | None) -> bytes:
         return self._ask(base64.b64decode, verb="read", path=path, start=start, end=end)
@@ -157,7 +157,7 @@ class LoginNode:
         raise JobError(f"on {self.where}: {str(answer['error'])[:_SHOWN_CHARS]}")
 
 
-def telling(logs: Iterable[LogFile]) -> tuple[LogFile, ...]:
+def nonempty_logs(logs: Iterable[LogFile]) -> tuple[LogFile, ...]:
     """The logs without empty system logs; a program's empty log shows that it had no output."""
     return tuple(log for log in logs if log.size or "system_logs/" not in log.name)
 

@@ -313,8 +313,8 @@ class Code:
             record_published(self._project.root, where, digest, self._project.environ)
         except ConfigError as error:
             # The code is published, and a job can name it.
-            told = f"'blobsync submit --code {digest}' runs it"
-            return (f"the code is not on record as yours, so submit will ask for it: {error.message}; {told}",)
+            command = f"'blobsync submit --code {digest}' runs it"
+            return (f"the code is not on record as yours, so submit will ask for it: {error.message}; {command}",)
         return ()
 
     def _prune(self, place: CodePlace, digest: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

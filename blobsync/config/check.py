@@ -155,7 +155,7 @@ def _not_ignored(root: Path, path: Path, shown: str) -> list[str]:
 def _each_once(checked: list[CheckedFile]) -> tuple[CheckedFile, ...]:
     """One entry per file; a problem that several clusters have in common is reported once, at its own file."""
     files = {item.file: CheckedFile(item.file) for item in checked}
-    told: set[str] = set()
+    reported: set[str] = set()
     for item in checked:
         known = files[item.file]
         files[item.file] = replace(
@@ -165,13 +165,13 @@ def _each_once(checked: list[CheckedFile]) -> tuple[CheckedFile, ...]:
             job_refusals=known.job_refusals or item.job_refusals,
         )
         for problem in item.problems:
-            if str(problem) not in told:
-                told.add(str(problem))
+            if str(problem) not in reported:
+                reported.add(str(problem))
                 owner = problem.file if problem.file in files else item.file
                 files[owner] = replace(files[owner], problems=(*files[owner].problems, problem))
         for warning in item.warnings:
-            if warning not in told:
-                told.add(warning)
+            if warning not in reported:
+                reported.add(warning)
                 owner = next((file for file in files if warning.startswith(f"{file}:")), item.file)
                 files[owner] = replace(files[owner], warnings=(*files[owner].warnings, warning))
     return tuple(replace(item, problems=_in_order(item.problems)) for item in files.values())

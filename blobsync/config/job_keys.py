@@ -172,7 +172,7 @@ def job_keys(document: Document, values: Mapping[str, Any], platform: str, folde
     refusals = [
         JobRefusal(path, document.error(path, sentence)) for path, sentence in _refused(values, platform, folders)
     ]
-    notes = [f"{document.place(path)}: {'.'.join(path)}: {text}" for path, text in _told(values, platform, folders)]
+    notes = [f"{document.place(path)}: {'.'.join(path)}: {text}" for path, text in _notes(values, platform, folders)]
     return JobKeys(tuple(refusals), tuple(notes))
 
 
@@ -291,7 +291,7 @@ def _of_mount_points(values: Mapping[str, Any], platform: str, folders: Sequence
             yield at, f"{', '.join(linked)} is a link on {platform}, which has none: give it a mode"
 
 
-def _told(values: Mapping[str, Any], platform: str, folders: Sequence[FolderEntry]) -> Iterator[_Finding]:
+def _notes(values: Mapping[str, Any], platform: str, folders: Sequence[FolderEntry]) -> Iterator[_Finding]:
     for path, _ in _given(values, ()):
         name = _pattern(path)
         if name in IDLE or (platform == "local" and name in IDLE_HERE):

@@ -296,7 +296,7 @@ class LargeDownloadJob(FileJob):
         self._records = records
         self._part: PartFile | None = None
         self._before: SourceFile | None = None
-        self._told = False
+        self._noted = False
 
     def open(self) -> int:
         self._version = version_of(self._store, self._name, self.action)
@@ -459,8 +459,8 @@ class LargeDownloadJob(FileJob):
         if self._spoiled or not record.bytes:
             record.remove()
             return False
-        if not self._told:
-            self._told = True
+        if not self._noted:
+            self._noted = True
             self.run.report.file_kept(self.action, record.bytes)
         return True
 

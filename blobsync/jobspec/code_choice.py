@@ -173,8 +173,8 @@ class _Choice:
         if trust == digest and digest not in known.trusted and not looks_only:
             trust_code(self._project.root, (digest,), self._project.environ)
         if digest in (*known.trusted, trust):
-            told = f"the job runs the code {digest[:12]}, which was not published from here and which you trust"
-            return CodeChoice(ref, (f"{told}; it differs from the code here",))
+            warning = f"the job runs the code {digest[:12]}, which was not published from here and which you trust"
+            return CodeChoice(ref, (f"{warning}; it differs from the code here",))
         raise self._refusal(digest, known, trust)
 
     def _there(self) -> tuple[str, str]:

@@ -268,14 +268,14 @@ def container(cluster: Cluster, request: SubmitRequest) -> dict[str, Any]:
         return {}
     if cluster.value("use_custom_docker") is False:
         return {}
-    told = {"runtime": docker.runtime, "args": docker.args, "shm_size": docker.shm_size}
-    return {CONTAINER: {"file": cluster.file, **{name: value for name, value in told.items() if value}}}
+    options = {"runtime": docker.runtime, "args": docker.args, "shm_size": docker.shm_size}
+    return {CONTAINER: {"file": cluster.file, **{name: value for name, value in options.items() if value}}}
 
 
 def philly_variables(cluster: Cluster) -> dict[str, str]:
     """Variables of Philly from the cluster file; the node adds others."""
-    told = {"PHILLY_VC": cluster.text("vc"), "PHILLY_USER": cluster.text("user_name")}
-    return {name: text for name, text in told.items() if text}
+    options = {"PHILLY_VC": cluster.text("vc"), "PHILLY_USER": cluster.text("user_name")}
+    return {name: text for name, text in options.items() if text}
 
 
 def own_output(cluster: Cluster) -> dict[str, str]:

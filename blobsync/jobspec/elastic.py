@@ -98,8 +98,8 @@ def demand_scalable(spec: JobSpec, state: State, nodes: int) -> None:
     """Raise ``UsageError`` unless a job in this state may get this number of nodes."""
     bounds = bounds_of(spec)
     if bounds is None:
-        told = "its platform chooses its size" if spec.min_nodes else "it was not submitted with --elastic"
-        raise UsageError(f"{spec.run_id} cannot be scaled: {told}", hint=_EXAMPLE)
+        reason = "its platform chooses its size" if spec.min_nodes else "it was not submitted with --elastic"
+        raise UsageError(f"{spec.run_id} cannot be scaled: {reason}", hint=_EXAMPLE)
     if nodes not in bounds:
         wider = f"--elastic {max(1, min(bounds.least, nodes))}:{max(bounds.most, nodes)}"
         raise UsageError(f"{spec.run_id} may have {bounds}, not {nodes}", hint=f"submit it with {wider}")

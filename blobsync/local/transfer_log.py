@@ -130,7 +130,7 @@ class TransferLog:
         """How many rows there are. Raises ``LocalFileError``."""
         if not self._file.exists():
             return 0
-        with self._told(), self._open() as db:
+        with self._reporting(), self._open() as db:
             return int(db.execute("SELECT COUNT(*) FROM transfers").fetchone()[0])
 
     def find(self, suffix: str) -> TransferEntry:
@@ -149,12 +149,12 @@ class TransferLog:
 
     def _rows(self, query: str, *values: object) -> Generator[TransferEntry, None, None]:
         if self._file.exists():
-            with self._told(), self._open() as db:
+            with self._reporting(), self._open() as db:
                 for row in db.execute(query, values):
                     yield _entry(parse_object(row[0]))
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _reporting(self) -> Iterator[None]:
         try:
             yield
         except (sqlite3.Error, OSError, ValueError, TypeError, KeyError) as error:

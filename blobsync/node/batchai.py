@@ -159,13 +159,13 @@ def _tensorflow(
         for index in range(int(given.get(name) or 0)):
             port = first + 2 * index + (kind == "worker")
             cluster[kind].append(f"{hosts[index % nodes]}:{port}")
-    told = {"cluster": cluster, "task": {"type": task.kind, "index": task.index}, "environment": "cloud"}
+    tf_config = {"cluster": cluster, "task": {"type": task.kind, "index": task.index}, "environment": "cloud"}
     suffix = {"ps": f"-ps-{task.index}", "idle": f"-idle-{ranks.rank}"}.get(task.kind, f"-wk-{task.index}")
     return {
         "AZ_BATCHAI_PS_HOSTS": ",".join(cluster["ps"]),
         "AZ_BATCHAI_WORKER_HOSTS": ",".join(cluster["worker"]),
         "AZ_BATCHAI_TASK_INDEX": str(task.index),
-        "TF_CONFIG": json.dumps(told),
+        "TF_CONFIG": json.dumps(tf_config),
         "BLOBSYNC_TASK_TYPE": task.kind,
         "BLOBSYNC_TASK_SUFFIX": suffix,
         "BLOBSYNC_WORKERS": str(given.get("workers") or 1),

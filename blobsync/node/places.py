@@ -85,7 +85,7 @@ class JobPlaces:
 
     def sas(self, container: str) -> SasToken:
         """The container's SAS token. Raises ``CredentialError``."""
-        self._look_again()
+        self._reload_sas()
         text = self._sas.get(container)
         if text is None:
             raise CredentialError(f"the job has no access to {container}", hint="submit it again: blobsync resubmit ID")
@@ -94,7 +94,7 @@ class JobPlaces:
         except ValueError as error:
             raise CredentialError(f"the SAS for {container} cannot be used: {error}") from error
 
-    def _look_again(self) -> None:
+    def _reload_sas(self) -> None:
         """Read the file of secrets again."""
         changed = _changed_at(self._source)
         if self._source is None or changed in (None, self._read_at):
@@ -106,7 +106,7 @@ class JobPlaces:
             self._read_at = changed
 
     def _connection(self, container: str) -> BlobHttp:
-        self._look_again()
+        self._reload_sas()
         by_identity = self._needs_identity(container)
         if container not in self._connections or by_identity != (container in self._by_identity):
             signer: Signer = self._identity_of_node() if by_identity else SasSigner(self.sas(container))

@@ -245,7 +245,7 @@ class _Run:
     other_failures: list[FileFailure] = field(default_factory=list)
     given: list[_Given] = field(default_factory=list)
     # Files that failed and are not reported to the listener yet, because they may be tried again.
-    untold: dict[str, tuple[Ledger, FileAction]] = field(default_factory=dict)
+    unreported: dict[str, tuple[Ledger, FileAction]] = field(default_factory=dict)
 
 
 class _Given(NamedTuple):
@@ -281,18 +281,18 @@ class _Report(NamedTuple):
             # A file that has to be looked at first is shown after that, and counted now.
             self.run.listener.emit(FilesCounted(1))
         else:
-            self._tell(moved.action, self.ledger.failures.get(path))
+            self._report(moved.action, self.ledger.failures.get(path))
 
     def file_failed(self, action: FileAction, failure: FileFailure) -> None:
         self.ledger.failed(action, failure)
         if failure.code.retry in self.to_come and _second_engine(self.run, failure.code, self.engine) is not None:
-            self.run.untold[self.ledger.part.shown(action)] = self.ledger, action
+            self.run.unreported[self.ledger.part.shown(action)] = self.ledger, action
         else:
-            self._tell(action, failure)
+            self._report(action, failure)
 
-    def _tell(self, action: FileAction, failure: FileFailure | None) -> None:
+    def _report(self, action: FileAction, failure: FileFailure | None) -> None:
         shown = self.ledger.part.shown(action)
-        self.run.untold.pop(shown, None)
+        self.run.unreported.pop(shown, None)
         self.run.listener.emit(FileDone(shown, failure))
 
     def file_kept(self, action: FileAction, size: int) -> None:
@@ -351,7 +351,7 @@ def _carry_out(run: _Run, account: _Account) -> None:
     try:
         _move_and_verify(run)
     except KeyboardInterrupt:
-        _tell_rest(run)
+        _report_rest(run)
         account.add(run, _failures(run))
         raise
     finally:
@@ -507,15 +507,15 @@ def _try_again_at_the_end(run: _Run) -> None:
             _keep_both(run, ledger, again, again=True)
         else:
             _move_at_the_end(run, ledger, again, first)
-    _tell_rest(run)
+    _report_rest(run)
 
 
-def _tell_rest(run: _Run) -> None:
+def _report_rest(run: _Run) -> None:
     """Report the failed files that were not tried again after all."""
-    for shown, (ledger, action) in run.untold.items():
+    for shown, (ledger, action) in run.unreported.items():
         if action.path not in ledger.pending:
             run.listener.emit(FileDone(shown, ledger.failures.get(action.path)))
-    run.untold.clear()
+    run.unreported.clear()
 
 
 def _move_at_the_end(run: _Run, ledger: Ledger, again: Sequence[FileAction], first: str) -> None:
@@ -591,7 +591,7 @@ def _verify(run: _Run, ledger: Ledger) -> None:
         path = moved.action.path
         ledger.seen(moved, states.get(path))
         shown = ledger.part.shown(moved.action)
-        run.untold.pop(shown, None)
+        run.unreported.pop(shown, None)
         run.listener.emit(FilesCounted(-1))
         run.listener.emit(FileDone(shown, ledger.failures.get(path)))
 

@@ -39,15 +39,15 @@ def keep_tunnel(
     tunnel = NamedTunnel(**order["tunnel"])
     marked = {**environ, **folder.mark}
     keeper = TunnelKeeper(partial(tunnel.argv, order["port"]), order["port"], process, marked, started=folder.note_line)
-    told: Mapping[str, object] = {}
+    written: Mapping[str, object] = {}
     try:
         keeper.open()
         look_at = clock() + _LOOK_SECONDS
         while not folder.close.exists():
             now = {"open": keeper.look(), "port": keeper.port, "restarts": keeper.restarts, "problem": keeper.problem}
-            if now != told:
+            if now != written:
                 folder.write(folder.state, {**now, "job_id": order["job_id"]})
-                told = now
+                written = now
             if order["job_id"] and clock() >= look_at:
                 if has_ended():
                     break

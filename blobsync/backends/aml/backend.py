@@ -298,8 +298,8 @@ class AmlBackend:
             raise JobError(f"{ref.run_id} is {state}: only a running job has nodes to connect to")
         if self._cluster.platform == "itp":
             body = self._client.try_call(f"jobs/{run_name(ref.run_id)}") or AmlReply()
-            if way := tagged_ssh(body):
-                return way
+            if machine := tagged_ssh(body):
+                return machine
         place = self._workspace
         # With '=', because a value could begin with '-'.
         command = ["az", "ml", "job", "connect-ssh", f"--name={run_name(ref.run_id)}", f"--node-index={node}"]
@@ -308,14 +308,14 @@ class AmlBackend:
 
     def forward_argv(self, ref: JobRef, forward: PortForward) -> Sequence[str]:
         """Through the job's ssh service; on ITP through the address in the job's tags."""
-        if way := self._way_beside(ref):
-            return forward_line(way, local=forward.local, remote=forward.remote)
+        if machine := self._itp_machine(ref):
+            return forward_line(machine, local=forward.local, remote=forward.remote)
         return proxy_line(self._proxy(ref, forward.node), local=forward.local, remote=forward.remote)
 
     def python_beside(self, ref: JobRef, node: int, source: str) -> Sequence[str]:
         python = ("python3", "-I", "-c", source)
-        way = self._way_beside(ref)
-        return machine_command(way, *python) if way else proxy_command(self._proxy(ref, node), *python)
+        machine = self._itp_machine(ref)
+        return machine_command(machine, *python) if machine else proxy_command(self._proxy(ref, node), *python)
 
     def program_address(self, ref: JobRef, forward: PortForward) -> str:
         """ssh ends on the node itself."""
@@ -323,7 +323,7 @@ class AmlBackend:
 
     # -- private ------------------------------------------------------------------------------------------------
 
-    def _way_beside(self, ref: JobRef) -> SshMachine | None:
+    def _itp_machine(self, ref: JobRef) -> SshMachine | None:
         body = self._client.try_call(f"jobs/{run_name(ref.run_id)}") if self._cluster.platform == "itp" else None
         return tagged_machine(body) if body else None
 

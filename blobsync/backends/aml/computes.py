@@ -108,8 +108,10 @@ def read_compute_of(body: AmlReply) -> Compute:
     inner = outer.inner("properties")
     scale, counts = inner.inner("scaleSettings"), inner.inner("nodeStateCounts")
     has_nodes = bool(inner.values.get("nodeStateCounts"))
-    told = [error.inner("error") or error for error in (*outer.objects("provisioningErrors"), *inner.objects("errors"))]
-    sentences = [_sentence(error) for error in told]
+    errors = [
+        error.inner("error") or error for error in (*outer.objects("provisioningErrors"), *inner.objects("errors"))
+    ]
+    sentences = [_sentence(error) for error in errors]
     return Compute(
         name=body.text("name"),
         kind=outer.text("computeType"),

@@ -69,9 +69,9 @@ def read_refusal(status: int, body: str, headers: Mapping[str, str]) -> Refusal:
     if not isinstance(error, Mapping):
         error = document if isinstance(document, Mapping) else {}
     code, message = str(error.get("code") or ""), str(error.get("message") or "")
-    told = [text for text in _details(error) if text not in message][:_MAX_DETAILS]
-    if told:
-        message = f"{message.rstrip('. ')}: {'; '.join(told)}" if message else "; ".join(told)
+    details = [text for text in _details(error) if text not in message][:_MAX_DETAILS]
+    if details:
+        message = f"{message.rstrip('. ')}: {'; '.join(details)}" if message else "; ".join(details)
     return Refusal(status, code, quoted(message, MOST_SAID), request_id)
 
 

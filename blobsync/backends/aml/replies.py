@@ -129,11 +129,11 @@ def read_state(status: str, tags: Mapping[str, str]) -> State:
     it failed.
     """
     state = STATES.get(status, State.UNKNOWN)
-    told = next((value.lower() for name, value in tags.items() if _ITP_TAG.search(name)), "")
-    told = told.rpartition("=")[2].strip()
-    if state is State.QUEUED and told == "running":
+    itp_state = next((value.lower() for name, value in tags.items() if _ITP_TAG.search(name)), "")
+    itp_state = itp_state.rpartition("=")[2].strip()
+    if state is State.QUEUED and itp_state == "running":
         return State.RUNNING
-    if state is State.CANCELED and told in ("killing", "failed"):
+    if state is State.CANCELED and itp_state in ("killing", "failed"):
         return State.FAILED
     return state
 

@@ -45,8 +45,8 @@ def demand_own(secrets: str, digest: str) -> None:
     with open(secrets, "rb") as source:
         found = hashlib.sha256(source.read()).hexdigest()
     if not hmac.compare_digest(found, digest):
-        told = "its secrets are not those that the job was submitted with: their SHA-256 differs"
-        sys.stderr.write(f"blobsync: this node could not be made ready: {told}\n")
+        reason = "its secrets are not those that the job was submitted with: their SHA-256 differs"
+        sys.stderr.write(f"blobsync: this node could not be made ready: {reason}\n")
         sys.exit(SETUP_FAILED)
 
 

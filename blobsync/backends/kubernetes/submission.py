@@ -50,7 +50,7 @@ class Submission:
             request = self._admitted(request)
             job = self._make_job(request)
         except DOUBTFUL as error:
-            return self._look_again(error)
+            return self._find_lost(error)
         except BlobsyncError as error:
             return Refused(_submission_error(error))
         if job.released:
@@ -60,7 +60,7 @@ class Submission:
                 self._make(body)
             self._place.patch_job(self._name, request.release(int(time.time())))
         except DOUBTFUL as error:
-            return self._look_again(error)
+            return self._find_lost(error)
         except BlobsyncError as error:
             return self._refused(error)
         return Accepted(ref)
@@ -123,7 +123,7 @@ class Submission:
                 self._place.replace(body)
         self._made.append(f"{body['kind']}/{body['metadata']['name']}")
 
-    def _look_again(self, error: BlobsyncError) -> Outcome:
+    def _find_lost(self, error: BlobsyncError) -> Outcome:
         """The outcome after a lost response: accepted if the Job was released, else removed."""
         with suppress(BlobsyncError):
             job = self.find()

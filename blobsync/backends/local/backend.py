@@ -216,10 +216,10 @@ class LocalBackend:
 
     def ssh_command(self, ref: JobRef, node: int = 0, *, holds: bool = False) -> Sequence[str]:
         if holds:
-            return self._way_in(ref, node)
+            return self._enter_command(ref, node)
         raise JobError(f"{ref.run_id} runs on this machine: no connection is needed", hint=f"cd {ref.place}")
 
-    def _way_in(self, ref: JobRef, node: int) -> Sequence[str]:
+    def _enter_command(self, ref: JobRef, node: int) -> Sequence[str]:
         files = self._files(ref.run_id)
         (info,) = self.get([ref])
         if info.state is not State.RUNNING:
@@ -324,8 +324,8 @@ def _info(run_id: str, files: RunFiles, order: Sequence[str]) -> RunInfo:
         state = State.CANCELING
     changes, nodes = files.read_changes()
     hosts = tuple(map(address_of, nodes)) if changes else ("localhost",)
-    told = (status.started, status.ended, hosts, changes, files.read_states(status))
-    return RunInfo(run_id, state, status.exit_code, 0, reason, *told)
+    details = (status.started, status.ended, hosts, changes, files.read_states(status))
+    return RunInfo(run_id, state, status.exit_code, 0, reason, *details)
 
 
 def _demand_gpus(spec: JobSpec, capacity: Capacity) -> None:

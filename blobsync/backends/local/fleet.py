@@ -134,7 +134,7 @@ class Fleet:
         self._nodes: dict[int, FleetNode] = {}
         self._children: dict[int, RunningProcess] = {}
         self._asked: dict[int, float] = {}
-        self._told: tuple[tuple[int, ...], int] | None = None
+        self._recorded: tuple[tuple[int, ...], int] | None = None
 
     @property
     def wanted(self) -> int:
@@ -156,7 +156,7 @@ class Fleet:
             self._end(number)
         for number in steps.start:
             self._start(number)
-        self._tell()
+        self._record_change()
         return steps.over if not self._children else None
 
     def _start(self, number: int) -> None:
@@ -191,8 +191,8 @@ class Fleet:
         with self._files.log.open("a") as log:
             log.write(said + "\n")
 
-    def _tell(self) -> None:
+    def _record_change(self) -> None:
         now = tuple(shown_nodes(self._nodes)), self.wanted
-        if now != self._told:
-            self._told = now
+        if now != self._recorded:
+            self._recorded = now
             self._files.add_change(NodeChange(self._clock(), len(now[0]), now[1]), now[0])

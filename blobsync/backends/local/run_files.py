@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from blobsync.backends.login import LOG_FOLDERS, telling
+from blobsync.backends.login import LOG_FOLDERS, nonempty_logs
 from blobsync.base.plain_json import parse_json
 from blobsync.jobspec.spec import JobSpec, LogFile, NodeChange, State, StateChange
 
@@ -128,9 +128,9 @@ class RunFiles:
             gpus = tuple(str(gpu) for gpu in values["gpus"])
             code = values["exit_code"]
             code = None if code is None else int(code)
-            told = str(values.get("reason") or "")
+            reason = str(values.get("reason") or "")
             return SavedState(
-                State(values["state"]), code, _time(values["started"]), _time(values["ended"]), gpus, told
+                State(values["state"]), code, _time(values["started"]), _time(values["ended"]), gpus, reason
             )
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -139,11 +139,11 @@ class RunFiles:
 
     def read_states(self, status: SavedState) -> tuple[StateChange, ...]:
         """When the run was prepared, ran and was asked to stop, from its files."""
-        told = [StateChange(status.started, State.PREPARING)] if status.started else []
+        changes = [StateChange(status.started, State.PREPARING)] if status.started else []
         for state, file in ((State.RUNNING, self._phase), (State.CANCELING, self.cancel)):
             with suppress(OSError):
-                told.append(StateChange(file.stat().st_mtime, state))
-        return tuple(told)
+                changes.append(StateChange(file.stat().st_mtime, state))
+        return tuple(changes)
 
     def write_wanted(self, nodes: int) -> None:
         """Save the requested number of nodes; the last request counts."""
@@ -215,7 +215,7 @@ class RunFiles:
         """The logs of all ranks and of the node, sorted by name."""
         found = [path for name in LOG_FOLDERS for path in sorted((self.folder / name).glob("*")) if path.is_file()]
         logs = (LogFile(path.relative_to(self.folder).as_posix(), path.stat().st_size, str(path)) for path in found)
-        return telling(sorted(logs, key=lambda log: log.name))
+        return nonempty_logs(sorted(logs, key=lambda log: log.name))
 
 
 def remove_dead_secrets(jobs: Path) -> tuple[Path, ...]:

@@ -84,14 +84,14 @@ class Supervisor:
 
     def _run_fleet(self, started: float, gpus: tuple[str, ...]) -> int:
         fleet = Fleet(self._spec, self._files, self._arguments, self._process, self._environ, gpus)
-        told = State.PREPARING
+        saved = State.PREPARING
         while True:
             code = fleet.look(canceled=self._is_to_stop(started))
             if code is not None:
                 return code
             state = State.CANCELING if self._files.cancel.exists() else self._files.phase()
-            if state is not told:
-                told = state
+            if state is not saved:
+                saved = state
                 self._files.write_status(SavedState(state, started=started, gpus=gpus))
             time.sleep(POLL_SECONDS)
 
@@ -109,7 +109,7 @@ class Supervisor:
         return code
 
     def _wait(self, child: RunningProcess, started: float, gpus: tuple[str, ...]) -> int:
-        told, asked = State.PREPARING, 0.0
+        saved, asked = State.PREPARING, 0.0
         while True:
             code = child.wait(POLL_SECONDS)
             if code is not None:
@@ -122,8 +122,8 @@ class Supervisor:
                     with suppress(ProcessLookupError):
                         os.kill(child.pid, signal.SIGTERM)
                     asked = time.monotonic()
-            if state is not told:
-                told = state
+            if state is not saved:
+                saved = state
                 self._files.write_status(SavedState(state, started=started, gpus=gpus))
 
 

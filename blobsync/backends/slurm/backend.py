@@ -109,7 +109,7 @@ class SlurmBackend:
         try:
             done = self._login.run(("sbatch", "--parsable", f"--chdir={folder}", f"{folder}/job.sh"))
         except LostContactError as error:
-            return self._look_again(spec, error)
+            return self._find_lost(spec, error)
         except BlobsyncError as error:
             return self._refused(spec, error)
         number = slurm_replies.submitted_id(done.stdout)
@@ -120,7 +120,7 @@ class SlurmBackend:
             hint="see the request with blobsync submit --dry-run ...",
         )
         if done.returncode == 0 or slurm_replies.may_have_submitted(done.stderr):
-            return self._look_again(spec, refusal)
+            return self._find_lost(spec, refusal)
         return self._refused(spec, refusal)
 
     def locate(self, spec: JobSpec) -> JobRef | None:
@@ -135,7 +135,7 @@ class SlurmBackend:
     def forget(self, spec: JobSpec) -> None:
         self._login.clear(f"{self._job_root}/{run_name(spec.run_id)}")
 
-    def _look_again(self, spec: JobSpec, error: BlobsyncError) -> Outcome:
+    def _find_lost(self, spec: JobSpec, error: BlobsyncError) -> Outcome:
         with suppress(BlobsyncError):
             known = self.locate(spec)
             if known:

@@ -104,14 +104,14 @@ def hold(place: Place, seconds: int, limit: int, terminals: bool) -> int:
     asked: List[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
     place.begin(seconds)
-    began, told, step = time.monotonic(), "", ""
+    began, shown, step = time.monotonic(), "", ""
     say(f"waiting for you: blobsync ssh {os.environ.get('BLOBSYNC_RUN_ID', 'ID').rpartition('_')[2]}")
     while not asked and step != "end":
         inside = place.count() + (len(open_terminals()) if terminals else 0)
         step = next_step(time.monotonic() - began, place.read_hold(seconds), limit, inside)
-        if step != "end" and told != words_for(step, inside):
-            told = words_for(step, inside)
-            say(told)
+        if step != "end" and shown != words_for(step, inside):
+            shown = words_for(step, inside)
+            say(shown)
         time.sleep(POLL_SECONDS)
     say("stopped" if asked else "the time is over, and nobody is inside" if not place.shells() else "the time is over")
     place.hang_up()
