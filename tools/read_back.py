@@ -388,6 +388,13 @@ ROWS: tuple[ReadBack, ...] = (
         ),
     ),
     ReadBack(
+        "the plan that the page has shown, in the process that carries it out",
+        "the pipe between the two",
+        "only the page's server, which started the process, can write to this pipe",
+        ("unit/test_web_works.py::test_a_plan_that_does_not_come_to_its_end_is_not_carried_out",),
+        ("web.carrier:_decoded",),
+    ),
+    ReadBack(
         "azcopy, when it is installed",
         "a download, or a file that you name",
         "its SHA-256 is in blobsync, or you gave it",

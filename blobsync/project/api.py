@@ -808,7 +808,7 @@ class Project:
                 journal=BlockJournal(self.state.blocks_file, lambda text: self.listener.emit(Note(text))),
                 trusted=load_trusted_links(self.root, self.environ),
                 unfinished=RangeRecords(self.state) if self.state.lasting else None,
-                spill=_spill_of(self.state, self.environ),
+                spill=spill_of(self.state, self.environ),
                 disks=LocalDisks(left_over=self._left_over),
             )
         return self._context
@@ -839,7 +839,7 @@ class Project:
         return tuple(self.resolve(f"{self.root}/{prefix}/") for prefix in nested(place.path, self.cluster))
 
 
-def _spill_of(state: StateDir, environ: Mapping[str, str]) -> Spill:
+def spill_of(state: StateDir, environ: Mapping[str, str]) -> Spill:
     """The number of files above which a plan is on the disk: in the state folder, since the system's temporary folder
     is often in memory.
 

@@ -176,6 +176,12 @@ class Engines(NamedTuple):
     stop: StopRequest = NEVER
 
 
+# Engines whose writes have no conditions: they replace whatever is at the destination.
+_UNCONDITIONAL = frozenset({"azcopy"})
+# Seconds after which the destination of a plan is looked at again before such an engine writes there. A command carries
+# its plan out at once; a plan that somebody looks at first may wait for hours.
+_LOOK_AGAIN_AFTER = 60.0
+
 # With this many failures, the cause is not in the files.
 MOST_FAILURES = 100_000
 
@@ -234,12 +240,13 @@ class _Account:
 
 @dataclass(slots=True)
 class _Run:
-    """One batch of a plan."""
+    """One batch of a plan. ``is_old``: the plan waited before it was carried out."""
 
     plan: TransferPlan
     engines: Engines
     listener: Listener
     ledgers: list[Ledger]
+    is_old: bool = False
     brought: int = 0
     azcopy_job_ids: list[str] = field(default_factory=list)
     other_failures: list[FileFailure] = field(default_factory=list)
@@ -328,13 +335,15 @@ def carry_out(
     tally = ByteTally()
     listener = together(listener, tally)
     account = _Account(plan, CollectedReceipts(spill))
+    # A clock that was set back makes a plan old, too.
+    is_old = not 0 <= time.time() - plan.created_at < _LOOK_AGAIN_AFTER
     listener.emit(Expected(plan.files_to_transfer, plan.bytes_to_transfer))
     try:
         for batch in plan.batches():
             if len(account.failures) >= MOST_FAILURES:
                 break
             ledgers = [Ledger(context.opened(part), context.records(part.key)) for part in batch.parts]
-            _carry_out(_Run(batch, engines, listener, ledgers), account)
+            _carry_out(_Run(batch, engines, listener, ledgers, is_old), account)
         deleting = _delete_extras(account, context, listener, engines.stop)
     except KeyboardInterrupt as stop:
         error = cancelled(plan, account.arrived, tally.bytes + tally.reused)
@@ -438,18 +447,49 @@ def _move_back(run: _Run, ledger: Ledger, back: LivePart) -> Ledger:
 def _move(run: _Run, ledger: Ledger, actions: Sequence[FileAction], engine: str, to_come: frozenset[Retry]) -> None:
     run.engines.stop.check()
     part = ledger.part
+    report = _Report(run, ledger, engine, to_come)
+    is_unsafe = run.is_old and engine in _UNCONDITIONAL
+    if is_unsafe:
+        actions = _still_as_planned(run, part, actions, report)
+    if not actions:
+        return
     task = MoveTask(
         part,
         interleaved(actions),
-        whole_folder=part.whole and len(actions) == len(part.actions),
+        # An old plan does not know all files that are in the folder by now.
+        whole_folder=part.whole and len(actions) == len(part.actions) and not is_unsafe,
         cap_mbps=run.plan.options.cap_mbps,
         again=to_come is not _FIRST,
         stop=run.engines.stop,
     )
-    report = _Report(run, ledger, engine, to_come)
     run.engines.make[engine]().move(task, report, run.listener)
     for action in ledger.unreported(actions):
         report.file_failed(action, _not_reported(part.shown(action), engine))
+
+
+def _still_as_planned(
+    run: _Run, part: LivePart, actions: Sequence[FileAction], report: _Report
+) -> Sequence[FileAction]:
+    """The files whose blob is still the version that the plan saw; the others are reported as failed."""
+    if isinstance(part.destination, LocalLocation):
+        # A download is checked when it takes its final name.
+        return actions
+    emit, stop = run.listener.emit, run.engines.stop
+    now = states_at_destination(part.destination, [Moved(each) for each in actions], emit, stop)
+    kept = []
+    for action in actions:
+        if _etag(now.get(action.path)) == _etag(action.destination):
+            kept.append(action)
+            continue
+        shown = part.shown(action)
+        said = f"{shown}: the blob changed since the plan was made, and was left alone"
+        failure = FileFailure(shown, FailureCode.CHANGED_MEANWHILE, said, "run the same command again")
+        report.file_failed(action, failure)
+    return kept
+
+
+def _etag(state: FileState | None) -> str | None:
+    return state.etag if isinstance(state, RemoteState) else None
 
 
 def _not_reported(shown: str, engine: str) -> FileFailure:

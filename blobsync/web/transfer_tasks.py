@@ -18,11 +18,11 @@ from blobsync.base.plain_json import parse_object
 from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner, python_module
 from blobsync.base.redaction import redact
 from blobsync.plan.progress import Progress, RatePoint, add_point, read_progress
-from blobsync.plan.saved_plan import plan_document
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Direction, TransferPlan
 from blobsync.project.logbook import transfer_kind
 from blobsync.project.options import from_root
+from blobsync.web.carrier import plan_lines
 from blobsync.web.source import Source
 
 # Plans and ended transfers that stay; a plan of a million files is large.
@@ -199,7 +199,6 @@ class Works:
             "cluster": source.cluster,
             "from_cluster": work.wish.from_cluster,
             "overrides": dict(source.overrides),
-            "plan": plan_document(plan),
         }
         try:
             process = self._runner.start(
@@ -209,6 +208,8 @@ class Works:
                 self._processes[work.id] = process
             work.pid = process.pid
             process.send_line(json.dumps(order))
+            for line in plan_lines(plan):
+                process.send_line(line)
             if work.state == "stopping":
                 process.send_line("stop")
             for line in process.lines():

@@ -164,21 +164,24 @@ def test_plans_through_another_cluster_and_copies_from_it_are_made_with_two_clic
     assert (uploaded["kind"], uploaded["cluster"]) == ("upload", "eu")
 
 
-def test_a_plan_that_no_longer_holds_is_not_carried_out(
+def test_what_changed_while_somebody_looked_at_the_plan_is_never_replaced(
     project: Project, container: Container, browser: Browser
 ) -> None:
     project.configure(container)
-    write_tree(project.data, {"a.txt": b"one\n"})
+    write_tree(project.data, {"a.txt": b"one\n", "b.txt": b"two\n"})
     with web_server(project) as server, window(browser, server) as seen:
         page = seen.page
         page.get_by_role("button", name="Plan the upload of data").click()
-        expect(page.locator(".go")).to_contain_text("1 file")
-        write_tree(project.data, {"b.txt": b"two\n"})
-        page.get_by_role("button", name="Carry out exactly this plan").click()
-        expect(page.locator(".notice.bad")).to_contain_text("data/b.txt changed")
-        assert container.names() == []
-        page.get_by_role("button", name="Plan the rest").click()
         expect(page.locator(".go")).to_contain_text("2 files")
+        # Somebody else uploads one of them, and a file appears here.
+        container.put("data/a.txt", b"theirs\n")
+        write_tree(project.data, {"c.txt": b"three\n"})
+        page.get_by_role("button", name="Carry out exactly this plan").click()
+        expect(page.locator(".badge.partial")).to_be_visible()
+        expect(page.locator(".notice.bad")).to_contain_text("data/a.txt")
+        assert container.contents("data/") == hashes({"a.txt": b"theirs\n", "b.txt": b"two\n"})
+        page.get_by_role("button", name="Plan the rest").click()
+        expect(page.locator(".go")).to_contain_text("1 conflict")
         assert seen.errors == []
 
 

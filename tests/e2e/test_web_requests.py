@@ -21,8 +21,9 @@ import yaml
 
 from blobsync.web.source import Source
 from tests.conftest import Azurite
-from tests.e2e.world import Container, Project, kill_tree, wait_until, write_tree
+from tests.e2e.world import Container, Project, hashes, kill_tree, wait_until, write_tree
 from tests.fakes.web_pages import WebAnswer, WebPages, words_of
+from tests.servers.fault_proxy import fault_proxy
 
 pytestmark = pytest.mark.e2e
 
@@ -280,6 +281,30 @@ def test_a_command_of_a_terminal_is_on_the_page_while_it_still_plans_and_can_be_
             pages.close()
     assert done.code == 130, str(done)
     assert project.json("history").data["transfers"] == []
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_transfer_carries_out_the_plan_that_was_shown_without_a_second_survey(
+    project: Project, container: Container, tmp_path: Path, large: bool
+) -> None:
+    files = {f"file{number:03}.bin": b"%d" % number for number in range(70)}
+    write_tree(project.data, files)
+    with fault_proxy(container.service) as counting:
+        project.configure(container, url=counting.url)
+        environ = {**os.environ, **project.environ} | ({"BLOBSYNC_LARGE_PLAN": "20"} if large else {})
+        pages = WebPages(Source(project.root, project.root, None, "aml", {}, environ), tmp_path)
+        try:
+            address = pages.post("/plans", act="u:data").headers["location"]
+            assert wait_until(lambda: "Carry out exactly this plan" in pages.get(address).text, seconds=60)
+            listings = counting.stats().operations["list"]
+            address = pages.post(f"{address}/carry-out").headers["location"]
+            assert wait_until(lambda: "Result" in pages.get(address).text, seconds=60)
+        finally:
+            pages.close()
+        operations = counting.stats().operations
+    assert container.contents("data/") == hashes(files)
+    assert operations["put blob"] == len(files)
+    assert operations["list"] == listings, "the plan's listing is the only one"
 
 
 def _is_completed(pages: WebPages, run_id: str) -> bool:

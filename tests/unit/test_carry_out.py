@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import pickle
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,7 +33,7 @@ from blobsync.base.events import (
     Phase,
     SilentListener,
 )
-from blobsync.base.failure_codes import FailureCode, FileFailure
+from blobsync.base.failure_codes import ExitCode, FailureCode, FileFailure
 from blobsync.base.file_states import LocalState
 from blobsync.base.locations import BlobLocation, LocalLocation
 from blobsync.base.reasons import Reason
@@ -40,7 +41,7 @@ from blobsync.direct.engine import DirectEngine
 from blobsync.direct.relay import RelayEngine
 from blobsync.plan.path_mapping import route_of
 from blobsync.plan.transfer_options import EngineName, TransferOptions
-from blobsync.plan.transfer_plan import Action, Route, TransferPlan, TransferResult
+from blobsync.plan.transfer_plan import Action, FileAction, Route, TransferPlan, TransferResult
 from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.carry_out import Engines, carry_out
 from blobsync.transfer.engines import CollectedReport, Engine, Moved, MoveReport, MoveTask
@@ -1221,3 +1222,40 @@ def test_what_comes_back_at_its_second_try_is_told_once(world: World) -> None:
     assert carry(world, plan, {"direct": lambda: engine, "relay": RelayEngine}, heard=heard).ok
     assert engine.tries == 2 and heard.done == [("data/x/a", None)]
     assert (world.root / "data/x/a").read_bytes() == b"theirs"
+
+
+def test_an_old_plan_does_not_replace_what_changed_since_whichever_engine_writes(world: World) -> None:
+    write(world, FILES)
+    plan = replace(world.plan("u", "data/x", options=AZCOPY), created_at=time.time() - 3600)
+    # Meanwhile somebody else uploads one of them, and another file appears here.
+    theirs = world.store("eu").add("store/data/x/a", b"theirs")
+    write(world, {"new": b"not in the plan"})
+    blobs: list[FileAction] = []
+
+    def overwrite(task: MoveTask, report: CollectedReport) -> CollectedReport:
+        blobs.extend(task.actions)
+        return report
+
+    engine = LyingEngine(overwrite)
+    result = carry(world, plan, {"azcopy": lambda: engine})
+    assert codes(result) == {"data/x/a": FailureCode.CHANGED_MEANWHILE}
+    assert "changed since the plan was made, and was left alone" in result.failures[0].message
+    assert {each.path for each in blobs} == {"b", "sub/c"}
+    assert [task.whole_folder for task in engine.tasks] == [False], "azcopy would find the new file there"
+    there = world.store("eu").head("store/data/x/a")
+    assert there is not None and there.etag == theirs.etag
+    assert result.exit_code is ExitCode.PARTIAL
+
+
+def test_a_plan_that_was_just_made_needs_no_second_look(world: World) -> None:
+    write(world, FILES)
+    plan = world.plan("u", "data/x", options=AZCOPY)
+    world.store("eu").requests.clear()
+    looked: list[int] = []
+
+    def count(task: MoveTask, report: CollectedReport) -> CollectedReport:
+        looked.append(len(world.store("eu").asked("head")) + len(world.store("eu").asked("list")))
+        return report
+
+    carry(world, plan, {"azcopy": lambda: LyingEngine(count)})
+    assert looked == [0]

@@ -42,7 +42,7 @@ from blobsync.project.progress_listeners import CallbackListener, LoggingListene
 from blobsync.project.running import recorded_while_running
 from blobsync.spread.worker_process import Outgoing
 from blobsync.transfer.carry_out import ByteTally
-from blobsync.web.carrier import TellingListener
+from blobsync.web.carrier import NoteListener
 from tests.fakes.tasks import RecordingListener
 
 ONE_OF_EACH: tuple[Event, ...] = (
@@ -107,7 +107,7 @@ def test_every_listener_takes_every_event(event: Event, tmp_path: Path) -> None:
         *(
             CallbackListener(told.append),
             ByteTally(),
-            TellingListener(lambda answer: None),
+            NoteListener(lambda answer: None),
             Outgoing(lambda data: None),
         ),
     ]
@@ -138,7 +138,7 @@ def test_notes_reach_the_log(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_notes_reach_the_page() -> None:
     answers: list[object] = []
-    listener = TellingListener(answers.append)
+    listener = NoteListener(answers.append)
     for event in ONE_OF_EACH:
         listener.emit(event)
     assert answers == [{"note": "a note"}]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +15,24 @@ import pytest
 import yaml
 
 from blobsync.base.errors import NothingMatchedError
+from blobsync.base.file_states import LocalState
+from blobsync.base.locations import BlobContainer, LocalLocation
+from blobsync.base.reasons import Reason
+from blobsync.local.sorted_runs import IN_MEMORY, Spill
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import Direction, EngineChoice, Route, TransferPlan
+from blobsync.plan.transfer_plan import (
+    Action,
+    Actions,
+    Direction,
+    EngineChoice,
+    FileAction,
+    IndexKey,
+    Part,
+    PlanPart,
+    Route,
+    TransferPlan,
+)
+from blobsync.web.carrier import plan_lines, read_plan
 from blobsync.web.source import Source
 from blobsync.web.transfer_tasks import Wish, WorkItem, Works
 
@@ -129,8 +146,10 @@ def test_what_a_process_says_is_what_is_shown(
     _until(lambda: ends)
     assert (work.state, work.problem, work.pid) == (state, problem, 4711)
     order = json.loads(process.told[0])
-    assert order["plan"]["paths"] == ["data"]
-    assert "U0VOVElORUw" not in process.told[0]
+    lines = iter(f"{line}\n" for line in process.told[1:])
+    assert read_plan(lambda: next(lines, ""), IN_MEMORY) == work.plan, "the very plan that was shown"
+    assert order.keys() == {"folder", "cluster", "from_cluster", "overrides"}
+    assert "SENTINEL" not in str([order, *map(b64decode, process.told[1:])])
     if _PROGRESS["progress"] and json.dumps(_PROGRESS) in said:
         assert work.moving is not None and work.moving.bytes == 5
         assert len(work.points) == 1
@@ -146,7 +165,7 @@ def test_a_transfer_is_stopped_once_and_carried_out_once(tmp_path: Path) -> None
     _until(lambda: ends)
     assert work.state == "cancelled"
     assert process.told.count("stop") in (1, 2)
-    assert len(process.told) - process.told.count("stop") == 1, "one order"
+    assert sum(line.startswith("{") for line in process.told) == 1, "one order"
     works.carry_out(work)
     assert work.state == "cancelled"
 
@@ -180,3 +199,33 @@ def test_a_long_transfer_keeps_a_curve_of_bounded_size(tmp_path: Path) -> None:
     assert len(work.points) <= 240
     assert work.points[-1][1] == 1999
     assert work.points[0][1] == 0
+
+
+def _plan_of(files: int, spill: Spill) -> TransferPlan:
+    near, far = LocalLocation(Path("/project/data")), BlobContainer.parse("http://127.0.0.1:1/acct/box").child("data")
+    actions = Actions(spill)
+    for number in range(files):
+        name, state = f"{number:06}", LocalState(3, number, number, number, b"5" * 16)
+        actions.extend([FileAction(name, Action.TRANSFER, Reason.NEW, 3, state)])
+    part: PlanPart = Part("data", Route.UPLOAD, near, far, IndexKey(near, far, ""), actions=actions)
+    engine = EngineChoice("direct", "it is small")
+    return TransferPlan(Route.UPLOAD, "aml", None, ("data",), TransferOptions(), (part,), engine, created_at=5.0)
+
+
+def test_a_plan_on_the_disk_goes_to_its_process_whole_and_is_on_the_disk_there(tmp_path: Path) -> None:
+    spill = Spill(lambda: tmp_path, 1000)
+    plan = _plan_of(12_000, spill)
+    lines = (f"{line}\n" for line in plan_lines(plan))
+    read = read_plan(lambda: next(lines, ""), spill)
+    assert plan.is_large and read.is_large
+    assert (read, read.created_at, read.files_to_transfer) == (plan, 5.0, 12_000)
+    assert all(len(line) < 2_000_000 for line in plan_lines(plan)), "in batches"
+
+
+@pytest.mark.parametrize("end", ["stop\n", "", "half a li"])
+def test_a_plan_that_does_not_come_to_its_end_is_not_carried_out(tmp_path: Path, end: str) -> None:
+    *lines, last = plan_lines(_plan_of(3, IN_MEMORY))
+    assert last == ""
+    come = iter([*(f"{line}\n" for line in lines), end])
+    with pytest.raises(KeyboardInterrupt):
+        read_plan(lambda: next(come), IN_MEMORY)
