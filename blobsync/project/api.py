@@ -431,7 +431,7 @@ class Project:
         return with_spread(plan, self.cluster, self.environ, copies=copies)
 
     def recovery(self, container: BlobContainer) -> str:
-        """Whether and how blobs deleted from a container can be restored: one sentence."""
+        """Whether what is deleted from a container can be had back, and how: one sentence."""
         from blobsync.store.connect import recovery_sentence
 
         return recovery_sentence(self.connections.store(container))
