@@ -384,7 +384,7 @@ ROWS: tuple[ReadBack, ...] = (
             "spread.orders:read_orders",
             "spread.worker_process:Incoming.read",
             "web.carrier:main",
-            "web.transfer_tasks:_hear",
+            "web.transfer_tasks:_read_answer",
         ),
     ),
     ReadBack(

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from blobsync.web.login import Logins, Visit
 from blobsync.web.source import Source
 from blobsync.web.status_cache import StatusCaches
-from blobsync.web.transfer_tasks import Works
+from blobsync.web.transfer_tasks import TransferTasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class AppState:
     source: Source
     logins: Logins
     caches: StatusCaches
-    works: Works
+    works: TransferTasks
     is_stopping: Callable[[], bool]
     submit_warnings: dict[str, tuple[str, ...]] = field(default_factory=dict)
 

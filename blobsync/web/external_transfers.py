@@ -18,7 +18,7 @@ _SILENT = 15.0
 
 @dataclass(frozen=True, slots=True)
 class OtherTransfer:
-    """A transfer with the attributes of a :class:`WorkItem` that the templates use. ``running`` is None until its
+    """A transfer with the attributes of a :class:`TransferTask` that the templates use. ``running`` is None until its
     process has reported something, which takes half a second."""
 
     entry: TransferEntry

@@ -18,7 +18,7 @@ from blobsync.web.application import web_application
 from blobsync.web.login import LoginFile, Logins
 from blobsync.web.source import Source
 from blobsync.web.status_cache import StatusCaches
-from blobsync.web.transfer_tasks import Works
+from blobsync.web.transfer_tasks import TransferTasks
 
 USUAL_PORT = 8737
 _LOOPBACK = "127.0.0.1"
@@ -139,7 +139,7 @@ def serve_pages(
 
 def _app_state(source: Source, logins: Logins, is_stopping: Callable[[], bool]) -> AppState:
     caches = StatusCaches()
-    return AppState(source, logins, caches, Works(source, on_end=caches.outdate), is_stopping)
+    return AppState(source, logins, caches, TransferTasks(source, on_end=caches.outdate), is_stopping)
 
 
 def _greeting(logins: Logins, listening: Listening, port: int, *, shown: bool) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Plans that somebody looks at, and transfers under way: each a :class:`WorkItem`, from first click to last file."""
+"""Plans and transfers that were started on the page. Each is a :class:`TransferTask`, from the plan to the result."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _CLEANING = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What somebody asked for; ``paths`` are from the project's root. ``cluster`` is -c (None: the server's own),
+class TransferRequest:
+    """What the user asked for; ``paths`` are from the project's root. ``cluster`` is -c (None: the server's own),
     ``from_cluster`` is -f."""
 
     direction: Direction
@@ -49,13 +49,13 @@ class Wish:
 
 
 @dataclass
-class WorkItem:
+class TransferTask:
     """``state`` is ``planning``, ``planned``, ``refused``, ``moving``, ``stopping``, ``done``, ``partial``, ``failed``
     or ``cancelled``. ``points`` are seconds since it began to move, bytes so far, and bytes a second. ``problem`` and
     ``hint`` say why it is refused or failed; ``result`` has the counts of one that ended; times are in seconds since
     1970."""
 
-    wish: Wish
+    wish: TransferRequest
     cluster: str
     id: str = field(default_factory=lambda: secrets.token_hex(6))
     state: str = "planning"
@@ -71,7 +71,7 @@ class WorkItem:
     hint: str = ""
     result: Mapping[str, Any] = field(default_factory=dict)
     pid: int | None = None
-    # It is told at once; see OtherTransfer.
+    # Its process reports all the time; see OtherTransfer.
     silence: ClassVar[str] = ""
 
     @property
@@ -89,16 +89,16 @@ class WorkItem:
         """How long it has moved."""
         return 0.0 if self.began is None else (self.ended or time.time()) - self.began
 
-    def hear(self, progress: Progress) -> None:
-        """Take new numbers."""
+    def add_progress(self, progress: Progress) -> None:
+        """Show this progress from now on."""
         self.progress = progress
         if progress.phase == "moving":
             self.moving = progress
             add_point(self.points, self.seconds, progress)
 
 
-class Works:
-    """All of them; safe from several threads. ``runner`` starts the processes that carry plans."""
+class TransferTasks:
+    """All plans and transfers of the page. Thread-safe. ``runner`` starts the processes that carry out plans."""
 
     def __init__(
         self,
@@ -110,12 +110,12 @@ class Works:
         self._runner = runner or SubprocessRunner()
         self._on_end = on_end
         self._lock = threading.Lock()
-        self._works: dict[str, WorkItem] = {}
+        self._works: dict[str, TransferTask] = {}
         self._processes: dict[str, RunningProcess] = {}
 
-    def begin(self, wish: Wish) -> WorkItem:
+    def begin(self, wish: TransferRequest) -> TransferTask:
         """Start to plan."""
-        work = WorkItem(wish, self._source.through(wish.cluster).cluster_name)
+        work = TransferTask(wish, self._source.through(wish.cluster).cluster_name)
         with self._lock:
             self._works[work.id] = work
             settled = [each.id for each in self._works.values() if not each.is_active and each.state != "planning"]
@@ -124,7 +124,7 @@ class Works:
         threading.Thread(target=self._plan, args=(work,), daemon=True).start()
         return work
 
-    def find(self, id: str) -> WorkItem:
+    def find(self, id: str) -> TransferTask:
         """Raises ``NothingMatchedError`` for one that is gone, as after a new start of the server."""
         work = self._works.get(id)
         if work is None:
@@ -134,16 +134,16 @@ class Works:
             )
         return work
 
-    def each(self) -> Sequence[WorkItem]:
+    def each(self) -> Sequence[TransferTask]:
         """The newest first."""
         with self._lock:
             return tuple(reversed(self._works.values()))
 
-    def moved(self) -> Iterator[WorkItem]:
+    def moved(self) -> Iterator[TransferTask]:
         """Those that move files, or did."""
         return (work for work in self.each() if work.began is not None)
 
-    def carry_out(self, work: WorkItem) -> None:
+    def carry_out(self, work: TransferTask) -> None:
         """Start to move; once for each plan, and only if it may be carried out."""
         with self._lock:
             if work.state != "planned" or work.plan is None:
@@ -151,7 +151,7 @@ class Works:
             work.state, work.began = "moving", time.time()
         threading.Thread(target=self._carry, args=(work, work.plan), daemon=True).start()
 
-    def cancel(self, work: WorkItem) -> None:
+    def cancel(self, work: TransferTask) -> None:
         """Stop it as Ctrl-C does; returns at once."""
         with self._lock:
             if work.state != "moving":
@@ -171,28 +171,28 @@ class Works:
             if process.wait(_CLEANING) is None:
                 process.stop()
 
-    def _plan(self, work: WorkItem) -> None:
+    def _plan(self, work: TransferTask) -> None:
         try:
             with self._source.open(work.wish.cluster, from_cluster=work.wish.from_cluster) as project:
                 project.listener = _Notes(work)
                 make = project.plan_upload if work.wish.direction is Direction.UP else project.plan_download
 
-                def hear(progress: Progress) -> None:
+                def keep(progress: Progress) -> None:
                     work.progress = progress
 
-                plan = make(*from_root(project.root, work.wish.paths, work.wish.options), on_progress=hear)
+                plan = make(*from_root(project.root, work.wish.paths, work.wish.options), on_progress=keep)
         except BlobsyncError as error:
             work.problem, work.hint = redact(error.message), redact(error.hint or "")
             work.state = "refused"
             return
-        except Exception as error:  # noqa: BLE001 - a thread has nobody else to tell
+        except Exception as error:  # noqa: BLE001 - the page shows it
             work.problem, work.hint = _bug(error), "please report it"
             work.state = "refused"
             return
         work.plan = plan
         work.state = "planned"
 
-    def _carry(self, work: WorkItem, plan: TransferPlan) -> None:
+    def _carry(self, work: TransferTask, plan: TransferPlan) -> None:
         source = self._source.through(work.wish.cluster)
         order = {
             "folder": str(source.folder),
@@ -213,13 +213,13 @@ class Works:
             if work.state == "stopping":
                 process.send_line("stop")
             for line in process.lines():
-                _hear(work, line)
+                _read_answer(work, line)
             code = process.wait()
             if work.ended is None:
                 _fail(
                     work, f"the process that moved the files ended with {code}: {redact(process.stderr_tail())[-300:]}"
                 )
-        except Exception as error:  # noqa: BLE001 - a thread has nobody else to tell
+        except Exception as error:  # noqa: BLE001 - the page shows it
             _fail(work, error.message if isinstance(error, BlobsyncError) else _bug(error))
         finally:
             with self._lock:
@@ -228,7 +228,7 @@ class Works:
 
 
 class _Notes:
-    def __init__(self, work: WorkItem) -> None:
+    def __init__(self, work: TransferTask) -> None:
         self._work = work
 
     def emit(self, event: Event) -> None:
@@ -236,14 +236,14 @@ class _Notes:
             self._work.notes.append(redact(event.text))
 
 
-def _hear(work: WorkItem, line: str) -> None:
+def _read_answer(work: TransferTask, line: str) -> None:
     try:
         answer = parse_object(line)
     except ValueError:
         # What a library printed.
         return
     if "progress" in answer:
-        work.hear(read_progress(answer["progress"]))
+        work.add_progress(read_progress(answer["progress"]))
     elif "note" in answer:
         work.notes.append(answer["note"])
     elif "ended" in answer:
@@ -256,7 +256,7 @@ def _hear(work: WorkItem, line: str) -> None:
         _fail(work, failed["message"], failed["hint"], "cancelled" if answer["stopped"] else "failed")
 
 
-def _fail(work: WorkItem, why: str, hint: str = "", state: str = "failed") -> None:
+def _fail(work: TransferTask, why: str, hint: str = "", state: str = "failed") -> None:
     work.problem, work.hint, work.ended, work.state = why, hint, time.time(), state
 
 

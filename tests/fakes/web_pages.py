@@ -17,7 +17,7 @@ from blobsync.web.gate import cookie_name
 from blobsync.web.login import LoginFile, Logins
 from blobsync.web.source import Source
 from blobsync.web.status_cache import StatusCaches
-from blobsync.web.transfer_tasks import Works
+from blobsync.web.transfer_tasks import TransferTasks
 
 _HOST = "127.0.0.1:8737"
 
@@ -36,7 +36,7 @@ class WebPages:
     def __init__(self, source: Source, folder: Path, runner: ProcessRunner | None = None) -> None:
         logins = Logins(LoginFile(folder / "login.html", f"http://{_HOST}"))
         caches = StatusCaches()
-        self.works = Works(source, runner, caches.outdate)
+        self.works = TransferTasks(source, runner, caches.outdate)
         self._app_state = AppState(source, logins, caches, self.works, lambda: False)
         self._application = web_application(self._app_state)
         self._loop = asyncio.new_event_loop()

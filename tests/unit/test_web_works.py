@@ -34,7 +34,7 @@ from blobsync.plan.transfer_plan import (
 )
 from blobsync.web.carrier import plan_lines, read_plan
 from blobsync.web.source import Source
-from blobsync.web.transfer_tasks import Wish, WorkItem, Works
+from blobsync.web.transfer_tasks import TransferRequest, TransferTask, TransferTasks
 
 _ENDED = {
     "ended": {"transferred": 2, "verified": 2, "deleted": 0, "bytes": 10, "reused": 0, "seconds": 1.0, "failed": 0,
@@ -105,11 +105,13 @@ def _source(root: Path) -> Source:
     return Source(root, root, None, "aml", {}, {"HOME": str(root)})
 
 
-_NOWHERE = Wish(Direction.UP, ("nowhere",))
+_NOWHERE = TransferRequest(Direction.UP, ("nowhere",))
 
 
-def _moved(root: Path, process: ScriptedProcess, ends: list[str], wish: Wish = _NOWHERE) -> tuple[Works, WorkItem]:
-    works = Works(_source(root), OneProcess(process), lambda: ends.append("end"))
+def _moved(
+    root: Path, process: ScriptedProcess, ends: list[str], wish: TransferRequest = _NOWHERE
+) -> tuple[TransferTasks, TransferTask]:
+    works = TransferTasks(_source(root), OneProcess(process), lambda: ends.append("end"))
     work = works.begin(wish)
     _until(lambda: work.state == "refused")
     engine = EngineChoice("direct", "it is small")
@@ -172,7 +174,7 @@ def test_a_transfer_is_stopped_once_and_carried_out_once(tmp_path: Path) -> None
 
 def test_a_plan_that_is_not_held_any_more_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(NothingMatchedError, match="no longer has this plan"):
-        Works(_source(tmp_path)).find("0")
+        TransferTasks(_source(tmp_path)).find("0")
 
 
 def test_the_order_of_a_transfer_names_both_clusters_and_its_workers_have_the_names_of_the_engine(
@@ -182,7 +184,7 @@ def test_the_order_of_a_transfer_names_both_clusters_and_its_workers_have_the_na
     said = {"progress": {**_PROGRESS["progress"], "workers": workers}}
     ends: list[str] = []
     process = ScriptedProcess([json.dumps(said), json.dumps(_ENDED)])
-    wish = Wish(Direction.UP, ("data",), cluster="eu", from_cluster="aml")
+    wish = TransferRequest(Direction.UP, ("data",), cluster="eu", from_cluster="aml")
     _, work = _moved(tmp_path, process, ends, wish)
     _until(lambda: ends)
     assert work.moving is not None and [each.name for each in work.moving.workers] == ["process 17"]
@@ -193,9 +195,9 @@ def test_the_order_of_a_transfer_names_both_clusters_and_its_workers_have_the_na
 def test_a_long_transfer_keeps_a_curve_of_bounded_size(tmp_path: Path) -> None:
     from blobsync.plan.progress import Progress
 
-    work = WorkItem(Wish(Direction.UP, ("data",)), "aml", began=time.time())
+    work = TransferTask(TransferRequest(Direction.UP, ("data",)), "aml", began=time.time())
     for number in range(2000):
-        work.hear(Progress("moving", 1.0, bytes=number, bytes_expected=2000, rate=1.0))
+        work.add_progress(Progress("moving", 1.0, bytes=number, bytes_expected=2000, rate=1.0))
     assert len(work.points) <= 240
     assert work.points[-1][1] == 1999
     assert work.points[0][1] == 0

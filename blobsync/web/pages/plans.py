@@ -19,7 +19,7 @@ from blobsync.web.app_state import app_state_of, form_of
 from blobsync.web.events import live_parts
 from blobsync.web.render import fragment, page
 from blobsync.web.source import Source, look_through, source_of
-from blobsync.web.transfer_tasks import Wish, WorkItem
+from blobsync.web.transfer_tasks import TransferRequest, TransferTask
 
 # Files of each reason in the plan, and on each page of the full list.
 _SHOWN = 8
@@ -78,7 +78,7 @@ def _key(plan: TransferPlan, action: FileAction) -> tuple[str, str]:
     return verb(plan, action), action.reason.value
 
 
-def plan_address(work: WorkItem) -> str:
+def plan_address(work: TransferTask) -> str:
     """The address of a plan's page."""
     return f"/plans/{work.id}"
 
@@ -90,7 +90,7 @@ def _make(request: Request) -> Response:
     return RedirectResponse(plan_address(works.begin(wish)), 303)
 
 
-def _again(wish: Wish, form: Mapping[str, str]) -> Wish:
+def _again(wish: TransferRequest, form: Mapping[str, str]) -> TransferRequest:
     """The same request, with ``keep`` or ``force`` of the form."""
     changes: dict[str, Any] = {"keep": _keep(form)} if "keep" in form else {}
     if "force" in form:
@@ -98,7 +98,7 @@ def _again(wish: Wish, form: Mapping[str, str]) -> Wish:
     return replace(wish, options=replace(wish.options, **changes))
 
 
-def _wish(form: Mapping[str, str], source: Source) -> Wish:
+def _wish(form: Mapping[str, str], source: Source) -> TransferRequest:
     direction, _, path = form.get("act", "").partition(":")
     paths = (path,) if path else tuple(form.get("path[]", "").split("\n"))
     direction = direction or form.get("direction", "")
@@ -111,7 +111,7 @@ def _wish(form: Mapping[str, str], source: Source) -> Wish:
     far = form.get("from_cluster") or None
     if far is not None and far not in source.clusters():
         raise UsageError(f"there is no cluster {far!r}", hint="go back to the Project page")
-    return Wish(Direction(direction), paths, _options(form), source.cluster_name, far)
+    return TransferRequest(Direction(direction), paths, _options(form), source.cluster_name, far)
 
 
 def _keep(form: Mapping[str, str]) -> Keep | None:

@@ -20,7 +20,7 @@ from blobsync.web.events import live_parts
 from blobsync.web.external_transfers import OtherTransfer, other_transfers
 from blobsync.web.render import fragment, page
 from blobsync.web.source import look_through
-from blobsync.web.transfer_tasks import WorkItem
+from blobsync.web.transfer_tasks import TransferTask
 
 _PAGE = 50
 # Files of a receipt on the page.
@@ -45,7 +45,7 @@ def _show(request: Request) -> Response:
     )  # fmt: skip
 
 
-def _ids(works: Iterable[WorkItem | OtherTransfer]) -> str:
+def _ids(works: Iterable[TransferTask | OtherTransfer]) -> str:
     return "-".join(work.id for work in works)
 
 
@@ -63,13 +63,13 @@ def _live(request: Request) -> Response:
         others = _others(state, book, shown.split("-"))
         if _ids([*works, *others]) != shown:
             return {"load": "/transfers"}
-        active: list[WorkItem | OtherTransfer] = [*works, *others]
+        active: list[TransferTask | OtherTransfer] = [*works, *others]
         return {f"work-{each.id}": fragment("transfers/progress.html", **_values(each)) for each in active}
 
     return live_parts(request, look)
 
 
-def _values(work: WorkItem | OtherTransfer) -> dict[str, Any]:
+def _values(work: TransferTask | OtherTransfer) -> dict[str, Any]:
     curve, most = rate_curve(work.points)
     return {"work": work, "curve": curve, "most": most, "width": WIDTH, "height": HEIGHT}
 
@@ -88,7 +88,7 @@ def _show_one(request: Request) -> Response:
     )
 
 
-def _entry_of(state: AppState, work: WorkItem) -> TransferEntry | None:
+def _entry_of(state: AppState, work: TransferTask) -> TransferEntry | None:
     """The entry of the history, which the process that moves the files writes."""
     try:
         recent = state.source.logbook().recent(since=work.made, limit=_PAGE)
