@@ -151,20 +151,24 @@ class ShardWorker:
         told: Callable[[str], None],
         *,
         pace: Pace | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """``pace`` is that of the stores of ``ends``."""
+        """``pace`` is that of the stores of ``ends``. ``clock`` is monotonic; ``clock`` and ``sleep`` in seconds."""
         self._place = place
         self._ends = ends
         self._engine = engine
         self._settings = settings
         self._interrupt = interrupt
         self._told = told
+        self._clock = clock
+        self._sleep = sleep
         self._busy: dict[str, float] = {}
         # Shards of other workers: since when they are silent, and their documents.
         self._held: dict[str, tuple[float, frozenset[str]]] = {}
         self._unclaimed: set[str] = set()
         self._unread: set[str] = set()
-        self._beat: tuple[bytes | None, float] = (None, time.monotonic())
+        self._beat: tuple[bytes | None, float] = (None, clock())
         self._pace = SharedPace(place, settings.name, pace or Pace(), told)
 
     def work(self) -> None:
@@ -174,7 +178,7 @@ class ShardWorker:
         while not self.is_over():
             number = self._next()
             if number is None:
-                time.sleep(self._settings.poll)
+                self._sleep(self._settings.poll)
                 continue
             try:
                 self._carry(number)
@@ -208,8 +212,8 @@ class ShardWorker:
         if not beat or self._place.read("stop") is not None:
             return True
         if beat != self._beat[0]:
-            self._beat = beat, time.monotonic()
-        if time.monotonic() - self._beat[1] < self._settings.parent:
+            self._beat = beat, self._clock()
+        if self._clock() - self._beat[1] < self._settings.parent:
             return False
         self._told("the command that started this transfer does not answer any more; ending")
         return True
@@ -218,7 +222,7 @@ class ShardWorker:
         """Claim the next shard. Each worker begins at another one."""
         done = set(self._place.names("done"))
         open_shards = [name for name in self._place.names("shards") if name not in done]
-        now, start = time.monotonic(), self._settings.number % max(1, len(open_shards))
+        now, start = self._clock(), self._settings.number % max(1, len(open_shards))
         for name in open_shards[start:] + open_shards[:start]:
             if self._busy.get(name, 0.0) > now:
                 continue
@@ -237,7 +241,7 @@ class ShardWorker:
     def _is_held_for_nothing(self, number: str) -> bool:
         """Whether the holder of the claim has been silent for longer than claims last: it is a stranger, or hangs, and
         a shard may be moved twice."""
-        now = time.monotonic()
+        now = self._clock()
         pieces = frozenset(name for name in self._place.names("records") if name.startswith(f"{number}~"))
         since, known = self._held.get(number, (now, frozenset()))
         news = sorted(pieces - known)[-_LOOKED_AT:]
@@ -252,17 +256,18 @@ class ShardWorker:
             # The coordinator has taken it back, its session has just begun, or it is a stranger's.
             again = number in self._unread
             self._unread.add(number)
-            self._busy[number] = time.monotonic() + (self._settings.claim / _PARTS if again else self._settings.poll)
+            self._busy[number] = self._clock() + (self._settings.claim / _PARTS if again else self._settings.poll)
             return
         self._unread.discard(number)
-        self._held.pop(number, None)
         earlier = self._earlier(number, shard)
         writer = _Records(self._place, f"records/{number}~{self._settings.name}-{secrets.token_hex(4)}")
         out = _Answers(writer.write, is_last=earlier.attempts >= TRIES - 1)
         out.say(Ready())
         out.flush()
-        keeping = _Keeping(self._place, number, self._settings, self._pace, out, self._interrupt)
-        keeping.has_claim = number not in self._unclaimed
+        has_claim = number not in self._unclaimed
+        keeping = _Keeping(
+            self._place, number, self._settings, self._pace, out, self._interrupt, self._clock, has_claim=has_claim
+        )
         if earlier.attempts < TRIES:
             left = tuple(action for action in shard.actions if action.path not in earlier.told)
             try:
@@ -290,7 +295,7 @@ class ShardWorker:
             return keeping.lost
         if out.put_off:
             # Other workers first: they may have a better network connection.
-            self._busy[number] = time.monotonic() + self._settings.claim / _PARTS
+            self._busy[number] = self._clock() + self._settings.claim / _PARTS
             return "the storage did not answer; another try follows"
         return ""
 
@@ -398,6 +403,9 @@ class _Keeping:
         pace: SharedPace,
         out: Outgoing,
         interrupt: Callable[[], None],
+        clock: Callable[[], float],
+        *,
+        has_claim: bool,
     ) -> None:
         self._place, self._name, self._settings = place, f"claims/{number}", settings
         self._done = f"done/{number}"
@@ -405,8 +413,9 @@ class _Keeping:
         self._over = threading.Event()
         # Why the shard no longer belongs to this worker.
         self.lost = ""
-        self.has_claim = True
-        self._renewed = time.monotonic()
+        self._has_claim = has_claim
+        self._clock = clock
+        self._renewed = clock()
         self._thread = threading.Thread(target=self._keep, daemon=True)
 
     def __enter__(self) -> None:
@@ -422,13 +431,13 @@ class _Keeping:
 
     def is_ours(self) -> bool:
         """Whether no other worker has taken the shard; checked only if the claim may have expired."""
-        if not self.lost and time.monotonic() - self._renewed > self._settings.claim / 2:
+        if not self.lost and self._clock() - self._renewed > self._settings.claim / 2:
             self._renew()
         return not self.lost
 
     def _renew(self) -> None:
-        began = time.monotonic()
-        if not self.has_claim or self._place.claim(self._name, self._settings.holder):
+        began = self._clock()
+        if not self._has_claim or self._place.claim(self._name, self._settings.holder):
             self._renewed = began
         else:
             self.lost = "another worker has taken it over, because nothing was heard of this one"
@@ -440,9 +449,9 @@ class _Keeping:
             try:
                 if self._place.read(self._done) is not None:
                     self.lost = "it was taken back"
-                is_time = time.monotonic() - tried >= self._settings.claim / _PARTS
+                is_time = self._clock() - tried >= self._settings.claim / _PARTS
                 if is_time and not self.lost:
-                    tried = time.monotonic()
+                    tried = self._clock()
                     self._renew()
                 if self.lost or (is_time and self._place.read("stop") is not None):
                     self._interrupt()

@@ -166,7 +166,7 @@ class SpreadEngine:
         """The heaviest first, so that none of them is still running when all others have ended."""
         large = {action.path for action in actions if run.large.takes(action)}
         small = [action for action in actions if action.path not in large]
-        shards = [*cut(run.task.part, small, self._workers)] if small else []
+        shards = [*cut(run.task.part, small, self._workers)]
         shards += [shard for action in actions if action.path in large for shard in run.large.cut(action)]
         self._hand_out(run, sorted(shards, key=lambda shard: -shard.weight))
 
@@ -371,7 +371,7 @@ class SpreadEngine:
 
     def _withdraw(self, run: _Task, path: str) -> None:
         """The other ranges of a failed file are useless: workers do not begin them."""
-        names = [name for name, each in run.open.items() if each.shard.order and each.shard.actions[0].path == path]
+        names = [name for name, each in run.open.items() if each.shard.actions[0].path == path]
         for name in names:
             said = "not moved: another range of the file has failed"
             run.large.ended(self._take_back(run, name, FailureCode.NOT_REPORTED, said, None), said)

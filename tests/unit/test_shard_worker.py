@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from blobsync.base.errors import StorageUnreachableError
 from blobsync.base.events import Listener
 from blobsync.base.failure_codes import FailureCode, FileFailure
+from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.direct.engine import DirectEngine
-from blobsync.spread.shard import Shard, cut, shard_lines
-from blobsync.spread.shard_worker import PARENT_SECONDS, Ends, ShardWorker, ShardWorkerSettings
+from blobsync.direct.file_blocks import BlockOrder, Named
+from blobsync.spread.file_json import FormatError
+from blobsync.spread.record import Answer, FileRecord, NamedBlock, Ready, answer_line
+from blobsync.spread.shard import Shard, cut, cut_file, shard_lines
+from blobsync.spread.shard_worker import PARENT_SECONDS, BlockEngine, Ends, ShardWorker, ShardWorkerSettings
 from blobsync.spread.shared_store import CLAIM_SECONDS, FolderStore
+from blobsync.spread.worker_process import Outgoing
 from blobsync.store.rest.http import Pace
-from blobsync.transfer.engines import MoveReport, MoveTask
+from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import upload
 
@@ -41,12 +49,16 @@ class Place(FolderStore):
         self.asked: list[str] = []
         self.unsealed: set[str] = set()
         self.on_claim: Callable[[str], None] = lambda name: None
-        self.breaks = False
+        self.breaks = self.cannot_write = False
+        self.downs = 0
         self.beat = b"1"
         self.slow_was_read = threading.Semaphore(0)
 
     def read(self, name: str) -> bytes | None:
         self.asked.append(name)
+        if self.downs:
+            self.downs -= 1
+            raise StorageUnreachableError("the service does not answer")
         if name == "alive":
             if not self.rounds:
                 return b""
@@ -68,6 +80,11 @@ class Place(FolderStore):
         if self.breaks:
             raise StorageUnreachableError("the service does not answer")
         super().release(name, holder)
+
+    def write(self, name: str, body: bytes) -> None:
+        if self.cannot_write:
+            raise StorageUnreachableError("the service does not answer")
+        super().write(name, body)
 
     def held(self, name: str) -> None:
         """Give the claim to another holder."""
@@ -98,6 +115,19 @@ class Moving(DirectEngine):
         super().move(task, report, listener)
 
 
+class Seconds:
+    """A clock of its own: each pause takes its seconds at once."""
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+
+    def now(self) -> float:
+        return 100.0 + self.passed
+
+    def sleep(self, pause: float) -> None:
+        self.passed += pause
+
+
 @pytest.fixture
 def task(tmp_path: Path) -> MoveTask:
     root = tmp_path / "data"
@@ -119,7 +149,7 @@ def put_shards(place: FolderStore, task: MoveTask, count: int = 1) -> None:
 def worker(
     place: FolderStore,
     task: MoveTask,
-    engine: DirectEngine | None = None,
+    engine: BlockEngine | None = None,
     said: list[str] | None = None,
     *,
     number: int = 0,
@@ -127,12 +157,16 @@ def worker(
     parent: float = PARENT_SECONDS,
     claim: float = CLAIM_SECONDS,
     pace: Pace | None = None,
+    flush: float = 0.01,
+    seconds: Seconds | None = None,
+    interrupt: Callable[[], None] = nothing,
 ) -> ShardWorker:
     ends = Ends(task.part.source, task.part.destination)
     key = str(ends.source), str(ends.destination)
-    settings = ShardWorkerSettings("node0.0", number, _ME, poll=poll, flush=0.01, parent=parent, claim=claim)
+    settings = ShardWorkerSettings("node0.0", number, _ME, poll=poll, flush=flush, parent=parent, claim=claim)
     told = (lambda text: None) if said is None else said.append
-    return ShardWorker(place, {key: ends}, engine or Moving(), settings, nothing, told, pace=pace)
+    clock: dict[str, Any] = {"clock": seconds.now, "sleep": seconds.sleep} if seconds is not None else {}
+    return ShardWorker(place, {key: ends}, engine or Moving(), settings, interrupt, told, pace=pace, **clock)
 
 
 # -- the coordinator -----------------------------------------------------------------------------------------------
@@ -383,3 +417,283 @@ def test_a_pause_from_before_is_over_and_a_new_one_counts(task: MoveTask, tmp_pa
     worker(place, task, Moving(wait), said, pace=pace).work()
     assert heard.is_set() and before == [0.0] and 0 < pace.left <= 7
     assert said[0] == "node7.0 was asked by the storage account for fewer requests: waiting 7 s"
+
+
+# -- the seconds ---------------------------------------------------------------------------------------------------
+
+
+def test_a_coordinator_counts_as_gone_after_three_minutes(task: MoveTask, tmp_path: Path) -> None:
+    place, said, seconds = Place(tmp_path / "place", *[nothing] * 1000), list[str](), Seconds()
+    end = Ends(task.part.source, task.part.destination)
+    settings = ShardWorkerSettings("node0.0", 0, _ME)
+    ShardWorker(
+        place, {("", ""): end}, Moving(), settings, nothing, said.append, clock=seconds.now, sleep=seconds.sleep
+    ).work()
+    # It looks each second.
+    assert seconds.passed == 180.0 and len(place.rounds) == 1000 - 181 and len(said) == 1
+
+
+def test_a_claim_of_another_is_asked_for_four_times_while_it_lasts_and_passed_over_after_twice_its_time(
+    task: MoveTask, tmp_path: Path
+) -> None:
+    place, seconds, asked = Place(tmp_path / "place", *[nothing] * 1000), Seconds(), list[float]()
+    place.on_claim = lambda name: asked.append(seconds.passed)
+    put_shards(place, task)
+    place.held("claims/0000000")
+    engine = Moving(lambda: place.rounds.clear())
+    worker(place, task, engine, poll=1.0, claim=40, parent=1e6, seconds=seconds).work()
+    assert len(engine.moves) == 1
+    # In second 80 it is not yet longer than twice as long.
+    assert asked == [0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0]
+
+
+def test_a_shard_without_a_seal_is_asked_for_again_soon_the_first_time(task: MoveTask, tmp_path: Path) -> None:
+    place, seconds, asked = Place(tmp_path / "place", *[nothing] * 100), Seconds(), list[float]()
+    engine = Moving(lambda: place.unsealed.add("shards/0000000"))
+    engine.unreachable = 1
+    place.on_claim = lambda name: asked.append(seconds.passed)
+    place.unsealed.add("shards/0000000")
+    place.rounds[30] = lambda: place.unsealed.clear()
+    put_shards(place, task)
+    worker(place, task, engine, poll=1.0, claim=40, parent=1e6, seconds=seconds).work()
+    # It is read in second 31, cannot be moved, and has no seal again: as if for the first time.
+    assert asked[:9] == [0.0, 1.0, 11.0, 21.0, 31.0, 41.0, 42.0, 52.0, 62.0]
+    assert len(engine.moves) == 1
+
+
+@pytest.mark.parametrize(("took", "lost"), [(20.0, False), (20.5, True)])
+def test_who_took_long_looks_whether_the_shard_is_still_its_own(
+    task: MoveTask, tmp_path: Path, took: float, lost: bool
+) -> None:
+    place, seconds, said = Place(tmp_path / "place", nothing), Seconds(), list[str]()
+
+    def lose() -> None:
+        seconds.passed += took
+        other = FolderStore(tmp_path / "place")
+        other.release("claims/0000000", _ME)
+        assert other.claim("claims/0000000", _STRANGER)
+
+    put_shards(place, task)
+    worker(place, task, Moving(lose), said, claim=40, flush=60.0, seconds=seconds).work()
+    records = b"".join(place.read(f"records/{name}") or b"" for name in place.names("records"))
+    assert (b'"done"' in records, place.names("done")) == ((False, []) if lost else (True, ["0000000"]))
+    if lost:
+        why = "another worker has taken it over, because nothing was heard of this one"
+        assert said == [f"shard 0000000 of data/x: {why}"]
+
+
+# -- earlier attempts ----------------------------------------------------------------------------------------------
+
+
+_BLOB = RemoteState(1, "0x1", bytes(16))
+
+
+def _told(place: FolderStore, attempt: str, *answers: Answer, number: int = 0) -> None:
+    lines = "".join(f"{answer_line(each)}\n" for each in (Ready(), *answers))
+    for piece in range(2):
+        place.write(f"records/{number:07}~{attempt}~{piece:06}", lines.encode())
+
+
+def _here(task: MoveTask, index: int) -> FileRecord:
+    action = task.actions[index]
+    assert isinstance(action.source, LocalState)
+    return FileRecord(action.path, replace(action.source, md5=bytes(16)), _BLOB)
+
+
+@pytest.mark.parametrize("before", range(4))
+def test_only_the_last_of_three_attempts_says_that_the_storage_did_not_answer(
+    task: MoveTask, tmp_path: Path, before: int
+) -> None:
+    place, engine = Place(tmp_path / "place", nothing), Moving()
+    engine.unreachable = 1
+    put_shards(place, task)
+    for number in range(before):
+        _told(place, f"node7.0-{number:08x}")
+    # The coordinator's own, of another shard, and without a seal.
+    _told(place, "parent-00000001")
+    _told(place, "node8.0-00000001", number=1)
+    place.unsealed.add("records/0000000~node9.0-00000001~000000")
+    place.write("records/0000000~node9.0-00000001~000000", b"nonsense")
+    worker(place, task, engine).work()
+    mine = [name for name in place.names("records") if "~node0.0-" in name]
+    records = b"".join(place.read(f"records/{name}") or b"" for name in mine)
+    assert len(engine.moves) == (before < 3)
+    assert (b'"done"' in records) is bool(place.names("done")) is (before >= 2)
+    assert (b"no answer" in records) is (before == 2)
+
+
+def test_what_an_earlier_attempt_has_reported_is_not_moved_again(task: MoveTask, tmp_path: Path) -> None:
+    place, engine = Place(tmp_path / "place", nothing), Moving()
+    put_shards(place, task)
+    failure = FileFailure("b", FailureCode.ACCESS_DENIED, "no")
+    _told(place, "node7.0-00000001", _here(task, 0), FileRecord("b", failure=failure))
+    worker(place, task, engine).work()
+    assert engine.moves == [["c"]] and place.names("done") == ["0000000"]
+
+
+class Blocks(Moving):
+    """Remembers which blocks it is to move, and moves none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.orders: list[BlockOrder] = []
+
+    def move_blocks(
+        self, task: MoveTask, order: BlockOrder, named: Named, report: MoveReport, listener: Listener
+    ) -> None:
+        self.orders.append(order)
+
+
+@pytest.mark.parametrize("reader", [True, False])
+def test_blocks_that_an_earlier_attempt_has_put_are_there_and_whoever_reads_the_file_reads_all(
+    task: MoveTask, tmp_path: Path, reader: bool
+) -> None:
+    place, engine = Place(tmp_path / "place", nothing), Blocks()
+    action = task.actions[0]
+    assert isinstance(action.source, LocalState)
+    source = replace(action.source, size=40 << 20)
+    shards = cut_file(task.part, replace(action, size=source.size, source=source), 16 << 20)
+    shard = shards[0] if reader else shards[1]
+    assert shard.order is not None
+    place.write("shards/0000000", ("\n".join(shard_lines(shard)) + "\n").encode())
+    _told(place, "node7.0-00000001", NamedBlock(1, "Y" * 48), NamedBlock(3, "Z" * 48))
+    worker(place, task, engine).work()
+    assert [order.there for order in engine.orders] == [frozenset() if reader else {1, 3}]
+    assert not engine.moves
+    # The file of a range that is on record is not moved at all.
+    place.remove("done/0000000")
+    place.rounds = [nothing]
+    _told(place, "node7.0-00000001", FileRecord("a", replace(source, md5=bytes(16)), _BLOB))
+    worker(place, task, engine).work()
+    assert len(engine.orders) == 1 and place.names("done") == ["0000000"]
+
+
+# -- records -------------------------------------------------------------------------------------------------------
+
+
+class Telling(Moving):
+    """Reports files as moved, and writes after each what it has said."""
+
+    def __init__(self, place: Place, *broken: int) -> None:
+        super().__init__()
+        self._place, self._broken = place, broken
+
+    def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
+        assert isinstance(report, Outgoing)
+        for number, action in enumerate(task.actions):
+            self._place.cannot_write = number in self._broken
+            source = action.source
+            assert isinstance(source, LocalState)
+            report.file_moved(Moved(action, replace(source, md5=bytes(16)), _BLOB))
+            report.flush()
+
+
+def _records(place: FolderStore) -> list[list[str]]:
+    bodies = [place.read(f"records/{name}") or b"" for name in place.names("records")]
+    return [[next(iter(json.loads(line).values())) for line in body.decode().splitlines()] for body in bodies]
+
+
+def test_records_that_cannot_be_written_go_out_with_the_next_and_none_twice(task: MoveTask, tmp_path: Path) -> None:
+    place = Place(tmp_path / "place", nothing)
+    put_shards(place, task)
+    worker(place, task, Telling(place, 1), flush=60.0).work()
+    assert [name.rpartition("~")[2] for name in place.names("records")] == [f"{piece:06}" for piece in range(4)]
+    assert _records(place) == [[1], ["a"], ["b", "c"], [0]]
+
+
+def test_a_shard_whose_records_cannot_be_written_is_not_done(task: MoveTask, tmp_path: Path) -> None:
+    place = Place(tmp_path / "place", nothing)
+    put_shards(place, task)
+    with pytest.raises(StorageUnreachableError):
+        worker(place, task, Telling(place, 2), flush=60.0).work()
+    assert not place.names("done") and _records(place) == [[1], ["a"], ["b"]]
+
+
+def test_what_is_no_whole_shard_or_between_other_ends_is_refused(task: MoveTask, tmp_path: Path) -> None:
+    place = Place(tmp_path / "place", nothing)
+    (shard,) = cut(task.part, task.actions, 1)
+    *lines, _ = shard_lines(shard)
+    place.write("shards/0000000", "\n".join(lines).encode())
+    with pytest.raises(FormatError, match="lines of the shard are missing"):
+        worker(place, task).work()
+    place.rounds = [nothing]
+    place.write("shards/0000000", "\n".join(shard_lines(replace(shard, source="/etc"))).encode())
+    with pytest.raises(FormatError, match="the shard names other ends than the orders of this worker"):
+        worker(place, task).work()
+    assert not place.names("done")
+
+
+# -- while a shard moves -------------------------------------------------------------------------------------------
+
+
+class Interrupted(Moving):
+    """Works until it is interrupted; ``begun`` is called first."""
+
+    def __init__(self, begun: Callable[[], None] = nothing) -> None:
+        super().__init__(begun)
+        self.event = threading.Event()
+        self.threads: list[threading.Thread] = []
+
+    def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
+        self.threads = [each for each in threading.enumerate() if "_keep" in each.name]
+        self._before()
+        assert self.event.wait(_PATIENCE)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("down", [False, True])
+def test_a_shard_that_is_taken_back_is_left(task: MoveTask, tmp_path: Path, down: bool) -> None:
+    """Though the store could not be reached for a moment."""
+    place, said = Place(tmp_path / "place", nothing, nothing), list[str]()
+
+    def take_back() -> None:
+        place.downs = 3 if down else 0
+        place.write("done/0000000", b"")
+
+    engine = Interrupted(take_back)
+    put_shards(place, task)
+    worker(place, task, engine, said, interrupt=engine.event.set).work()
+    assert said == ["shard 0000000 of data/x: it was taken back"] and not place.rounds and place.downs == 0
+    # It does not keep a worker that ends.
+    assert engine.threads and all(thread.daemon for thread in engine.threads)
+
+
+@pytest.mark.parametrize("passed", [9.0, 10.0])
+def test_a_worker_that_is_told_to_stop_does_so_when_it_next_renews_its_claim(
+    task: MoveTask, tmp_path: Path, passed: float
+) -> None:
+    place, seconds = Place(tmp_path / "place", nothing), Seconds()
+
+    def stop() -> None:
+        place.write("stop", b"")
+        seconds.passed += passed
+        if passed < 10.0:
+            # Some looks later it is not stopped yet.
+            looks, end = place.asked.count("done/0000000"), time.monotonic() + _PATIENCE
+            while place.asked.count("done/0000000") < looks + 3 and time.monotonic() < end:
+                time.sleep(0.005)
+            assert not engine.event.is_set() and place.times("claim", "claims/0000000") == 1
+            seconds.passed = 10.0
+
+    engine = Interrupted(stop)
+    put_shards(place, task)
+    with pytest.raises(KeyboardInterrupt):
+        worker(place, task, engine, claim=40, seconds=seconds, interrupt=engine.event.set).work()
+    assert place.times("claim", "claims/0000000") == 2 and not place.names("done")
+    assert place.calls[-1] == ("release", "claims/0000000")
+
+
+def test_a_claim_that_another_has_taken_ends_the_work_at_once(task: MoveTask, tmp_path: Path) -> None:
+    place, seconds, said = Place(tmp_path / "place", nothing), Seconds(), list[str]()
+
+    def lose() -> None:
+        other = FolderStore(tmp_path / "place")
+        other.release("claims/0000000", _ME)
+        assert other.claim("claims/0000000", _STRANGER)
+        seconds.passed += 10.0
+
+    engine = Interrupted(lose)
+    put_shards(place, task)
+    worker(place, task, engine, said, claim=40, seconds=seconds, interrupt=engine.event.set).work()
+    why = "another worker has taken it over, because nothing was heard of this one"
+    assert said == [f"shard 0000000 of data/x: {why}"] and not place.names("done")

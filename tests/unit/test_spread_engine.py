@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ from blobsync.base.errors import StorageUnreachableError
 from blobsync.base.events import Listener, Note, UnderWay
 from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.file_states import LocalState, RemoteState
+from blobsync.base.stop_request import StopRequest
 from blobsync.direct.engine import DirectEngine
+from blobsync.spread.earlier_records import EarlierBlocks
 from blobsync.spread.file_json import LONGEST_TEXT
 from blobsync.spread.record import (
     Answer,
@@ -27,7 +31,7 @@ from blobsync.spread.record import (
     ShardDone,
     answer_line,
 )
-from blobsync.spread.shard import Shard
+from blobsync.spread.shard import Shard, cut_file
 from blobsync.spread.shard_worker import read_shard
 from blobsync.spread.shared_store import FolderStore
 from blobsync.spread.spread_engine import SpreadClock, SpreadEngine, SpreadRefusedError
@@ -36,7 +40,6 @@ from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import RecordingListener, copy, upload
 
 _MIB = 1 << 20
-_MD5 = hashlib.md5(b"x").digest()
 # By then every test should have ended.
 _LONGEST = 1000.0
 
@@ -146,12 +149,22 @@ class Scene:
         self.report, self.listener = CollectedReport(), RecordingListener()
         self._records = 0
 
-    def run(self, *, keep_records: bool = False, range_bytes: int = 0) -> CollectedReport:
+    def run(
+        self,
+        *,
+        keep_records: bool = False,
+        range_bytes: int = 0,
+        workers: int = 0,
+        earlier: EarlierBlocks | None = None,
+    ) -> CollectedReport:
         clock = SpreadClock(self.time.now, self.time.sleep)
         # Whoever says nothing of them has none of them.
         options: dict[str, Any] = {"keep_records": True} if keep_records else {}
         options |= {"range_bytes": range_bytes} if range_bytes else {}
-        engine = SpreadEngine(Nobody(), self.place, self.crew, len(self.task.actions), watch=clock, **options)
+        options |= {"earlier": earlier} if earlier is not None else {}
+        engine = SpreadEngine(
+            Nobody(), self.place, self.crew, workers or len(self.task.actions), watch=clock, **options
+        )
         engine.move(self.task, self.report, self.listener)
         return self.report
 
@@ -364,6 +377,7 @@ def test_a_word_counts_whatever_others_say_in_the_same_second(scene: Scene) -> N
     lie = FileRecord("../etc")
     scene.time.at(30, lambda: scene.tell(0, UnderWay(1, "data/x/f0")))
     # Of two pieces of one who lies, the second is not read either.
+    scene.time.at(30, lambda: scene.tell(1, lie, attempt=8))
     scene.time.at(30, lambda: scene.tell(1, lie, attempt=9), lambda: scene.tell(1, *scene.moved(1), attempt=9))
     gone: list[str] = []
 
@@ -380,7 +394,7 @@ def test_a_word_counts_whatever_others_say_in_the_same_second(scene: Scene) -> N
     # What cannot be read is no word.
     assert len(gone) == 1 and scene.place.listed["done"] == [90.0]
     assert scene.paths == ["f0", "f2"] and len(report.moved) == 2
-    assert "is not believed" in scene.failures["f1"].message
+    assert "is not believed" in scene.failures["f1"].message and len(report.failed) == 1
 
 
 def test_a_shard_that_its_worker_finished_without_a_word_ends_and_the_others_go_on(scene: Scene) -> None:
@@ -494,7 +508,7 @@ def test_a_file_that_is_there_since_a_lost_worker_could_not_say_so_is_moved(scen
     if there != "nothing":
         scene.time.at(1, lambda: scene.there.add("y/f1", (b"x" if there == "the planned bytes" else b"y") * 2))
     refused = _failed("f1", FailureCode.CHANGED_MEANWHILE, "somebody has written it")
-    scene.time.at(2, lambda: scene.tell(1, MovedBytes(2), refused, ShardDone(1)))
+    scene.time.at(2, lambda: scene.tell(1, refused, ShardDone(1)))
     scene.time.at(3, lambda: scene.finish(0, 2))
     scene.run()
     if there == "the planned bytes":
@@ -503,6 +517,18 @@ def test_a_file_that_is_there_since_a_lost_worker_could_not_say_so_is_moved(scen
         assert scene.paths == ["f0", "f2"]
         told = FileFailure("data/x/f1", FailureCode.CHANGED_MEANWHILE, "somebody has written it", "ask")
         assert scene.failures == {"f1": told}
+
+
+def test_each_file_of_a_shard_fails_for_its_own_reason(scene: Scene) -> None:
+    denied = _failed("f0", FailureCode.ACCESS_DENIED, "not for you")
+    scene.time.at(1, lambda: scene.tell(0, denied, ShardDone(0)))
+    scene.run(workers=1)
+    lost = "not moved: 3 workers in a row were lost over its shard"
+    assert {path: failure.message for path, failure in scene.failures.items()} == {
+        "f0": "not for you",
+        "f1": lost,
+        "f2": lost,
+    }
 
 
 def test_only_where_it_changed_meanwhile_a_file_that_failed_is_looked_at(scene: Scene) -> None:
@@ -516,25 +542,37 @@ def test_only_where_it_changed_meanwhile_a_file_that_failed_is_looked_at(scene: 
 # -- a full disk, and large files ----------------------------------------------------------------------------------
 
 
-def test_a_full_disk_ends_what_nobody_has_begun(scene: Scene) -> None:
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_full_disk_ends_what_nobody_has_begun(scene: Scene, keep: bool) -> None:
     full = _failed("f0", FailureCode.DISK_FULL, "/p/f0: No space left on device")
     scene.time.at(1, lambda: scene.tell(1, Ready(), MovedBytes(1)))
     scene.time.at(2, lambda: scene.tell(0, full))
     scene.time.at(3, lambda: scene.tell(0, ShardDone(0)))
-    scene.time.at(40, lambda: scene.finish(1))
-    scene.run(keep_records=True)
+    names: list[str] = []
+    bodies: dict[str, bytes | None] = {}
+
+    def look() -> None:
+        names.extend(name for name in scene.place.names("records") if "parent" in name)
+        bodies.update({name: scene.place.read(f"records/{name}") for name in names})
+        assert scene.place.read("done/0000002") == b""
+
+    scene.time.at(4, look)
+    left: list[list[str]] = []
+    scene.time.at(40, lambda: left.append(scene.place.names("shards")), lambda: scene.finish(1))
+    scene.run(keep_records=keep)
     # Whoever has begun may end.
     assert scene.paths == ["f1"]
     assert scene.failures["f0"] == FileFailure("data/x/f0", FailureCode.DISK_FULL, full.failure.message, "ask")  # type: ignore[union-attr]
     said = "not tried, since others failed: /p/f0: No space left on device"
     assert scene.failures["f2"] == FileFailure("data/x/f2", FailureCode.DISK_FULL, said, "ask")
     # A command that is started again reads the same.
-    assert scene.place.read("done/0000002") == b""
-    lines = (scene.place.read("records/0000002~parent-00000000~000000") or b"").decode().splitlines()
+    assert names == ["0000002~parent-00000000~000000"]
+    lines = (bodies[names[0]] or b"").decode().splitlines()
     told = FileFailure("f2", FailureCode.DISK_FULL, said, "ask")
     assert lines == [answer_line(FileRecord("f2", failure=told)), answer_line(ShardDone(2))]
-    assert scene.place.read("records/0000001~parent-00000000~000000") is None
     assert len(scene.report.failed) == 2
+    # As what is finished, what is given up is removed some time later.
+    assert left == [["0000000", "0000001", "0000002"] if keep else ["0000001"]]
 
 
 @pytest.fixture
@@ -546,8 +584,7 @@ def large(tmp_path: Path) -> Scene:
 def test_the_ranges_of_files_are_begun_from_the_heaviest_and_each_file_is_committed_once(large: Scene) -> None:
     order: list[str] = []
 
-    def work() -> None:
-        numbers = [int(name) for name in large.place.names("shards")]
+    def work(*numbers: int) -> None:
         order.extend(large.shard(number).actions[0].path for number in numbers)
         for number in numbers:
             if large.shard(number).order is None:
@@ -555,7 +592,8 @@ def test_the_ranges_of_files_are_begun_from_the_heaviest_and_each_file_is_commit
             else:
                 large.tell(number, *large.put(number))
 
-    large.time.at(1, work)
+    large.time.at(1, lambda: work(0, 1, 2))
+    large.time.at(2, lambda: work(3, 4, 5))
     report = large.run(range_bytes=4 * _MIB)
     assert order[-1] == "f0" and sorted(order) == ["f0", "f1", "f1", "f1", "f2", "f2"]
     assert large.paths == ["f0", "f1", "f2"] and not report.failed
@@ -618,29 +656,148 @@ def test_the_other_ranges_of_a_file_that_failed_are_taken_back_and_no_other_shar
 # -- this machine's own reading --------------------------------------------------------------------------------------
 
 
+@cache
+def _md5_of_zeros(size: int) -> bytes:
+    return hashlib.md5(bytes(size)).digest()
+
+
+class Sending(Scene):
+    """An upload of these files, of zeros, to a container that workers reach."""
+
+    def __init__(self, root: Path, sizes: Sequence[int]) -> None:
+        super().__init__(root)
+        (root / "data").mkdir()
+        for number, size in enumerate(sizes):
+            with (root / "data" / f"f{number}").open("wb") as file:
+                file.truncate(size)
+        self.task = upload(root / "data", self.there, "sets")
+
+    def arrived(self, number: int) -> None:
+        """A worker says that it has moved the file, or the range, of this shard."""
+        shard = self.shard(number)
+        (action,) = shard.actions
+        source = action.source
+        assert isinstance(source, LocalState)
+        md5 = _md5_of_zeros(source.size)
+        blocks = range(*shard.order.blocks) if shard.order is not None else ()
+        named = [NamedBlock(index, "Y" * 48) for index in blocks]
+        told = FileRecord(action.path, replace(source, md5=md5), RemoteState(source.size, "0x1", md5))
+        self.tell(number, *named, told, ShardDone(number))
+
+    def later(self, what: Callable[[], bool]) -> None:
+        """Calls it each second until it is true. Threads of this process have time meanwhile."""
+
+        def look() -> None:
+            if not what():
+                time.sleep(0.002)
+                self.time.at(self.time.seconds + 1, look)
+
+        self.time.at(1, look)
+
+
+def _readers() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if "_work" in each.name]
+
+
 def test_what_this_machine_has_read_is_reported_while_others_still_move(tmp_path: Path) -> None:
     """A command that is killed has what it has reported."""
-    root = tmp_path / "data"
-    root.mkdir()
-    for number in range(2):
-        (root / f"f{number}").write_bytes(b"x")
-    scene = Scene(tmp_path)
-    scene.task = upload(root, MemoryStore("box"), "sets")
+    scene, readers = Sending(tmp_path, (1, 1)), list[threading.Thread]()
 
-    def arrived(number: int) -> None:
-        (action,) = scene.shard(number).actions
-        assert isinstance(action.source, LocalState)
-        told = FileRecord(action.path, replace(action.source, md5=_MD5), RemoteState(1, "0x1", _MD5))
-        scene.tell(number, told, ShardDone(number))
-
-    def look() -> None:
+    def look() -> bool:
+        readers.extend(_readers())
         if scene.report.moved:
-            arrived(1)
-        else:
-            time.sleep(0.002)
-            scene.time.at(scene.time.seconds + 1, look)
+            scene.arrived(1)
+        return bool(scene.report.moved)
 
-    scene.time.at(1, lambda: arrived(0))
-    scene.time.at(2, look)
+    scene.time.at(1, lambda: scene.arrived(0))
+    scene.later(look)
     scene.run()
     assert scene.paths == ["f0", "f1"]
+    # The page of a project stays open for days, and moves often.
+    for thread in readers:
+        thread.join(20)
+    assert readers and not [thread for thread in readers if thread.is_alive()]
+
+
+def test_a_job_that_ends_while_only_this_machine_still_reads_is_not_started_again(tmp_path: Path) -> None:
+    scene = Sending(tmp_path, (32 * _MIB,))
+    scene.crew.ends = "Completed"
+    scene.time.at(1, lambda: scene.arrived(0))
+    scene.run()
+    assert scene.paths == ["f0"] and scene.crew.starts == [0.0] and not scene.listener.notes
+
+
+def test_what_this_machine_still_reads_counts_where_the_rest_is_given_up(tmp_path: Path) -> None:
+    scene = Sending(tmp_path, (32 * _MIB, 1))
+    scene.crew.ends = "Failed"
+    scene.time.at(14, lambda: scene.arrived(0))
+    scene.run()
+    assert scene.paths == ["f0"] and set(scene.failures) == {"f1"}
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_blocks_that_are_not_there_are_put_once_more_at_once(tmp_path: Path, other: bool) -> None:
+    """Whether another shard is still open or not. No worker has put any block here, whatever it says."""
+    scene, told = Sending(tmp_path, (32 * _MIB, 1) if other else (32 * _MIB,)), set[int]()
+
+    def work() -> bool:
+        for number in set(scene.numbers("f0")) - told:
+            told.add(number)
+            scene.arrived(number)
+        # The reader and two ranges, twice.
+        if other and len(told) == 6:
+            scene.arrived(*scene.numbers("f1"))
+        return len(told) == 6
+
+    scene.later(work)
+    scene.run(range_bytes=16 * _MIB, keep_records=True)
+    assert len(told) == 6 and set(scene.failures) == {"f0"} and len(scene.report.failed) == 1
+    assert scene.paths == (["f1"] if other else [])
+    assert len(scene.there.asked("put_block_list")) == 2
+    (note,) = scene.listener.notes
+    assert note.startswith("data/x/f0: another writer of the same blob has dropped blocks of it")
+
+
+def test_a_request_to_stop_ends_it_within_a_second(scene: Scene) -> None:
+    stop = StopRequest()
+    scene.task = scene.task._replace(stop=stop)
+    scene.time.at(3, stop.make)
+    with pytest.raises(KeyboardInterrupt):
+        scene.run()
+    assert scene.time.seconds == 3 and scene.crew.stops == 1 and scene.place.read("stop") == b""
+
+
+def test_a_part_that_is_one_large_file_is_for_workers(tmp_path: Path) -> None:
+    """A part that is a small file is none of theirs."""
+    scene = Sending(tmp_path, (32 * _MIB,))
+    scene.task = upload(tmp_path / "data" / "f0", scene.there, "sets/f0", [""])
+
+    def end() -> None:
+        assert len(scene.numbers("")) == 3
+        raise SpreadRefusedError("as expected")
+
+    scene.time.at(1, end)
+    with pytest.raises(SpreadRefusedError, match="as expected"):
+        scene.run(range_bytes=16 * _MIB)
+
+
+def test_workers_are_told_of_blocks_from_an_earlier_run_in_a_record_of_the_coordinator(large: Scene) -> None:
+    (action,) = [each for each in large.task.actions if each.path == "f1"]
+    earlier = EarlierBlocks()
+    earlier.add(cut_file(large.task.part, action, 4 * _MIB)[0], {0: "Y" * 48})
+    found: dict[str, bytes | None] = {}
+
+    def end() -> None:
+        found.update({name: large.place.read(f"records/{name}") for name in large.place.names("records")})
+        raise SpreadRefusedError("as expected")
+
+    large.time.at(1, end)
+    with pytest.raises(SpreadRefusedError, match="as expected"):
+        large.run(range_bytes=4 * _MIB, earlier=earlier)
+    ((name, body),) = found.items()
+    # The next command reads it under this name.
+    assert name.partition("~")[2] == "parent-00000001~000000"
+    assert body == answer_line(NamedBlock(0, "Y" * 48)).encode()
+    assert large.shard(int(name[:7])).actions[0].path == "f1"
+    # It is no word of a worker.
+    assert large.place.listed["refused"] == [0.0]
