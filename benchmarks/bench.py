@@ -88,7 +88,7 @@ class CaseRun:
                 self._call(side, _OF_SYNC[self.case.action], endpoint, server)
 
     def _round(self, server: Emulator, endpoint: str, number: int, names: list[str]) -> None:
-        # Another order each round: nobody always runs on what another left in the caches.
+        # Another order each round: no tool always runs on what another left in the caches.
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
             side = self._sides[name]

@@ -116,7 +116,7 @@ def drawn_charts(results: Path = RESULTS) -> dict[Path, str]:
 
 
 def lines_for_the_page(files: Iterable[Path]) -> str:
-    """What shows the charts on docs/performance.md."""
+    """Markdown that shows the charts on docs/performance.md."""
     titles = {f"bench-{chart.name}": f"{chart.title}, on {SERVERS[chart.server]}" for chart in CHARTS}
     return "\n\n".join(
         f"![{titles[file.stem]}: bars for each case, with the figures of the table](images/{file.name})"

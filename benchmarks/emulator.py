@@ -90,7 +90,7 @@ def emulator(*, tls: bool = False) -> Iterator[Emulator]:
 
 
 def account_sas() -> str:
-    """All rights for a day, for the peers."""
+    """A SAS with all rights for a day, for the peers."""
     return generate_account_sas(
         ACCOUNT,
         KEY,

@@ -23,7 +23,7 @@ _SIZE = 16 * 1024
 
 
 class Processes(Blobsync):
-    """blobsync with so many processes."""
+    """blobsync with that many processes."""
 
     def __init__(self, scratch: Path, count: int) -> None:
         super().__init__(scratch)

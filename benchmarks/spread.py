@@ -23,7 +23,7 @@ _SIZE = 16 * 1024
 
 
 class Nodes(Blobsync):
-    """blobsync with so many nodes of this machine."""
+    """blobsync with that many nodes of this machine."""
 
     def __init__(self, scratch: Path, count: int) -> None:
         super().__init__(scratch)

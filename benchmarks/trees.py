@@ -10,7 +10,7 @@ from pathlib import Path
 
 _PER_FOLDER = 100
 _PIECE = 8 * 1024 * 1024
-# As many deleted files as make no difference to those who create some.
+# This many deleted files do not slow down creating others.
 _FEW = 100
 
 
@@ -74,7 +74,7 @@ def count_files(root: Path) -> tuple[int, int]:
 
 
 def change(root: Path, tree: Tree, count: int, salt: int) -> None:
-    """Give ``count`` files spread over the tree other contents, one byte longer so that size alone tells."""
+    """Give ``count`` files spread over the tree other contents, one byte longer so that the size shows it."""
     for index in range(count):
         path = root / tree.path(index * tree.files // count)
         body = os.urandom(path.stat().st_size + 1 + salt % 2)

@@ -61,7 +61,7 @@ def main(argv: list[str] | None = None) -> None:
                 if way == "up":
                     tree.link(kept / "trees", local)
                 command = ours.command(way, Place(f"{server.url}/{ACCOUNT}", box, "base/tree", local, single=False))
-                # What other processes do is not seen from here.
+                # Other processes are not measured here.
                 words = [*command.argv[len(ours.program) :], "--processes", "1"]
                 output = scratch / f"{way}.json"
                 if turn == "plain":

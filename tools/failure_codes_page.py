@@ -35,7 +35,7 @@ def page() -> str:
 
 
 def main() -> int:
-    """Write it."""
+    """Write the page."""
     PAGE.write_text(page(), encoding="utf-8")
     return 0
 

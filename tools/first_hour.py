@@ -88,7 +88,7 @@ def _stop(environ: Mapping[str, str]) -> None:
 
 
 def _timed(what: str, argv: Sequence[str], folder: Path, environ: Mapping[str, str]) -> str:
-    """Standard output of a program that must succeed; its time is said where ``what`` names it."""
+    """Standard output of a program that must succeed; its time is printed if ``what`` names it."""
     began = time.monotonic()
     done = subprocess.run(argv, cwd=folder, env=dict(environ), capture_output=True, text=True)
     if done.returncode:

@@ -40,7 +40,7 @@ _LICENCE = re.compile(r"(?i)(licen[cs]e|copying|notice)\b.*")
 
 
 def main(words: list[str]) -> int:
-    """Build the file and say its checksum."""
+    """Build the file and print its checksum."""
     parser = argparse.ArgumentParser(prog="python -m tools.pyz", description="Build blobsync.pyz.")
     parser.add_argument("file", nargs="?", type=Path, default=ROOT / "dist" / "blobsync.pyz")
     parser.add_argument("--wheel", type=Path, help="a wheel of blobsync that is there (default: build one)")

@@ -69,7 +69,7 @@ def unpacked(archive: str, digest: str, environ: Mapping[str, str]) -> str:
         try:
             with zipfile.ZipFile(archive) as opened:
                 opened.extractall(partial)
-            # Where another process was first, its work is as good.
+            # If another process was first, its folder is as good.
             with suppress(OSError):
                 os.rename(partial, folder)
         finally:
@@ -87,7 +87,7 @@ def held(folder: str, now: float) -> bool:
     except (BlockingIOError, FileNotFoundError):
         return False
     except OSError:
-        # A file system without locks: nobody removes anything there.
+        # A file system without locks: nothing is removed there.
         return True
     with suppress(OSError):
         if now - os.lstat(folder).st_mtime > _DAY:

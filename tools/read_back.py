@@ -93,7 +93,7 @@ def page(text: str) -> str:
 
 
 def main() -> int:
-    """Write it."""
+    """Write the page."""
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     return 0
 

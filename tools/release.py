@@ -49,7 +49,7 @@ def main(words: Sequence[str], root: Path = ROOT) -> int:
 
 
 def release(root: Path, version: str, scratch: Path, *, write: bool) -> None:
-    """All steps, each said; raises ``ReleaseError`` at the first that finds something."""
+    """All steps, each printed; raises ``ReleaseError`` at the first that finds something."""
     _check_version(root, version)
     _check_tree(root)
     say(f"no file differs from commit {_git(root, 'rev-parse', '--short', 'HEAD')}")
@@ -106,7 +106,7 @@ def changes(root: Path, version: str) -> str:
 
 
 def _built_twice(root: Path, version: str, scratch: Path) -> list[Path]:
-    """The wheel, the sdist and blobsync.pyz, from two clones: what is not committed is not there."""
+    """The wheel, the sdist and blobsync.pyz, from two clones, without uncommitted changes."""
     both = [_build(root, version, scratch / name) for name in ("one", "two")]
     for one, two in zip(*both, strict=True):
         if one.name != two.name or one.read_bytes() != two.read_bytes():

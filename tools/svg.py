@@ -59,7 +59,7 @@ def _kinds(c: str) -> Iterator[str]:
 
 
 def opening(alt: str, width: float, height: float, *, kind: str = EMBEDDED) -> str:
-    """The first line: its size in pixels, and for whoever cannot see it, what it shows."""
+    """The first line: the size in pixels, and a description for readers who cannot see it."""
     size = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="{kind}" {size} role="img" aria-label={quoteattr(alt)}>'

@@ -196,7 +196,7 @@ def test_few_lines_by_default() -> None:
 
 
 class Terminal(io.StringIO):
-    """A stream that says that it is a terminal, and is 80 columns wide as far as anyone can tell."""
+    """A stream that claims to be a terminal, 80 columns wide."""
 
     encoding = "utf-8"
 

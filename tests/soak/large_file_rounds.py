@@ -98,7 +98,7 @@ class Rounds:
         self._write(writer)
         self._until_done(writer, "u", lambda: sha256(self._container.get("data/a.bin")))
         if self._chance.random() < 0.1:
-            # A reader that has lost its old version, and its memory of it.
+            # A reader that has lost its old version, and its record of it.
             (reader.data / "a.bin").unlink(missing_ok=True)
         self._until_done(reader, "d", lambda: sha256((reader.data / "a.bin").read_bytes()))
         self.account.rounds += 1
@@ -155,7 +155,7 @@ class Rounds:
         return hit
 
     def _damage_part(self, project: Project) -> None:
-        """What a power cut, or somebody else, makes of the part file of a download."""
+        """Damages the part file of a download, as a power cut or another program may."""
         for part in project.data.glob(".blobsync-*.part"):
             with part.open("r+b") as out:
                 out.seek(self._chance.randrange(max(1, part.stat().st_size)))

@@ -39,7 +39,7 @@ class CannedResponse:
         self.read = io.BytesIO(body).read
 
     def close(self) -> None:
-        """Nothing is kept."""
+        """Keeps nothing."""
 
 
 class Canned(BlobHttp):

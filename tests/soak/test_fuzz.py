@@ -24,7 +24,7 @@ SECONDS = float(os.environ.get("SOAK_SECONDS") or 660)
 @pytest.mark.timeout(SECONDS + 900)
 @pytest.mark.parametrize("name", sorted(TARGETS))
 def test_no_input_is_a_fault(name: str, tmp_path: Path) -> None:
-    # What is found is named in the output; it belongs into tests/soak/kept when it is mended.
+    # The output names each fault found; its input goes into tests/soak/kept when it is fixed.
     each = SECONDS / len(TARGETS)
     number = int(os.environ.get("SOAK_SEED") or time.time())
     words = ["--seconds", f"{each:.1f}", "--seed", str(number), "--keep", str(tmp_path / "kept")]

@@ -43,7 +43,7 @@ class Ends:
         self.words = ("d" if word == "d" else "u", "data", *copying, *_TWO)
 
     def demand_exact(self) -> None:
-        """Every file, and nothing else: no block that nobody committed, no part of a file, no shard."""
+        """Every file, and nothing else: no uncommitted block, no part of a file, no shard."""
         if self.container is None:
             assert read_tree(self.project.data) == _HASHES
             return

@@ -21,7 +21,7 @@ highlight_language = "none"
 
 
 def setup(app: Any) -> None:
-    """Sphinx calls it. The search page alone loads what the search shows."""
+    """Called by Sphinx: only the search page loads what the search shows."""
 
     def add_scripts(app: Any, page: str, template: str, context: Any, doctree: Any) -> None:
         if page == "search":

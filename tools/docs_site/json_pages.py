@@ -28,13 +28,13 @@ With `--timings`, each `data` has `timings`, a list of `span` and `seconds`, as 
 ## All documents
 
 """
-# More words than that stand only in the schema.
+# Longer lists of words are only in the schema.
 _LISTED = 12
 _FILES = "schemas"
 
 
 def write_json_pages(source: Path) -> None:
-    """The page and the files, into the folder of the site's sources."""
+    """Write the page and the files into the folder of the site's sources."""
     folder = source / _FILES
     folder.mkdir()
     for command, shapes in answers().items():
@@ -44,7 +44,7 @@ def write_json_pages(source: Path) -> None:
 
 
 def json_page() -> str:
-    """What surrounds ``data``, then the data of each command; commands that answer alike stand together."""
+    """What surrounds ``data``, then the data of each command; commands with equal answers share one."""
     lines = [_HEAD.rstrip("\n"), "", *_table(document_schema("", ()))]
     groups: dict[str, tuple[list[str], Sequence[Schema]]] = {}
     for command, shapes in answers().items():
@@ -83,7 +83,7 @@ def _keys(shape: Schema, above: str) -> Iterator[tuple[str, Schema, bool]]:
 
 
 def _without_null(schema: Schema) -> Schema:
-    """The kind of what may be null."""
+    """The kind of a value that may be null."""
     if "anyOf" in schema and schema["anyOf"][-1] == {"type": "null"}:
         inner: Mapping[str, Any] = schema["anyOf"][0]
         return inner

@@ -9,7 +9,7 @@ from tools.docs_site.command_tree import CommandHelp, commands, root_command
 
 
 def write_man_pages(folder: Path) -> None:
-    """One of ``blobsync`` and one of each command, into a folder that is made."""
+    """Write one for ``blobsync`` and one for each command into a new folder."""
     folder.mkdir(parents=True)
     every = list(commands())
     (folder / "blobsync.1").write_text(man_page("blobsync", root_command(), every), encoding="utf-8")

@@ -96,7 +96,7 @@ def with_pictures(page: str, folder: Path) -> str:
 
 
 def write_pictures() -> None:
-    """Each of them beside its text, with the words of the page that shows it."""
+    """Write each beside its text, with the words of the page that shows it."""
     pages = [*FOLDER.parent.rglob("*.md"), FOLDER.parents[1] / "README.md"]
     alts = {Path(name).name: alt for page in pages for alt, name in _IMAGE.findall(page.read_text(encoding="utf-8"))}
     for text in sorted(FOLDER.glob("*.dot")):

@@ -31,14 +31,14 @@ PAGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "python-transfers": ("Python: plans and transfers", ("blobsync.plan", "blobsync.base.reasons", "blobsync.local")),
     "python-projects": ("Python: projects, paths and storage", ("blobsync",)),
 }
-# What a caller makes, other than dataclasses; all else is handed out.
+# Classes that a caller creates, other than dataclasses; calls return the others.
 _MADE_BY_CALLERS = ("Code", "Tunnels")
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclasses.dataclass(frozen=True)
 class PublicName:
-    """One name of ``blobsync.__all__``: where it is at home, and what it is called there."""
+    """One name of ``blobsync.__all__``: its module, and its name there."""
 
     name: str
     module: str
@@ -73,7 +73,7 @@ def _source(module: str) -> ast.Module:
 
 @cache
 def _imports(module: str) -> Mapping[str, str]:
-    """Names that ``module`` has from elsewhere, each with the module that it is from."""
+    """Names that ``module`` imports, each with the module that it is from."""
     nodes = [node for node in ast.walk(_source(module)) if isinstance(node, ast.ImportFrom)]
     return {alias.asname or alias.name: node.module or "" for node in nodes for alias in node.names}
 

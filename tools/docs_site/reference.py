@@ -21,7 +21,7 @@ _FILES: Mapping[str, Mapping[str, known_keys.Key]] = {
 
 
 def write_reference(folder: Path) -> None:
-    """The pages, into a folder that is made."""
+    """Write the pages into a new folder."""
     folder.mkdir()
     for name, text in _pages():
         (folder / f"{name}.md").write_text(text, encoding="utf-8")

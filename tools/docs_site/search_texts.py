@@ -62,7 +62,7 @@ def sections(page: str) -> list[list[str]]:
 
 
 def write_search_texts(html: Path) -> None:
-    """The script, beside what Sphinx has written there."""
+    """Write the script beside Sphinx's files."""
     pages = {
         file.relative_to(html).as_posix(): sections(file.read_text(encoding="utf-8"))
         for file in sorted(html.rglob("*.html"))

@@ -18,7 +18,7 @@ _TOP_FILES = ("LICENSE",)
 
 
 def write_sources(source: Path) -> None:
-    """Everything that Sphinx reads, into a new folder. Raises ``PictureError`` where a picture cannot be drawn."""
+    """Write everything that Sphinx reads into a new folder. Raises ``PictureError`` where a picture cannot be drawn."""
     shutil.copytree(ROOT / "docs", source)
     for page in source.rglob("*.md"):
         above = "../" * len(page.relative_to(source).parent.parts)
@@ -48,7 +48,7 @@ def moved_links(text: str, before: str, now: str) -> str:
 
 
 def navigation() -> str:
-    """What puts each page under the heading of its kind."""
+    """Contents: each page under the heading of its kind."""
     blocks = []
     for kind, pages in KINDS.items():
         listed = "\n".join(pages)

@@ -26,7 +26,7 @@ from tools.recordings.screen import stays
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 WIDTHS = (50, 80, 120)
-# So many, on a line that is so long, that the bar is seen for seconds.
+# Enough files, on a slow enough line, to show the bar for seconds.
 FILES, ROUND_TRIP_MS = 120, 500.0
 ALT = (
     "blobsync on a terminal of {} columns: the plan of an upload with its first files, the upload with its progress, "

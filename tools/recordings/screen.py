@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pyte
 
-# More often makes the file longer, and nobody sees it.
+# More often makes the file longer, without a visible difference.
 _SHORTEST = 0.15
 
 
