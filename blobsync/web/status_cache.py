@@ -75,7 +75,7 @@ class StatusCache(Generic[T]):
         problem = hint = ""
         known: T | None = None
         try:
-            for known in self._ask(fresh, self._read_answer):
+            for known in self._ask(fresh, self._keep_progress):
                 with self._lock:
                     self._known = replace(self._known, status=known, problem="", hint="")
         except BlobsyncError as error:
@@ -86,7 +86,7 @@ class StatusCache(Generic[T]):
             self._known = CachedStatus(known, time.time(), problem=problem, hint=hint)
             self._ended.notify_all()
 
-    def _read_answer(self, progress: Progress) -> None:
+    def _keep_progress(self, progress: Progress) -> None:
         with self._lock:
             self._known = replace(self._known, seen=progress.looked)
 
