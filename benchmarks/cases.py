@@ -1,4 +1,4 @@
-"""What is measured, and the targets: ratios of whole-process wall time, blobsync's over the peer's."""
+"""The cases of the benchmark and their targets: ratios of whole-process wall time, blobsync's over the peer's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BULK = Tree(40, 100_000_000)
 EVERYBODY = ("blobsync", "azcopy", "rclone", "sdk", "obstore")
 PROGRAMS = ("blobsync", "azcopy", "rclone")
 
-# The emulator, which is right and slow, and the one of ``fast_blob_server.js``, which is not what is measured.
+# The emulator, correct and slow; and ``fast_blob_server.js``, fast enough not to be the bottleneck.
 AZURITE, FAST = "azurite", "fast"
 
 

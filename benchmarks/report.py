@@ -82,7 +82,7 @@ def details_table(results: Sequence[tuple[Case, Sequence[Series]]]) -> str:
 
 
 def write_into(file: Path, marker: str, text: str) -> bool:
-    """Put ``text`` between the comments ``marker: begin`` and ``marker: end`` of ``file``; whether they are there."""
+    """Put ``text`` between the comments ``marker: begin`` and ``marker: end`` of ``file``; False without them."""
     begin, end = f"<!-- {marker}: begin -->", f"<!-- {marker}: end -->"
     whole = file.read_text() if file.exists() else ""
     before, found, rest = whole.partition(begin)

@@ -85,7 +85,7 @@ def _measure(
 
 
 def _quick(case: Case) -> Case:
-    """Without the libraries, which take most of the time that many files take."""
+    """The case without the libraries, the slowest with many files."""
     return replace(case, tools=PROGRAMS) if case.tools == EVERYBODY and not case.tree.single else case
 
 

@@ -84,7 +84,7 @@ def _timed(keys: Keys) -> Keys:
 
 
 class _Workers:
-    """In threads of this process."""
+    """Runs the workers in threads of this process."""
 
     def __init__(self, root: Path, task: MoveTask, count: int, parent: SealedStore) -> None:
         self._root, self._task, self._count, self._parent = root, task, count, parent

@@ -86,8 +86,8 @@ def change(root: Path, tree: Tree, count: int, salt: int) -> None:
 def put_aside(folder: Path, aside: Path, files: int) -> None:
     """Rename what an earlier run left in ``folder``, about ``files`` files; ``remove_aside`` deletes it.
 
-    ext4 walks around inodes that were freed in the last half minute: whoever makes 2,000 files after 2,000 were
-    deleted pays ten times as much for each (0.55 ms instead of 0.05), and it would not be the tool's doing.
+    ext4 walks around inodes that were freed in the last half minute: making 2,000 files after
+    2,000 were deleted takes ten times as long for each (0.55 ms instead of 0.05), whatever the tool.
     """
     if files <= _FEW:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,7 +1,7 @@
 """How ``blobsync.pyz`` starts: it unpacks itself once, into the user's cache, and runs from there.
 
 From the zip itself each start would compile every module again, and what blobsync sends to nodes has to be files.
-Each version has its own folder there. Whoever unpacks a new one removes those that were not started for 30 days.
+Each version has its own folder there. Unpacking a new one removes those that were not started for 30 days.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class _OneDocument(FolderStore):
 
 
 def _ignored(text: str) -> None:
-    """What is said of strangers' documents."""
+    """Drops the warnings about foreign documents."""
 
 
 _RUN = SealKey(bytes(range(32)))

@@ -1,5 +1,5 @@
-"""A recording as one SVG: rows that come and go by CSS, no script. It begins with its end, which is all that somebody
-sees who asked for less motion."""
+"""A recording as one SVG: rows that come and go by CSS, no script. The end comes first: a
+reader who asked for less motion sees only that."""
 
 from __future__ import annotations
 
