@@ -10,7 +10,7 @@ import random
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -249,11 +249,23 @@ def test_bars_tell_the_truth_whatever_happens(
     _hold_to_the_truth(ended.bars())
     there, here = container.contents("data/"), read_tree(project.data)
     if ended.code == 0:
-        assert there == here, str(ended)
+        assert there == here, f"{_differences(container, project.data, there, here)}\n{ended}"
         return
     # A file may change in its second attempt, too: then only that file is named.
     assert ended.code == 3 and "data/large0.bin" in " ".join(ended.answer()), str(ended)
     assert {name for name in here if there.get(name) != here[name]} <= {"large0.bin"}
+
+
+def _differences(container: Container, data: Path, there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
+    """Each file that differs, with the MiB in which it does."""
+    found = []
+    for name in sorted(there.keys() | here.keys()):
+        if there.get(name) != here.get(name):
+            blob = container.get(f"data/{name}") if name in there else b""
+            file = (data / name).read_bytes() if name in here else b""
+            places = [at for at in range(0, max(len(blob), len(file)), _MIB) if blob[at:][:_MIB] != file[at:][:_MIB]]
+            found.append(f"{name}: {len(blob):,} bytes there, {len(file):,} here, other MiB at {places}")
+    return found
 
 
 def _cut(line: DelayHandle, seconds: float) -> None:
