@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, get_args
 
 from blobsync.base.errors import UsageError
-from blobsync.plan.engine_model import MOST_PROCESSES
-from blobsync.plan.spreading import check_spread
 from blobsync.plan.transfer_options import EngineName, Keep, Links, TransferOptions
-from blobsync.plan.transfer_plan import Direction
 
 if TYPE_CHECKING:
     from blobsync.config.model import Cluster
+    from blobsync.plan.transfer_plan import Direction
 
 
 PathName = str | os.PathLike[str]
@@ -108,6 +106,10 @@ def _patterns(value: str | Iterable[str]) -> tuple[str, ...]:
 
 def check_options(options: TransferOptions, from_cluster: Cluster | None, direction: Direction) -> None:
     """Raise ``UsageError`` for options that contradict each other."""
+    # Commands about jobs take paths and move nothing.
+    from blobsync.plan.spreading import check_spread
+    from blobsync.plan.transfer_plan import Direction
+
     choices = (
         ("--engine", options.engine, (None, *get_args(EngineName))),
         ("--keep", options.keep, (None, *get_args(Keep))),
@@ -134,6 +136,8 @@ def check_options(options: TransferOptions, from_cluster: Cluster | None, direct
 
 
 def _check_processes(count: int, engine: str | None) -> None:
+    from blobsync.plan.engine_model import MOST_PROCESSES
+
     if not 1 <= count <= MOST_PROCESSES:
         raise UsageError(f"--processes {count}: not a number from 1 to {MOST_PROCESSES}")
     if count > 1 and engine not in (None, "auto", "direct"):
