@@ -1,9 +1,11 @@
 """Keeps secrets out of everything that is written: output, logs, tracebacks, receipts.
 
-Two passes. The first is exact: every key, token and signature of this process is registered when it is loaded or
-created (``Secret`` and ``SasToken`` do so themselves), and its value is replaced wherever it appears, verbatim or as
+Two searches. The first is exact: every key, token and signature of this process is registered when it is loaded or
+created (``Secret`` and ``SasToken`` do so themselves), and its value is found wherever it appears, verbatim or as
 encoded in URLs, JSON, HTML and base64. The second matches patterns, for secrets that only a server or another program
-sent. All matching takes time linear in the length of the text.
+sent. Both search the text as it came, and what they find is hidden together: if one secret were replaced before the
+next is searched for, the rest of another that overlaps it would stay. All matching takes time linear in the length of
+the text.
 """
 
 from __future__ import annotations
@@ -75,12 +77,12 @@ def register_query(query: str) -> None:
 
 def redact(text: str) -> str:
     """Hide this process's secrets, and what looks like one, in a sentence, a log line or a traceback."""
-    return _by_form(_without_held(text), _IN_SENTENCES)
+    return _hide(text, _IN_SENTENCES)
 
 
 def redact_answer(text: str) -> str:
     """The same for data, such as a file name, which must not change without need: only unmistakable patterns match."""
-    return _by_form(_without_held(text), _BY_FORM)
+    return _hide(text, _BY_FORM)
 
 
 def redact_tree(value: Any) -> Any:
@@ -123,27 +125,42 @@ def redact_word(word: str) -> str:
     return f"{address}?{HIDDEN}" if question and address.startswith(("https://", "http://")) else word
 
 
-def _without_held(text: str) -> str:
+def _hide(text: str, pattern: str) -> str:
+    shown: list[str] = []
+    # Where the last secret ends; one that starts there or before belongs to it.
+    hidden = -1
+    for start, end in sorted([*_held_in(text), *_by_form(text, pattern)]):
+        if start > hidden:
+            shown.append(text[max(hidden, 0) : start])
+        hidden = max(hidden, end)
+    return HIDDEN.join([*shown, text[hidden:]]) if shown else text
+
+
+def _held_in(text: str) -> Iterator[tuple[int, int]]:
+    """Where registered secrets start and end; of those that overlap, each."""
     # A copy: other threads may register secrets at the same time.
     for secret, pieces in tuple(_held.items()):
         if any(piece in text for piece in pieces):
-            text = _every_form(secret).sub(HIDDEN, text)
-    return text
+            form = _every_form(secret)
+            match = form.search(text)
+            while match:
+                yield match.span()
+                # A secret that repeats itself overlaps itself.
+                match = form.search(text, match.start() + 1)
 
 
-def _by_form(text: str, pattern: str) -> str:
+def _by_form(text: str, pattern: str) -> Iterator[tuple[int, int]]:
+    """Where values that look like a secret start and end; the name before such a value stays."""
     small = text.lower()
-    return _compiled(pattern).sub(_hide, text) if any(rough in small for rough in _ROUGHLY) else text
+    if any(rough in small for rough in _ROUGHLY):
+        for match in _compiled(pattern).finditer(text):
+            yield match.end(match.lastgroup) if match.lastgroup else match.start(), match.end()
 
 
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
     # Compiled on first use: the two cost as much as all other modules of a short command.
     return re.compile(pattern, re.IGNORECASE | re.VERBOSE)
-
-
-def _hide(match: re.Match[str]) -> str:
-    return f"{match[match.lastgroup] if match.lastgroup else ''}{HIDDEN}"
 
 
 def _pieces(secret: str) -> tuple[str, ...]:

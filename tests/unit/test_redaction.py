@@ -8,6 +8,8 @@ import html
 import io
 import json
 import logging
+import random
+import string
 import time
 from collections.abc import Callable
 from urllib.parse import quote
@@ -146,6 +148,48 @@ def test_a_short_secret_counts_as_a_whole_word_and_a_very_short_one_not_at_all()
     register_secret("tiger")
     register_secret("abcd")
     assert redact("password tiger, tigers abcd") == "password ***, tigers abcd"
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["in this order", "in the other"])
+@pytest.mark.parametrize(
+    ("one", "other", "text"),
+    [
+        ("walnut-tree-1", "walnut-tree-1-and-more", "walnut-tree-1-and-more"),
+        ("of-the-hazel", "hazel-of-the", "hazel-of-the-hazel"),
+        ("elm-in-the-middle", "in-the-m", "elm-in-the-middle"),
+        ("side-by-side", "one-by-one", "side-by-sideone-by-one"),
+    ],
+    ids=["a beginning", "an end and a beginning", "a middle", "neighbours"],
+)
+def test_secrets_that_overlap_are_hidden_whole(one: str, other: str, text: str, turned: bool) -> None:
+    for secret in (other, one) if turned else (one, other):
+        register_secret(secret)
+    assert redact(f"<{text}>") == "<***>"
+
+
+def test_a_secret_that_overlaps_itself_is_hidden_whole() -> None:
+    register_secret("pine-pine-pine-")
+    assert redact("<" + "pine-" * 10 + "> <pine-pine->") == "<***> <pine-pine->"
+
+
+@pytest.mark.parametrize("length", [1023, 1024, 1025, 1500, 2048, 5000])
+def test_of_a_long_secret_no_part_stays(length: int) -> None:
+    secret = "".join(random.Random(length).choices(string.ascii_letters, k=length))
+    register_secret(secret)
+    assert redact(f"<{secret}>") == "<***>" == redact_answer(f"<{secret}>")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "account_key: {}RESTRESTRESTREST",
+        "https://a/c?sig=RESTRESTREST{}RESTRESTRESTREST&x",
+        "Bearer REST{}RESTRESTREST",
+    ],
+)
+def test_what_looks_like_a_secret_is_hidden_whole_although_a_part_of_it_is_held(text: str) -> None:
+    register_secret("maple+and=birch")
+    assert "REST" not in redact(text.format("maple+and=birch"))
 
 
 def test_numbers_and_shape_of_a_json_value_stay() -> None:
