@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from benchmarks.emulator import ACCOUNT, account_sas
 from benchmarks.fast_server import fast_server
+from blobsync.store.rest.http import transport_to
 from blobsync.store.rest.transport import Timeouts, Transport
-from blobsync.store.rest.transport_choice import transport_to
 
 _THREADS = 16
 _BODY = os.urandom(16 * 1024)

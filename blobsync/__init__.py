@@ -37,7 +37,10 @@ if TYPE_CHECKING:
         DiskFullError,
         DiskTooSmallError,
         EmulatorError,
+        ExitCode,
         Failure,
+        FailureCode,
+        FileFailure,
         ForeignProjectError,
         IgnorePatternError,
         IncompleteTransferError,
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
         PreconditionFailedError,
         ProcessError,
         ProcessTimeoutError,
+        Retry,
         SasExpiredError,
         SasPermissionError,
         SecretsFoundError,
@@ -95,7 +99,6 @@ if TYPE_CHECKING:
         UnderWay,
         WorkerMoved,
     )
-    from blobsync.base.failure_codes import ExitCode, FailureCode, FileFailure, Retry
     from blobsync.base.file_states import FileState, LocalState, RemoteState
     from blobsync.base.locations import BlobContainer, BlobLocation
     from blobsync.base.reasons import Reason
@@ -153,11 +156,11 @@ if TYPE_CHECKING:
     from blobsync.project.content import FileDifference
     from blobsync.project.folders import FolderName, FolderStatus
     from blobsync.project.jobs import Jobs
+    from blobsync.project.logbook import RunningTransfer
     from blobsync.project.open_jobs import open_jobs
     from blobsync.project.options import PathName, Paths, TransferKeywords
     from blobsync.project.progress_listeners import OnProgress
     from blobsync.project.removal import Deletion, Removal
-    from blobsync.project.running import RunningTransfer
     from blobsync.project.sharing import Link
     from blobsync.project.status import EntryStatus, FileTally, ProjectStatus
     from blobsync.project.transfer import Transfer
@@ -371,7 +374,6 @@ __all__ = [
 _ERRORS = "blobsync.base.errors"
 _HOMES = {
     "blobsync.azcopy.errors": ("AzcopyError", "AzcopyInstallError", "AzcopyNotFoundError", "AzcopyVersionError"),
-    "blobsync.base.errors": ("Failure",),
     "blobsync.base.events": (
         "BytesMoved",
         "BytesReused",
@@ -390,7 +392,7 @@ _HOMES = {
         "UnderWay",
         "WorkerMoved",
     ),
-    "blobsync.base.failure_codes": ("ExitCode", "FailureCode", "FileFailure", "Retry"),
+    "blobsync.base.errors": ("ExitCode", "Failure", "FailureCode", "FileFailure", "Retry"),
     "blobsync.base.file_states": ("FileState", "LocalState", "RemoteState"),
     "blobsync.base.locations": ("BlobContainer", "BlobLocation"),
     "blobsync.base.reasons": ("Reason",),
@@ -458,7 +460,7 @@ _HOMES = {
     "blobsync.project.open_jobs": ("open_jobs",),
     "blobsync.project.options": ("PathName", "Paths", "TransferKeywords"),
     "blobsync.project.removal": ("Deletion", "Removal"),
-    "blobsync.project.running": ("RunningTransfer",),
+    "blobsync.project.logbook": ("RunningTransfer",),
     "blobsync.project.sharing": ("Link",),
     "blobsync.project.status": ("EntryStatus", "FileTally", "ProjectStatus"),
     "blobsync.project.transfer": ("Transfer",),

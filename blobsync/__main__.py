@@ -8,7 +8,7 @@ import sys
 def main() -> int:
     """Run one command; returns the exit code."""
     try:
-        from blobsync.base.ctrl_c import hold_ctrl_c
+        from blobsync.base.stopping import hold_ctrl_c
 
         hold_ctrl_c()
     except (KeyboardInterrupt, RuntimeError):

@@ -15,8 +15,8 @@ from urllib.parse import unquote
 
 import pytest
 
-from blobsync.base.failure_codes import ExitCode, FailureCode
-from blobsync.cli.app import SECTIONS
+from blobsync.base.errors import ExitCode, FailureCode
+from blobsync.cli.main import SECTIONS
 from tests.e2e.web_server import chromium
 from tests.source import ROOT, modules
 from tools.docs_site.__main__ import build

@@ -214,7 +214,7 @@ WRITERS: dict[str, str] = {
     **dict.fromkeys(("azcopy", "transfer.receipts", "local.state_dir"), "our own records and staging folders"),
     "local.state_dir": "the seal of the state folder",
     "local.resume_records": "which ranges of a download are there",
-    "project.running": "how far transfers under way are",
+    "project.logbook": "how far transfers under way are",
     **dict.fromkeys(("local.sorted_runs", "plan.saved_plan"), "plans that memory does not hold"),
     **dict.fromkeys(("plan.saved_plan", "base.daily_warnings"), "the same"),
     **dict.fromkeys(
@@ -229,7 +229,9 @@ WRITERS: dict[str, str] = {
     **dict.fromkeys(("node", "backends.aml.start"), "files on a node"),
     "tunnels.named": "the user's own tunnels, in the user's configuration and state",
     "jobspec.node_archive": "what nodes start from, in the user's state folder",
-    **dict.fromkeys(("base.process", "base.ctrl_c", "cli.output", "spread.worker_process"), "the streams of programs"),
+    **dict.fromkeys(
+        ("base.process", "base.stopping", "cli.output", "spread.worker_process"), "the streams of programs"
+    ),
     **dict.fromkeys(
         ("spread.shared_store", "spread.coordinator_lock", "spread.probe"), "what the nodes of a transfer share"
     ),

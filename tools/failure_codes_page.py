@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.errors import FailureCode
 
 PAGE = Path(__file__).parents[1] / "docs" / "failure-codes.md"
 
 _TOP = """# Failure codes
 
-<!-- Made by `python -m tools.failure_codes_page` from blobsync/base/failure_codes.py. -->
+<!-- Made by `python -m tools.failure_codes_page` from blobsync/base/errors.py. -->
 
 Each entry of `errors` in `--json` has one of these as its `code`, and so have the failures in receipts and
 `FileFailure.code` in Python. They are part of the interface: scripts can compare them, and a change of one is in the

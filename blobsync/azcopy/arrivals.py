@@ -17,9 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from blobsync.azcopy.reasons import AzcopyTransferError
-from blobsync.base.errors import BlobsyncError, ChecksumError, StorageError
+from blobsync.base.errors import BlobsyncError, ChecksumError, FailureCode, StorageError
 from blobsync.base.events import UnderWay
-from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import RemoteState
 from blobsync.direct.pool import RunState, Stopped
 from blobsync.local.errors import ChangedWhileReadError, local_error

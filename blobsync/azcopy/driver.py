@@ -30,13 +30,13 @@ from blobsync.base.credentials import SasToken
 from blobsync.base.errors import (
     BlobsyncError,
     CredentialError,
+    FailureCode,
     LocalFileError,
     ProcessError,
     SasPermissionError,
     StorageError,
 )
 from blobsync.base.events import BytesMoved, FilesCounted, Listener, Note, UnderWay
-from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.process import ProcessRunner, SubprocessRunner

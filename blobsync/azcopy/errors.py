@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from blobsync.base.errors import BlobsyncError
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.errors import BlobsyncError, FailureCode
 
 
 class AzcopyError(BlobsyncError):

@@ -14,8 +14,7 @@ from datetime import datetime, timezone
 from urllib.parse import unquote, urlsplit
 
 from blobsync.base.credentials import SasToken
-from blobsync.base.errors import BlobsyncError
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.errors import BlobsyncError, FailureCode
 from blobsync.base.redaction import redact
 from blobsync.plan.transfer_plan import Route
 

@@ -15,11 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from blobsync.azcopy.reasons import AzcopyTransferError
-from blobsync.base.errors import BlobsyncError
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.errors import BlobsyncError, FailureCode
 from blobsync.base.file_states import LocalState
 from blobsync.base.locations import LocalLocation
-from blobsync.base.stop_request import NEVER, StopRequest
+from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.local.files import SourceFile
 from blobsync.plan.transfer_plan import FileAction
 

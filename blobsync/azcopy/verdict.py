@@ -28,9 +28,8 @@ from blobsync.azcopy.reasons import (
     reason_in,
 )
 from blobsync.base.credentials import SasToken
-from blobsync.base.errors import BlobsyncError, CredentialError, StorageError
+from blobsync.base.errors import BlobsyncError, CredentialError, FailureCode, StorageError
 from blobsync.base.events import Listener
-from blobsync.base.failure_codes import FailureCode
 from blobsync.base.file_states import FileState, RemoteState
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.pool import NotTriedError

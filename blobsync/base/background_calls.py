@@ -15,7 +15,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Generic, ParamSpec, TypeVar
 
-from blobsync.base.stop_request import NEVER, StopRequest
+from blobsync.base.stopping import NEVER, StopRequest
 
 # Items started before their results are wanted, per thread.
 _AHEAD = 64

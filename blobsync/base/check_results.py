@@ -5,8 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from blobsync.base.errors import BlobsyncError
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.errors import BlobsyncError, FailureCode
 
 _ITSELF = "; `blobsync doctor` "
 

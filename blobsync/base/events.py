@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     # Every command loads this module.
-    from blobsync.base.failure_codes import FileFailure
+    from blobsync.base.errors import FileFailure
 
 
 # Why a transfer waits, as the terminal shows it.

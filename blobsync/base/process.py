@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
-from blobsync.base.ctrl_c import hearing_what_we_hear
 from blobsync.base.errors import ProcessError, ProcessTimeoutError
+from blobsync.base.stopping import hearing_what_we_hear
 
 # Seconds that a child may take to react to a request to stop, before the next, harsher one.
 TERMINATE_AFTER = 5.0

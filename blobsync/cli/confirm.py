@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from blobsync.base.errors import (
     BlobsyncError,
+    FailureCode,
     TransferCancelledError,
     UntrustedDockerError,
     UntrustedLinkError,
     UntrustedStateError,
     UsageError,
 )
-from blobsync.base.failure_codes import FailureCode
 from blobsync.cli.output import columns_of, wrapped
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from blobsync.base.amounts import size_text
-from blobsync.base.errors import ChecksumError, UsageError
-from blobsync.base.failure_codes import ExitCode
+from blobsync.base.errors import ChecksumError, ExitCode, UsageError
 from blobsync.cli.confirm import with_consent
 from blobsync.cli.options import PathsArgument, command
 from blobsync.cli.output import Result, printable

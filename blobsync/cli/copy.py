@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from blobsync.base.amounts import count_text, size_text
-from blobsync.base.errors import UsageError
+from blobsync.base.errors import ExitCode, UsageError
 from blobsync.base.events import Note
-from blobsync.base.failure_codes import ExitCode
 from blobsync.cli.confirm import confirm, looking, with_consent
 from blobsync.cli.options import NO_CLUSTER, TWO_CLUSTERS, Bundle, OptionalPaths, OptionRow, command
 from blobsync.cli.output import Result

@@ -27,8 +27,7 @@ from blobsync.local.transfer_log import RUNNING
 if TYPE_CHECKING:
     from blobsync.jobs.record import JobRecord
     from blobsync.local.transfer_log import TransferEntry
-    from blobsync.project.logbook import LogBook
-    from blobsync.project.running import RunningTransfer
+    from blobsync.project.logbook import LogBook, RunningTransfer
 
 _AGO = re.compile(r"(\d+)([mhdw])")
 _SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}

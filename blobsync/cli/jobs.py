@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from blobsync.base.errors import BlobsyncError, UsageError
-from blobsync.base.failure_codes import ExitCode
+from blobsync.base.errors import BlobsyncError, ExitCode, UsageError
 from blobsync.cli import job_views
 from blobsync.cli.confirm import CommandInterruptedError, with_consent
 from blobsync.cli.job_views import find_jobs, followed, note_all

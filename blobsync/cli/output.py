@@ -23,12 +23,11 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from blobsync.base.amounts import count_text
-from blobsync.base.errors import BlobsyncError, LocalFileError, UnsafeNamesError, UsageError
-from blobsync.base.failure_codes import ExitCode
+from blobsync.base.errors import BlobsyncError, ExitCode, LocalFileError, UnsafeNamesError, UsageError
 from blobsync.base.redaction import redact, redact_answer, redact_tree
 
 if TYPE_CHECKING:
-    from blobsync.base.failure_codes import FileFailure
+    from blobsync.base.errors import FileFailure
 
 
 # Deeper than the indentation of a following line, so that a continued line is not taken for one.

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from blobsync.base.amounts import count_text, size_text
-from blobsync.base.errors import BlobsyncError, DiskTooSmallError, NothingMatchedError, UsageError
-from blobsync.base.failure_codes import ExitCode
+from blobsync.base.errors import BlobsyncError, DiskTooSmallError, ExitCode, NothingMatchedError, UsageError
 from blobsync.cli.job_views import IdArgument, find_jobs, note_all
 from blobsync.cli.look import duration
 from blobsync.cli.options import command
@@ -20,7 +19,7 @@ from blobsync.cli.session import Session
 from blobsync.store.sas import LINK_LIFETIME
 
 if TYPE_CHECKING:
-    from blobsync.base.failure_codes import FileFailure
+    from blobsync.base.errors import FileFailure
     from blobsync.jobs.outputs import JobOutputs, OutputFile
     from blobsync.plan.transfer_plan import TransferPlan
 

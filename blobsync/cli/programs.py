@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from blobsync.base.errors import BlobsyncError
-from blobsync.base.failure_codes import ExitCode
+from blobsync.base.errors import BlobsyncError, ExitCode
 from blobsync.cli.options import NO_CLUSTER, SETTINGS, command
 from blobsync.cli.output import Result
 from blobsync.cli.session import Session

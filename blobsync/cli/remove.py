@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from blobsync.base.amounts import count_text, size_text
-from blobsync.base.failure_codes import ExitCode
+from blobsync.base.errors import ExitCode
 from blobsync.cli.confirm import confirm, looking
 from blobsync.cli.options import PathsArgument, command
 from blobsync.cli.output import Result

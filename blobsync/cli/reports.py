@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blobsync.base.amounts import count_text, size_text, took_text
-from blobsync.base.failure_codes import ExitCode
+from blobsync.base.errors import ExitCode
 from blobsync.base.reasons import Reason
 from blobsync.plan.saved_plan import plan_record
 from blobsync.plan.transfer_plan import (

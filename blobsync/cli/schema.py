@@ -62,7 +62,7 @@ def schema(
 
 def _main_name(word: str) -> str:
     """The main name of a command: ``u`` for ``upload``."""
-    from blobsync.cli.app import SECTIONS
+    from blobsync.cli.main import SECTIONS
 
     names = (each.names for _, words in SECTIONS for each in words)
     return next((each[0] for each in names if word in each), word)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from blobsync.base.amounts import count_text
-from blobsync.base.errors import BlobsyncError, EmulatorError
-from blobsync.base.failure_codes import ExitCode
+from blobsync.base.errors import BlobsyncError, EmulatorError, ExitCode
 from blobsync.cli.new_config import config_new
 from blobsync.cli.options import ITS_NAME, NO_CLUSTER, SETTINGS, TWO_CLUSTERS, OptionalPaths, command
 from blobsync.cli.output import Result

@@ -17,8 +17,8 @@ from blobsync.cli.running_words import running_data, running_line
 from blobsync.cli.session import Session
 
 if TYPE_CHECKING:
-    from blobsync.base.failure_codes import FileFailure
-    from blobsync.project.running import RunningTransfer
+    from blobsync.base.errors import FileFailure
+    from blobsync.project.logbook import RunningTransfer
     from blobsync.project.status import EntryStatus, FileTally, ProjectStatus
 
 

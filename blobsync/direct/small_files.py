@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from blobsync.base.errors import BlobsyncError
-from blobsync.direct.adaptive_concurrency import AdaptiveConcurrency
-from blobsync.direct.pool import FileJob, RunState, Stopped
+from blobsync.direct.pool import AdaptiveConcurrency, FileJob, RunState, Stopped
 from blobsync.store.protocol import BlobInfo, Orders
 
 # Seconds until an interrupted run is noticed.

@@ -20,8 +20,16 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
-from blobsync.base.errors import BlobsyncError, ConfigError, JobError, NothingMatchedError, UsageError
-from blobsync.base.failure_codes import ExitCode, FailureCode, FileFailure
+from blobsync.base.errors import (
+    BlobsyncError,
+    ConfigError,
+    ExitCode,
+    FailureCode,
+    FileFailure,
+    JobError,
+    NothingMatchedError,
+    UsageError,
+)
 from blobsync.base.locations import BlobContainer, BlobLocation
 from blobsync.config.account_files import ACCOUNT_FOLDER
 from blobsync.config.accounts import AccountFile

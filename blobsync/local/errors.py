@@ -7,8 +7,7 @@ import shlex
 from pathlib import Path
 from types import TracebackType
 
-from blobsync.base.errors import BlobsyncError, DiskFullError, LocalFileError
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.errors import BlobsyncError, DiskFullError, FailureCode, LocalFileError
 
 _HINTS = {
     errno.ENOSPC: "free some space, then run the same command again: finished files are kept",

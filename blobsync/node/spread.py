@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from blobsync.base.errors import BlobsyncError, StorageError, TransferCancelledError
+from blobsync.base.errors import BlobsyncError, ExitCode, StorageError, TransferCancelledError
 from blobsync.base.events import Event, Note
-from blobsync.base.failure_codes import ExitCode
 from blobsync.base.locations import LocalLocation
 from blobsync.base.plain_json import parse_object
 from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner

@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.events import Event, Note
-from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason

@@ -9,8 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from blobsync.base.errors import BlobsyncError
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.errors import BlobsyncError, FailureCode
 from blobsync.base.file_states import LocalState
 from blobsync.base.process import SubprocessRunner
 from blobsync.jobspec.spec import FolderLink

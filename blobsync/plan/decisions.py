@@ -42,8 +42,7 @@ from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import PurePosixPath
 
-from blobsync.base.errors import UnsafeNamesError
-from blobsync.base.failure_codes import FailureCode, FileFailure
+from blobsync.base.errors import FailureCode, FileFailure, UnsafeNamesError
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.reasons import Reason
 from blobsync.local.names import MAX_PART_BYTES, shape_clashes

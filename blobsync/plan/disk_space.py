@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from blobsync.base.amounts import size_text
-from blobsync.base.failure_codes import FailureCode, FileFailure
+from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.config.mapping import is_below
 from blobsync.local.part_files import left_over
 from blobsync.plan.symlink_aliases import Names

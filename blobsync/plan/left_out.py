@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from blobsync.base.amounts import count_text
-from blobsync.base.failure_codes import FailureCode, FileFailure
+from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.reasons import Reason
 from blobsync.config.trusted_links import trust_command
 

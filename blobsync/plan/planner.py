@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from blobsync.base.errors import NothingMatchedError, UsageError
+from blobsync.base.errors import FileFailure, NothingMatchedError, UsageError
 from blobsync.base.events import Listener, Phase
-from blobsync.base.failure_codes import FileFailure
 from blobsync.base.locations import BlobLocation, LocalLocation, Location
 from blobsync.local import names
 from blobsync.local.tree import LinkPolicy, demand_trust, ignores_case, way_to

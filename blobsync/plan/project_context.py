@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from blobsync.base.locations import BlobLocation, LocalLocation, Location
-from blobsync.base.stop_request import NEVER, StopRequest
+from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.config.mapping import is_below
 from blobsync.config.model import Cluster
 from blobsync.config.project_root import STATE_FOLDER
@@ -19,8 +19,7 @@ from blobsync.local.sorted_runs import Spill
 from blobsync.local.tree import way_to
 from blobsync.plan.disk_space import LocalDisks
 from blobsync.plan.transfer_plan import IndexKey, Part, PlanPart, Shape
-from blobsync.store.connections import Connections
-from blobsync.store.open_locations import OpenLocation, location_of
+from blobsync.store.open_locations import Connections, OpenLocation, location_of
 
 LivePart: TypeAlias = Part[OpenLocation]
 

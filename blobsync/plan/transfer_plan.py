@@ -17,8 +17,14 @@ from operator import eq
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeAlias, TypeVar, overload
 
-from blobsync.base.errors import DiskTooSmallError, IncompleteTransferError, MirrorRefusedError
-from blobsync.base.failure_codes import ExitCode, FailureCode, FileFailure
+from blobsync.base.errors import (
+    DiskTooSmallError,
+    ExitCode,
+    FailureCode,
+    FileFailure,
+    IncompleteTransferError,
+    MirrorRefusedError,
+)
 from blobsync.base.file_states import FileState, RemoteState
 from blobsync.base.locations import Location, below
 from blobsync.base.reasons import Reason

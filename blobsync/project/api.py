@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from blobsync.base.errors import BlobsyncError, UsageError
 from blobsync.base.events import Listener, Note, Phase, notes_to, together
 from blobsync.base.locations import BlobContainer, BlobLocation
-from blobsync.base.stop_request import StopRequest
+from blobsync.base.stopping import StopRequest
 from blobsync.base.user_data import environment
 from blobsync.config.loader import load_cluster
 from blobsync.config.mapping import Resolution, project_relative, resolve
@@ -43,17 +43,18 @@ from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, Direction, Route, TransferPlan, TransferResult
 from blobsync.project.logbook import (
     LogBook,
+    RunningTransfer,
     entry_of,
     is_worth_logging,
     logged,
+    recorded_while_running,
     transfer_begun,
     transfer_kind,
     upload_receipts,
 )
 from blobsync.project.options import check_options, chosen_options, from_root, one_or_many, path_text
 from blobsync.project.progress_listeners import CallbackListener, LoggingListener, NotebookBar, in_notebook
-from blobsync.project.running import RunningTransfer, recorded_while_running
-from blobsync.store.connections import Connections
+from blobsync.store.open_locations import Connections
 from blobsync.store.sas import LINK_LIFETIME, READ_BLOB, REMOVE
 from blobsync.transfer.carry_out import Engines, carry_out
 

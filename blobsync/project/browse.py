@@ -17,8 +17,7 @@ from blobsync.local.index import Index
 from blobsync.plan.pairing import known_equal
 from blobsync.plan.path_suggestions import look_nearby
 from blobsync.plan.survey import Listing
-from blobsync.store.connections import Connections
-from blobsync.store.open_locations import OpenBlob, OpenLocation
+from blobsync.store.open_locations import Connections, OpenBlob, OpenLocation
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer.fresh_look import remote_state
 

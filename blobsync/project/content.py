@@ -18,8 +18,7 @@ from blobsync.local.files import hash_file
 from blobsync.local.index import Index
 from blobsync.plan.pairing import known_equal
 from blobsync.project.browse import blob_at, has_folder, nothing_at
-from blobsync.store.connections import Connections
-from blobsync.store.open_locations import OpenBlob, blob_md5
+from blobsync.store.open_locations import Connections, OpenBlob, blob_md5
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer.fresh_look import remote_state
 

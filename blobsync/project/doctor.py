@@ -19,10 +19,10 @@ from blobsync.base.errors import (
     BlobsyncError,
     ContainerNotFoundError,
     CredentialError,
+    FailureCode,
     LoginRequiredError,
     StorageError,
 )
-from blobsync.base.failure_codes import FailureCode
 from blobsync.base.locations import BlobContainer
 from blobsync.base.user_data import environment
 from blobsync.config.model import Cluster, StorageAccount

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast, get_args
 from blobsync.base.credentials import SasToken
 from blobsync.base.errors import UsageError
 from blobsync.base.locations import BlobContainer, BlobLocation, Location
-from blobsync.base.stop_request import NEVER, StopRequest
+from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.base.trusted_hosts import TRUSTED_HOSTS_VARIABLE
 from blobsync.config.model import Cluster
 from blobsync.config.user_config import load_user_config

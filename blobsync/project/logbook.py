@@ -1,25 +1,313 @@
-"""Writes and reads the project's log of transfers and removals."""
+"""The log of transfers and removals, and the records of those that run now.
+
+A running transfer is shown to other processes, which can ask it to stop. Each transfer writes a small record beside
+the log, twice a second, from its first half second to its end, and so does the planning before it; each time it
+checks for a request to stop. The record contains no secret. The record of a killed transfer, whose process is gone,
+is removed by the next reader.
+
+The record is a file named by the transfer's id, replaced atomically; the request to stop is an empty file beside it.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
+import os
+import re
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from blobsync.base.errors import BlobsyncError, TransferCancelledError
-from blobsync.base.failure_codes import ExitCode
+from blobsync.base.errors import BlobsyncError, ExitCode, NothingMatchedError, TransferCancelledError, UsageError
+from blobsync.base.events import Listener, together
 from blobsync.base.locations import BlobLocation
+from blobsync.base.plain_json import demand_types, parse_object
+from blobsync.base.process_mark import ProcessMark
+from blobsync.base.redaction import redact, redact_tree
+from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.config.mapping import project_relative
 from blobsync.config.project_root import current_folder, find_project
 from blobsync.local.state_dir import StateDir, open_state_dir
 from blobsync.local.transfer_log import TransferEntry, TransferLog
+from blobsync.plan.progress import WORKING, Progress, ProgressCounter, RatePoint, add_point, read_progress
 from blobsync.plan.transfer_plan import Action, Direction, Route, TransferPlan, TransferResult
 from blobsync.project.options import PathName, path_text
-from blobsync.project.running import RunningTransfers
-from blobsync.store.connections import Connections
+from blobsync.store.open_locations import Connections
 from blobsync.transfer import receipts
+
+_FOLDER = "running"
+_LARGEST = 200_000
+# Seconds after which an unreadable record is removed.
+_ID = re.compile(r"[0-9a-f]{8}")
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class RunningRecords:
+    """The records of a project. The folder is created on the first write."""
+
+    def __init__(self, state: StateDir) -> None:
+        self._state = state
+        self._folder = state.root / _FOLDER
+
+    def write(self, id: str, values: Mapping[str, Any]) -> None:
+        """Replace the record. Raises ``OSError`` and ``LocalFileError``."""
+        fresh = self._state.folder(_FOLDER) / f".{id}"
+        with open(os.open(fresh, _WRITE, 0o600), "w", encoding="utf-8") as file:
+            json.dump(redact_tree(values), file)
+        os.replace(fresh, self._file(id))
+
+    def each(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Every readable record, with its ID. Never raises."""
+        names: list[str] = []
+        with suppress(OSError):
+            names = os.listdir(self._folder)
+        for name in names:
+            file = self._folder / name
+            try:
+                if not _ID.fullmatch(file.stem):
+                    raise ValueError("it is no record, or was being written when its process was killed")
+                yield file.stem, parse_object(_text(file))
+            except (OSError, ValueError):
+                _remove_old(file)
+
+    def request_stop(self, id: str) -> None:
+        """Ask the transfer with this record to stop. Raises ``OSError`` and ``LocalFileError``."""
+        self._state.folder(_FOLDER)
+        os.close(os.open(self._request(id), _WRITE, 0o600))
+
+    def is_stop_requested(self, id: str) -> bool:
+        """Whether this transfer was asked to stop."""
+        return os.path.lexists(self._request(id))
+
+    def remove(self, id: str) -> None:
+        """Remove the record and the request to stop."""
+        for file in (self._file(id), self._request(id)):
+            with suppress(OSError):
+                file.unlink(missing_ok=True)
+
+    def _request(self, id: str) -> Path:
+        return self._folder / f".{id}.stop"
+
+    def _file(self, id: str) -> Path:
+        return self._folder / f"{id}.json"
+
+
+def _text(file: Path) -> str:
+    with open(os.open(file, _READ), "rb") as source:
+        return source.read(_LARGEST).decode("utf-8", "replace")
+
+
+def _remove_old(file: Path) -> None:
+    with suppress(OSError):
+        if time.time() - file.lstat().st_mtime > _FORGOTTEN:
+            file.unlink()
+
+
+# Seconds between two records.
+_EVERY = 0.5
+# Maximum number of workers and paths in a record, which is written often.
+_MOST_WORKERS = 200
+_MOST_PATHS = 100
+# Seconds without an update from another machine, after which its transfer may not see a request to stop.
+_SILENT = 60.0
+# Seconds without an update, after which a record of another machine is removed here.
+_FORGOTTEN = 7 * 86400.0
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTransfer:
+    """A transfer under way. ``id`` is that of its entry in the history, ``pid`` its process on ``host``, which began at
+    ``born`` (in the kernel's clock ticks); ``told`` is the time of its last report (seconds since 1970). ``stoppable``:
+    other processes may stop it, since a blobsync command runs it, or a program that used ``start_upload`` or the like.
+    ``looks_for_stop``: it checks for the request, which older versions do not. ``kind``, ``paths``, ``command``,
+    ``user`` and ``began`` are as in the history. ``planning``: nothing moves yet, and the history does not have it; the
+    transfer then gets an id of its own. ``points`` are those of its rate curve, oldest first."""
+
+    id: str
+    pid: int
+    born: str
+    host: str
+    stoppable: bool
+    told: float
+    progress: Progress
+    kind: str = ""
+    paths: tuple[str, ...] = ()
+    command: str = ""
+    user: str = ""
+    began: float = 0.0
+    planning: bool = False
+    # The fields of RatePoint.
+    points: tuple[tuple[float, int, float], ...] = ()
+    looks_for_stop: bool = False
+
+    def __repr__(self) -> str:
+        return f"<RunningTransfer {self.id}: {'planning' if self.planning else self.progress!r}, process {self.pid}>"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it runs on this machine."""
+        return self.host == os.uname().nodename
+
+    @property
+    def silent(self) -> float:
+        """Seconds since its last report."""
+        return max(0.0, time.time() - self.told)
+
+
+class RunningTransfers:
+    """The running transfers of a project, from their records."""
+
+    def __init__(self, state: StateDir) -> None:
+        self._records = RunningRecords(state)
+
+    def all(self) -> Mapping[str, RunningTransfer]:
+        """The transfers by their ids. Records that are no longer updated are removed. Never raises."""
+        found = {}
+        for id, values in self._records.each():
+            one = _running(id, values)
+            if one is not None and _is_gone(one):
+                self._records.remove(id)
+            elif one is not None:
+                found[id] = one
+        return found
+
+    def stop(self, id: str) -> None:
+        """Ask the transfer to stop, as Ctrl-C does; returns at once. It sees the request within half a second.
+
+        Raises ``NothingMatchedError`` if it has ended, ``UsageError`` if it would not see the request.
+        """
+        one = self.all().get(id)
+        if one is None:
+            raise NothingMatchedError(
+                f"the transfer {id} is not running any more, or does not answer", hint="'blobsync history' has it"
+            )
+        if not one.is_here and (one.silent > _SILENT or not one.looks_for_stop):
+            raise UsageError(f"the transfer {id} runs on {one.host}", hint="press Ctrl-C there")
+        if not one.stoppable:
+            raise UsageError(
+                f"process {one.pid} is a program that uses blobsync, not a blobsync command",
+                hint="stop the transfer in that program",
+            )
+        if not one.looks_for_stop:
+            raise UsageError(
+                f"an older blobsync runs the transfer {id}, and does not look for requests to stop",
+                hint=f"press Ctrl-C there, or run 'kill {one.pid}'",
+            )
+        try:
+            self._records.request_stop(id)
+        except OSError as error:
+            raise UsageError(f"the transfer {id} cannot be asked to stop: {error.strerror}") from error
+
+
+def _running(id: str, values: Mapping[str, Any]) -> RunningTransfer | None:
+    """Read a record; None if it is not one of this transfer."""
+    try:
+        points = tuple((at, moved, rate) for at, moved, rate in values.get("points", ()))
+        known = {"progress": read_progress(values["progress"]), "paths": tuple(values.get("paths", ()))}
+        found = RunningTransfer(**{**values, **known, "points": points})
+        demand_types(found)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return found if found.id == id and 0 < found.pid < 2**31 else None
+
+
+def _is_gone(one: RunningTransfer) -> bool:
+    return not ProcessMark(one.pid, one.born).is_alive if one.is_here else one.silent > _FORGOTTEN
+
+
+@contextmanager
+def recorded_while_running(
+    state: StateDir,
+    entry: TransferEntry,
+    listener: Listener,
+    *,
+    stoppable: bool,
+    planning: bool = False,
+    stop: StopRequest = NEVER,
+    every: float = _EVERY,
+) -> Iterator[Listener]:
+    """Keep a record of the transfer ``entry`` while the block runs. Yields a listener that passes its events to
+    ``listener`` and into the record. Other processes can make the request ``stop`` if the transfer is ``stoppable``.
+    ``planning``: it is being planned, and the log has no such entry."""
+    if not state.lasting:
+        yield listener
+        return
+    known = RunningTransfer(
+        entry.id, entry.pid, ProcessMark.of(entry.pid).born, entry.host, stoppable, 0.0, Progress("", 0.0),
+        entry.kind, entry.paths[:_MOST_PATHS], redact(entry.command), entry.user, entry.began, planning,
+        looks_for_stop=True,
+    )  # fmt: skip
+    recorder = _Recorder(RunningRecords(state), known, every, stop)
+    recorder.begin()
+    try:
+        yield together(listener, recorder)
+    finally:
+        recorder.end()
+
+
+class _Recorder(ProgressCounter):
+    """Writes the record in a thread of its own, since the disk may be slow, and checks for a request to stop."""
+
+    def __init__(self, records: RunningRecords, known: RunningTransfer, every: float, stop: StopRequest) -> None:
+        super().__init__()
+        self._records = records
+        self._stop = stop
+        self._every = every
+        self._known = known
+        self._points: list[RatePoint] = []
+        self._start = self.clock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._write, daemon=True)
+
+    def show(self, *, force: bool, began: bool = False) -> None:
+        """Do nothing: the thread reads the numbers itself."""
+
+    def begin(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        self._over.set()
+        self._thread.join()
+        self._look()
+        if self._known.told or self._stop.made:
+            self._records.remove(self._known.id)
+
+    def _write(self) -> None:
+        try:
+            # Most commands end before the first record, and never create the folder.
+            while not self._over.wait(self._every):
+                now = self._now()
+                if now.phase == "moving":
+                    add_point(self._points, round(self.clock() - self._start, 2), now)
+                self._known = replace(self._known, told=time.time(), progress=now, points=tuple(self._points))
+                self._records.write(self._known.id, asdict(self._known))
+                self._look()
+        except (OSError, BlobsyncError) as error:
+            _LOG.debug("nobody else can see how far this transfer is: %s", error)
+
+    def _look(self) -> None:
+        if self._known.stoppable and self._records.is_stop_requested(self._known.id):
+            self._stop.make()
+
+    def _now(self) -> Progress:
+        with self.lock:
+            now = self.progress(self.clock())
+        last = self._known.progress
+        if now.phase not in WORKING and last.files_expected:
+            # While verifying, the numbers of the moves.
+            now = replace(
+                last, phase=now.phase, rate=0.0, seconds_left=None, doing="",
+                waiting=now.waiting, waiting_seconds=now.waiting_seconds, retrying=now.retrying,
+            )  # fmt: skip
+        return replace(now, current=redact(now.current), workers=now.workers[:_MOST_WORKERS])
+
 
 _RESULTS = {ExitCode.DONE: "done", ExitCode.PARTIAL: "partial"}
 

@@ -8,19 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from blobsync.base.background_calls import side_by_side
-from blobsync.base.errors import NothingMatchedError, ShapeConflictError, UsageError
+from blobsync.base.errors import FailureCode, FileFailure, NothingMatchedError, ShapeConflictError, UsageError
 from blobsync.base.events import Expected, FileDone, Listener, Note, Phase
-from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.locations import reaches_another
-from blobsync.base.stop_request import NEVER, StopRequest
+from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.config.mapping import Resolution
 from blobsync.local.index import Index
 from blobsync.local.transfer_log import TransferEntry
 from blobsync.plan.path_suggestions import look_nearby
 from blobsync.plan.shapes import both_hint
 from blobsync.project.browse import nothing_at
-from blobsync.store.connections import Connections
-from blobsync.store.open_locations import OpenBlob
+from blobsync.store.open_locations import Connections, OpenBlob
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer import receipts
 

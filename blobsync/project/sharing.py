@@ -15,7 +15,7 @@ from blobsync.base.errors import UnsafeNameError, UsageError
 from blobsync.base.locations import reaches_another
 from blobsync.config.mapping import Resolution
 from blobsync.project.browse import list_path, nothing_at
-from blobsync.store.connections import Connections
+from blobsync.store.open_locations import Connections
 from blobsync.store.rest.store import RestBlobStore
 from blobsync.store.sas import sas_url
 

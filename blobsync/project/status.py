@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from blobsync.base.background_calls import Ahead
-from blobsync.base.errors import AccessDeniedError, BlobsyncError, NothingMatchedError
+from blobsync.base.errors import AccessDeniedError, BlobsyncError, ExitCode, FileFailure, NothingMatchedError
 from blobsync.base.events import Emit
-from blobsync.base.failure_codes import ExitCode, FileFailure
 from blobsync.base.locations import BlobContainer
 from blobsync.base.reasons import Reason
 from blobsync.config.model import StorageAccount

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, wait
 
 from blobsync.base.errors import TransferCancelledError
-from blobsync.base.stop_request import StopRequest
+from blobsync.base.stopping import StopRequest
 from blobsync.plan.progress import Progress, ProgressCounter
 from blobsync.plan.transfer_plan import TransferResult
 

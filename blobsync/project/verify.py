@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from blobsync.base.background_calls import side_by_side
-from blobsync.base.errors import BlobsyncError, NothingMatchedError
+from blobsync.base.errors import BlobsyncError, ExitCode, FileFailure, NothingMatchedError
 from blobsync.base.events import Emit
-from blobsync.base.failure_codes import ExitCode, FileFailure
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.local.files import hash_file

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from blobsync.base.errors import BlobsyncError, StorageError
+from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure, StorageError
 from blobsync.base.events import BytesMoved, BytesReused, Listener, Note
-from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.file_states import LocalState
 from blobsync.base.locations import LocalLocation
 from blobsync.direct.file_blocks import commit_blocks

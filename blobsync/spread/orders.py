@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from blobsync.base.credentials import SasToken, Secret
-from blobsync.base.errors import CredentialError, LoginRequiredError, SasExpiredError, SasPermissionError
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.errors import CredentialError, FailureCode, LoginRequiredError, SasExpiredError, SasPermissionError
 from blobsync.base.locations import BlobContainer, BlobLocation, LocalLocation
 from blobsync.base.plain_json import parse_object
 from blobsync.base.trusted_hosts import TRUSTED_HOSTS_VARIABLE

@@ -25,8 +25,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.events import WHYS, Connected, Disconnected, Note, UnderWay
-from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.file_states import FileState
 from blobsync.plan.transfer_plan import Route
 from blobsync.spread.file_json import FormatError, message_of, object_of, size_of, state_json, state_of, text_of

@@ -30,9 +30,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
-from blobsync.base.errors import BlobsyncError, StorageUnreachableError
+from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure, StorageUnreachableError
 from blobsync.base.events import Listener
-from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.direct.file_blocks import BlockOrder, Named
 from blobsync.plan.project_context import LivePart, key_between
 from blobsync.plan.transfer_plan import FileAction, Part

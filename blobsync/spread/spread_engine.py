@@ -13,9 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
-from blobsync.base.errors import BlobsyncError
+from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure
 from blobsync.base.events import Listener, Note, UnderWay
-from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.locations import LocalLocation
 from blobsync.direct.pool import not_tried
 from blobsync.plan.transfer_plan import FileAction

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from blobsync.base.credentials import SasToken, Secret
+from blobsync.base.errors import ExitCode, FileFailure
 from blobsync.base.events import BytesMoved, BytesReused, Connected, Disconnected, Event, Note, UnderWay, notes_to
-from blobsync.base.failure_codes import ExitCode, FileFailure
 from blobsync.base.locations import LocalLocation
 from blobsync.base.plain_json import parse_object
 from blobsync.direct.engine import DirectEngine

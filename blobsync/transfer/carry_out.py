@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from blobsync.base.amounts import count_text
-from blobsync.base.errors import BlobsyncError, StorageError, TransferCancelledError
+from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure, Retry, StorageError, TransferCancelledError
 from blobsync.base.events import (
     BytesMoved,
     BytesReused,
@@ -34,10 +34,9 @@ from blobsync.base.events import (
     notes_to,
     together,
 )
-from blobsync.base.failure_codes import FailureCode, FileFailure, Retry
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
-from blobsync.base.stop_request import NEVER, StopRequest
+from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.local.files import LocalFolder
 from blobsync.local.names import relative_name
 from blobsync.local.part_files import remove_leftovers

@@ -14,9 +14,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from blobsync.base.errors import BlobsyncError
+from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure
 from blobsync.base.events import SilentListener
-from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.file_states import FileState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason

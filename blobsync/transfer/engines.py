@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from blobsync.base.errors import FileFailure
 from blobsync.base.events import Listener
-from blobsync.base.failure_codes import FileFailure
 from blobsync.base.file_states import FileState
-from blobsync.base.stop_request import NEVER, StopRequest
+from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction
 

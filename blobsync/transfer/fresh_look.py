@@ -11,12 +11,11 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
 from blobsync.base.background_calls import Ahead, side_by_side
-from blobsync.base.errors import StorageError
+from blobsync.base.errors import FailureCode, FileFailure, StorageError
 from blobsync.base.events import Emit, Looked
-from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.file_states import FileState, RemoteState
 from blobsync.base.locations import LocalLocation
-from blobsync.base.stop_request import NEVER, StopRequest
+from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.local.files import hash_file, reading_threads
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction

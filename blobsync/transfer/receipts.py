@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from blobsync.base.errors import LocalFileError
-from blobsync.base.failure_codes import FileFailure
+from blobsync.base.errors import FileFailure, LocalFileError
 from blobsync.base.file_states import FileState, RemoteState
 from blobsync.base.plain_json import parse_object
 from blobsync.base.redaction import redact_each, redact_tree

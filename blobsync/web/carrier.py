@@ -22,9 +22,8 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
-from blobsync.base.errors import BlobsyncError, TransferCancelledError
+from blobsync.base.errors import BlobsyncError, ExitCode, FileFailure, TransferCancelledError
 from blobsync.base.events import Event, Note, together
-from blobsync.base.failure_codes import ExitCode, FileFailure
 from blobsync.base.plain_json import parse_object
 from blobsync.base.redaction import redact, redact_tree
 from blobsync.local.sorted_runs import Spill

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from blobsync.base.amounts import count_text, duration_text, size_text
-from blobsync.base.errors import BlobsyncError
+from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure
 from blobsync.base.events import (
     BytesMoved,
     Connected,
@@ -22,7 +22,6 @@ from blobsync.base.events import (
     Phase,
     WorkerMoved,
 )
-from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.redaction import redact
 from blobsync.cli.output import Console, Result
 from blobsync.cli.progress import BarListener, LineListener, QuietListener, choose_listener

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import typer
 
-from blobsync.cli.app import SECTIONS
+from blobsync.cli.main import SECTIONS
 from blobsync.cli.options import SETTINGS
 from blobsync.cli.suggestions import OTHER_TOOLS
 from tools.docs_site.command_tree import commands

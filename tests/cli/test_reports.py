@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.failure_codes import FailureCode, FileFailure
+from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.locations import BlobContainer, LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.cli.reports import (

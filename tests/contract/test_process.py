@@ -174,7 +174,7 @@ def test_threads_may_read_and_stop_at_once() -> None:
 
 _IGNORING = """
 import signal, sys
-from blobsync.base.ctrl_c import ignore_ctrl_c_alone
+from blobsync.base.stopping import ignore_ctrl_c_alone
 from blobsync.base.process import SubprocessRunner
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 ignore_ctrl_c_alone()

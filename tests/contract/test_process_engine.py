@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.credentials import Secret
-from blobsync.base.errors import LoginRequiredError
+from blobsync.base.errors import FileFailure, LoginRequiredError
 from blobsync.base.events import BytesMoved, Event, Note
-from blobsync.base.failure_codes import FileFailure
 from blobsync.base.locations import BlobContainer
 from blobsync.base.process import RunningProcess, SubprocessRunner
-from blobsync.base.stop_request import StopRequest
+from blobsync.base.stopping import StopRequest
 from blobsync.config.model import StorageAccount
 from blobsync.direct.engine import DirectEngine
 from blobsync.spread.process_engine import ProcessEngine

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.events import Listener
-from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.reasons import Reason
 from blobsync.direct.engine import DirectEngine
 from blobsync.plan.transfer_plan import Action, FileAction

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from blobsync.base.errors import FileFailure
 from blobsync.base.events import BytesMoved, BytesReused, Event, FileDone, Listener, Note, UnderWay, WorkerMoved
-from blobsync.base.failure_codes import FileFailure
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.errors import UnsafeNamesError
+from blobsync.base.errors import FileFailure, UnsafeNamesError
 from blobsync.base.events import Event, FileDone, SilentListener
-from blobsync.base.failure_codes import FileFailure
 from blobsync.base.reasons import Reason
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, TransferResult

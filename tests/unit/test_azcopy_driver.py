@@ -17,7 +17,7 @@ from blobsync.base.errors import ProcessError
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.process import RunningProcess
-from blobsync.base.stop_request import StopRequest
+from blobsync.base.stopping import StopRequest
 from blobsync.plan.transfer_plan import Route
 from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import CollectedReport, MoveTask

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from blobsync.base.errors import StorageError, TransferCancelledError
+from blobsync.base.errors import FailureCode, FileFailure, StorageError, TransferCancelledError
 from blobsync.base.events import Event, Expected, Listener, Note
-from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.direct.engine import DirectEngine
 from blobsync.local.sorted_runs import Spill
 from blobsync.plan.transfer_options import TransferOptions

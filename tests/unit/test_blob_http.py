@@ -20,6 +20,7 @@ from blobsync.base.errors import (
     BlobsyncError,
     ChecksumError,
     CopySourceRefusedError,
+    FailureCode,
     PreconditionFailedError,
     SasExpiredError,
     SourceChangedError,
@@ -29,15 +30,13 @@ from blobsync.base.errors import (
     UsageError,
 )
 from blobsync.base.events import WHYS, Connected, Disconnected, Event
-from blobsync.base.failure_codes import FailureCode
 from blobsync.base.locations import BlobContainer
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.store.protocol import BlobInfo, BlobProperties, GetOrder, Orders, Precondition, PutOrder
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner
-from blobsync.store.rest.http import BlobHttp, Pause, RetryPolicy, Steps
+from blobsync.store.rest.http import BlobHttp, Pause, RetryPolicy, Steps, proxy_for
 from blobsync.store.rest.store import BlobSteps, RestBlobStore
 from blobsync.store.rest.transport import Timeouts, TransportError
-from blobsync.store.rest.transport_choice import proxy_for
 from tests.fakes.scripted_http import Script, Step, scripted
 from tests.servers.tls_azurite import make_certificate
 

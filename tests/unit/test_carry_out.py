@@ -15,6 +15,9 @@ import pytest
 
 from blobsync.base.errors import (
     CopySourceRefusedError,
+    ExitCode,
+    FailureCode,
+    FileFailure,
     LocalFileError,
     StorageError,
     StorageUnreachableError,
@@ -33,7 +36,6 @@ from blobsync.base.events import (
     Phase,
     SilentListener,
 )
-from blobsync.base.failure_codes import ExitCode, FailureCode, FileFailure
 from blobsync.base.file_states import LocalState
 from blobsync.base.locations import BlobLocation, LocalLocation
 from blobsync.base.reasons import Reason

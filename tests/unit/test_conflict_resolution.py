@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.errors import AccessDeniedError, StorageError, TransferCancelledError
+from blobsync.base.errors import AccessDeniedError, FailureCode, FileFailure, StorageError, TransferCancelledError
 from blobsync.base.events import Listener
-from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.direct.relay import RelayEngine

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from blobsync.base.stop_request import StopRequest
+from blobsync.base.stopping import StopRequest
 from blobsync.direct.pool import WorkerThreads
 from tests.fakes.tasks import ctrl_c_after
 

@@ -10,7 +10,7 @@ import pytest
 
 _PROGRAM = """
 import os, signal, sys, time
-from blobsync.base.ctrl_c import stop_on_other_signals
+from blobsync.base.stopping import stop_on_other_signals
 stop_on_other_signals()
 try:
     for _ in range(3):

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.credentials import SasToken
-from blobsync.base.errors import LoginRequiredError
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.errors import FailureCode, LoginRequiredError
 from blobsync.base.locations import LocalLocation
 from blobsync.direct.engine import FAR, FAR_FEW, NEAR, DirectEngine
 from blobsync.direct.file_blocks import BlockOrder

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.failure_codes import FailureCode, FileFailure
+from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.local.index import Index, PairIndex
 from blobsync.plan.transfer_plan import FileAction, IndexKey

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.events import SilentListener
-from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.reasons import Reason
 from blobsync.direct.engine import DirectEngine
 from blobsync.plan.transfer_plan import Action, FileAction

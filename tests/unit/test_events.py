@@ -9,6 +9,7 @@ from typing import get_args
 
 import pytest
 
+from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.events import (
     NO_CONNECTION,
     BytesMoved,
@@ -31,15 +32,14 @@ from blobsync.base.events import (
     notes_to,
     together,
 )
-from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.cli.output import Console
 from blobsync.cli.progress import BarListener, LineListener, QuietListener
 from blobsync.cli.timings import PhaseTimes
 from blobsync.local.state_dir import StateDir
 from blobsync.local.transfer_log import TransferEntry
 from blobsync.plan.progress import Progress, ProgressCounter
+from blobsync.project.logbook import recorded_while_running
 from blobsync.project.progress_listeners import CallbackListener, LoggingListener
-from blobsync.project.running import recorded_while_running
 from blobsync.spread.worker_process import Outgoing
 from blobsync.transfer.carry_out import ByteTally
 from blobsync.web.carrier import NoteListener

@@ -9,11 +9,10 @@ import json
 import pytest
 
 from blobsync.base import errors
-from blobsync.base.errors import BlobsyncError
-from blobsync.base.failure_codes import ExitCode, FailureCode, Retry
+from blobsync.base.errors import BlobsyncError, ExitCode, FailureCode, Retry
 from tests.source import modules
 
-TABLE = "blobsync.base.failure_codes"
+TABLE = "blobsync.base.errors"
 
 
 def test_a_code_is_its_word_wherever_it_is_written() -> None:

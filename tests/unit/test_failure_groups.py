@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blobsync.base.failure_codes import FailureCode, FileFailure
+from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.plan.failure_groups import again_sentence, grouped
 
 BROKE = "the connection to acct.example broke (7 tries)"

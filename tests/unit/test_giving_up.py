@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.errors import FailureCode
 from blobsync.direct.pool import CircuitBreaker, not_tried, was_tried
 
 # Codes that count in a row.

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.events import BytesReused, Event, Note
-from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.file_states import LocalState
 from blobsync.local.files import hash_file
 from blobsync.spread.earlier_records import EarlierBlocks

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from blobsync.base.errors import AccessDeniedError
-from blobsync.base.failure_codes import FailureCode
+from blobsync.base.errors import AccessDeniedError, FailureCode
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.file_blocks import BlockOrder, commit_blocks

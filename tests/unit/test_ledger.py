@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.failure_codes import FailureCode, FileFailure
+from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.loopback_listeners import Endpoint, Listener, SocketRow, listener_at, listener_behind, socket_table
+from blobsync.base.trusted_hosts import Endpoint, Listener, SocketRow, listener_at, listener_behind, socket_table
 from tests.servers.stranger import stranger
 
 ME, OTHER = os.geteuid(), os.geteuid() + 12_345

@@ -13,9 +13,8 @@ from dataclasses import replace
 
 import pytest
 
-from blobsync.base.errors import UsageError
+from blobsync.base.errors import FailureCode, FileFailure, UsageError
 from blobsync.base.events import Expected, FileDone, Phase
-from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.cli.job_words import table
 from blobsync.cli.output import Console, Result, cells, painted, wants_color, wrapped
 from blobsync.cli.progress import LineListener, bar_text

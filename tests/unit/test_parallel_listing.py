@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from blobsync.base.errors import StorageError
 from blobsync.local.sorted_runs import Spill
-from blobsync.plan.parallel_listing import list_wide
+from blobsync.plan.survey import list_wide
 from tests.fakes.store import MemoryStore, Request
 
 PARTS = st.sampled_from(("a", "b", "ab", "a-", "", "é", "f01", "f02", "f1"))

@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.credentials import SasToken, Secret
-from blobsync.base.errors import CredentialError, LoginRequiredError, ProcessError
+from blobsync.base.errors import CredentialError, FailureCode, FileFailure, LoginRequiredError, ProcessError
 from blobsync.base.events import NO_CONNECTION, Connected, Disconnected, Listener, Note, UnderWay
-from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.plain_json import parse_object
-from blobsync.base.stop_request import StopRequest
+from blobsync.base.stopping import StopRequest
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.spread.orders import STOP_LINE, Handed, WorkerOrders, read_handed, read_orders

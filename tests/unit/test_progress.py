@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.events import (
     BytesMoved,
     BytesReused,
@@ -16,7 +17,6 @@ from blobsync.base.events import (
     Moving,
     Phase,
 )
-from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.plan.progress import Progress, ProgressCounter
 
 MB = 1_000_000

@@ -14,16 +14,23 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from blobsync.base.credentials import Secret
-from blobsync.base.errors import BlobsyncError, IncompleteTransferError, PlanFileError, UsageError
+from blobsync.base.errors import (
+    BlobsyncError,
+    ExitCode,
+    FailureCode,
+    FileFailure,
+    IncompleteTransferError,
+    PlanFileError,
+    UsageError,
+)
 from blobsync.base.events import BytesMoved, BytesReused, Expected, FileDone, Note, Phase
-from blobsync.base.failure_codes import ExitCode, FailureCode, FileFailure
 from blobsync.config.model import StorageAccount
 from blobsync.plan.progress import Progress
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.project.api import Project
+from blobsync.project.logbook import RunningTransfer
 from blobsync.project.options import TransferKeywords, chosen_options, one_or_many
 from blobsync.project.progress_listeners import CallbackListener, LoggingListener
-from blobsync.project.running import RunningTransfer
 from tests.fakes.project_context import cluster
 from tests.fakes.store import MemoryStore, Request
 

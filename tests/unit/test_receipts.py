@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from blobsync.base.errors import LocalFileError
-from blobsync.base.failure_codes import FailureCode, FileFailure
+from blobsync.base.errors import FailureCode, FileFailure, LocalFileError
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.reasons import Reason
 from blobsync.local.sorted_runs import Spill

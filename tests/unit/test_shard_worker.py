@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from blobsync.base.errors import StorageUnreachableError
+from blobsync.base.errors import FailureCode, FileFailure, StorageUnreachableError
 from blobsync.base.events import Listener
-from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.file_blocks import BlockOrder, Named

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.events import (
     NO_ANSWER,
     NO_CONNECTION,
@@ -22,7 +23,6 @@ from blobsync.base.events import (
     Note,
     UnderWay,
 )
-from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason

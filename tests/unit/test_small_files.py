@@ -15,8 +15,7 @@ from blobsync.base.events import SilentListener
 from blobsync.base.file_states import LocalState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
-from blobsync.direct.adaptive_concurrency import AdaptiveConcurrency
-from blobsync.direct.pool import FileJob, RunState, Stopped, WorkerThreads
+from blobsync.direct.pool import AdaptiveConcurrency, FileJob, RunState, Stopped, WorkerThreads
 from blobsync.direct.small_files import HANDS, Clocks, SmallFiles
 from blobsync.direct.upload import BlockMemory, UploadJob
 from blobsync.local.errors import ChangedWhileReadError

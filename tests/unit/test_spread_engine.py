@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from blobsync.base.errors import StorageUnreachableError
+from blobsync.base.errors import FailureCode, FileFailure, StorageUnreachableError
 from blobsync.base.events import Listener, Note, UnderWay
-from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.file_states import LocalState, RemoteState
-from blobsync.base.stop_request import StopRequest
+from blobsync.base.stopping import StopRequest
 from blobsync.direct.engine import DirectEngine
 from blobsync.spread.earlier_records import EarlierBlocks
 from blobsync.spread.file_json import LONGEST_TEXT

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.errors import AccessDeniedError, BlobsyncError, StorageUnreachableError
+from blobsync.base.errors import AccessDeniedError, BlobsyncError, FailureCode, StorageUnreachableError
 from blobsync.base.events import Listener
-from blobsync.base.failure_codes import FailureCode
-from blobsync.base.stop_request import StopRequest
+from blobsync.base.stopping import StopRequest
 from blobsync.direct.engine import DirectEngine
 from blobsync.spread.shard import cut, shard_lines
 from blobsync.spread.shard_worker import Ends, ShardWorker, ShardWorkerSettings, SharedPace

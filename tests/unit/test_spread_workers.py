@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.errors import UsageError
+from blobsync.base.errors import FailureCode, FileFailure, UsageError
 from blobsync.base.events import Listener
-from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.seals import SealKey

@@ -18,7 +18,7 @@ import pytest
 
 from blobsync.base.background_calls import Ahead, side_by_side
 from blobsync.base.errors import NothingMatchedError, TransferCancelledError, UsageError
-from blobsync.base.stop_request import NEVER, StopRequest
+from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.plan.progress import Progress
 from blobsync.project.transfer import Transfer
 from tests.fakes.store import Request

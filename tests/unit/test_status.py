@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.errors import AccessDeniedError, NothingMatchedError, StorageUnreachableError, UsageError
-from blobsync.base.failure_codes import ExitCode
+from blobsync.base.errors import AccessDeniedError, ExitCode, NothingMatchedError, StorageUnreachableError, UsageError
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.project.api import Project
 from blobsync.project.status import AccountCheck, EntryStatus

@@ -11,6 +11,8 @@ import pytest
 
 from blobsync.base.errors import (
     CopySourceRefusedError,
+    FailureCode,
+    FileFailure,
     MirrorRefusedError,
     NothingMatchedError,
     PlanFileError,
@@ -20,7 +22,6 @@ from blobsync.base.errors import (
     UsageError,
 )
 from blobsync.base.events import Listener
-from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.reasons import Reason
 from blobsync.plan.saved_plan import load, save
 from blobsync.plan.shapes import both_hint

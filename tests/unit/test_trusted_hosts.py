@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from blobsync.base.loopback_listeners import Listener
-from blobsync.base.trusted_hosts import Service, host_of, is_safe_from_listeners, may_get_login, may_listen, why_not
+from blobsync.base.trusted_hosts import (
+    Listener,
+    Service,
+    host_of,
+    is_safe_from_listeners,
+    may_get_login,
+    may_listen,
+    why_not,
+)
 
 
 def nothing() -> tuple[str, ...]:

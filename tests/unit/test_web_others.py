@@ -19,7 +19,7 @@ from blobsync.local.state_dir import StateDir, open_state_dir
 from blobsync.local.transfer_log import TransferEntry, TransferLog
 from blobsync.plan.progress import Progress, WorkerProgress
 from blobsync.plan.transfer_plan import Direction
-from blobsync.project.running import RunningRecords
+from blobsync.project.logbook import RunningRecords
 from blobsync.web.source import Source
 from tests.fakes.web_pages import WebPages, words_of
 

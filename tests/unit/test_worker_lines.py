@@ -7,7 +7,7 @@ import json
 import pytest
 
 from blobsync.base.credentials import Secret
-from blobsync.base.errors import CredentialError
+from blobsync.base.errors import CredentialError, FailureCode, FileFailure
 from blobsync.base.events import (
     NO_CONNECTION,
     BytesMoved,
@@ -18,7 +18,6 @@ from blobsync.base.events import (
     Note,
     UnderWay,
 )
-from blobsync.base.failure_codes import FailureCode, FileFailure
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.plan.transfer_plan import Route
 from blobsync.spread.orders import STOP_LINE, Handed, handed_line

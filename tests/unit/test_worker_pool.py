@@ -18,11 +18,11 @@ from blobsync.base.errors import (
     BlobsyncError,
     ChecksumError,
     DiskFullError,
+    FailureCode,
     SasExpiredError,
     StorageUnreachableError,
 )
 from blobsync.base.events import BytesReused, Event
-from blobsync.base.failure_codes import FailureCode
 from blobsync.base.locations import LocalLocation
 from blobsync.direct.pool import ATTEMPTS, MIB, ByteBudget, FileJob, RunState, Stopped, TokenBucket, WorkerPool
 from blobsync.plan.transfer_plan import Route

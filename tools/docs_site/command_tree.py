@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.main import get_command
 
-from blobsync.cli.app import SECTIONS, build_app
+from blobsync.cli.main import SECTIONS, build_app
 
 
 @dataclass(frozen=True)

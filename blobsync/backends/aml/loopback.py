@@ -11,8 +11,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection
 
 from blobsync.base.errors import CredentialError
-from blobsync.base.loopback_listeners import listener_behind
-from blobsync.base.trusted_hosts import Trusted, how_to_trust, may_listen, stranger_text
+from blobsync.base.trusted_hosts import Trusted, how_to_trust, listener_behind, may_listen, stranger_text
 
 
 def guarded_transport(url: str, trusted: Trusted) -> RequestsTransport:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from blobsync.base.failure_codes import ExitCode, FailureCode
+from blobsync.base.errors import ExitCode, FailureCode
 from blobsync.cli.documents.data_answers import data_answers
 from blobsync.cli.documents.job_answers import JOB, job_answers
 from blobsync.cli.documents.kinds import (

@@ -1,4 +1,4 @@
-"""HTTP to one storage account: signatures, retries, outages, and the account's rate limit.
+"""HTTP to one storage account: the library and proxy, signatures, retries, outages, and the account's rate limit.
 
 A library keeps the connections, TLS and proxies (``transport.py``). Retrying is done here instead of by the library:
 each try needs a new signature, and the service's own rules apply
@@ -6,8 +6,8 @@ each try needs a new signature, and the service's own rules apply
 The secondary endpoint of an account is never read: it may lag.
 
 An outage is one event and not a failure of each file: a request that gets no answer, or "busy", waits as long as no
-other request gets one either, up to the patience of its ``RetryPolicy``. A request that keeps failing while others are
-answered is given up after the policy's number of tries.
+other request gets one either, up to the patience of its ``RetryPolicy``. A request that keeps failing while others
+are answered is given up after the policy's number of tries.
 
 Over its limits an account answers with 503, and may say in ``Retry-After`` how long to wait
 (https://learn.microsoft.com/azure/storage/blobs/scalability-targets). The refused request waits in any case; ``Pace``
@@ -15,6 +15,13 @@ delays all others as well, and can be shared with other processes.
 
 An operation is a generator of tries and pauses that does no I/O itself. So the same code decides about retries and
 reads answers, whether one thread waits for one request (``BlobHttp.run``) or drives many (``SideBySide``).
+
+The library is libcurl (``pycurl``) if installed, else urllib3, which is pure Python and so can run on the nodes of
+a job; ``BLOBSYNC_TRANSPORT`` (``curl`` or ``urllib3``) overrides this. ``python -m benchmarks.transports`` prints
+what a small request costs each: with libcurl a quarter of the CPU time to send, 0.6 to receive. The same tests
+cover both.
+
+``urllib.request`` reads proxies from the process's own environment only; here the environment is an argument.
 """
 
 from __future__ import annotations
@@ -57,6 +64,7 @@ from blobsync.base.redaction import redact
 from blobsync.base.trusted_hosts import (
     TRUSTED_HOSTS_VARIABLE,
     Trusted,
+    is_loopback,
     is_plain_loopback,
     may_listen,
     stranger_text,
@@ -73,12 +81,89 @@ from blobsync.store.rest.transport import (
     HttpRequest,
     HttpResponse,
     Response,
+    ServerOrigin,
     Timeouts,
     Transport,
     TransportError,
     Trouble,
 )
-from blobsync.store.rest.transport_choice import transport_to
+
+_PROXY_SCHEMES = frozenset({"http", "https"})
+
+
+def transport_to(
+    endpoint: str, environ: Mapping[str, str], timeouts: Timeouts, guard: Guard | None = None
+) -> Transport:
+    """The transport for an endpoint's host; ``guard``: see ``ServerOrigin``. Raises ``StorageUnreachableError`` for an
+    unusable endpoint or proxy."""
+    origin = _origin(endpoint, environ)._replace(guard=guard)
+    wanted = environ.get("BLOBSYNC_TRANSPORT") or "curl"
+    if wanted not in ("curl", "urllib3"):
+        raise UsageError(f"BLOBSYNC_TRANSPORT must be curl or urllib3, not {wanted!r}")
+    if wanted == "curl":
+        try:
+            from blobsync.store.rest.curl import CurlTransport
+        except ImportError:
+            if "BLOBSYNC_TRANSPORT" in environ:
+                raise UsageError("BLOBSYNC_TRANSPORT=curl needs pycurl", hint="pip install pycurl") from None
+        else:
+            return CurlTransport(origin, timeouts)
+    from blobsync.store.rest.urllib3_transport import Urllib3Transport
+
+    return Urllib3Transport(origin, timeouts)
+
+
+def _origin(endpoint: str, environ: Mapping[str, str]) -> ServerOrigin:
+    try:
+        parts = urlsplit(endpoint)
+        scheme, host, _ = parts.scheme or "https", parts.hostname, parts.port
+        proxy = proxy_for(scheme, parts.netloc, environ)
+        usable = bool(host) and (proxy is None or _is_proxy(proxy))
+    except ValueError:
+        usable = False
+    if not usable:
+        raise StorageUnreachableError(
+            f"cannot use the endpoint or proxy for {endpoint.partition('://')[2].partition('/')[0]}",
+            hint="check blob_endpoint, HTTPS_PROXY and HTTP_PROXY",
+        )
+    # SSL_CERT_FILE first: azcopy honours only that one, and both should trust the same certificates.
+    bundle = environ.get("SSL_CERT_FILE") or environ.get("REQUESTS_CA_BUNDLE") or None
+    return ServerOrigin(scheme, parts.netloc, proxy, bundle)
+
+
+def _is_proxy(url: str) -> bool:
+    parts = urlsplit(url)
+    return parts.scheme in _PROXY_SCHEMES and bool(parts.hostname) and (parts.port or 1) > 0
+
+
+def proxy_for(scheme: str, netloc: str, environ: Mapping[str, str]) -> str | None:
+    """The proxy URL that the environment names for this host: ``NO_PROXY`` lists hosts, domains or ``*``.
+
+    None for this machine, as in Go's programs (azcopy, kubectl): else a proxy elsewhere would get its requests, with a
+    SAS or signature.
+    """
+    if is_loopback(f"{scheme}://{netloc.rpartition('@')[2]}"):
+        return None
+    proxies = {
+        name.lower().removesuffix("_proxy"): value
+        for name, value in environ.items()
+        if value and name.lower() in ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+    }
+    proxy = proxies.get(scheme) or proxies.get("all")
+    if proxy is None:
+        return None
+    if _bypassed(netloc.rpartition("@")[2].lower(), proxies.get("no", "")):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _bypassed(netloc: str, no_proxy: str) -> bool:
+    host = netloc.rpartition(":")[0] if netloc.rpartition(":")[2].isdigit() else netloc
+    for entry in (part.strip().lower().lstrip(".") for part in no_proxy.split(",")):
+        if entry and (entry in ("*", netloc, host) or host.endswith(f".{entry}")):
+            return True
+    return False
+
 
 T = TypeVar("T")
 
@@ -641,7 +726,7 @@ def _guard_of(endpoint: str, environ: Mapping[str, str], trusted: Trusted | None
         return None
 
     def demand_trusted(connection: socket.socket) -> None:
-        from blobsync.base.loopback_listeners import listener_behind
+        from blobsync.base.trusted_hosts import listener_behind
 
         found = listener_behind(connection, environ)
         hosts = trusted or (lambda: listed_in(environ, TRUSTED_HOSTS_VARIABLE))

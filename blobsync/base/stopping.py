@@ -1,7 +1,7 @@
-"""Handles Ctrl-C from the first instruction on, and the signals that mean the same.
+"""How work is stopped: by Ctrl-C from the first instruction on, by signals, and by a request of another thread.
 
-A program started by ``nohup`` or a shell's ``&`` ignores Ctrl-C, and so would every program that it starts: an ignored
-signal stays ignored in a new program, a signal with a handler does not.
+A program started by ``nohup`` or a shell's ``&`` ignores Ctrl-C, and so would every program that it starts: an
+ignored signal stays ignored in a new program, a signal with a handler does not.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Final
 
 _pressed = 0
 # Whether Python dropped a KeyboardInterrupt that has not been raised again yet.
@@ -139,3 +140,51 @@ def hearing_what_we_hear() -> Iterator[None]:
 
 def _heard_and_ignored(signum: int, frame: object) -> None:
     """Do nothing: this program ignores Ctrl-C."""
+
+
+class StopRequest:
+    """A request that any thread may make, and the working thread checks wherever it waits or begins something.
+
+    There it raises ``KeyboardInterrupt``, so that the same cleanup follows as after Ctrl-C.
+    """
+
+    def __init__(self) -> None:
+        self._made = threading.Event()
+        self._lock = threading.Lock()
+        self._wakers: list[Callable[[], None]] = []
+
+    @property
+    def made(self) -> bool:
+        """Whether the request was made."""
+        return self._made.is_set()
+
+    def make(self) -> None:
+        """Ask the work to stop; returns at once. Safe to repeat."""
+        with self._lock:
+            self._made.set()
+            wakers = list(self._wakers)
+        for wake in wakers:
+            wake()
+
+    def check(self) -> None:
+        """Raise ``KeyboardInterrupt`` if the request was made."""
+        if self.made:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def waking(self, wake: Callable[[], None]) -> Iterator[None]:
+        """While the block runs, call ``wake`` when the request is made, in the thread that makes it.
+
+        A request made before has to be checked with :attr:`made`.
+        """
+        with self._lock:
+            self._wakers.append(wake)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._wakers.remove(wake)
+
+
+# For work that only Ctrl-C stops: this request is never made.
+NEVER: Final = StopRequest()
