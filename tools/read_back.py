@@ -201,7 +201,7 @@ ROWS: tuple[ReadBack, ...] = (
         "the container",
         "it is what a container may choose; sizes, MD5s and ETags of what arrived are compared; block ids are hints",
         (
-            "unit/test_delta_download.py::test_ids_that_lie_end_in_a_whole_fetch",
+            "unit/test_delta_download.py::test_wrong_block_ids_cause_a_whole_download",
             "e2e/test_changed_blocks.py::test_foreign_blocks_under_our_tag_are_never_kept",
             "e2e/test_web_pages.py::test_names_and_contents_of_blobs_are_inert_and_no_page_has_a_key",
         ),
@@ -391,7 +391,7 @@ ROWS: tuple[ReadBack, ...] = (
         "the plan that the page has shown, in the process that carries it out",
         "the pipe between the two",
         "only the page's server, which started the process, can write to this pipe",
-        ("unit/test_web_works.py::test_a_plan_that_does_not_come_to_its_end_is_not_carried_out",),
+        ("unit/test_web_works.py::test_an_incomplete_plan_is_not_carried_out",),
         ("web.carrier:_decoded",),
     ),
     ReadBack(

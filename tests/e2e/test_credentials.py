@@ -220,7 +220,7 @@ def test_a_key_in_the_line_of_the_container_is_not_told(project: Project, contai
 
 
 @pytest.mark.parametrize("way", ["curl", "urllib3", "azcopy"])
-def test_a_proxy_gets_nothing_that_is_for_this_machine(
+def test_requests_to_this_machine_bypass_the_proxy(
     with_azcopy: Project, container: Container, recorder: RecordingServer, way: str
 ) -> None:
     with_azcopy.configure(container)

@@ -51,7 +51,7 @@ _OFFLINE = replace(
         (90, "uploading   3%  1,234/8,000 files,  1.2 of 34.6 GB,  103 MB/s, 5 min left,  12 failed"),
     ],
 )
-def test_the_less_room_there_is_the_less_it_says(columns: int, text: str) -> None:
+def test_a_narrow_terminal_gets_a_shorter_line(columns: int, text: str) -> None:
     assert bar_text(_MOVING, columns) == text
 
 
@@ -64,13 +64,13 @@ def test_the_less_room_there_is_the_less_it_says(columns: int, text: str) -> Non
         (120, "uploading   3%  1,234/8,000 files,  1.2 of 34.6 GB, no connection for 8 s, trying again"),
     ],
 )
-def test_without_a_connection_it_says_so_in_place_of_a_rate_and_a_time(columns: int, text: str) -> None:
+def test_a_lost_connection_is_shown_instead_of_rate_and_time(columns: int, text: str) -> None:
     bar = bar_text(_OFFLINE, columns)
     assert text == (bar if "|" not in bar else bar[: bar.index(" |")] + " " + bar[bar.rindex("|") + 1 :])
 
 
-def test_nothing_moves_while_the_numbers_grow() -> None:
-    """Each part stays in its columns from the first file to the last; where there is room, failures move none."""
+def test_columns_stay_in_place_while_numbers_grow() -> None:
+    """Each part keeps its columns from the first file to the last; in a wide line failures move none."""
     for columns in (60, 80, 100, 120):
         places = set()
         for done in range(0, 8001, 40):
@@ -85,14 +85,14 @@ def test_nothing_moves_while_the_numbers_grow() -> None:
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_files_are_counted_on_a_usual_terminal(columns: int) -> None:
+def test_a_terminal_of_usual_width_shows_the_file_count(columns: int) -> None:
     assert "12,211/12,211 files" in bar_text(replace(_MOVING, files=12_211, files_expected=12_211), columns)
 
 
 @pytest.mark.parametrize(
     "progress", [_MOVING, _WORST, _OFFLINE, replace(_WORST, bytes_expected=0), Progress("surveying", 3e7)]
 )
-def test_it_never_reaches_the_last_column(progress: Progress) -> None:
+def test_the_line_leaves_the_last_column_empty(progress: Progress) -> None:
     for columns in range(2, 300):
         assert len(bar_text(progress, columns)) < columns
 
@@ -123,18 +123,18 @@ def test_it_never_reaches_the_last_column(progress: Progress) -> None:
         ),
     ],
 )
-def test_what_it_says_of_each_step(progress: Progress, text: str) -> None:
+def test_the_label_of_each_step(progress: Progress, text: str) -> None:
     wide = bar_text(progress, 200)
     assert text == (wide if "|" not in wide else wide[: wide.index(" |")] + " " + wide[wide.rindex("|") + 1 :])
 
 
-def test_the_graph_is_as_full_as_the_work_is_done() -> None:
+def test_the_bar_is_filled_in_proportion_to_the_work_done() -> None:
     for done, graph in ((0, ""), (50, "#" * 10 + "5"), (99, "#" * 20 + "7"), (100, "#" * 21)):
         text = bar_text(Progress("deleting", 1.0, files=done, files_expected=100), 120, plain=True)
         assert f"|{graph:21}|" in text, text
 
 
-def test_a_terminal_that_was_closed_stops_nothing() -> None:
+def test_a_closed_terminal_does_not_stop_the_transfer() -> None:
     gone = io.StringIO()
     gone.close()
     line = TerminalLine(gone)

@@ -62,26 +62,26 @@ def answer(status: int, code: str = "", message: str = "", detail: str = "", *, 
         (answer(400, "Odd", "{x}"), StorageError, "cannot read d/a in acct/box: the service answered 400 Odd: {x}"),
     ],
 )
-def test_codes(given: Answer, kind: type[BlobsyncError], says: str) -> None:
+def test_which_error_each_code_becomes(given: Answer, kind: type[BlobsyncError], says: str) -> None:
     error = translate(given, "read", BOX, "d/a", now=NOW)
     assert type(error) is kind
     assert says in str(error)
     assert isinstance(error, StorageError) and error.request_id == "req-7" and error.path == "d/a"
 
 
-def test_an_emulator_that_refuses_a_head_refuses_the_credential() -> None:
+def test_an_authorization_failure_of_the_emulator_means_a_wrong_key() -> None:
     refused = Answer(403, {"x-ms-error-code": "AuthorizationFailure"})
     here = BlobContainer("acct", "box", "http://127.0.0.1:1/acct")
     assert "a wrong key" in str(translate(refused, "read", here, "d/a", now=NOW))
     assert "does not allow this machine" in str(translate(refused, "read", BOX, "d/a", now=NOW))
 
 
-def test_without_a_blob_a_404_is_the_containers() -> None:
+def test_a_404_of_a_listing_means_that_the_container_is_missing() -> None:
     assert isinstance(translate(answer(404), "list", BOX, now=NOW), ContainerNotFoundError)
     assert isinstance(translate(answer(404, "ResourceNotFound"), "list", BOX, now=NOW), ContainerNotFoundError)
 
 
-def test_a_sas_outside_its_time_is_told_by_the_detail() -> None:
+def test_a_sas_outside_its_validity_is_recognised_by_the_error_detail() -> None:
     detail = "Signature not valid in the specified time frame: Start [...] - Expiry [...] - Current [...]"
     error = translate(answer(403, "AuthenticationFailed", "Server failed", detail), "read", BOX, "a", now=NOW)
     assert isinstance(error, SasExpiredError)
@@ -89,21 +89,21 @@ def test_a_sas_outside_its_time_is_told_by_the_detail() -> None:
 
 
 @pytest.mark.parametrize(("ahead", "says"), [(3600.0, "1 h 0 min ahead of"), (-1200.0, "20 min behind")])
-def test_a_skewed_clock_is_named_first(ahead: float, says: str) -> None:
+def test_a_skewed_clock_is_reported_before_the_signature(ahead: float, says: str) -> None:
     error = translate(answer(403, "AuthenticationFailed", ahead=ahead), "read", BOX, "a", now=NOW)
     assert str(error) == f"this machine's clock is {says} the service's, so the service rejects our signatures"
     small = translate(answer(403, "AuthenticationFailed", ahead=600), "read", BOX, "a", now=NOW)
     assert "clock" not in str(small)
 
 
-def test_a_refused_copy_names_the_relay() -> None:
+def test_the_hint_of_a_refused_copy_is_relay() -> None:
     error = translate(answer(403, "CannotVerifyCopySource"), "write", BOX, "a", now=NOW, copying=True)
     assert isinstance(error, CopySourceRefusedError) and "--relay" in str(error.hint)
     plain = translate(answer(412, "ConditionNotMet"), "write", BOX, "a", now=NOW, copying=True)
     assert isinstance(plain, PreconditionFailedError)
 
 
-def test_signatures_never_get_into_a_message() -> None:
+def test_signatures_are_not_in_messages() -> None:
     told = "https://acct/box?sp=r&amp;sig=SENTINEL%3D rest, Signature=SENTINEL"
     error = translate(answer(400, "Odd", told), "read", BOX, "a", now=NOW)
     assert "SENTINEL" not in str(error) and "sig=***" in str(error)
@@ -113,7 +113,7 @@ def test_names_with_control_characters_are_escaped() -> None:
     assert "a\\x1b[2J" in str(translate(answer(404), "read", BOX, "a\x1b[2J", now=NOW))
 
 
-def test_the_skew_of_an_answer() -> None:
+def test_the_clock_skew_of_a_response() -> None:
     assert skew_seconds(answer(200, ahead=90).headers, NOW) == 90
     assert skew_seconds({}, NOW) is None
     assert describe_skew(-60 * 61) == "1 h 1 min behind"

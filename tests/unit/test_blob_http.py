@@ -130,7 +130,7 @@ def error(status: int, code: str, message: str = "", **headers: str) -> Step:
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
-def test_answers_that_ask_for_another_try_get_it(status: int) -> None:
+def test_retryable_responses_are_retried(status: int) -> None:
     with scripted([error(status, "ServerBusy"), Step(201, headers={"ETag": '"0x2"'})]) as script:
         written = store(script).put("a", b"hi", md5=md5(b"hi"))
     assert written.etag == "0x2"
@@ -138,14 +138,14 @@ def test_answers_that_ask_for_another_try_get_it(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 409, 412, 501])
-def test_other_answers_are_final(status: int) -> None:
+def test_other_errors_are_not_retried(status: int) -> None:
     with scripted([error(status, "Whatever")]) as script, pytest.raises(StorageError) as caught:
         store(script).put("a", b"hi", md5=md5(b"hi"))
     assert len(script.seen) == 1
     assert caught.value.status == status
 
 
-def test_retry_after_is_waited_for_and_bounded() -> None:
+def test_retry_after_is_obeyed_up_to_a_limit() -> None:
     with scripted([error(503, "ServerBusy", **{"Retry-After": "77"}), blob(b"0123456789")]) as script:
         before = time.monotonic()
         found = store(script).head("a")
@@ -155,11 +155,11 @@ def test_retry_after_is_waited_for_and_bounded() -> None:
 
 
 @pytest.mark.parametrize("asked", ["\u00b2", "soon", "-5", "1e9"])
-def test_a_retry_after_that_is_no_number_asks_for_nothing(asked: str) -> None:
+def test_a_retry_after_that_is_not_a_number_is_ignored(asked: str) -> None:
     assert RetryPolicy().wait(1, asked) <= RetryPolicy().base
 
 
-def test_a_service_that_stays_busy_is_reported_after_all_tries() -> None:
+def test_a_service_that_stays_busy_is_reported_after_the_last_retry() -> None:
     with scripted([error(503, "ServerBusy")] * 9) as script, pytest.raises(ThrottledError) as caught:
         store(script).put("a", b"hi", md5=md5(b"hi"))
     assert len(script.seen) == QUICK.tries
@@ -167,7 +167,7 @@ def test_a_service_that_stays_busy_is_reported_after_all_tries() -> None:
 
 
 @pytest.mark.parametrize("size", ["-1", "1_0", "1e3"])
-def test_a_listed_size_that_is_none_refuses_the_listing(size: str) -> None:
+def test_a_listing_with_an_invalid_size_is_refused(size: str) -> None:
     listed = NEEDED.replace(">0<", f">{size}<")
     body = f"<EnumerationResults><Blobs><Blob><Name>d/x</Name>{listed}</Blob></Blobs></EnumerationResults>"
     with scripted([Step(200, body.encode())]) as script:
@@ -187,19 +187,19 @@ def test_a_listed_size_that_is_none_refuses_the_listing(size: str) -> None:
         (206, {}),
     ],
 )
-def test_an_answer_about_a_blob_that_cannot_be_true_names_it(status: int, headers: dict[str, str]) -> None:
+def test_an_impossible_property_of_a_blob_is_an_error_that_names_the_blob(status: int, headers: dict[str, str]) -> None:
     with scripted([Step(status, b"hi", {"ETag": '"0x1"', **headers})]) as script:
         with pytest.raises(StorageError, match=r"cannot parse the response about the blob 'd/x'"):
             store(script).open("d/x")
 
 
-def test_a_connection_that_is_reset_is_tried_again() -> None:
+def test_a_reset_connection_is_retried() -> None:
     with scripted([Step(reset=True), Step(reset=True), WRITTEN]) as script:
         store(script).put("a", b"hi", md5=md5(b"hi"))
     assert len(script.seen) == 3
 
 
-def test_a_connection_that_was_closed_without_a_word_after_its_answer_is_replaced() -> None:
+def test_a_connection_that_the_server_closed_after_a_response_is_replaced() -> None:
     answered = 0
 
     def serve() -> None:
@@ -223,7 +223,7 @@ def test_a_connection_that_was_closed_without_a_word_after_its_answer_is_replace
     assert answered == 2
 
 
-def test_a_connection_that_always_breaks_says_so_without_the_signature() -> None:
+def test_the_error_after_broken_connections_hides_the_signature() -> None:
     with scripted([Step(reset=True)] * 9) as script, pytest.raises(StorageUnreachableError) as caught:
         store(script).put("a", b"hi", md5=md5(b"hi"))
     assert str(caught.value) == "the connection to 127.0.0.1 broke (4 tries)"
@@ -241,7 +241,7 @@ def patient(script: Script, heard: list[Event], retry: RetryPolicy = PATIENT) ->
 
 
 @pytest.mark.parametrize("trouble", [Step(reset=True), error(503, "ServerBusy")], ids=["no connection", "busy"])
-def test_an_outage_is_waited_for_longer_than_a_failure_of_one_request(trouble: Step) -> None:
+def test_an_outage_is_retried_longer_than_one_failed_request(trouble: Step) -> None:
     heard: list[Event] = []
     with scripted([blob(b"0123456789"), *[trouble] * 40, WRITTEN]) as script:
         asked = patient(script, heard)
@@ -253,7 +253,7 @@ def test_an_outage_is_waited_for_longer_than_a_failure_of_one_request(trouble: S
     assert (heard[0].host, heard[0].why in WHYS) == ("127.0.0.1", True)
 
 
-def test_an_outage_ends_with_its_patience_and_the_tries_that_were_made() -> None:
+def test_an_outage_is_given_up_after_its_time_and_the_error_counts_the_tries() -> None:
     heard: list[Event] = []
     with scripted([blob(b"0123456789"), *[Step(reset=True)] * 3000]) as script:
         asked = patient(script, heard, PATIENT._replace(outage=0.3))
@@ -272,7 +272,7 @@ def test_an_outage_ends_with_its_patience_and_the_tries_that_were_made() -> None
     assert [type(event) for event in heard] == [Disconnected]
 
 
-def test_a_request_that_fails_while_others_are_answered_is_given_up_as_ever() -> None:
+def test_a_request_that_fails_while_others_succeed_gets_the_usual_number_of_tries() -> None:
     heard: list[Event] = []
     # libcurl sends a request again by itself if a connection that it had kept is gone.
     steps = [blob(b"0123456789"), *[Step(reset=True), Step(reset=True), blob(b"0123456789")] * 9]
@@ -286,7 +286,7 @@ def test_a_request_that_fails_while_others_are_answered_is_given_up_as_ever() ->
             http.run(_with_others(failing, lambda: http.run(asked.head("c"))))
 
 
-def test_who_hurries_waits_no_more_for_a_host_that_is_down() -> None:
+def test_after_hurry_nothing_waits_for_a_host_that_is_down() -> None:
     down, over = threading.Event(), threading.Event()
     errors: list[StorageUnreachableError] = []
     slowly = RetryPolicy(tries=4, base=60.0, longest=60.0, offline=60.0, outage=600.0)
@@ -325,7 +325,7 @@ def test_who_hurries_waits_no_more_for_a_host_that_is_down() -> None:
     ] * 2
 
 
-def test_who_hurries_is_answered_as_ever_by_a_host_that_answers() -> None:
+def test_after_hurry_requests_to_a_working_host_are_still_retried() -> None:
     steps = [blob(b"0123456789"), error(503, "ServerBusy"), Step(reset=True), blob(b"0123456789"), WRITTEN]
     with scripted(steps) as script:
         asked = patient(script, [])
@@ -338,7 +338,7 @@ def test_who_hurries_is_answered_as_ever_by_a_host_that_answers() -> None:
         asked.close()
 
 
-def test_who_hurries_does_not_wait_as_long_as_a_busy_service_asks_for() -> None:
+def test_after_hurry_a_long_retry_after_is_not_obeyed() -> None:
     busy = error(503, "ServerBusy", **{"Retry-After": "60"})
     with scripted([blob(b"0123456789"), *[busy] * 9]) as script:
         container = BlobContainer("acct", "box", script.url)
@@ -351,7 +351,7 @@ def test_who_hurries_does_not_wait_as_long_as_a_busy_service_asks_for() -> None:
         assert time.monotonic() - began < 30
 
 
-def test_who_hurries_asks_a_host_that_never_answered_once() -> None:
+def test_after_hurry_a_host_that_never_answered_is_tried_once() -> None:
     with scripted([Step(reset=True)] * 9) as script:
         asked = patient(script, [])
         asked.hurry()
@@ -360,7 +360,7 @@ def test_who_hurries_asks_a_host_that_never_answered_once() -> None:
         assert len(script.seen) == 1
 
 
-def test_who_hurries_does_not_wait_for_a_host_that_has_fallen_silent() -> None:
+def test_after_hurry_a_silent_host_is_given_up_after_one_timeout() -> None:
     """The service reads requests but does not respond any more: only the timeout shows that."""
     answer = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nx-ms-error-code: BlobNotFound\r\n\r\n"
     with closing(socket.socket()) as server:
@@ -411,19 +411,19 @@ def _with_others(steps: Steps[T], between: Callable[[], object]) -> Steps[T]:
 
 
 @pytest.mark.parametrize(("given", "seconds"), [("", 300.0), ("0", 0.0), ("3600", 3600.0)])
-def test_the_patience_is_the_environments(given: str, seconds: float) -> None:
+def test_the_environment_sets_how_long_an_outage_is_retried(given: str, seconds: float) -> None:
     container = BlobContainer("acct", "box", "https://acct.example")
     http = BlobHttp(container, SasSigner(SAS), environ={**CHOSEN, "BLOBSYNC_OUTAGE_SECONDS": given})
     assert http._retry.outage == seconds
 
 
-def test_a_patience_that_is_no_number_is_refused() -> None:
+def test_an_outage_time_that_is_not_a_number_is_refused() -> None:
     container = BlobContainer("acct", "box", "https://acct.example")
     with pytest.raises(UsageError, match="BLOBSYNC_OUTAGE_SECONDS=soon: not a number of seconds"):
         BlobHttp(container, SasSigner(SAS), environ={**CHOSEN, "BLOBSYNC_OUTAGE_SECONDS": "soon"})
 
 
-def test_a_port_of_this_machine_where_nobody_listens_is_named_with_the_emulator() -> None:
+def test_a_closed_local_port_is_reported_with_a_hint_about_the_emulator() -> None:
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -435,7 +435,7 @@ def test_a_port_of_this_machine_where_nobody_listens_is_named_with_the_emulator(
         assert f"blobsync emulator start --port {port}" in (caught.value.hint or "")
 
 
-def test_a_port_where_nobody_listens_is_reported_quickly() -> None:
+def test_a_refused_connection_is_reported_quickly() -> None:
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -458,7 +458,7 @@ def test_a_server_that_stops_answering_is_a_timeout() -> None:
             Driven(container, http).head("a")
 
 
-def test_a_slow_line_is_not_taken_for_a_dead_one() -> None:
+def test_a_slow_connection_is_not_a_timeout() -> None:
     body = bytes(20_000_000)
     received = bytearray()
     said: list[int] = []
@@ -493,12 +493,12 @@ def test_a_slow_line_is_not_taken_for_a_dead_one() -> None:
     assert time.monotonic() - started > 1.0
     assert received.endswith(body)
     if not MANY["at a time"]:
-        # Said on the way, and not of what still waits in this machine; urllib3 knows only what it has handed over.
+        # Reported while it is sent, without what this machine still buffers; urllib3 knows only what the socket took.
         most = 1 << 20 if CHOSEN["BLOBSYNC_TRANSPORT"] == "curl" else 10 << 20
         assert len(said) > 3 and said == sorted(said) and max(ahead) < most
 
 
-def test_patience_ends_before_the_tries_do() -> None:
+def test_the_time_limit_ends_retries_before_their_number_does() -> None:
     impatient = RetryPolicy(tries=9, base=0.001, patience=-1)
     with scripted([error(503, "ServerBusy")] * 9) as script:
         container = BlobContainer("acct", "box", script.url)
@@ -508,7 +508,7 @@ def test_patience_ends_before_the_tries_do() -> None:
     assert len(script.seen) == 1
 
 
-def test_a_broken_body_is_resumed_where_it_broke_from_the_same_version() -> None:
+def test_a_broken_download_resumes_where_it_broke_off_from_the_same_version() -> None:
     rest = blob(b"456789", status=206, Content_Range="bytes 4-9/10")
     with scripted([blob(b"0123456789", cut=4), rest]) as script, store(script).open("a") as reader:
         body = b"".join(iter(lambda: reader.read(3), b""))
@@ -518,7 +518,7 @@ def test_a_broken_body_is_resumed_where_it_broke_from_the_same_version() -> None
     assert resumed["if-match"] == '"0x1"'
 
 
-def test_a_blob_that_changed_while_it_was_resumed_is_no_mixture() -> None:
+def test_a_blob_that_changes_before_the_resume_is_an_error_and_not_a_mixture() -> None:
     steps = [blob(b"0123456789", cut=4), error(412, "ConditionNotMet")]
     with scripted(steps) as script, store(script).open("a") as reader, pytest.raises(PreconditionFailedError):
         list(iter(lambda: reader.read(3), b""))
@@ -538,7 +538,7 @@ ELSEWHERE = blob(b"567", status=206, Content_Range="bytes 5-7/10")
         pytest.param(ELSEWHERE, 5, "0x2", "of another version", id="a range of another version"),
     ],
 )
-def test_an_answer_that_was_not_asked_for_is_not_taken_for_the_blob(
+def test_a_response_for_another_range_or_version_is_refused(
     answer: Step, start: int, etag: str | None, said: str
 ) -> None:
     with scripted([answer]) as script, pytest.raises(ChecksumError, match=said):
@@ -546,21 +546,21 @@ def test_an_answer_that_was_not_asked_for_is_not_taken_for_the_blob(
 
 
 @pytest.mark.parametrize("rest", [WHOLE, ELSEWHERE], ids=["the whole blob", "another range"])
-def test_a_broken_body_does_not_go_on_with_other_bytes(rest: Step) -> None:
+def test_a_broken_download_does_not_resume_with_another_range(rest: Step) -> None:
     with scripted([blob(b"0123456789", cut=4), rest]) as script, store(script).open("a") as reader:
         assert reader.read(4) == b"0123"
         with pytest.raises(ChecksumError, match="does not begin at byte 4"):
             reader.read(4)
 
 
-def test_a_range_that_is_longer_than_was_asked_for_ends_where_it_should() -> None:
+def test_a_range_longer_than_requested_is_cut() -> None:
     longer = blob(b"23456789", status=206, Content_Range="bytes 2-9/10")
     with scripted([longer]) as script, store(script).open("a", start=2, length=3) as reader:
         assert list(iter(lambda: reader.read(10), b"")) == [b"234"]
     assert script.seen[0].headers["x-ms-range"] == "bytes=2-4"
 
 
-def test_a_range_that_ends_early_in_good_order_goes_on_from_there() -> None:
+def test_a_range_shorter_than_requested_is_continued() -> None:
     early = blob(b"234", status=206, Content_Range="bytes 2-9/10")
     rest = blob(b"56789", status=206, Content_Range="bytes 5-9/10")
     with scripted([early, rest]) as script, store(script).open("a", start=2, length=8) as reader:
@@ -568,13 +568,13 @@ def test_a_range_that_ends_early_in_good_order_goes_on_from_there() -> None:
     assert script.seen[1].headers["x-ms-range"] == "bytes=5-9"
 
 
-def test_a_body_that_always_ends_short_is_an_error() -> None:
+def test_a_body_that_always_ends_early_is_an_error() -> None:
     with scripted([blob(b"0123456789", cut=0)] * 9) as script, store(script).open("a") as reader:
         with pytest.raises(StorageError, match="ended at byte 0 of 10"):
             reader.read(10)
 
 
-def test_a_put_whose_answer_was_lost_counts_when_the_blob_there_is_ours() -> None:
+def test_a_put_whose_response_was_lost_succeeds_if_the_blob_has_our_content() -> None:
     there = Step(headers={"ETag": '"0x9"', "Content-MD5": base64.b64encode(md5(b"hi")).decode(), "Content-Length": "2"})
     with scripted([Step(reset=True), error(409, "BlobAlreadyExists"), there, there]) as script:
         written = store(script).put("a", b"hi", md5=md5(b"hi"), condition=Precondition(absent=True))
@@ -582,21 +582,21 @@ def test_a_put_whose_answer_was_lost_counts_when_the_blob_there_is_ours() -> Non
     assert [seen.method for seen in script.seen] == ["PUT", "PUT", "HEAD", "HEAD"]
 
 
-def test_a_put_whose_answer_was_lost_does_not_claim_the_blob_of_another() -> None:
+def test_a_put_whose_response_was_lost_fails_if_the_blob_has_other_content() -> None:
     there = Step(headers={"ETag": '"0x9"', "Content-MD5": base64.b64encode(md5(b"no")).decode(), "Content-Length": "2"})
     with scripted([Step(reset=True), error(412, "ConditionNotMet"), there]) as script:
         with pytest.raises(PreconditionFailedError):
             store(script).put("a", b"hi", md5=md5(b"hi"), condition=Precondition(etag="0x1"))
 
 
-def test_a_first_answer_that_says_exists_is_believed() -> None:
+def test_a_put_whose_first_response_says_exists_fails() -> None:
     there = Step(headers={"ETag": '"0x9"', "Content-MD5": base64.b64encode(md5(b"hi")).decode(), "Content-Length": "2"})
     with scripted([error(409, "BlobAlreadyExists"), there]) as script, pytest.raises(PreconditionFailedError):
         store(script).put("a", b"hi", md5=md5(b"hi"), condition=Precondition(absent=True))
     assert [seen.method for seen in script.seen] == ["PUT", "HEAD"]
 
 
-def test_a_delete_whose_answer_was_lost_counts() -> None:
+def test_a_delete_whose_response_was_lost_succeeds() -> None:
     with scripted([Step(reset=True), error(404, "BlobNotFound"), error(404, "BlobNotFound")]) as script:
         assert store(script).delete("a")
         assert not store(script).delete("a")
@@ -619,7 +619,7 @@ def test_a_damaged_body_is_a_checksum_error() -> None:
         store(script).put("a", b"hi", md5=md5(b"ho"))
 
 
-def test_a_clock_that_is_off_is_told_apart_from_a_bad_signature() -> None:
+def test_a_wrong_clock_and_a_bad_signature_are_different_errors() -> None:
     behind = formatdate(time.time() - 3660, usegmt=True)
     denied = error(403, "AuthenticationFailed", Date=behind)
     with scripted([denied, error(403, "AuthenticationFailed")]) as script:
@@ -629,7 +629,7 @@ def test_a_clock_that_is_off_is_told_apart_from_a_bad_signature() -> None:
             store(script).head("a")
 
 
-def test_a_sas_that_ended_on_the_way_is_recognised() -> None:
+def test_a_sas_that_expires_during_a_transfer_is_recognised() -> None:
     ended = SasSigner(SasToken.parse("sp=r&sr=c&se=2020-01-01T00:00:00Z&sig=SENTINEL"))
     with scripted([error(403, "AuthenticationFailed")]) as script, pytest.raises(SasExpiredError):
         store(script, signer=ended).head("a")
@@ -651,12 +651,12 @@ def test_a_bearer_token_that_is_refused_again_is_not_renewed_again() -> None:
     assert [seen.headers["authorization"] for seen in script.seen] == ["Bearer one", "Bearer two"]
 
 
-def test_a_page_that_is_no_xml_is_an_error_of_ours() -> None:
+def test_a_listing_that_is_not_xml_is_a_store_error() -> None:
     with scripted([Step(200, b"<html>login</html><br>")]) as script, pytest.raises(StorageError, match="listing"):
         list(store(script).list_blobs())
 
 
-def test_the_next_page_is_asked_for_while_this_one_is_read() -> None:
+def test_the_next_page_is_requested_while_this_one_is_parsed() -> None:
     pages = [
         f"<EnumerationResults><Blobs><Blob><Name>b{n}</Name>{NEEDED}</Blob></Blobs>{more}</EnumerationResults>"
         for n, more in enumerate(["<NextMarker>a&amp;b</NextMarker>", "<NextMarker/>"])
@@ -688,7 +688,7 @@ def test_refused_copies_have_their_own_error(step: Step, why: str) -> None:
     assert caught.value.hint == "--relay streams the bytes through this machine instead"
 
 
-def test_a_copy_sends_the_source_sas_in_its_header_only() -> None:
+def test_a_copy_sends_the_sas_of_the_source_in_its_header_only() -> None:
     with scripted([Step(201)]) as script:
         store(script).put_block_from_url("a", "YWFh", "https://src/c/b", SAS, start=8, length=4)
     seen = script.seen[0]
@@ -697,7 +697,7 @@ def test_a_copy_sends_the_source_sas_in_its_header_only() -> None:
     assert "x-ms-source-if-match" not in seen.headers
 
 
-def test_a_copy_is_of_one_version_of_its_source_or_none_and_no_other_way_of_copying_helps() -> None:
+def test_a_copy_of_a_source_that_changed_fails_without_trying_copy_blob_from_url() -> None:
     other = error(412, "SourceConditionNotMet")
     with scripted([other, other]) as script:
         with pytest.raises(SourceChangedError, match="its source changed while it was being copied") as caught:
@@ -729,7 +729,7 @@ def test_closing_ends_a_waiting_retry() -> None:
             waiting.head("a")
 
 
-def test_a_missing_blob_is_none_for_head_and_an_error_for_reads() -> None:
+def test_head_of_a_missing_blob_returns_none_and_read_raises() -> None:
     with scripted([error(404, "BlobNotFound"), error(404, "BlobNotFound")]) as script:
         assert store(script).head("a") is None
         with pytest.raises(BlobNotFoundError, match="there is no blob a in acct/box"):
@@ -751,7 +751,7 @@ def test_an_http_proxy_of_the_environment_is_used() -> None:
 
 @pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_a_proxy_gets_nothing_that_is_for_this_machine(host: str, name: str) -> None:
+def test_requests_to_this_machine_bypass_the_proxy(host: str, name: str) -> None:
     with scripted([blob(b"here")]) as script, scripted([blob(b"theirs")]) as proxy:
         container = BlobContainer("acct", "box", script.url.replace("127.0.0.1", host))
         environ = {**CHOSEN, name: proxy.url.removesuffix("/acct"), "NO_PROXY": ""}
@@ -767,25 +767,25 @@ def test_a_proxy_gets_nothing_that_is_for_this_machine(host: str, name: str) -> 
         *((there, True) for there in ("localhost.evil.example", "127.0.0.1.evil.example", "a.localhost", "10.0.0.1")),
     ],
 )
-def test_what_this_machine_is(netloc: str, proxied: bool) -> None:
+def test_which_hosts_are_this_machine(netloc: str, proxied: bool) -> None:
     environ = {"HTTP_PROXY": "http://127.0.0.1:3128", "HTTPS_PROXY": "http://127.0.0.1:3128"}
     for scheme in ("http", "https"):
         assert proxy_for(scheme, netloc, environ) == ("http://127.0.0.1:3128" if proxied else None)
 
 
 @pytest.mark.parametrize("listed", ["blob.invalid", ".invalid", "other, invalid", "*"])
-def test_no_proxy_wins(listed: str) -> None:
+def test_no_proxy_overrides_the_proxy(listed: str) -> None:
     with scripted([blob(b"")]) as script, pytest.raises(StorageUnreachableError, match="cannot resolve the host blob"):
         proxied(script, {**CHOSEN, "HTTP_PROXY": script.url.removesuffix("/acct"), "no_proxy": listed})
     assert script.seen == []
 
 
-def test_a_proxy_that_is_gone_is_named() -> None:
+def test_an_unreachable_proxy_is_named() -> None:
     with pytest.raises(StorageUnreachableError, match="the proxy for blob"):
         proxied(Script(), {**CHOSEN, "HTTP_PROXY": "http://127.0.0.1:1"})
 
 
-def test_a_proxy_that_nothing_can_use_is_refused_before_any_request() -> None:
+def test_an_invalid_proxy_url_is_refused_before_any_request() -> None:
     with pytest.raises(StorageUnreachableError, match="cannot use the endpoint or proxy for blob"):
         proxied(Script(), {**CHOSEN, "HTTP_PROXY": "ftp://127.0.0.1:1"})
 
@@ -838,7 +838,7 @@ def test_a_certificate_is_trusted_when_the_environment_says_so(certificate: tupl
             assert reader.read(100) == b"0123456789"
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused_at_once(certificate: tuple[Path, Path]) -> None:
+def test_an_untrusted_certificate_is_refused_without_retries(certificate: tuple[Path, Path]) -> None:
     with scripted([blob(b"")] * 9, certificate) as script, pytest.raises(StorageUnreachableError) as caught:
         secure(script).head("a")
     assert str(caught.value) == "127.0.0.1 presented a TLS certificate that this machine does not trust"
@@ -860,13 +860,13 @@ def test_a_proxy_that_refuses_connect_is_named(certificate: tuple[Path, Path]) -
             secure(script, "blob.invalid", HTTPS_PROXY=proxy).head("a")
 
 
-def test_dots_in_a_name_are_no_folders() -> None:
+def test_dots_in_a_blob_name_are_sent_as_they_are() -> None:
     with scripted([blob(b"")]) as script:
         store(script).head("a/../b/./c")
     assert script.seen[0].target.startswith("/acct/box/a/../b/./c?")
 
 
-def test_a_line_break_in_a_property_becomes_no_header() -> None:
+def test_a_line_break_in_a_property_cannot_add_a_header() -> None:
     harmful = BlobProperties(content_type="text/plain\r\nx-ms-meta-own: yes")
     with scripted([WRITTEN]) as script, pytest.raises((StorageError, ValueError)):
         store(script).put("a", b"hi", md5=md5(b"hi"), properties=harmful)
@@ -880,7 +880,7 @@ def test_a_redirect_is_not_followed() -> None:
         assert elsewhere.seen == []
 
 
-def test_an_answer_without_end_is_cut_off() -> None:
+def test_an_endless_response_is_cut_off() -> None:
     step = Step(200, b"<" * (65 << 20))
     with scripted([step]) as script, pytest.raises(StorageError, match="larger than 64 MiB"):
         list(store(script).list_blobs())
@@ -906,12 +906,12 @@ def many(script: Script) -> Orders:
     return found
 
 
-def test_a_library_that_blocks_its_thread_takes_no_orders(transport: str) -> None:
+def test_urllib3_does_not_offer_requests_side_by_side(transport: str) -> None:
     with scripted([]) as script:
         assert (store(script).orders() is None) == (transport == "urllib3")
 
 
-def test_each_of_many_orders_gets_its_own_answer() -> None:
+def test_each_of_many_requests_gets_its_own_response() -> None:
     found: dict[object, BlobInfo | bytes | BlobsyncError] = {}
     with scripted([blob(b"0123456789")] * 20) as script, closing(many(script)) as orders:
         for number in range(20):
@@ -925,7 +925,7 @@ def test_each_of_many_orders_gets_its_own_answer() -> None:
     assert {seen.headers["if-match"] for seen in script.seen} == {'"0x1"'}
 
 
-def test_an_order_that_fails_leaves_the_others_alone() -> None:
+def test_a_failed_request_does_not_affect_the_others() -> None:
     steps = [error(412, "ConditionNotMet"), blob(b"0123456789")]
     with scripted(steps) as script, closing(many(script)) as orders:
         orders.begin("changed", GetOrder("changed", "0x1", 10))
@@ -935,7 +935,7 @@ def test_an_order_that_fails_leaves_the_others_alone() -> None:
     assert isinstance(changed, PreconditionFailedError)
 
 
-def test_a_small_blob_of_another_version_is_not_taken_for_the_one_asked_for() -> None:
+def test_a_small_blob_of_another_version_is_refused() -> None:
     with scripted([blob(b"0123456789")]) as script, closing(many(script)) as orders:
         orders.begin("a", GetOrder("a", "0x2", 10))
         end = ends(orders)["a"]
@@ -943,7 +943,7 @@ def test_a_small_blob_of_another_version_is_not_taken_for_the_one_asked_for() ->
     assert "of another version" in str(end)
 
 
-def test_a_busy_service_is_waited_for_while_others_go_on_and_is_counted() -> None:
+def test_a_busy_response_is_counted_and_retried_while_other_requests_go_on() -> None:
     busy = error(503, "ServerBusy", **{"Retry-After": "0.3"})
     with scripted([busy, blob(b"0123456789"), blob(b"0123456789")]) as script, closing(many(script)) as orders:
         orders.begin("busy", GetOrder("busy", "0x1", 10))
@@ -955,7 +955,7 @@ def test_a_busy_service_is_waited_for_while_others_go_on_and_is_counted() -> Non
     assert orders.throttled == 1
 
 
-def test_a_body_that_breaks_off_is_fetched_again_whole() -> None:
+def test_a_small_body_that_breaks_off_is_downloaded_again() -> None:
     with scripted([blob(b"0123456789", cut=4), blob(b"0123456789")]) as script, closing(many(script)) as orders:
         orders.begin("a", GetOrder("a", "0x1", 10))
         assert ends(orders) == {"a": b"0123456789"}
@@ -963,7 +963,7 @@ def test_a_body_that_breaks_off_is_fetched_again_whole() -> None:
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_a_small_blob_that_does_not_end_is_cut_off(told: bool) -> None:
+def test_a_small_blob_with_an_endless_body_is_cut_off(told: bool) -> None:
     endless = Step(200, b"x" * (3 << 20), {"ETag": '"0x1"', **({} if told else {"Transfer-Encoding": "identity"})})
     with scripted([endless]) as script, closing(many(script)) as orders:
         orders.begin("a", GetOrder("a", "0x1", 10))
@@ -972,7 +972,7 @@ def test_a_small_blob_that_does_not_end_is_cut_off(told: bool) -> None:
     assert "larger than 1 MiB" in str(end)
 
 
-def test_what_waits_for_a_retry_ends_when_the_store_is_closed() -> None:
+def test_closing_the_store_ends_requests_that_wait_for_a_retry() -> None:
     with scripted([error(503, "ServerBusy", **{"Retry-After": "60"})]) as script:
         patient = Driven(
             BlobContainer("acct", "box", script.url),
@@ -991,7 +991,7 @@ def test_what_waits_for_a_retry_ends_when_the_store_is_closed() -> None:
     assert "was closed" in str(end)
 
 
-def test_what_is_under_way_ends_when_the_store_is_closed() -> None:
+def test_closing_the_store_ends_requests_under_way() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         container = BlobContainer("acct", "box", f"http://127.0.0.1:{silent.getsockname()[1]}/acct")
         closed = Driven(container, BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=RetryPolicy(1)))

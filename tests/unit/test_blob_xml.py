@@ -32,7 +32,7 @@ def names(body: bytes) -> list[str]:
     return [entry if isinstance(entry, str) else entry.name for entry in list_page(body)]
 
 
-def test_a_blob_with_everything() -> None:
+def test_a_blob_with_all_properties() -> None:
     properties = (
         "<Creation-Time>Fri, 20 Nov 2026 06:00:00 GMT</Creation-Time>"
         "<Last-Modified>Fri, 20 Nov 2026 06:13:00 GMT</Last-Modified><Etag>0x8D</Etag>"
@@ -55,7 +55,7 @@ def test_a_blob_with_everything() -> None:
     ]
 
 
-def test_a_blob_with_next_to_nothing() -> None:
+def test_a_blob_with_only_the_required_properties() -> None:
     assert list(list_page(page(item("<Name>a</Name>")))) == [BlobInfo("a", 0, "0x1")]
 
 
@@ -86,7 +86,7 @@ def test_the_largest_blob_there_can_be() -> None:
         *(properties(date=date) for date in ("yesterday", "Fri, 20 Nov 1926 06:13:00 GMT", "20 Nov 2026", "&#27;[2J")),
     ],
 )
-def test_a_number_or_a_mark_that_cannot_be_one_names_its_blob(wrong: str) -> None:
+def test_an_invalid_size_date_or_etag_is_an_error_that_names_the_blob(wrong: str) -> None:
     listing = list_page(page(item("<Name>good</Name>"), item("<Name>b\u0131d</Name>", wrong)))
     with pytest.raises(BadAnswerError) as refused:
         list(listing)
@@ -103,12 +103,12 @@ def test_a_number_or_a_mark_that_cannot_be_one_names_its_blob(wrong: str) -> Non
         ("<ResourceType>directory</ResourceType>", ""),
     ],
 )
-def test_stubs_of_folders(properties: str, metadata: str) -> None:
+def test_folder_stubs(properties: str, metadata: str) -> None:
     (entry,) = list_page(page(item("<Name>d</Name>", properties, metadata)))
     assert isinstance(entry, BlobInfo) and entry.is_folder_stub
 
 
-def test_other_metadata_makes_no_folder() -> None:
+def test_other_metadata_does_not_make_a_folder() -> None:
     (entry,) = list_page(page(item("<Name>d</Name>", NEEDED, "<hdi_isfolder>false</hdi_isfolder><Etag>x</Etag>")))
     assert isinstance(entry, BlobInfo) and not entry.is_folder_stub and entry.etag == "0x1"
 
@@ -132,7 +132,7 @@ def test_folders_come_as_names() -> None:
         ("<Name>\x7f\u0081</Name>", "\x7f\u0081"),
     ],
 )
-def test_names_come_back_as_they_are(written: str, name: str) -> None:
+def test_names_are_unescaped(written: str, name: str) -> None:
     assert names(page(item(written))) == [name]
 
 
@@ -144,22 +144,22 @@ def test_names_come_back_as_they_are(written: str, name: str) -> None:
         ("<NextMarker>2!80!a&amp;b-</NextMarker>", "2!80!a&b-"),
     ],
 )
-def test_the_marker_is_found_without_parsing(written: str, marker: str) -> None:
+def test_the_next_marker_is_found_without_parsing_the_page(written: str, marker: str) -> None:
     assert next_marker(page(item("<Name>&lt;NextMarker&gt;no</Name>"), marker=written)) == marker
 
 
 @pytest.mark.parametrize("body", [b"", b"<html><br></html>", b"\xff\xfe", b"<EnumerationResults><Blobs><Blob>"])
-def test_a_page_that_is_no_page(body: bytes) -> None:
+def test_pages_that_cannot_be_parsed(body: bytes) -> None:
     with pytest.raises(BadAnswerError):
         list(list_page(body))
 
 
-def test_a_blob_without_a_name_is_no_blob() -> None:
+def test_a_blob_without_a_name_is_an_error() -> None:
     with pytest.raises(BadAnswerError):
         list(list_page(page("<Blob></Blob>")))
 
 
-def test_errors() -> None:
+def test_error_codes_and_messages() -> None:
     body = (
         "\ufeff<?xml version='1.0'?><Error><Code>AuthenticationFailed</Code><Message>Server failed.\nRequestId:1\n"
         "Time:x</Message><AuthenticationErrorDetail>in the specified time frame</AuthenticationErrorDetail></Error>"
@@ -171,7 +171,7 @@ def test_errors() -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "????", "YWJj"])
-def test_texts_that_are_no_md5(text: str | None) -> None:
+def test_invalid_md5s(text: str | None) -> None:
     assert decode_md5(text) is None
 
 
@@ -184,7 +184,7 @@ def block(name: str = "AAAA", size: str = "1") -> str:
     return f"<Block><Name>{name}</Name><Size>{size}</Size></Block>"
 
 
-def test_the_blocks_of_both_lists() -> None:
+def test_committed_and_uncommitted_blocks() -> None:
     body = blocks(block("AAA=", "7") + block("ab+/", "0"), block("BBBB", str(LARGEST_BLOCK)))
     assert block_lists(body) == ((Block("AAA=", 7), Block("ab+/", 0)), (Block("BBBB", LARGEST_BLOCK),))
     assert block_lists(b"<BlockList />") == ((), ())
@@ -204,12 +204,12 @@ def test_the_blocks_of_both_lists() -> None:
     ],
     ids=lambda body: repr(body[90:140]),
 )
-def test_lists_of_blocks_that_no_blob_can_have_are_refused(wrong: bytes) -> None:
+def test_impossible_block_lists_are_refused(wrong: bytes) -> None:
     with pytest.raises(BadAnswerError):
         block_lists(wrong)
 
 
-def test_names_without_content_may_lack_everything_else() -> None:
+def test_blobs_without_content_need_no_other_properties() -> None:
     body = page(
         item("<Name>full</Name>", properties()),
         item("<Name>empty</Name>", properties(size="0")),

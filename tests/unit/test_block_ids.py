@@ -15,14 +15,14 @@ ONE = hashlib.sha256(b"one").digest()
 
 
 @given(st.binary(min_size=32, max_size=32))
-def test_an_id_says_which_content_it_names(digest: bytes) -> None:
+def test_an_id_contains_the_hash_of_its_content(digest: bytes) -> None:
     block_id = block_id_of(digest)
     assert len(block_id) == 48 and len(b64decode(block_id, validate=True)) == 36
     assert sha256_of_block(block_id) == digest
 
 
 @given(st.text(max_size=90) | st.binary(max_size=64).map(lambda raw: b64encode(raw).decode()))
-def test_an_id_that_is_taken_for_ours_is_written_in_the_one_way(text: str) -> None:
+def test_only_the_canonical_form_of_an_id_is_recognised(text: str) -> None:
     digest = sha256_of_block(text)
     assert digest is None or block_id_of(digest) == text
 
@@ -43,11 +43,11 @@ def test_an_id_that_is_taken_for_ours_is_written_in_the_one_way(text: str) -> No
         "\u0410" * 48,
     ],
 )
-def test_other_ids_are_foreign(foreign: str) -> None:
+def test_other_ids_are_not_recognised(foreign: str) -> None:
     assert sha256_of_block(foreign) is None
 
 
 @pytest.mark.parametrize("length", [0, 31, 33])
-def test_only_a_sha256_makes_an_id(length: int) -> None:
+def test_an_id_needs_a_sha256(length: int) -> None:
     with pytest.raises(ValueError, match="32 bytes"):
         block_id_of(b"x" * length)

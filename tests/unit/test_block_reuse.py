@@ -28,26 +28,26 @@ OURS = BlockList((ONE, TWO), (), "0x1")
 BASIS = RemoteState(6, "0x1")
 
 
-def test_without_a_list_nothing_is_there() -> None:
+def test_without_a_block_list_every_block_is_sent() -> None:
     assert reusable(None, {sha("one"): 3}, BASIS) == NOTHING
 
 
-def test_uncommitted_blocks_count_where_the_journal_has_them() -> None:
+def test_uncommitted_blocks_in_the_journal_are_reused() -> None:
     listed = BlockList((), (ONE, TWO, FOREIGN), "")
     assert reusable(listed, {sha("one"): 3, sha("gone"): 3}, None).staged == {ONE.id: 3}
     assert reusable(listed, {}, None) == NOTHING
 
 
-def test_an_uncommitted_block_of_another_size_does_not_count() -> None:
+def test_an_uncommitted_block_of_another_size_is_sent_again() -> None:
     assert reusable(BlockList((), (block("one", 4),), ""), {sha("one"): 3}, None) == NOTHING
 
 
-def test_a_block_that_is_listed_with_two_sizes_does_not_count() -> None:
+def test_a_block_listed_with_two_sizes_is_sent_again() -> None:
     twice = BlockList((ONE, block("one", 4), TWO), (), "0x1")
     assert reusable(twice, {}, RemoteState(10, "0x1")).committed == {TWO.id: 3}
 
 
-def test_committed_blocks_of_the_verified_version_count() -> None:
+def test_committed_blocks_of_the_verified_version_are_reused() -> None:
     assert reusable(OURS, {}, BASIS).committed == {ONE.id: 3, TWO.id: 3}
 
 
@@ -63,7 +63,7 @@ def test_committed_blocks_of_the_verified_version_count() -> None:
     ],
     ids=["no-basis", "another-version", "no-etag", "another-size", "a-foreign-block", "one-request"],
 )
-def test_other_committed_blocks_do_not(listed: BlockList, basis: RemoteState | None) -> None:
+def test_committed_blocks_of_another_version_are_sent_again(listed: BlockList, basis: RemoteState | None) -> None:
     assert reusable(listed, {}, basis).committed == {}
 
 
@@ -75,7 +75,7 @@ bases = st.none() | st.builds(RemoteState, st.integers(0, 24), st.sampled_from([
 
 
 @given(lists, journals, bases)
-def test_whatever_a_server_lists_only_what_is_proved_is_left_out(
+def test_no_block_list_makes_an_unverified_block_be_skipped(
     listed: BlockList | None, journaled: dict[bytes, int], basis: RemoteState | None
 ) -> None:
     found = reusable(listed, journaled, basis)
@@ -100,6 +100,6 @@ def test_whatever_a_server_lists_only_what_is_proved_is_left_out(
         (OURS, None),
     ],
 )
-def test_a_blob_is_held_against_what_it_was_to_be_made_of(there: BlockList | None, said: str | None) -> None:
+def test_the_blocks_of_a_committed_blob_are_compared_with_those_sent(there: BlockList | None, said: str | None) -> None:
     found = differs(there, [ONE, TWO])
     assert found is None if said is None else found is not None and said in found

@@ -1,4 +1,4 @@
-"""Where files are cut: the same places for the same size, never more than the service allows."""
+"""How files are cut into blocks: the same for the same size, within the limits of the service."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GIB = 1024 * MIB
 @example(0)
 @example(390_625 * MIB + 1)
 @example(MAX_BLOB_BYTES)
-def test_no_file_has_more_blocks_or_larger_ones_than_a_blob_can_have(size: int) -> None:
+def test_number_and_size_of_blocks_are_within_the_limits_of_a_blob(size: int) -> None:
     block = block_size(size)
     assert 2 * MIB <= block <= MAX_BLOCK_BYTES
     assert -(-size // block) <= MAX_BLOCKS
@@ -30,8 +30,8 @@ def test_a_larger_file_never_has_smaller_blocks(one: int, other: int) -> None:
 
 
 @given(st.integers(256 * MIB, 100 * GIB))
-def test_ten_megabytes_in_one_place_are_a_tenth_of_a_gigabyte_at_most(size: int) -> None:
-    # Two blocks more than the change fills: those at its two ends.
+def test_a_change_of_ten_megabytes_sends_at_most_a_hundred(size: int) -> None:
+    # The blocks that the change fills, and one at each of its ends.
     touched = 10_000_000 + 2 * block_size(size)
     assert touched <= 0.1 * max(size, 10**9)
 
@@ -40,8 +40,8 @@ def test_ten_megabytes_in_one_place_are_a_tenth_of_a_gigabyte_at_most(size: int)
 @example(MAX_BLOB_BYTES, 1)
 @example(390_625 * MIB + 1, 1)
 @example(1, GIB)
-def test_ranges_of_a_file_are_whole_blocks_and_all_of_them_once(size: int, about: int) -> None:
-    # As many as a cluster could take; a range of one byte is one of a block.
+def test_ranges_of_a_file_contain_each_block_once(size: int, about: int) -> None:
+    # For as many workers as a cluster has; a range has at least one block.
     about = max(about, size // 2000)
     found = block_ranges(size, about)
     assert [each.first for each in found] == [0, *(each.stop for each in found[:-1])]
@@ -61,13 +61,13 @@ def test_the_bytes_of_a_block_and_of_a_range() -> None:
 
 
 @pytest.mark.parametrize("size", [-1, MAX_BLOB_BYTES + 1])
-def test_no_blob_has_that_size(size: int) -> None:
+def test_a_file_too_large_for_a_blob_is_refused(size: int) -> None:
     with pytest.raises(ValueError, match=f"{size:,}"):
         block_size(size)
 
 
-def test_the_steps() -> None:
-    """Changing them sends every large file once more as a whole: on purpose only."""
+def test_the_sizes_at_which_blocks_become_larger() -> None:
+    """A change of these sizes sends every large file once more as a whole."""
     sizes = [0, 64 * MIB, 2 * GIB, 50_000 * 8 * MIB, 50_000 * 16 * MIB, MAX_BLOB_BYTES]
     assert [block_size(size) // MIB for size in sizes] == [2, 2, 4, 8, 16, 4000]
     assert [block_size(size + 1) // MIB for size in sizes[1:-1]] == [4, 8, 16, 32]

@@ -100,7 +100,7 @@ def test_the_words_arrive_as_they_were_given_and_the_exit_code_comes_back(node: 
     assert node.place(spec).stat().st_mode & 0o777 == node.place(spec).parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_proxy_gets_nothing_that_is_for_this_machine(node: BootedNode) -> None:
+def test_requests_to_this_machine_bypass_the_proxy(node: BootedNode) -> None:
     with RecordingServer() as proxy:
         node.env.update(dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), proxy.url))
         done = node.do("exec", job(node))

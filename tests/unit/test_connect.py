@@ -30,7 +30,7 @@ BARE = StorageAccount("vig.yaml", "acct", "box", "https://acct.blob.core.windows
         (replace(BARE, account_key=KEY, sas_token=SAS, auth="identity"), BearerSigner),
     ],
 )
-def test_which_credential_is_used(account: StorageAccount, kind: type) -> None:
+def test_which_credential_is_chosen(account: StorageAccount, kind: type) -> None:
     assert type(signer_for(account, environ={})) is kind
 
 
@@ -43,13 +43,13 @@ def test_which_credential_is_used(account: StorageAccount, kind: type) -> None:
         (replace(BARE, blob_endpoint="http://127.0.0.1:1/acct"), "an identity needs an https blob_endpoint"),
     ],
 )
-def test_credentials_that_cannot_work(account: StorageAccount, says: str) -> None:
+def test_unusable_credentials_are_refused(account: StorageAccount, says: str) -> None:
     with pytest.raises(CredentialError) as caught:
         connect(account, environ={})
     assert says in str(caught.value)
 
 
-def test_a_sas_that_ended_is_refused_before_anything_starts() -> None:
+def test_an_expired_sas_is_refused_before_any_request() -> None:
     ended = replace(BARE, sas_token=SasToken.parse("sp=rl&sr=c&se=2020-01-01&sig=x"))
     with pytest.raises(SasExpiredError):
         connect(ended, environ={})
@@ -57,7 +57,7 @@ def test_a_sas_that_ended_is_refused_before_anything_starts() -> None:
         mint_sas(ended, "r", 60)
 
 
-def test_no_sas_made_with_a_login_is_handed_to_a_strange_service() -> None:
+def test_a_login_makes_no_sas_for_an_untrusted_host() -> None:
     strange = replace(BARE, blob_endpoint="https://evil.example")
     with pytest.raises(CredentialError, match="names evil"):
         check_copy(BARE, strange, {"HOME": "/nonexistent"})
@@ -69,13 +69,13 @@ def test_no_sas_made_with_a_login_is_handed_to_a_strange_service() -> None:
     check_copy(BARE, strange, {"HOME": "/nonexistent", "BLOBSYNC_TRUSTED_HOSTS": "evil.example"})
 
 
-def test_only_a_sas_is_checked() -> None:
+def test_only_a_sas_is_checked_before_the_first_request() -> None:
     assert check_sas(replace(BARE, account_key=KEY), "rwdl") == ()
     with pytest.raises(SasPermissionError):
         check_sas(replace(BARE, sas_token=SAS), "d")
 
 
-def test_stores_that_nobody_waits_for_any_more_are_made_anew() -> None:
+def test_a_store_after_hurry_is_replaced_by_a_new_one() -> None:
     made: list[MemoryStore] = []
 
     def make(account: StorageAccount) -> MemoryStore:
@@ -86,7 +86,7 @@ def test_stores_that_nobody_waits_for_any_more_are_made_anew() -> None:
     connections = Connections([cluster], make)
     before = connections.store(BARE.container)
     connections.hurry()
-    # Who has it still uses it; the next transfer of the same project is as patient as ever.
+    # Code that holds the store still uses it; the next transfer of the same project retries as usual.
     assert (made[0].hurried, made[0].closed) == (1, 0)
     assert connections.store(BARE.container) is not before
     assert made[1].hurried == 0

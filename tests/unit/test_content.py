@@ -61,7 +61,7 @@ def test_a_blob_is_looked_for_before_anything_is_read(place: Place) -> None:
         assert caught.value.hint and "blobsync ls data" in caught.value.hint
 
 
-def test_bytes_of_two_versions_are_never_one_answer(place: Place) -> None:
+def test_output_never_mixes_two_versions(place: Place) -> None:
     place.there("a", b"one")
     pieces = place.project.read("data/a")
     place.there("a", b"two")
@@ -69,7 +69,7 @@ def test_bytes_of_two_versions_are_never_one_answer(place: Place) -> None:
         list(pieces)
 
 
-def test_bytes_that_are_not_the_blobs_are_given_out_and_then_said_so(place: Place) -> None:
+def test_damaged_bytes_are_printed_and_then_reported(place: Place) -> None:
     place.there("a", b"good")
     stored = place.store.blobs["store/data/a"]
     stored.body = b"evil"
@@ -80,14 +80,14 @@ def test_bytes_that_are_not_the_blobs_are_given_out_and_then_said_so(place: Plac
 
 
 @pytest.mark.parametrize("with_md5", [True, False])
-def test_what_is_equal_is_equal(place: Place, with_md5: bool) -> None:
+def test_equal_files_have_no_difference(place: Place, with_md5: bool) -> None:
     place.there("a", b"one\n", with_md5=with_md5)
     (place.data / "a").write_bytes(b"one\n")
     found = place.project.diff("data/a")
     assert (found.status, found.here, found.there, found.lines, found.no_lines) == ("equal", 4, 4, (), "")
 
 
-def test_texts_are_told_by_line(place: Place) -> None:
+def test_texts_are_compared_line_by_line(place: Place) -> None:
     place.there("a", b"one\ntwo\nthree\n")
     (place.data / "a").write_bytes(b"one\n2\nthree\n")
     found = place.project.diff("data/a")
@@ -97,14 +97,14 @@ def test_texts_are_told_by_line(place: Place) -> None:
 
 
 @pytest.mark.parametrize("mine", [b"a\0b", b"\xff\xfe", b"a" + b"\0" * 10])
-def test_what_is_no_text_only_differs(place: Place, mine: bytes) -> None:
+def test_binary_files_only_differ(place: Place, mine: bytes) -> None:
     place.there("a", b"one\n")
     (place.data / "a").write_bytes(mine)
     found = place.project.diff("data/a")
     assert (found.status, found.lines, found.no_lines) == ("differs", (), "binary")
 
 
-def test_what_one_side_alone_has(place: Place) -> None:
+def test_a_file_missing_on_one_side(place: Place) -> None:
     place.there("theirs", b"th")
     (place.data / "mine").write_bytes(b"m")
     mine, theirs = place.project.diff("data/mine"), place.project.diff("data/theirs")
@@ -114,7 +114,7 @@ def test_what_one_side_alone_has(place: Place) -> None:
         place.project.diff("data/neither")
 
 
-def test_folders_are_for_verify(place: Place) -> None:
+def test_diff_of_a_folder_is_refused_with_a_hint_to_verify(place: Place) -> None:
     place.there("there/a", b"a")
     (place.data / "here").mkdir()
     for name in ("data", "data/here", "data/there", "data/there/"):
@@ -123,7 +123,7 @@ def test_folders_are_for_verify(place: Place) -> None:
         assert caught.value.hint and "blobsync verify data" in caught.value.hint
 
 
-def test_what_is_no_file_is_said_so(place: Place) -> None:
+def test_special_files_are_refused(place: Place) -> None:
     place.there("pipe", b"a")
     os.mkfifo(place.data / "pipe")
     with pytest.raises(LocalFileError, match="data/pipe: neither a file nor a folder"):

@@ -1,4 +1,4 @@
-"""A download that replaces a version: equal blocks are copied from it, and the whole is checked."""
+"""A download that replaces a version: equal blocks are copied from the old file, and the result is checked."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def put_in_blocks(
 
 
 def with_version(root: Path, body: bytes, lengths: Sequence[int] = ()) -> World:
-    """A project in which this version is here, in the container and on record."""
+    """A project that has this version in its folder, in the container and in its index."""
     world = new_world(root)
     put_in_blocks(world.store("eu"), body, lengths)
     assert world.run("d", "data").ok
@@ -77,7 +77,7 @@ def edited(body: bytes, at: int, text: bytes) -> bytes:
     ],
     ids=["changed in one place", "appended to", "cut at an edge", "cut"],
 )
-def test_only_what_changed_is_fetched(tmp_path: Path, new: bytes, most: int) -> None:
+def test_only_changed_blocks_are_downloaded(tmp_path: Path, new: bytes, most: int) -> None:
     world = with_version(tmp_path, BODY)
     put_in_blocks(world.store("eu"), new)
     result = again(world)
@@ -89,7 +89,7 @@ def test_only_what_changed_is_fetched(tmp_path: Path, new: bytes, most: int) -> 
     nothing_is_left(world)
 
 
-def test_a_file_that_grew_past_a_step_is_found_at_its_new_edges(tmp_path: Path) -> None:
+def test_equal_content_is_found_after_the_block_size_changed(tmp_path: Path) -> None:
     body = BODY[: 31 * MIB]
     world = with_version(tmp_path, body)
     new = body + BODY[: 3 * MIB]
@@ -113,7 +113,7 @@ def test_a_local_edit_is_replaced_only_when_that_was_asked_for(tmp_path: Path) -
     assert fetched(world) == 4 * MIB
 
 
-def test_without_an_md5_nothing_is_believed(tmp_path: Path) -> None:
+def test_without_an_md5_the_whole_blob_is_downloaded(tmp_path: Path) -> None:
     world = with_version(tmp_path, BODY)
     state = put_in_blocks(world.store("eu"), edited(BODY, 0, b"new"))
     blob = world.store("eu").blobs[NAME]
@@ -124,7 +124,7 @@ def test_without_an_md5_nothing_is_believed(tmp_path: Path) -> None:
     assert local(world).read_bytes() == edited(BODY, 0, b"new")
 
 
-def test_ids_that_lie_end_in_a_whole_fetch(tmp_path: Path) -> None:
+def test_wrong_block_ids_cause_a_whole_download(tmp_path: Path) -> None:
     world = with_version(tmp_path, BODY)
     other = random.Random(9).randbytes(len(BODY))
     put_in_blocks(world.store("eu"), other, named=BODY)
@@ -137,7 +137,7 @@ def test_ids_that_lie_end_in_a_whole_fetch(tmp_path: Path) -> None:
     nothing_is_left(world)
 
 
-def test_an_md5_that_no_content_has_is_an_error_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_wrong_md5_is_an_error_and_the_file_stays(tmp_path: Path) -> None:
     world = with_version(tmp_path, BODY)
     other = random.Random(9).randbytes(len(BODY))
     put_in_blocks(world.store("eu"), other, named=edited(BODY, 5, b"no"))
@@ -185,7 +185,7 @@ FOREIGN = "A" * 48
         *("one that is not ours", "another version", "100,000 ids", "uncommitted"),
     ],
 )
-def test_a_list_of_blocks_that_fits_nothing_counts_for_nothing(said: BlockList | Exception | None) -> None:
+def test_a_block_list_that_does_not_match_the_blob_is_ignored(said: BlockList | Exception | None) -> None:
     store = Listing()
     store.said = said
     size = 100_000 if isinstance(said, BlockList) and len(said.committed) > MAX_BLOCKS else 100
@@ -194,14 +194,14 @@ def test_a_list_of_blocks_that_fits_nothing_counts_for_nothing(said: BlockList |
     assert [each.start for each in known_blocks(store, "a", RemoteState(100, "e", b"m" * 16))] == [0, 60]
 
 
-def test_as_many_blocks_as_a_blob_can_have_are_believed_each_of_one_byte() -> None:
+def test_the_largest_block_list_is_accepted() -> None:
     store = Listing()
     store.said = BlockList((Block(ID, 1),) * MAX_BLOCKS, (), "e")
     assert len(known_blocks(store, "a", RemoteState(MAX_BLOCKS, "e", b"m" * 16))) == MAX_BLOCKS
 
 
 @pytest.mark.parametrize("way", ["cut", "written", "gone", "link"])
-def test_the_version_before_may_change_while_it_is_read(tmp_path: Path, way: str) -> None:
+def test_a_local_file_that_changes_while_it_is_copied_is_noticed(tmp_path: Path, way: str) -> None:
     world = with_version(tmp_path, BODY)
     new = edited(BODY, 0, b"new")
     put_in_blocks(world.store("eu"), new)
@@ -238,7 +238,7 @@ def test_the_version_before_may_change_while_it_is_read(tmp_path: Path, way: str
     seed=st.integers(0, 3),
     breaks=st.integers(0, 20),
 )
-def test_whatever_was_edited_the_file_is_the_blob(
+def test_after_random_edits_the_file_equals_the_blob(
     tmp_path_factory: pytest.TempPathFactory,
     size: int,
     edits: list[tuple[int, bytes, bool]],

@@ -53,7 +53,7 @@ def room(free: int, left: int = 0) -> LocalDisks:
          Action.TRANSFER, 0),
     ],
 )  # fmt: skip
-def test_a_disk_needs_what_arrives_before_what_it_replaces_goes(
+def test_room_is_needed_for_new_files_before_the_replaced_ones_are_deleted(
     actions: list[FileAction], writing: Action, needed: int
 ) -> None:
     part = WrittenHere("data", ROOT, actions)
@@ -66,7 +66,7 @@ def test_a_disk_needs_what_arrives_before_what_it_replaces_goes(
         assert failure.message == said and "--force" in (failure.hint or "")
 
 
-def test_a_version_that_is_brought_aside_needs_room_too() -> None:
+def test_a_version_that_is_kept_aside_needs_room_too() -> None:
     kept = write("a", 5, aside="a.remote")
     kept = replace(kept, source=LocalState(5, 1, 1, 1), destination=RemoteState(70, "e"))
     part = WrittenHere("data", ROOT, [kept])
@@ -74,7 +74,7 @@ def test_a_version_that_is_brought_aside_needs_room_too() -> None:
     assert len(lacking_room([part], Action.ADOPT, 75, room(69))) == 1
 
 
-def test_each_disk_counts_for_itself_and_parts_on_one_disk_together() -> None:
+def test_room_is_added_up_for_each_disk() -> None:
     disks = {"/p/data": Disk(1, 100), "/big": Disk(2, 30), "/p/output": Disk(1, 100), "/p/none": None}
     linked = Names("/p/data", {"link": "/big", "file": "/big/f"})
     parts = [
@@ -89,15 +89,15 @@ def test_each_disk_counts_for_itself_and_parts_on_one_disk_together() -> None:
     ]
 
 
-def test_files_are_not_gone_through_where_there_is_far_more_room() -> None:
+def test_files_are_not_examined_where_there_is_plenty_of_room() -> None:
     def never() -> FileAction:
-        raise AssertionError("nobody has to look")
+        raise AssertionError("no file needs to be examined")
 
     actions = (never() for _ in range(1))
     assert lacking_room([WrittenHere("data", ROOT, actions)], Action.TRANSFER, 100, room(100)) == []
 
 
-def test_the_disk_of_a_folder_that_is_not_there_yet_is_the_one_above_it(tmp_path: Path) -> None:
+def test_a_missing_folder_is_on_the_disk_of_its_parent(tmp_path: Path) -> None:
     found = disk_of(tmp_path / "not" / "yet")
     assert found is not None and found.device == os.stat(tmp_path).st_dev and found.free > 0
     (tmp_path / "file").write_bytes(b"x")
@@ -115,7 +115,7 @@ def world(tmp_path: Path) -> World:
 
 
 @pytest.mark.parametrize("spilled", [False, True])
-def test_a_download_without_room_is_refused_before_anything_is_fetched(world: World, *, spilled: bool) -> None:
+def test_a_download_without_room_is_refused_before_any_byte_moves(world: World, *, spilled: bool) -> None:
     if spilled:
         world.spill = world.spill._replace(most=1)
     with pytest.raises(DiskTooSmallError, match=r"60 B would be written to .*, and 50 B are free"):
@@ -129,7 +129,7 @@ def test_a_download_without_room_is_refused_before_anything_is_fetched(world: Wo
     assert world.run("d", "data").ok
 
 
-def test_what_killed_runs_left_counts_as_free(world: World) -> None:
+def test_leftovers_of_killed_runs_count_as_free_space(world: World) -> None:
     world.disks = room(50, left=9)
     with pytest.raises(DiskTooSmallError, match=r"60 B would be written to .*, and 59 B are free"):
         world.run("d", "data")
@@ -137,13 +137,13 @@ def test_what_killed_runs_left_counts_as_free(world: World) -> None:
     assert world.run("d", "data").ok
 
 
-def test_what_a_download_goes_on_from_is_not_counted_twice() -> None:
+def test_partial_downloads_that_are_resumed_are_not_counted_twice() -> None:
     part = WrittenHere("data", ROOT, [write("a", 60, on_record=50), write("b", 40)])
     assert len(lacking_room([part], Action.TRANSFER, 100, room(45, left=54))) == 1
     assert lacking_room([part], Action.TRANSFER, 100, room(45, left=55)) == []
 
 
-def test_places_in_one_another_are_looked_through_once() -> None:
+def test_nested_folders_are_searched_once_for_leftovers() -> None:
     asked: list[str] = []
 
     def left(place: Path) -> int:
@@ -159,13 +159,13 @@ def test_places_in_one_another_are_looked_through_once() -> None:
     assert asked == ["/p/data", "/p/data20"]
 
 
-def test_force_goes_on_and_says_so(world: World) -> None:
+def test_force_downloads_without_room_and_says_so(world: World) -> None:
     result = world.run("d", "data", options=TransferOptions(force=True))
     assert result.ok and result.transferred == 3
     assert [text for text in result.plan.warnings if "60 B would be written" in text]
 
 
-def test_an_upload_needs_no_room_here_unless_it_adopts(world: World) -> None:
+def test_an_upload_needs_local_room_only_with_keep_remote(world: World) -> None:
     (world.root / "data").mkdir()
     for name in ("a", "b", "c", "d"):
         (world.root / "data" / name).write_bytes(bytes([1]) * 21)

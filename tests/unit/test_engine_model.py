@@ -46,15 +46,15 @@ def work(
 @pytest.mark.parametrize("tls", [True, False])
 @pytest.mark.parametrize("route", list(Route))
 @pytest.mark.parametrize("cores", [1, 2, 4, 64])
-def test_small_work_is_directs(route: Route, cores: int, *, tls: bool) -> None:
+def test_direct_moves_small_transfers(route: Route, cores: int, *, tls: bool) -> None:
     for files, size in ((1, 1), (1, 8 * MIB), (100, 4 * KIB), (1000, 4 * KIB)):
         assert choose_engine(NOTHING_AGAINST, work(files, size, route=route, cores=cores, tls=tls)).name == "direct"
 
 
-def test_a_million_small_files_are_azcopys_where_there_are_cores_for_it() -> None:
+def test_azcopy_moves_a_million_small_files_on_a_machine_with_many_cores() -> None:
     many = work(1_000_000, 4 * KIB, cores=64)
     assert azcopy_seconds(many) < direct_seconds(many)
-    # As many processes of ours as azcopy has threads leave it nothing.
+    # Direct with as many processes as azcopy has threads is faster.
     assert choose_engine(NOTHING_AGAINST, many._replace(processes=64)).name == "direct"
 
 
@@ -65,7 +65,7 @@ def at_the_break_even() -> tuple[Work, Work]:
     return row[at - 1], row[at]
 
 
-def test_direct_keeps_what_azcopy_would_only_do_a_little_faster() -> None:
+def test_direct_is_kept_where_azcopy_is_only_a_little_faster() -> None:
     last, first = at_the_break_even()
     assert azcopy_seconds(last) < direct_seconds(last)
     for each, worth in ((last, False), (first, True)):
@@ -75,7 +75,7 @@ def test_direct_keeps_what_azcopy_would_only_do_a_little_faster() -> None:
     assert choose_engine(NOTHING_AGAINST, first).name == "azcopy"
 
 
-def test_what_speaks_against_azcopy_is_asked_only_where_it_would_be_taken() -> None:
+def test_whether_azcopy_can_run_is_checked_only_if_it_would_be_chosen() -> None:
     last, first = at_the_break_even()
     asked: list[tuple[Route, int, int]] = []
 
@@ -95,7 +95,7 @@ def test_what_speaks_against_azcopy_is_asked_only_where_it_would_be_taken() -> N
     assert len(asked) == 1
 
 
-def test_the_sentence_has_both_estimates() -> None:
+def test_the_reason_has_both_estimates() -> None:
     choice = choose_engine(NOTHING_AGAINST, work(1, 1))
     assert choice.direct_seconds is not None and choice.azcopy_seconds is not None
     assert choice.why == f"about {choice.direct_seconds:.1f} s; azcopy would take about {choice.azcopy_seconds:.1f} s"
@@ -107,7 +107,7 @@ def test_the_sentence_has_both_estimates() -> None:
     assert (relay.name, relay.why, relay.direct_seconds) == ("relay", "--engine relay was given", None)
 
 
-def test_nothing_to_move_needs_no_estimate() -> None:
+def test_an_empty_plan_has_no_estimate() -> None:
     assert choose_engine(NOTHING_AGAINST, work(0)).why == "nothing to move"
     assert choose_engine(NOTHING_AGAINST, work(0)).direct_seconds is None
 
@@ -122,7 +122,7 @@ def test_more_work_never_takes_less_time() -> None:
     assert direct_seconds(work(5000, KIB, processes=2)) < direct_seconds(work(5000, KIB))
 
 
-def test_round_trips_count_where_they_are_what_takes_the_time() -> None:
+def test_round_trips_count_where_they_dominate() -> None:
     near, far = work(2000, KIB, round_trip=0.001), work(2000, KIB, round_trip=0.2)
     assert direct_seconds(far) - direct_seconds(near) > 2000 * 0.2 / 64 * 0.8
     # From 10 ms on direct takes 64 connections instead of 16.
@@ -131,7 +131,7 @@ def test_round_trips_count_where_they_are_what_takes_the_time() -> None:
     )
 
 
-def test_azcopys_steps_of_two_seconds_count_where_nobody_sees_its_end_before() -> None:
+def test_azcopys_steps_of_two_seconds_count_where_its_end_is_not_seen_earlier() -> None:
     few, many = work(CHATTY_FILES, 1), work(CHATTY_FILES + 1, 1)
     starts = COSTS["azcopy", "up", True][0] + COSTS["around", "up", True][0]
     assert azcopy_seconds(few) - starts < 2.0
@@ -140,7 +140,7 @@ def test_azcopys_steps_of_two_seconds_count_where_nobody_sees_its_end_before() -
     assert (azcopy_seconds(down) - starts) % 2.0 != pytest.approx(0.0, abs=1e-3)
 
 
-def test_one_large_file_is_hashed_by_one_thread_except_from_server_to_server() -> None:
+def test_one_large_file_is_hashed_by_one_thread_except_in_server_to_server_copies() -> None:
     one = work(1, 100 * GIB, cores=64)
     spread = one._replace(files=100, largest=GIB)
     assert direct_seconds(one) > direct_seconds(spread)
@@ -155,7 +155,7 @@ def test_every_cost_has_its_unit_and_none_is_missing() -> None:
         assert 0 <= cost.start < 2 and 0 <= cost.file < 5e-3 and 0 <= cost.byte < 50e-9
 
 
-# -- who may choose --------------------------------------------------------------------------------------------
+# -- which setting decides -------------------------------------------------------------------------------------------
 
 
 def wished(asked: EngineName | None, variable: str = "", written: str = "", *, copying: bool = False) -> EngineWish:
@@ -165,7 +165,7 @@ def wished(asked: EngineName | None, variable: str = "", written: str = "", *, c
     return engine_wish(asked, environ, chosen, copying=copying)
 
 
-def test_the_option_wins_over_the_environment_and_that_over_the_cluster_file() -> None:
+def test_the_option_overrides_the_environment_which_overrides_the_cluster_file() -> None:
     assert wished("direct", "azcopy", "azcopy") == ("direct", "--engine direct was given")
     assert wished("auto", "azcopy", "azcopy").name == "auto"
     assert wished(None, "azcopy", "direct") == ("azcopy", "BLOBSYNC_ENGINE=azcopy is set")
@@ -174,12 +174,12 @@ def test_the_option_wins_over_the_environment_and_that_over_the_cluster_file() -
     assert wished(None) == EngineWish()
 
 
-def test_a_standing_wish_for_the_relay_is_for_copies() -> None:
+def test_relay_in_the_configuration_applies_to_copies_only() -> None:
     for given in (("relay", ""), ("", "relay")):
         assert wished(None, *given).name == "auto"
         assert wished(None, *given, copying=True).name == "relay"
 
 
-def test_an_unknown_engine_in_the_environment_is_one_sentence() -> None:
+def test_an_unknown_engine_in_the_environment_is_refused() -> None:
     with pytest.raises(UsageError, match=r"BLOBSYNC_ENGINE=fast: not one of auto, azcopy, direct, relay"):
         wished(None, "fast")

@@ -12,27 +12,27 @@ def unreachable(path: str, message: str = BROKE) -> FileFailure:
     return FileFailure(path, FailureCode.STORAGE_UNREACHABLE, message, "run it again")
 
 
-def test_the_same_sentence_of_many_files_is_said_once_with_the_first_three() -> None:
+def test_an_error_of_many_files_is_printed_once_with_the_first_three() -> None:
     (group,) = grouped([unreachable(f"data/{number}") for number in range(283)])
     assert group.more == 280
     assert group == (BROKE, "run it again", ("data/0", "data/1", "data/2"), 283)
 
 
-def test_the_file_before_a_sentence_and_the_blob_in_it_make_no_other_kind() -> None:
+def test_errors_that_differ_only_in_file_and_blob_are_one_group() -> None:
     for said in ("{path}: {broke}", "the blob {blob} does not exist", "store/{blob} arrived with a different MD5"):
         messages = [said.format(path=f"data/v/f{n}.jpg", blob=f"voc/v/f{n}.jpg", broke=BROKE) for n in range(5)]
         (group,) = grouped([unreachable(f"data/v/f{n}.jpg", text) for n, text in enumerate(messages)])
         assert (group.total, "f0.jpg" in group.sentence) == (5, False)
 
 
-def test_other_numbers_of_tries_are_the_same_kind_and_other_sizes_are_not() -> None:
+def test_errors_that_differ_in_tries_are_one_group_and_in_size_two() -> None:
     tries = [unreachable("a", "it broke (7 tries)"), unreachable("b", "it broke (1,035 tries in 5 min)")]
     assert len(grouped(tries)) == 1
     sizes = [unreachable("a", "has 5 bytes, not 6"), unreachable("b", "has 7 bytes, not 6")]
     assert len(grouped(sizes)) == 2
 
 
-def test_kinds_stay_apart_in_their_order_and_one_alone_says_all() -> None:
+def test_groups_keep_their_order_and_a_single_error_is_printed_whole() -> None:
     other = FileFailure("data/x", FailureCode.ACCESS_DENIED, BROKE)
     groups = grouped([unreachable("data/1"), other, unreachable("data/2"), unreachable("data/3")])
     assert [(group.sentence, group.paths, group.total) for group in groups] == [
@@ -41,11 +41,11 @@ def test_kinds_stay_apart_in_their_order_and_one_alone_says_all() -> None:
     ]
 
 
-def test_a_name_of_one_letter_takes_nothing_from_the_sentence() -> None:
+def test_a_file_name_of_one_letter_leaves_the_error_intact() -> None:
     assert grouped([unreachable("a"), unreachable("t")])[0].sentence == BROKE
 
 
-def test_what_is_tried_again_is_named_with_its_reason() -> None:
+def test_retried_files_are_named_with_the_reason() -> None:
     one = FileFailure("data/a", FailureCode.CHANGED_WHILE_READ, "data/a: the file changed while it was read")
     assert again_sentence([one], "direct") == (
         "data/a: the file changed while it was read; trying it again with the direct engine"

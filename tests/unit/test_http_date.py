@@ -10,11 +10,11 @@ from blobsync.store.rest.http_date import http_date, parse_http_date
 
 
 @given(st.integers(0, 253402300799))
-def test_dates_are_those_of_the_standard_library_and_come_back(second: int) -> None:
+def test_dates_agree_with_the_standard_library_and_round_trip(second: int) -> None:
     assert http_date(second) == formatdate(second, usegmt=True)
     assert parse_http_date(http_date(second)) == second
 
 
 @pytest.mark.parametrize("text", ["", "Friday", "Fri, 20 Foo 2026 06:13:00 GMT"])
-def test_dates_that_are_none(text: str) -> None:
+def test_invalid_dates(text: str) -> None:
     assert parse_http_date(text) == 0.0

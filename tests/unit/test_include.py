@@ -1,4 +1,4 @@
-"""``--include`` and ``--exclude``: excluded files are neither moved, counted, reported, nor deleted."""
+"""``--include`` and ``--exclude``: excluded files are not moved, counted, reported or deleted."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def blobs(world: World, store: str = "eu") -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("route", ["upload", "download", "copy"])
-def test_what_is_left_out_takes_no_part_on_either_side(world: World, route: str) -> None:
+def test_excluded_files_are_ignored_on_both_sides(world: World, route: str) -> None:
     command, source = {"upload": ("u", ""), "download": ("d", "eu"), "copy": ("u", "us")}[route]
     if route == "upload":
         write(world, a__jpg=b"1", b__txt=b"2")
@@ -58,7 +58,7 @@ def test_what_is_left_out_takes_no_part_on_either_side(world: World, route: str)
     assert plan.extras == 1
 
 
-def test_what_is_left_out_is_not_complained_of(world: World) -> None:
+def test_an_invalid_name_that_is_excluded_is_no_error(world: World) -> None:
     write(world, a__jpg=b"1")
     (world.root / "data/voc/b.txt").symlink_to("nowhere")
     plan = world.plan("u", "data/voc", options=JPG)
@@ -66,7 +66,7 @@ def test_what_is_left_out_is_not_complained_of(world: World) -> None:
     assert plan.count(Action.TRANSFER) == 1
 
 
-def test_what_is_left_out_at_the_destination_is_not_complained_of(world: World) -> None:
+def test_an_invalid_name_excluded_at_the_destination_is_no_error(world: World) -> None:
     add(world, "eu", a__jpg=b"1")
     (world.root / "data/voc").mkdir(parents=True)
     (world.root / "data/voc/b.txt").symlink_to("nowhere")
@@ -74,7 +74,7 @@ def test_what_is_left_out_at_the_destination_is_not_complained_of(world: World) 
     assert world.plan("d", "data/voc").warnings != ()
 
 
-def test_the_same_again_over_a_changed_destination_replaces_nothing(world: World) -> None:
+def test_a_second_run_does_not_replace_what_changed_at_the_destination(world: World) -> None:
     write(world, a__jpg=b"mine", b__txt=b"2")
     assert world.run("u", "data/voc", options=JPG).transferred == 1
     add(world, "eu", a__jpg=b"theirs", b__txt=b"theirs, too")
@@ -88,19 +88,19 @@ def test_the_same_again_over_a_changed_destination_replaces_nothing(world: World
     assert (conflict.exit_code, blobs(world)["voc/a.jpg"]) == (3, b"theirs")
 
 
-def test_the_same_again_moves_nothing(world: World) -> None:
+def test_a_second_run_moves_nothing(world: World) -> None:
     write(world, a__jpg=b"1", b__txt=b"2")
     world.run("u", "data/voc", options=JPG)
     again = world.run("u", "data/voc", options=JPG)
     assert (again.transferred, again.plan.count(Action.UNCHANGED)) == (0, 1)
 
 
-def test_the_patterns_hold_in_a_nested_entry_and_beside_it(world: World) -> None:
+def test_patterns_apply_inside_and_outside_of_a_nested_entry(world: World) -> None:
     for name in ("data/a.jpg", "data/b.txt", "data/coco/c.jpg", "data/coco/d.txt", "data/coco/old/e.jpg"):
         path = world.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(name.encode())
-    # Blobs at the outer entry's place of the nested folder do not take part.
+    # Blobs where the outer entry would have the nested folder are ignored.
     world.store("eu").add("store/data/coco/hidden.jpg", b"hidden")
     options = TransferOptions(include=("*.jpg",), exclude=("old/",), mirror=True, max_delete_percent=100.0)
     for expected in (2, 0):

@@ -26,7 +26,7 @@ from blobsync.plan.transfer_plan import Action, TransferPlan, TransferResult
 from tests.fakes.project_context import World, account, cluster
 from tests.fakes.store import Request
 
-# Names that sort around the '/', that lie in each other, and that differ in case alone.
+# Names that sort before and after '/', that contain each other, and that differ only in case.
 NAMES = ("a", "a/b", "a/b/c", "a-b", "a.b", "a0", "b", "b/a", "b/a.txt", "B", "é", "\U0001f600", "b/.hid", "c/d/e.txt")
 BODIES = (b"", b"1", b"2", b"22")
 FEW = Spill(most=2)
@@ -56,7 +56,7 @@ def fill(folder: Path, tree: dict[str, bytes]) -> None:
 
 
 def outcome(world: World, spill: Spill, command: str, options: TransferOptions, *, copy: bool) -> Any:
-    """All that can be seen of a plan, or why there is none."""
+    """Everything that a plan contains, or the error that refused it."""
     world.spill = spill
     try:
         plan = world.plan(command, "data", options=options, copy=copy)
@@ -87,7 +87,7 @@ def shown(plan: TransferPlan) -> dict[str, Any]:
 @given(
     st.sampled_from(("u", "d", "copy")), trees, blobs, trees, blobs, choices, st.sampled_from((None, "a", "b", "c/d"))
 )
-def test_the_plan_is_the_same_wherever_it_is_kept(
+def test_a_plan_on_disk_equals_the_plan_in_memory(
     tmp_path: Path,
     word: str,
     verified: dict[str, bytes],
@@ -109,7 +109,7 @@ def test_the_plan_is_the_same_wherever_it_is_kept(
     for name, (body, with_md5) in other.items():
         world.store("us").add(f"store/data/{name}", body, with_md5=with_md5)
     if copy and other:
-        # What can be copied now is on record afterwards.
+        # Files that can be copied are in the index afterwards.
         outcome(world, Spill(), command, TransferOptions(), copy=True)
     fill(data, changed)
     for name, (body, with_md5) in there.items():
@@ -138,7 +138,7 @@ def stored(world: World, name: str) -> dict[str, bytes]:
     return {name.removeprefix("store/data/"): blob.body for name, blob in found}
 
 
-def test_what_is_planned_on_the_disk_moves_in_batches_with_one_result_and_one_receipt(tmp_path: Path) -> None:
+def test_a_plan_on_disk_moves_in_batches_with_one_result_and_one_receipt(tmp_path: Path) -> None:
     world = large(tmp_path)
     here = files(world)
     up = world.run("u", "data")
@@ -198,7 +198,7 @@ def test_too_many_deletions_of_a_large_mirror_are_refused_before_anything_moves(
     assert len(stored(world, "eu")) == 20
 
 
-def test_an_interrupted_large_transfer_says_what_is_done_and_goes_on_from_there(tmp_path: Path) -> None:
+def test_an_interrupted_large_transfer_reports_what_is_done_and_resumes(tmp_path: Path) -> None:
     world = large(tmp_path)
 
     def stop(request: Request) -> None:

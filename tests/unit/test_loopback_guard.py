@@ -87,7 +87,7 @@ def demand_refused(error: BlobsyncError, other: Stranger, host: str = "127.0.0.1
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_a_stranger_gets_no_byte_unless_the_user_trusts_it(tmp_path: Path, transport: str, host: str) -> None:
+def test_a_server_of_another_user_gets_no_byte_unless_trusted(tmp_path: Path, transport: str, host: str) -> None:
     with stranger(tmp_path) as other:
         with pytest.raises(CredentialError) as refused:
             ask(other.port, transport, host)
@@ -96,7 +96,7 @@ def test_a_stranger_gets_no_byte_unless_the_user_trusts_it(tmp_path: Path, trans
         assert b"sig=SENTINEL" in other.received
 
 
-def test_of_many_requests_at_a_time_none_gets_there(tmp_path: Path) -> None:
+def test_none_of_many_requests_reaches_a_server_of_another_user(tmp_path: Path) -> None:
     with stranger(tmp_path) as other:
         http = BlobHttp(box(other.port), SasSigner(SAS), environ={"BLOBSYNC_TRANSPORT": "curl"}, retry=QUICK)
         store = RestBlobStore(box(other.port), http)
@@ -113,7 +113,7 @@ def test_of_many_requests_at_a_time_none_gets_there(tmp_path: Path) -> None:
         assert other.received == b""
 
 
-def test_each_new_connection_is_looked_at(tmp_path: Path, transport: str) -> None:
+def test_the_owner_of_the_server_is_checked_for_each_new_connection(tmp_path: Path, transport: str) -> None:
     """The user's own program ends, and another user's takes its port."""
     server = own_server()
     port = server.server_address[1]
@@ -130,7 +130,9 @@ def test_each_new_connection_is_looked_at(tmp_path: Path, transport: str) -> Non
 
 
 @pytest.mark.parametrize("outside", [True, False])
-def test_a_store_of_a_project_refuses_a_stranger(tmp_path: Path, transport: str, *, outside: bool) -> None:
+def test_the_store_of_a_project_refuses_a_server_of_another_user(
+    tmp_path: Path, transport: str, *, outside: bool
+) -> None:
     environ = {**NOWHERE, "BLOBSYNC_TRANSPORT": transport}
     with stranger(tmp_path) as other:
         with (
@@ -141,7 +143,7 @@ def test_a_store_of_a_project_refuses_a_stranger(tmp_path: Path, transport: str,
         demand_refused(refused.value, other)
 
 
-def test_a_credential_from_outside_needs_a_listener_that_is_known(transport: str) -> None:
+def test_a_credential_from_outside_is_sent_only_if_the_owner_of_the_server_is_known(transport: str) -> None:
     """No listener is found, as on systems without the table, or with a port forwarded by a rule."""
     server = own_server()
     port = server.server_address[1]
@@ -159,7 +161,7 @@ def test_a_credential_from_outside_needs_a_listener_that_is_known(transport: str
     check_listener(account(port, outside=True), {**NOWHERE, "BLOBSYNC_TRUSTED_HOSTS": "127.0.0.1"})
 
 
-def test_no_other_program_gets_a_sas_for_a_stranger(tmp_path: Path) -> None:
+def test_other_programs_get_no_sas_for_a_server_of_another_user(tmp_path: Path) -> None:
     with stranger(tmp_path) as other:
         for outside in (True, False):
             with pytest.raises(CredentialError) as refused:
@@ -172,7 +174,7 @@ def test_no_other_program_gets_a_sas_for_a_stranger(tmp_path: Path) -> None:
             check_copy(source, account(other.port, outside=False), NOWHERE)
 
 
-def test_a_job_sends_no_sas_to_a_stranger(tmp_path: Path) -> None:
+def test_a_job_sends_no_sas_to_a_server_of_another_user(tmp_path: Path) -> None:
     with stranger(tmp_path) as other:
         url = str(box(other.port))
         places = JobPlaces({url: SAS.reveal()}, {})

@@ -66,7 +66,7 @@ def test_nothing_is_deleted_after_a_file_failed(command: str, world: World) -> N
 
 
 @pytest.mark.parametrize("edit", ["other bytes", "same size and time", "another file"])
-def test_a_local_extra_that_was_edited_since_the_plan_stays(edit: str, world: World) -> None:
+def test_a_local_extra_edited_since_the_plan_is_not_deleted(edit: str, world: World) -> None:
     file = world.root / "data" / "here"
     before = file.stat()
     plan = world.plan("d", "data", options=MIRROR)
@@ -84,7 +84,7 @@ def test_a_local_extra_that_was_edited_since_the_plan_stays(edit: str, world: Wo
     assert "here" in here(world)
 
 
-def test_a_blob_that_was_replaced_since_the_plan_stays(world: World) -> None:
+def test_a_blob_replaced_since_the_plan_is_not_deleted(world: World) -> None:
     plan = world.plan("u", "data", options=MIRROR)
     world.store("eu").add("store/data/there", b"somebody needs this now")
     result = world.carry_out(plan)
@@ -92,12 +92,12 @@ def test_a_blob_that_was_replaced_since_the_plan_stays(world: World) -> None:
     assert "there" in there(world)
 
 
-def test_a_blob_that_is_still_there_after_it_was_deleted_is_no_success(world: World) -> None:
+def test_a_blob_that_exists_after_its_deletion_is_a_failure(world: World) -> None:
     store = world.store("eu")
     plan = world.plan("u", "data", options=MIRROR)
 
     def put_back(request: Request) -> None:
-        # The server said that it is gone.
+        # The server reported the deletion.
         if request.operation == "head" and request.name == "store/data/there":
             store.before = lambda _: None
             store.add("store/data/there", b"only there")
@@ -138,7 +138,7 @@ def test_an_interrupt_while_deleting_leaves_a_receipt(world: World) -> None:
     assert [each["path"] for each in found["deletions_not_known"]] == ["data/there"]
 
 
-def test_a_plan_that_deletes_too_much_can_be_looked_at_and_not_be_carried_out(world: World) -> None:
+def test_a_plan_that_deletes_too_much_can_be_shown_but_not_applied(world: World) -> None:
     for name in ("a", "b", "c"):
         (world.root / "data" / name).unlink()
     plan = world.plan("u", "data", options=MIRROR)

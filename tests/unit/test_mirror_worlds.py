@@ -1,4 +1,4 @@
-"""``--mirror`` in random worlds: files that only the destination has are deleted, or the command says why not.
+"""``--mirror`` in random projects: files that only the destination has are deleted, or the command says why not.
 
 The worlds have two clusters whose folder entries lie in each other, patterns, links, and a history of transfers.
 """
@@ -29,7 +29,7 @@ ROUNDS, WORLDS = 5, 40
 
 
 def entries(name: str, chance: random.Random) -> Cluster:
-    """A cluster with ``data`` and some of the folders below it, each with a place of its own, or its natural one."""
+    """A cluster with ``data`` and some of the folders below it, each at its own path or below that of ``data``."""
     found = [FolderEntry("data", account(name), f"{name}/d", ignore=("*.tmp",) if chance.random() < 0.3 else ())]
     for prefix in NESTED:
         if chance.random() < 0.3:
@@ -57,7 +57,7 @@ def random_world(chance: random.Random, root: Path) -> World:
             found = resolve(f"data/W/{name}", cwd=root, root=root, cluster=each)
             world.store(found.remote.container.account).add(found.remote.name, chance.randbytes(1))
             if chance.random() < 0.3:
-                # Where the outer entry would have it, had the inner one no place of its own.
+                # Where the outer entry would have it without the inner one.
                 world.store(each.name).add(f"{each.name}/d/W/{name}", b"covered")
     for _ in range(chance.randint(0, 3)):
         turn(world, chance)
@@ -75,7 +75,7 @@ def turn(world: World, chance: random.Random) -> None:
 
 
 def only_there(world: World, *, copy: bool) -> set[str]:
-    """What lies at the places that the command writes to, and not at the source, as paths from the root."""
+    """Paths from the root of files at the destination that the source does not have."""
     context = world.context(copy=copy)
     found = set()
     for leg in legs(context, Direction.UP, ["data/W/"], MIRROR):
@@ -95,8 +95,8 @@ def _is_at_source(world: World, path: str, *, copy: bool) -> bool:
     return found.remote.name in world.store(found.remote.container.account).blobs
 
 
-def is_said(plan: TransferPlan, path: str) -> bool:
-    """By a row of the plan, by a line about the folder that it is in, or among those that take no part."""
+def is_reported(plan: TransferPlan, path: str) -> bool:
+    """Whether a row of the plan, a line about its folder or the list of ignored files names it."""
     rows = {part.shown(action) for part, action in plan.each() if action.action is Action.SKIP}
     empty = [
         text.partition(": the source has nothing there")[0] for text in plan.warnings if "has nothing there" in text
@@ -112,7 +112,7 @@ def is_said(plan: TransferPlan, path: str) -> bool:
 
 
 @pytest.mark.parametrize("number", range(ROUNDS))
-def test_what_only_the_destination_has_is_deleted_or_said(number: int, tmp_path: Path) -> None:
+def test_files_only_at_the_destination_are_deleted_or_reported(number: int, tmp_path: Path) -> None:
     ran = left = 0
     for seed in range(number * WORLDS, (number + 1) * WORLDS):
         chance = random.Random(seed)
@@ -131,11 +131,13 @@ def test_what_only_the_destination_has_is_deleted_or_said(number: int, tmp_path:
             ran += 1
             there = only_there(world, copy=copy)
             left += len(there)
-            assert [path for path in sorted(there) if not is_said(plan, path)] == [], f"seed {seed}: {plan.warnings}"
+            assert [path for path in sorted(there) if not is_reported(plan, path)] == [], (
+                f"seed {seed}: {plan.warnings}"
+            )
     assert ran >= WORLDS / 4 and left, "these worlds show nothing"
 
 
-def test_a_copy_from_a_folder_that_has_only_what_is_nested_says_what_it_leaves(tmp_path: Path) -> None:
+def test_a_copy_from_a_folder_with_only_nested_entries_reports_what_it_leaves_out(tmp_path: Path) -> None:
     there = cluster("src", data=account("src"), data__W__n=account("third"))
     world = World(tmp_path, cluster("dst", data=account("dst")), there)
     world.store("third").add("store/data/W/n/a", b"1")

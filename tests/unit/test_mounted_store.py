@@ -19,7 +19,7 @@ def mount(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_files_are_blobs_and_folders_are_none(mount: Path) -> None:
+def test_files_are_blobs_and_folders_are_not(mount: Path) -> None:
     store = MountedStore(MountedLocation(mount))
     assert sorted(blob.name for blob in store.list_blobs()) == ["a/deep/two", "a/one", "ab/three", "b.txt"]
     assert sorted(blob.name for blob in store.list_blobs("a/")) == ["a/deep/two", "a/one"]
@@ -69,7 +69,7 @@ def test_nothing_is_written_to_a_mount(mount: Path) -> None:
     assert sorted(mount.rglob("*")) == before
 
 
-def test_what_cannot_be_read_is_an_error_of_the_store(mount: Path) -> None:
+def test_an_unreadable_file_is_a_store_error(mount: Path) -> None:
     (mount / "loop").symlink_to("loop")
     with pytest.raises(StorageError, match="loop: cannot be read"):
         MountedStore(MountedLocation(mount)).head("loop")

@@ -1,4 +1,4 @@
-"""The mutation tester's own changes, and its choice of tests."""
+"""The changes of the mutation tester, and its choice of tests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def changes() -> set[tuple[int, str, str]]:
     return {(mutant.line, mutant.where, mutant.after) for mutant in own_mutants(SOURCE)}
 
 
-def test_conditions_halves_and_statements_are_left_out() -> None:
+def test_conditions_operands_and_statements_are_changed() -> None:
     assert changes() == {
         (8, "Gate.let", "if ((größe > LIMIT and self.open) and False):"),
         (8, "Gate.let", "if ((größe > LIMIT and self.open) or True):"),
@@ -40,20 +40,20 @@ def test_conditions_halves_and_statements_are_left_out() -> None:
     }
 
 
-def test_every_mutant_is_python_and_differs_in_its_line() -> None:
+def test_every_mutant_is_valid_python_and_differs_in_its_line() -> None:
     for mutant in own_mutants(SOURCE):
         ast.parse(mutant.source)
         assert SOURCE.splitlines()[mutant.line - 1].strip() == mutant.before != mutant.after
         assert mutant.lines == 1
 
 
-def test_tests_are_relevant_that_use_the_module_over_at_most_one_other() -> None:
+def test_tests_that_import_the_module_directly_or_over_one_other_are_relevant() -> None:
     names = {path.name for path in relevant(ROOT / "blobsync/transfer/ledger.py")}
     assert "test_transfer.py" in names
     assert "test_parse.py" not in names
 
 
-def test_a_module_is_free_of_those_that_it_never_imports() -> None:
+def test_a_module_does_not_depend_on_those_that_it_never_imports() -> None:
     ledger = ROOT / "blobsync/transfer/ledger.py"
     assert is_free_of("blobsync.plan.transfer_plan", [ledger])
     assert not is_free_of("blobsync.transfer.carry_out", [ledger])

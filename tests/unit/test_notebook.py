@@ -1,4 +1,4 @@
-"""The bar that notebooks show by default."""
+"""The progress bar in notebooks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from blobsync.project.progress_listeners import NotebookBar, in_notebook
 
 
 class Bar:
-    """What tqdm would draw, as it was last refreshed."""
+    """Stands in for tqdm: records what was drawn at the last refresh."""
 
     def __init__(self, **options: Any) -> None:
         self.n, self.total = 0, options["total"]
@@ -59,7 +59,7 @@ def test_a_transfer_has_one_bar_from_its_first_file_to_its_end() -> None:
     assert bar.closed
 
 
-def test_files_are_counted_where_there_are_no_bytes_and_a_long_look_is_shown() -> None:
+def test_a_plan_without_bytes_counts_files_and_a_long_survey_is_shown() -> None:
     (bar,) = _drawn(
         Progress("surveying", 1.5, looked=30_000),
         Progress("deleting", 0.1, files=3, files_expected=9, bytes_expected=0),
@@ -70,7 +70,7 @@ def test_files_are_counted_where_there_are_no_bytes_and_a_long_look_is_shown() -
     ]
 
 
-def test_what_is_over_at_once_draws_nothing() -> None:
+def test_a_short_transfer_draws_nothing() -> None:
     assert _drawn(Progress("surveying", 0.1, looked=3), Progress("verifying", 0.2, looked=3)) == []
 
 

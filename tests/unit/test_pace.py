@@ -26,7 +26,7 @@ def _answered(status: int, *headers: tuple[str, str]) -> HttpResponse:
     return HttpResponse(WholeResponse(status, Headers(headers), resent=False), b"")
 
 
-def test_no_other_request_begins_before_the_time_is_over() -> None:
+def test_other_requests_wait_until_the_retry_after_is_over() -> None:
     now = [0.0]
     pace = Pace(lambda: now[0])
     one, other, free = _http(pace), _http(pace), _http(None)
@@ -34,7 +34,7 @@ def test_no_other_request_begins_before_the_time_is_over() -> None:
     assert isinstance(next(throttled), HttpRequest)
     assert throttled.send(_answered(503, ("Retry-After", "7"))) == Pause(7.0)
     assert next(waiting) == Pause(7.0)
-    # So that the engine has fewer of them under way afterwards.
+    # The engine sends fewer requests at a time afterwards.
     assert (one.throttled, other.throttled) == (1, 1)
     now[0] = 5.0
     assert waiting.send(None) == Pause(2.0)
@@ -48,7 +48,7 @@ def test_no_other_request_begins_before_the_time_is_over() -> None:
 
 
 @pytest.mark.parametrize("answer", [(500, ()), (503, ())])
-def test_a_wait_that_is_over_at_once_is_the_requests_own(answer: tuple[int, tuple[()]]) -> None:
+def test_a_short_wait_does_not_delay_other_requests(answer: tuple[int, tuple[()]]) -> None:
     pace = Pace()
     steps = _asked(_http(pace))
     next(steps)

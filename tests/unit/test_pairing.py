@@ -1,4 +1,4 @@
-"""Two ends are matched as they would be by looking each name up, whatever the order, and wherever they are kept."""
+"""Files and blobs are paired by name, in any order, in memory and on disk."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def held(names: list[str], spill: Spill = SPILLS[0]) -> HeldFiles:
 
 
 def looked_up(here: list[str], there: list[str]) -> list[tuple[str, LocalState | None, RemoteState | None]]:
-    """Each name of the listing with the file of that name, once; then the files that were not in it."""
+    """The expected pairs: each listed name with its file, then the files that were not listed."""
     files = {name: local(number) for number, name in enumerate(here)}
     found = [(name, files.pop(name, None), blob(number)) for number, name in enumerate(there)]
     return [*found, *((name, state, None) for name, state in files.items())]
@@ -45,22 +45,22 @@ def in_order(matches: list[Match] | list[tuple[str, LocalState | None, RemoteSta
 
 @pytest.mark.parametrize("spill", SPILLS, ids=["memory", "some on the disk", "disk"])
 @given(here=st.lists(st.sampled_from(NAMES)), there=st.lists(st.sampled_from(NAMES)))
-def test_every_name_is_matched_as_if_it_were_looked_up(spill: Spill, here: list[str], there: list[str]) -> None:
-    # Of a name that one end repeats, any of its blobs may be the one with the file: such a plan is refused.
+def test_pairs_equal_those_of_a_lookup_by_name(spill: Spill, here: list[str], there: list[str]) -> None:
+    # If a name is listed twice, either blob may get the file: such a plan is refused.
     once = list(dict.fromkeys(there))
     listing = [(name, blob(number)) for number, name in enumerate(once)]
     assert in_order(list(held(here, spill).matched(listing))) == in_order(looked_up(here, once))
 
 
 @pytest.mark.parametrize("spill", SPILLS, ids=["memory", "some on the disk", "disk"])
-def test_a_name_that_the_listing_repeats_comes_each_time(spill: Spill) -> None:
+def test_a_name_listed_twice_makes_two_pairs(spill: Spill) -> None:
     for there in (["a", "b", "b", "c"], ["c", "b", "a", "b"]):
         found = list(held(["b"], spill).matched([(name, blob(0)) for name in there]))
         assert sorted(each.path for each in found) == ["a", "b", "b", "c"]
         assert [each.held for each in found if each.held is not None] == [local(0)]
 
 
-def test_what_comes_in_order_is_matched_while_the_listing_goes_on() -> None:
+def test_sorted_names_are_paired_while_the_listing_goes_on() -> None:
     def listing() -> Iterator[tuple[str, RemoteState]]:
         yield "b", blob(1)
         yield "c", blob(2)
@@ -70,7 +70,7 @@ def test_what_comes_in_order_is_matched_while_the_listing_goes_on() -> None:
     assert list(islice(matches, 2)) == [Match("b", local(1), blob(1)), Match("c", None, blob(2))]
 
 
-def test_no_file_counts_as_alone_before_the_listing_is_at_its_end() -> None:
+def test_files_without_a_blob_come_after_the_end_of_the_listing() -> None:
     def listing() -> Iterator[tuple[str, RemoteState]]:
         yield "z", blob(1)
         raise ConnectionError

@@ -1,4 +1,4 @@
-"""One path from both ends: equal, changed, or to be read first."""
+"""Pairs of a file and a blob: equal, changed, or to be read first."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BLOB = RemoteState(10, "etag-1", ONE)
         (replace(LOCAL, size=11, md5=ONE), BLOB, False),
     ],
 )
-def test_equal_content(one: FileState, other: FileState, equal: bool | None) -> None:
+def test_which_pairs_have_equal_content(one: FileState, other: FileState, equal: bool | None) -> None:
     assert equal_content(one, other) is equal
     assert equal_content(other, one) is equal
 
@@ -64,7 +64,9 @@ def test_equal_content(one: FileState, other: FileState, equal: bool | None) -> 
         pytest.param(RemoteState(10, "etag-1", None), LOCAL, ONE, True, id="a blob where a file was"),
     ],
 )
-def test_changed_since_it_was_verified(now: FileState, then: FileState, md5: bytes | None, expected: bool) -> None:
+def test_which_side_changed_since_it_was_verified(
+    now: FileState, then: FileState, md5: bytes | None, expected: bool
+) -> None:
     assert changed_since_verified(now, then, md5) is expected
 
 
@@ -80,7 +82,7 @@ EDITED, REWRITTEN = LocalState(11, 2, 2, 7, TWO), RemoteState(12, "etag-2", b"3"
         (EDITED, REWRITTEN, (True, True)),
     ],
 )
-def test_each_side_is_compared_with_its_own_record(
+def test_each_side_is_compared_with_its_own_record_in_the_index(
     near: FileState, remote: FileState, expected: tuple[bool, bool]
 ) -> None:
     found = changes_since_verified(near, remote, Record(LOCAL, BLOB))
@@ -100,7 +102,7 @@ def test_each_side_is_compared_with_its_own_record(
         pytest.param(replace(LOCAL, mtime_ns=2, md5=ONE), BLOB, Record(LOCAL, BLOB), True, id="touched"),
     ],
 )
-def test_equal_is_what_the_bytes_or_the_record_say(
+def test_equality_is_decided_by_content_or_by_the_index(
     near: FileState, remote: FileState, record: Record | None, expected: bool | None
 ) -> None:
     assert known_equal(near, remote, record) is expected
@@ -141,13 +143,13 @@ TOUCHED = replace(LOCAL, mtime_ns=2)
         pytest.param(LOCAL, BLOB, Record(replace(BLOB, etag="0"), BLOB), True, id="recorded between two blobs"),
     ],
 )
-def test_a_local_file_is_read_only_where_that_can_tell(
+def test_a_local_file_is_hashed_only_where_an_md5_decides(
     local: FileState | None, blob: FileState | None, record: Record | None, needed: bool, route: Route
 ) -> None:
     source, destination = (local, blob) if route is Route.UPLOAD else (blob, local)
     assert needs_local_md5(Pair("a", source, destination, record), route) is needed
 
 
-def test_blobs_on_both_sides_have_nothing_to_read() -> None:
+def test_a_pair_of_blobs_has_no_local_file_to_hash() -> None:
     pair = Pair("a", replace(BLOB, md5=None), BLOB)
     assert not needs_local_md5(pair, Route.SAME_ACCOUNT)

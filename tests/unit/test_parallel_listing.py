@@ -1,4 +1,4 @@
-"""A long listing is shared out among several, and shows each blob once, whatever its folders look like."""
+"""Parallel listings of subfolders return each blob once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def holding(*names: str) -> MemoryStore:
 
 
 @given(st.sets(NAMES, max_size=30), st.integers(1, 8), st.sampled_from(("", "a/", "f01/")))
-def test_every_blob_is_there_once(names: set[str], long: int, prefix: str) -> None:
+def test_every_blob_is_listed_once(names: set[str], long: int, prefix: str) -> None:
     store = holding(*names)
     expected = {blob.name: blob for blob in store.list_blobs(prefix)}
     found = list(list_wide(store, store, prefix, Spill(most=3), long))
@@ -41,11 +41,11 @@ def test_many_small_folders_are_listed_a_few_together() -> None:
 def test_a_folder_of_files_alone_is_listed_once() -> None:
     store = holding(*(f"t/{number:04}" for number in range(300)))
     assert [blob.name for blob in list_wide(store, store, "t/", Spill(), 10)] == sorted(store.blobs)
-    # All of it, and the folders in it, of which there are none.
+    # The whole listing, and the one that looks for subfolders.
     assert [each.name for each in store.asked("list")] == ["t/", "t/"]
 
 
-def test_what_one_of_the_listings_raises_is_raised() -> None:
+def test_an_error_of_one_listing_is_raised() -> None:
     store = holding(*(f"t/{folder}/{number}" for folder in "abcdefgh" for number in range(9)))
 
     def refuse(request: Request) -> None:

@@ -28,7 +28,7 @@ from tests.fakes.store import MemoryStore, Request
 from tests.fakes.tasks import RecordingListener, index_key, moved_by, upload
 
 MIB = 1024 * 1024
-# Too large for one request.
+# Too large for a single request.
 SIZE = 16 * MIB + 5
 BLOCK = block_size(SIZE)
 
@@ -73,7 +73,7 @@ class Place:
         return report
 
     def succeed(self, *, delta: bool = False) -> int:
-        """The number of sent bytes."""
+        """Carry the plan out without a failure and return the number of sent bytes."""
         before = len(self.store.requests)
         report = self.run(delta=delta)
         assert report.failed == [] and len(report.moved) == 1
@@ -86,7 +86,7 @@ class Place:
         return sent
 
     def kill_after(self, blocks: int) -> int:
-        """The connection is gone for good once so many blocks are put; how many bytes they have."""
+        """Break the connection after so many blocks and return how many bytes they have."""
         left = threading.Semaphore(blocks)
 
         def refuse(request: Request) -> None:
@@ -109,31 +109,31 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def test_what_a_killed_upload_left_is_not_sent_again(place: Place) -> None:
+def test_blocks_sent_before_a_kill_are_not_sent_again(place: Place) -> None:
     there = place.kill_after(5)
     assert place.succeed() == SIZE - there
     assert place.journal.staged(place.blob) == {}
 
 
-def test_a_file_that_changed_after_the_kill_sends_what_is_new(place: Place) -> None:
+def test_after_a_kill_and_a_change_only_new_blocks_are_sent(place: Place) -> None:
     there = place.kill_after(8)
     place.edit(3 * MIB + 7, b"changed")
     assert place.succeed() in (SIZE - there, SIZE - there + BLOCK)
 
 
-def test_blocks_that_another_project_put_are_sent_again(place: Place, tmp_path: Path) -> None:
+def test_uncommitted_blocks_of_another_project_are_sent_again(place: Place, tmp_path: Path) -> None:
     place.kill_after(5)
     place.foreign_journal(tmp_path)
     assert place.succeed() == SIZE
 
 
-def test_blocks_that_are_gone_are_sent_again(place: Place) -> None:
+def test_blocks_that_the_service_dropped_are_sent_again(place: Place) -> None:
     place.kill_after(5)
     place.store.blocks.clear()
     assert place.succeed() == SIZE
 
 
-def test_foreign_blocks_under_our_ids_are_replaced(place: Place, tmp_path: Path) -> None:
+def test_uncommitted_blocks_with_our_ids_but_other_content_are_replaced(place: Place, tmp_path: Path) -> None:
     for start in range(0, SIZE, BLOCK):
         body = place.body[start : start + BLOCK]
         evil = b"\0" * len(body)
@@ -151,7 +151,7 @@ def test_a_block_of_another_size_under_a_journaled_id_is_replaced(place: Place) 
     assert place.succeed() == SIZE - left
 
 
-def test_without_the_right_to_read_all_is_sent_and_that_is_said(place: Place) -> None:
+def test_a_sas_without_the_read_right_sends_everything_and_says_so(place: Place) -> None:
     place.kill_after(5)
 
     def refuse(request: Request) -> None:
@@ -164,12 +164,12 @@ def test_without_the_right_to_read_all_is_sent_and_that_is_said(place: Place) ->
     assert "cannot list the blocks" in place.listener.notes[0] and "not allowed to read" in place.listener.notes[0]
 
 
-def test_a_first_upload_asks_for_no_list(place: Place) -> None:
+def test_a_first_upload_requests_no_block_list(place: Place) -> None:
     assert place.succeed() == SIZE
     assert place.store.asked("block_list") == []
 
 
-def test_a_block_that_a_file_holds_twice_is_sent_once(place: Place) -> None:
+def test_a_block_that_occurs_twice_in_a_file_is_sent_once(place: Place) -> None:
     place.write(b"\0" * (4 * BLOCK) + random_bytes(2 * BLOCK) + b"\0" * (4 * BLOCK))
     assert place.succeed() == 3 * BLOCK
 
@@ -196,13 +196,13 @@ def test_a_changed_file_sends_the_blocks_that_changed(place: Place, edit: object
     assert place.succeed(delta=True) == 0
 
 
-def test_a_change_is_sent_whole_unless_the_plan_says_that_the_version_is_verified(place: Place) -> None:
+def test_a_changed_file_is_sent_whole_if_the_blob_is_not_verified(place: Place) -> None:
     place.succeed()
     place.edit(5 * MIB, b"x")
     assert place.succeed() == SIZE
 
 
-def test_a_version_that_this_project_did_not_write_is_replaced_whole(place: Place, tmp_path: Path) -> None:
+def test_a_blob_written_by_another_program_is_replaced_whole(place: Place, tmp_path: Path) -> None:
     place.succeed()
     place.foreign_journal(tmp_path)
     place.edit(5 * MIB, b"x")
@@ -210,7 +210,7 @@ def test_a_version_that_this_project_did_not_write_is_replaced_whole(place: Plac
 
 
 def commit(place: Place, blocks: list[tuple[bytes, bytes]]) -> None:
-    """A stranger's upload: blocks of one content under the ids of another."""
+    """Upload blocks of one content under the ids of another, as a foreign program could."""
     names = []
     for content, said in blocks:
         names.append(block_id_of(hashlib.sha256(said).digest()))
@@ -221,7 +221,7 @@ def commit(place: Place, blocks: list[tuple[bytes, bytes]]) -> None:
     place.store.put_block_list("p/a.bin", names, size=len(whole), md5=md5)
 
 
-def test_foreign_blocks_under_our_tag_between_two_uploads_are_not_taken(place: Place) -> None:
+def test_blocks_forged_with_our_ids_between_two_uploads_are_not_reused(place: Place) -> None:
     place.succeed()
     pieces = [place.body[start : start + BLOCK] for start in range(0, SIZE, BLOCK)]
     commit(place, [(b"\0" * len(piece), piece) for piece in pieces])
@@ -229,7 +229,7 @@ def test_foreign_blocks_under_our_tag_between_two_uploads_are_not_taken(place: P
     assert place.succeed(delta=True) == SIZE
 
 
-def test_a_blob_that_is_replaced_after_the_plan_is_left_alone(place: Place) -> None:
+def test_a_blob_replaced_after_the_plan_is_not_overwritten(place: Place) -> None:
     place.succeed()
     place.edit(5 * MIB, b"x")
     task = place.task(delta=True)
@@ -238,7 +238,7 @@ def test_a_blob_that_is_replaced_after_the_plan_is_left_alone(place: Place) -> N
     assert len(report.failed) == 1 and place.store.body("p/a.bin") == b"theirs"
 
 
-def test_a_blob_that_is_replaced_while_blocks_are_sent_is_left_alone(place: Place) -> None:
+def test_a_blob_replaced_during_the_upload_is_not_overwritten(place: Place) -> None:
     place.succeed()
     place.edit(5 * MIB, b"x")
 
@@ -255,7 +255,7 @@ def test_a_blob_that_is_replaced_while_blocks_are_sent_is_left_alone(place: Plac
 # -- two writers of one blob ---------------------------------------------------------------------------------------
 
 
-def test_a_commit_that_lacks_blocks_is_answered_by_sending_them_once(place: Place) -> None:
+def test_blocks_missing_at_the_commit_are_sent_once_more(place: Place) -> None:
     def drop(request: Request) -> None:
         if request.operation == "put_block_list":
             place.store.before = lambda _: None
@@ -270,7 +270,7 @@ def test_a_commit_that_lacks_blocks_is_answered_by_sending_them_once(place: Plac
     assert report.moved[0].reused == 0
 
 
-def test_blocks_that_are_dropped_again_and_again_are_a_failure(place: Place) -> None:
+def test_blocks_dropped_repeatedly_are_a_failure(place: Place) -> None:
     def drop(request: Request) -> None:
         if request.operation == "put_block_list":
             place.store.blocks["p/a.bin"].clear()
@@ -295,10 +295,10 @@ def test_ids_of_another_length_are_tried_once_more(place: Place) -> None:
     assert place.succeed() == SIZE
 
 
-# -- what the commit made ------------------------------------------------------------------------------------------
+# -- check of the commit -----------------------------------------------------------------------------------------
 
 
-def test_a_blob_of_other_blocks_than_were_sent_is_replaced_by_the_whole_file(place: Place) -> None:
+def test_a_commit_with_wrong_blocks_is_replaced_by_the_whole_file(place: Place) -> None:
     """A server that commits other blocks than requested."""
     place.succeed()
     place.edit(5 * MIB, b"x")
@@ -317,8 +317,8 @@ def test_a_blob_of_other_blocks_than_were_sent_is_replaced_by_the_whole_file(pla
     assert sum(each.size for each in place.store.asked("put_block")) == 2 * SIZE + BLOCK
 
 
-def test_after_a_commit_that_was_wrong_nothing_is_taken_for_there(place: Place) -> None:
-    """What the blob seems to be made of then is no reason to leave bytes out: all of them go once more."""
+def test_after_a_wrong_commit_no_block_is_reused(place: Place) -> None:
+    """The block list of such a blob is not trusted: the whole file is sent again."""
     place.succeed()
     place.edit(5 * MIB, b"x")
     times = 0
@@ -328,7 +328,7 @@ def test_after_a_commit_that_was_wrong_nothing_is_taken_for_there(place: Place) 
         if request.operation == "block_list":
             times += 1
             if times == 2:
-                # Both blocks are there, in the wrong order: only the check of the commit sees it.
+                # Both blocks are committed in the wrong order: only the check after the commit finds it.
                 blob = place.store.blobs["p/a.bin"]
                 blob.blocks = (blob.blocks[1], blob.blocks[0], *blob.blocks[2:])
 
@@ -340,11 +340,11 @@ def test_after_a_commit_that_was_wrong_nothing_is_taken_for_there(place: Place) 
     sent = [each.size for each in place.store.requests[before:] if each.operation == "put_block"]
     # The block that changed, then all.
     assert sum(sent) == BLOCK + SIZE
-    # The look before the first commit, and the one after it; the last takes nothing from before, and needs none.
+    # One list before the first commit and one after it; the last upload reuses nothing and needs none.
     assert times == 2
 
 
-def test_a_file_that_changes_while_its_blocks_are_sent_is_not_committed(place: Place) -> None:
+def test_a_file_that_changes_during_its_upload_is_not_committed(place: Place) -> None:
     def change(request: Request) -> None:
         if request.operation == "put_block" and len(place.store.asked("put_block")) == 4:
             os.utime(place.file, ns=(1, 1))
@@ -353,7 +353,7 @@ def test_a_file_that_changes_while_its_blocks_are_sent_is_not_committed(place: P
     report = place.run()
     assert [failure.code.value for _, failure in report.failed] == ["changed_while_read"]
     assert "p/a.bin" not in place.store.blobs
-    # What was sent of it stays good for the next try.
+    # The blocks already sent are reused by the next try.
     assert place.succeed() == 0
 
 
@@ -364,7 +364,7 @@ def test_a_run_without_a_journal_sends_everything(place: Place) -> None:
     assert place.store.body("p/a.bin") == place.body
 
 
-def test_a_server_without_the_request_gets_whole_files(place: Place) -> None:
+def test_a_server_without_get_block_list_gets_whole_files(place: Place) -> None:
     place.kill_after(2)
 
     def refuse(request: Request) -> None:
@@ -375,7 +375,7 @@ def test_a_server_without_the_request_gets_whole_files(place: Place) -> None:
     assert place.succeed() == SIZE
 
 
-# -- what a plan says ----------------------------------------------------------------------------------------------
+# -- what a plan shows ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -396,7 +396,7 @@ def planned(world: World, options: TransferOptions = DEFAULTS) -> tuple[Transfer
 
 
 def half(world: World) -> int:
-    """An upload that ends in the middle; how many bytes it left."""
+    """Interrupt an upload in the middle and return how many bytes it sent."""
     refused = iter(range(4))
 
     def refuse(request: Request) -> None:
@@ -410,7 +410,7 @@ def half(world: World) -> int:
     return sum(map(len, staged.values()))
 
 
-def test_the_plan_after_a_kill_says_what_is_there(world: World) -> None:
+def test_the_plan_after_a_kill_says_how_much_was_sent_already(world: World) -> None:
     write(world, BODY)
     there = half(world)
     plan, action = planned(world)
@@ -420,14 +420,14 @@ def test_the_plan_after_a_kill_says_what_is_there(world: World) -> None:
     assert world.plan("u", "data/x").count(Action.UNCHANGED) == 1
 
 
-def test_the_plan_says_nothing_of_blocks_of_a_file_that_is_another_now(world: World) -> None:
+def test_the_plan_ignores_blocks_of_an_older_content(world: World) -> None:
     write(world, BODY)
     half(world)
     write(world, random_bytes(SIZE, 2))
     assert planned(world)[1].on_record == 0
 
 
-def test_the_plan_of_a_change_says_that_only_changed_blocks_go(world: World) -> None:
+def test_the_plan_of_a_changed_file_says_that_only_changed_blocks_are_sent(world: World) -> None:
     write(world, BODY)
     first = world.run("u", "data/x")
     assert (first.bytes_transferred, first.bytes_reused) == (SIZE, 0)
@@ -441,7 +441,7 @@ def test_the_plan_of_a_change_says_that_only_changed_blocks_go(world: World) -> 
 
 
 @pytest.mark.parametrize(("first", "second", "word"), [(63, 65, "grew"), (65, 63, "shrank")])
-def test_the_plan_says_when_a_file_is_cut_anew(world: World, first: int, second: int, word: str) -> None:
+def test_the_plan_says_when_the_block_size_of_a_file_changes(world: World, first: int, second: int, word: str) -> None:
     body = b"".join(bytes([number]) * MIB for number in range(65))
     write(world, body[: first * MIB])
     world.run("u", "data/x")
@@ -453,12 +453,12 @@ def test_the_plan_says_when_a_file_is_cut_anew(world: World, first: int, second:
     assert world.carry_out(plan).bytes_transferred == second * MIB
 
 
-def test_what_somebody_else_replaced_goes_whole(world: World) -> None:
+def test_a_blob_replaced_elsewhere_is_sent_whole(world: World) -> None:
     write(world, BODY)
     world.run("u", "data/x")
     commit_foreign(world)
     write(world, BODY[:-3] + b"new")
-    # Its MD5 is the one on record, so this is no conflict: but the version is not the one that was verified.
+    # Its MD5 is the recorded one, so this is not a conflict, but the version is not the verified one.
     plan, action = planned(world)
     assert not action.delta
     assert world.carry_out(plan).bytes_transferred == SIZE
@@ -466,7 +466,7 @@ def test_what_somebody_else_replaced_goes_whole(world: World) -> None:
 
 
 def commit_foreign(world: World) -> None:
-    """The same ids, in front of other bytes, with the MD5 that the index knows."""
+    """Commit other bytes under the same ids and with the MD5 in the index."""
     store = world.store("eu")
     blob = store.blobs["store/data/x/a.bin"]
     for name, body in blob.blocks:
@@ -476,8 +476,8 @@ def commit_foreign(world: World) -> None:
     store.put_block_list("store/data/x/a.bin", names, size=SIZE, md5=blob.info.md5 or b"")
 
 
-def test_foreign_bytes_that_the_index_took_for_equal_are_not_kept(world: World) -> None:
-    """The survey compares MD5 properties, and those may lie: the index then holds the stranger's ETag."""
+def test_a_blob_with_a_forged_md5_is_replaced_whole(world: World) -> None:
+    """The survey compares MD5 properties, which can be forged: the index then holds the ETag of the forged blob."""
     write(world, BODY)
     world.run("u", "data/x")
     commit_foreign(world)
@@ -504,13 +504,13 @@ def test_azcopy_moves_whole_files_and_the_plan_says_so(world: World, case: str) 
     assert "azcopy moves all of it again" in warning and "--engine direct" in warning
 
 
-def test_small_files_are_not_looked_up(world: World) -> None:
+def test_small_files_are_not_looked_up_in_the_block_journal(world: World) -> None:
     write(world, b"x" * 2 * MIB)
     assert not planned(world)[1].on_record
     assert not (world.root / "blocks.sqlite").exists()
 
 
-def test_a_plan_for_azcopy_counts_the_files_that_are_there_in_part() -> None:
+def test_a_plan_for_azcopy_counts_the_partial_files_that_start_over() -> None:
     whole = FileAction("a", Action.TRANSFER, Reason.NEW, 100)
     begun, changed = replace(whole, path="b", on_record=40), replace(whole, path="c", delta=True)
     both: PlanPart = Part(

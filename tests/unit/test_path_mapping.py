@@ -1,4 +1,4 @@
-"""Each file is in exactly one leg, and gets to the place of its own path, for any entries of two clusters."""
+"""Copies between two clusters: each file is in one leg and arrives at its own path, whatever the folder entries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENTRIES = st.sets(BELOW, max_size=4)
 
 
 def entries(name: str, below: set[str]) -> Cluster:
-    """``data`` and some folders below it, each in a place of its own; every second one in a container of its own."""
+    """``data`` and some folders below it, each at a path of its own, every second one in another container."""
     folders = tuple(
         FolderEntry(prefix, account(f"{name}{number % 2}"), f"{name}/{number}")
         for number, prefix in enumerate(sorted(["data", *(f"data/{path}" for path in below)]))
@@ -34,12 +34,12 @@ def entries(name: str, below: set[str]) -> Cluster:
 
 
 def files_only(paths: set[str]) -> set[str]:
-    """Without the names that are folders of others."""
+    """The names without those that are folders of other names."""
     return {path for path in paths if not any(other.startswith(f"{path}/") for other in paths)}
 
 
 def place(path: str, cluster: Cluster, root: Path) -> tuple[str, str]:
-    """Account and blob of a path from the project's root."""
+    """Account and blob of a path relative to the project's root."""
     found = resolve(path, cwd=root, root=root, cluster=cluster)
     return found.remote.container.account, found.remote.name
 
@@ -62,7 +62,7 @@ def carrying(world: World, chosen: tuple[Leg, ...], shown: str, options: Transfe
 
 @settings(max_examples=200, deadline=None)
 @given(here=ENTRIES, there=ENTRIES, tree=st.sets(BELOW, min_size=1, max_size=8), moved=st.booleans())
-def test_a_copy_takes_each_file_once_and_to_its_own_place(
+def test_a_copy_moves_each_file_once_and_to_its_own_path(
     here: set[str], there: set[str], tree: set[str], *, moved: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -80,7 +80,7 @@ def test_a_copy_takes_each_file_once_and_to_its_own_place(
 
 @settings(max_examples=40, deadline=None)
 @given(here=ENTRIES, there=ENTRIES, tree=st.sets(BELOW, min_size=1, max_size=8), down=st.booleans())
-def test_what_arrives_is_what_was_there(here: set[str], there: set[str], tree: set[str], *, down: bool) -> None:
+def test_all_files_of_the_source_arrive(here: set[str], there: set[str], tree: set[str], *, down: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         world = World(Path(folder) / "project", entries("dst", here), entries("src", there))
         assert world.there is not None
@@ -102,7 +102,7 @@ def test_what_arrives_is_what_was_there(here: set[str], there: set[str], tree: s
 
 
 @pytest.mark.parametrize("nested_here", [True, False])
-def test_a_mirror_between_clusters_keeps_to_the_union_of_their_entries(tmp_path: Path, *, nested_here: bool) -> None:
+def test_a_mirror_between_clusters_respects_the_entries_of_both(tmp_path: Path, *, nested_here: bool) -> None:
     nested, plain = {"coco"}, set[str]()
     world = World(
         tmp_path, entries("dst", nested if nested_here else plain), entries("src", plain if nested_here else nested)
@@ -122,7 +122,7 @@ def test_a_mirror_between_clusters_keeps_to_the_union_of_their_entries(tmp_path:
     assert arrived == {place(name, world.here, tmp_path) for name in names}
 
 
-def test_a_mirror_says_where_the_source_has_nothing_to_compare_with(tmp_path: Path) -> None:
+def test_a_mirror_reports_folders_that_the_source_does_not_have(tmp_path: Path) -> None:
     world = World(tmp_path, entries("dst", {"coco"}), entries("src", set()))
     world.store("src0").add("src/0/a", b"1")
     where, blob = place("data/coco/kept", world.here, tmp_path)
@@ -132,7 +132,7 @@ def test_a_mirror_says_where_the_source_has_nothing_to_compare_with(tmp_path: Pa
     assert [text for text in result.plan.warnings if text.startswith("data/coco: the source has nothing there")]
 
 
-def test_a_file_with_an_entry_of_its_own_goes_by_that_entry(tmp_path: Path) -> None:
+def test_a_file_with_its_own_entry_uses_that_entry(tmp_path: Path) -> None:
     world = World(tmp_path, entries("dst", {"big.zip"}))
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "big.zip").write_bytes(b"1")
@@ -143,16 +143,16 @@ def test_a_file_with_an_entry_of_its_own_goes_by_that_entry(tmp_path: Path) -> N
     assert set(world.store("dst1").blobs) == {"dst/1"}
 
 
-def test_a_path_that_was_given_has_to_be_there_also_where_it_is_part_of_another(tmp_path: Path) -> None:
+def test_a_missing_path_is_an_error_even_if_another_path_contains_it(tmp_path: Path) -> None:
     world = World(tmp_path, entries("dst", {"coco"}), entries("src", set()))
     world.store("src0").add("src/0/a", b"1")
     with pytest.raises(NothingMatchedError, match="data/coco"):
         world.run("u", "data", "data/coco", copy=True)
 
 
-def test_the_record_of_a_copy_holds_whichever_folder_is_named(tmp_path: Path) -> None:
+def test_the_record_of_a_copy_is_used_whichever_folder_is_named(tmp_path: Path) -> None:
     world = World(tmp_path, entries("dst", {"coco"}), entries("src", set()))
-    # No MD5: only the record can tell that both sides are equal.
+    # Without MD5s only the record in the index shows that both sides are equal.
     world.store("src0").add("src/0/coco/sub/a", b"1", with_md5=False)
     assert world.run("u", "data", copy=True).transferred == 1
     for path in ("data/coco", "data/coco/sub", "data/coco/sub/a"):

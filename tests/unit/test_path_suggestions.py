@@ -47,11 +47,11 @@ def test_the_nearest_name_on_disk_is_found_and_the_first_end_wins(tmp_path: Path
     assert look_nearby("data/vco19", "vco19", elsewhere, there)() in ("data/voc20", "data/voc21")
 
 
-def test_another_path_at_the_source_is_not_called_by_the_name_of_the_destination(store: MemoryStore) -> None:
+def test_a_source_at_another_path_gives_no_suggestion(store: MemoryStore) -> None:
     assert look_nearby("data/vco20", "vco20", OpenBlob(store, "p/data/old"))() is None
 
 
-def test_a_store_that_fails_leaves_the_error_as_it_is(store: MemoryStore) -> None:
+def test_a_failing_store_leaves_the_error_unchanged(store: MemoryStore) -> None:
     def fail(request: object) -> None:
         raise StorageError("no")
 
@@ -61,7 +61,7 @@ def test_a_store_that_fails_leaves_the_error_as_it_is(store: MemoryStore) -> Non
     assert error.hint == "h"
 
 
-def test_what_was_found_stands_first_in_the_hint() -> None:
+def test_the_suggestion_comes_first_in_the_hint() -> None:
     error = NothingMatchedError("x", hint="h", nearby=lambda: "data/voc20")
     error.suggest()
     error.suggest()

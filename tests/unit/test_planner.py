@@ -1,4 +1,4 @@
-"""The decision table of the planner; the ids read like what happened and what is asked for."""
+"""The decision table of the planner; the test ids name what happened and what was requested."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_file_that_was_not_read_counts_as_changed_when_its_stat_differs() -> N
     ],
     ids=["vouched for", "touched", "no record", "sizes differ", "new", "nothing to compare with"],
 )
-def test_only_what_nothing_else_can_tell_is_read(pair: Pair, *, expected: bool) -> None:
+def test_files_are_hashed_only_where_size_and_record_do_not_decide(pair: Pair, *, expected: bool) -> None:
     assert needs_local_md5(pair, UP) is expected
 
 
@@ -174,7 +174,7 @@ def test_keeping_both_names_the_other_version_after_itself() -> None:
     assert single.aside == first.aside
 
 
-def test_a_copy_that_is_there_already_keeps_its_name_and_is_no_extra() -> None:
+def test_a_version_kept_aside_earlier_keeps_its_name_and_is_not_an_extra() -> None:
     conflict = Pair("a", EDITED, REPLACED, RECORD)
     name = beside("a", "remote", REPLACED)
     made_before = Pair(name, None, RemoteState(10, "etag-9", THREE))
@@ -192,7 +192,7 @@ def test_a_long_name_is_cut_to_make_room(name: str) -> None:
     assert ".remote-" in aside
 
 
-def test_what_another_cluster_names_is_only_read() -> None:
+def test_keep_never_writes_to_the_other_cluster() -> None:
     conflict = Pair("a", REPLACED, replace(THERE, etag="etag-5", md5=TWO))
     for route in (Route.SAME_ACCOUNT, DOWN):
         keep = KEEP_LOCAL if route is DOWN else KEEP_REMOTE
@@ -201,7 +201,7 @@ def test_what_another_cluster_names_is_only_read() -> None:
         assert (action.action, action.reason) == (Action.SKIP, Reason.KEEP_DESTINATION)
 
 
-def test_actions_are_in_the_order_of_their_paths_and_extras_are_named() -> None:
+def test_actions_are_sorted_by_path_and_extras_are_listed() -> None:
     pairs = [Pair("b", HERE, None), Pair("x", None, THERE), Pair("a", HERE, None)]
     actions, extras = decide_all(pairs, UP, PLAIN)
     assert [action.path for action in actions] == ["a", "b"]
@@ -239,7 +239,7 @@ def test_names_that_cannot_be_written_are_listed_all_at_once() -> None:
     assert [name for name, _ in refused.value.names] == ["data/v/bad1", "data/v/bad2"]
 
 
-def test_names_that_a_disk_takes_for_one_are_refused_there_only() -> None:
+def test_names_that_differ_in_case_are_refused_only_on_a_case_insensitive_disk() -> None:
     actions = [FileAction(name, Action.TRANSFER, Reason.NEW, 1) for name in ("A", "b")]
     check_names(actions, ["a"], "data/v", lambda name: None)
     with pytest.raises(UnsafeNamesError, match="'data/v/a' differs from 'A' only in case"):

@@ -1,4 +1,4 @@
-"""What an action remembers of both sides, how names for second versions are made, and what a mirror may take."""
+"""States recorded in an action, names for versions that are kept aside, and the limits of a mirror."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ PLAIN = TransferOptions()
         ),
     ],
 )
-def test_an_unchanged_file_is_remembered_only_where_the_record_does_not_show_it_as_it_is(
+def test_an_unchanged_file_is_recorded_only_if_its_record_is_outdated(
     route: Route, near: FileState, far: FileState, record: Record, remembered: bool
 ) -> None:
     source, destination = (far, near) if route is Route.DOWNLOAD else (near, far)
@@ -84,7 +84,7 @@ def test_an_unchanged_file_is_remembered_only_where_the_record_does_not_show_it_
         pytest.param(None, THERE, PLAIN, None, id="an extra"),
     ],
 )
-def test_what_is_left_out_is_skipped_with_the_reason_where_something_would_have_happened_to_it(
+def test_a_left_out_file_that_would_have_moved_is_skipped_with_the_reason(
     source: FileState | None, destination: FileState | None, options: TransferOptions, size: int | None
 ) -> None:
     action = decide(Pair("a", source, destination, None, Reason.SYMLINK_OUTSIDE, "to /x"), Route.UPLOAD, options)
@@ -95,11 +95,11 @@ def test_what_is_left_out_is_skipped_with_the_reason_where_something_would_have_
     assert (action.action, action.reason, action.size) == (Action.SKIP, Reason.SYMLINK_OUTSIDE, size)
 
 
-def test_a_path_with_nothing_at_either_end_is_nothing_to_do() -> None:
+def test_a_path_missing_at_both_ends_needs_no_action() -> None:
     assert decide(Pair("a", None, None), Route.UPLOAD, MIRROR) is None
 
 
-def test_extras_are_what_only_the_destination_has() -> None:
+def test_extras_are_files_only_at_the_destination() -> None:
     pairs = [
         Pair("both", KNOWN, THERE),
         Pair("here", KNOWN, None),
@@ -110,7 +110,7 @@ def test_extras_are_what_only_the_destination_has() -> None:
 
 
 @pytest.mark.parametrize("names", [["a", "a"], ["b", "a", "c", "a", "b"]])
-def test_a_name_that_comes_twice_is_refused(names: list[str]) -> None:
+def test_a_name_listed_twice_is_refused(names: list[str]) -> None:
     with pytest.raises(UnsafeNamesError) as refused:
         decide_all([Pair(name, KNOWN, None) for name in names], Route.UPLOAD, PLAIN, shown="data/x")
     assert refused.value.names == tuple((f"data/x/{name}", "is listed twice") for name in sorted({*names} - {"c"}))
@@ -121,14 +121,14 @@ def digits(stamp: str) -> str:
     return hashlib.sha256(stamp.encode()).hexdigest()[:8]
 
 
-def test_the_name_beside_comes_from_the_version() -> None:
+def test_the_aside_name_contains_the_version() -> None:
     assert beside("d/a.jpg", "remote", THERE) == f"a.remote-{digits('10:etag-1')}.jpg"
     assert beside("d/a.jpg", "remote", THERE, 1) == f"a.remote-{digits('10:etag-1:1')}.jpg"
     assert beside("a", "local", HERE) == f"a.local-{digits('10:1000')}"
 
 
 @pytest.mark.parametrize(("length", "is_suffix"), [(99, True), (126, True), (127, False)])
-def test_a_suffix_of_more_than_half_of_a_name_is_none(length: int, is_suffix: bool) -> None:
+def test_a_very_long_suffix_is_not_kept_in_an_aside_name(length: int, is_suffix: bool) -> None:
     suffix = "." + "s" * length
     name = beside(f"a{suffix}", "local", HERE)
     assert name.endswith(suffix) is is_suffix
@@ -137,7 +137,7 @@ def test_a_suffix_of_more_than_half_of_a_name_is_none(length: int, is_suffix: bo
 
 
 @pytest.mark.parametrize(("route", "side"), [(Route.UPLOAD, "remote"), (Route.DOWNLOAD, "local")])
-def test_the_destinations_version_is_the_one_that_goes_aside(route: Route, side: str) -> None:
+def test_the_destinations_version_is_kept_aside(route: Route, side: str) -> None:
     near, far = replace(HERE, md5=TWO), THERE
     source, destination = (far, near) if route is Route.DOWNLOAD else (near, far)
     action = decide(Pair("a", source, destination), route, BOTH)
@@ -145,13 +145,13 @@ def test_the_destinations_version_is_the_one_that_goes_aside(route: Route, side:
     assert action.aside == beside("a", side, destination)
 
 
-def test_what_was_kept_aside_is_no_extra_and_everything_else_still_is() -> None:
+def test_a_mirror_does_not_delete_versions_kept_aside() -> None:
     aside = beside("a", "remote", THERE)
     pairs = [
         Pair("d/a", replace(HERE, md5=TWO), THERE),
         Pair(f"d/{aside}", None, THERE),
         Pair("d/extra", None, THERE),
-        # The name of nothing.
+        # A file called "None".
         Pair("d/None", None, THERE),
     ]
     actions, _ = decide_all(pairs, Route.UPLOAD, replace(BOTH, mirror=True))
@@ -162,7 +162,7 @@ def test_what_was_kept_aside_is_no_extra_and_everything_else_still_is() -> None:
     }
 
 
-def test_what_was_kept_aside_and_is_at_both_ends_is_unchanged() -> None:
+def test_a_version_kept_aside_at_both_ends_is_unchanged() -> None:
     aside = beside("a", "remote", THERE)
     pairs = [Pair("a", replace(HERE, md5=TWO), THERE), Pair(aside, KNOWN, THERE)]
     actions, _ = decide_all(pairs, Route.UPLOAD, BOTH)
@@ -177,7 +177,7 @@ def test_what_was_kept_aside_and_is_at_both_ends_is_unchanged() -> None:
         pytest.param(KNOWN, None, False, id="at the source"),
         pytest.param(None, THERE, True, id="there already"),
         pytest.param(None, replace(THERE, md5=TWO), False, id="another file there"),
-        # The transfer reads what has no MD5 here, and replaces nothing either.
+        # The transfer reads files without an MD5, and replaces none of them either.
         pytest.param(None, replace(THERE, md5=None), True, id="unknown content there"),
         pytest.param(KNOWN, THERE, True, id="at both ends"),
         pytest.param(replace(KNOWN, md5=TWO), THERE, False, id="another file at the source"),
@@ -185,7 +185,7 @@ def test_what_was_kept_aside_and_is_at_both_ends_is_unchanged() -> None:
     ],
 )
 @pytest.mark.parametrize("route", [Route.UPLOAD, Route.DOWNLOAD])
-def test_a_version_that_goes_aside_replaces_nothing(
+def test_keeping_a_version_aside_replaces_no_file(
     route: Route, at_source: FileState | None, at_destination: FileState | None, free: bool
 ) -> None:
     side = "local" if route is Route.DOWNLOAD else "remote"
@@ -197,7 +197,7 @@ def test_a_version_that_goes_aside_replaces_nothing(
     assert action.aside == beside("d/a", side, THERE, 0 if free else 1)
 
 
-def test_keep_may_write_at_both_ends_unless_it_is_told_otherwise() -> None:
+def test_keep_writes_at_the_source_only_with_both_ends() -> None:
     pair = Pair("a", replace(HERE, md5=TWO), THERE)
     keep_remote = TransferOptions(keep="remote")
     (adopted,), _ = decide_all([pair], Route.UPLOAD, keep_remote)
@@ -217,7 +217,7 @@ def test_keep_may_write_at_both_ends_unless_it_is_told_otherwise() -> None:
         pytest.param(1, 0, 50, 60.0, True, id="one of nothing"),
     ],
 )
-def test_a_mirrors_limits(deletions: int, there: int, files: int, percent: float, refused: bool) -> None:
+def test_the_limits_of_a_mirror(deletions: int, there: int, files: int, percent: float, refused: bool) -> None:
     options = replace(MIRROR, max_delete_files=files, max_delete_percent=percent)
     assert (guard_mirror(deletions, there, 5, 0, options, "data") is not None) is refused
 
@@ -233,7 +233,7 @@ def test_a_mirrors_limits(deletions: int, there: int, files: int, percent: float
         pytest.param(1, 7, replace(MIRROR, max_delete_files=10**12), True, id="10 % that was given, too"),
     ],
 )
-def test_the_default_share_counts_from_twenty_files_on(
+def test_the_default_percentage_applies_from_twenty_files_on(
     deletions: int, there: int, options: TransferOptions, refused: bool
 ) -> None:
     assert (guard_mirror(deletions, there, 5, 0, options, "data") is not None) is refused
@@ -266,7 +266,7 @@ def bad(name: str) -> str | None:
     return "is bad" if "bad" in name else None
 
 
-def test_files_whose_names_cannot_be_are_left_out_one_by_one() -> None:
+def test_files_with_invalid_names_are_left_out_one_by_one() -> None:
     unmoved = FileAction("bad-but-unchanged", Action.UNCHANGED, Reason.SAME_MD5, 1)
     good = [moving("d/a", aside="a.remote"), moving("b"), unmoved, moving("", aside="bad, but not below the path")]
     kept, failures = leave_out([*good, moving("d/bad"), moving("d/c", aside="bad")], "data/x", bad)
@@ -279,7 +279,7 @@ def test_files_whose_names_cannot_be_are_left_out_one_by_one() -> None:
     assert leave_out([moving("")], "data/bad", lambda name: "is bad")[1][0].path == "data/bad"
 
 
-def test_names_that_are_there_already_are_nobodys_concern_where_nothing_is_written() -> None:
+def test_existing_names_are_not_checked_if_no_file_is_written() -> None:
     unchanged = FileAction("a", Action.UNCHANGED, Reason.SAME_MD5, 1)
     check_names([unchanged], ["A", "a/b"], "data/x", bad, one_case=True)
 
@@ -287,7 +287,7 @@ def test_names_that_are_there_already_are_nobodys_concern_where_nothing_is_writt
 @pytest.mark.parametrize(
     ("known", "blob"), [({}, "data/x/x"), ({"from_blobs": True}, "data/x/x"), ({"from_blobs": False}, None)]
 )
-def test_a_blob_that_stands_in_the_way_is_named_with_the_way_out(known: dict[str, Any], blob: str | None) -> None:
+def test_the_hint_for_a_blob_in_the_way_is_rm_blob(known: dict[str, Any], blob: str | None) -> None:
     with pytest.raises(UnsafeNamesError) as refused:
         check_names([moving("x")], ["x/y"], "data/x", bad, **known)
     hint = refused.value.hint or ""
@@ -297,7 +297,7 @@ def test_a_blob_that_stands_in_the_way_is_named_with_the_way_out(known: dict[str
 
 
 @pytest.mark.parametrize(("count", "listed", "more"), [(1, 1, ""), (20, 20, ""), (21, 20, "; and 1 more")])
-def test_at_most_twenty_names_are_said(count: int, listed: int, more: str) -> None:
+def test_at_most_twenty_names_are_listed(count: int, listed: int, more: str) -> None:
     with pytest.raises(UnsafeNamesError) as refused:
         check_names([moving(f"bad{n}") for n in range(count)], (), "data/x", bad)
     said = refused.value.message
@@ -306,13 +306,13 @@ def test_at_most_twenty_names_are_said(count: int, listed: int, more: str) -> No
     assert len(refused.value.names) == count
 
 
-def test_a_single_file_is_named_by_its_path() -> None:
+def test_a_single_file_is_reported_with_its_path() -> None:
     with pytest.raises(UnsafeNamesError) as refused:
         check_names([moving("")], (), "data/x", lambda name: "is bad")
     assert refused.value.names == (("data/x", "is bad"),)
 
 
-def test_a_file_that_is_to_go_stands_in_nobodys_way() -> None:
+def test_a_file_that_will_be_deleted_does_not_clash() -> None:
     check_names([moving("a"), FileAction("A", Action.DELETE, Reason.EXTRA, 1)], (), "data/x", bad, one_case=True)
     with pytest.raises(UnsafeNamesError):
         check_names([moving("a"), FileAction("A", Action.SKIP, Reason.EXTRA, 1)], (), "data/x", bad, one_case=True)

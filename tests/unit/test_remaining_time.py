@@ -1,4 +1,4 @@
-"""The time that is left: right within a factor of 1.5 from a quarter of the way on, whatever moves."""
+"""The estimate of the time left: within a factor of 1.5 from a quarter of the way on, for any mix of files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 FACTOR = 1.5
 PIECE = 4 * MIB
 
-# How fast the line is (1: as at the beginning), by the share of the work that is done.
+# Speed of the connection relative to its beginning, as a function of the share of the work done.
 Pace = Callable[[float], float]
 
 
@@ -28,7 +28,7 @@ def files(*groups: tuple[int, int]) -> list[FileAction]:
 def steps(
     order: Sequence[FileAction], file: float, byte: float, pace: Pace, noise: random.Random
 ) -> Iterator[tuple[float, int, int]]:
-    """A transfer, piece by piece: seconds, files and bytes so far. ``file`` and ``byte`` are seconds for each."""
+    """A simulated transfer: yields seconds, files and bytes so far. ``file`` and ``byte`` are seconds for each."""
     whole = sum(file + byte * action.size for action in order)
     work = now = 0.0
     moved = 0
@@ -54,7 +54,7 @@ def worst_of(seen: Sequence[tuple[float, int, int]], whole: float, files: int, s
     """See :func:`worst`."""
     remaining = RemainingTime()
     factor = 1.0
-    # As often as a bar asks, and no more.
+    # As often as the progress bar asks.
     asked = 0.0
     for now, done, moved in seen:
         remaining.add(now, done, moved)
@@ -88,13 +88,13 @@ LINES = {"near": (3e-3, 5e-9), "far": (40e-3 / 16, 1e-7), "thin": (1e-3, 1e-6), 
 
 @pytest.mark.parametrize("line", list(LINES))
 @pytest.mark.parametrize("shape", list(SHAPES))
-def test_it_is_right_within_a_factor_of_one_and_a_half_from_a_quarter_on(shape: str, line: str) -> None:
+def test_the_estimate_is_within_a_factor_of_one_and_a_half_from_a_quarter_on(shape: str, line: str) -> None:
     assert worst(interleaved(SHAPES[shape]), *LINES[line]) <= FACTOR
 
 
 @pytest.mark.parametrize("change", [3.0, 1 / 3])
 @pytest.mark.parametrize("shape", ["all small", "all large", "large ones last", "growing"])
-def test_it_follows_a_line_that_becomes_faster_or_slower(shape: str, change: float) -> None:
+def test_the_estimate_follows_changes_of_speed(shape: str, change: float) -> None:
     # After a tenth of the time.
     begins = 0.1 / change / (0.9 + 0.1 / change)
 
@@ -146,7 +146,7 @@ def two_ways(
     ("small", "large"),
     [((1500, 2000), (4, 3_000_000)), ((5000, 16 * KIB), (10, 100 * MIB)), ((5000, 100_000), (4, 50 * MIB))],
 )
-def test_small_files_may_go_beside_large_ones(
+def test_small_files_that_move_beside_large_ones(
     small: tuple[int, int], large: tuple[int, int], line: float, latency: float
 ) -> None:
     seen = list(two_ways([small[1]] * small[0], [large[1]] * large[0], line, latency, (48, min(large[0], 16))))
@@ -155,7 +155,7 @@ def test_small_files_may_go_beside_large_ones(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_any_mixture_on_any_line(seed: int) -> None:
+def test_any_mix_of_files_on_any_connection(seed: int) -> None:
     chance = random.Random(seed)
     groups = [
         (chance.choice((1, 3, 30, 300, 3000)), int(2 ** chance.uniform(0, 28))) for _ in range(chance.randint(1, 6))
@@ -166,8 +166,8 @@ def test_any_mixture_on_any_line(seed: int) -> None:
     assert worst(interleaved(order), file, byte, seed=seed) <= FACTOR
 
 
-def test_bytes_alone_would_be_wrong_where_small_and_large_files_come_together() -> None:
-    """What it is for: the same transfer, in the order of names, by bytes."""
+def test_an_estimate_by_bytes_alone_is_wrong_for_small_and_large_files() -> None:
+    """Why the estimate is not that simple: the same transfer, in the order of names, by bytes."""
     order = SHAPES["large ones last"]
     seen = list(steps(order, *LINES["near"], lambda _: 1.0, random.Random(1)))
     whole, size = seen[-1][0], sum(action.size for action in order)
@@ -175,7 +175,7 @@ def test_bytes_alone_would_be_wrong_where_small_and_large_files_come_together() 
     assert now * (size - moved) / moved / (whole - now) > 3 * FACTOR
 
 
-def test_nothing_is_said_before_anything_is_known() -> None:
+def test_there_is_no_estimate_before_the_first_bytes() -> None:
     remaining = RemainingTime()
     assert remaining.left(5, 100) is None
     remaining.add(3.0, 0, 0)
@@ -184,7 +184,7 @@ def test_nothing_is_said_before_anything_is_known() -> None:
     assert remaining.left(5, 0) == pytest.approx(20.0)
 
 
-def test_what_came_since_the_last_stretch_counts_at_once() -> None:
+def test_recent_files_count_at_once() -> None:
     """A quarter of the files within the first moment after one of them: they say more than that one does."""
     remaining = RemainingTime()
     remaining.add(1.0, 1, KIB)
@@ -193,7 +193,7 @@ def test_what_came_since_the_last_stretch_counts_at_once() -> None:
     assert remaining.left(90, 90 * KIB) == pytest.approx(3.6)
 
 
-def test_a_retry_that_takes_bytes_back_makes_it_longer_and_never_negative() -> None:
+def test_a_retry_that_takes_bytes_back_raises_the_estimate_and_never_makes_it_negative() -> None:
     remaining = RemainingTime()
     for second in range(1, 11):
         remaining.add(float(second), 0, second * MIB)
@@ -203,7 +203,7 @@ def test_a_retry_that_takes_bytes_back_makes_it_longer_and_never_negative() -> N
     assert before is not None and after is not None and after > before > 0
 
 
-def test_a_line_that_stands_still_makes_it_longer() -> None:
+def test_a_stalled_connection_raises_the_estimate() -> None:
     remaining = RemainingTime()
     for second in range(1, 11):
         remaining.add(float(second), second, second * MIB)
@@ -211,7 +211,7 @@ def test_a_line_that_stands_still_makes_it_longer() -> None:
     assert (remaining.left(10, 10 * MIB) or 0) > 20
 
 
-def test_a_long_transfer_is_kept_in_little_memory_and_still_right() -> None:
+def test_a_long_transfer_needs_little_memory_and_is_estimated_well() -> None:
     remaining = RemainingTime()
     for tick in range(1, 100_000):
         remaining.add(tick * 0.5, tick, tick * KIB)

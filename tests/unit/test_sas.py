@@ -18,7 +18,7 @@ SAS = SasToken.parse("sv=2023-11-03&sp=rl&sr=c&se=2099-01-01T00:00:00Z&sig=SENTI
 BARE = StorageAccount("vig.yaml", "acct", "box", "https://acct.blob.core.windows.net")
 
 
-def test_from_a_key_comes_a_narrow_sas() -> None:
+def test_a_key_makes_a_sas_with_least_rights() -> None:
     token = mint_sas(replace(BARE, account_key=KEY), "lr", 3600)
     assert (token.permissions, token.field("sr"), token.field("srt"), token.field("spr")) == ("rl", "c", None, "https")
     assert token.expires_at is not None
@@ -27,7 +27,7 @@ def test_from_a_key_comes_a_narrow_sas() -> None:
     assert KEY.reveal() not in token.reveal()
 
 
-def test_what_is_handed_out_is_made_with_the_key_that_stands_beside_a_sas() -> None:
+def test_a_new_sas_is_made_with_the_key_if_the_file_has_both() -> None:
     both = replace(BARE, account_key=KEY, sas_token=SAS)
     assert type(signer_for(both, environ={})) is SasSigner
     token = mint_sas(both, "rw", 3600)
@@ -37,7 +37,7 @@ def test_what_is_handed_out_is_made_with_the_key_that_stands_beside_a_sas() -> N
     assert mint_sas(replace(both, auth="sas"), "r", 60) is SAS
 
 
-def test_a_sas_of_the_file_is_all_there_is() -> None:
+def test_a_sas_of_the_account_file_is_used_as_it_is() -> None:
     account = replace(BARE, sas_token=SAS)
     assert mint_sas(account, "rl", 3600) is SAS
     with pytest.raises(SasPermissionError, match="needs w"):
@@ -51,18 +51,18 @@ def test_a_url_for_one_blob() -> None:
     assert SasToken.parse(query).field("sr") == "b"
 
 
-def test_a_url_for_a_folder_opens_that_directory_alone() -> None:
+def test_the_sas_of_a_folder_url_is_for_that_directory_only() -> None:
     url = sas_url(replace(BARE, account_key=KEY), BARE.container.child("d/e"), "rl", 60, scope="folder")
     token = SasToken.parse(url.partition("?")[2])
     assert (token.field("sr"), token.field("sdd")) == ("d", "2")
 
 
-def test_a_url_for_the_container_is_made_when_it_is_asked_for() -> None:
+def test_scope_container_makes_a_sas_for_the_container() -> None:
     url = sas_url(replace(BARE, account_key=KEY), BARE.container.child("d"), "rl", 60, scope="container")
     assert SasToken.parse(url.partition("?")[2]).field("sr") == "c"
 
 
-def test_the_sas_of_the_file_is_not_given_away_when_it_grants_more() -> None:
+def test_a_sas_of_the_account_file_that_grants_more_is_not_given_away() -> None:
     account = replace(BARE, sas_token=SAS)
     blob = BARE.container.child("a")
     with pytest.raises(CredentialError, match="one with fewer cannot be made"):

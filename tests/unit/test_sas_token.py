@@ -35,14 +35,14 @@ DELEGATED = sas_token.DelegationKey(
 )
 
 
-def test_the_text_that_is_signed_for_a_container() -> None:
+def test_the_string_to_sign_for_a_container() -> None:
     text = sas_token.sas_string_to_sign(
         BOX, {"sp": "rl", "se": "E", "spr": "https", "sv": "V", "sr": "c"}, delegated=False
     )
     assert text == "rl\n\nE\n/blob/acct/box\n\n\nhttps\nV\nc\n\n\n\n\n\n\n"
 
 
-def test_the_text_that_is_signed_for_a_blob_by_delegation() -> None:
+def test_the_string_to_sign_for_a_blob_with_a_delegation_key() -> None:
     given = {
         "sp": "r",
         "st": "S",
@@ -58,7 +58,7 @@ def test_the_text_that_is_signed_for_a_blob_by_delegation() -> None:
     assert text == "r\nS\nE\n/blob/acct/box/a é/b\no\nt\nks\nke\nb\nkv\n\n\n\n\n\nV\nb\n\n\n\n\n\n\n"
 
 
-def test_a_sas_of_a_file_share_signs_what_the_file_service_reads() -> None:
+def test_the_string_to_sign_for_a_file_share() -> None:
     token = sas_token.sign_share_sas("acct/files", "lr", key=Secret(KEY), expires=NOW)
     text = "rl\n\n2026-11-20T12:00:00Z\n/file/acct/files\n\n\nhttps\n2023-11-03\n\n\n\n\n"
     signature = base64.b64encode(hmac.new(b"k" * 64, text.encode(), hashlib.sha256).digest()).decode()
@@ -127,7 +127,7 @@ RIGHTS = st.sets(st.sampled_from("racwdxyltfmeopi"), min_size=1)
 @pytest.mark.parametrize("delegated", [False, True], ids=["by key", "by delegation"])
 @pytest.mark.parametrize("scope", ["container", "blob", "folder"])
 @given(name=NAMES, rights=RIGHTS, ends=TIMES, box=st.sampled_from([BOX, LOCAL]))
-def test_every_sas_is_the_sdks_own(
+def test_every_sas_equals_that_of_the_sdk(
     delegated: bool, scope: str, name: str, rights: set[str], ends: datetime, box: BlobContainer
 ) -> None:
     name = name.strip("/") or "a" if scope == "folder" else name
@@ -153,12 +153,12 @@ def test_a_token_for_plain_http_is_not_bound_to_https() -> None:
 
 
 @pytest.mark.parametrize("rights", ["", "rq", "R"])
-def test_rights_that_are_none(rights: str) -> None:
+def test_invalid_rights_are_refused(rights: str) -> None:
     with pytest.raises(ValueError, match="not rights of a SAS"):
         sas_token.sign_sas(BOX, rights, key=Secret(KEY), expires=NOW)
 
 
-def test_nothing_shows_the_signature() -> None:
+def test_the_signature_is_never_shown() -> None:
     token = sas_token.sign_sas(BOX, "r", key=Secret(KEY), expires=NOW)
     assert dict(parse_qsl(token.reveal()))["sig"] not in repr(token) + str(token)
     assert "sig=***" in repr(token)
@@ -181,7 +181,7 @@ def token(**given: str) -> SasToken:
         "2026-11-20T12:59:59.25%2B01:00",
     ],
 )
-def test_every_form_of_an_expiry_in_the_past_is_refused(ends: str) -> None:
+def test_an_expiry_in_the_past_is_refused_in_every_format(ends: str) -> None:
     with pytest.raises(SasExpiredError, match="expired at 2026-11-20T"):
         sas_token.check_token(token(se=ends), BOX, "r", now=NOW)
 
@@ -193,7 +193,7 @@ def test_an_expiry_within_the_hour_warns() -> None:
     assert sas_token.check_token(token(se="2026-11-20T13:01:00Z"), BOX, "r", now=NOW) == ()
 
 
-def test_work_that_outlives_the_sas_warns() -> None:
+def test_a_transfer_longer_than_the_sas_warns() -> None:
     assert len(sas_token.check_token(token(se="2026-11-20T15:00:00Z"), BOX, "r", now=NOW, seconds=4 * 3600)) == 1
 
 
@@ -238,7 +238,7 @@ def test_a_sas_that_cannot_work(given: dict[str, str], says: str) -> None:
         sas_token.check_token(token(**given), LOCAL, "rl", now=NOW)
 
 
-def test_what_an_access_policy_holds_is_not_guessed() -> None:
+def test_rights_defined_by_an_access_policy_are_not_checked() -> None:
     warnings = sas_token.check_token(token(sp="", se="", si="weekly"), BOX, "rwdl", now=NOW)
     assert warnings == ("the rights of the SAS for acct are defined by the access policy weekly",)
 
@@ -247,7 +247,7 @@ def test_a_good_account_sas_passes() -> None:
     assert sas_token.check_token(token(sr="", ss="bf", srt="sco", sp="rwdlac"), BOX, "rwdl", now=NOW) == ()
 
 
-def test_kinds() -> None:
+def test_the_kind_of_a_sas() -> None:
     assert sas_token.kind(token()) == "service SAS"
     assert sas_token.kind(token(sr="", srt="co", ss="b")) == "account SAS"
     assert sas_token.kind(token(skoid="x")) == "user delegation SAS"

@@ -1,4 +1,4 @@
-"""A saved plan is carried out as it was made, with all values of options."""
+"""A saved plan is applied as it was made, with all its options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HINTS = get_type_hints(TransferOptions)
 
 
 def _values(hint: Any) -> Iterator[Any]:
-    """Values of every form that an option of this type can have, the ends of what is possible among them."""
+    """Values of every form that an option of this type can have, with the smallest and the largest."""
     if get_origin(hint) in (Union, UnionType):
         for each in get_args(hint):
             yield from _values(each)
@@ -74,7 +74,7 @@ _COMMANDS = [(name, word) for name, default in _DEFAULTS.items() for word in _WO
 
 
 @pytest.mark.parametrize(("name", "word"), _COMMANDS, ids=[f"{name}={word!r}"[:40] for name, word in _COMMANDS])
-def test_what_the_command_line_makes_of_an_option_survives_saving(name: str, word: Any, tmp_path: Path) -> None:
+def test_every_option_of_a_command_line_survives_saving(name: str, word: Any, tmp_path: Path) -> None:
     options = TRANSFER_OPTIONS.build(**{**_DEFAULTS, name: word})
     assert options != TRANSFER_OPTIONS.build(**_DEFAULTS), "the case has to differ from the default"
     assert _saved(options, tmp_path / "plan.json") == options
@@ -88,7 +88,7 @@ def test_an_option_that_could_not_be_read_again_is_refused_when_it_is_saved(valu
     assert not file.exists()
 
 
-def test_a_saved_plan_keeps_its_words(tmp_path: Path) -> None:
+def test_a_saved_plan_keeps_its_messages(tmp_path: Path) -> None:
     save(_plan(TransferOptions(mirror=True, max_delete_percent=25.0)), tmp_path / "plan.json")
     saved = load(tmp_path / "plan.json")
     assert (saved.direction, saved.cluster, saved.paths) == (Direction.UP, "eu", ("data",))

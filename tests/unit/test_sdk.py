@@ -1,4 +1,4 @@
-"""What goes through azure-storage-blob: sent by our own connections, and told in our own words."""
+"""Requests through azure-storage-blob: sent by our own connections, with our own errors."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def answers(*statuses: int) -> Step:
 ALL_GONE = answers(*[202] * 256)
 
 
-def test_a_delegation_key_is_what_the_service_wrote() -> None:
+def test_a_delegation_key_is_read_from_the_response() -> None:
     with scripted([delegation()]) as script:
         key = sdk(script).user_delegation_key(NOW, NOW + timedelta(days=1))
     assert (key.object_id, key.tenant_id, key.service, key.version) == ("o", "t", "b", API_VERSION)
@@ -110,7 +110,7 @@ def test_a_delegation_key_is_what_the_service_wrote() -> None:
         Step(200, b""),
     ],
 )
-def test_a_delegation_key_that_is_none(step: Step) -> None:
+def test_an_invalid_delegation_key_is_refused(step: Step) -> None:
     with scripted([step]) as script, pytest.raises(StorageError, match="cannot parse the user delegation key of"):
         sdk(script).user_delegation_key(NOW, NOW)
 
@@ -128,20 +128,20 @@ def test_how_long_deleted_blobs_are_kept(policy: str, days: int | None) -> None:
         assert sdk(script).soft_delete_days() == days
 
 
-def test_settings_that_may_not_be_seen_are_not_known() -> None:
+def test_soft_delete_is_unknown_without_the_right_to_read_settings() -> None:
     with scripted([error(403, "AuthorizationPermissionMismatch")]) as script:
         assert sdk(script).soft_delete_days() is None
 
 
 @pytest.mark.parametrize("days", ["", "soon", "-1", "0", "366", "9" * 5000])
-def test_a_number_of_days_that_is_none(days: str) -> None:
+def test_an_invalid_number_of_days(days: str) -> None:
     policy = f"<DeleteRetentionPolicy><Enabled>true</Enabled><Days>{days}</Days></DeleteRetentionPolicy>"
     with scripted([xml(f"<StorageServiceProperties>{policy}</StorageServiceProperties>")]) as script:
         with pytest.raises(StorageError, match="cannot parse the settings of"):
             sdk(script).soft_delete_days()
 
 
-def test_a_container_is_made_once() -> None:
+def test_creating_an_existing_container_returns_false() -> None:
     with scripted([Step(201), error(409, "ContainerAlreadyExists"), error(409, "ContainerBeingDeleted")]) as script:
         assert sdk(script).create()
         assert not sdk(script).create()
@@ -150,7 +150,7 @@ def test_a_container_is_made_once() -> None:
     assert script.seen[0].method == "PUT" and "restype=container" in script.seen[0].target
 
 
-def test_a_batch_names_each_blob_its_version_and_its_right() -> None:
+def test_a_batch_contains_name_version_and_credential_of_each_blob() -> None:
     with scripted([answers(202, 404)]) as script:
         assert sdk(script).delete_batch([("a é#%/b", None), ("..", "0x8D")])
     body = script.seen[0].body.decode()
@@ -175,12 +175,12 @@ def test_a_batch_names_each_blob_its_version_and_its_right() -> None:
         (error(403, "AuthorizationFailure"), False),
     ],
 )
-def test_a_batch_is_done_when_every_blob_of_it_is_gone(step: Step, gone: bool) -> None:
+def test_a_batch_succeeds_when_every_blob_is_deleted(step: Step, gone: bool) -> None:
     with scripted([step]) as script:
         assert sdk(script).delete_batch([("a", None), ("b", None)]) is gone
 
 
-def test_the_blobs_of_a_path_style_endpoint_elsewhere_go_in_no_batch() -> None:
+def test_no_batch_is_sent_to_a_remote_path_style_endpoint() -> None:
     with scripted([]) as script:
         url = script.url.replace("127.0.0.1", "127.1")
         assert SdkContainer(BlobContainer("acct", "box", url), connected(url)).delete_batch([("a", None)]) is False
@@ -197,7 +197,7 @@ def test_few_blobs_are_deleted_one_by_one_and_many_in_batches() -> None:
     assert [seen.method for seen in script.seen] == ["POST"] * 4
 
 
-def test_each_blob_of_a_batch_that_failed_in_part_gets_a_closer_look() -> None:
+def test_after_a_partly_failed_batch_each_blob_is_deleted_alone() -> None:
     locked = error(412, "LeaseIdMissing")
     partly = answers(412, *[202] * 255)
     with scripted([*[ALL_GONE] * 3, partly, *[error(404, "BlobNotFound")] * 255, locked]) as script:
@@ -213,7 +213,7 @@ def test_a_server_without_batches_deletes_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("signer", [SasSigner(SAS), SharedKeySigner("acct", KEY)], ids=["sas", "key"])
-def test_a_request_is_repeated_as_patiently_as_all_others(signer: Signer) -> None:
+def test_requests_are_retried_like_all_others(signer: Signer) -> None:
     with scripted([error(503, "ServerBusy"), Step(reset=True), delegation()]) as script:
         assert sdk(script, signer).user_delegation_key(NOW, NOW).object_id == "o"
     assert len(script.seen) == 3
@@ -222,7 +222,7 @@ def test_a_request_is_repeated_as_patiently_as_all_others(signer: Signer) -> Non
     assert len(script.seen) == QUICK.tries
 
 
-def test_a_store_that_is_closed_repeats_nothing() -> None:
+def test_a_closed_store_does_not_retry() -> None:
     with scripted([error(503, "ServerBusy")] * 9) as script:
         http = connected(script.url)
         http.close()
@@ -273,7 +273,7 @@ def test_no_message_log_or_cause_shows_a_secret(
     assert SIGNATURE not in said and KEY.reveal() not in said
 
 
-def test_what_the_service_refuses_is_told_as_everywhere() -> None:
+def test_a_refusal_of_the_service_is_our_error() -> None:
     with scripted([error(403, "AuthorizationPermissionMismatch")]) as script:
         with pytest.raises(AccessDeniedError, match="the credential for acct is not allowed to sign for acct/box"):
             sdk(script).user_delegation_key(NOW, NOW)

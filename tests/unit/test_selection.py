@@ -16,7 +16,7 @@ def chosen(include: tuple[str, ...] = (), exclude: tuple[str, ...] = ()) -> set[
     return {path for path in PATHS if takes_part(path)}
 
 
-def test_without_patterns_everything_takes_part() -> None:
+def test_without_patterns_every_file_is_included() -> None:
     assert selector((), ()) is None
 
 
@@ -37,6 +37,6 @@ def test_patterns_are_those_of_gitignore(
     assert chosen(include, exclude) == expected
 
 
-def test_a_pattern_that_is_none_names_its_option() -> None:
+def test_an_invalid_pattern_is_an_error_that_names_the_option() -> None:
     with pytest.raises(IgnorePatternError, match="--exclude"):
         selector((), ("[",))

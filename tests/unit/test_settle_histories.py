@@ -1,7 +1,7 @@
 """Random histories of edits, ``u``, ``d``, ``--keep`` and kills, with the real planner and a simulated transfer.
 
-Each edit makes a unique content. Only contents that were edited away, or given up (``--keep local``, ``remote``), may
-be lost; after a ``--keep`` nothing is left to do in either direction.
+Each edit makes a unique content. Only contents that a later edit or ``--keep local|remote`` replaced may be lost;
+after a ``--keep`` nothing is left to do in either direction.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def one_history(chance: random.Random, *, is_copy: bool) -> int:
             if keep and kill is None:
                 settled += len(conflicts)
                 for after in commands:
-                    # An edited file that was not in conflict may still have to be moved by this command.
+                    # This command may still have to move an edited file that was not in conflict.
                     left = [each for each in ends.plan(after, TransferOptions()) if is_left(each)]
                     assert not [each for each in left if each.path in conflicts or each.action is Action.CONFLICT], left
         assert not ends.lost()
@@ -159,7 +159,7 @@ def one_history(chance: random.Random, *, is_copy: bool) -> int:
 
 
 @pytest.mark.parametrize("is_copy", [False, True], ids=["local and blob", "blob and blob"])
-def test_no_history_loses_a_version_and_a_settled_conflict_stays_settled(*, is_copy: bool) -> None:
+def test_no_history_loses_a_version_and_a_resolved_conflict_stays_resolved(*, is_copy: bool) -> None:
     settled = sum(one_history(random.Random(seed), is_copy=is_copy) for seed in range(1500))
     assert settled > 1000
 
@@ -167,9 +167,7 @@ def test_no_history_loses_a_version_and_a_settled_conflict_stays_settled(*, is_c
 @pytest.mark.parametrize("command", ["u", "d"])
 @pytest.mark.parametrize("keep", ["local", "remote", "both"])
 @pytest.mark.parametrize("kill_after", [None, 1, 2, 3, 4, 5])
-def test_a_settlement_that_is_killed_is_finished_by_the_same_command(
-    kill_after: int | None, keep: Keep, command: str
-) -> None:
+def test_the_same_command_finishes_a_killed_resolution(kill_after: int | None, keep: Keep, command: str) -> None:
     ends = Ends()
     for name in NAMES[:2]:
         ends.edit(ends.near, name)
@@ -182,7 +180,7 @@ def test_a_settlement_that_is_killed_is_finished_by_the_same_command(
     assert not [each for command in ("u", "d") for each in ends.plan(command, TransferOptions()) if is_left(each)]
 
 
-def test_a_name_aside_that_somebody_uses_is_left_alone() -> None:
+def test_an_aside_name_in_use_is_not_overwritten() -> None:
     ends = Ends()
     ends.edit(ends.near, "a.txt")
     ends.edit(ends.far, "a.txt")

@@ -1,4 +1,4 @@
-"""A blob ``t`` beside blobs ``t/...`` is never made by us, and can be ended without harm to the rest."""
+"""Blobs ``t`` and ``t/...`` side by side: no upload makes them, and ``rm --blob`` removes ``t`` alone."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def names(world: World) -> list[str]:
         ("store", "data", "use another path in the cluster file"),
     ],
 )
-def test_no_upload_makes_a_blob_a_folder_as_well(blob: str, path: str, typed: str | None, world: World) -> None:
+def test_no_upload_makes_a_blob_that_is_also_a_folder(blob: str, path: str, typed: str | None, world: World) -> None:
     write(world, "data/t/a", "data/t/deep/b")
     world.store("eu").add(blob, b"a blob")
     with pytest.raises(BlobsyncError) as refused:
@@ -64,7 +64,7 @@ def test_no_upload_makes_a_blob_a_folder_as_well(blob: str, path: str, typed: st
         assert typed in hint if " " in typed else f"'blobsync rm --blob {typed}'" in hint
 
 
-def test_an_upload_makes_no_blob_of_a_folders_name(world: World) -> None:
+def test_no_upload_makes_a_blob_with_the_name_of_a_folder(world: World) -> None:
     write(world, "data/t")
     world.store("eu").add("store/data/t/a", b"1")
     for path in ("data/t", "data"):
@@ -74,7 +74,7 @@ def test_an_upload_makes_no_blob_of_a_folders_name(world: World) -> None:
 
 
 @pytest.mark.parametrize("blob", ["store/data/t", "store/data/t/a/b"])
-def test_patterns_hide_no_clash(blob: str, world: World) -> None:
+def test_patterns_do_not_hide_a_clash(blob: str, world: World) -> None:
     write(world, "data/t/a", "data/v")
     world.store("eu").add(blob, b"not asked for")
     with pytest.raises(BlobsyncError, match="is a file beside"):
@@ -83,7 +83,7 @@ def test_patterns_hide_no_clash(blob: str, world: World) -> None:
     assert names(world) == [blob, "store/data/v"]
 
 
-def test_what_clashes_already_is_not_in_the_way_of_other_files(world: World) -> None:
+def test_an_existing_clash_does_not_block_other_files(world: World) -> None:
     write(world, "data/t/a")
     assert world.run("u", "data").ok
     world.store("eu").add("store/data/t", b"made by somebody else meanwhile")
@@ -98,7 +98,7 @@ def test_what_clashes_already_is_not_in_the_way_of_other_files(world: World) -> 
     assert world.run("d", "data/t/").ok
 
 
-def test_the_look_above_costs_nothing_where_there_is_something_already(world: World) -> None:
+def test_parents_are_not_checked_where_the_destination_has_blobs(world: World) -> None:
     write(world, "data/deep/er/a", "data/deep/er/b")
     world.run("u", "data/deep/er")
     asked = len(world.store("eu").asked("head"))
@@ -117,12 +117,12 @@ def test_the_look_above_costs_nothing_where_there_is_something_already(world: Wo
         ("a/b/c", Shape.FOLDER, ["a", "a/b", "a/b/c"]),
     ],
 )
-def test_each_name_above_is_looked_at_once(name: str, shape: Shape, above: list[str], world: World) -> None:
+def test_each_parent_name_is_checked_once(name: str, shape: Shape, above: list[str], world: World) -> None:
     refuse_blob_above(OpenBlob(world.store("eu"), name), shape, "data", "")
     assert sorted(request.name for request in world.store("eu").asked("head")) == above
 
 
-def test_the_way_out_is_rm_where_a_blob_is_in_the_way_and_only_there(world: World) -> None:
+def test_the_hint_is_rm_blob_only_where_a_blob_is_in_the_way(world: World) -> None:
     write(world, "data/f", "data/d/x")
     world.store("eu").add("store/data/f/x", b"below")
     world.store("eu").add("store/data/d", b"a blob")
@@ -134,7 +134,7 @@ def test_the_way_out_is_rm_where_a_blob_is_in_the_way_and_only_there(world: Worl
     assert [each for each, told in hints.items() if told] == [("u", "data/d")]
 
 
-def test_a_sas_of_one_folder_may_not_look_above_it_and_need_not(world: World) -> None:
+def test_a_sas_for_one_folder_is_enough(world: World) -> None:
     write(world, "data/deep/er/a")
 
     def refuse(request: Request) -> None:
@@ -145,7 +145,7 @@ def test_a_sas_of_one_folder_may_not_look_above_it_and_need_not(world: World) ->
     assert world.run("u", "data/deep/er").ok
 
 
-def test_folder_stubs_are_no_blobs_above(world: World) -> None:
+def test_folder_stubs_of_parents_do_not_clash(world: World) -> None:
     stub = world.store("eu").add("store/data/t", b"")
     world.store("eu").blobs["store/data/t"].info = stub._replace(is_folder_stub=True)
     write(world, "data/t/a")

@@ -1,4 +1,4 @@
-"""The survey before planning: the kind of each end, the pairs of files, and what had to be read for them."""
+"""The survey before planning: file or folder at each end, the pairs of files, and which files were read."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ class Place:
         return Request(part, links, self.records)._replace(**changes)
 
     def look(self, route: Route, **changes: Any) -> tuple[Survey, dict[str, Pair]]:
-        """The survey, with its counts complete, and its pairs."""
+        """Run the survey; returns it with complete counts, and its pairs."""
         found = survey(self.request(route, **changes), self.emit)
         pairs = list(found.pairs)
         assert len({pair.path for pair in pairs}) == len(pairs)
         return found, {pair.path: pair for pair in pairs}
 
     def read(self) -> list[str]:
-        """The blobs of which bytes were read."""
+        """The blobs that were read."""
         return [request.name for store in (self.store, self.other) for request in store.asked("get")]
 
 
@@ -101,7 +101,7 @@ def later_by(seconds: float) -> Callable[[], float]:
 
 
 @pytest.mark.parametrize(("scheme", "trips"), [("http", 2), ("https", 3)])
-def test_a_look_at_a_container_tells_how_far_away_it_is(place: Place, scheme: str, trips: int) -> None:
+def test_the_survey_measures_the_round_trip_to_a_container(place: Place, scheme: str, trips: int) -> None:
     for store in (place.store, place.other):
         store.container_url = replace(store.container_url, endpoint=f"{scheme}://127.0.0.1:1/fake")
     place.write("a")
@@ -119,7 +119,7 @@ def counts(found: Survey) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("route", [Route.UPLOAD, Route.DOWNLOAD])
-def test_each_file_of_a_folder_stands_at_its_own_end(place: Place, route: Route) -> None:
+def test_each_pair_has_the_states_of_its_two_ends(place: Place, route: Route) -> None:
     for name in ("a", "b/c", "here1", "here2"):
         place.write(name)
     for name in ("v/a", "v/b/c", "v/there", "w/a", "vv"):
@@ -149,7 +149,7 @@ def test_a_copy_pairs_the_blobs_of_two_containers(place: Place) -> None:
     assert counts(found) == (2, 2)
 
 
-def test_a_whole_container_has_no_name_to_ask_for(place: Place) -> None:
+def test_a_whole_container_is_listed_without_a_head_request(place: Place) -> None:
     place.store.add("a/b", b"x")
     found, pairs = place.look(Route.DOWNLOAD, source=OpenBlob(place.store, ""))
     assert list(pairs) == ["a/b"] and counts(found) == (1, 0)
@@ -158,7 +158,7 @@ def test_a_whole_container_has_no_name_to_ask_for(place: Place) -> None:
 
 @pytest.mark.parametrize("there", [False, True])
 @pytest.mark.parametrize("route", [Route.UPLOAD, Route.DOWNLOAD])
-def test_a_file_is_paired_with_the_file_of_that_name(place: Place, route: Route, *, there: bool) -> None:
+def test_a_single_file_is_paired_with_the_other_end(place: Place, route: Route, *, there: bool) -> None:
     file = place.folder / "one.txt"
     place.local, place.remote = LocalLocation(file), OpenBlob(place.store, "v/one.txt")
     if route is Route.UPLOAD or there:
@@ -173,21 +173,21 @@ def test_a_file_is_paired_with_the_file_of_that_name(place: Place, route: Route,
 
 
 @pytest.mark.parametrize(("count", "told"), [(1999, [1000, 999]), (2001, [1000, 1000, 1])])
-def test_the_listener_hears_of_each_entry_once(place: Place, count: int, told: list[int]) -> None:
+def test_each_entry_is_reported_once(place: Place, count: int, told: list[int]) -> None:
     for number in range(count):
         place.store.add(f"v/{number}", b"")
     place.look(Route.DOWNLOAD)
     assert place.steps == told
 
 
-def test_a_batch_has_no_end_that_is_lost(place: Place) -> None:
+def test_no_entry_is_lost_at_the_end_of_a_batch(place: Place) -> None:
     for number in range(4001):
         place.store.add(f"v/{number}", b"")
     found, pairs = place.look(Route.DOWNLOAD)
     assert len(pairs) == found.source_files == 4001
 
 
-def test_the_counts_and_what_is_hidden_are_known_at_the_end_of_the_pairs(place: Place) -> None:
+def test_counts_and_hidden_blobs_are_known_after_the_last_pair(place: Place) -> None:
     place.write("a")
     place.store.add("v/b", b"x")
     place.store.add(f"v/{UNFINISHED}", b"x")
@@ -197,11 +197,11 @@ def test_the_counts_and_what_is_hidden_are_known_at_the_end_of_the_pairs(place: 
     assert (counts(found), found.has_hidden) == ((1, 1), True)
 
 
-# -- what is asked for ---------------------------------------------------------------------------------------------
+# -- patterns --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("route", [Route.UPLOAD, Route.DOWNLOAD, Route.CROSS_ACCOUNT])
-def test_what_was_not_asked_for_takes_no_part_at_either_end(place: Place, route: Route) -> None:
+def test_excluded_files_are_ignored_at_both_ends(place: Place, route: Route) -> None:
     for name in ("yes", "no", "no-here", "yes-here"):
         place.write(name)
     for name in ("yes", "no", "no-there", "yes-there"):
@@ -213,14 +213,14 @@ def test_what_was_not_asked_for_takes_no_part_at_either_end(place: Place, route:
 
 
 @pytest.mark.parametrize("hidden", ["d", "d/e/f", "other"])
-def test_a_name_at_the_destination_that_was_not_asked_for_is_told(place: Place, hidden: str) -> None:
+def test_an_excluded_name_at_the_destination_is_listed(place: Place, hidden: str) -> None:
     place.write("d/e")
     place.store.add(f"v/{hidden}", b"x")
     found, pairs = place.look(Route.UPLOAD, wanted=lambda path: path != hidden)
     assert list(found.not_chosen) == [hidden] and ends(pairs) == {"d/e": (True, False)}
 
 
-def test_each_name_that_was_not_asked_for_is_told(place: Place) -> None:
+def test_each_excluded_name_is_listed(place: Place) -> None:
     place.write("d/e")
     for name in ("d", "d/e/f", "d/e/g", "x"):
         place.store.add(f"v/{name}", b"x")
@@ -229,7 +229,7 @@ def test_each_name_that_was_not_asked_for_is_told(place: Place) -> None:
     assert list(place.look(Route.UPLOAD)[0].not_chosen) == []
 
 
-def test_a_download_tells_no_names_that_were_not_asked_for(place: Place) -> None:
+def test_a_download_lists_no_excluded_names(place: Place) -> None:
     place.write("d/e")
     place.store.add("v/d", b"x")
     place.store.add("v/z", b"x")
@@ -247,7 +247,7 @@ def refusal(place: Place, route: Route, kind: type[Exception], **changes: Any) -
     return caught.value
 
 
-def test_a_local_source_that_is_not_there_is_told_with_where_to_look(place: Place) -> None:
+def test_a_missing_local_source_is_an_error_with_a_hint(place: Place) -> None:
     place.folder.rmdir()
     error = refusal(place, Route.UPLOAD, NothingMatchedError)
     assert error.message == f"data/v: no such file or folder at the source, {place.folder}"
@@ -255,7 +255,7 @@ def test_a_local_source_that_is_not_there_is_told_with_where_to_look(place: Plac
 
 
 @pytest.mark.parametrize(("folder_only", "what"), [(False, "file or folder"), (True, "folder")])
-def test_a_blob_that_is_not_there_is_told_with_its_address(place: Place, what: str, *, folder_only: bool) -> None:
+def test_a_missing_blob_is_an_error_with_its_url(place: Place, what: str, *, folder_only: bool) -> None:
     error = refusal(place, Route.DOWNLOAD, NothingMatchedError, folder_only=folder_only)
     assert error.message == f"data/v: no such {what} at the source, {place.store.container.child('v')}"
     assert "blobsync ls" in error.hint
@@ -264,7 +264,7 @@ def test_a_blob_that_is_not_there_is_told_with_its_address(place: Place, what: s
 def test_a_trailing_slash_means_the_folder_alone(place: Place) -> None:
     place.store.add("v", b"the blob")
     refusal(place, Route.DOWNLOAD, NothingMatchedError, folder_only=True)
-    # Whether there is a blob of that name is not even asked.
+    # No request asks for a blob of that name.
     assert place.store.asked("head") == []
     place.store.add("v/a", b"x")
     assert list(place.look(Route.DOWNLOAD, folder_only=True)[1]) == ["a"]
@@ -282,7 +282,7 @@ def test_a_blob_that_is_a_folder_too_is_refused_at_the_source(place: Place) -> N
     assert "blobsync rm --blob data/v" in error.hint
 
 
-def test_a_folder_does_not_go_over_a_file_nor_a_file_over_a_folder(place: Place) -> None:
+def test_a_folder_does_not_replace_a_file_nor_a_file_a_folder(place: Place) -> None:
     place.write("a")
     place.store.add("v", b"x")
     error = refusal(place, Route.UPLOAD, ShapeConflictError)
@@ -294,7 +294,7 @@ def test_a_folder_does_not_go_over_a_file_nor_a_file_over_a_folder(place: Place)
     assert error.message == f"data/v is a file at the source, but a folder at the destination, {place.folder}"
 
 
-def test_what_cannot_be_looked_at_is_no_missing_file(place: Place) -> None:
+def test_an_unreadable_path_is_not_a_missing_file(place: Place) -> None:
     loop = place.project / "loop"
     loop.symlink_to(loop)
     place.store.add("v/a", b"x")
@@ -306,7 +306,7 @@ def test_what_cannot_be_looked_at_is_no_missing_file(place: Place) -> None:
         assert error.message.startswith(f"data/v: cannot read {loop}: ") and "permissions" in error.hint
 
 
-def test_a_name_below_a_file_is_not_there(place: Place) -> None:
+def test_a_path_below_a_file_is_missing(place: Place) -> None:
     place.write("file")
     place.store.add("v/a", b"x")
     _, pairs = place.look(Route.DOWNLOAD, destination=LocalLocation(place.folder / "file" / "below"))
@@ -319,7 +319,7 @@ def test_a_pipe_is_neither_a_file_nor_a_folder(place: Place) -> None:
     assert error.message == f"data/v: {place.folder / 'pipe'} is neither a file nor a folder"
 
 
-# -- blobs that are no data ----------------------------------------------------------------------------------------
+# -- blobs that are not data ---------------------------------------------------------------------------------------
 
 
 def stub(store: MemoryStore, name: str) -> None:
@@ -327,7 +327,7 @@ def stub(store: MemoryStore, name: str) -> None:
     store.blobs[name].info = store.blobs[name].info._replace(is_folder_stub=True)
 
 
-def test_folder_stubs_are_no_files_and_an_engine_knows_them(place: Place) -> None:
+def test_folder_stubs_are_neither_files_nor_noted(place: Place) -> None:
     stub(place.store, "v")
     stub(place.store, "v/d")
     place.store.add("v/d/a", b"x")
@@ -336,7 +336,7 @@ def test_folder_stubs_are_no_files_and_an_engine_knows_them(place: Place) -> Non
 
 
 @pytest.mark.parametrize("name", ["v/d/", f"v/{UNFINISHED}", f"v/d/{UNFINISHED}"])
-def test_blobs_that_only_look_like_data_take_no_part_and_are_noted(place: Place, name: str) -> None:
+def test_blobs_that_are_not_data_are_ignored_and_noted(place: Place, name: str) -> None:
     place.store.add("v/a", b"x")
     place.store.add(name, b"")
     found, pairs = place.look(Route.DOWNLOAD)
@@ -344,7 +344,7 @@ def test_blobs_that_only_look_like_data_take_no_part_and_are_noted(place: Place,
 
 
 @pytest.mark.parametrize("route", [Route.DOWNLOAD, Route.CROSS_ACCOUNT])
-def test_a_blob_that_no_request_reaches_is_left_out_of_what_is_read(place: Place, route: Route) -> None:
+def test_a_source_blob_with_a_backslash_is_left_out_as_a_failure(place: Place, route: Route) -> None:
     for name in ("v/a", "v/b\\c", "v/d\\e.tmp"):
         place.store.add(name, b"x")
     found, pairs = place.look(route, ignored=lambda path: path.endswith(".tmp"))
@@ -354,8 +354,8 @@ def test_a_blob_that_no_request_reaches_is_left_out_of_what_is_read(place: Place
     assert failure.message == "left out: its name contains a backslash, which the service takes for '/'"
 
 
-def test_a_blob_that_no_request_reaches_is_no_extra(place: Place) -> None:
-    """Deleting it would delete another one."""
+def test_a_destination_blob_with_a_backslash_is_not_an_extra(place: Place) -> None:
+    """A request to delete it would delete another blob."""
     place.write("a")
     place.store.add("v/b\\c", b"x")
     found, pairs = place.look(Route.UPLOAD)
@@ -365,7 +365,7 @@ def test_a_blob_that_no_request_reaches_is_no_extra(place: Place) -> None:
     ]
 
 
-def test_a_stub_whose_name_no_disk_can_have_is_noted(place: Place) -> None:
+def test_a_folder_stub_with_an_invalid_name_is_noted(place: Place) -> None:
     place.store.add("v/a", b"x")
     stub(place.store, "v/d/../e")
     found, pairs = place.look(Route.DOWNLOAD)
@@ -373,33 +373,33 @@ def test_a_stub_whose_name_no_disk_can_have_is_noted(place: Place) -> None:
 
 
 @pytest.mark.parametrize("name", ["v/.hidden", "v/x.part", "v/empty", f"v/{UNFINISHED}/a", f"v/{UNFINISHED}.txt"])
-def test_names_that_only_remind_of_unfinished_files_are_data(place: Place, name: str) -> None:
+def test_names_similar_to_unfinished_files_are_data(place: Place, name: str) -> None:
     place.store.add(name, b"")
     found, pairs = place.look(Route.DOWNLOAD)
     assert list(pairs) == [name[2:]] and found.has_hidden is False
 
 
-def test_a_name_with_a_slash_at_its_end_that_holds_bytes_is_data(place: Place) -> None:
+def test_a_blob_with_a_trailing_slash_and_content_is_data(place: Place) -> None:
     place.store.add("v/d/", b"x")
     found, pairs = place.look(Route.DOWNLOAD)
     assert list(pairs) == ["d/"] and found.has_hidden is False
 
 
-def test_blobs_that_are_no_data_at_the_destination_hide_nothing(place: Place) -> None:
+def test_blobs_at_the_destination_that_are_not_data_are_not_noted(place: Place) -> None:
     place.write("a")
     place.store.add(f"v/{UNFINISHED}", b"x")
     found, pairs = place.look(Route.UPLOAD)
     assert list(pairs) == ["a"] and counts(found) == (1, 0) and found.has_hidden is False
 
 
-# -- local entries that take no part -------------------------------------------------------------------------------
+# -- local entries that are ignored ------------------------------------------------------------------------------
 
 
 def skipping(place: Place) -> LinkPolicy:
     return LinkPolicy("skip", os.path.realpath(place.project), "data/v")
 
 
-def test_links_that_are_followed_are_told_with_where_they_lead(place: Place) -> None:
+def test_followed_links_are_listed_with_their_targets(place: Place) -> None:
     place.write("real")
     (place.folder / "link").symlink_to("real")
     place.store.add("v/link", b"x")
@@ -409,20 +409,20 @@ def test_links_that_are_followed_are_told_with_where_they_lead(place: Place) -> 
         assert found.followed == real and set(pairs) == {"real", "link"}
 
 
-def test_an_upload_tells_of_files_that_it_cannot_read(place: Place) -> None:
+def test_an_upload_reports_files_that_it_cannot_read(place: Place) -> None:
     place.write("a")
     (place.folder / "gone").symlink_to("nowhere")
     place.store.add("v/gone", b"x")
     found, pairs = place.look(Route.UPLOAD)
     (failure,) = found.unreadable
     assert (failure.path, failure.code) == ("data/v/gone", "unreadable") and found.warnings == []
-    # The blob is not taken for one that the source has not: a mirror would delete it.
+    # The blob does not count as missing at the source: a mirror would delete it.
     assert (pairs["gone"].left_out, pairs["gone"].source) == (Reason.UNREADABLE, None)
     assert "nowhere" in pairs["gone"].detail and pairs["gone"].destination is not None
     assert counts(found) == (1, 1)
 
 
-def test_a_folder_that_is_gone_before_its_files_are_listed_is_a_failure(place: Place) -> None:
+def test_a_folder_deleted_before_its_files_are_listed_is_a_failure(place: Place) -> None:
     place.store.add("v/a", b"x")
     found = survey(place.request(Route.UPLOAD), place.emit)
     place.folder.rmdir()
@@ -430,7 +430,7 @@ def test_a_folder_that_is_gone_before_its_files_are_listed_is_a_failure(place: P
     assert [(failure.path, failure.code) for failure in found.unreadable] == [("data/v", "unreadable")]
 
 
-def test_an_upload_warns_of_links_that_stay_out_and_names_them(place: Place) -> None:
+def test_an_upload_warns_of_skipped_links_and_names_them(place: Place) -> None:
     place.write("a")
     (place.folder / "link").symlink_to("a")
     place.store.add("v/link/below", b"x")
@@ -441,7 +441,7 @@ def test_an_upload_warns_of_links_that_stay_out_and_names_them(place: Place) -> 
     assert pairs["link"].detail == pairs["link/below"].detail == f"to {os.path.realpath(place.folder / 'a')}"
 
 
-def test_a_download_goes_over_and_through_no_link_that_stays_out(place: Place) -> None:
+def test_a_download_neither_replaces_nor_follows_a_skipped_link(place: Place) -> None:
     (place.folder / "link").symlink_to("elsewhere")
     for name in ("a", "link/below", "z"):
         place.store.add(f"v/{name}", b"x")
@@ -457,13 +457,15 @@ def test_a_download_goes_over_and_through_no_link_that_stays_out(place: Place) -
 @pytest.mark.parametrize("spill", [Spill(), Spill(most=1)], ids=["in memory", "on the disk"])
 @pytest.mark.parametrize("blobs", [("x",), ("x/below",), ("x", "x/below")])
 @pytest.mark.parametrize("kind", ["link", "pipe"])
-def test_what_an_upload_leaves_out_is_there_once(place: Place, kind: str, blobs: tuple[str, ...], spill: Spill) -> None:
+def test_an_entry_left_out_of_an_upload_is_listed_once(
+    place: Place, kind: str, blobs: tuple[str, ...], spill: Spill
+) -> None:
     for name in ("a", "b", "z"):
         place.write(name)
     (place.folder / "x").symlink_to("a") if kind == "link" else os.mkfifo(place.folder / "x")
     for name in blobs:
         place.store.add(f"v/{name}", b"x")
-    # That no path comes twice is what `look` checks.
+    # `look` checks that no path comes twice.
     _, pairs = place.look(Route.UPLOAD, links=skipping(place), spill=spill)
     assert set(pairs) == {"a", "b", "z", "x", *blobs}
     left_out = Reason.SYMLINK_SKIPPED if kind == "link" else Reason.NOT_A_FILE
@@ -526,7 +528,7 @@ def test_each_pair_has_its_own_record_and_needs_no_reading(place: Place, route: 
     assert pairs["new"].destination is not None and pairs["new"].destination.md5 == md5(b"n")
 
 
-def test_records_lie_below_the_path_of_the_part(place: Place) -> None:
+def test_index_keys_start_with_the_path_of_the_part(place: Place) -> None:
     verified(place, "a", b"x")
     assert place.look(Route.UPLOAD)[1]["a"].record is not None
     assert place.look(Route.UPLOAD, record_path="")[1]["a"].record is None
@@ -539,11 +541,11 @@ def test_records_lie_below_the_path_of_the_part(place: Place) -> None:
 @pytest.mark.parametrize(
     ("record_path", "path", "expected"), [("x", "a", "x/a"), ("x", "", "x"), ("", "a", "a"), ("", "", "")]
 )
-def test_where_a_file_lies_below_the_index(record_path: str, path: str, expected: str) -> None:
+def test_the_index_key_of_a_file(record_path: str, path: str, expected: str) -> None:
     assert index_key("", "", record_path).at(path) == expected
 
 
-def test_only_files_with_a_record_that_exist_at_both_ends_have_it(place: Place) -> None:
+def test_only_files_at_both_ends_get_their_record(place: Place) -> None:
     verified(place, "a", b"x")
     verified(place, "b", b"x")
     (place.folder / "b").unlink()
@@ -567,7 +569,7 @@ def test_files_of_equal_size_are_read_and_each_keeps_its_own_md5(place: Place, r
 
 
 @pytest.mark.parametrize("fate", ["edited", "gone"])
-def test_a_file_that_is_not_what_was_looked_at_any_more_has_no_md5(place: Place, fate: str) -> None:
+def test_a_file_that_changed_since_its_stat_gets_no_md5(place: Place, fate: str) -> None:
     file = place.folder / "a"
     seen = place.write("a", b"old")
     place.store.add("v/a", b"new")
@@ -579,12 +581,12 @@ def test_a_file_that_is_not_what_was_looked_at_any_more_has_no_md5(place: Place,
             os.utime(file, ns=(1, 1))
         return True
 
-    # What is wanted is asked after the look at the file, and before it is read.
+    # `wanted` is called after the stat of the file and before it is read.
     _, pairs = place.look(Route.UPLOAD, wanted=change)
     assert pairs["a"].source == seen
 
 
-def test_files_that_are_read_for_their_md5_are_told_before_and_after(place: Place) -> None:
+def test_hashing_is_reported_before_and_after(place: Place) -> None:
     heard: list[Event] = []
     for name, here, there in (("a", b"aaa", b"aaa"), ("b", b"bb", b"xx"), ("longer", b"c", b"dd")):
         place.write(name, here)
@@ -593,7 +595,7 @@ def test_files_that_are_read_for_their_md5_are_told_before_and_after(place: Plac
     assert [event for event in heard if isinstance(event, Hashing)] == [Hashing(2, 5), Hashing(-2, -5)]
 
 
-def test_where_no_file_is_read_nothing_is_told(place: Place) -> None:
+def test_without_hashing_nothing_is_reported(place: Place) -> None:
     heard: list[Event] = []
     place.write("a")
     place.write("longer")
@@ -602,7 +604,7 @@ def test_where_no_file_is_read_nothing_is_told(place: Place) -> None:
     assert not [event for event in heard if isinstance(event, Hashing)]
 
 
-def test_a_file_whose_md5_is_known_is_not_read_for_it_again(place: Place) -> None:
+def test_a_file_whose_md5_is_known_is_not_read_again(place: Place) -> None:
     here = replace(place.write("a", b"body"), md5=b"as it is known..")
     place.store.add("v/a", b"body", with_md5=False)
     there = remote_state(place.store, "v/a")
@@ -615,7 +617,7 @@ def compare(place: Place, route: Route = Route.DOWNLOAD) -> Pair:
     return place.look(route, compare_content=True)[1]["a"]
 
 
-def test_content_is_read_only_where_asked_and_where_size_leaves_a_doubt(place: Place) -> None:
+def test_content_is_read_only_if_requested_and_sizes_are_equal(place: Place) -> None:
     place.write("a", b"body")
     place.store.add("v/a", b"body", with_md5=False)
     pair = place.look(Route.DOWNLOAD)[1]["a"]
@@ -628,7 +630,7 @@ def test_content_is_read_only_where_asked_and_where_size_leaves_a_doubt(place: P
 
 
 @pytest.mark.parametrize("route", [Route.UPLOAD, Route.DOWNLOAD])
-def test_blobs_that_differ_in_size_or_have_an_md5_or_stand_alone_are_not_read(place: Place, route: Route) -> None:
+def test_blobs_of_other_size_with_an_md5_or_without_a_pair_are_not_read(place: Place, route: Route) -> None:
     place.write("a", b"longer")
     place.store.add("v/a", b"body", with_md5=False)
     compare(place, route)
@@ -641,7 +643,7 @@ def test_blobs_that_differ_in_size_or_have_an_md5_or_stand_alone_are_not_read(pl
 
 
 @pytest.mark.parametrize("route", [Route.UPLOAD, Route.DOWNLOAD])
-def test_a_blob_on_record_is_not_read_again_until_it_changes(place: Place, route: Route) -> None:
+def test_a_blob_in_the_index_is_not_read_again_until_it_changes(place: Place, route: Route) -> None:
     verified(place, "a", b"body", with_md5=False)
     compare(place, route)
     assert place.read() == []
@@ -656,7 +658,7 @@ def test_a_blob_that_cannot_be_read_stays_without_an_md5(place: Place) -> None:
     place.store.add("v/a", b"body", with_md5=False)
     found = survey(place.request(Route.DOWNLOAD, compare_content=True), place.emit)
     version = place.store.blobs["v/a"].info.etag
-    # Another version stands there when it is read.
+    # The blob is replaced before it is read.
     place.store.add("v/a", b"BODY", with_md5=False)
     (pair,) = found.pairs
     assert pair.source == RemoteState(4, version, None)

@@ -57,11 +57,11 @@ def decided(*actions: FileAction, names: Names = NAMES, writing: Action = Action
         ("", "/p/data", None),
     ],
 )
-def test_a_name_leads_where_its_last_link_does(path: str, real: str, link: str | None) -> None:
+def test_the_real_path_of_a_name_with_links(path: str, real: str, link: str | None) -> None:
     assert (NAMES.real(path), NAMES.link_of(path)) == (real, link)
 
 
-def test_equal_blobs_are_written_once_by_the_name_without_a_link() -> None:
+def test_equal_blobs_are_written_once_under_the_name_without_a_link() -> None:
     assert decided(move("dl/g"), move("d0/g"), move("fl"), move("other")) == {
         "dl/g": "skip",
         "d0/g": "transfer",
@@ -75,40 +75,40 @@ def test_blobs_that_may_differ_are_a_conflict(md5: bytes | None) -> None:
     assert decided(move("dl/g", md5), move("d0/g", md5 and b"1")) == {"dl/g": "conflict", "d0/g": "conflict"}
 
 
-def test_a_name_that_stays_as_it_is_makes_the_other_one_a_conflict() -> None:
+def test_an_unchanged_name_makes_its_alias_a_conflict() -> None:
     same = FileAction("d0/g", Action.UNCHANGED, Reason.SAME_RECORD, 1)
     assert decided(move("dl/g"), same) == {"dl/g": "conflict", "d0/g": "unchanged"}
 
 
-def test_nothing_goes_while_another_name_stays() -> None:
+def test_a_file_is_not_deleted_while_an_alias_stays() -> None:
     extra = FileAction("d0/g", Action.DELETE, Reason.EXTRA, 1, None, HERE)
     assert decided(extra, move("dl/g")) == {"d0/g": "skip", "dl/g": "transfer"}
     assert decided(extra) == {"d0/g": "delete"}
 
 
-def test_a_mirror_spares_links_and_what_is_behind_them() -> None:
+def test_a_mirror_deletes_neither_links_nor_their_targets() -> None:
     deletions = [FileAction(path, Action.DELETE, Reason.EXTRA, 1, None, HERE) for path in ("dl/g", "fl", "d0/g", "dlx")]
     spared = spare_links(deletions, NAMES)
     assert [action.action.value for action in spared] == ["skip", "skip", "delete", "delete"]
     assert decided(*spared) == {"dl/g": "skip", "fl": "skip", "d0/g": "delete", "dlx": "delete"}
 
 
-def test_an_upload_writes_here_only_what_it_adopts() -> None:
+def test_an_upload_writes_local_files_only_with_keep_remote() -> None:
     assert decided(move("dl/g"), move("d0/g", b"2"), writing=Action.ADOPT) == {"dl/g": "transfer", "d0/g": "transfer"}
     taken = [FileAction(path, Action.ADOPT, Reason.KEEP_DESTINATION, 1, HERE, there()) for path in ("dl/g", "d0/g")]
     assert decided(*taken, writing=Action.ADOPT) == {"dl/g": "skip", "d0/g": "adopt"}
 
 
-def test_names_of_different_parts_are_seen_together() -> None:
+def test_aliases_are_found_across_parts() -> None:
     parts = [plan_part(path, Path(), move("a")) for path in ("data/w", "data/v")]
     settled = settle(parts, [Names("/p/data/w", {}), Names("/p/data/w", {})], writing=Action.TRANSFER)
     assert [part.actions[0].action.value for part in settled] == ["transfer", "skip"]
 
 
-# -- the way to a path ---------------------------------------------------------------------------------------------
+# -- links on the way to a path ---------------------------------------------------------------------------------------
 
 
-def test_each_link_that_leaves_the_project_needs_the_word(tmp_path: Path) -> None:
+def test_each_link_that_leaves_the_project_must_be_trusted(tmp_path: Path) -> None:
     disk, other, project = tmp_path / "disk", tmp_path / "other", tmp_path / "project"
     for folder in (disk / "in", other, project / "data"):
         folder.mkdir(parents=True)
@@ -126,7 +126,7 @@ def test_each_link_that_leaves_the_project_needs_the_word(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("target", [".git", ".git/hooks", "aux_data", ".blobsync", "sub/.git", "."])
-def test_no_way_leads_into_the_project_s_own_folders(tmp_path: Path, target: str) -> None:
+def test_links_into_the_projects_own_folders_are_refused(tmp_path: Path, target: str) -> None:
     (tmp_path / "data").symlink_to(tmp_path / target)
     with pytest.raises(LocalFileError, match="data is a symlink into"):
         way_to(tmp_path, "data/x", frozenset())
@@ -148,7 +148,7 @@ FILES = st.dictionaries(
     mirror=st.booleans(),
     overwrite=st.booleans(),
 )
-def test_no_download_loses_a_file_that_the_container_has_by_any_name(
+def test_no_download_loses_a_file_whatever_its_alias(
     here: dict[str, bytes], remote: dict[str, bytes], *, mirror: bool, overwrite: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -175,7 +175,7 @@ def test_no_download_loses_a_file_that_the_container_has_by_any_name(
         assert not [failure for failure in result.failures if failure.code == "changed_meanwhile"], result.failures
         left = {each.path for _, each in result.plan.each() if each.action is Action.CONFLICT}
         for path in remote:
-            # What the container has by any name is here by that name, unless its name is told.
+            # Each blob has a local file of its name, or is reported as a conflict.
             assert path in left or (data / path).is_file(), path
         if result.ok:
             assert all((data / path).read_bytes() == body for path, body in remote.items())

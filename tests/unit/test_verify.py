@@ -47,12 +47,12 @@ def classes(report: VerifyReport) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("deep", [False, True])
-def test_what_was_just_uploaded_is_equal(world: World, *, deep: bool) -> None:
+def test_uploaded_files_are_equal(world: World, *, deep: bool) -> None:
     report = look(world, deep=deep)
     assert (report.counts, report.bytes_equal, report.exit_code) == ({"equal": 3}, 12, 0)
 
 
-def test_each_way_to_differ_has_its_class(world: World) -> None:
+def test_each_kind_of_difference_has_its_class(world: World) -> None:
     folder = world.root / "data" / "v"
     (folder / "a").write_bytes(b"edit")
     world.store("eu").add("store/data/v/b", b"them")
@@ -71,7 +71,7 @@ def test_each_way_to_differ_has_its_class(world: World) -> None:
     assert report.exit_code == 1
 
 
-def test_deep_sees_rot_that_stat_and_the_listing_hide(world: World) -> None:
+def test_deep_finds_damage_that_stat_and_listing_do_not_show(world: World) -> None:
     blob = world.store("eu").blobs["store/data/v/a"]
     blob.body = b"rott"
     file = world.root / "data" / "v" / "b"
@@ -107,7 +107,7 @@ def test_stat_and_verify_agree_about_a_blob_without_an_md5(world: World) -> None
     assert classes(look(world)) == {"b": "changed_here"}
 
 
-def test_a_side_that_is_missing_altogether_is_told_file_by_file(world: World) -> None:
+def test_a_missing_side_is_reported_file_by_file(world: World) -> None:
     for file in (world.root / "data" / "v").iterdir():
         file.unlink()
     (world.root / "data" / "v").rmdir()
@@ -125,7 +125,7 @@ def test_a_report_with_only_equal_files_and_an_unreadable_one_is_no_success(worl
     assert replace(report, unreadable=()).exit_code == 0
 
 
-def test_the_page_of_commands_says_what_each_class_means() -> None:
+def test_the_commands_page_documents_each_class() -> None:
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     table = page.partition("| `status` in `--json` | meaning |\n")[2].partition("\n\n")[0]
     assert re.findall(r"^\| `(\w+)` \| .+ \|$", table, re.MULTILINE) == list(CLASSES)

@@ -25,13 +25,13 @@ _OURS = {"host": "127.0.0.1:8737"}
         ("GET", {"host": "[::1]:8737"}),
         ("POST", {**_OURS, "origin": "http://127.0.0.1:8737"}),
         ("POST", {"host": "localhost:9000", "origin": "http://localhost:9000"}),
-        # Typed by the user, or from the file that logs in.
+        # The user typed the address, or opened the login file.
         ("GET", {**_OURS, "sec-fetch-site": "none", "sec-fetch-mode": "navigate"}),
         ("GET", {**_OURS, "sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}),
         ("GET", {**_OURS, "sec-fetch-site": "same-origin", "sec-fetch-mode": "cors"}),
     ],
 )
-def test_requests_of_our_pages_pass(method: str, headers: dict[str, str]) -> None:
+def test_requests_of_our_pages_are_accepted(method: str, headers: dict[str, str]) -> None:
     assert strange_sender(method, headers) is None
 
 
@@ -49,7 +49,7 @@ def test_requests_of_our_pages_pass(method: str, headers: dict[str, str]) -> Non
         ("GET", {"host": "192.168.1.4:8737"}, 421),
         ("GET", {**_OURS, "origin": "http://evil.test"}, 403),
         ("GET", {**_OURS, "origin": "null"}, 403),
-        # Another server of this machine is the same site to a browser, and not the same origin.
+        # To a browser another server of this machine is the same site but another origin.
         ("POST", {**_OURS, "origin": "http://127.0.0.1:3000"}, 403),
         ("POST", {**_OURS, "origin": "https://127.0.0.1:8737"}, 403),
         ("POST", {**_OURS, "origin": "http://localhost:8737"}, 403),
@@ -58,19 +58,19 @@ def test_requests_of_our_pages_pass(method: str, headers: dict[str, str]) -> Non
         ("GET", {**_OURS, "sec-fetch-site": "cross-site", "sec-fetch-mode": "cors"}, 403),
     ],
 )
-def test_requests_of_other_pages_are_turned_away(method: str, headers: dict[str, str], status: int) -> None:
+def test_requests_of_other_pages_are_refused(method: str, headers: dict[str, str], status: int) -> None:
     turned_away = strange_sender(method, headers)
     assert turned_away is not None
     assert turned_away.status == status
 
 
-def test_each_port_has_a_cookie_of_its_own() -> None:
+def test_each_port_has_its_own_cookie() -> None:
     assert cookie_name("127.0.0.1:8737") == "blobsync-8737"
     assert cookie_name("localhost:9000") == "blobsync-9000"
     assert cookie_name("localhost") == "blobsync-80"
 
 
-def test_a_token_lets_one_browser_in_and_the_file_has_the_next(tmp_path: Path) -> None:
+def test_a_token_logs_in_one_browser_and_the_login_file_gets_a_new_one(tmp_path: Path) -> None:
     file = tmp_path / "login.html"
     logins = Logins(LoginFile(file, "http://127.0.0.1:1"))
     token, text = logins.token, file.read_text()
@@ -105,7 +105,7 @@ def test_the_login_file_is_not_written_through_a_link(tmp_path: Path) -> None:
 
 @dataclass
 class Sent:
-    """How a request to the gate ended: 200 is the application's. ``form`` is what it saw."""
+    """The gate's response to a request: 200 means that the application answered, with ``form`` as it arrived."""
 
     status: int
     bytes_read: int
@@ -153,7 +153,7 @@ def logins(tmp_path: Path) -> Logins:
     return Logins(LoginFile(tmp_path / "login.html", "http://127.0.0.1:1"))
 
 
-def test_who_is_not_logged_in_has_no_form_read(logins: Logins) -> None:
+def test_the_form_of_an_unknown_browser_is_not_read(logins: Logins) -> None:
     large = b"a=1&" * 1_000_000
     for path in ("/logout", "/jobs/new"):
         turned_away = send(logins, path, large)
@@ -161,13 +161,13 @@ def test_who_is_not_logged_in_has_no_form_read(logins: Logins) -> None:
     for path in ("/login", "/static/page.css"):
         turned_away = send(logins, path, large)
         assert turned_away.status == 413
-        assert turned_away.bytes_read <= 5_000, "no more than a token needs"
+        assert turned_away.bytes_read <= 5_000, "only the bytes that a token needs"
     wrong = send(logins, "/logout", large, cookie=f"{cookie_name('127.0.0.1:8737')}=guessed")
     assert (wrong.status, wrong.bytes_read) == (401, 0)
     assert send(logins, "/login", f"login_token={logins.token}".encode()).form["login_token"] == logins.token
 
 
-def test_a_large_form_of_the_user_is_read_in_linear_time(logins: Logins) -> None:
+def test_a_large_form_is_read_in_linear_time(logins: Logins) -> None:
     visit = logins.exchange(logins.token)
     assert visit is not None
     cookie = f"other=1; {cookie_name('127.0.0.1:8737')}={visit.cookie}; more=2"

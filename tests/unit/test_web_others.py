@@ -78,11 +78,11 @@ def _tell(state: StateDir, entry: TransferEntry, *, stoppable: bool = True, ago:
     RunningRecords(state).write(entry.id, {**known, **told, **more})
 
 
-def test_a_transfer_of_a_terminal_is_shown_live_with_its_workers_and_can_be_cancelled(
+def test_a_transfer_started_in_a_terminal_is_shown_live_with_its_workers_and_can_be_cancelled(
     pages: WebPages, state: StateDir, command: subprocess.Popen[bytes]
 ) -> None:
     entry = _begin(state, command.pid)
-    assert "starting" in words_of(pages.get("/transfers").text), "it has not told anything so far"
+    assert "starting" in words_of(pages.get("/transfers").text), "it has not reported any progress yet"
     _tell(state, entry)
     page = pages.get("/transfers").text
     said = words_of(page)
@@ -100,17 +100,17 @@ def test_a_transfer_of_a_terminal_is_shown_live_with_its_workers_and_can_be_canc
     assert 'data-live="/transfers/live?active=0123abcd"' in page
     _tell(state, replace(entry, planned=8))
     assert "43 %" in words_of(pages.parts("/transfers/live?active=0123abcd")["work-0123abcd"])
-    assert pages.parts("/transfers/live?active=")["load"] == "/transfers", "a new one began"
+    assert pages.parts("/transfers/live?active=")["load"] == "/transfers", "a new transfer began"
     assert pages.post("/transfers/running/0123abcd/cancel").status == 303
     assert RunningRecords(state).is_stop_requested("0123abcd") and command.poll() is None
     command.kill()
     command.wait()
-    assert pages.parts("/transfers/live?active=0123abcd")["load"] == "/transfers", "it has ended"
+    assert pages.parts("/transfers/live?active=0123abcd")["load"] == "/transfers", "the transfer has ended"
     assert "killed" in words_of(pages.get("/transfers").text)
     assert pages.post("/transfers/running/0123abcd/cancel").status == 404
 
 
-def test_a_transfer_of_a_terminal_is_shown_while_it_is_planned_and_then_with_the_curve_of_its_rate(
+def test_a_transfer_started_in_a_terminal_is_shown_while_planned_and_then_with_its_rate_curve(
     pages: WebPages, state: StateDir, command: subprocess.Popen[bytes]
 ) -> None:
     entry = TransferEntry("copy", ("data/<x>",), pid=command.pid, id="89abcdef")
@@ -131,7 +131,7 @@ def test_a_transfer_of_a_terminal_is_shown_while_it_is_planned_and_then_with_the
     ):
         assert words in said, words
     assert "/history/89abcdef" not in page and "/transfers/running/89abcdef/cancel" in page
-    # The same process moves now, under an id of the history.
+    # The same process now moves files, under the id of its history entry.
     RunningRecords(state).remove(entry.id)
     _tell(state, _begin(state, command.pid), points=[(0.5, 0, 0.0), (1.0, 500_000, 1e6), (1.5, 1_500_000, 2e6)])
     assert pages.parts("/transfers/live?active=89abcdef")["load"] == "/transfers"
@@ -141,7 +141,7 @@ def test_a_transfer_of_a_terminal_is_shown_while_it_is_planned_and_then_with_the
     assert RunningRecords(state).is_stop_requested("0123abcd")
 
 
-def test_what_cannot_be_cancelled_from_here_has_no_button_and_a_silent_one_says_so(
+def test_a_transfer_that_cannot_be_cancelled_has_no_button_and_a_silent_one_says_so(
     pages: WebPages, state: StateDir, command: subprocess.Popen[bytes]
 ) -> None:
     entry = _begin(state, command.pid, "")
@@ -158,7 +158,7 @@ def test_what_cannot_be_cancelled_from_here_has_no_button_and_a_silent_one_says_
     assert command.poll() is None and not RunningRecords(state).is_stop_requested("0123abcd")
 
 
-def test_the_project_is_shown_through_another_cluster_and_its_forms_and_links_keep_to_it(pages: WebPages) -> None:
+def test_the_project_page_of_another_cluster_keeps_it_in_forms_and_links(pages: WebPages) -> None:
     own, other = pages.get("/").text, pages.get("/?cluster=eu").text
     hidden = '<input type="hidden" name="cluster" value="eu">'
     assert hidden not in own and "<option selected>aml" in own and "models" not in own
@@ -176,7 +176,7 @@ def test_the_project_is_shown_through_another_cluster_and_its_forms_and_links_ke
     assert "there is no cluster" in pages.get("/browse?path=data&cluster=nowhere").text
 
 
-def test_a_password_that_is_a_word_of_html_is_hidden_in_values_and_breaks_no_page(pages: WebPages) -> None:
+def test_a_password_that_is_an_html_word_is_hidden_in_values_and_breaks_no_page(pages: WebPages) -> None:
     register_secret("charset")
     register_secret("form_token")
     page = pages.get("/").text
@@ -185,7 +185,7 @@ def test_a_password_that_is_a_word_of_html_is_hidden_in_values_and_breaks_no_pag
     assert "&#39;***&#39;" in words_of(answer) and "charset" not in words_of(answer)
 
 
-def test_a_plan_is_made_for_the_cluster_of_its_form_and_from_the_one_that_is_named(pages: WebPages) -> None:
+def test_a_plan_is_made_for_the_clusters_chosen_in_its_form(pages: WebPages) -> None:
     answer = pages.post("/plans", cluster="eu", from_cluster="aml", from_path="data/y/", act="u:data/x")
     work = pages.works.find(answer.headers["location"].rpartition("/")[2])
     wish = work.wish
@@ -193,7 +193,7 @@ def test_a_plan_is_made_for_the_cluster_of_its_form_and_from_the_one_that_is_nam
     assert (wish.options.from_path, work.cluster) == ("data/y", "eu")
     page = pages.get(answer.headers["location"]).text
     assert "Plan: copy data/x from aml to eu" in words_of(page)
-    # Once more, with the conflicts settled: everything else stays.
+    # Again with the conflicts resolved; everything else stays the same.
     again = pages.post("/plans", again=work.id, keep="both")
     settled = pages.works.find(again.headers["location"].rpartition("/")[2]).wish
     assert settled == replace(wish, options=replace(wish.options, keep="both"))

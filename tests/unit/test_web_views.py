@@ -1,4 +1,4 @@
-"""How pages show values: previews, charts, names of a folder, places of the navigation."""
+"""How pages show values: previews, charts, names of a folder, sections of the navigation."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
         (b"\xff\xfe\xfd", "bytes"),
     ],
 )
-def test_the_kind_of_a_preview_is_what_the_bytes_are(data: bytes, kind: str) -> None:
+def test_the_kind_of_a_preview_depends_on_the_content(data: bytes, kind: str) -> None:
     assert preview_of(Beginning("a", len(data), data)).kind == kind
 
 
-def test_a_text_that_is_cut_within_a_character_is_still_text() -> None:
+def test_a_text_cut_within_a_character_is_still_text() -> None:
     data = b"a" * (TEXT_BYTES - 1) + "ü".encode()
     shown = preview_of(Beginning("a", len(data) + 9, data))
     assert (shown.kind, shown.cut, shown.text) == ("text", True, "a" * (TEXT_BYTES - 1))
@@ -52,7 +52,7 @@ def test_a_picture_is_no_larger_than_a_page_can_show() -> None:
     assert picture_type(b"<svg xmlns='http://www.w3.org/2000/svg'>") is None
 
 
-def test_changed_lines_are_those_of_two_texts() -> None:
+def test_the_changed_lines_of_two_texts() -> None:
     one, two = (preview_of(Beginning("a", len(data), data)) for data in (b"x\ny\n", b"x\nz\n"))
     assert [line for kind, line in changed_lines(one, two) if kind in ("gone", "new")] == ["-y", "+z"]
     assert changed_lines(one, preview_of(Beginning("a", 2, b"\0\1"))) == []
@@ -71,7 +71,7 @@ def test_tables_are_shown_as_tables(name: str, text: str, columns: tuple[str, ..
     data = text.encode()
     shown = preview_of(Beginning(name, len(data), data), name)
     assert (shown.kind, shown.columns, shown.rows[0]) == ("table", columns, first)
-    assert preview_of(Beginning(name, len(data), data)).kind == "text", "as a text where it is asked for"
+    assert preview_of(Beginning(name, len(data), data)).kind == "text", "as text on request"
 
 
 @pytest.mark.parametrize(
@@ -79,12 +79,12 @@ def test_tables_are_shown_as_tables(name: str, text: str, columns: tuple[str, ..
     [("a.csv", "one line only"), ("a.jsonl", "1\n2\n"), ("a.jsonl", "{broken\n{}"), ("a.txt", "a,b\n1,2\n"),
      ("a.jsonl", "[" * 50_000)],
 )  # fmt: skip
-def test_what_is_no_table_stays_a_text(name: str, text: str) -> None:
+def test_other_files_are_shown_as_text(name: str, text: str) -> None:
     data = text.encode()
     assert preview_of(Beginning(name, len(data), data), name).kind == "text"
 
 
-def test_a_table_that_is_cut_has_no_half_row_and_a_large_one_only_its_beginning() -> None:
+def test_a_cut_table_has_no_partial_row_and_a_large_one_only_its_beginning() -> None:
     data = b"a,b\n" + b"1,2222222222\n" * 20_000
     shown = preview_of(Beginning("t.csv", len(data), data), "t.csv")
     assert (len(shown.rows), shown.cut, set(shown.rows)) == (500, True, {("1", "2222222222")})
@@ -127,7 +127,7 @@ def _entry(ago: float, size: int, kind: str = "upload") -> TransferEntry:
     return replace(entry, began=time.time() - ago)
 
 
-def test_the_chart_has_hours_or_days_and_its_tallest_column_is_the_most() -> None:
+def test_the_chart_is_by_hour_or_day_and_scaled_to_its_tallest_column() -> None:
     now = time.time()
     assert bytes_chart([], now) is None
     assert bytes_chart([_entry(60, 0)], now) is None
@@ -155,7 +155,7 @@ def test_a_curve_needs_two_points() -> None:
     [("/", "Project"), ("/browse", "Project"), ("/plans/1", "Project"), ("/transfers/1", "Transfers"),
      ("/history/1", "Transfers"),      ("/transfersx", "Project"), ("/new-job", "New job"), ("/jobs/x/y", "Jobs")],
 )  # fmt: skip
-def test_each_address_belongs_to_a_place(address: str, name: str) -> None:
+def test_each_url_belongs_to_a_section_of_the_navigation(address: str, name: str) -> None:
     assert place_of(address).name == name
 
 

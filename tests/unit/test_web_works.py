@@ -46,7 +46,7 @@ _PROGRESS = {"progress": {"phase": "moving", "seconds": 1.0, "files": 1, "files_
 
 @dataclass
 class ScriptedProcess:
-    """Prints its lines, and records its input."""
+    """A process that prints fixed lines and records its input."""
 
     said: Sequence[str]
     code: int = 0
@@ -77,7 +77,7 @@ class ScriptedProcess:
 
 
 class OneProcess:
-    """Starts the one process that it was given."""
+    """A process runner that starts the given process."""
 
     def __init__(self, process: ScriptedProcess) -> None:
         self._process = process
@@ -87,7 +87,7 @@ class OneProcess:
         return self._process
 
     def __getattr__(self, name: str) -> Any:
-        raise AssertionError(f"nobody should ask for {name}")
+        raise AssertionError(f"unexpected access to {name}")
 
 
 def _source(root: Path) -> Source:
@@ -134,12 +134,12 @@ def _until(true: Any) -> None:
         ([json.dumps(_PROGRESS), "a library's own words", "[1]", json.dumps(_ENDED)], 0, "done", ""),
         ([json.dumps({"ended": {**_ENDED["ended"], "exit_code": 3}})], 0, "partial", ""),
         ([json.dumps({"failed": {"message": "no", "hint": "do", "path": None}, "stopped": False})], 0, "failed", "no"),
-        # It was killed: only its reported files count.
+        # The process was killed: only its reported files count.
         ([json.dumps(_PROGRESS)], -9, "failed", "the process that moved the files ended with -9: the last words"),
         ([], 0, "failed", "the process that moved the files ended with 0: the last words"),
     ],
 )
-def test_what_a_process_says_is_what_is_shown(
+def test_the_output_of_the_process_becomes_the_state_of_the_transfer(
     tmp_path: Path, said: list[str], code: int, state: str, problem: str
 ) -> None:
     ends: list[str] = []
@@ -149,7 +149,7 @@ def test_what_a_process_says_is_what_is_shown(
     assert (work.state, work.problem, work.pid) == (state, problem, 4711)
     order = json.loads(process.told[0])
     lines = iter(f"{line}\n" for line in process.told[1:])
-    assert read_plan(lambda: next(lines, ""), IN_MEMORY) == work.plan, "the very plan that was shown"
+    assert read_plan(lambda: next(lines, ""), IN_MEMORY) == work.plan, "the plan that the page showed"
     assert order.keys() == {"folder", "cluster", "from_cluster", "overrides"}
     assert "SENTINEL" not in str([order, *map(b64decode, process.told[1:])])
     if _PROGRESS["progress"] and json.dumps(_PROGRESS) in said:
@@ -167,17 +167,17 @@ def test_a_transfer_is_stopped_once_and_carried_out_once(tmp_path: Path) -> None
     _until(lambda: ends)
     assert work.state == "cancelled"
     assert process.told.count("stop") in (1, 2)
-    assert sum(line.startswith("{") for line in process.told) == 1, "one order"
+    assert sum(line.startswith("{") for line in process.told) == 1, "a single order"
     works.carry_out(work)
     assert work.state == "cancelled"
 
 
-def test_a_plan_that_is_not_held_any_more_says_what_to_do(tmp_path: Path) -> None:
+def test_an_expired_plan_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(NothingMatchedError, match="no longer has this plan"):
         TransferTasks(_source(tmp_path)).find("0")
 
 
-def test_the_order_of_a_transfer_names_both_clusters_and_its_workers_have_the_names_of_the_engine(
+def test_the_order_contains_both_clusters_and_workers_keep_their_names(
     tmp_path: Path,
 ) -> None:
     workers = [{"name": "process 17", "files": 1, "bytes": 5, "rate": 2.5}]
@@ -192,7 +192,7 @@ def test_the_order_of_a_transfer_names_both_clusters_and_its_workers_have_the_na
     assert (order["cluster"], order["from_cluster"], work.cluster, wish.verb) == ("eu", "aml", "eu", "copy")
 
 
-def test_a_long_transfer_keeps_a_curve_of_bounded_size(tmp_path: Path) -> None:
+def test_the_rate_curve_of_a_long_transfer_has_bounded_size(tmp_path: Path) -> None:
     from blobsync.plan.progress import Progress
 
     work = TransferTask(TransferRequest(Direction.UP, ("data",)), "aml", began=time.time())
@@ -214,7 +214,7 @@ def _plan_of(files: int, spill: Spill) -> TransferPlan:
     return TransferPlan(Route.UPLOAD, "aml", None, ("data",), TransferOptions(), (part,), engine, created_at=5.0)
 
 
-def test_a_plan_on_the_disk_goes_to_its_process_whole_and_is_on_the_disk_there(tmp_path: Path) -> None:
+def test_a_plan_on_disk_is_sent_whole_to_its_process_and_kept_on_disk_there(tmp_path: Path) -> None:
     spill = Spill(lambda: tmp_path, 1000)
     plan = _plan_of(12_000, spill)
     lines = (f"{line}\n" for line in plan_lines(plan))
@@ -225,7 +225,7 @@ def test_a_plan_on_the_disk_goes_to_its_process_whole_and_is_on_the_disk_there(t
 
 
 @pytest.mark.parametrize("end", ["stop\n", "", "half a li"])
-def test_a_plan_that_does_not_come_to_its_end_is_not_carried_out(tmp_path: Path, end: str) -> None:
+def test_an_incomplete_plan_is_not_carried_out(tmp_path: Path, end: str) -> None:
     *lines, last = plan_lines(_plan_of(3, IN_MEMORY))
     assert last == ""
     come = iter([*(f"{line}\n" for line in lines), end])
