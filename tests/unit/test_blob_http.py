@@ -110,7 +110,7 @@ def md5(body: bytes) -> bytes:
 
 def store(script: Script, *, signer: SasSigner | SharedKeySigner | BearerSigner | None = None) -> Driven:
     container = BlobContainer("acct", "box", script.url)
-    http = BlobHttp(container, signer or SasSigner(SAS), environ=CHOSEN, retry=QUICK, timeouts=Timeouts(2.0, 0.5))
+    http = BlobHttp(container, signer or SasSigner(SAS), environ=CHOSEN, retry=QUICK, timeouts=Timeouts(20.0, 20.0))
     return Driven(container, http)
 
 
@@ -216,7 +216,7 @@ def test_a_connection_that_the_server_closed_after_a_response_is_replaced() -> N
         serving = threading.Thread(target=serve)
         serving.start()
         container = BlobContainer("acct", "box", f"http://127.0.0.1:{server.getsockname()[1]}/acct")
-        http = BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=QUICK, timeouts=Timeouts(2.0, 2.0))
+        http = BlobHttp(container, SasSigner(SAS), environ=CHOSEN, retry=QUICK, timeouts=Timeouts(20.0, 20.0))
         found = [Driven(container, http).head(name) for name in "ab"]
         serving.join(5)
     assert [info and info.etag for info in found] == ["0x1", "0x1"]
