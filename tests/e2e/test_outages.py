@@ -249,7 +249,12 @@ def test_bars_tell_the_truth_whatever_happens(
     _hold_to_the_truth(ended.bars())
     there, here = container.contents("data/"), read_tree(project.data)
     if ended.code == 0:
-        assert there == here, f"{_differences(container, project.data, there, here)}\n{ended}"
+        assert {name for name in here if there.get(name) != here[name]} <= {"large0.bin"}, str(ended)
+        # A file that changes after it has gone up is that of the next command.
+        again = project.json("u", "data", "--engine", "direct")
+        assert again.code == 0, str(again)
+        there = container.contents("data/")
+        assert there == here, f"{_differences(container, project.data, there, here)}\n{ended}\n{again}"
         return
     # A file may change in its second attempt, too: then only that file is named.
     assert ended.code == 3 and "data/large0.bin" in " ".join(ended.answer()), str(ended)
