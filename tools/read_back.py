@@ -422,6 +422,7 @@ ROWS: tuple[ReadBack, ...] = (
             "node.processes:listeners",
             "node.standalone.beside_side:read",
             "tunnels.named:TunnelFolder._has_mark",
+            "spread.process_engine:cpu_clocks",
         ),
     ),
     ReadBack(

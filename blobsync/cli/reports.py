@@ -187,7 +187,8 @@ def _processes(plan: TransferPlan) -> str:
     """The number of processes, if there are several or if the user asked for it."""
     if plan.spread is not None or (plan.processes.count == 1 and plan.options.processes is None):
         return ""
-    return f". Processes: {plan.processes.count}, {plan.processes.why}"
+    most = "" if plan.options.processes is not None or plan.processes.count == 1 else "up to "
+    return f". Processes: {most}{plan.processes.count}, {plan.processes.why}"
 
 
 def _nodes(plan: TransferPlan) -> str:

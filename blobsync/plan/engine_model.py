@@ -15,7 +15,8 @@ It also chooses the number of processes of the direct engine. The threads of one
 the work on each file (``engine_costs``); they use several cores only while they hash, or are inside the transport or
 the TLS library. So more processes help little with a few large files, and more with many small ones. The costs of
 starting a process and of its record for each file set the break-even (``python -m benchmarks.processes``,
-docs/performance.md).
+docs/performance.md). Whether the server or other programs leave cores for them is not predicted: one process moves the
+first files, and its use of the CPU decides.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from blobsync.base.amounts import duration_text
+from blobsync.plan.blocks import ONE_REQUEST
 from blobsync.plan.engine_costs import COSTS
 from blobsync.plan.transfer_options import EngineName
 from blobsync.plan.transfer_plan import EngineChoice, ProcessChoice, Route
@@ -199,11 +201,21 @@ _MOST = 8
 # The largest number that a user may ask for.
 MOST_PROCESSES = 64
 
+# What one process moves before others are started, in CPU seconds of the model; and the largest of these files (bytes),
+# so that a few large ones do not keep the other processes waiting.
+_TRIAL_SECONDS = 1.0
+TRIAL_FILE = ONE_REQUEST
+# A shorter trial says nothing (seconds): the kernel counts idle time in hundredths of a second.
+_LEAST_TRIAL = 0.2
+# A process whose threads use less than this share of a core waits for the network or the disk, which others would, too.
+_BUSY = 0.75
+
 NOT_DIRECT = ProcessChoice(1, "only the direct engine starts worker processes")
 
 
 def choose_processes(requested: int | None, work: Work, cap_mbps: float | None = None) -> ProcessChoice:
-    """The number of processes of the direct engine for this work; ``requested`` None leaves it to the model.
+    """The number of processes of the direct engine for this work, at most; ``requested`` None leaves it to the model,
+    and to :func:`processes_after_trial`.
 
     ``cap_mbps``: megabits (10^6) a second at most.
     """
@@ -221,7 +233,33 @@ def choose_processes(requested: int | None, work: Work, cap_mbps: float | None =
     count = min(work.cores, _MOST, int(seconds / LEAST_SECONDS))
     if count < 2:
         return ProcessChoice(1, f"{took}; a second one is worth it from {2 * LEAST_SECONDS:g} s on")
-    return ProcessChoice(count, f"{took}, and this machine has {work.cores} cores")
+    return ProcessChoice(count, f"{took}, and this machine has {work.cores} cores; the first files show how many help")
+
+
+class CpuUse(NamedTuple):
+    """What happened while something ran, in seconds: how long it took, this process's CPU time, and the time that the
+    usable cores were idle, together."""
+
+    seconds: float
+    own: float
+    idle: float
+
+
+def trial_files(work: Work) -> int:
+    """The number of files that one process moves before others are started."""
+    return math.ceil(_TRIAL_SECONDS / _cost("direct", work).file)
+
+
+def processes_after_trial(most: int, use: CpuUse) -> int:
+    """The number of processes, up to ``most``, for the rest of the files after one process has used this much.
+
+    More than one only if that process was limited by the CPU, and a core was idle for each further one.
+    """
+    if use.seconds < _LEAST_TRIAL:
+        return most
+    if use.own < _BUSY * use.seconds:
+        return 1
+    return min(most, 1 + round(use.idle / use.seconds))
 
 
 def usable_cores() -> int:

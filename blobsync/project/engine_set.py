@@ -16,7 +16,7 @@ from blobsync.config.model import Cluster
 from blobsync.config.user_config import load_user_config
 from blobsync.local.part_files import left_over
 from blobsync.local.state_dir import StateDir
-from blobsync.plan.engine_model import EngineWish, Work, choose_processes
+from blobsync.plan.engine_model import EngineWish, Work, choose_processes, trial_files
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.transfer_options import EngineName
 from blobsync.plan.transfer_plan import TransferPlan
@@ -155,16 +155,25 @@ def _many_processes(
     # Workers read no configuration.
     trusted = {TRUSTED_HOSTS_VARIABLE: " ".join(load_user_config(environ).trusted_hosts)}
     credentials = Credentials(signer, source_sas, {**environ, **trusted})
-    return ProcessEngine(alone, lambda files, size: _processes_for(plan, files, size), credentials, state=state)
+    return ProcessEngine(
+        alone,
+        lambda files, size: _processes_for(plan, files, size),
+        credentials,
+        state=state,
+        trial=0 if plan.options.processes is not None else trial_files(_work_of(plan, 0, 0)),
+    )
 
 
 def _processes_for(plan: TransferPlan, files: int, size: int) -> int:
     """The number of processes for a share of the plan's work: one of several parts, or a retry."""
     if plan.options.processes is not None:
         return plan.options.processes
+    return choose_processes(None, _work_of(plan, files, size), plan.options.cap_mbps).count
+
+
+def _work_of(plan: TransferPlan, files: int, size: int) -> Work:
     tls = any(str(end).startswith("https:") for end in _ends(plan))
-    work = Work(plan.route, files, size, largest=0, cores=plan.processes.count, tls=tls)
-    return choose_processes(None, work, plan.options.cap_mbps).count
+    return Work(plan.route, files, size, largest=0, cores=plan.processes.count, tls=tls)
 
 
 def _ends(plan: TransferPlan) -> list[Location]:

@@ -2,12 +2,18 @@
 
 A file without a record is a failure, whatever a worker did. When a worker is killed, another one gets the files that it
 had not reported.
+
+Unless the number of processes was given, this process moves some files first: others are started only if it was limited
+by the CPU, and cores were idle.
 """
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from blobsync.base.amounts import count_text
@@ -16,6 +22,7 @@ from blobsync.base.events import Connected, Disconnected, Listener, Note, UnderW
 from blobsync.base.process import ProcessRunner, SubprocessRunner
 from blobsync.direct.pool import CircuitBreaker, not_tried
 from blobsync.local.state_dir import StateDir
+from blobsync.plan.engine_model import TRIAL_FILE, CpuUse, processes_after_trial, usable_cores
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.record import Answer, FileRecord, KeptFile, MovedBytes
@@ -27,6 +34,24 @@ from blobsync.transfer.fresh_look import written_before
 
 # Seconds that interrupted workers get to clean up before they are killed.
 _STOP_PATIENCE = 2.0
+
+
+# Where Linux counts what each core does (see proc_stat(5)): name, user, nice, system, idle, iowait, ...
+_CORES = Path("/proc/stat")
+_IDLE, _WAITING = 4, 5
+
+
+def cpu_clocks() -> CpuUse:
+    """The clocks whose differences are a :class:`CpuUse`. Without the kernel's count of idle time every other core
+    counts as idle."""
+    now, own = time.monotonic(), time.process_time()
+    try:
+        lines = [line.split() for line in _CORES.read_text().splitlines() if line.startswith("cpu")]
+        usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+        ticks = sum(int(line[_IDLE]) + int(line[_WAITING]) for line in lines if line[0] in usable)
+        return CpuUse(now, own, ticks / os.sysconf("SC_CLK_TCK"))
+    except (OSError, ValueError, IndexError, AttributeError):
+        return CpuUse(now, own, now * (usable_cores() - 1))
 
 
 class WorkerSource(NamedTuple):
@@ -51,16 +76,29 @@ class ProcessEngine:
         runner: ProcessRunner = SubprocessRunner(),  # noqa: B008 - it has no state
         *,
         state: StateDir | None = None,
+        trial: int = 0,
+        clocks: Callable[[], CpuUse] = cpu_clocks,
     ) -> None:
         """``alone`` is the engine of this process, for work that is not worth a worker. ``size`` returns the number of
-        processes for so many files of so many bytes. ``state`` contains the records of earlier runs."""
+        processes for so many files of so many bytes. ``state`` contains the records of earlier runs. ``trial`` is the
+        number of files that ``alone`` moves before workers are started, and measures with ``clocks``."""
         self._alone = alone
+        self._trial = trial
+        self._clocks = clocks
         self._source = WorkerSource(size, credentials, runner, state)
 
     def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
         """See :class:`blobsync.transfer.engines.Engine`."""
         away = [action for action in task.actions if can_be_in_shard(action, task.part.route)]
         workers = min(len(away), self._source.size(len(away), sum(action.size for action in away)))
+        first = [action for action in away if action.size <= TRIAL_FILE][: self._trial] if workers > 1 else []
+        if first and len(first) < len(away):
+            workers = processes_after_trial(workers, self._moved_alone(task, first, report, listener))
+            done = {id(action) for action in first}
+            away = [action for action in away if id(action) not in done]
+            task = task._replace(
+                actions=[action for action in task.actions if id(action) not in done], whole_folder=False
+            )
         if workers < 2:
             self._alone.move(task, report, listener)
             return
@@ -70,6 +108,14 @@ class ProcessEngine:
         here += run.work(away)
         if here:
             self._alone.move(task._replace(actions=here, whole_folder=False), report, listener)
+
+    def _moved_alone(
+        self, task: MoveTask, actions: Sequence[FileAction], report: MoveReport, listener: Listener
+    ) -> CpuUse:
+        began = self._clocks()
+        self._alone.move(task._replace(actions=actions, whole_folder=False), report, listener)
+        ended = self._clocks()
+        return CpuUse(*(late - early for late, early in zip(ended, began, strict=True)))
 
 
 class _Run:

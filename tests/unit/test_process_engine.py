@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,9 +20,10 @@ from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.plain_json import parse_object
 from blobsync.base.stopping import StopRequest
 from blobsync.local.state_dir import StateDir
+from blobsync.plan.engine_model import TRIAL_FILE, CpuUse
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.spread.orders import STOP_LINE, Handed, WorkerOrders, read_handed, read_orders
-from blobsync.spread.process_engine import ProcessEngine
+from blobsync.spread.process_engine import ProcessEngine, cpu_clocks
 from blobsync.spread.record import (
     Answer,
     Ask,
@@ -155,9 +157,23 @@ class Alone:
 
 
 class Run:
-    """The result of a task by these workers."""
+    """The result of a task by these workers.
 
-    def __init__(self, task: MoveTask, workers: Workers, signer: Signer | None = None, wanted: int = 2) -> None:
+    With ``trial``, so many files are moved by this process first, which uses ``use`` for them.
+    """
+
+    def __init__(
+        self,
+        task: MoveTask,
+        workers: Workers,
+        signer: Signer | None = None,
+        wanted: int = 2,
+        *,
+        trial: int = 0,
+        use: CpuUse = CpuUse(1.0, 1.0, 1.0),  # noqa: B008 - frozen
+    ) -> None:
+        began = CpuUse(50.0, 7.0, 300.0)
+        clocks = iter([began, CpuUse(*map(sum, zip(began, use, strict=True)))])
         self.task, self.workers, self.alone, self.heard = task, workers, Alone(), RecordingListener()
         self.asked: list[tuple[int, int]] = []
 
@@ -166,7 +182,10 @@ class Run:
             return wanted
 
         credentials = Credentials(lambda container: signer or SasSigner(_SAS), lambda end: _SAS, {"NO_PROXY": "a"})
-        self.engine = ProcessEngine(self.alone, size, credentials, workers, state=StateDir(Path("/state")))
+        state = StateDir(Path("/state"))
+        self.engine = ProcessEngine(
+            self.alone, size, credentials, workers, state=state, trial=trial, clocks=lambda: next(clocks)
+        )
         self.report = CollectedReport()
 
     def work(self) -> Run:
@@ -877,3 +896,41 @@ def test_what_a_worker_needs_of_the_environment_holds_no_secret(task: MoveTask) 
     run = Run(task, Workers(honest)).work()
     for environment in run.workers.environments:
         assert "c2VudGluZWw" not in json.dumps(dict(environment))
+
+
+def test_one_process_moves_the_first_files_and_workers_the_rest_if_it_was_limited_by_the_cpu(task: MoveTask) -> None:
+    run = Run(task._replace(whole_folder=True), Workers(honest), trial=5).work()
+    (first,) = run.alone.tasks
+    assert [action.path for action in first.actions] == _all(task)[:5]
+    assert not first.whole_folder
+    assert run.paths == _all(task)[5:] and run.workers.started
+
+
+@pytest.mark.parametrize(
+    ("use", "why"),
+    [(CpuUse(1.0, 0.5, 1.5), "it waited for the network"), (CpuUse(1.0, 1.0, 0.2), "no core was idle")],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_one_process_moves_all_files_if_others_would_not_help(task: MoveTask, use: CpuUse, why: str) -> None:
+    run = Run(task, Workers(honest), trial=5, use=use).work()
+    first, rest = run.alone.tasks
+    assert [action.path for action in (*first.actions, *rest.actions)] == _all(task)
+    assert not run.workers.started and not run.paths
+
+
+def test_large_files_are_not_in_the_trial(task: MoveTask) -> None:
+    large = [replace(action, size=TRIAL_FILE + 1) for action in task.actions[:3]]
+    run = Run(task._replace(actions=[*large, *task.actions[3:]]), Workers(honest), trial=2).work()
+    assert [action.path for action in run.alone.tasks[0].actions] == _all(task)[3:5]
+    # A task that the trial would finish has none.
+    assert not Run(task, Workers(honest), trial=20).work().alone.tasks
+
+
+def test_the_clocks_count_this_process_and_the_idle_cores() -> None:
+    began = cpu_clocks()
+    while cpu_clocks().own - began.own < 0.3:
+        hashlib.md5(b"x" * 100_000).digest()
+    ended = cpu_clocks()
+    assert 0.3 <= ended.own - began.own <= ended.seconds - began.seconds + 0.05
+    cores = len(os.sched_getaffinity(0))
+    assert 0 <= ended.idle - began.idle <= (ended.seconds - began.seconds) * cores - 0.2

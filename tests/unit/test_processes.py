@@ -6,11 +6,14 @@ import pytest
 
 from blobsync.plan.engine_model import (
     LEAST_SECONDS,
+    CpuUse,
     EngineRules,
     Work,
     choose_engine,
     choose_processes,
+    processes_after_trial,
     seconds_in_turn,
+    trial_files,
     usable_cores,
 )
 from blobsync.plan.transfer_plan import Route
@@ -54,8 +57,11 @@ def test_the_sentence_says_what_decided() -> None:
         few == f"one would need about {100 * _A_FILE:.1f} s of CPU for the files; a second one is worth it from 2 s on"
     )
     many = choose_processes(None, work(_MANY, cores=2)).why
-    assert round(_MANY * _A_FILE / 60) == 7
-    assert many == "one would need about 7 min of CPU for the files, and this machine has 2 cores"
+    minutes = round(_MANY * _A_FILE / 60)
+    assert many == (
+        f"one would need about {minutes} min of CPU for the files, and this machine has 2 cores; "
+        "the first files show how many help"
+    )
     assert choose_processes(4, work(1)).why == "--processes 4 was given"
 
 
@@ -65,6 +71,32 @@ def test_with_more_processes_azcopy_has_to_be_faster_than_all_of_them() -> None:
     found = choose_engine(rules, one), choose_engine(rules, four)
     assert found[1].direct_seconds is not None and found[0].direct_seconds is not None
     assert found[1].direct_seconds < 0.5 * found[0].direct_seconds
+
+
+@pytest.mark.parametrize(
+    ("most", "use", "count"),
+    [
+        # Limited by the CPU, and the other cores were idle.
+        (2, CpuUse(1.0, 1.0, 1.0), 2),
+        (8, CpuUse(2.0, 1.9, 14.0), 8),
+        (8, CpuUse(1.0, 1.0, 2.4), 3),
+        # The server or others use the other cores.
+        (2, CpuUse(1.0, 1.0, 0.4), 1),
+        (8, CpuUse(1.0, 1.0, 0.0), 1),
+        # It waited.
+        (8, CpuUse(1.0, 0.74, 7.0), 1),
+        (8, CpuUse(1.0, 0.76, 7.0), 8),
+        # Too short to tell.
+        (8, CpuUse(0.19, 0.0, 0.0), 8),
+        (8, CpuUse(0.2, 0.0, 0.0), 1),
+    ],
+)
+def test_the_first_files_show_how_many_processes_help(most: int, use: CpuUse, count: int) -> None:
+    assert processes_after_trial(most, use) == count
+
+
+def test_the_first_files_take_about_a_second_of_cpu() -> None:
+    assert seconds_in_turn(work(trial_files(work(_MANY)))) == pytest.approx(1.0, rel=0.01)
 
 
 def test_this_process_may_use_a_core() -> None:
