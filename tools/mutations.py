@@ -3,6 +3,8 @@
 Comparisons, numbers, arithmetic, True and False, loops, exceptions: cosmic-ray's operators. It has none for what
 matters most here, that a check or a call is simply not there, so those are ours: a condition that is never or always
 met, an ``and`` or ``or`` without one operand, a statement left out.
+
+What stands below ``if __name__ == "__main__":`` stays as it is, since only a process of its own runs it.
 """
 
 from __future__ import annotations
@@ -66,7 +68,10 @@ def own_mutants(source: str) -> list[Mutant]:
 def _described(source: str, texts: Iterable[str]) -> list[Mutant]:
     places = _Places(source)
     made = [mutant for text in texts if (mutant := _describe(source, text, places)) is not None]
-    return sorted(made, key=lambda mutant: (mutant.line, mutant.after))
+    return sorted(
+        (mutant for mutant in made if mutant.line not in places.of_program),
+        key=lambda mutant: (mutant.line, mutant.after),
+    )
 
 
 def _by_cosmic_ray(source: str) -> Iterator[str]:
@@ -134,7 +139,15 @@ class _Places:
         self._starts = [0]
         for line in self._lines:
             self._starts.append(self._starts[-1] + len(line))
-        self._names = sorted(_names(ast.parse(source), ""))
+        tree = ast.parse(source)
+        self._names = sorted(_names(tree, ""))
+        # The lines that run only if the module is the program.
+        self.of_program = {
+            line
+            for node in tree.body
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
+            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        }
 
     def of(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
         """The first character of a node, and the one after its last."""

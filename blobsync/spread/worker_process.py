@@ -11,10 +11,9 @@ import queue
 import signal
 import sys
 import threading
-import time
 import traceback
-from collections.abc import Callable, Iterator
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Iterator
+from typing import NoReturn, Protocol
 
 from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import ExitCode, FileFailure
@@ -42,7 +41,7 @@ from blobsync.spread.shard import Shard, ShardReader
 from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.store.rest.http import BlobHttp
 from blobsync.store.rest.store import RestBlobStore
-from blobsync.transfer.engines import Moved, MoveTask
+from blobsync.transfer.engines import Engine, Moved, MoveTask
 
 # Seconds. Files without a written record are moved again if the worker is killed.
 _WRITE_EVERY = 0.05
@@ -115,6 +114,11 @@ class Outgoing:
             if lines:
                 self._write(("\n".join(lines) + "\n").encode())
 
+    def flush_often(self, wait: Callable[[float], bool]) -> None:
+        """Flush again and again until ``wait``, which gets the seconds in between, returns true."""
+        while not wait(_WRITE_EVERY):
+            self.flush()
+
 
 class Incoming:
     """Reads the parent's lines: shards, and responses to requests for credentials."""
@@ -143,10 +147,25 @@ class Incoming:
             self._at_end()
 
 
+class MakeEngine(Protocol):
+    """Arguments as those of :class:`DirectEngine`."""
+
+    def __call__(
+        self,
+        *,
+        source_sas: Callable[[OpenBlob], SasToken | None],
+        journal: BlockJournal | None,
+        unfinished: RangeRecords | None,
+        processes: int,
+    ) -> Engine: ...
+
+
 class Worker:
     """Moves shards between the two ends of its orders."""
 
-    def __init__(self, orders: WorkerOrders, incoming: Incoming, outgoing: Outgoing) -> None:
+    def __init__(
+        self, orders: WorkerOrders, incoming: Incoming, outgoing: Outgoing, make_engine: MakeEngine = DirectEngine
+    ) -> None:
         self._orders = orders
         self._incoming = incoming
         self._out = outgoing
@@ -154,7 +173,7 @@ class Worker:
         self._source = self._opened(orders.source, "source")
         self._destination = self._opened(orders.destination, "destination")
         state = orders.state
-        self._engine = DirectEngine(
+        self._engine = make_engine(
             source_sas=self._source_sas,
             journal=BlockJournal(state.blocks_file, notes_to(outgoing)) if state else None,
             unfinished=RangeRecords(state) if state and state.lasting else None,
@@ -212,13 +231,14 @@ class Worker:
 class _Pipes:
     """This process's end of the two pipes."""
 
-    def __init__(self) -> None:
-        self._out = os.dup(1)
+    def __init__(self, lines: Iterable[bytes], output: int, errors: int) -> None:
+        """``output`` and ``errors`` are file descriptors."""
+        self._out = os.dup(output)
         # Output of libraries must not get among the records.
-        os.dup2(2, 1)
+        os.dup2(errors, output)
         self._main = threading.get_ident()
         self._first = threading.Lock()
-        self.lines = (line.decode("utf-8", "replace") for line in sys.stdin.buffer)
+        self.lines = (line.decode("utf-8", "replace") for line in lines)
 
     def interrupt(self) -> None:
         """Interrupt the main thread once, whose engine cleans up as after Ctrl-C."""
@@ -234,33 +254,30 @@ class _Pipes:
             self.interrupt()
 
 
-def main() -> NoReturn:
-    """Read the orders, then work until a request to stop."""
+def serve(lines: Iterable[bytes], output: int, errors: int, make_engine: MakeEngine = DirectEngine) -> ExitCode:
+    """Read the orders, then work until a request to stop: the program, given its input and the file descriptors of its
+    output. Afterwards SIGINT is ignored, and threads may still wait for input or for the network."""
     # nohup and a shell's `&` start programs that ignore it, which their children inherit.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    pipes = _Pipes()
-    orders = read_orders(next(pipes.lines, ""))
+    pipes = _Pipes(lines, output, errors)
     incoming, outgoing = Incoming(pipes.lines, pipes.interrupt), Outgoing(pipes.write)
-
-    def write_on() -> None:
-        while True:
-            time.sleep(_WRITE_EVERY)
-            outgoing.flush()
-
+    ended = threading.Event()
     try:
-        for task in (incoming.read, write_on):
+        orders = read_orders(next(pipes.lines, ""))
+        for task in (incoming.read, lambda: outgoing.flush_often(ended.wait)):
             threading.Thread(target=task, daemon=True).start()
-        Worker(orders, incoming, outgoing).work()
+        Worker(orders, incoming, outgoing, make_engine).work()
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        outgoing.flush()
         code = ExitCode.INTERRUPTED
     except BaseException:  # noqa: BLE001 - the parent shows it
         traceback.print_exc()
         code = ExitCode.FAILED
-    # Threads that wait for the network or for input must not keep the process alive.
-    os._exit(code)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ended.set()
+    outgoing.flush()
+    return code
 
 
 if __name__ == "__main__":
-    main()
+    # Threads that wait for the network or for input must not keep the process alive.
+    os._exit(serve(sys.stdin.buffer, 1, 2))

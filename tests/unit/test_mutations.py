@@ -47,6 +47,15 @@ def test_every_mutant_is_valid_python_and_differs_in_its_line() -> None:
         assert mutant.lines == 1
 
 
+def test_what_only_a_process_of_its_own_runs_stays_as_it_is() -> None:
+    program = 'if __name__ == "__main__":\n    check(1)\n    check(2)\n'
+    last = "check(3)\n"
+    assert [mutant.line for mutant in own_mutants(SOURCE + program + last)] == [
+        *(mutant.line for mutant in own_mutants(SOURCE)),
+        len(SOURCE.splitlines()) + 4,
+    ]
+
+
 def test_tests_that_import_the_module_directly_or_over_one_other_are_relevant() -> None:
     names = {path.name for path in relevant(ROOT / "blobsync/transfer/ledger.py")}
     assert "test_transfer.py" in names

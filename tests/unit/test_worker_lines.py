@@ -112,7 +112,8 @@ def test_of_files_under_way_the_last_word_counts() -> None:
     pipe.out.emit(UnderWay(2, "data/b"))
     pipe.out.emit(BytesMoved(1))
     pipe.out.emit(Note("n"))
-    assert pipe.flushed() == [MovedBytes(1), UnderWay(2, "data/b"), Note("n")]
+    pipe.out.emit(Note("m"))
+    assert pipe.flushed() == [MovedBytes(1), UnderWay(2, "data/b"), Note("n"), Note("m")]
     assert pipe.flushed() == []
 
 
@@ -154,10 +155,11 @@ def test_shards_and_credentials_arrive_whatever_their_order() -> None:
     assert reader.ends == 1, "the parent is gone"
 
 
-def test_nothing_is_begun_after_the_parent_says_stop() -> None:
+def test_nothing_is_begun_after_the_parent_says_stop(capsys: pytest.CaptureFixture[str]) -> None:
     reader = Reader(*shard_lines(_shard(1)), STOP_LINE, *shard_lines(_shard(2)))
     assert reader.shards() == [_shard(1)] and reader.ends == 1
     assert next(reader.left).startswith('{"blobsync_shard"')
+    assert capsys.readouterr().err == ""
 
 
 def test_a_worker_that_is_sent_nonsense_says_so_and_ends(capsys: pytest.CaptureFixture[str]) -> None:
