@@ -52,7 +52,6 @@ from blobsync.plan.pairing import (
     changes_since_verified,
     equal_content,
     is_as_recorded,
-    known_equal,
     source_is_near,
 )
 from blobsync.plan.transfer_options import NO_LIMIT, TransferOptions
@@ -171,7 +170,7 @@ _BESIDE = re.compile(r"\.(local|remote)-[0-9a-f]{8}(\.[^/]*)?$")
 
 class Decisions:
     """The decisions about the files of one part in the order of their paths: in memory while there are few, else on
-    the disk. ``shown`` is the part as a user would type it; ``most`` of them stay in memory (``spill.most``).
+    the disk. ``shown`` is the part as a user would type it; ``most`` of them stay in memory.
 
     Read them once. That raises ``UnsafeNamesError`` where an end names a file twice.
     """
@@ -183,12 +182,12 @@ class Decisions:
         options: TransferOptions,
         spill: Spill,
         *,
-        both_ends: bool = True,
-        shown: str = "",
-        most: int | None = None,
+        both_ends: bool,
+        shown: str,
+        most: int,
     ) -> None:
         self._route, self._shown = route, shown
-        self._actions = SortedRuns(spill, PACKED_ACTION, most=spill.most if most is None else most)
+        self._actions = SortedRuns(spill, PACKED_ACTION, most=most)
         # Files that only the destination has.
         self.extras = Spool(spill)
         # Files with a name like that of a version that was set aside.
@@ -214,7 +213,7 @@ class Decisions:
         named = self._with_names()
         if self._asides:
             # A version to set aside may exist since an earlier run: do not delete it.
-            kept = {sibling(each.path, each.aside) for each in self._with_names() if each.aside} & self._asides.keys()
+            kept = {name for each in self._with_names() for name in _aside(each)} & self._asides.keys()
             named = (each for each in named if each.action is not Action.DELETE or each.path not in kept)
         return self._once_each(named)
 
@@ -230,14 +229,14 @@ class Decisions:
         A listing that repeats a name makes one file both present and surplus: nothing is safe to do with it.
         """
         twice: list[str] = []
-        count, last = 0, None
+        count, last, told = 0, None, False
         for action in actions:
             path = action.path
             if path != last:
-                last = path
-                if not count:
-                    yield action
-            elif not twice or twice[-1] != path:
+                last, told = path, False
+                yield action
+            elif not told:
+                told = True
                 count += 1
                 twice += [path] if count <= _TOLD else []
         if count:
@@ -256,7 +255,7 @@ def decide_all(
 
     ``shown`` is the part as a user would type it. Raises ``UnsafeNamesError`` where an end names a file twice.
     """
-    found = Decisions(pairs, route, options, IN_MEMORY, both_ends=both_ends, shown=shown)
+    found = Decisions(pairs, route, options, IN_MEMORY, both_ends=both_ends, shown=shown, most=IN_MEMORY.most)
     return tuple(found), list(found.extras)
 
 
@@ -280,8 +279,7 @@ def _with_free_name(action: FileAction, route: Route, asides: Mapping[str, Pair]
             return True
         if there.destination is None or equal_content(there.destination, version) is False:
             return False
-        near, far = (there.source, there.destination) if source_is_near(route) else (there.destination, there.source)
-        return near is None or far is None or known_equal(near, far, there.record) is not False
+        return there.source is None or equal_content(there.source, there.destination) is not False
 
     side = "local" if route is Route.DOWNLOAD else "remote"
     names = (beside(action.path, side, version, turn) for turn in itertools.count())
@@ -378,6 +376,11 @@ def written_names(action: FileAction) -> Iterator[str]:
             yield sibling(action.path, action.aside)
 
 
+def _aside(action: FileAction) -> Iterator[str]:
+    """The name of the copy aside, if there is one."""
+    return islice(written_names(action), 1, None)
+
+
 # Maximum number of names in an error; its count includes all.
 _TOLD = 1000
 
@@ -413,7 +416,7 @@ class _NameCheck:
     def clashes(self, actions: Iterable[FileAction]) -> Iterator[tuple[str, str, bool]]:
         """Files beside folders of the same name; ``actions`` are in order. Add all other names before."""
         names = self._of_each(actions)
-        return shape_clashes(heapq.merge(names, self._more) if self._more else names)
+        return shape_clashes(heapq.merge(names, self._more))
 
     def _of_each(self, actions: Iterable[FileAction]) -> Iterator[tuple[str, bool]]:
         for action in actions:
@@ -459,7 +462,7 @@ def check_names(
     for name in others:
         check.add(name, is_new=False)
     for action in actions if totals.aside.files else ():
-        for name in islice(written_names(action), 1, None):
+        for name in _aside(action):
             check.add(name, is_new=True)
     clashes, blob = _BadNames(), None
     for name, why, is_new in check.clashes(actions):

@@ -117,6 +117,18 @@ def test_a_name_listed_twice_is_refused(names: list[str]) -> None:
     assert refused.value.message.startswith("data/x/a is listed twice")
 
 
+def test_names_that_come_twice_are_counted_once_each_and_the_first_thousand_named() -> None:
+    def refused(*names: str) -> UnsafeNamesError:
+        with pytest.raises(UnsafeNamesError) as error:
+            decide_all([Pair(name, KNOWN, None) for name in names], Route.UPLOAD, PLAIN)
+        return error.value
+
+    assert "(2 such files)" in refused("a", "a", "a", "b", "b", "b", "c").message
+    for count in (1_000, 1_001):
+        many = refused(*(f"{number:04}" for number in range(count) for _ in range(2)))
+        assert f"({count:,} such files)" in many.message and len(many.names) == 1_000
+
+
 def digits(stamp: str) -> str:
     return hashlib.sha256(stamp.encode()).hexdigest()[:8]
 
@@ -258,6 +270,13 @@ def test_a_refusal_names_the_files(here: int, unreadable: int, options: Transfer
     assert one is not None and one.message.endswith(": data/x")
 
 
+def test_a_refusal_that_knows_no_names_says_its_limit() -> None:
+    options = replace(MIRROR, max_delete_files=3, max_delete_percent=99.5)
+    refusal = guard_mirror(5, 9, 9, 0, options, "data/x")
+    assert refusal is not None
+    assert refusal.message.endswith("more than the limit of 3 files or 99.5 %")
+
+
 def moving(path: str, aside: str | None = None) -> FileAction:
     return FileAction(path, Action.TRANSFER, Reason.NEW, 1, aside=aside)
 
@@ -294,6 +313,42 @@ def test_the_hint_for_a_blob_in_the_way_is_rm_blob(known: dict[str, Any], blob: 
     assert (f"'blobsync rm --blob {blob}' removes that blob alone" in hint) is (blob is not None)
     assert ("rm --blob" in hint) is (blob is not None)
     assert hint.startswith("rename them at the source, or leave them out with --exclude")
+
+
+def test_of_several_blobs_in_the_way_the_first_is_offered() -> None:
+    with pytest.raises(UnsafeNamesError) as refused:
+        check_names([moving("x"), moving("y")], ["x/1", "y/1"], "data/x", bad)
+    assert "'blobsync rm --blob data/x/x' removes" in (refused.value.hint or "")
+
+
+def test_names_of_copies_aside_are_names_that_are_written() -> None:
+    def setting_aside(path: str, aside: str) -> FileAction:
+        return replace(moving(path, aside), destination=THERE)
+
+    with pytest.raises(UnsafeNamesError) as refused:
+        check_names([setting_aside("d/a", "bad.remote"), setting_aside("d/b", "c")], (), "data/x", bad)
+    assert refused.value.names == (("data/x/d/bad.remote", "is bad"),)
+    assert refused.value.message.startswith("1 name cannot")
+    with pytest.raises(UnsafeNamesError) as refused:
+        check_names([setting_aside("d/a", "c.remote")], ["d/c.remote/b"], "data/x", bad)
+    assert [name for name, _ in refused.value.names] == ["data/x/d/c.remote"]
+
+
+def test_a_name_that_is_there_already_is_not_judged_and_of_two_it_is_the_one_that_differs() -> None:
+    check_names([moving("a")], ["bad"], "data/x", bad)
+    with pytest.raises(UnsafeNamesError) as refused:
+        check_names([moving("a")], ["A"], "data/x", bad, one_case=True)
+    ((name, why),) = refused.value.names
+    assert name == "data/x/A" and why.startswith("differs from 'a' only in case")
+
+
+def test_all_bad_names_are_counted_and_the_first_thousand_told() -> None:
+    for count in (999, 1_000, 1_001):
+        with pytest.raises(UnsafeNamesError) as refused:
+            check_names([moving("x"), *(moving(f"y{n}bad") for n in range(count))], ["x/y"], "data/x", bad)
+        assert refused.value.message.startswith(f"{count + 1} names")
+        assert len(refused.value.names) == 1_000
+        assert [name for name, _ in refused.value.names].count("data/x/x") == (1 if count == 999 else 0)
 
 
 @pytest.mark.parametrize(("count", "listed", "more"), [(1, 1, ""), (20, 20, ""), (21, 20, "; and 1 more")])
