@@ -49,13 +49,10 @@ class HeldFiles:
         alone = Spool(self._spill, STATE_OF_PATH, on_disk=self._rows.is_on_disk)
         late = SortedRuns(self._spill, STATE)
         rest = yield from _in_order(_last_of_each(self._rows), streamed, alone, late)
-        left = chain(alone, rest)
-        if late:
-            # Sorted, so that nothing is out of order again.
-            alone = Spool(self._spill, STATE_OF_PATH, on_disk=self._rows.is_on_disk)
-            rest = yield from _in_order(left, late, alone, late)
-            left = chain(alone, rest)
-        for path, state in left:
+        # Sorted by now, so that nothing is out of order again.
+        left = Spool(self._spill, STATE_OF_PATH, on_disk=self._rows.is_on_disk)
+        rest = yield from _in_order(chain(alone, rest), late, left, late)
+        for path, state in chain(left, rest):
             yield Match(path, state, None)
 
 
@@ -86,13 +83,14 @@ def _in_order(
 
 def _last_of_each(rows: Iterable[Row]) -> Iterator[Row]:
     """Each key once, with its last value."""
-    waiting: Row | None = None
-    for row in rows:
-        if waiting is not None and waiting[0] != row[0]:
-            yield waiting
-        waiting = row
-    if waiting is not None:
-        yield waiting
+    each = iter(rows)
+    for first in each:
+        last = first
+        for row in each:
+            if last[0] != row[0]:
+                yield last
+            last = row
+        yield last
 
 
 class Pair(NamedTuple):
