@@ -16,8 +16,7 @@ from types import FrameType
 import pytest
 
 from blobsync.base.credentials import SasToken, Secret
-from blobsync.base.errors import SasExpiredError
-from blobsync.base.failure_codes import ExitCode
+from blobsync.base.errors import ExitCode, SasExpiredError
 from blobsync.base.file_states import LocalState
 from blobsync.base.locations import BlobContainer, LocalLocation
 from blobsync.base.reasons import Reason
