@@ -3,7 +3,6 @@ blocks of large files that are not committed."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -11,8 +10,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from blobsync.base.background_calls import side_by_side
-from blobsync.base.file_states import FileState, LocalState, RemoteState
-from blobsync.base.locations import LocalLocation
+from blobsync.base.file_states import FileState, RemoteState
 from blobsync.local.files import hash_file, reading_threads
 from blobsync.local.index import PairIndex
 from blobsync.plan.project_context import LivePart
@@ -23,10 +21,10 @@ from blobsync.spread.shard import Shard
 from blobsync.spread.shard_account import ShardAccount, file_to_read, is_same_version, with_own_look
 from blobsync.spread.shard_worker import read_shard
 from blobsync.spread.shared_store import CLAIM_SECONDS, SharedStore
-from blobsync.store.open_locations import OpenBlob, with_md5
+from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import Moved
 from blobsync.transfer.fresh_look import states_at_destination
-from blobsync.transfer.ledger import Ledger
+from blobsync.transfer.ledger import Ledger, record_unreported
 
 # Seconds between two checks whether workers have given up their shards.
 _LOOK_SECONDS = 0.3
@@ -138,7 +136,7 @@ def record_files(place: SharedStore, parts: Sequence[LivePart], records: Callabl
         count += _look(ledger, moved)
         unsaid[key] += [each.action for each in moved if each.action.path not in ledger.verified]
     for key, left in unsaid.items():
-        count += _record_unsaid(replace(by_ends[key], actions=tuple(left)), records(by_ends[key].key))
+        count += len(record_unreported(by_ends[key], left, records(by_ends[key].key)))
     return count
 
 
@@ -199,46 +197,6 @@ def _look(ledger: Ledger, told: Sequence[Moved]) -> int:
 
 def _etag(state: FileState | None) -> str | None:
     return state.etag if isinstance(state, RemoteState) else None
-
-
-def _record_unsaid(part: LivePart, records: PairIndex) -> int:
-    """Record files that a worker wrote before it was lost, without a record: only if the destination has the planned
-    version and changed since the plan. Unrecorded, it would look like somebody else's version once the source changes.
-
-    Not for uploads: the content of the planned version is unknown.
-    """
-    ledger = Ledger(part, records)
-    if isinstance(part.source, OpenBlob):
-        for action, there in _written(part, part.source):
-            ledger.seen(Moved(action), there)
-    ledger.save()
-    return len(ledger.verified)
-
-
-def _written(part: LivePart, source: OpenBlob) -> Iterator[tuple[FileAction, FileState]]:
-    end = part.destination
-    actions = [action for action in part.actions if not isinstance(end, LocalLocation) or _has_changed(end, action)]
-    moved = [Moved(action) for action in actions]
-    states = states_at_destination(end, moved, lambda count: None)
-    for action in actions:
-        there, planned = states.get(action.path), action.source
-        if there is None or planned is None or there.size != planned.size or there == action.destination:
-            continue
-        if planned.md5 is None:
-            # It was moved unchanged, and only its content shows that.
-            read = with_md5(source, action.path, planned).md5
-            found = with_md5(end, action.target or action.path, there) if isinstance(end, OpenBlob) else there
-            if read is None or found.md5 != read:
-                continue
-        yield action, there
-
-
-def _has_changed(end: LocalLocation, action: FileAction) -> bool:
-    """Whether the local file changed since the plan, so that it is worth reading."""
-    with suppress(OSError):
-        found = LocalState.of(os.stat(end.at(action.target or action.path)))
-        return not (isinstance(action.destination, LocalState) and action.destination.same_file(found))
-    return False
 
 
 def _named(place: SharedStore, pieces: Sequence[str], shard: Shard) -> Mapping[int, str]:

@@ -50,7 +50,7 @@ from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.transfer import conflict_resolution
 from blobsync.transfer.engines import Engine, Moved, MoveTask
 from blobsync.transfer.fresh_look import read_without_md5, remote_state, states_at_destination, written_before
-from blobsync.transfer.ledger import Ledger, retry_with
+from blobsync.transfer.ledger import Ledger, record_unreported, retry_with
 from blobsync.transfer.receipts import CollectedReceipts, Deletions
 
 _VERBS = {Route.UPLOAD: "sent", Route.DOWNLOAD: "fetched"}
@@ -250,6 +250,8 @@ class _Run:
     azcopy_job_ids: list[str] = field(default_factory=list)
     other_failures: list[FileFailure] = field(default_factory=list)
     given: list[_Given] = field(default_factory=list)
+    # The files of each attempt, in the version that it was to move.
+    tried: list[tuple[Ledger, Sequence[FileAction]]] = field(default_factory=list)
     # Files that failed and are not reported to the listener yet, because they may be tried again.
     unreported: dict[str, tuple[Ledger, FileAction]] = field(default_factory=dict)
 
@@ -266,6 +268,9 @@ class _Given(NamedTuple):
 _FIRST = frozenset(Retry)
 _SECOND = frozenset({Retry.AT_THE_END})
 _LAST: frozenset[Retry] = frozenset()
+
+# Failures of a file that an earlier attempt may have moved without a report.
+_MAY_HAVE_ARRIVED = frozenset({FailureCode.CHANGED_WHILE_READ, FailureCode.CHANGED_MEANWHILE, FailureCode.NOT_REPORTED})
 
 
 class _Report(NamedTuple):
@@ -384,6 +389,8 @@ def _move_and_verify(run: _Run) -> None:
     _try_again_at_the_end(run)
     for ledger in run.ledgers:
         _verify(run, ledger)
+    for ledger, tried in run.tried:
+        _record_unreported(run, ledger, tried)
 
 
 def _move_and_retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction], engine: str) -> None:
@@ -461,6 +468,7 @@ def _move(run: _Run, ledger: Ledger, actions: Sequence[FileAction], engine: str,
         again=to_come is not _FIRST,
         stop=run.engines.stop,
     )
+    run.tried.append((ledger, actions))
     run.engines.make[engine]().move(task, report, run.listener)
     for action in ledger.unreported(actions):
         report.file_failed(action, _not_reported(part.shown(action), engine))
@@ -574,7 +582,8 @@ def _move_again(
     run: _Run, ledger: Ledger, again: Sequence[FileAction], other: str, engine: str, to_come: frozenset[Retry]
 ) -> None:
     """``other`` is ``engine``, unless that is the engine that had these files before."""
-    fresh = retry_with(again, {action.path: _source_now(ledger, action) for action in again})
+    ours = _record_unreported(run, ledger, again)
+    fresh = retry_with(again, {action.path: _source_now(ledger, action) for action in again}, ours)
     if not fresh:
         return
     from blobsync.plan.failure_groups import again_sentence
@@ -584,6 +593,17 @@ def _move_again(
     if grown := sum(action.size - known[action.path] for action in fresh):
         run.listener.emit(Expected(0, grown))
     _move(run, ledger, fresh, engine, to_come)
+
+
+def _record_unreported(run: _Run, ledger: Ledger, actions: Sequence[FileAction]) -> Mapping[str, FileState]:
+    """Record those of the failed files whose planned version arrived all the same; returns what is there, by path.
+
+    A worker that was killed had moved them, and by now the source may be another version.
+    """
+    failed = [action for action in actions if ledger.code_of(action) in _MAY_HAVE_ARRIVED]
+    with suppress(BlobsyncError):
+        return record_unreported(ledger.part, failed, ledger.records, run.engines.stop) if failed else {}
+    return {}
 
 
 def _second_engine(run: _Run, code: FailureCode, first: str) -> str | None:

@@ -7,13 +7,14 @@ seen, after the transfer, with the size and the MD5 of the plan. The service's r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from blobsync.base.background_calls import Ahead, side_by_side
 from blobsync.base.errors import FailureCode, FileFailure, StorageError
 from blobsync.base.events import Emit, Looked
-from blobsync.base.file_states import FileState, RemoteState
+from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.local.files import hash_file, reading_threads
@@ -131,18 +132,52 @@ def written_before(part: LivePart, action: FileAction) -> Moved | None:
     None if that is not certain.
     """
     end, source = part.destination, part.source
-    name = action.target or action.path
-    there: FileState | None = None
-    if isinstance(end, LocalLocation):
-        there = hash_file(end.at(name))
-    else:
+    if isinstance(source, OpenBlob):
         with suppress(StorageError):
-            blob = end.store.head(end.at(name))
-            there = remote_state(blob) if blob else None
-    if there is None or there.md5 is None:
+            return next((Moved(action, source=action.source) for _ in unreported(part, [action])), None)
         return None
-    state = hash_file(source.at(action.path)) if isinstance(source, LocalLocation) else action.source
-    return Moved(action, source=state) if state is not None and state.md5 == there.md5 else None
+    if isinstance(end, LocalLocation):
+        raise ValueError("a move needs a blob at one end")
+    with suppress(StorageError):
+        there = end.store.head(end.at(action.target or action.path))
+        state = hash_file(source.at(action.path)) if there is not None and there.md5 is not None else None
+        if there is not None and state is not None and state.md5 == there.md5:
+            return Moved(action, source=state)
+    return None
+
+
+def unreported(
+    part: LivePart, actions: Sequence[FileAction], stop: StopRequest = NEVER
+) -> Iterator[tuple[FileAction, FileState]]:
+    """The files of a download or a copy that arrived although no engine reported them, with their present states.
+
+    The engine may have been killed between the service's answer and its report. Nothing in a blob or a file says who
+    wrote it, so only content counts: the destination is another version than the plan saw, and has the bytes of the
+    version that the plan was to move. That is ours, or as good as ours: a plan would take the two for equal. Where the
+    source has no MD5, both are read, while that version is there. Equal sizes, names and times prove nothing.
+    """
+    end, source = part.destination, part.source
+    assert isinstance(source, OpenBlob)
+    actions = [action for action in actions if not isinstance(end, LocalLocation) or _has_changed(end, action)]
+    states = states_at_destination(end, [Moved(action) for action in actions], lambda count: None, stop)
+    for action in actions:
+        there, planned = states.get(action.path), action.source
+        if there is None or planned is None or there.size != planned.size or there == action.destination:
+            continue
+        found, md5 = there, planned.md5
+        if md5 is None:
+            md5 = with_md5(source, action.path, planned).md5
+            found = with_md5(end, action.target or action.path, there) if isinstance(end, OpenBlob) else there
+        if md5 is not None and found.md5 == md5:
+            yield action, there
+
+
+def _has_changed(end: LocalLocation, action: FileAction) -> bool:
+    """Whether the local file changed since the plan, so that it is worth reading."""
+    with suppress(OSError):
+        found = LocalState.of(os.stat(end.at(action.target or action.path)))
+        return not (isinstance(action.destination, LocalState) and action.destination.same_file(found))
+    return False
 
 
 def remote_state(blob: BlobInfo) -> RemoteState:

@@ -9,20 +9,22 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
+from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.local.files import hash_file
 from blobsync.local.index import PairIndex, Record
 from blobsync.plan.pairing import source_is_near
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, Route
+from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import Moved
-from blobsync.transfer.fresh_look import check_arrival
+from blobsync.transfer.fresh_look import check_arrival, unreported
 
 # A run that is killed checks the files of these last seconds again. Each write waits for the disk, and so does the
 # thread that moves files: so at most this large a part of the time.
@@ -109,6 +111,11 @@ class Ledger:
             self.pending.pop(action.path, None)
             self.verified.pop(action.path, None)
             self.failures[action.path] = failure
+
+    def code_of(self, action: FileAction) -> FailureCode | None:
+        """Why a file has failed; None if it has not."""
+        failure = self.failures.get(action.path)
+        return failure.code if failure is not None else None
 
     def unreported(self, actions: Iterable[FileAction]) -> list[FileAction]:
         """The files that no engine has reported."""
@@ -200,6 +207,24 @@ class Ledger:
             self.save()
 
 
+def record_unreported(
+    part: LivePart, actions: Sequence[FileAction], records: PairIndex, stop: StopRequest = NEVER
+) -> dict[str, FileState]:
+    """Record files that an engine wrote without a report, because it was killed; returns their states by path.
+
+    See :func:`blobsync.transfer.fresh_look.unreported`. Unrecorded, such a file looks like somebody else's version once
+    the source changes. Uploads are left out: the content of the planned version is unknown.
+    """
+    found: dict[str, FileState] = {}
+    if isinstance(part.source, OpenBlob):
+        ledger = Ledger(replace(part, actions=tuple(actions)), records)
+        for action, there in unreported(part, actions, stop):
+            ledger.seen(Moved(action), there)
+            found[action.path] = there
+        ledger.save()
+    return found
+
+
 def _not_the_planned_one(shown: str) -> FileFailure:
     return FileFailure(
         shown,
@@ -222,11 +247,15 @@ def _distrust_fresh(near: LocalState, read_ns: int) -> LocalState:
     return replace(near, mtime_ns=0) if read_ns - last < tick else near
 
 
-def retry_with(actions: Sequence[FileAction], states: dict[str, FileState | None]) -> list[FileAction]:
-    """The same actions with the present states of their sources; missing sources are left out."""
+def retry_with(
+    actions: Sequence[FileAction], states: Mapping[str, FileState | None], ours: Mapping[str, FileState]
+) -> list[FileAction]:
+    """The same actions with the present states of their sources; missing sources are left out. ``ours`` are what these
+    actions have written at the destination already, which is to be replaced."""
     again = []
     for action in actions:
         state = states.get(action.path)
         if state is not None:
-            again.append(replace(action, source=state, size=state.size))
+            destination = ours.get(action.path, action.destination)
+            again.append(replace(action, source=state, size=state.size, destination=destination))
     return again

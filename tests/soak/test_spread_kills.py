@@ -70,4 +70,4 @@ def test_copies_are_stopped_at_twenty_moments_while_their_source_changes(
 ) -> None:
     with copy_source_proxy(service) as copying:
         copies = ChangingSources(project, new_container("one"), new_container("two"), copying.url, random.Random(seed))
-        at_random_moments(lambda seconds, number, _: copies.copy(how, seconds, number), _MOMENTS, seed, longest=1.5)
+        at_random_moments(lambda seconds, number, _: copies.copy(how, seconds, number), _MOMENTS, seed, longest=1.0)

@@ -1261,3 +1261,113 @@ def test_a_plan_that_was_just_made_needs_no_second_look(world: World) -> None:
 
     carry(world, plan, {"azcopy": lambda: LyingEngine(count)})
     assert looked == [0]
+
+
+# -- what a lost worker has moved without a report ----------------------------------------------------------------
+
+
+@dataclass
+class LostWorker:
+    """Moves the files of its first attempt without a report. ``after`` follows; then they fail with ``codes``, one for
+    each attempt, and in a further attempt the direct engine moves them."""
+
+    after: Callable[[], None]
+    codes: list[FailureCode]
+    name: str = "direct"
+
+    def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
+        if not self.codes:
+            DirectEngine().move(task, report, listener)
+            return
+        if not task.again:
+            DirectEngine().move(task, CollectedReport(), listener)
+            self.after()
+        code = self.codes.pop(0)
+        for action in task.actions:
+            report.file_failed(action, FileFailure(task.part.shown(action), code, "no"))
+
+
+_CHANGED, _MEANWHILE = FailureCode.CHANGED_WHILE_READ, FailureCode.CHANGED_MEANWHILE
+
+
+def lose(
+    world: World, word: str, *codes: FailureCode, after: Callable[[], None] = lambda: None, with_md5: bool = True
+) -> TransferResult:
+    """A copy or a download of one file, whose first worker is lost."""
+    world.store("us" if word == "u" else "eu").add("store/data/x/a", b"old", with_md5=with_md5)
+    plan = world.plan(word, "data/x", copy=word == "u", options=replace(AZCOPY, engine="direct"))
+    engine = LostWorker(after, list(codes))
+    return carry(world, plan, {"direct": lambda: engine})
+
+
+def next_actions(world: World, word: str) -> list[Action]:
+    return [action.action for _, action in world.plan(word, "data/x", copy=word == "u").each()]
+
+
+def arrived(world: World, word: str) -> bytes:
+    return world.store("eu").body("store/data/x/a") if word == "u" else (world.root / "data/x/a").read_bytes()
+
+
+@pytest.mark.parametrize("word", ["u", "d"])
+def test_what_a_lost_worker_wrote_of_a_source_that_changed_is_replaced_by_the_new_version(
+    world: World, word: str
+) -> None:
+    source = "us" if word == "u" else "eu"
+    result = lose(world, word, _CHANGED, after=lambda: add(world, source, {"a": b"the new one"}))
+    assert (result.failures, arrived(world, word)) == ((), b"the new one")
+
+
+@pytest.mark.parametrize("word", ["u", "d"])
+def test_what_a_lost_worker_wrote_is_no_conflict_where_the_source_changes_on_and_on(world: World, word: str) -> None:
+    source = "us" if word == "u" else "eu"
+    result = lose(world, word, _CHANGED, _CHANGED, after=lambda: add(world, source, {"a": b"the new one"}))
+    assert set(codes(result).values()) == {"changed_while_read"}
+    assert next_actions(world, word) == [Action.TRANSFER]
+
+
+@pytest.mark.parametrize("word", ["u", "d"])
+@pytest.mark.parametrize("code", [FailureCode.NOT_REPORTED, _MEANWHILE])
+@pytest.mark.parametrize("with_md5", [True, False])
+def test_what_a_lost_worker_wrote_is_known_to_the_next_command(
+    world: World, word: str, code: FailureCode, *, with_md5: bool
+) -> None:
+    assert set(codes(lose(world, word, code, with_md5=with_md5)).values()) == {code}
+    assert next_actions(world, word) == [Action.UNCHANGED]
+    add(world, "us" if word == "u" else "eu", {"a": b"the new one"})
+    assert next_actions(world, word) == [Action.TRANSFER]
+
+
+@pytest.mark.parametrize("word", ["u", "d"])
+@pytest.mark.parametrize("theirs", [b"his", b"somebody else's"])
+def test_what_somebody_else_wrote_meanwhile_stays_and_is_a_conflict(world: World, word: str, theirs: bytes) -> None:
+    def change() -> None:
+        if word == "u":
+            add(world, "eu", {"a": theirs})
+            add(world, "us", {"a": b"the new one"})
+        else:
+            write(world, {"a": theirs})
+            add(world, "eu", {"a": b"the new one"})
+
+    result = lose(world, word, _CHANGED, after=change)
+    assert (result.ok, arrived(world, word)) == (False, theirs)
+    assert next_actions(world, word) == [Action.CONFLICT]
+
+
+def test_a_copy_without_md5_whose_source_changed_cannot_be_told_from_somebody_elses(world: World) -> None:
+    result = lose(world, "u", _CHANGED, after=lambda: add(world, "us", {"a": b"new"}), with_md5=False)
+    assert (result.ok, arrived(world, "u"), next_actions(world, "u")) == (False, b"old", [Action.CONFLICT])
+
+
+def test_what_fails_for_a_reason_of_its_own_is_not_looked_for(world: World) -> None:
+    lose(world, "u", FailureCode.ACCESS_DENIED, after=world.store("eu").requests.clear)
+    assert world.store("eu").asked("head") == []
+
+
+def test_a_destination_that_does_not_answer_at_the_end_changes_no_result(world: World) -> None:
+    def refuse(request: Request) -> None:
+        raise StorageUnreachableError("gone")
+
+    def end() -> None:
+        world.store("eu").before = refuse
+
+    assert set(codes(lose(world, "u", FailureCode.NOT_REPORTED, after=end)).values()) == {"not_reported"}

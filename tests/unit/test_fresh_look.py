@@ -221,9 +221,37 @@ def test_what_cannot_be_looked_at_is_not_certain(tmp_path: Path) -> None:
     assert written_before(task.part, planned) is None
 
 
-def test_two_blobs_without_md5_are_not_known_to_be_equal() -> None:
+@pytest.mark.parametrize("with_md5", [True, False])
+def test_of_blobs_without_md5_only_the_bytes_show_that_they_are_equal(with_md5: bool) -> None:
     one, two = MemoryStore("one"), MemoryStore("two")
     one.add("p/a", b"content", with_md5=False)
     (planned,) = (task := copy(one, "p", two, "p", ["a"])).actions
-    two.add("p/a", b"other!!", with_md5=False)
+    two.add("p/a", b"other!!", with_md5=with_md5)
     assert written_before(task.part, planned) is None
+    two.add("p/a", b"content", with_md5=with_md5)
+    assert written_before(task.part, planned) == (planned, planned.source, None, 0)
+    one.add("p/a", b"changed", with_md5=False)
+    assert written_before(task.part, planned) is None
+
+
+def test_what_the_plan_saw_was_not_written_since() -> None:
+    one, two = MemoryStore("one"), MemoryStore("two")
+    one.add("p/a", b"content")
+    two.add("p/a", b"content")
+    (planned,) = (task := copy(one, "p", two, "p", ["a"])).actions
+    assert written_before(task.part, planned) is None
+
+
+def test_a_copy_is_looked_for_under_the_name_that_it_was_to_get() -> None:
+    one, two = MemoryStore("one"), MemoryStore("two")
+    one.add("p/a", b"content", with_md5=False)
+    (planned,) = (task := copy(one, "p", two, "p", ["a"])).actions
+    two.add("p/b", b"content", with_md5=False)
+    assert written_before(task.part, planned) is None
+    assert written_before(task.part, replace(planned, target="b")) is not None
+
+
+def test_no_copy_goes_from_disk_to_disk(tmp_path: Path) -> None:
+    (planned,) = (task := upload(tmp_path, MemoryStore(), "p", ["a"])).actions
+    with pytest.raises(ValueError, match="a blob at one end"):
+        written_before(replace(task.part, destination=task.part.source), planned)

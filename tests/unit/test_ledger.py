@@ -423,7 +423,13 @@ def test_a_file_that_was_fresh_when_it_was_read_does_not_age_while_it_is_sent() 
 def test_a_second_try_takes_the_sources_as_they_are_now() -> None:
     first, second = action("a", OLD, BLOB), action("b", OLD, None)
     now = replace(OLD, size=11)
-    assert retry_with([first, second], {"a": now, "b": None}) == [replace(first, source=now, size=11)]
+    assert retry_with([first, second], {"a": now, "b": None}, {}) == [replace(first, source=now, size=11)]
+
+
+def test_a_second_try_replaces_what_the_first_wrote() -> None:
+    first, second = action("a", OLD, None), action("b", OLD, BLOB)
+    again = retry_with([first, second], {"a": OLD, "b": OLD}, {"a": BLOB})
+    assert again == [replace(first, destination=BLOB), second]
 
 
 def test_a_ledger_reads_the_real_clocks_by_itself(tmp_path: Path) -> None:
