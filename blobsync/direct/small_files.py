@@ -28,14 +28,13 @@ _ENOUGH_TO_TELL = 16
 
 
 class Clocks(NamedTuple):
-    """Elapsed seconds, and CPU seconds of this thread."""
+    """Measure elapsed seconds, and CPU seconds of the calling thread. The second one is a system call."""
 
-    wall: float
-    cpu: float
+    wall: Callable[[], float] = time.perf_counter
+    cpu: Callable[[], float] = time.thread_time
 
-    @classmethod
-    def now(cls) -> Clocks:
-        return cls(time.perf_counter(), time.thread_time())
+
+CLOCKS = Clocks()
 
 
 class SmallFiles:
@@ -50,13 +49,14 @@ class SmallFiles:
         jobs: Iterable[FileJob],
         open_orders: Callable[[], Orders],
         width: AdaptiveConcurrency,
-        clocks: Callable[[], Clocks] = Clocks.now,
+        clocks: Clocks = CLOCKS,
     ) -> None:
         self._run = run
         self._waiting = iter(jobs)
         self._open_orders = open_orders
         self._width = width
-        self._clocks = clocks
+        self._wall, self._cpu = clocks
+        self._cpu_seen = 0.0
         self._again: deque[FileJob] = deque()
         self._open: set[FileJob] = set()
         self._lock = threading.Lock()
@@ -95,6 +95,7 @@ class SmallFiles:
 
     def _work(self, orders: Orders) -> None:
         throttled = 0
+        self._cpu_seen = self._cpu()
         try:
             while not self._run.stop.is_set():
                 more = self._begin_some(orders)
@@ -142,7 +143,7 @@ class SmallFiles:
         if error is None:
             try:
                 self._run.begins(job)
-                began = self._clocks()
+                began = self._wall()
                 pieces = job.open()
                 assert pieces == 1, "only files of one piece are small"
                 order = job.order()
@@ -159,20 +160,26 @@ class SmallFiles:
             error = job.refused(end)
         else:
             try:
-                began = self._clocks()
+                began = self._wall()
                 job.landed(end)
                 self._waited_for_disk(began)
             except (BlobsyncError, Stopped) as caught:
                 error = caught
         self._close(job, error)
 
-    def _waited_for_disk(self, began: Clocks) -> None:
-        """Decide after a few files whether the disk is slow and more threads are needed, for the rest of the run."""
+    def _waited_for_disk(self, began: float) -> None:
+        """Decide after a few files whether the disk is slow and more threads are needed, for the rest of the run.
+
+        Only one thread works until then.
+        """
         if self._slow:
             return
-        now = self._clocks()
-        self._slow_files += (now.wall - began.wall) - (now.cpu - began.cpu) > _SLOW_FILE
+        took = self._wall() - began
         self._files += 1
+        if took > _SLOW_FILE:
+            # Not less than the CPU time of this file.
+            seen, self._cpu_seen = self._cpu_seen, self._cpu()
+            self._slow_files += took - (self._cpu_seen - seen) > _SLOW_FILE
         if self._files >= _ENOUGH_TO_TELL:
             if 2 * self._slow_files > self._files:
                 with self._changed:

@@ -44,7 +44,7 @@ class Slow(UploadJob):
 @pytest.mark.parametrize(("seconds", "several"), [(0.0, False), (0.01, True)], ids=["quick disk", "slow disk"])
 def test_more_threads_work_only_where_the_disk_is_slow(tmp_path: Path, seconds: float, several: bool) -> None:
     # A busy machine makes any disk slow: the quick one is so by its clocks.
-    clocks = Clocks.now if several else lambda: Clocks(0.0, 0.0)
+    clocks = Clocks() if several else Clocks(lambda: 0.0, lambda: 0.0)
     files = {f"f{number}": f"{number}".encode() for number in range(120)}
     for name, body in files.items():
         (tmp_path / name).write_bytes(body)
@@ -133,16 +133,21 @@ class Connections:
 
 
 class Hand:
-    """A clock that the test advances."""
+    """Clocks that the test advances."""
 
     def __init__(self) -> None:
-        self.clocks = Clocks(1000.0, 500.0)
+        self._wall, self._cpu, self.asked_cpu = 1000.0, 500.0, 0
+        self.clocks = Clocks(lambda: self._wall, self._ask_cpu)
 
     def wait(self, seconds: float) -> None:
-        self.clocks = self.clocks._replace(wall=self.clocks.wall + seconds)
+        self._wall += seconds
 
     def work(self, seconds: float) -> None:
-        self.clocks = Clocks(self.clocks.wall + seconds, self.clocks.cpu + seconds)
+        self._wall, self._cpu = self._wall + seconds, self._cpu + seconds
+
+    def _ask_cpu(self) -> float:
+        self.asked_cpu += 1
+        return self._cpu
 
 
 class OneRequest(FileJob):
@@ -214,7 +219,7 @@ class Place:
         self.helped = threading.Event()
         self._answer = answer
         made = (OneRequest(self.run, path, self) for path in jobs)
-        self.lane = SmallFiles(self.run, made, self._connect, self.width, lambda: self.hand.clocks)
+        self.lane = SmallFiles(self.run, made, self._connect, self.width, self.hand.clocks)
 
     def _connect(self) -> Connections:
         self.lines.append(Connections(self._answer))
@@ -380,6 +385,15 @@ def test_one_thread_is_enough_where_half_of_sixteen_files_come_at_once(slow: Seq
     disk = Disk(32, set(slow))
     disk.place.work(8)
     assert len(disk.place.lines) == 1 and len(disk.place.moved) == 32
+
+
+def test_the_system_is_asked_for_cpu_time_only_where_a_file_took_long() -> None:
+    quick = Place(40)
+    quick.work()
+    assert quick.hand.asked_cpu == 1, "at the start"
+    busy = Disk(40, set())
+    busy.place.work()
+    assert busy.place.hand.asked_cpu == 1 + 2 * 40
 
 
 @pytest.mark.parametrize("slow", [range(9), range(16, 25)])
