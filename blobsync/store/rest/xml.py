@@ -1,7 +1,8 @@
 """Parses the XML bodies of the Blob service, which are not trusted.
 
-https://learn.microsoft.com/rest/api/storageservices/list-blobs. The work is done by expat inside ElementTree: a listed
-blob takes 13 µs of CPU; with azure-storage-blob it takes 180.
+https://learn.microsoft.com/rest/api/storageservices/list-blobs. The work is done by expat inside ElementTree, and by
+regular expressions where entries repeat each other: a listed blob takes 5 to 6 µs of CPU, with ElementTree alone 10 to
+22, with azure-storage-blob 180.
 """
 
 from __future__ import annotations
@@ -36,6 +37,27 @@ _SIZE = re.compile(r"[0-9]{1,15}", re.ASCII)
 _ETAG = re.compile(r"[\x21\x23-\x7e]{1,256}")
 # Up to 64 bytes in base64. It is sent back to the service in XML and in a query.
 _BLOCK_ID = re.compile(r"[A-Za-z0-9+/]{1,88}={0,2}")
+
+# Smaller pages (bytes) are parsed as a whole: that takes less than to find the form of their blobs.
+_LARGE_PAGE = 64 * 1024
+# Forms that are looked for in a page, and the length of a blob that makes none.
+_MOST_FORMS = 4
+_LARGE_BLOB = 16 * 1024
+_HEAD = re.compile(r'(?:<\?xml version="1\.0"(?: encoding="(?i:utf-8)")?\?>)?<EnumerationResults[ >]')
+# What may hide a part of a page: comments, processing instructions, entities, and text that only looks like elements.
+_DECLARED = re.compile(r"<[!?]")
+_TAG = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_VALUE = r"[^<>&\x00-\x1f\ufffe\uffff]"
+_PROPERTIES = (
+    *("Content-Length", "Etag", "Content-MD5", "Last-Modified"),
+    *("AccessTier", "Content-Type", "BlobType", "AccessTierInferred"),
+)
+# The names of an expression's groups have no hyphen.
+_GROUP_OF = {
+    ("Blob", "Name"): "name",
+    **{("Properties", tag): f"value{number}" for number, tag in enumerate(_PROPERTIES)},
+}
+_GROUPS = tuple(_GROUP_OF.values())
 
 
 class BadAnswerError(Exception):
@@ -84,6 +106,10 @@ def next_marker(page: bytes) -> str:
 
 def list_page(page: bytes) -> Iterator[BlobInfo | str]:
     """The blobs of one page of List Blobs, and the ``<BlobPrefix>`` names if there was a delimiter."""
+    blobs = _blobs_by_form(page) if len(page) >= _LARGE_PAGE else None
+    if blobs is not None:
+        yield from blobs
+        return
     for name, item in _listed(page):
         yield name if item.tag == "BlobPrefix" else _blob(name, item)
 
@@ -97,15 +123,17 @@ def _listed(page: bytes) -> Iterator[tuple[str, ElementTree.Element]]:
     root, restore = _parse(page)
     blobs = root.find("Blobs")
     for item in () if blobs is None else blobs:
-        name_element = item.find("Name")
-        if name_element is None:
-            raise BadAnswerError("a listed blob has no name")
-        name = name_element.text or ""
-        if restore:
-            name = _STAND_INS.sub(lambda found: chr(ord(found.group()) - _STAND_IN), name)
-        if name_element.get("Encoded") == "true":
-            name = unquote(name)
-        yield name, item
+        yield _name(item, restore=restore), item
+
+
+def _name(item: ElementTree.Element, *, restore: bool = False) -> str:
+    element = item.find("Name")
+    if element is None:
+        raise BadAnswerError("a listed blob has no name")
+    name = element.text or ""
+    if restore:
+        name = _STAND_INS.sub(lambda found: chr(ord(found.group()) - _STAND_IN), name)
+    return unquote(name) if element.get("Encoded") == "true" else name
 
 
 def _blob(name: str, item: ElementTree.Element) -> BlobInfo:
@@ -113,23 +141,108 @@ def _blob(name: str, item: ElementTree.Element) -> BlobInfo:
     found = {} if properties is None else {element.tag: element.text for element in properties}
     metadata = item.find("Metadata")
     is_stub = found.get("ResourceType") == "directory" or (metadata is not None and _marks_folder(metadata))
-    size, etag = found.get("Content-Length"), found.get("Etag")
+    return _checked_blob(name, *map(found.get, _PROPERTIES), is_stub=is_stub)
+
+
+def _checked_blob(
+    name: str,
+    size: str | None,
+    etag: str | None,
+    md5: str | None,
+    date: str | None,
+    tier: str | None,
+    content_type: str | None,
+    blob_type: str | None,
+    inferred: str | None,
+    *,
+    is_stub: bool = False,
+) -> BlobInfo:
     try:
         return BlobInfo(
             name,
             # Only entries without data may lack both.
             0 if is_stub and not size else checked_size(size),
             "" if is_stub and not etag else checked_etag(etag),
-            decode_md5(found.get("Content-MD5")),
-            checked_date(found.get("Last-Modified")),
-            found.get("AccessTier"),
-            found.get("Content-Type"),
-            found.get("BlobType") or "BlockBlob",
+            decode_md5(md5),
+            checked_date(date),
+            tier or None,
+            content_type or None,
+            blob_type or "BlockBlob",
             is_stub,
-            found.get("AccessTierInferred") == "true",
+            inferred == "true",
         )
     except BadAnswerError as error:
         raise BadAnswerError(f"the blob {name!a}: {error}") from error
+
+
+def _blobs_by_form(page: bytes) -> list[BlobInfo] | None:
+    """The blobs of a large page, in half of the parser's time; None for a page that the parser has to read.
+
+    The blobs of a page differ in their values, but hardly in their elements. So one blob of each form is parsed, and
+    an expression made from it finds the values of the others. It matches only what the parser would read the same way:
+    values without markup, references and control characters.
+    """
+    try:
+        *blobs, tail = page.decode("utf-8-sig").split("</Blob>")
+    except UnicodeDecodeError:
+        return None
+    head, opened, first = blobs[0].partition("<Blobs>") if blobs else ("", "", "")
+    if not _is_frame(head + opened, tail):
+        return None
+    blobs[0] = first
+    forms: list[re.Pattern[str]] = []
+    found: list[BlobInfo] = []
+    for blob in blobs:
+        for form in forms:
+            if match := form.fullmatch(blob):
+                found.append(_checked_blob(*match.group(*_GROUPS)))
+                break
+        else:
+            if not blob.startswith("<Blob>"):
+                return None
+            try:
+                item = ElementTree.fromstring(f"{blob}</Blob>")
+            except (ElementTree.ParseError, ValueError):
+                return None
+            found.append(_blob(_name(item), item))
+            if len(forms) < _MOST_FORMS and len(blob) < _LARGE_BLOB and (learned := _form(item)) is not None:
+                forms.append(learned)
+    return found
+
+
+def _is_frame(head: str, tail: str) -> bool:
+    """Whether this is a page without its blobs, so that what was between is only them."""
+    if not _HEAD.match(head) or not tail.startswith("</Blobs>") or _DECLARED.search(head[1:] + tail):
+        return False
+    try:
+        root = ElementTree.fromstring(head + tail)
+    except (ElementTree.ParseError, ValueError):
+        return False
+    return len(root.findall("Blobs")) == 1
+
+
+def _form(item: ElementTree.Element) -> re.Pattern[str] | None:
+    """The expression for blobs with the elements of this one, without ``</Blob>``; None if they need the parser."""
+    expression = _element_form(item, None)
+    if expression is None:
+        return None
+    missing = (f"(?P<{group}>(?!))?" for group in _GROUPS if f"(?P<{group}>" not in expression)
+    return re.compile(f"{expression.removesuffix('</Blob>')}{''.join(missing)}")
+
+
+def _element_form(element: ElementTree.Element, parent: str | None) -> str | None:
+    tag = element.tag
+    if not _TAG.fullmatch(tag) or tag.lower() == "hdi_isfolder" or element.keys():
+        return None
+    if not len(element) and parent is not None:
+        group = _GROUP_OF.get((parent, tag))
+        other = "(?!directory<)" if tag == "ResourceType" else ""
+        return f"(?:<{tag}>{other}({f'?P<{group}>' if group else '?:'}{_VALUE}*)</{tag}>|<{tag} ?/>)"
+    # Blobs have properties and metadata, and nothing is deeper. No form has text between elements, or two of a name.
+    inner = [None if child.tail or parent not in (None, "Blob") else _element_form(child, tag) for child in element]
+    if element.text or None in inner or len({child.tag for child in element}) < len(element):
+        return None
+    return f"<{tag}>{''.join(filter(None, inner))}</{tag}>"
 
 
 def block_lists(body: bytes) -> tuple[tuple[Block, ...], tuple[Block, ...]]:
@@ -158,9 +271,10 @@ def _block(item: ElementTree.Element) -> Block:
 
 def checked_size(text: str | None) -> int:
     """The size of a blob, in bytes; raises ``BadAnswerError`` for an impossible one."""
-    if not text or not _SIZE.fullmatch(text) or int(text) > MAX_BLOB_BYTES:
+    size = int(text) if text and _SIZE.fullmatch(text) else -1
+    if not 0 <= size <= MAX_BLOB_BYTES:
         raise BadAnswerError(f"{_quoted(text)} is not a blob size")
-    return int(text)
+    return size
 
 
 def checked_etag(text: str | None) -> str:
