@@ -133,10 +133,8 @@ if TYPE_CHECKING:
         StateChange,
     )
     from blobsync.jobspec.spec import State as JobState
-    from blobsync.local.transfer_log import TransferEntry
     from blobsync.plan.progress import Progress, WorkerProgress
     from blobsync.plan.saved_plan import SavedPlan
-    from blobsync.plan.spreading import SpreadPlan
     from blobsync.plan.transfer_options import EngineName, Keep, Links, TransferOptions
     from blobsync.plan.transfer_plan import (
         Action,
@@ -148,6 +146,7 @@ if TYPE_CHECKING:
         ProcessChoice,
         Route,
         Shape,
+        SpreadPlan,
         TransferPlan,
         TransferResult,
     )
@@ -156,7 +155,7 @@ if TYPE_CHECKING:
     from blobsync.project.content import FileDifference
     from blobsync.project.folders import FolderName, FolderStatus
     from blobsync.project.jobs import Jobs
-    from blobsync.project.logbook import RunningTransfer
+    from blobsync.project.logbook import RunningTransfer, TransferEntry
     from blobsync.project.open_jobs import open_jobs
     from blobsync.project.options import PathName, Paths, TransferKeywords
     from blobsync.project.progress_listeners import OnProgress
@@ -433,10 +432,9 @@ _HOMES = {
     "blobsync.tunnels.node_apps": ("TunnelRequest",),
     "blobsync.tunnels.job_tunnel": ("JobTunnel",),
     "blobsync.tunnels.named": ("NamedTunnel", "TunnelState", "Tunnels"),
-    "blobsync.local.transfer_log": ("TransferEntry",),
+    "blobsync.project.logbook": ("RunningTransfer", "TransferEntry"),
     "blobsync.plan.progress": ("Progress", "WorkerProgress"),
     "blobsync.plan.saved_plan": ("SavedPlan",),
-    "blobsync.plan.spreading": ("SpreadPlan",),
     "blobsync.plan.transfer_options": ("EngineName", "Keep", "Links", "TransferOptions"),
     "blobsync.plan.transfer_plan": (
         "Action",
@@ -448,6 +446,7 @@ _HOMES = {
         "ProcessChoice",
         "Route",
         "Shape",
+        "SpreadPlan",
         "TransferPlan",
         "TransferResult",
     ),
@@ -460,7 +459,6 @@ _HOMES = {
     "blobsync.project.open_jobs": ("open_jobs",),
     "blobsync.project.options": ("PathName", "Paths", "TransferKeywords"),
     "blobsync.project.removal": ("Deletion", "Removal"),
-    "blobsync.project.logbook": ("RunningTransfer",),
     "blobsync.project.sharing": ("Link",),
     "blobsync.project.status": ("EntryStatus", "FileTally", "ProjectStatus"),
     "blobsync.project.transfer": ("Transfer",),

@@ -32,7 +32,7 @@ GATES: dict[str, tuple[str, ...]] = {
     "azure": ("store.azure_identity", "store.sdk", "backends"),
     "pathspec": ("local.ignore",),
     "sqlite3": (
-        *("local.index", "local.index", "local.transfer_log", "local.state_dir", "local.resume_records"),
+        *("local.index", "local.index", "project.logbook", "local.state_dir", "local.resume_records"),
         *("jobs.history", "jobs.timeline"),
     ),
     # What travels to compute nodes alone cannot import anything of ours.

@@ -254,8 +254,8 @@ ROWS: tuple[ReadBack, ...] = (
             "project.logbook:_text",
             "local.state_dir:StateDatabase._open",
             "local.state_dir:read_seal",
-            "local.transfer_log:TransferLog._open",
-            "local.transfer_log:TransferLog._rows",
+            "project.logbook:TransferLog._open",
+            "project.logbook:TransferLog._rows",
         ),
     ),
     ReadBack(

@@ -1,8 +1,9 @@
 """Shell completion, with descriptions in shells that show them.
 
-The metavar of a parameter selects its completion, so that a new command needs no line here: ``PATH``, ``ID``,
-``CLUSTER``, ``PLAN``, and values such as ``skip|error``. Shells put the result on the command line, some through
-``eval``: only names that need no quoting are offered, and descriptions without characters that are special to shells.
+The metavar of a parameter selects its completion (``completes`` in ``session``), so that a new command needs no
+line here: ``PATH``, ``ID``, ``CLUSTER``, ``PLAN``, and values such as ``skip|error``. Shells put the result on the
+command line, some through ``eval``: only names that need no quoting are offered, and descriptions without
+characters that are special to shells.
 """
 
 from __future__ import annotations
@@ -10,20 +11,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from copy import copy
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
-
-import typer
+from typing import TYPE_CHECKING
 
 from blobsync.base.errors import BlobsyncError
+
+if TYPE_CHECKING:
+    import typer
 
 Offers = list[tuple[str, str]]
 
 _UNSAFE_WORD = re.compile(r"[^\w@%+=:,./-]")
 _UNSAFE_TEXT = re.compile(r"[^\w@%+=,./ *-]+")
-_CHOICES = re.compile(r"[a-z0-9]+(?:\|[a-z0-9]+)+")
 _DESCRIBED = 60
 _JOBS = 30
 # The first bytes of a saved plan.
@@ -32,24 +32,14 @@ _PLAN_MARK = b'"blobsync_plan"'
 _LOCAL_ONLY = ("u", "upload", "init", "submit")
 
 
-def completes(annotation: Any) -> Any:
-    """Add to the ``annotation`` of a parameter the completion for its metavar."""
-    if get_origin(annotation) is not Annotated:
-        return annotation
-    kind, option = get_args(annotation)
-    metavar = str(getattr(option, "metavar", "") or "").strip("[]").removesuffix("...")
-    complete = _BY_METAVAR.get(metavar)
-    if complete is None and _CHOICES.fullmatch(metavar):
-        complete = _one_of(metavar.split("|"))
-    is_file = complete is complete_cluster and "Path" in str(kind)
-    if complete is None or is_file or option.autocompletion is not None:
-        return annotation
-    option = copy(option)
-    option.autocompletion = complete
-    return Annotated[kind, option]
+def offered(metavar: str, ctx: typer.Context, incomplete: str) -> Offers:
+    """What completes ``incomplete`` for a parameter with this metavar, or with these choices."""
+    return (
+        _BY_METAVAR[metavar](ctx, incomplete) if metavar in _BY_METAVAR else [(each, "") for each in metavar.split("|")]
+    )
 
 
-def complete_cluster(incomplete: str) -> Offers:
+def complete_cluster(ctx: typer.Context, incomplete: str) -> Offers:
     """The cluster files of the project that contains the current folder."""
     from blobsync.config.loader import cluster_names
     from blobsync.config.project_root import CLUSTER_FOLDER, current_folder, find_project
@@ -115,7 +105,7 @@ def _chosen_cluster(ctx: typer.Context) -> str | None:
     return None
 
 
-def complete_job(incomplete: str) -> Offers:
+def complete_job(ctx: typer.Context, incomplete: str) -> Offers:
     """The newest jobs, by the ends of their ids, each with its state and command; contacts no cluster."""
     from blobsync.project.open_jobs import open_jobs
 
@@ -130,7 +120,7 @@ def complete_job(incomplete: str) -> Offers:
     )
 
 
-def complete_plan(incomplete: str) -> Offers:
+def complete_plan(ctx: typer.Context, incomplete: str) -> Offers:
     """Saved plans in the typed folder, and its subfolders."""
     folder, slash, start = incomplete.rpartition("/")
     lead = f"{folder}{slash}"
@@ -143,13 +133,6 @@ def complete_plan(incomplete: str) -> Offers:
             if _PLAN_MARK in stream.read(100):
                 found.append((f"{lead}{name}", "saved plan"))
     return _offered(found)
-
-
-def _one_of(values: list[str]) -> Callable[[str], Offers]:
-    def complete(incomplete: str) -> Offers:
-        return [(value, "") for value in values]
-
-    return complete
 
 
 def _offered(found: Iterable[tuple[str, str]]) -> Offers:

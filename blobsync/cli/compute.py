@@ -9,9 +9,8 @@ import typer
 
 from blobsync.base.errors import LoginRequiredError, UsageError
 from blobsync.cli.confirm import confirm
-from blobsync.cli.options import SETTINGS, command
 from blobsync.cli.output import Result
-from blobsync.cli.session import Session
+from blobsync.cli.session import SETTINGS, Session, command
 
 if TYPE_CHECKING:
     from blobsync.backends.aml.computes import Compute, ComputeRequest, Computes, NodeBounds

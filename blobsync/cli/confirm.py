@@ -15,45 +15,17 @@ from typing import TYPE_CHECKING, TypeVar
 
 from blobsync.base.errors import (
     BlobsyncError,
-    FailureCode,
-    TransferCancelledError,
     UntrustedDockerError,
     UntrustedLinkError,
     UntrustedStateError,
     UsageError,
 )
 from blobsync.cli.output import columns_of, wrapped
+from blobsync.cli.session import CommandInterruptedError
 
 if TYPE_CHECKING:
     from blobsync.cli.session import Session
     from blobsync.project.api import Project
-
-
-class CommandInterruptedError(BlobsyncError):
-    """Ctrl-C during a command. The parser would convert a ``KeyboardInterrupt`` into an error of its own."""
-
-    code = FailureCode.CANCELLED
-
-
-def interrupted(stop: KeyboardInterrupt) -> CommandInterruptedError:
-    """The error for Ctrl-C during a command that was changing something."""
-    if isinstance(stop, TransferCancelledError):
-        return CommandInterruptedError(stop.message, hint=stop.hint)
-    return CommandInterruptedError("interrupted", hint="run the same command again to finish")
-
-
-@contextmanager
-def looking() -> Iterator[None]:
-    """For commands that change nothing: converts Ctrl-C to a ``CommandInterruptedError`` that says so."""
-    try:
-        yield
-    except KeyboardInterrupt as stop:
-        raise interrupted_looking() from stop
-
-
-def interrupted_looking() -> CommandInterruptedError:
-    """The error for Ctrl-C before anything was changed."""
-    return CommandInterruptedError("interrupted before the transfer: nothing was changed")
 
 
 def confirm(session: Session, question: str) -> None:

@@ -13,9 +13,8 @@ import typer
 from blobsync.base.amounts import size_text
 from blobsync.base.errors import ChecksumError, ExitCode, UsageError
 from blobsync.cli.confirm import with_consent
-from blobsync.cli.options import PathsArgument, command
 from blobsync.cli.output import Result, printable
-from blobsync.cli.session import Session
+from blobsync.cli.session import PathsArgument, Session, command
 
 if TYPE_CHECKING:
     from blobsync.base.errors import BlobsyncError

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from blobsync.cli.options import SETTINGS, command
 from blobsync.cli.output import Result
-from blobsync.cli.session import Session
+from blobsync.cli.session import SETTINGS, Session, command
 
 if TYPE_CHECKING:
     from blobsync.config.model import Cluster

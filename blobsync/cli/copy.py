@@ -12,8 +12,7 @@ import typer
 from blobsync.base.amounts import count_text, size_text
 from blobsync.base.errors import ExitCode, UsageError
 from blobsync.base.events import Note
-from blobsync.cli.confirm import confirm, looking, with_consent
-from blobsync.cli.options import NO_CLUSTER, TWO_CLUSTERS, Bundle, OptionalPaths, OptionRow, command
+from blobsync.cli.confirm import confirm, with_consent
 from blobsync.cli.output import Result
 from blobsync.cli.reports import (
     deletion_lines,
@@ -28,7 +27,7 @@ from blobsync.cli.reports import (
     verify_data,
     verify_lines,
 )
-from blobsync.cli.session import Session
+from blobsync.cli.session import NO_CLUSTER, TWO_CLUSTERS, Bundle, OptionalPaths, OptionRow, Session, command, looking
 from blobsync.plan.transfer_options import NO_LIMIT, TransferOptions
 from blobsync.plan.transfer_plan import Action, Direction
 

@@ -28,9 +28,8 @@ from blobsync.base.credentials import Secret
 from blobsync.base.errors import BlobsyncError, UsageError
 from blobsync.base.locations import BlobContainer
 from blobsync.base.process import ProcessRunner, SubprocessRunner, python_module
-from blobsync.cli.options import NO_CLUSTER, command
 from blobsync.cli.output import Result
-from blobsync.cli.session import Session
+from blobsync.cli.session import NO_CLUSTER, Session, command
 from blobsync.emulator import Emulator, EmulatorState, make_container, new_key
 
 

@@ -16,18 +16,16 @@ from blobsync.base.amounts import count_text, size_text, took_text
 from blobsync.base.errors import JobNotFoundError, NothingMatchedError, UsageError
 from blobsync.cli.job_views import MaxOption, find_jobs
 from blobsync.cli.job_words import job_data, job_details, job_table, state_text, table
-from blobsync.cli.options import ITS_NAME, command
 from blobsync.cli.output import Result
 from blobsync.cli.reports import files_shown, more_line
 from blobsync.cli.running_words import progress_data, so_far, utc_text
-from blobsync.cli.session import Session
+from blobsync.cli.session import ITS_NAME, Session, command
 from blobsync.jobs.timeline import lasted
-from blobsync.local.transfer_log import RUNNING
+from blobsync.project.logbook import RUNNING
 
 if TYPE_CHECKING:
     from blobsync.jobs.record import JobRecord
-    from blobsync.local.transfer_log import TransferEntry
-    from blobsync.project.logbook import LogBook, RunningTransfer
+    from blobsync.project.logbook import LogBook, RunningTransfer, TransferEntry
 
 _AGO = re.compile(r"(\d+)([mhdw])")
 _SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}

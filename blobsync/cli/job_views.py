@@ -18,9 +18,8 @@ from blobsync.cli.job_words import (
     log_data,
     summary_lines,
 )
-from blobsync.cli.options import ITS_NAME, NO_CLUSTER, command
 from blobsync.cli.output import Result
-from blobsync.cli.session import Session
+from blobsync.cli.session import ITS_NAME, NO_CLUSTER, Session, command
 from blobsync.jobs.standing import standing_line
 
 if TYPE_CHECKING:

@@ -9,10 +9,9 @@ import typer
 
 from blobsync.base.errors import UsageError
 from blobsync.base.events import Phase
-from blobsync.cli.confirm import ask_secret, ask_text, ask_until, can_ask, looking
-from blobsync.cli.options import NO_CLUSTER, command
+from blobsync.cli.confirm import ask_secret, ask_text, ask_until, can_ask
 from blobsync.cli.output import Result
-from blobsync.cli.session import Session
+from blobsync.cli.session import NO_CLUSTER, Session, command, looking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,9 +13,8 @@ import typer
 
 from blobsync.base.amounts import count_text, size_text
 from blobsync.base.errors import UsageError
-from blobsync.cli.options import OptionalPaths, PathsArgument, command
 from blobsync.cli.output import Result
-from blobsync.cli.session import Session
+from blobsync.cli.session import OptionalPaths, PathsArgument, Session, command
 from blobsync.store.sas import LINK, LINK_LIFETIME, READ_BLOB
 
 if TYPE_CHECKING:

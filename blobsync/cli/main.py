@@ -22,7 +22,15 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from blobsync.base.errors import BlobsyncError, ExitCode, FailureCode, LocalFileError, NothingMatchedError, UsageError
+from blobsync.base.errors import (
+    BlobsyncError,
+    ExitCode,
+    FailureCode,
+    LocalFileError,
+    NothingMatchedError,
+    UntrustedStateError,
+    UsageError,
+)
 from blobsync.base.redaction import HIDDEN, redact
 from blobsync.base.stopping import (
     enable_ctrl_c,
@@ -32,11 +40,9 @@ from blobsync.base.stopping import (
     stop_on_other_signals,
     was_interrupted,
 )
-from blobsync.cli.confirm import CommandInterruptedError
-from blobsync.cli.options import SETTINGS, group_callback
 from blobsync.cli.output import Console, Result, forget_stdout, start_logging
 from blobsync.cli.progress import choose_listener
-from blobsync.cli.session import Session
+from blobsync.cli.session import SETTINGS, CommandInterruptedError, Session, group_callback
 
 
 class Word(NamedTuple):
@@ -373,7 +379,7 @@ def _run(words: Sequence[str], console: Console) -> int:
             start_logging(session.verbose, session.log_file, session.words)
             is_logging = True
 
-    session.started = start
+    session.started, session.agree = start, _agree
     try:
         answer = _call(words, session)
         # Remove the bar before printing the answer.
@@ -398,6 +404,12 @@ def _run(words: Sequence[str], console: Console) -> int:
             raise
         if console.timed and not console.as_json:
             console.say(console.timed.sentence())
+
+
+def _agree(session: Session, error: UntrustedStateError) -> None:
+    from blobsync.cli.confirm import agree_to_state  # late: few commands ever ask
+
+    agree_to_state(session, error)
 
 
 def _call(words: Sequence[str], session: Session) -> Any:

@@ -14,10 +14,10 @@ from blobsync.base.errors import (
     StorageError,
     UsageError,
 )
-from blobsync.cli.confirm import CommandInterruptedError, ask_text, ask_until, can_ask
+from blobsync.cli.confirm import ask_text, ask_until, can_ask
 from blobsync.cli.login import check_data, check_lines, given_login, try_login
 from blobsync.cli.output import Result
-from blobsync.cli.session import Session
+from blobsync.cli.session import CommandInterruptedError, Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

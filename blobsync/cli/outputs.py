@@ -13,9 +13,8 @@ from blobsync.base.amounts import count_text, size_text
 from blobsync.base.errors import BlobsyncError, DiskTooSmallError, ExitCode, NothingMatchedError, UsageError
 from blobsync.cli.job_views import IdArgument, find_jobs, note_all
 from blobsync.cli.look import duration
-from blobsync.cli.options import command
 from blobsync.cli.output import Result
-from blobsync.cli.session import Session
+from blobsync.cli.session import Session, command
 from blobsync.store.sas import LINK_LIFETIME
 
 if TYPE_CHECKING:

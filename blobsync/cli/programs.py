@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from blobsync.base.errors import BlobsyncError, ExitCode
-from blobsync.cli.options import NO_CLUSTER, SETTINGS, command
 from blobsync.cli.output import Result
-from blobsync.cli.session import Session
+from blobsync.cli.session import NO_CLUSTER, SETTINGS, Session, command
 
 if TYPE_CHECKING:
     from blobsync.base.check_results import CheckResult

@@ -8,10 +8,9 @@ import typer
 
 from blobsync.base.amounts import count_text, size_text
 from blobsync.base.errors import ExitCode
-from blobsync.cli.confirm import confirm, looking
-from blobsync.cli.options import PathsArgument, command
+from blobsync.cli.confirm import confirm
 from blobsync.cli.output import Result
-from blobsync.cli.session import Session
+from blobsync.cli.session import PathsArgument, Session, command, looking
 
 if TYPE_CHECKING:
     from blobsync.project.removal import Removal

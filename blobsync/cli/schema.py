@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from blobsync.base.errors import UsageError
-from blobsync.cli.options import NO_CLUSTER, command
 from blobsync.cli.output import Result
-from blobsync.cli.session import Session
+from blobsync.cli.session import NO_CLUSTER, Session, command
 
 
 def complete_documented(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:

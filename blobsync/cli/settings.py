@@ -12,9 +12,8 @@ import typer
 from blobsync.base.amounts import count_text
 from blobsync.base.errors import BlobsyncError, EmulatorError, ExitCode
 from blobsync.cli.new_config import config_new
-from blobsync.cli.options import ITS_NAME, NO_CLUSTER, SETTINGS, TWO_CLUSTERS, OptionalPaths, command
 from blobsync.cli.output import Result
-from blobsync.cli.session import Session
+from blobsync.cli.session import ITS_NAME, NO_CLUSTER, SETTINGS, TWO_CLUSTERS, OptionalPaths, Session, command
 
 if TYPE_CHECKING:
     from blobsync.config.check import CheckedFile, ClusterChoice

@@ -12,9 +12,8 @@ from typer.core import TyperGroup
 from blobsync.base.amounts import count_text
 from blobsync.base.errors import UsageError
 from blobsync.cli.job_views import IdArgument, find_jobs
-from blobsync.cli.options import NO_CLUSTER, SETTINGS, command
 from blobsync.cli.output import Result
-from blobsync.cli.session import Session
+from blobsync.cli.session import NO_CLUSTER, SETTINGS, Session, command
 
 if TYPE_CHECKING:
     from blobsync.tunnels.job_tunnel import JobTunnel

@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from blobsync.base.errors import UsageError
-from blobsync.cli.options import command
 from blobsync.cli.output import Result
-from blobsync.cli.session import Session
+from blobsync.cli.session import Session, command
 
 
 def register(app: typer.Typer) -> None:

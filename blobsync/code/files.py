@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blobsync.base.errors import ArchiveError, NothingMatchedError
-from blobsync.base.file_states import LocalState
-from blobsync.base.regular_files import regular_only
+from blobsync.base.file_states import LocalState, regular_only
 from blobsync.base.user_data import environment
 from blobsync.code.digest import MANIFEST_NAME
 from blobsync.code.secrets import LOOKED_AT, names_it, why_secret

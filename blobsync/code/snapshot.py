@@ -21,9 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from blobsync.base.errors import LocalFileError, SecretsFoundError
-from blobsync.base.file_states import LocalState
+from blobsync.base.file_states import LocalState, regular_only
 from blobsync.base.plain_json import parse_json
-from blobsync.base.regular_files import regular_only
 from blobsync.code.digest import DigestRecord, digest_of_records
 from blobsync.code.files import CodeFile, CodeRules, Decision, find_code
 from blobsync.code.secrets import MAX_LOOKED_AT, RULES_VERSION, PossibleSecret, scan

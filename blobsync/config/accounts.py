@@ -15,7 +15,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from blobsync.base.credentials import SasToken, Secret
-from blobsync.base.daily_warnings import DailyWarning
 from blobsync.base.errors import ConfigError
 from blobsync.base.trusted_hosts import host_of
 from blobsync.config.known_keys import ACCOUNT, WORKSPACE
@@ -209,6 +208,8 @@ def warn_if_others_can_read(path: Path, document: Document, secrets: Sequence[Ke
     mode = stat.S_IMODE(path.stat().st_mode)
     if not held or not mode & 0o077:
         return []
+    from blobsync.base.daily_warnings import DailyWarning  # late: most files hold no secret
+
     return [
         DailyWarning(
             f"{document.file}: holds {' and '.join(held)} and is readable by other users (mode {mode:o}); "

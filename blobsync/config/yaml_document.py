@@ -27,7 +27,7 @@ import yaml
 from blobsync.base.amounts import count_text
 from blobsync.base.credentials import Secret
 from blobsync.base.errors import ConfigError, ConfigNotFoundError
-from blobsync.base.regular_files import regular_only
+from blobsync.base.file_states import regular_only
 from blobsync.config.known_keys import GONE_PLATFORMS, PROGRAM_FORM, Key, Kind, nearest
 
 # $${NAME} stands for a literal ${NAME}.

@@ -24,7 +24,7 @@ from blobsync.jobspec.describe import SubmitRequest, describe, read_seconds
 from blobsync.jobspec.node_archive import node_archive
 from blobsync.jobspec.spec import SERVICES, CodeRef, JobSpec, NodeArchiveRef, State
 from blobsync.jobspec.transfer_key import run_key
-from blobsync.plan.spreading import SpreadPlan
+from blobsync.plan.transfer_plan import SpreadPlan
 from blobsync.spread.sealed_store import orders_seal
 from blobsync.spread.shared_store import SharedStore
 from blobsync.store.sas import JOB_SECONDS

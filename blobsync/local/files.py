@@ -23,8 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from blobsync.base.errors import LocalFileError, PreconditionFailedError
-from blobsync.base.file_states import FileState, LocalState
-from blobsync.base.regular_files import regular_only
+from blobsync.base.file_states import FileState, LocalState, regular_only
 from blobsync.config.mapping import is_below
 from blobsync.local.errors import ChangedWhileReadError, NotAFileError, naming
 from blobsync.local.names import RelativeName

@@ -29,12 +29,12 @@ from blobsync.local.names import blob_problem, local_problem
 from blobsync.local.tree import LinkPolicy, ignores_case
 from blobsync.node.job import NodeJob
 from blobsync.node.ranks import NotReadyError
+from blobsync.plan.clashes import Names
 from blobsync.plan.decisions import check_names, decide_all
 from blobsync.plan.disk_space import LocalDisks, WrittenHere, lacking_room
 from blobsync.plan.pairing import Pair, is_as_recorded, needs_local_md5
 from blobsync.plan.project_context import LivePart, without_stores
 from blobsync.plan.survey import Request, survey
-from blobsync.plan.symlink_aliases import Names
 from blobsync.plan.transfer_options import TransferOptions, ignored_by
 from blobsync.plan.transfer_plan import (
     Action,

@@ -12,7 +12,7 @@ from blobsync.base.amounts import size_text
 from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.config.mapping import is_below
 from blobsync.local.part_files import left_over
-from blobsync.plan.symlink_aliases import Names
+from blobsync.plan.clashes import Names
 from blobsync.plan.transfer_plan import Action, FileAction
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from blobsync.base.errors import UsageError
 from blobsync.config.model import AML_PLATFORMS
 from blobsync.plan.blocks import block_count
 from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_plan import SpreadPlan
 
 # Workers of each node of a cluster; nodes on this machine share its cores.
 WORKERS_PER_NODE: Mapping[str, int] = {"slurm": 4, "kubernetes": 4, **dict.fromkeys(AML_PLATFORMS, 4)}
@@ -25,32 +25,6 @@ _SHARDS_PER_WORKER = 8
 _LEAST = 50 << 20
 # Bytes of a range of a large file: shorter ones cost more in reading twice and checking blocks than they save.
 LEAST_RANGE = 1 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class SpreadPlan:
-    """A transfer over ``nodes`` nodes of ``backend``, each with ``workers_per_node``. It is divided into about
-    ``shards``, balanced by bytes and requests; each PATH has its own. ``why`` is one sentence for the user. ``detach``:
-    node 0 is the parent. ``cut_files`` files are divided into ranges of ``range_bytes`` (0: none is).
-    """
-
-    backend: str
-    nodes: int
-    workers_per_node: int
-    shards: int
-    why: str
-    detach: bool = False
-    range_bytes: int = 0
-    cut_files: int = 0
-
-    @property
-    def workers(self) -> int:
-        """The number of workers of all nodes."""
-        return self.nodes * self.workers_per_node
-
-    def to_json(self) -> dict[str, Any]:
-        """The form in ``plan --json``."""
-        return asdict(self)
 
 
 class Load(NamedTuple):

@@ -41,10 +41,10 @@ from blobsync.local.index import PairIndex
 from blobsync.local.names import is_temporary, local_problem
 from blobsync.local.sorted_runs import SortedRuns, Spill, Spool
 from blobsync.local.tree import LinkPolicy, walk
+from blobsync.plan.clashes import blob_hint, both_hint
 from blobsync.plan.left_out import IN_THE_WAY, LeftOut, NoPart, Staying, source_said
 from blobsync.plan.pairing import HeldFiles, Pair, is_as_recorded, needs_local_md5, source_is_near
 from blobsync.plan.project_context import LivePart
-from blobsync.plan.shapes import blob_hint, both_hint
 from blobsync.plan.transfer_plan import Route, Shape
 from blobsync.store.open_locations import OpenBlob, OpenLocation, with_md5
 from blobsync.store.protocol import BlobInfo, BlobSource, BlobStore

@@ -10,12 +10,12 @@ import enum
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from itertools import islice
 from operator import eq
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeAlias, TypeVar, overload
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
 from blobsync.base.errors import (
     DiskTooSmallError,
@@ -29,7 +29,6 @@ from blobsync.base.file_states import FileState, RemoteState
 from blobsync.base.locations import Location, below
 from blobsync.base.reasons import Reason
 from blobsync.local.sorted_runs import IN_MEMORY, Packing, Row, Spill, Spool, pack_state, unpack_state
-from blobsync.plan.spreading import SpreadPlan
 from blobsync.plan.transfer_options import TransferOptions
 
 _CONFLICT_HINT = "look at both, then choose with --keep local, remote or both, or with --overwrite"
@@ -397,6 +396,32 @@ class ProcessChoice:
 
     count: int
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadPlan:
+    """A transfer over ``nodes`` nodes of ``backend``, each with ``workers_per_node``. It is divided into about
+    ``shards``, balanced by bytes and requests; each PATH has its own. ``why`` is one sentence for the user. ``detach``:
+    node 0 is the parent. ``cut_files`` files are divided into ranges of ``range_bytes`` (0: none is).
+    """
+
+    backend: str
+    nodes: int
+    workers_per_node: int
+    shards: int
+    why: str
+    detach: bool = False
+    range_bytes: int = 0
+    cut_files: int = 0
+
+    @property
+    def workers(self) -> int:
+        """The number of workers of all nodes."""
+        return self.nodes * self.workers_per_node
+
+    def to_json(self) -> dict[str, Any]:
+        """The form in ``plan --json``."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

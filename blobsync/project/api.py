@@ -33,7 +33,6 @@ from blobsync.local.index import Index
 from blobsync.local.resume_records import BlockJournal, RangeRecords
 from blobsync.local.sorted_runs import MOST_IN_MEMORY, Spill
 from blobsync.local.state_dir import StateDir, open_state_dir, trust_state
-from blobsync.local.transfer_log import TransferEntry
 from blobsync.plan.disk_space import LocalDisks
 from blobsync.plan.engine_model import EngineRules
 from blobsync.plan.path_mapping import chosen_paths, nested
@@ -44,6 +43,7 @@ from blobsync.plan.transfer_plan import Action, Direction, Route, TransferPlan, 
 from blobsync.project.logbook import (
     LogBook,
     RunningTransfer,
+    TransferEntry,
     entry_of,
     is_worth_logging,
     logged,

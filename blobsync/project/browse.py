@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from blobsync.base.errors import LocalFileError, NothingMatchedError
-from blobsync.base.file_states import LocalState
+from blobsync.base.file_states import LocalState, regular_only
 from blobsync.base.locations import LocalLocation
-from blobsync.base.regular_files import regular_only
 from blobsync.config.mapping import Resolution
 from blobsync.local.files import hash_file
 from blobsync.local.index import Index

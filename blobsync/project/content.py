@@ -11,8 +11,8 @@ from difflib import SequenceMatcher
 from itertools import takewhile
 
 from blobsync.base.errors import ChecksumError, LocalFileError, ShapeConflictError
+from blobsync.base.file_states import regular_only
 from blobsync.base.locations import LocalLocation
-from blobsync.base.regular_files import regular_only
 from blobsync.config.mapping import Resolution
 from blobsync.local.files import hash_file
 from blobsync.local.index import Index

@@ -77,7 +77,6 @@ def engine_set(
 ) -> Engines:
     """The engines of a plan; each is created when first needed. ``stop`` ends their work as Ctrl-C does."""
     _remove_what_azcopy_left(state)
-    seconds = transfer_seconds(plan.bytes_to_transfer)
     copies = [
         (part.source.container, part.destination.container)
         for part in plan.parts
@@ -93,7 +92,7 @@ def engine_set(
         for source, destination in copies:
             if source == container:
                 check_copy(account, context.connections.account(destination), environ)
-        return sas_minter(context.cluster, environ)(account, rights, seconds)
+        return sas_minter(context.cluster, environ)(account, rights, transfer_seconds(plan.bytes_to_transfer))
 
     def direct() -> Engine:
         from blobsync.direct.engine import DirectEngine

@@ -107,7 +107,6 @@ def _patterns(value: str | Iterable[str]) -> tuple[str, ...]:
 def check_options(options: TransferOptions, from_cluster: Cluster | None, direction: Direction) -> None:
     """Raise ``UsageError`` for options that contradict each other."""
     # Commands about jobs take paths and move nothing.
-    from blobsync.plan.spreading import check_spread
     from blobsync.plan.transfer_plan import Direction
 
     choices = (
@@ -123,7 +122,10 @@ def check_options(options: TransferOptions, from_cluster: Cluster | None, direct
         _check_processes(options.processes, options.engine)
     if options.cap_mbps is not None and not (options.cap_mbps > 0 and isfinite(options.cap_mbps)):
         raise UsageError(f"--cap-mbps {options.cap_mbps}: not a number of megabits a second above 0")
-    check_spread(options)
+    if options.nodes is not None or options.detach:
+        from blobsync.plan.spreading import check_spread
+
+        check_spread(options)
     if options.overwrite and options.keep:
         raise UsageError("--overwrite and --keep cannot be combined", hint="--keep both loses nothing")
     if options.force and direction is Direction.UP and options.keep is None:

@@ -14,10 +14,10 @@ from blobsync.base.locations import reaches_another
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.config.mapping import Resolution
 from blobsync.local.index import Index
-from blobsync.local.transfer_log import TransferEntry
+from blobsync.plan.clashes import both_hint
 from blobsync.plan.path_suggestions import look_nearby
-from blobsync.plan.shapes import both_hint
 from blobsync.project.browse import nothing_at
+from blobsync.project.logbook import TransferEntry
 from blobsync.store.open_locations import Connections, OpenBlob
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer import receipts

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Protocol
 
 from blobsync.base.errors import BlobNotFoundError, LocalFileError, PreconditionFailedError, StorageError
+from blobsync.base.file_states import regular_only
 from blobsync.base.plain_json import parse_object
-from blobsync.base.regular_files import regular_only
 from blobsync.local.errors import naming
 from blobsync.store.protocol import BlobProperties, BlobStore, Precondition
 

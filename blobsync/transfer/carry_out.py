@@ -47,7 +47,6 @@ from blobsync.plan.progress import interleaved
 from blobsync.plan.project_context import LivePart, PartOpener
 from blobsync.plan.transfer_plan import Action, FileAction, Route, TransferPlan, TransferResult, actions_of, batches_of
 from blobsync.store.open_locations import OpenBlob, OpenLocation
-from blobsync.transfer import conflict_resolution
 from blobsync.transfer.engines import Engine, Moved, MoveTask
 from blobsync.transfer.fresh_look import read_without_md5, remote_state, states_at_destination, written_before
 from blobsync.transfer.ledger import Ledger, record_unreported, retry_with
@@ -407,6 +406,8 @@ def _keep_both(run: _Run, ledger: Ledger, actions: Sequence[FileAction], *, agai
     ends, and only if the plan saw it. If this fails, the conflict remains, so that the same command can finish it."""
     if not actions:
         return
+    from blobsync.transfer import conflict_resolution  # late: few transfers keep both versions
+
     is_copy = ledger.part.route not in (Route.UPLOAD, Route.DOWNLOAD)
     # Uploads and downloads pass through this machine anyway. azcopy would overwrite unconditionally.
     first = "relay" if not is_copy or run.plan.engine.name == "relay" else "direct"
@@ -429,7 +430,12 @@ def _keep_both(run: _Run, ledger: Ledger, actions: Sequence[FileAction], *, agai
 def _adopt(run: _Run, ledger: Ledger) -> None:
     """Bring the destination's version to the source's end. If that may not be written, the file is recorded as it is;
     after any other failure it stays a conflict, so that the same command can finish it."""
-    account = _move_back(run, ledger, conflict_resolution.adopted(ledger.part))
+    back = ledger.part.turned_round(
+        replace(action, action=Action.TRANSFER, source=action.destination, destination=action.source)
+        for action in ledger.part.actions
+        if action.action is Action.ADOPT
+    )
+    account = _move_back(run, ledger, back)
     refused = account.failures.keys() - _stopped(account).keys()
     ledger.record_settled(action for action in ledger.part.actions if action.path in refused)
 

@@ -46,15 +46,6 @@ class Aside(NamedTuple):
     failed: list[tuple[FileAction, FileFailure]]
 
 
-def adopted(part: LivePart) -> LivePart:
-    """The part that copies adopted versions to the source's end."""
-    return part.turned_round(
-        replace(action, action=Action.TRANSFER, source=action.destination, destination=action.source)
-        for action in part.actions
-        if action.action is Action.ADOPT
-    )
-
-
 def brought(part: LivePart, kept: Sequence[Kept]) -> LivePart:
     """The part that copies to the source's end the set-aside versions that are not there already."""
     folders = _folders(part)

@@ -14,8 +14,8 @@ from markupsafe import Markup
 from blobsync.jobs.node_use import NodeUse
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.timeline import lasting_text, moments_of, spans_of
-from blobsync.local.transfer_log import TransferEntry
 from blobsync.plan.progress import RatePoint
+from blobsync.project.logbook import TransferEntry
 from blobsync.web.render import fragment
 
 WIDTH, HEIGHT = 1000, 160

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from blobsync.base.amounts import duration_text
-from blobsync.local.transfer_log import RUNNING, TransferEntry
 from blobsync.plan.progress import Progress, RatePoint
-from blobsync.project.logbook import LogBook, RunningTransfer
+from blobsync.project.logbook import RUNNING, LogBook, RunningTransfer, TransferEntry
 
 # Seconds without an update until the page says so.
 _SILENT = 15.0

@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from blobsync.cli.main import SECTIONS
-from blobsync.cli.options import SETTINGS
+from blobsync.cli.session import SETTINGS
 from blobsync.cli.suggestions import OTHER_TOOLS
 from tools.docs_site.command_tree import commands
 

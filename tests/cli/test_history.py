@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from blobsync import Project
 from blobsync.base.process_mark import ProcessMark
-from blobsync.local.transfer_log import TransferEntry, TransferLog
-from blobsync.project.logbook import RunningRecords
+from blobsync.project.logbook import RunningRecords, TransferEntry, TransferLog
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Cli

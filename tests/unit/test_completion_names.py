@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from blobsync.base.errors import StorageUnreachableError
-from blobsync.cli.completion import complete_plan, completes
+from blobsync.cli import completion
 from blobsync.cli.copy import TRANSFER_OPTIONS
+from blobsync.cli.session import completes
 from blobsync.config.loader import load_cluster
 from blobsync.project.completion_names import names_below
 from tests.e2e.world import wait_until
@@ -86,16 +88,23 @@ def test_a_container_that_cannot_be_reached_offers_nothing(offered: object) -> N
     assert threading.active_count() >= 1
 
 
+# Only paths depend on the rest of the command line.
+NO_CONTEXT: Any = None
+
+
 def test_saved_plans_are_told_from_other_files(tmp_path: Path) -> None:
     (tmp_path / "voc.plan").write_text('{\n "blobsync_plan": 1,')
     (tmp_path / "voc.txt").write_text("{}")
     (tmp_path / "below").mkdir()
-    assert complete_plan(f"{tmp_path}/") == [(f"{tmp_path}/below/", "folder"), (f"{tmp_path}/voc.plan", "saved plan")]
+    assert completion.offered("PLAN", NO_CONTEXT, f"{tmp_path}/") == [
+        (f"{tmp_path}/below/", "folder"),
+        (f"{tmp_path}/voc.plan", "saved plan"),
+    ]
 
 
 def test_values_of_an_option_come_from_its_metavar() -> None:
     kinds = {name: completes(kind) for name, kind, _ in TRANSFER_OPTIONS.rows}
     option = kinds["keep"].__metadata__[0]
-    assert option.autocompletion("") == [("local", ""), ("remote", ""), ("both", "")]
+    assert option.autocompletion(NO_CONTEXT, "") == [("local", ""), ("remote", ""), ("both", "")]
     assert kinds["cap_mbps"].__metadata__[0].autocompletion is None
     assert kinds["from_path"].__metadata__[0].autocompletion is not None

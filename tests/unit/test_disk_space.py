@@ -11,8 +11,8 @@ import pytest
 from blobsync.base.errors import DiskTooSmallError
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.reasons import Reason
+from blobsync.plan.clashes import Names
 from blobsync.plan.disk_space import Disk, LocalDisks, WrittenHere, disk_of, lacking_room
-from blobsync.plan.symlink_aliases import Names
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, FileAction
 from tests.fakes.project_context import World, account, cluster

@@ -36,9 +36,8 @@ from blobsync.cli.output import Console
 from blobsync.cli.progress import BarListener, LineListener, QuietListener
 from blobsync.cli.timings import PhaseTimes
 from blobsync.local.state_dir import StateDir
-from blobsync.local.transfer_log import TransferEntry
 from blobsync.plan.progress import Progress, ProgressCounter
-from blobsync.project.logbook import recorded_while_running
+from blobsync.project.logbook import TransferEntry, recorded_while_running
 from blobsync.project.progress_listeners import CallbackListener, LoggingListener
 from blobsync.spread.worker_process import Outgoing
 from blobsync.transfer.carry_out import ByteTally

@@ -34,7 +34,7 @@ from blobsync.jobs.submit import plan_job, resubmit, submit
 from blobsync.jobspec.code_choice import CodeChoice
 from blobsync.jobspec.describe import SubmitRequest
 from blobsync.jobspec.spec import CodeRef, JobRef, JobSpec, RunInfo, State
-from blobsync.plan.spreading import SpreadPlan
+from blobsync.plan.transfer_plan import SpreadPlan
 from blobsync.spread.shared_store import FolderStore
 from tests.fakes.backend import FakeBackend
 from tests.fakes.jobs import make_spec

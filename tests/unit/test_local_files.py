@@ -18,8 +18,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import LocalFileError, PreconditionFailedError
-from blobsync.base.file_states import LocalState
-from blobsync.base.regular_files import regular_only
+from blobsync.base.file_states import LocalState, regular_only
 from blobsync.local.errors import ChangedWhileReadError, NotAFileError, local_error
 from blobsync.local.files import LocalFolder, SourceFile
 from blobsync.local.names import RelativeName, relative_name

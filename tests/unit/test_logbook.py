@@ -31,8 +31,7 @@ from blobsync.base.events import (
 from blobsync.base.process_mark import ProcessMark
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.local.state_dir import StateDir
-from blobsync.local.transfer_log import TransferEntry
-from blobsync.project.logbook import RunningTransfer, RunningTransfers, recorded_while_running
+from blobsync.project.logbook import RunningTransfer, RunningTransfers, TransferEntry, recorded_while_running
 from tests.fakes.tasks import RecordingListener
 
 _ID = "0123abcd"

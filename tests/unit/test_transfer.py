@@ -23,8 +23,8 @@ from blobsync.base.errors import (
 )
 from blobsync.base.events import Listener
 from blobsync.base.reasons import Reason
+from blobsync.plan.clashes import both_hint
 from blobsync.plan.saved_plan import load, save
-from blobsync.plan.shapes import both_hint
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, TransferResult
 from blobsync.store.open_locations import OpenBlob

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import LocalFileError, NothingMatchedError, UsageError
-from blobsync.local.transfer_log import TransferEntry, TransferLog
+from blobsync.project.logbook import TransferEntry, TransferLog
 
 
 def entry(number: int = 1, **known: object) -> TransferEntry:

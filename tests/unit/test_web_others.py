@@ -16,10 +16,9 @@ import yaml
 from blobsync.base.process_mark import ProcessMark
 from blobsync.base.redaction import register_secret
 from blobsync.local.state_dir import StateDir, open_state_dir
-from blobsync.local.transfer_log import TransferEntry, TransferLog
 from blobsync.plan.progress import Progress, WorkerProgress
 from blobsync.plan.transfer_plan import Direction
-from blobsync.project.logbook import RunningRecords
+from blobsync.project.logbook import RunningRecords, TransferEntry, TransferLog
 from blobsync.web.source import Source
 from tests.fakes.web_pages import WebPages, words_of
 

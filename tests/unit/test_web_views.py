@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.local.transfer_log import TransferEntry
 from blobsync.project.browse import Beginning
 from blobsync.project.folders import FolderName, FolderStatus
+from blobsync.project.logbook import TransferEntry
 from blobsync.project.status import FileTally
 from blobsync.web.charts import HEIGHT, bytes_chart, rate_curve
 from blobsync.web.pages.browse import folder_view

@@ -21,8 +21,8 @@ from blobsync.backends.aml.foreign import tagged_ssh
 from blobsync.backends.aml.replies import AmlReply
 from blobsync.backends.forwarding import SshProxy
 from blobsync.base.errors import BackendUnavailableError, JobError
+from blobsync.base.file_states import regular_only
 from blobsync.base.process import ProcessRunner
-from blobsync.base.regular_files import regular_only
 
 _ADDRESS = re.compile(
     r"wss://[A-Za-z0-9](?:[A-Za-z0-9.-]{0,250}[A-Za-z0-9])?(?::[0-9]{1,5})?(?:/[A-Za-z0-9._/-]{0,200})?"

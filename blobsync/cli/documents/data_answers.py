@@ -23,10 +23,9 @@ from blobsync.cli.documents.kinds import (
     record,
 )
 from blobsync.jobspec.spec import State
-from blobsync.local.transfer_log import TransferEntry
 from blobsync.plan.progress import Progress
-from blobsync.plan.spreading import SpreadPlan
-from blobsync.plan.transfer_plan import VERBS, Action, Route, Shape
+from blobsync.plan.transfer_plan import VERBS, Action, Route, Shape, SpreadPlan
+from blobsync.project.logbook import TransferEntry
 from blobsync.project.verify import CLASSES
 
 BYTES = described(COUNT, "bytes")

@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.redaction import redact
-from blobsync.local.transfer_log import TransferEntry
+from blobsync.project.logbook import TransferEntry
 from blobsync.project.status import EntryStatus, ProjectStatus
 from blobsync.web.app_state import app_state_of
 from blobsync.web.events import live_parts
