@@ -20,7 +20,7 @@ from blobsync.cli.job_words import (
 )
 from blobsync.cli.output import Result
 from blobsync.cli.session import ITS_NAME, NO_CLUSTER, Session, command
-from blobsync.jobs.standing import standing_line
+from blobsync.jobs.state_notes import state_line
 
 if TYPE_CHECKING:
     from blobsync.jobs.logs import FetchedLogs
@@ -232,7 +232,7 @@ def _job_lines(session: Session, jobs: Jobs, record: JobRecord, rank: int | None
     if before.value in ("Queued", "Preparing"):
         session.note(f"{record.run_id} is {before}; its logs follow when it runs")
     yield from followed(jobs, record, rank)
-    session.note(standing_line(jobs.find(record.run_id)))
+    session.note(state_line(jobs.find(record.run_id)))
 
 
 def _listed(session: Session, jobs: Jobs, states: tuple[str, ...], limit: int) -> Result:

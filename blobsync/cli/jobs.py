@@ -20,7 +20,7 @@ from blobsync.cli.job_views import find_jobs, followed, note_all
 from blobsync.cli.job_words import cause_data, cause_lines, job_data, nodes_text, ssh_line, state_text
 from blobsync.cli.output import Result
 from blobsync.cli.session import NO_CLUSTER, SETTINGS, CommandInterruptedError, Session, command
-from blobsync.jobs.standing import standing_line
+from blobsync.jobs.state_notes import state_line
 
 if TYPE_CHECKING:
     from blobsync.jobs.first_free import Candidate
@@ -316,7 +316,7 @@ def watch(
         for attempt in jobs.watch(record, retries=retry):
             data = {**job_data(attempt.record), "causes": cause_data(attempt.causes), "next_job_id": attempt.next_id}
             attempts.append(data)
-            yield standing_line(attempt.record)
+            yield state_line(attempt.record)
             yield from cause_lines(attempt.causes)
             if attempt.next_id:
                 yield f"submitted again as {attempt.next_id}"
@@ -374,7 +374,7 @@ def _waited(session: Session, jobs: Jobs, record: JobRecord) -> Result:
         result.data = {**_answer(ended), "exit_code": ended.info.exit_code, "reason": ended.info.reason}
         result.exit_code = exit_code_of(ended)
         if result.exit_code and not session.json:
-            session.note(standing_line(ended))
+            session.note(state_line(ended))
 
     def tell() -> Iterator[str]:
         yield from followed(jobs, record)

@@ -40,7 +40,7 @@ from blobsync.jobs.logs import (
 )
 from blobsync.jobs.parse import FoundCause, is_retriable, read_causes, summarise
 from blobsync.jobs.record import JobFilter, JobRecord
-from blobsync.jobs.standing import StateNotes
+from blobsync.jobs.state_notes import StateNotes
 from blobsync.jobs.states import JobList, recent, refresh
 from blobsync.jobspec.spec import SERVICES, JobRef, JobSpec, LogMirror, State, run_name, submission_time
 

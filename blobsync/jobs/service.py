@@ -236,10 +236,10 @@ class JobService(JobQueries):
         )
 
     def _chooser(self, keywords: SubmitKeywords, *, looks_only: bool = False) -> ChooseCode:
-        from blobsync.jobspec.code_choice import CodeWish, code_chooser
+        from blobsync.jobspec.code_choice import CodeOptions, code_chooser
 
         digest, trust = keywords.get("code") or "", keywords.get("trust_code") or ""
-        return code_chooser(self._open_project, CodeWish(bool(keywords.get("init")), digest, trust, looks_only))
+        return code_chooser(self._open_project, CodeOptions(bool(keywords.get("init")), digest, trust, looks_only))
 
 
 def _words(command: Command) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from blobsync.jobspec.spec import CodeRef
 
 
 @dataclass(frozen=True, slots=True)
-class CodeWish:
+class CodeOptions:
     """The user's options for code: ``init`` packs and uploads it first, ``digest`` is that of this job's code,
     ``trust`` that of code which the project's jobs may run from now on. ``looks_only``: nothing is recorded."""
 
@@ -57,38 +57,40 @@ ChooseCode = Callable[[Cluster], CodeChoice]
 # Opens the project with a cluster; the caller closes it.
 ProjectOpener = Callable[[Cluster], CodeProject]
 
-_LAST = CodeWish()
+_LAST = CodeOptions()
 
 
-def code_chooser(open_project: ProjectOpener, wish: CodeWish = _LAST) -> ChooseCode:
+def code_chooser(open_project: ProjectOpener, options: CodeOptions = _LAST) -> ChooseCode:
     """Choose the code at a cluster's ``code_path``."""
 
     def choose(cluster: Cluster) -> CodeChoice:
         project = open_project(cluster)
         try:
-            return choose_code(project, wish)
+            return choose_code(project, options)
         finally:
             project.close()
 
     return choose
 
 
-def choose_code(project: CodeProject, wish: CodeWish = _LAST) -> CodeChoice:
+def choose_code(project: CodeProject, options: CodeOptions = _LAST) -> CodeChoice:
     """The code of one cluster. Raises ``ConfigError``, ``NothingMatchedError``, ``UntrustedCodeError`` and what init
     raises."""
-    entry = code_entry(project.cluster, init=wish.init)
+    entry = code_entry(project.cluster, init=options.init)
     if entry is None:
-        if wish.digest or wish.trust:
-            option = "--code" if wish.digest else "--trust-code"
+        if options.digest or options.trust:
+            option = "--code" if options.digest else "--trust-code"
             raise UsageError(f"{option}: cluster {project.cluster.name} has no code_path: its jobs run the code here")
         return CodeChoice(None)
     code = Code(project)
-    if wish.init:
-        return _published(code, entry, looks_only=wish.looks_only)
+    if options.init:
+        return _published(code, entry, looks_only=options.looks_only)
     choice = _Choice(project, code, entry)
-    if wish.digest:
-        return choice.named(demand_digest(wish.digest, "--code"))
-    return choice.last(demand_digest(wish.trust, "--trust-code") if wish.trust else "", looks_only=wish.looks_only)
+    if options.digest:
+        return choice.named(demand_digest(options.digest, "--code"))
+    return choice.last(
+        demand_digest(options.trust, "--trust-code") if options.trust else "", looks_only=options.looks_only
+    )
 
 
 def code_entry(cluster: Cluster, *, init: bool = False) -> CodeEntry | None:

@@ -82,7 +82,7 @@ class Work(NamedTuple):
         return self.route in (Route.UPLOAD, Route.DOWNLOAD)
 
 
-class EngineWish(NamedTuple):
+class RequestedEngine(NamedTuple):
     """The requested engine, and where the request comes from, as the beginning of a sentence: ``--engine direct was
     given``."""
 
@@ -97,7 +97,7 @@ class EngineRules(NamedTuple):
     """
 
     azcopy_problem: Callable[[Route, int, int], str | None]
-    wish: EngineWish = EngineWish()
+    requested: RequestedEngine = RequestedEngine()
     cores: int = 1
 
 
@@ -144,16 +144,16 @@ def choose_engine(rules: EngineRules, work: Work) -> EngineChoice:
 
     ``azcopy_problem`` is called only if azcopy would be chosen, since it may have to start azcopy.
     """
-    wish = rules.wish
-    if wish.name == "relay":
-        return EngineChoice("relay", wish.said)
+    requested = rules.requested
+    if requested.name == "relay":
+        return EngineChoice("relay", requested.said)
     if work.files == 0:
-        name = "direct" if wish.name == "auto" else wish.name
-        return EngineChoice(name, wish.said or "nothing to move")
+        name = "direct" if requested.name == "auto" else requested.name
+        return EngineChoice(name, requested.said or "nothing to move")
     direct, azcopy = direct_seconds(work), azcopy_seconds(work)
     said = {"direct": f"about {_text(direct)}", "azcopy": f"about {_text(azcopy)}"}
-    if wish.name != "auto":
-        return EngineChoice(wish.name, f"{wish.said}; {said[wish.name]}", direct, azcopy)
+    if requested.name != "auto":
+        return EngineChoice(requested.name, f"{requested.said}; {said[requested.name]}", direct, azcopy)
     if not azcopy_is_worth_it(work):
         than = "azcopy would take" if azcopy >= direct else "azcopy would be little faster:"
         return EngineChoice("direct", f"{said['direct']}; {than} {said['azcopy']}", direct, azcopy)

@@ -683,12 +683,14 @@ class Project:
 
     def _engine_rules(self, options: TransferOptions) -> EngineRules:
         from blobsync.plan.engine_model import usable_cores
-        from blobsync.project.engine_set import engine_wish
+        from blobsync.project.engine_set import requested_engine
 
         copying = self.from_cluster is not None
         count, nodes = options.processes, options.nodes
-        wish = engine_wish(options.engine, self.environ, self.cluster, copying=copying, processes=count, nodes=nodes)
-        return EngineRules(self._azcopy_problem, wish, usable_cores())
+        requested = requested_engine(
+            options.engine, self.environ, self.cluster, copying=copying, processes=count, nodes=nodes
+        )
+        return EngineRules(self._azcopy_problem, requested, usable_cores())
 
     def _azcopy_problem(self, route: Route, files: int, size: int) -> str | None:
         from blobsync.azcopy.binary import problem

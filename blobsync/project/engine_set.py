@@ -16,7 +16,7 @@ from blobsync.config.model import Cluster
 from blobsync.config.user_config import load_user_config
 from blobsync.local.part_files import left_over
 from blobsync.local.state_dir import StateDir
-from blobsync.plan.engine_model import EngineWish, Work, choose_processes, trial_files
+from blobsync.plan.engine_model import RequestedEngine, Work, choose_processes, trial_files
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.transfer_options import EngineName
 from blobsync.plan.transfer_plan import TransferPlan
@@ -33,7 +33,7 @@ ENGINE_VARIABLE = "BLOBSYNC_ENGINE"
 _AZCOPYS = "transfers"
 
 
-def engine_wish(
+def requested_engine(
     asked: EngineName | None,
     environ: Mapping[str, str],
     cluster: Cluster,
@@ -41,7 +41,7 @@ def engine_wish(
     copying: bool,
     processes: int | None = None,
     nodes: int | None = None,
-) -> EngineWish:
+) -> RequestedEngine:
     """The engine from ``--engine``, the environment or the cluster file, in this order; else ``auto``.
 
     Several ``processes``, and ``nodes``, select the engine that supports them. The relay in the environment or the
@@ -49,23 +49,27 @@ def engine_wish(
     environment; those of the file were checked as it was read.
     """
     if processes is not None and processes > 1:
-        return EngineWish("direct", f"--processes {processes} was given")
+        return RequestedEngine("direct", f"--processes {processes} was given")
     if nodes is not None:
-        return EngineWish("direct", f"--nodes {nodes} was given")
+        return RequestedEngine("direct", f"--nodes {nodes} was given")
     if asked is not None:
-        return EngineWish(asked, f"--engine {asked} was given")
+        return RequestedEngine(asked, f"--engine {asked} was given")
     found = environ.get(ENGINE_VARIABLE) or ""
-    wishes = (
+    settings = (
         (found, f"{ENGINE_VARIABLE}={found} is set"),
         (given := cluster.text("engine") or "", f"engine: {given} is in {cluster.file}"),
     )
     if found and found not in get_args(EngineName):
         known = ", ".join(get_args(EngineName))
         raise UsageError(f"{ENGINE_VARIABLE}={found}: not one of {known}", hint=f"unset {ENGINE_VARIABLE}")
-    for name, said in wishes:
+    for name, said in settings:
         if name:
-            return EngineWish() if name == "relay" and not copying else EngineWish(cast("EngineName", name), said)
-    return EngineWish()
+            return (
+                RequestedEngine()
+                if name == "relay" and not copying
+                else RequestedEngine(cast("EngineName", name), said)
+            )
+    return RequestedEngine()
 
 
 def engine_set(

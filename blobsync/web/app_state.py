@@ -21,14 +21,14 @@ class AppState:
     source: Source
     logins: Logins
     caches: StatusCaches
-    works: TransferTasks
+    tasks: TransferTasks
     is_stopping: Callable[[], bool]
     submit_warnings: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def close(self) -> None:
         """Stop all transfers and end all logins."""
         self.logins.close()
-        self.works.close()
+        self.tasks.close()
 
 
 def app_state_of(request: Request) -> AppState:

@@ -21,8 +21,8 @@ from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Direction, TransferPlan
 from blobsync.project.logbook import transfer_kind
 from blobsync.project.options import from_root
-from blobsync.web.carrier import plan_lines
 from blobsync.web.source import Source
+from blobsync.web.transfer_process import plan_lines
 
 # Plans and ended transfers that stay; a plan of a million files is large.
 _KEPT = 30
@@ -54,7 +54,7 @@ class TransferTask:
     ``hint`` say why it is refused or failed; ``result`` has the counts of one that ended; times are in seconds since
     1970."""
 
-    wish: TransferRequest
+    request: TransferRequest
     cluster: str
     id: str = field(default_factory=lambda: secrets.token_hex(6))
     state: str = "planning"
@@ -76,7 +76,7 @@ class TransferTask:
     @property
     def shown(self) -> tuple[str, ...]:
         """Its paths, as the page names them."""
-        return self.wish.paths
+        return self.request.paths
 
     @property
     def is_active(self) -> bool:
@@ -109,54 +109,54 @@ class TransferTasks:
         self._runner = runner or SubprocessRunner()
         self._on_end = on_end
         self._lock = threading.Lock()
-        self._works: dict[str, TransferTask] = {}
+        self._tasks: dict[str, TransferTask] = {}
         self._processes: dict[str, RunningProcess] = {}
 
-    def begin(self, wish: TransferRequest) -> TransferTask:
+    def begin(self, request: TransferRequest) -> TransferTask:
         """Start to plan."""
-        work = TransferTask(wish, self._source.through(wish.cluster).cluster_name)
+        task = TransferTask(request, self._source.through(request.cluster).cluster_name)
         with self._lock:
-            self._works[work.id] = work
-            settled = [each.id for each in self._works.values() if not each.is_active and each.state != "planning"]
+            self._tasks[task.id] = task
+            settled = [each.id for each in self._tasks.values() if not each.is_active and each.state != "planning"]
             for old in settled[:-_KEPT]:
-                del self._works[old]
-        threading.Thread(target=self._plan, args=(work,), daemon=True).start()
-        return work
+                del self._tasks[old]
+        threading.Thread(target=self._plan, args=(task,), daemon=True).start()
+        return task
 
     def find(self, id: str) -> TransferTask:
         """Raises ``NothingMatchedError`` for one that is gone, as after a new start of the server."""
-        work = self._works.get(id)
-        if work is None:
+        task = self._tasks.get(id)
+        if task is None:
             raise NothingMatchedError(
                 "blobsync web no longer has this plan",
                 hint="plan again on the Project page; the Transfers page lists what was done",
             )
-        return work
+        return task
 
     def each(self) -> Sequence[TransferTask]:
         """The newest first."""
         with self._lock:
-            return tuple(reversed(self._works.values()))
+            return tuple(reversed(self._tasks.values()))
 
     def moved(self) -> Iterator[TransferTask]:
         """Those that move files, or did."""
-        return (work for work in self.each() if work.began is not None)
+        return (task for task in self.each() if task.began is not None)
 
-    def carry_out(self, work: TransferTask) -> None:
+    def carry_out(self, task: TransferTask) -> None:
         """Start to move; once for each plan, and only if it may be carried out."""
         with self._lock:
-            if work.state != "planned" or work.plan is None:
+            if task.state != "planned" or task.plan is None:
                 return
-            work.state, work.began = "moving", time.time()
-        threading.Thread(target=self._carry, args=(work, work.plan), daemon=True).start()
+            task.state, task.began = "moving", time.time()
+        threading.Thread(target=self._carry, args=(task, task.plan), daemon=True).start()
 
-    def cancel(self, work: TransferTask) -> None:
+    def cancel(self, task: TransferTask) -> None:
         """Stop it as Ctrl-C does; returns at once."""
         with self._lock:
-            if work.state != "moving":
+            if task.state != "moving":
                 return
-            work.state = "stopping"
-            process = self._processes.get(work.id)
+            task.state = "stopping"
+            process = self._processes.get(task.id)
         if process is not None:
             process.send_line("stop")
 
@@ -170,93 +170,93 @@ class TransferTasks:
             if process.wait(_CLEANING) is None:
                 process.stop()
 
-    def _plan(self, work: TransferTask) -> None:
+    def _plan(self, task: TransferTask) -> None:
         try:
-            with self._source.open(work.wish.cluster, from_cluster=work.wish.from_cluster) as project:
-                project.listener = _Notes(work)
-                make = project.plan_upload if work.wish.direction is Direction.UP else project.plan_download
+            with self._source.open(task.request.cluster, from_cluster=task.request.from_cluster) as project:
+                project.listener = _Notes(task)
+                make = project.plan_upload if task.request.direction is Direction.UP else project.plan_download
 
                 def keep(progress: Progress) -> None:
-                    work.progress = progress
+                    task.progress = progress
 
-                plan = make(*from_root(project.root, work.wish.paths, work.wish.options), on_progress=keep)
+                plan = make(*from_root(project.root, task.request.paths, task.request.options), on_progress=keep)
         except BlobsyncError as error:
-            work.problem, work.hint = redact(error.message), redact(error.hint or "")
-            work.state = "refused"
+            task.problem, task.hint = redact(error.message), redact(error.hint or "")
+            task.state = "refused"
             return
         except Exception as error:  # noqa: BLE001 - the page shows it
-            work.problem, work.hint = _bug(error), "please report it"
-            work.state = "refused"
+            task.problem, task.hint = _bug(error), "please report it"
+            task.state = "refused"
             return
-        work.plan = plan
-        work.state = "planned"
+        task.plan = plan
+        task.state = "planned"
 
-    def _carry(self, work: TransferTask, plan: TransferPlan) -> None:
-        source = self._source.through(work.wish.cluster)
+    def _carry(self, task: TransferTask, plan: TransferPlan) -> None:
+        source = self._source.through(task.request.cluster)
         order = {
             "folder": str(source.folder),
             "cluster": source.cluster,
-            "from_cluster": work.wish.from_cluster,
+            "from_cluster": task.request.from_cluster,
             "overrides": dict(source.overrides),
         }
         try:
             process = self._runner.start(
-                python_module("blobsync.web.carrier"), env=dict(self._source.environ), cwd=self._source.folder
+                python_module("blobsync.web.transfer_process"), env=dict(self._source.environ), cwd=self._source.folder
             )
             with self._lock:
-                self._processes[work.id] = process
-            work.pid = process.pid
+                self._processes[task.id] = process
+            task.pid = process.pid
             process.send_line(json.dumps(order))
             for line in plan_lines(plan):
                 process.send_line(line)
-            if work.state == "stopping":
+            if task.state == "stopping":
                 process.send_line("stop")
             for line in process.lines():
-                _read_answer(work, line)
+                _read_answer(task, line)
             code = process.wait()
-            if work.ended is None:
+            if task.ended is None:
                 _fail(
-                    work, f"the process that moved the files ended with {code}: {redact(process.stderr_tail())[-300:]}"
+                    task, f"the process that moved the files ended with {code}: {redact(process.stderr_tail())[-300:]}"
                 )
         except Exception as error:  # noqa: BLE001 - the page shows it
-            _fail(work, error.message if isinstance(error, BlobsyncError) else _bug(error))
+            _fail(task, error.message if isinstance(error, BlobsyncError) else _bug(error))
         finally:
             with self._lock:
-                self._processes.pop(work.id, None)
+                self._processes.pop(task.id, None)
             self._on_end()
 
 
 class _Notes:
-    def __init__(self, work: TransferTask) -> None:
-        self._work = work
+    def __init__(self, task: TransferTask) -> None:
+        self._task = task
 
     def emit(self, event: Event) -> None:
         if isinstance(event, Note):
-            self._work.notes.append(redact(event.text))
+            self._task.notes.append(redact(event.text))
 
 
-def _read_answer(work: TransferTask, line: str) -> None:
+def _read_answer(task: TransferTask, line: str) -> None:
     try:
         answer = parse_object(line)
     except ValueError:
         # What a library printed.
         return
     if "progress" in answer:
-        work.add_progress(read_progress(answer["progress"]))
+        task.add_progress(read_progress(answer["progress"]))
     elif "note" in answer:
-        work.notes.append(answer["note"])
+        task.notes.append(answer["note"])
     elif "ended" in answer:
-        work.result = answer["ended"]
-        code = work.result["exit_code"]
-        work.ended = time.time()
-        work.state = {ExitCode.DONE: "done", ExitCode.PARTIAL: "partial"}.get(code, "failed")
+        task.result = answer["ended"]
+        code = task.result["exit_code"]
+        task.ended = time.time()
+        task.state = {ExitCode.DONE: "done", ExitCode.PARTIAL: "partial"}.get(code, "failed")
     elif "failed" in answer:
         failed = answer["failed"]
-        _fail(work, failed["message"], failed["hint"], "cancelled" if answer["stopped"] else "failed")
+        _fail(task, failed["message"], failed["hint"], "cancelled" if answer["stopped"] else "failed")
 
 
-def _fail(work: TransferTask, why: str, hint: str = "", state: str = "failed") -> None:
-    work.problem, work.hint, work.ended, work.state = why, hint, time.time(), state
+def _fail(task: TransferTask, why: str, hint: str = "", state: str = "failed") -> None:
+    task.problem, task.hint, task.ended, task.state = why, hint, time.time(), state
 
 
 def _bug(error: Exception) -> str:

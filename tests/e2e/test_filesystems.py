@@ -168,8 +168,8 @@ def test_the_page_shows_both_figures_and_plans_to_download_what_fits(
 
         def shown(answer: WebAnswer) -> str:
             where = answer.headers["location"]
-            work = pages.works.find(where.rpartition("/")[2])
-            assert wait_until(lambda: work.state != "planning", seconds=60)
+            task = pages.tasks.find(where.rpartition("/")[2])
+            assert wait_until(lambda: task.state != "planning", seconds=60)
             return words_of(pages.get(where).text)
 
         asked = pages.post("/plans", act="d:data")

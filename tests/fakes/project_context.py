@@ -14,7 +14,7 @@ from blobsync.local.index import Index
 from blobsync.local.resume_records import BlockJournal, RangeRecords
 from blobsync.local.sorted_runs import Spill
 from blobsync.plan.disk_space import LocalDisks
-from blobsync.plan.engine_model import EngineRules, EngineWish
+from blobsync.plan.engine_model import EngineRules, RequestedEngine
 from blobsync.plan.planner import make_plan
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.transfer_options import TransferOptions
@@ -45,8 +45,10 @@ def cluster(name: str, **folders: StorageAccount) -> Cluster:
 
 def rules(options: TransferOptions, problem: str | None) -> EngineRules:
     """The choice of engine for ``options``, on a machine with two cores."""
-    wish = EngineWish(options.engine, f"--engine {options.engine} was given") if options.engine else EngineWish()
-    return EngineRules(lambda *_: problem, wish, 2)
+    requested = (
+        RequestedEngine(options.engine, f"--engine {options.engine} was given") if options.engine else RequestedEngine()
+    )
+    return EngineRules(lambda *_: problem, requested, 2)
 
 
 @dataclass

@@ -36,8 +36,8 @@ class WebPages:
     def __init__(self, source: Source, folder: Path, runner: ProcessRunner | None = None) -> None:
         logins = Logins(LoginFile(folder / "login.html", f"http://{_HOST}"))
         caches = StatusCaches()
-        self.works = TransferTasks(source, runner, caches.outdate)
-        self._app_state = AppState(source, logins, caches, self.works, lambda: False)
+        self.tasks = TransferTasks(source, runner, caches.outdate)
+        self._app_state = AppState(source, logins, caches, self.tasks, lambda: False)
         self._application = web_application(self._app_state)
         self._loop = asyncio.new_event_loop()
         visit = logins.exchange(logins.token)

@@ -15,7 +15,7 @@ from blobsync.plan.engine_model import (
     LEAST_GAIN,
     EngineCost,
     EngineRules,
-    EngineWish,
+    RequestedEngine,
     Work,
     azcopy_is_worth_it,
     azcopy_seconds,
@@ -24,7 +24,7 @@ from blobsync.plan.engine_model import (
 )
 from blobsync.plan.transfer_options import EngineName
 from blobsync.plan.transfer_plan import Route
-from blobsync.project.engine_set import engine_wish
+from blobsync.project.engine_set import requested_engine
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 NOTHING_AGAINST = EngineRules(lambda *_: None)
@@ -90,8 +90,8 @@ def test_whether_azcopy_can_run_is_checked_only_if_it_would_be_chosen() -> None:
     assert choice.name == "direct" and choice.why.endswith("but is not used because it is not installed")
     forced: tuple[EngineName, ...] = ("azcopy", "direct", "relay")
     for name in forced:
-        wish = EngineWish(name, f"--engine {name} was given")
-        assert choose_engine(rules._replace(wish=wish), first).name == name
+        requested = RequestedEngine(name, f"--engine {name} was given")
+        assert choose_engine(rules._replace(requested=requested), first).name == name
     assert len(asked) == 1
 
 
@@ -101,9 +101,9 @@ def test_the_reason_has_both_estimates() -> None:
     assert choice.why == f"about {choice.direct_seconds:.1f} s; azcopy would take about {choice.azcopy_seconds:.1f} s"
     long = choose_engine(NOTHING_AGAINST, work(2_000_000, 4 * KIB, cores=1))
     assert long.why.startswith("about ") and " min" in long.why
-    given = choose_engine(EngineRules(lambda *_: None, EngineWish("azcopy", "--engine azcopy was given")), work())
+    given = choose_engine(EngineRules(lambda *_: None, RequestedEngine("azcopy", "--engine azcopy was given")), work())
     assert (given.name, given.why[:34]) == ("azcopy", "--engine azcopy was given; about 0")
-    relay = choose_engine(EngineRules(lambda *_: None, EngineWish("relay", "--engine relay was given")), work())
+    relay = choose_engine(EngineRules(lambda *_: None, RequestedEngine("relay", "--engine relay was given")), work())
     assert (relay.name, relay.why, relay.direct_seconds) == ("relay", "--engine relay was given", None)
 
 
@@ -158,28 +158,30 @@ def test_every_cost_has_its_unit_and_none_is_missing() -> None:
 # -- which setting decides -------------------------------------------------------------------------------------------
 
 
-def wished(asked: EngineName | None, variable: str = "", written: str = "", *, copying: bool = False) -> EngineWish:
+def requested_with(
+    asked: EngineName | None, variable: str = "", written: str = "", *, copying: bool = False
+) -> RequestedEngine:
     environ = {"BLOBSYNC_ENGINE": variable} if variable else {}
     values = {"engine": written} if written else {}
     chosen = Cluster("eu", "aux_data/aml/eu.yaml", Path("/p"), values=values)
-    return engine_wish(asked, environ, chosen, copying=copying)
+    return requested_engine(asked, environ, chosen, copying=copying)
 
 
 def test_the_option_overrides_the_environment_which_overrides_the_cluster_file() -> None:
-    assert wished("direct", "azcopy", "azcopy") == ("direct", "--engine direct was given")
-    assert wished("auto", "azcopy", "azcopy").name == "auto"
-    assert wished(None, "azcopy", "direct") == ("azcopy", "BLOBSYNC_ENGINE=azcopy is set")
-    assert wished(None, "", "azcopy") == ("azcopy", "engine: azcopy is in aux_data/aml/eu.yaml")
-    assert wished(None, "auto", "azcopy").name == "auto"
-    assert wished(None) == EngineWish()
+    assert requested_with("direct", "azcopy", "azcopy") == ("direct", "--engine direct was given")
+    assert requested_with("auto", "azcopy", "azcopy").name == "auto"
+    assert requested_with(None, "azcopy", "direct") == ("azcopy", "BLOBSYNC_ENGINE=azcopy is set")
+    assert requested_with(None, "", "azcopy") == ("azcopy", "engine: azcopy is in aux_data/aml/eu.yaml")
+    assert requested_with(None, "auto", "azcopy").name == "auto"
+    assert requested_with(None) == RequestedEngine()
 
 
 def test_relay_in_the_configuration_applies_to_copies_only() -> None:
     for given in (("relay", ""), ("", "relay")):
-        assert wished(None, *given).name == "auto"
-        assert wished(None, *given, copying=True).name == "relay"
+        assert requested_with(None, *given).name == "auto"
+        assert requested_with(None, *given, copying=True).name == "relay"
 
 
 def test_an_unknown_engine_in_the_environment_is_refused() -> None:
     with pytest.raises(UsageError, match=r"BLOBSYNC_ENGINE=fast: not one of auto, azcopy, direct, relay"):
-        wished(None, "fast")
+        requested_with(None, "fast")

@@ -41,7 +41,7 @@ from blobsync.project.logbook import TransferEntry, recorded_while_running
 from blobsync.project.progress_listeners import CallbackListener, LoggingListener
 from blobsync.spread.worker_process import Outgoing
 from blobsync.transfer.carry_out import ByteTally
-from blobsync.web.carrier import NoteListener
+from blobsync.web.transfer_process import NoteListener
 from tests.fakes.tasks import RecordingListener
 
 ONE_OF_EACH: tuple[Event, ...] = (

@@ -98,7 +98,7 @@ def test_a_transfer_started_in_a_terminal_is_shown_live_with_its_workers_and_can
         assert words in said, words
     assert 'data-live="/transfers/live?active=0123abcd"' in page
     _tell(state, replace(entry, planned=8))
-    assert "43 %" in words_of(pages.parts("/transfers/live?active=0123abcd")["work-0123abcd"])
+    assert "43 %" in words_of(pages.parts("/transfers/live?active=0123abcd")["task-0123abcd"])
     assert pages.parts("/transfers/live?active=")["load"] == "/transfers", "a new transfer began"
     assert pages.post("/transfers/running/0123abcd/cancel").status == 303
     assert RunningRecords(state).is_stop_requested("0123abcd") and command.poll() is None
@@ -134,7 +134,7 @@ def test_a_transfer_started_in_a_terminal_is_shown_while_planned_and_then_with_i
     RunningRecords(state).remove(entry.id)
     _tell(state, _begin(state, command.pid), points=[(0.5, 0, 0.0), (1.0, 500_000, 1e6), (1.5, 1_500_000, 2e6)])
     assert pages.parts("/transfers/live?active=89abcdef")["load"] == "/transfers"
-    drawn = pages.parts("/transfers/live?active=0123abcd")["work-0123abcd"]
+    drawn = pages.parts("/transfers/live?active=0123abcd")["task-0123abcd"]
     assert 'aria-label="Rate over time, at most 2 MB a second"' in drawn and "<polygon" in drawn
     assert pages.post("/transfers/running/0123abcd/cancel").status == 303
     assert RunningRecords(state).is_stop_requested("0123abcd")
@@ -186,18 +186,23 @@ def test_a_password_that_is_an_html_word_is_hidden_in_values_and_breaks_no_page(
 
 def test_a_plan_is_made_for_the_clusters_chosen_in_its_form(pages: WebPages) -> None:
     answer = pages.post("/plans", cluster="eu", from_cluster="aml", from_path="data/y/", act="u:data/x")
-    work = pages.works.find(answer.headers["location"].rpartition("/")[2])
-    wish = work.wish
-    assert (wish.direction, wish.paths, wish.cluster, wish.from_cluster) == (Direction.UP, ("data/x",), "eu", "aml")
-    assert (wish.options.from_path, work.cluster) == ("data/y", "eu")
+    task = pages.tasks.find(answer.headers["location"].rpartition("/")[2])
+    request = task.request
+    assert (request.direction, request.paths, request.cluster, request.from_cluster) == (
+        Direction.UP,
+        ("data/x",),
+        "eu",
+        "aml",
+    )
+    assert (request.options.from_path, task.cluster) == ("data/y", "eu")
     page = pages.get(answer.headers["location"]).text
     assert "Plan: copy data/x from aml to eu" in words_of(page)
     # Again with the conflicts resolved; everything else stays the same.
-    again = pages.post("/plans", again=work.id, keep="both")
-    settled = pages.works.find(again.headers["location"].rpartition("/")[2]).wish
-    assert settled == replace(wish, options=replace(wish.options, keep="both"))
-    fits = pages.post("/plans", again=work.id, force="1")
-    forced = pages.works.find(fits.headers["location"].rpartition("/")[2]).wish
-    assert forced == replace(wish, options=replace(wish.options, force=True))
+    again = pages.post("/plans", again=task.id, keep="both")
+    settled = pages.tasks.find(again.headers["location"].rpartition("/")[2]).request
+    assert settled == replace(request, options=replace(request.options, keep="both"))
+    fits = pages.post("/plans", again=task.id, force="1")
+    forced = pages.tasks.find(fits.headers["location"].rpartition("/")[2]).request
+    assert forced == replace(request, options=replace(request.options, force=True))
     for form in ({"from_cluster": "nowhere"}, {"cluster": "nowhere"}):
         assert pages.post("/plans", act="u:data/x", **form).status == 400

@@ -381,8 +381,8 @@ class CurlExchanges:
 
 def sleep(multi: pycurl.CurlMulti, most: float) -> None:
     """Wait until a socket of ``multi`` is ready or a timeout of libcurl expires, at most ``most`` seconds."""
-    wish = multi.timeout()
-    seconds = min(_NOTICE, most, wish / 1000 if wish >= 0 else _NOTICE)
+    timeout = multi.timeout()
+    seconds = min(_NOTICE, most, timeout / 1000 if timeout >= 0 else _NOTICE)
     if seconds > 0 and multi.select(seconds) < 0:
         time.sleep(min(seconds, _LOOK_UP))
 

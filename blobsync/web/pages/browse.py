@@ -180,11 +180,11 @@ def _asked(request: Request) -> _Query:
 
 def _list(request: Request) -> Response:
     source, asked = source_of(request), _asked(request)
-    standing = app_state_of(request).caches.folder(source, asked.path).renew(patience=_PATIENCE)
-    if standing.status is not None and standing.status.is_file:
+    cached = app_state_of(request).caches.folder(source, asked.path).renew(patience=_PATIENCE)
+    if cached.status is not None and cached.status.is_file:
         return RedirectResponse(f"/blob?path={quote(asked.path)}{_through(request, source)}", 303)
     live = asked.query() + _through(request, source)
-    values = _folder(asked, standing)
+    values = _folder(asked, cached)
     return page(request, "browse.html", path=asked.path, trail=trail(asked.path), live=live, **values)
 
 
@@ -192,14 +192,14 @@ def _through(request: Request, source: Source) -> str:
     return through_of(source, app_state_of(request).source)["through"]
 
 
-def _folder(asked: _Query, standing: CachedStatus[FolderStatus]) -> dict[str, Any]:
+def _folder(asked: _Query, cached: CachedStatus[FolderStatus]) -> dict[str, Any]:
     """The values for the part of the page that is updated live."""
-    status = standing.status
+    status = cached.status
     view = folder_view(status, asked.show, asked.text, asked.sort) if status else None
     first = asked.number * PAGE_NAMES
     return {
         "asked": asked,
-        "standing": standing,
+        "cached": cached,
         "status": status,
         "view": view,
         "rows": view.rows[first : first + PAGE_NAMES] if view else (),
@@ -219,11 +219,11 @@ def _live(request: Request) -> Response:
     known: list[tuple[CachedStatus[FolderStatus], Mapping[str, str]]] = []
 
     def look() -> Mapping[str, str]:
-        standing = cache.look()
+        cached = cache.look()
         # Do not sort 100,000 names again if nothing changed.
-        if not known or standing is not known[0][0] or standing.looking:
-            values = {**_folder(asked, standing), **through}
-            known[:] = [(standing, {"folder": fragment("browse/folder.html", **values)})]
+        if not known or cached is not known[0][0] or cached.looking:
+            values = {**_folder(asked, cached), **through}
+            known[:] = [(cached, {"folder": fragment("browse/folder.html", **values)})]
         return known[0][1]
 
     return live_parts(request, look)

@@ -78,27 +78,29 @@ def _key(plan: TransferPlan, action: FileAction) -> tuple[str, str]:
     return verb(plan, action), action.reason.value
 
 
-def plan_address(work: TransferTask) -> str:
+def plan_address(task: TransferTask) -> str:
     """The address of a plan's page."""
-    return f"/plans/{work.id}"
+    return f"/plans/{task.id}"
 
 
 def _make(request: Request) -> Response:
-    works = app_state_of(request).works
+    tasks = app_state_of(request).tasks
     form = form_of(request)
-    wish = _again(works.find(form["again"]).wish, form) if "again" in form else _wish(form, source_of(request))
-    return RedirectResponse(plan_address(works.begin(wish)), 303)
+    wanted = (
+        _again(tasks.find(form["again"]).request, form) if "again" in form else _requested(form, source_of(request))
+    )
+    return RedirectResponse(plan_address(tasks.begin(wanted)), 303)
 
 
-def _again(wish: TransferRequest, form: Mapping[str, str]) -> TransferRequest:
+def _again(wanted: TransferRequest, form: Mapping[str, str]) -> TransferRequest:
     """The same request, with ``keep`` or ``force`` of the form."""
     changes: dict[str, Any] = {"keep": _keep(form)} if "keep" in form else {}
     if "force" in form:
         changes["force"] = True
-    return replace(wish, options=replace(wish.options, **changes))
+    return replace(wanted, options=replace(wanted.options, **changes))
 
 
-def _wish(form: Mapping[str, str], source: Source) -> TransferRequest:
+def _requested(form: Mapping[str, str], source: Source) -> TransferRequest:
     direction, _, path = form.get("act", "").partition(":")
     paths = (path,) if path else tuple(form.get("path[]", "").split("\n"))
     direction = direction or form.get("direction", "")
@@ -137,49 +139,49 @@ def _options(form: Mapping[str, str]) -> TransferOptions:
 
 
 def _show(request: Request) -> Response:
-    work = app_state_of(request).works.find(request.path_params["id"])
-    if work.began is not None:
-        return RedirectResponse(f"/transfers/{work.id}", 303)
-    look_through(request, work.wish.cluster)
+    task = app_state_of(request).tasks.find(request.path_params["id"])
+    if task.began is not None:
+        return RedirectResponse(f"/transfers/{task.id}", 303)
+    look_through(request, task.request.cluster)
     # Read the state before the plan: a thread sets the plan first.
-    state = work.state
-    groups = plan_groups(work.plan) if work.plan else []
-    return page(request, "plan.html", work=work, state=state, plan=work.plan, groups=groups)
+    state = task.state
+    groups = plan_groups(task.plan) if task.plan else []
+    return page(request, "plan.html", task=task, state=state, plan=task.plan, groups=groups)
 
 
 def _live(request: Request) -> Response:
-    work = app_state_of(request).works.find(request.path_params["id"])
+    task = app_state_of(request).tasks.find(request.path_params["id"])
     shown = request.query_params.get("state")
 
     def look() -> dict[str, str]:
-        if work.state != "planning" and shown != "planning":
+        if task.state != "planning" and shown != "planning":
             return {}
-        if work.state != "planning":
-            return {"load": plan_address(work)}
-        return {"planning": fragment("plan/planning.html", work=work)}
+        if task.state != "planning":
+            return {"load": plan_address(task)}
+        return {"planning": fragment("plan/planning.html", task=task)}
 
     return live_parts(request, look)
 
 
 def _carry_out(request: Request) -> Response:
-    works = app_state_of(request).works
-    work = works.find(request.path_params["id"])
-    if work.plan is not None:
-        work.plan.demand_allowed()
-    works.carry_out(work)
-    return RedirectResponse(f"/transfers/{work.id}", 303)
+    tasks = app_state_of(request).tasks
+    task = tasks.find(request.path_params["id"])
+    if task.plan is not None:
+        task.plan.demand_allowed()
+    tasks.carry_out(task)
+    return RedirectResponse(f"/transfers/{task.id}", 303)
 
 
 def _files(request: Request) -> Response:
     """All files of one reason, by pages."""
-    work = app_state_of(request).works.find(request.path_params["id"])
+    task = app_state_of(request).tasks.find(request.path_params["id"])
     key = request.query_params.get("verb", ""), request.query_params.get("reason", "")
     number = _number(request.query_params.get("page", "0"))
-    chosen = _chosen(work.plan, key) if work.plan else iter(())
+    chosen = _chosen(task.plan, key) if task.plan else iter(())
     files = list(islice(chosen, number * _LISTED, (number + 1) * _LISTED + 1))
     query = f"verb={quote(key[0])}&reason={quote(key[1])}"
     return page(
-        request, "plan_files.html", work=work, key=key, query=query, number=number, files=files[:_LISTED],
+        request, "plan_files.html", task=task, key=key, query=query, number=number, files=files[:_LISTED],
         more=len(files) > _LISTED, first=number * _LISTED + 1,
         kind=kind_of(files[0][1].action, key[0]) if files else "",
     )  # fmt: skip

@@ -39,13 +39,13 @@ class EntryRow:
 
 def _show(request: Request) -> Response:
     source = source_of(request)
-    standing = app_state_of(request).caches.of(source).renew(patience=_PATIENCE)
+    cached = app_state_of(request).caches.of(source).renew(patience=_PATIENCE)
     with source.open() as project:
         entries = [(entry.prefix, str(entry.remote)) for entry in project.folders]
         warnings = [redact(text) for text in project.cluster.warnings]
     return page(
         request, "project.html", entries=entries, warnings=warnings, clusters=source.clusters(),
-        **_parts(source, standing),
+        **_parts(source, cached),
     )  # fmt: skip
 
 
@@ -57,7 +57,7 @@ def _live(request: Request) -> Response:
         values = {**_parts(source, cache.look()), **through}
         return {
             "entries": fragment("project/entries.html", **values),
-            "standing": fragment("project/standing.html", **values),
+            "checked": fragment("project/checked.html", **values),
         }
 
     return live_parts(request, look)
@@ -69,9 +69,9 @@ def _renew(request: Request) -> Response:
     return RedirectResponse("/" + through_of(source, app_state_of(request).source)["through_first"], 303)
 
 
-def _parts(source: Source, standing: CachedStatus[ProjectStatus]) -> dict[str, Any]:
-    rows = tuple(_rows(standing.status.entries, _last(source))) if standing.status else ()
-    return {"rows": rows, "standing": standing}
+def _parts(source: Source, cached: CachedStatus[ProjectStatus]) -> dict[str, Any]:
+    rows = tuple(_rows(cached.status.entries, _last(source))) if cached.status else ()
+    return {"rows": rows, "cached": cached}
 
 
 def _last(source: Source) -> Sequence[TransferEntry]:

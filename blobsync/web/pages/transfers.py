@@ -35,21 +35,21 @@ def _show(request: Request) -> Response:
     book, now = state.source.logbook(), time.time()
     first, total = number * _PAGE, book.log.count()
     entries = book.recent(limit=_PAGE, offset=first)
-    active = [work for work in state.works.moved() if work.is_active]
+    active = [task for task in state.tasks.moved() if task.is_active]
     others = _others(state, book, [entry.id for entry in book.recent(limit=_PAGE) if entry.result == RUNNING])
     return page(
-        request, "transfers.html", works=active, active=_ids([*active, *others]), others=others,
+        request, "transfers.html", tasks=active, active=_ids([*active, *others]), others=others,
         entries=entries, number=number, more=total > first + _PAGE, total=total,
         chart=bytes_chart(book.recent(since=now - CHART_SECONDS), now), width=WIDTH, height=HEIGHT,
     )  # fmt: skip
 
 
-def _ids(works: Iterable[TransferTask | OtherTransfer]) -> str:
-    return "-".join(work.id for work in works)
+def _ids(tasks: Iterable[TransferTask | OtherTransfer]) -> str:
+    return "-".join(task.id for task in tasks)
 
 
 def _others(state: AppState, book: LogBook, shown: Iterable[str]) -> list[OtherTransfer]:
-    return other_transfers(book, shown, [work.pid for work in state.works.moved()])
+    return other_transfers(book, shown, [task.pid for task in state.tasks.moved()])
 
 
 def _live(request: Request) -> Response:
@@ -58,62 +58,62 @@ def _live(request: Request) -> Response:
     shown = request.query_params.get("active", "")[:_LONGEST_IDS]
 
     def look() -> dict[str, str]:
-        works = [work for work in state.works.moved() if work.is_active]
+        tasks = [task for task in state.tasks.moved() if task.is_active]
         others = _others(state, book, shown.split("-"))
-        if _ids([*works, *others]) != shown:
+        if _ids([*tasks, *others]) != shown:
             return {"load": "/transfers"}
-        active: list[TransferTask | OtherTransfer] = [*works, *others]
-        return {f"work-{each.id}": fragment("transfers/progress.html", **_values(each)) for each in active}
+        active: list[TransferTask | OtherTransfer] = [*tasks, *others]
+        return {f"task-{each.id}": fragment("transfers/progress.html", **_values(each)) for each in active}
 
     return live_parts(request, look)
 
 
-def _values(work: TransferTask | OtherTransfer) -> dict[str, Any]:
-    curve, most = rate_curve(work.points)
-    return {"work": work, "curve": curve, "most": most, "width": WIDTH, "height": HEIGHT}
+def _values(task: TransferTask | OtherTransfer) -> dict[str, Any]:
+    curve, most = rate_curve(task.points)
+    return {"task": task, "curve": curve, "most": most, "width": WIDTH, "height": HEIGHT}
 
 
 def _show_one(request: Request) -> Response:
     try:
-        work = app_state_of(request).works.find(request.path_params["id"])
+        task = app_state_of(request).tasks.find(request.path_params["id"])
     except NothingMatchedError:
         # The server was restarted since: the transfer is in the history.
         return RedirectResponse("/transfers", 303)
-    if work.began is None:
-        return RedirectResponse(f"/plans/{work.id}", 303)
-    look_through(request, work.wish.cluster)
+    if task.began is None:
+        return RedirectResponse(f"/plans/{task.id}", 303)
+    look_through(request, task.request.cluster)
     return page(
-        request, "transfer.html", state=work.state, entry=_entry_of(app_state_of(request), work), **_values(work)
+        request, "transfer.html", state=task.state, entry=_entry_of(app_state_of(request), task), **_values(task)
     )
 
 
-def _entry_of(state: AppState, work: TransferTask) -> TransferEntry | None:
+def _entry_of(state: AppState, task: TransferTask) -> TransferEntry | None:
     """The entry of the history, which the process that moves the files writes."""
     try:
-        recent = state.source.logbook().recent(since=work.made, limit=_PAGE)
+        recent = state.source.logbook().recent(since=task.made, limit=_PAGE)
     except BlobsyncError:
         # The Transfers page shows the error.
         return None
-    return next((entry for entry in recent if entry.pid == work.pid and entry.host == os.uname().nodename), None)
+    return next((entry for entry in recent if entry.pid == task.pid and entry.host == os.uname().nodename), None)
 
 
 def _live_one(request: Request) -> Response:
-    work = app_state_of(request).works.find(request.path_params["id"])
+    task = app_state_of(request).tasks.find(request.path_params["id"])
     shown = request.query_params.get("state")
 
     def look() -> dict[str, str]:
-        if work.state != shown:
-            return {"load": f"/transfers/{work.id}"}
-        return {f"work-{work.id}": fragment("transfers/progress.html", **_values(work))} if work.is_active else {}
+        if task.state != shown:
+            return {"load": f"/transfers/{task.id}"}
+        return {f"task-{task.id}": fragment("transfers/progress.html", **_values(task))} if task.is_active else {}
 
     return live_parts(request, look)
 
 
 def _cancel(request: Request) -> Response:
-    works = app_state_of(request).works
-    work = works.find(request.path_params["id"])
-    works.cancel(work)
-    return RedirectResponse(f"/transfers/{work.id}", 303)
+    tasks = app_state_of(request).tasks
+    task = tasks.find(request.path_params["id"])
+    tasks.cancel(task)
+    return RedirectResponse(f"/transfers/{task.id}", 303)
 
 
 def _cancel_other(request: Request) -> Response:

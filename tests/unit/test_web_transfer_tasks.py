@@ -32,8 +32,8 @@ from blobsync.plan.transfer_plan import (
     Route,
     TransferPlan,
 )
-from blobsync.web.carrier import plan_lines, read_plan
 from blobsync.web.source import Source
+from blobsync.web.transfer_process import plan_lines, read_plan
 from blobsync.web.transfer_tasks import TransferRequest, TransferTask, TransferTasks
 
 _ENDED = {
@@ -109,16 +109,16 @@ _NOWHERE = TransferRequest(Direction.UP, ("nowhere",))
 
 
 def _moved(
-    root: Path, process: ScriptedProcess, ends: list[str], wish: TransferRequest = _NOWHERE
+    root: Path, process: ScriptedProcess, ends: list[str], request: TransferRequest = _NOWHERE
 ) -> tuple[TransferTasks, TransferTask]:
-    works = TransferTasks(_source(root), OneProcess(process), lambda: ends.append("end"))
-    work = works.begin(wish)
-    _until(lambda: work.state == "refused")
+    tasks = TransferTasks(_source(root), OneProcess(process), lambda: ends.append("end"))
+    task = tasks.begin(request)
+    _until(lambda: task.state == "refused")
     engine = EngineChoice("direct", "it is small")
-    work.plan = TransferPlan(Route.UPLOAD, "aml", None, ("data",), TransferOptions(), (), engine)
-    work.problem, work.state = "", "planned"
-    works.carry_out(work)
-    return works, work
+    task.plan = TransferPlan(Route.UPLOAD, "aml", None, ("data",), TransferOptions(), (), engine)
+    task.problem, task.state = "", "planned"
+    tasks.carry_out(task)
+    return tasks, task
 
 
 def _until(true: Any) -> None:
@@ -144,32 +144,32 @@ def test_the_output_of_the_process_becomes_the_state_of_the_transfer(
 ) -> None:
     ends: list[str] = []
     process = ScriptedProcess(said, code)
-    _, work = _moved(tmp_path, process, ends)
+    _, task = _moved(tmp_path, process, ends)
     _until(lambda: ends)
-    assert (work.state, work.problem, work.pid) == (state, problem, 4711)
+    assert (task.state, task.problem, task.pid) == (state, problem, 4711)
     order = json.loads(process.told[0])
     lines = iter(f"{line}\n" for line in process.told[1:])
-    assert read_plan(lambda: next(lines, ""), IN_MEMORY) == work.plan, "the plan that the page showed"
+    assert read_plan(lambda: next(lines, ""), IN_MEMORY) == task.plan, "the plan that the page showed"
     assert order.keys() == {"folder", "cluster", "from_cluster", "overrides"}
     assert "SENTINEL" not in str([order, *map(b64decode, process.told[1:])])
     if _PROGRESS["progress"] and json.dumps(_PROGRESS) in said:
-        assert work.moving is not None and work.moving.bytes == 5
-        assert len(work.points) == 1
+        assert task.moving is not None and task.moving.bytes == 5
+        assert len(task.points) == 1
 
 
 def test_a_transfer_is_stopped_once_and_carried_out_once(tmp_path: Path) -> None:
     ends: list[str] = []
     process = ScriptedProcess([], wait_for_stop=True)
-    works, work = _moved(tmp_path, process, ends)
-    works.carry_out(work)
-    works.cancel(work)
-    works.cancel(work)
+    tasks, task = _moved(tmp_path, process, ends)
+    tasks.carry_out(task)
+    tasks.cancel(task)
+    tasks.cancel(task)
     _until(lambda: ends)
-    assert work.state == "cancelled"
+    assert task.state == "cancelled"
     assert process.told.count("stop") in (1, 2)
     assert sum(line.startswith("{") for line in process.told) == 1, "a single order"
-    works.carry_out(work)
-    assert work.state == "cancelled"
+    tasks.carry_out(task)
+    assert task.state == "cancelled"
 
 
 def test_an_expired_plan_says_what_to_do(tmp_path: Path) -> None:
@@ -184,23 +184,23 @@ def test_the_order_contains_both_clusters_and_workers_keep_their_names(
     said = {"progress": {**_PROGRESS["progress"], "workers": workers}}
     ends: list[str] = []
     process = ScriptedProcess([json.dumps(said), json.dumps(_ENDED)])
-    wish = TransferRequest(Direction.UP, ("data",), cluster="eu", from_cluster="aml")
-    _, work = _moved(tmp_path, process, ends, wish)
+    request = TransferRequest(Direction.UP, ("data",), cluster="eu", from_cluster="aml")
+    _, task = _moved(tmp_path, process, ends, request)
     _until(lambda: ends)
-    assert work.moving is not None and [each.name for each in work.moving.workers] == ["process 17"]
+    assert task.moving is not None and [each.name for each in task.moving.workers] == ["process 17"]
     order = json.loads(process.told[0])
-    assert (order["cluster"], order["from_cluster"], work.cluster, wish.verb) == ("eu", "aml", "eu", "copy")
+    assert (order["cluster"], order["from_cluster"], task.cluster, request.verb) == ("eu", "aml", "eu", "copy")
 
 
 def test_the_rate_curve_of_a_long_transfer_has_bounded_size(tmp_path: Path) -> None:
     from blobsync.plan.progress import Progress
 
-    work = TransferTask(TransferRequest(Direction.UP, ("data",)), "aml", began=time.time())
+    task = TransferTask(TransferRequest(Direction.UP, ("data",)), "aml", began=time.time())
     for number in range(2000):
-        work.add_progress(Progress("moving", 1.0, bytes=number, bytes_expected=2000, rate=1.0))
-    assert len(work.points) <= 240
-    assert work.points[-1][1] == 1999
-    assert work.points[0][1] == 0
+        task.add_progress(Progress("moving", 1.0, bytes=number, bytes_expected=2000, rate=1.0))
+    assert len(task.points) <= 240
+    assert task.points[-1][1] == 1999
+    assert task.points[0][1] == 0
 
 
 def _plan_of(files: int, spill: Spill) -> TransferPlan:

@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from blobsync.jobspec.spec import RunInfo
 
 
-def standing_of(info: RunInfo) -> str:
+def state_text(info: RunInfo) -> str:
     """``Failed (7): node 1 ended with exit code 7``; ``Running``."""
     code = f" ({info.exit_code})" if info.exit_code else ""
     return f"{info.state}{code}" + (f": {info.reason}" if info.reason else "")
 
 
-def standing_line(record: JobRecord) -> str:
+def state_line(record: JobRecord) -> str:
     """The same with the job's id before it."""
-    return f"{record.run_id}: {standing_of(record.info)}"
+    return f"{record.run_id}: {state_text(record.info)}"
 
 
 class StateNotes:
@@ -41,7 +41,7 @@ class StateNotes:
             return
         # A reason that has gone is a change, too.
         if record.info.reason or self._reason:
-            self._say(record, standing_line(record))
+            self._say(record, state_line(record))
         self._reason = record.info.reason
 
     def _say(self, record: JobRecord, sentence: str) -> None:
