@@ -332,7 +332,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(_without_secrets(words), as_json=_wants_json(words))
     stop_on_other_signals()
     ignore_ctrl_c_alone()
-    threading.excepthook = _tell_of_a_thread
+    threading.excepthook = _report_crashed_thread
     # A plan of a million files is millions of objects that live until the end: scanning all of them for
     # cycles again and again would take longer than creating them. Young objects are still collected.
     gc.set_threshold(100_000, 50, 1000)
@@ -421,7 +421,7 @@ def _call(words: Sequence[str], session: Session) -> Any:
     return answer
 
 
-def _tell_of_a_thread(args: threading.ExceptHookArgs) -> None:
+def _report_crashed_thread(args: threading.ExceptHookArgs) -> None:
     """Report an exception of a thread without its text, which may quote values."""
     from traceback import format_exception
 

@@ -264,10 +264,10 @@ class Console:
                 raise
             raise result.interrupted from None
         self._out.flush()
-        self._tell_failures(result.failures)
+        self._print_failures(result.failures)
         return int(result.exit_code)
 
-    def _tell_failures(self, failures: Sequence[FileFailure | BlobsyncError]) -> None:
+    def _print_failures(self, failures: Sequence[FileFailure | BlobsyncError]) -> None:
         """Print failures of the same kind as one."""
         if not failures:
             return

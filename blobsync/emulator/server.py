@@ -317,16 +317,16 @@ class Emulator:
     def _await_port(self, pid: int, port: int) -> int:
         started = time.monotonic()
         while True:
-            said = self.log.read_text(encoding="utf-8", errors="replace")
-            ready = _READY.search(said)
+            output = self.log.read_text(encoding="utf-8", errors="replace")
+            ready = _READY.search(output)
             if ready:
                 return int(ready.group(1))
             waited = time.monotonic() - started
             if waited > _SHOWN_SECONDS and not self._is_ours(pid):
-                raise _start_error(said, port)
+                raise _start_error(output, port)
             if waited > _START_SECONDS:
                 os.kill(pid, signal.SIGKILL)
-                raise _start_error(said, port)
+                raise _start_error(output, port)
             time.sleep(_POLL_SECONDS)
 
     def _await_end(self, pid: int) -> bool:
@@ -370,23 +370,23 @@ def _as_asked(
 
 def _read_port(process: RunningProcess, port: int) -> int:
     lines = process.lines()
-    said: list[str] = []
+    output: list[str] = []
     for line in lines:
-        said.append(line)
+        output.append(line)
         ready = _READY.search(line)
         if ready:
             # Keep reading its output, or it would block on a full pipe.
             threading.Thread(target=lambda: [None for _ in lines], daemon=True).start()
             return int(ready.group(1))
-    raise _start_error("\n".join([*said, process.stderr_tail()]), port)
+    raise _start_error("\n".join([*output, process.stderr_tail()]), port)
 
 
-def _start_error(said: str, port: int) -> EmulatorError:
-    if "EADDRINUSE" in said:
+def _start_error(output: str, port: int) -> EmulatorError:
+    if "EADDRINUSE" in output:
         return _PortTakenError(
             f"port {port} of 127.0.0.1 is in use by another program",
             hint="without --port it takes a free one, and writes that into this project's account file",
         )
     # Of a crash, show the error, not the calls that led to it.
-    lines = [line.strip() for line in said.splitlines() if line.strip() and not line.strip().startswith("at ")]
+    lines = [line.strip() for line in output.splitlines() if line.strip() and not line.strip().startswith("at ")]
     return EmulatorError(f"Azurite did not start: {' / '.join(lines[-5:]) or 'no output'}")

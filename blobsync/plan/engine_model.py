@@ -87,7 +87,7 @@ class RequestedEngine(NamedTuple):
     given``."""
 
     name: EngineName = "auto"
-    said: str = ""
+    reason: str = ""
 
 
 class EngineRules(NamedTuple):
@@ -146,22 +146,22 @@ def choose_engine(rules: EngineRules, work: Work) -> EngineChoice:
     """
     requested = rules.requested
     if requested.name == "relay":
-        return EngineChoice("relay", requested.said)
+        return EngineChoice("relay", requested.reason)
     if work.files == 0:
         name = "direct" if requested.name == "auto" else requested.name
-        return EngineChoice(name, requested.said or "nothing to move")
+        return EngineChoice(name, requested.reason or "nothing to move")
     direct, azcopy = direct_seconds(work), azcopy_seconds(work)
-    said = {"direct": f"about {_text(direct)}", "azcopy": f"about {_text(azcopy)}"}
+    times = {"direct": f"about {_text(direct)}", "azcopy": f"about {_text(azcopy)}"}
     if requested.name != "auto":
-        return EngineChoice(requested.name, f"{requested.said}; {said[requested.name]}", direct, azcopy)
+        return EngineChoice(requested.name, f"{requested.reason}; {times[requested.name]}", direct, azcopy)
     if not azcopy_is_worth_it(work):
         than = "azcopy would take" if azcopy >= direct else "azcopy would be little faster:"
-        return EngineChoice("direct", f"{said['direct']}; {than} {said['azcopy']}", direct, azcopy)
+        return EngineChoice("direct", f"{times['direct']}; {than} {times['azcopy']}", direct, azcopy)
     problem = rules.azcopy_problem(work.route, work.files, work.size)
     if problem is not None:
-        why = f"{said['direct']}; azcopy would take {said['azcopy']}, but is not used because {problem}"
+        why = f"{times['direct']}; azcopy would take {times['azcopy']}, but is not used because {problem}"
         return EngineChoice("direct", why, direct, azcopy)
-    return EngineChoice("azcopy", f"{said['azcopy']}; direct would take {said['direct']}", direct, azcopy)
+    return EngineChoice("azcopy", f"{times['azcopy']}; direct would take {times['direct']}", direct, azcopy)
 
 
 def _cost(engine: str, work: Work) -> EngineCost:

@@ -1,7 +1,7 @@
 """Counts and reports files that a plan leaves out.
 
-These are local entries that are skipped, the blobs that are skipped because of them, and files that a mirror does not
-delete because they take no part.
+These are local entries that are skipped, the blobs that are skipped because of them, and excluded files that a mirror
+does not delete.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class LeftOut:
             files = count_text(count, "file")
             text = f"{shown}/{path}: {files} left out, {reason.value} ({detail})"
             if reason is Reason.NOT_A_FILE:
-                said = f"{shown}/{path}: {files} left out, neither a file nor a folder is in the way"
-                failures.append(FileFailure(f"{shown}/{path}", FailureCode.LOCAL_FILE, said, _MOVE_AWAY))
+                message = f"{shown}/{path}: {files} left out, neither a file nor a folder is in the way"
+                failures.append(FileFailure(f"{shown}/{path}", FailureCode.LOCAL_FILE, message, _MOVE_AWAY))
             elif reason is Reason.SYMLINK_SKIPPED:
                 warnings.append(text)
             elif reason is Reason.SYMLINK_OUTSIDE:
@@ -76,8 +76,8 @@ class LeftOut:
         return failures, warnings
 
 
-class NoPart(enum.Enum):
-    """Why a file of the destination takes no part; the value is the text in ``--mirror``'s report."""
+class Exclusion(enum.Enum):
+    """Why a file is excluded; the value is the text in ``--mirror``'s report."""
 
     NOT_CHOSEN = "not chosen by --include and --exclude"
     IGNORED = "ignored by the folder entry"
@@ -89,20 +89,20 @@ _NAMED = 3
 
 
 @dataclass(slots=True)
-class Staying:
-    """Files of the destination that take no part, by reason."""
+class ExcludedFiles:
+    """Excluded files at the destination, by reason."""
 
-    counts: dict[NoPart, int] = field(default_factory=dict)
-    names: dict[NoPart, list[str]] = field(default_factory=dict)
+    counts: dict[Exclusion, int] = field(default_factory=dict)
+    names: dict[Exclusion, list[str]] = field(default_factory=dict)
 
-    def add(self, why: NoPart, path: str) -> None:
+    def add(self, why: Exclusion, path: str) -> None:
         """Add a file."""
         self.counts[why] = self.counts.get(why, 0) + 1
         named = self.names.setdefault(why, [])
         if len(named) < _NAMED:
             named.append(path)
 
-    def said(self, shown: str) -> list[str]:
+    def warnings(self, shown: str) -> list[str]:
         """At most one line about what a mirror of ``shown`` does not delete."""
         if not self.counts:
             return []
@@ -110,15 +110,15 @@ class Staying:
         for why, count in self.counts.items():
             more = f", and {count - _NAMED:,} more" if count > _NAMED else ""
             words.append(f"{count:,} {why.value} ({', '.join(self.names[why])}{more})")
-        files = count_text(sum(self.counts.values()), "file")
-        return [f"{shown}: --mirror leaves {files} of the destination that take no part: {'; '.join(words)}"]
+        excluded = count_text(sum(self.counts.values()), "excluded file")
+        return [f"{shown}: --mirror keeps {excluded} at the destination: {'; '.join(words)}"]
 
 
-def source_said(shown: str, reason: Reason, detail: str) -> FileFailure | str:
+def left_out_message(shown: str, reason: Reason, detail: str) -> FileFailure | str:
     """The report of a skipped entry at the source: a failure if it should have been transferred, else a warning."""
-    said = f"{reason.value} ({detail})" if detail else reason.value
+    message = f"{reason.value} ({detail})" if detail else reason.value
     if reason in FAULTS:
         hint = "make it readable" if reason is Reason.UNREADABLE else "leave out --links error to follow it"
-        return FileFailure(shown, FailureCode.UNREADABLE, f"{shown}: {said}", f"{hint}, or --exclude it")
+        return FileFailure(shown, FailureCode.UNREADABLE, f"{shown}: {message}", f"{hint}, or --exclude it")
     way_out = f"; to follow it: {trust_command(shown)}" if reason is Reason.SYMLINK_OUTSIDE else ""
-    return f"{shown}: left out, {said}{way_out}"
+    return f"{shown}: left out, {message}{way_out}"

@@ -235,7 +235,7 @@ def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, liste
         doomed = (each.path for each in actions if each.action is Action.DELETE)
         refusal = guard_mirror(counts[Action.DELETE], there, here, unseen, options, path, doomed)
         found.refusals += [refusal] if refusal else []
-        found.warnings += looked.staying.said(path)
+        found.warnings += looked.excluded.warnings(path)
     moving = counts[Action.TRANSFER] - actions.totals.aside.files
     whole = looked.shape is Shape.FOLDER and moving == looked.source_files == len(actions) and not request.chooses
     if route not in (Route.UPLOAD, Route.DOWNLOAD) and extras:

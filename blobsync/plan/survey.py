@@ -42,7 +42,7 @@ from blobsync.local.names import is_temporary, local_problem
 from blobsync.local.sorted_runs import SortedRuns, Spill, Spool
 from blobsync.local.tree import LinkPolicy, walk
 from blobsync.plan.clashes import blob_hint, both_hint
-from blobsync.plan.left_out import IN_THE_WAY, LeftOut, NoPart, Staying, source_said
+from blobsync.plan.left_out import IN_THE_WAY, ExcludedFiles, Exclusion, LeftOut, left_out_message
 from blobsync.plan.pairing import HeldFiles, Pair, is_as_recorded, needs_local_md5, source_is_near
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Route, Shape
@@ -268,7 +268,7 @@ def _read_content(end: OpenLocation, path: str, state: FileState) -> FileState:
     return state if state.md5 is not None else _hash_file(end.at(path), state)
 
 
-# A path with its state, or with the reason and detail for which it takes no part.
+# A path with its state, or with the reason and detail why it is left out.
 Entry = tuple[str, FileState | None, Reason | None, str]
 
 
@@ -299,7 +299,7 @@ class Request(NamedTuple):
 
     @property
     def chooses(self) -> bool:
-        """Whether existing files may take no part."""
+        """Whether some files may be excluded."""
         return self.wanted is not None or self.ignored is not None or self.apart is not None
 
 
@@ -308,7 +308,7 @@ class Survey:
     """Both ends of one PATH. ``pairs`` can be iterated once; the counts are complete after that.
 
     ``blocked`` are links at the destination that files must not be written through. ``followed`` are the local links
-    that count as their targets, with their real paths. ``staying`` are the destination's files that take no part.
+    that count as their targets, with their real paths. ``excluded`` are excluded files at the destination.
     """
 
     shape: Shape
@@ -319,13 +319,13 @@ class Survey:
     ignored: int = 0
     unreadable: list[FileFailure] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    # Names at the destination that take no part: what is written must not clash with them.
+    # Excluded names at the destination: what is written must not clash with them.
     not_chosen: Spool = field(default_factory=lambda: Spool(Spill()))
     # A tool that lists the source itself would find more than the pairs.
     has_hidden: bool = False
     blocked: list[FileFailure] = field(default_factory=list)
     followed: Mapping[str, str] = field(default_factory=dict)
-    staying: Staying = field(default_factory=Staying)
+    excluded: ExcludedFiles = field(default_factory=ExcludedFiles)
     # Round-trip times in seconds, one for each end that is a container.
     round_trips: list[float] = field(default_factory=list)
 
@@ -494,7 +494,7 @@ def _is_odd(blob: BlobInfo, request: Request, hidden: list[str], unsafe: dict[st
     part."""
     if why := reaches_another(blob.name):
         hidden.append(blob.name)
-        if _no_part(request, blob.name[start:]) is None:
+        if _exclusion(request, blob.name[start:]) is None:
             unsafe[blob.name[start:]] = why
         return True
     return _is_marker(blob, hidden, start)
@@ -549,7 +549,7 @@ def _streamed(
 ) -> Iterator[tuple[str, FileState | None]]:
     chooses = request.chooses
     for path, state, _, _ in entries:
-        if not chooses or _takes_part(request, found, path, is_source=is_source):
+        if not chooses or _is_included(request, found, path, is_source=is_source):
             _count(found, is_source=is_source)
             yield path, state
         elif not is_source:
@@ -572,7 +572,7 @@ def _hold(
 ) -> HeldFiles:
     held = HeldFiles(request.spill)
     for path, state, reason, detail in entries:
-        if not _takes_part(request, found, path, is_source=is_source):
+        if not _is_included(request, found, path, is_source=is_source):
             continue
         if state is None:
             assert reason is not None
@@ -585,23 +585,23 @@ def _hold(
     return held
 
 
-def _takes_part(request: Request, found: Survey, path: str, *, is_source: bool) -> bool:
-    why = _no_part(request, path)
+def _is_included(request: Request, found: Survey, path: str, *, is_source: bool) -> bool:
+    why = _exclusion(request, path)
     if why is None:
         return True
     if is_source:
-        found.ignored += why is NoPart.IGNORED
-    elif why is not NoPart.COVERED or (request.covered is not None and request.covered(path)):
-        found.staying.add(why, path)
+        found.ignored += why is Exclusion.IGNORED
+    elif why is not Exclusion.COVERED or (request.covered is not None and request.covered(path)):
+        found.excluded.add(why, path)
     return False
 
 
-def _no_part(request: Request, path: str) -> NoPart | None:
+def _exclusion(request: Request, path: str) -> Exclusion | None:
     if request.apart is not None and request.apart(path):
-        return NoPart.COVERED
+        return Exclusion.COVERED
     if request.wanted is not None and not request.wanted(path):
-        return NoPart.NOT_CHOSEN
-    return NoPart.IGNORED if request.ignored is not None and request.ignored(path) else None
+        return Exclusion.NOT_CHOSEN
+    return Exclusion.IGNORED if request.ignored is not None and request.ignored(path) else None
 
 
 def _count(found: Survey, *, is_source: bool) -> None:
@@ -612,14 +612,14 @@ def _count(found: Survey, *, is_source: bool) -> None:
 
 
 def _note(request: Request, found: Survey, path: str, reason: Reason, detail: str, *, is_source: bool) -> None:
-    """Record an entry that takes no part: a failure if it should have, else a warning."""
+    """Record an entry that is left out: a failure if it should have been included, else a warning."""
     shown = f"{request.part.path}/{path}" if path else request.part.path
     if is_source:
-        said = source_said(shown, reason, detail)
-        if isinstance(said, FileFailure):
-            found.unreadable.append(said)
+        message = left_out_message(shown, reason, detail)
+        if isinstance(message, FileFailure):
+            found.unreadable.append(message)
         else:
-            found.warnings.append(said)
+            found.warnings.append(message)
     elif reason is Reason.UNREADABLE:
         found.warnings.append(f"{shown} at the destination: {reason.value} ({detail})")
 
@@ -640,21 +640,21 @@ def remember(request: Request, looked: Survey, now: Callable[[], float] = time.t
 
     Only a listing of a whole folder shows what is missing, and a copy has no local side to compare with.
     """
-    if _tells_all(request):
+    if _lists_everything(request):
         note = _noting if looked.shape is Shape.FOLDER else _noting_file
         looked.pairs = note(request, looked.pairs, now())
 
 
 def remember_nothing(request: Request, nothing: NothingMatchedError, now: Callable[[], float] = time.time) -> None:
     """Store that the container has no such blobs, if that is why the survey raised ``nothing``."""
-    if _tells_all(request) and (not nothing.elsewhere or not source_is_near(request.part.route)):
+    if _lists_everything(request) and (not nothing.elsewhere or not source_is_near(request.part.route)):
         path, began = request.part.key.path, now()
         request.records.remember_listing(path, request.records.differences(path, request.spill), began)
         if not request.folder_only:
             request.records.remember_blob(path, None, began)
 
 
-def _tells_all(request: Request) -> bool:
+def _lists_everything(request: Request) -> bool:
     return request.part.route in (Route.UPLOAD, Route.DOWNLOAD) and not request.selective
 
 

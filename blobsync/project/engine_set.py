@@ -62,12 +62,12 @@ def requested_engine(
     if found and found not in get_args(EngineName):
         known = ", ".join(get_args(EngineName))
         raise UsageError(f"{ENGINE_VARIABLE}={found}: not one of {known}", hint=f"unset {ENGINE_VARIABLE}")
-    for name, said in settings:
+    for name, reason in settings:
         if name:
             return (
                 RequestedEngine()
                 if name == "relay" and not copying
-                else RequestedEngine(cast("EngineName", name), said)
+                else RequestedEngine(cast("EngineName", name), reason)
             )
     return RequestedEngine()
 

@@ -156,7 +156,7 @@ class Spreading:
             if found.files:
                 self._note(f"{found.files:,} files were moved by an earlier run that was stopped")
             self._first, self._blocks = found.next_number, found.blocks
-        self._tell_others()
+        self._note_foreign_files()
         if not self._job_lives:
             self._place.remove_all()
         return earlier is not None and found.anything
@@ -269,7 +269,7 @@ class Spreading:
             return None
         return self._opened(said["run"], said["session"])
 
-    def _tell_others(self) -> None:
+    def _note_foreign_files(self) -> None:
         """Note files at the place that this user's key does not open."""
         known = self._place.read(_RUN)
         strange = known is not None and self._own_key.opened("run", self._place_name, _RUN, known) is None

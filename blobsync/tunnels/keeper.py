@@ -64,13 +64,13 @@ class TunnelKeeper:
                     self._opened = self._clock()
                     return
             if code is not None:
-                said = child.stderr_tail()
+                output = child.stderr_tail()
                 self._child = None
-                raise BackendUnavailableError(f"{argv[0]} could not open the tunnel: {_reason(said, code)}")
-        said = child.stderr_tail()
+                raise BackendUnavailableError(f"{argv[0]} could not open the tunnel: {_reason(output, code)}")
+        output = child.stderr_tail()
         self.close()
         raise BackendUnavailableError(
-            f"{argv[0]} did not open the tunnel within {OPEN_SECONDS:g} seconds: {_reason(said, None)}"
+            f"{argv[0]} did not open the tunnel within {OPEN_SECONDS:g} seconds: {_reason(output, None)}"
         )
 
     def look(self) -> bool:
@@ -121,8 +121,8 @@ def _drain(child: RunningProcess) -> None:
         deque(child.lines(), maxlen=0)
 
 
-def _reason(said: str, code: int | None) -> str:
+def _reason(output: str, code: int | None) -> str:
     """The reason in ssh's messages: the last line only reports the connection, those before it the cause."""
-    lines = [line for line in said.splitlines() if line.strip()]
+    lines = [line for line in output.splitlines() if line.strip()]
     ended = "" if code is None else f"it ended with {code}"
-    return "; ".join(line.strip() for line in lines[-4:]) or ended or "it said nothing"
+    return "; ".join(line.strip() for line in lines[-4:]) or ended or "it printed nothing"

@@ -105,7 +105,7 @@ class BesideProgram:
         if "port" not in answer:
             said = self._child.stderr_tail().splitlines()[-1:]
             self.close()
-            why = "; ".join(str(each) for each in (answer.get("error"), *said) if each) or "it said nothing"
+            why = "; ".join(str(each) for each in (answer.get("error"), *said) if each) or "it printed nothing"
             raise JobError(f"{self._request.program} cannot run beside {self._record.run_id}: {why}")
         self.port = read_port(str(answer["port"]), "port")
 

@@ -104,9 +104,9 @@ def is_reported(plan: TransferPlan, path: str) -> bool:
     if path in rows or any(f"{path}/".startswith(f"{folder}/") for folder in empty):
         return True
     for text in plan.warnings:
-        folder, staying, reasons = text.partition(": --mirror leaves ")
+        folder, excluded, reasons = text.partition(": --mirror keeps ")
         named = re.findall(r"[(,] ?([^ (),;]+)(?=[,)])", reasons)
-        if staying and path.startswith(f"{folder}/") and (path[len(folder) + 1 :] in named or "more)" in reasons):
+        if excluded and path.startswith(f"{folder}/") and (path[len(folder) + 1 :] in named or "more)" in reasons):
             return True
     return False
 
@@ -158,10 +158,10 @@ def test_each_reason_names_its_files(tmp_path: Path) -> None:
         world.store("eu").add(f"store/data/{name}", b"2")
     result = world.run("u", "data", options=replace(MIRROR, exclude=("*.bin",)))
     assert (result.ok, result.deleted) == (True, 1)
-    (said,) = [text for text in result.plan.warnings if "leaves" in text]
+    (said,) = [text for text in result.plan.warnings if "excluded" in text]
     assert said == (
-        "data: --mirror leaves 6 files of the destination that take no part: 4 ignored by the folder entry"
+        "data: --mirror keeps 6 excluded files at the destination: 4 ignored by the folder entry"
         " (1.tmp, 2.tmp, 3.tmp, and 1 more); 1 not chosen by --include and --exclude (big.bin); 1 below a folder that"
         " another entry maps elsewhere (n/hidden)"
     )
-    assert not any("leaves" in text for text in world.plan("u", "data").warnings)
+    assert not any("excluded" in text for text in world.plan("u", "data").warnings)

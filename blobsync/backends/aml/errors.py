@@ -77,58 +77,58 @@ def read_refusal(status: int, body: str, headers: Mapping[str, str]) -> Refusal:
 
 def as_error(refusal: Refusal, workspace: WorkspaceConfig, doing: str, cluster_file: str = "") -> BlobsyncError:
     """The error to raise. ``doing`` is ``submit``, ``look``, ``cancel``, ``summary`` or ``compute``."""
-    said = refusal.sentence
+    message = refusal.sentence
     if refusal.status == 401:
         return LoginRequiredError(
-            f"Azure rejected the login: {said}",
+            f"Azure rejected the login: {message}",
             hint="run az login, with --tenant if the subscription is in another tenant",
         )
     if "notregistered" in refusal.code.lower() or "subscriptionregistration" in refusal.code.lower():
         return BackendUnavailableError(
-            f"Azure refused the request: {said}",
+            f"Azure refused the request: {message}",
             hint=az(workspace, "provider", "register", "--namespace", "Microsoft.MachineLearningServices"),
         )
     wrong = wrong_place(refusal, workspace)
     if wrong:
         return wrong
     if refusal.status == 403:
-        return BackendDeniedError(f"Azure refused the request: {said}", hint=_forbidden_hint(refusal))
+        return BackendDeniedError(f"Azure refused the request: {message}", hint=_forbidden_hint(refusal))
     if refusal.status in (408, 429) or refusal.status >= 500:
         kind = BackendBusyError if refusal.status in (429, 503) else BackendFailingError
-        return kind(f"Azure ML did not complete the request: {said}", hint="try again later")
+        return kind(f"Azure ML did not complete the request: {message}", hint="try again later")
     if doing == "compute":
-        return JobError(f"Azure ML refused it: {said}", hint=compute_hint(said, workspace))
+        return JobError(f"Azure ML refused it: {message}", hint=compute_hint(message, workspace))
     if _lacks_compute(refusal):
         return ConfigError(
-            f"Azure ML says: {said}",
+            f"Azure ML says: {message}",
             file=cluster_file or None,
             key="compute_target",
             hint=f"to list them: {az_ml(workspace, 'compute', 'list')}",
         )
     if doing == "submit":
-        return SubmissionError(f"Azure ML rejected the job: {said}", hint=_submission_hint(refusal))
+        return SubmissionError(f"Azure ML rejected the job: {message}", hint=_submission_hint(refusal))
     if refusal.status == 404:
-        return JobNotFoundError(f"Azure ML does not know it: {said}")
-    return JobError(f"Azure ML refused: {said}")
+        return JobNotFoundError(f"Azure ML does not know it: {message}")
+    return JobError(f"Azure ML refused: {message}")
 
 
 def wrong_place(refusal: Refusal, workspace: WorkspaceConfig) -> ConfigError | None:
     """The error for a 404 that is about the workspace, not about the requested object."""
-    said, file, code = f"Azure says: {refusal.sentence}", workspace.file, refusal.code.lower()
+    message, file, code = f"Azure says: {refusal.sentence}", workspace.file, refusal.code.lower()
     if refusal.status not in (400, 403, 404, 409):
         # Not SubscriptionRequestsThrottled, for example, for which the file is not the cause.
         return None
     if "subscription" in code:
         hint = "to list yours: az account list; if it is in another tenant: az login --tenant"
-        return ConfigError(said, file=file, key="subscription_id", hint=hint)
+        return ConfigError(message, file=file, key="subscription_id", hint=hint)
     if "resourcegroup" in code:
         hint = f"{az(workspace, 'group', 'list')} shows them"
-        return ConfigError(said, file=file, key="resource_group", hint=hint)
+        return ConfigError(message, file=file, key="resource_group", hint=hint)
     missing = code in ("parentresourcenotfound", "workspacenotfound")
     if refusal.status == 404 and (missing or refusal.says(f"workspaces/{workspace.workspace_name.lower()}'")):
         group = ("--resource-group", workspace.resource_group)
         hint = f"{az(workspace, 'ml', 'workspace', 'list', *group)} shows them"
-        return ConfigError(said, file=file, key="workspace_name", hint=hint)
+        return ConfigError(message, file=file, key="workspace_name", hint=hint)
     return None
 
 
@@ -156,9 +156,9 @@ def _submission_hint(refusal: Refusal) -> str:
     return "see the request with blobsync submit --dry-run ..."
 
 
-def compute_hint(said: str, workspace: WorkspaceConfig) -> str:
+def compute_hint(message: str, workspace: WorkspaceConfig) -> str:
     """The hint for a refused compute, by the service's message."""
-    text = said.lower()
+    text = message.lower()
     if any(word in text for word in _QUOTA):
         usage = az_ml(workspace, "compute", "list-usage")
         return f"{usage} shows the quota; lower --max, or ask for more in the portal"

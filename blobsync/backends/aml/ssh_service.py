@@ -73,9 +73,9 @@ def find_az(process: ProcessRunner, environ: Mapping[str, str]) -> AzTool:
     return az
 
 
-def read_az(said: str) -> AzTool:
+def read_az(output: str) -> AzTool:
     """Parse the output of ``az --version``. Raises ``BackendUnavailableError``."""
-    python, extensions = _PYTHON.search(said), _EXTENSIONS.search(said)
+    python, extensions = _PYTHON.search(output), _EXTENSIONS.search(output)
     if not python or not extensions:
         raise BackendUnavailableError(
             "az --version does not say where its Python and its extensions are", hint="update the Azure CLI: az upgrade"

@@ -254,63 +254,64 @@ class Kubectl:
     def _pass_warnings_on(self, stderr: str) -> None:
         """Report each of the server's warnings once: https://kubernetes.io/blog/2020/09/03/warnings/."""
         for line in stderr.splitlines():
-            said = _joined("".join(each if each.isprintable() else " " for each in redact(line)))
-            if line.startswith("Warning: ") and said not in self._warned:
-                self._warned.add(said)
-                asks = _RESTRICTED.search(said)
+            message = _joined("".join(each if each.isprintable() else " " for each in redact(line)))
+            if line.startswith("Warning: ") and message not in self._warned:
+                self._warned.add(message)
+                asks = _RESTRICTED.search(message)
                 hint = "; kubernetes: {security_context: restricted} makes such pods" if asks else ""
-                self.note(f"the cluster warns: {said.removeprefix('Warning: ')}{hint}")
+                self.note(f"the cluster warns: {message.removeprefix('Warning: ')}{hint}")
 
     def _error(self, verb: str, path: str, stderr: str) -> BlobsyncError:
         match = _REASON.search(stderr)
         if not match:
-            said = _last_line(stderr)
+            message = _last_line(stderr)
             if _LOGGED_OUT in stderr:
-                return self._denied(verb, path, "Unauthorized", said)
+                return self._denied(verb, path, "Unauthorized", message)
             if re.search(r"is invalid", stderr):
                 # kubectl prints the field before each error; a policy's error has none.
-                said = _joined(stderr).replace(" is invalid: : ", " is invalid: ")
-                return KubernetesRefusal("Invalid", f"the cluster refused the request: {said}", self._look_hint(said))
+                message = _joined(stderr).replace(" is invalid: : ", " is invalid: ")
+                hint = self._look_hint(message)
+                return KubernetesRefusal("Invalid", f"the cluster refused the request: {message}", hint)
             if _NOT_REACHED.search(stderr):
-                return self._no_cluster(f"the cluster cannot be reached: {said}")
-            return LostContactError(f"the answer of the cluster got lost: {said}")
-        reason, said = match[1] or "", _WRAPPED.sub("", _joined(match[2]))
-        if reason in _DOUBTFUL or not (reason or _WEBHOOK.search(said)):
-            return BackendFailingError(f"the cluster failed: {said}", hint="try again")
+                return self._no_cluster(f"the cluster cannot be reached: {message}")
+            return LostContactError(f"the answer of the cluster got lost: {message}")
+        reason, message = match[1] or "", _WRAPPED.sub("", _joined(match[2]))
+        if reason in _DOUBTFUL or not (reason or _WEBHOOK.search(message)):
+            return BackendFailingError(f"the cluster failed: {message}", hint="try again")
         if reason in ("Forbidden", "Unauthorized"):
-            return self._denied(verb, path, reason, said)
-        if reason == "NotFound" and "namespaces" in said:
-            return KubernetesRefusal(reason, f"there is no such namespace: {said}", self._make_namespace(said))
+            return self._denied(verb, path, reason, message)
+        if reason == "NotFound" and "namespaces" in message:
+            return KubernetesRefusal(reason, f"there is no such namespace: {message}", self._make_namespace(message))
         if reason == "NotFound":
-            return JobNotFoundError(f"the cluster does not know it: {said}")
-        hint = "try again in a minute" if reason == "TooManyRequests" else self._look_hint(said)
-        return KubernetesRefusal(reason, f"the cluster refused the request: {said}", hint)
+            return JobNotFoundError(f"the cluster does not know it: {message}")
+        hint = "try again in a minute" if reason == "TooManyRequests" else self._look_hint(message)
+        return KubernetesRefusal(reason, f"the cluster refused the request: {message}", hint)
 
-    def _denied(self, verb: str, path: str, reason: str, said: str) -> BackendDeniedError:
+    def _denied(self, verb: str, path: str, reason: str, message: str) -> BackendDeniedError:
         hint = f"see what you may do: {self.shown(*question_of(verb, path))}"
         if reason == "Unauthorized":
             hint = "log in again: az aks get-credentials, kubelogin, or what your cluster's provider says"
-        elif quota := _QUOTA.search(said):
+        elif quota := _QUOTA.search(message):
             hint = f"see what is used up: {self.shown('describe', 'quota', quota[1])}{_in_namespace(path)}"
-        elif _POLICY.search(said) or _WEBHOOK.search(said):
-            hint = self._look_hint(said)
-        return BackendDeniedError(f"the cluster does not allow it: {said}", hint=hint)
+        elif _POLICY.search(message) or _WEBHOOK.search(message):
+            hint = self._look_hint(message)
+        return BackendDeniedError(f"the cluster does not allow it: {message}", hint=hint)
 
-    def _make_namespace(self, said: str) -> str:
-        match = re.search(r'namespaces "([a-z0-9-]+)"', said)
+    def _make_namespace(self, message: str) -> str:
+        match = re.search(r'namespaces "([a-z0-9-]+)"', message)
         return (
             f"create it: {self.shown('create', 'namespace', match[1])}"
             if match
             else f"see {self.shown('get', 'namespaces')}"
         )
 
-    def _look_hint(self, said: str) -> str:
+    def _look_hint(self, message: str) -> str:
         """The error for a refused request, with the cluster's rule if one refused it."""
         look = "see the request with blobsync submit --dry-run ..."
-        if policy := _POLICY.search(said):
+        if policy := _POLICY.search(message):
             rule = self.shown("get", "validatingadmissionpolicy", policy[1], "-o", "yaml")
             return f"the cluster has a rule for it: {rule}; {look}"
-        if webhook := _WEBHOOK.search(said):
+        if webhook := _WEBHOOK.search(message):
             return f"{webhook[1]} is a rule of the cluster: ask its owner; {look}"
         return look
 

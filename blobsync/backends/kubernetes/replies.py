@@ -72,7 +72,7 @@ class Pod:
     exit_code: int | None = None
     ending: str = ""
     waiting: str = ""
-    said: str = ""
+    message: str = ""
     unschedulable: str = ""
     evicted: str = ""
     leaving: bool = False
@@ -210,7 +210,7 @@ def _read_pod(body: Mapping[str, Any]) -> Pod:
         exit_code=_number(state, "terminated", "exitCode"),
         ending=_text(state, "terminated", "reason"),
         waiting=_text(state, "waiting", "reason"),
-        said=_text(state, "waiting", "message") or _text(body, "status", "message"),
+        message=_text(state, "waiting", "message") or _text(body, "status", "message"),
         unschedulable=_text(scheduled, "message") if _text(scheduled, "status") == "False" else "",
         evicted=(_text(target, "message") or "evicted") if _text(target, "status") == "True" else "",
         leaving=bool(_text(body, "metadata", "deletionTimestamp")),
@@ -404,7 +404,7 @@ def _reasons(
 
 def _why_pod_waits(job: KubernetesJob, pod: Pod, events: Mapping[str, str], shown: Shown) -> str:
     look = f"see {shown('describe', 'pod', pod.name, '-n', job.namespace or 'default')}"
-    said = pod.said or events.get(pod.name, "")
+    message = pod.message or events.get(pod.name, "")
     if pod.is_over:
         again = "and is not tried again" if _holds(job.failed, pod.index) else "and another one takes its place"
         ended = f"was evicted ({quoted(pod.evicted)})" if pod.evicted else f"ended with exit code {pod.exit_code}"
@@ -413,19 +413,19 @@ def _why_pod_waits(job: KubernetesJob, pod: Pod, events: Mapping[str, str], show
         return f"no node of the cluster fits: {quoted(pod.unschedulable)}; {look}"
     if pod.waiting in _IMAGE_REASONS:
         # The error before a back-off says more.
-        return f"its image cannot be pulled: {quoted(events.get(pod.name) or said or pod.waiting)}; {look}"
+        return f"its image cannot be pulled: {quoted(events.get(pod.name) or message or pod.waiting)}; {look}"
     if pod.waiting and pod.waiting not in ("ContainerCreating", "PodInitializing"):
-        return f"{pod.waiting}: {quoted(said)}".rstrip(": ")
+        return f"{pod.waiting}: {quoted(message)}".rstrip(": ")
     return quoted(events.get(pod.name, ""))
 
 
 def _why_not_made(job: KubernetesJob, event: str, shown: Shown) -> str:
     match = _NOT_MADE.fullmatch(event)
-    said = match[1] if match else event
-    quota = _QUOTA.search(said)
+    message = match[1] if match else event
+    quota = _QUOTA.search(message)
     look = f"; see {shown('describe', 'quota', quota[1], '-n', job.namespace or 'default')}" if quota else ""
-    look += "; kubernetes: {cpu: N, memory: N} in the cluster file says how much" if "must specify" in said else ""
-    return f"{quoted(said)}{look}"
+    look += "; kubernetes: {cpu: N, memory: N} in the cluster file says how much" if "must specify" in message else ""
+    return f"{quoted(message)}{look}"
 
 
 def read_warnings(answer: Mapping[str, Any]) -> dict[str, str]:
