@@ -17,7 +17,7 @@ from blobsync.base.locations import MountedLocation
 from blobsync.config.model import Cluster
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobFilter, JobRecord
-from blobsync.jobs.state_notes import StateNotes, state_text
+from blobsync.jobs.state_notes import StateNotes, state_with_reason
 from blobsync.jobs.states import cancel, refresh
 from blobsync.jobs.submit import hand_over, new_run_id
 from blobsync.jobspec.describe import SubmitRequest, describe, read_seconds
@@ -190,7 +190,7 @@ class JobWorkforce:
         self.record = found[0]
         self._notes.update(self.record, found.problems)
         info = self.record.info
-        return f"{state_text(info)}; see blobsync logs {self.record.run_id}" if info.state.is_final else None
+        return f"{state_with_reason(info)}; see blobsync logs {self.record.run_id}" if info.state.is_final else None
 
     def wait(self) -> None:
         """Wait until the workers end by themselves, for a minute at most; then cancel the job. One that is still queued

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from blobsync.jobspec.spec import RunInfo
 
 
-def state_text(info: RunInfo) -> str:
+def state_with_reason(info: RunInfo) -> str:
     """``Failed (7): node 1 ended with exit code 7``; ``Running``."""
     code = f" ({info.exit_code})" if info.exit_code else ""
     return f"{info.state}{code}" + (f": {info.reason}" if info.reason else "")
@@ -19,7 +19,7 @@ def state_text(info: RunInfo) -> str:
 
 def state_line(record: JobRecord) -> str:
     """The same with the job's id before it."""
-    return f"{record.run_id}: {state_text(record.info)}"
+    return f"{record.run_id}: {state_with_reason(record.info)}"
 
 
 class StateNotes:
