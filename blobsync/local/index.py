@@ -338,6 +338,12 @@ class Differences:
 
     def seen(self, path: str, state: RemoteState) -> None:
         """Add a blob of the listing."""
+        if self._next is not None and self._next[0] == path:
+            # Of an unchanged folder each blob is the next one.
+            etag, self._next = self._next[1], next(self._recorded, None)
+            if etag != state.etag:
+                self._rows.append((path, state.size, state.md5, state.etag))
+            return
         # As SQLite compares; Python compares strings differently.
         place = path.encode("utf-8", "surrogatepass")
         while self._next is not None and self._next[0].encode() <= place:

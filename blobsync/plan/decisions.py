@@ -100,14 +100,14 @@ def _decide_known(
     record = pair.record
     assert record is not None
     near, far = (source, destination) if source_is_near(route) else (destination, source)
+    if is_as_recorded(near, record.near) and is_as_recorded(far, record.remote):
+        # Of an unchanged tree this is each file. The index already has both states, so the action need not keep them.
+        return FileAction(pair.path, Action.UNCHANGED, Reason.SAME_RECORD, source.size)
     near_changed, far_changed = changes_since_verified(near, far, record)
     source_changed, destination_changed = (
         (near_changed, far_changed) if source_is_near(route) else (far_changed, near_changed)
     )
     if not source_changed and not destination_changed:
-        if is_as_recorded(near, record.near) and is_as_recorded(far, record.remote):
-            # The index already has both states, so the action need not keep them.
-            return FileAction(pair.path, Action.UNCHANGED, Reason.SAME_RECORD, source.size)
         # With the known content of both.
         known = (replace(source, md5=record.md5), replace(destination, md5=record.md5))
         return FileAction(pair.path, Action.UNCHANGED, Reason.SAME_RECORD, source.size, *known)
