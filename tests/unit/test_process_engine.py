@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import queue
+import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -40,7 +41,7 @@ from blobsync.store.rest.auth import BearerSigner, SasSigner, Signer
 from blobsync.transfer.engines import CollectedReport, MoveReport, MoveTask
 from tests.fakes.runner import ScriptedRunner
 from tests.fakes.store import MemoryStore
-from tests.fakes.tasks import RecordingListener, copy, download, upload
+from tests.fakes.tasks import RecordingListener, copy, ctrl_c_after, download, upload
 
 _SAS = SasToken.parse("sv=1&se=2099-01-01&sig=c2VudGluZWw%3D")
 _PATIENCE = 60.0
@@ -811,15 +812,21 @@ def test_a_worker_without_work_ends_with_an_error_of_another(task: MoveTask) -> 
     assert _joined(run)
 
 
-def test_a_worker_without_work_ends_before_one_that_cleans_up(task: MoveTask) -> None:
+@pytest.mark.parametrize("how", ["a request", "Ctrl-C"])
+def test_a_worker_without_work_ends_before_one_that_cleans_up(task: MoveTask, how: str) -> None:
     idle, stop, left = threading.Event(), StopRequest(), list[bool]()
 
     def script(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
         if any(action.path == "f00" for action in shard.actions):
             assert idle.wait(_PATIENCE)
-            stop.make()
-            assert worker.asked_to_stop.wait(_PATIENCE)
             (other,) = [each for each in run.workers.started if each is not worker]
+            # Meanwhile it looks for more, and waits.
+            assert not other.asked_to_stop.wait(0.3)
+            if how == "a request":
+                stop.make()
+            else:
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
+            assert worker.asked_to_stop.wait(_PATIENCE)
             assert other.thread is not None
             other.thread.join(_PATIENCE / 3)
             left.append(other.thread.is_alive())
@@ -828,7 +835,7 @@ def test_a_worker_without_work_ends_before_one_that_cleans_up(task: MoveTask) ->
         idle.set()
 
     run = Run(task._replace(stop=stop), Workers(script))
-    with pytest.raises(KeyboardInterrupt):
+    with ctrl_c_after(_PATIENCE), pytest.raises(KeyboardInterrupt):
         run.work()
     assert _joined(run) and left == [False]
     # Who stops it wants to hear of no other worker that would move the rest.
