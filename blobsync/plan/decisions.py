@@ -39,7 +39,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, islice
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import PurePosixPath
 
 from blobsync.base.errors import FailureCode, FileFailure, UnsafeNamesError
@@ -229,14 +229,11 @@ class Decisions:
         A listing that repeats a name makes one file both present and surplus: nothing is safe to do with it.
         """
         twice: list[str] = []
-        count, last, told = 0, None, False
-        for action in actions:
-            path = action.path
-            if path != last:
-                last, told = path, False
-                yield action
-            elif not told:
-                told = True
+        count = 0
+        for path, same in groupby(actions, key=attrgetter("path")):
+            first, *again = same
+            yield first
+            if again:
                 count += 1
                 twice += [path] if count <= _TOLD else []
         if count:
@@ -464,15 +461,14 @@ def check_names(
     for action in actions if totals.aside.files else ():
         for name in _aside(action):
             check.add(name, is_new=True)
-    clashes, blob = _BadNames(), None
+    blob = None
     for name, why, is_new in check.clashes(actions):
-        clashes.add(name, why)
+        check.bad.add(name, why)
         blob = name if blob is None and is_new == from_blobs else blob
     for name, why in check.case_clashes():
-        clashes.add(name, why)
-    count = check.bad.count + clashes.count
-    if count:
-        raise unsafe_names([*check.bad.first, *clashes.first][:_TOLD], count, shown, blob)
+        check.bad.add(name, why)
+    if check.bad.count:
+        raise unsafe_names(check.bad.first, check.bad.count, shown, blob)
 
 
 def unsafe_names(bad: Sequence[tuple[str, str]], count: int, shown: str, blob: str | None) -> UnsafeNamesError:
