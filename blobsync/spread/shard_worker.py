@@ -362,11 +362,9 @@ class _Records:
 
     def write(self, data: bytes) -> None:
         self._waiting += data
-        try:
+        # The network may be down for a minute.
+        with suppress(BlobsyncError):
             self.finish()
-        except BlobsyncError:
-            # The network may be down for a minute.
-            return
 
     def finish(self) -> None:
         """Raises what the store raises if something is still unwritten."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import threading
 import time
 import uuid
@@ -22,7 +23,14 @@ from blobsync.direct.file_blocks import BlockOrder, Named
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.record import Answer, FileRecord, NamedBlock, Ready, answer_line
 from blobsync.spread.shard import Shard, cut, cut_file, shard_lines
-from blobsync.spread.shard_worker import PARENT_SECONDS, BlockEngine, Ends, ShardWorker, ShardWorkerSettings
+from blobsync.spread.shard_worker import (
+    PARENT_SECONDS,
+    BlockEngine,
+    Ends,
+    ShardWorker,
+    ShardWorkerSettings,
+    SharedPace,
+)
 from blobsync.spread.shared_store import CLAIM_SECONDS, FolderStore
 from blobsync.spread.worker_process import Outgoing
 from blobsync.store.rest.http import Pace
@@ -696,3 +704,275 @@ def test_a_claim_that_another_has_taken_ends_the_work_at_once(task: MoveTask, tm
     worker(place, task, engine, said, claim=40, seconds=seconds, interrupt=engine.event.set).work()
     why = "another worker has taken it over, because nothing was heard of this one"
     assert said == [f"shard 0000000 of data/x: {why}"] and not place.names("done")
+
+
+class Kept(Place):
+    """Lets a test hold up the thread that keeps a shard, and notes when the store is to hurry.
+
+    ``hold`` is called once, in that thread, where it looks for a pause. ``hurried`` says of each call whether that
+    thread was still alive.
+    """
+
+    def __init__(self, root: Path, *rounds: Callable[[], None]) -> None:
+        super().__init__(root, *rounds)
+        self.hold: Callable[[], object] = nothing
+        self.hurried: list[bool] = []
+        self.keeper: threading.Thread | None = None
+        self.held_up = threading.Event()
+        self.on_write: Callable[[str], None] = lambda name: None
+
+    def read(self, name: str) -> bytes | None:
+        thread = threading.current_thread()
+        if name == "slow" and self.keeper is None and thread is not threading.main_thread():
+            self.keeper = thread
+            self.held_up.set()
+            self.hold()
+        return super().read(name)
+
+    def write(self, name: str, body: bytes) -> None:
+        self.on_write(name)
+        super().write(name, body)
+
+    def hurry(self) -> None:
+        self.calls.append(("hurry", ""))
+        self.hurried.append(self.keeper is not None and self.keeper.is_alive())
+
+
+def test_who_is_stopped_asks_the_store_to_hurry_before_it_waits_for_anything(task: MoveTask, tmp_path: Path) -> None:
+    hurried = threading.Event()
+
+    def stop() -> None:
+        assert place.held_up.wait(_PATIENCE)
+        raise KeyboardInterrupt
+
+    class Hurrying(Kept):
+        def hurry(self) -> None:
+            super().hurry()
+            hurried.set()
+
+    place = Hurrying(tmp_path / "place", nothing)
+    place.hold = lambda: hurried.wait(_PATIENCE)
+    put_shards(place, task)
+    with pytest.raises(KeyboardInterrupt):
+        worker(place, task, Moving(stop)).work()
+    assert place.hurried == [True, False], "its own look at the store ends, and then its claim is given up"
+    assert place.calls[-2:] == [("hurry", ""), ("release", "claims/0000000")]
+
+
+def test_who_is_stopped_does_not_wait_for_a_look_at_a_store_that_hangs(task: MoveTask, tmp_path: Path) -> None:
+    place, over, waited = Kept(tmp_path / "place", nothing), threading.Event(), list[bool]()
+
+    def stop() -> None:
+        assert place.held_up.wait(_PATIENCE)
+        raise KeyboardInterrupt
+
+    place.hold = lambda: waited.append(over.wait(_PATIENCE))
+    put_shards(place, task)
+    with pytest.raises(KeyboardInterrupt):
+        worker(place, task, Moving(stop)).work()
+    over.set()
+    assert place.keeper is not None
+    place.keeper.join(_PATIENCE)
+    assert waited == [True]
+
+
+def test_who_is_stopped_between_two_steps_asks_the_store_to_hurry(task: MoveTask, tmp_path: Path) -> None:
+    place = Kept(tmp_path / "place", nothing)
+
+    def stop(name: str) -> None:
+        if name == "done/0000000":
+            raise KeyboardInterrupt
+
+    put_shards(place, task)
+    place.on_write = stop
+    with pytest.raises(KeyboardInterrupt):
+        worker(place, task).work()
+    assert place.calls == [
+        (each, "claims/0000000" if each != "hurry" else "") for each in ("claim", "hurry", "release")
+    ]
+
+
+def test_a_shard_is_done_when_nobody_looks_after_it_any_more(task: MoveTask, tmp_path: Path) -> None:
+    """However long a look takes: two threads would write its records. And nothing is in a hurry."""
+    place, looked = Kept(tmp_path / "place", nothing), threading.Event()
+    done: list[bool] = []
+
+    def begin() -> None:
+        assert place.held_up.wait(_PATIENCE)
+
+    def look() -> None:
+        # Longer than a worker that is stopped would wait.
+        threading.Event().wait(2.4)
+        looked.set()
+
+    def write(name: str) -> None:
+        if name == "done/0000000":
+            done.append(looked.is_set())
+
+    put_shards(place, task)
+    place.hold, place.on_write = look, write
+    worker(place, task, Moving(begin)).work()
+    assert done == [True] and not place.hurried
+
+
+def test_who_has_lost_a_shard_asks_for_it_no_more_and_is_in_no_hurry(task: MoveTask, tmp_path: Path) -> None:
+    place, seconds, said = Kept(tmp_path / "place", nothing), Seconds(), list[str]()
+    interrupts: list[float] = []
+
+    class Leaving(Interrupted):
+        """Cleans up until the thread that interrupted it has ended."""
+
+        def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
+            try:
+                super().move(task, report, listener)
+            finally:
+                for thread in self.threads:
+                    thread.join(_PATIENCE)
+                    assert not thread.is_alive()
+
+    def take_back() -> None:
+        # By now the claim has to be renewed, and may even have expired.
+        seconds.passed += 30.0
+        place.write("done/0000000", b"")
+
+    def interrupt() -> None:
+        interrupts.append(seconds.passed)
+        engine.event.set()
+
+    engine = Leaving(take_back)
+    put_shards(place, task)
+    worker(place, task, engine, said, claim=40, seconds=seconds, interrupt=interrupt).work()
+    assert said == ["shard 0000000 of data/x: it was taken back"] and len(interrupts) == 1
+    assert place.times("claim", "claims/0000000") == 1 and not place.hurried
+
+
+def _after_looks(place: Place, count: int) -> None:
+    """Wait until the thread that keeps a shard has looked so many times more."""
+    for _ in range(count):
+        assert place.slow_was_read.acquire(timeout=_PATIENCE)
+
+
+@pytest.mark.parametrize("has_claim", [True, False])
+def test_a_shard_that_takes_long_is_renewed_and_goes_on(task: MoveTask, tmp_path: Path, has_claim: bool) -> None:
+    """Also one that is moved although a stranger holds its claim."""
+    place, seconds, interrupts = Place(tmp_path / "place", *[nothing] * 200), Seconds(), list[int]()
+    claims: list[int] = []
+
+    def move() -> None:
+        place.rounds.clear()
+        claims.append(place.times("claim", "claims/0000000"))
+        while place.slow_was_read.acquire(blocking=False):
+            pass
+        seconds.passed += 25.0
+        _after_looks(place, 3)
+
+    put_shards(place, task)
+    if not has_claim:
+        place.held("claims/0000000")
+    engine = Moving(move)
+    worker(
+        *(place, task, engine), poll=1.0, claim=40, parent=1e6, seconds=seconds, interrupt=lambda: interrupts.append(1)
+    ).work()
+    assert place.names("done") == ["0000000"] and not interrupts
+    assert place.times("claim", "claims/0000000") - claims[0] == has_claim, "once: at the end it was its own"
+
+
+def test_records_are_written_while_a_shard_moves(task: MoveTask, tmp_path: Path) -> None:
+    place, seen = Place(tmp_path / "place", nothing), list[list[list[str]]]()
+
+    class Slow(Moving):
+        def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
+            source = task.actions[0].source
+            assert isinstance(source, LocalState)
+            report.file_moved(Moved(task.actions[0], replace(source, md5=bytes(16)), _BLOB))
+            _after_looks(place, 3)
+            seen.append(_records(place))
+
+    put_shards(place, task)
+    worker(place, task, Slow()).work()
+    assert seen == [[[1], ["a"]]]
+
+
+def test_the_last_records_of_a_shard_are_written_before_it_is_done(task: MoveTask, tmp_path: Path) -> None:
+    place = Kept(tmp_path / "place", nothing)
+
+    def write(name: str) -> None:
+        if name.startswith("records/") and place.rounds == []:
+            raise StorageUnreachableError("the service does not answer")
+
+    put_shards(place, task)
+    place.on_write = write
+    with pytest.raises(StorageUnreachableError):
+        worker(place, task, flush=60.0).work()
+    assert not place.names("done")
+
+
+def test_what_fails_a_file_itself_is_told_by_the_first_attempt(task: MoveTask, tmp_path: Path) -> None:
+    place = Place(tmp_path / "place", nothing)
+
+    class Denied(Moving):
+        def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
+            for action in task.actions:
+                report.file_failed(action, FileFailure(action.path, FailureCode.ACCESS_DENIED, "not allowed"))
+
+    put_shards(place, task)
+    worker(place, task, Denied()).work()
+    assert place.names("done") == ["0000000"]
+    assert b"".join(place.read(f"records/{name}") or b"" for name in place.names("records")).count(b"not allowed") == 3
+
+
+# -- pauses that the service asks for ------------------------------------------------------------------------------
+
+
+class Pausing:
+    """One worker's share in pauses."""
+
+    def __init__(self, root: Path) -> None:
+        self.place, self.pace, self.told = FolderStore(root), Pace(), list[str]()
+        self.shared = SharedPace(self.place, "node1.2", self.pace, self.told.append)
+
+    def note(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.place.read("slow") or b"{}")
+        return found
+
+
+@pytest.mark.parametrize(("asked", "told"), [(4.2, 5), (90.0, 90), (3600.0, 90)])
+def test_a_pause_that_one_worker_is_asked_for_is_told_to_all(asked: float, told: int, tmp_path: Path) -> None:
+    one, other = Pausing(tmp_path), Pausing(tmp_path)
+    one.shared.begin()
+    other.shared.begin()
+    one.pace.asked(asked)
+    for each in (one, other, one, other):
+        each.shared.look()
+    assert (one.note()["seconds"], one.note()["by"]) == (told, "node1.2")
+    assert one.told == [f"the storage account asks for fewer requests: all workers wait {told} s"]
+    # The same note is heeded once.
+    assert other.told == [f"node1.2 was asked by the storage account for fewer requests: waiting {told} s"]
+    assert told - 2 < other.pace.left <= told
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        '{"seconds": 91, "by": "node1.0"}',
+        '{"seconds": 5, "by": "node1.0\\u001b[2J"}',
+        '{"seconds": 5}',
+        "nonsense",
+    ],
+)
+def test_a_note_that_no_worker_writes_makes_nobody_wait(note: str, tmp_path: Path) -> None:
+    one = Pausing(tmp_path)
+    one.shared.begin()
+    one.place.write("slow", note.encode())
+    one.shared.look()
+    assert one.pace.left == 0 and not one.told
+
+
+def test_a_note_that_is_gone_is_none(tmp_path: Path) -> None:
+    (tmp_path / "then").mkdir()
+    one = Pausing(tmp_path / "then")
+    one.place.write("slow", b'{"seconds": 5, "by": "node1.0"}')
+    one.shared.begin()
+    shutil.rmtree(tmp_path / "then")
+    one.shared.look()
+    assert one.pace.left == 0 and not one.told
