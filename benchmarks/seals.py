@@ -18,11 +18,11 @@ from pathlib import Path
 from benchmarks.emulator import ACCOUNT, KEY, Emulator
 from benchmarks.fast_server import fast_server
 from benchmarks.trees import Tree
-from blobsync.base.credentials import Secret
 from blobsync.base.events import SilentListener
 from blobsync.base.file_states import LocalState
 from blobsync.base.locations import BlobContainer, LocalLocation
 from blobsync.base.reasons import Reason
+from blobsync.base.redaction import Secret
 from blobsync.base.seals import SealKey
 from blobsync.direct.engine import DirectEngine
 from blobsync.plan.project_context import LivePart

@@ -211,7 +211,7 @@ def test_names_from_outside_become_paths_through_one_gate() -> None:
 WRITERS: dict[str, str] = {
     **dict.fromkeys(("local.files", "local.part_files"), "what comes from outside: downloads and logs"),
     "base.user_data": "what the user agreed to and logs in with, in the user's own configuration",
-    **dict.fromkeys(("azcopy", "transfer.receipts", "local.state_dir"), "our own records and staging folders"),
+    **dict.fromkeys(("azcopy", "transfer.ledger", "local.state_dir"), "our own records and staging folders"),
     "local.state_dir": "the seal of the state folder",
     "local.resume_records": "which ranges of a download are there",
     "project.logbook": "how far transfers under way are",

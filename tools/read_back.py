@@ -225,7 +225,7 @@ ROWS: tuple[ReadBack, ...] = (
         "your state folder; with `--receipt` a copy beside the data",
         "the copy is never read; the other is sealed with the project's path, as the state folder is",
         ("e2e/test_hostile_state.py::test_a_shipped_state_folder_deletes_and_kills_nothing",),
-        ("transfer.receipts:read_receipt", "transfer.receipts:upload_receipt"),
+        ("transfer.ledger:read_receipt", "transfer.ledger:upload_receipt"),
     ),
     ReadBack(
         "what was verified, blocks that were sent, part files, jobs, history, runs on this machine, hashes of the "

@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from blobsync.base.credentials import SasToken
 from blobsync.base.locations import BlobLocation
-from blobsync.base.redaction import redact_word
+from blobsync.base.redaction import SasToken, redact_word
 
 # azcopy's own figures: 32 connections for up to 4 processors, else 16 each, at most 300.
 _FEW_PROCESSORS = 4

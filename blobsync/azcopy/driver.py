@@ -26,7 +26,6 @@ from blobsync.azcopy.reasons import AzcopyTransferError, LogReader, blob_or_path
 from blobsync.azcopy.sources import SourceHashes, build_links
 from blobsync.azcopy.verdict import LogFollower, Verdict, damaged_blobs, needs_reading_back, send_again
 from blobsync.azcopy.workspace import Workspace, workspace
-from blobsync.base.credentials import SasToken
 from blobsync.base.errors import (
     BlobsyncError,
     CredentialError,
@@ -40,6 +39,7 @@ from blobsync.base.events import BytesMoved, FilesCounted, Listener, Note, Under
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.process import ProcessRunner, SubprocessRunner
+from blobsync.base.redaction import SasToken
 from blobsync.direct.pool import RunState
 from blobsync.local.errors import local_error
 from blobsync.local.files import LocalFolder

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from urllib.parse import unquote, urlsplit
 
-from blobsync.base.credentials import SasToken
 from blobsync.base.errors import BlobsyncError, FailureCode
-from blobsync.base.redaction import redact
+from blobsync.base.redaction import SasToken, redact
 from blobsync.plan.transfer_plan import Route
 
 _FAILED = re.compile(r"(?:UPLOAD|DOWNLOAD|COPY)FAILED: (?P<source>.*?) : (?P<status>[0-9]{1,4}) : (?P<text>.*)$")

@@ -27,10 +27,10 @@ from blobsync.azcopy.reasons import (
     explain,
     reason_in,
 )
-from blobsync.base.credentials import SasToken
 from blobsync.base.errors import BlobsyncError, CredentialError, FailureCode, StorageError
 from blobsync.base.events import Listener
 from blobsync.base.file_states import FileState, RemoteState
+from blobsync.base.redaction import SasToken
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.pool import NotTriedError
 from blobsync.plan.pairing import equal_content

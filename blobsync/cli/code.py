@@ -9,10 +9,9 @@ import typer
 
 from blobsync.base.amounts import count_text, size_text, took_text
 from blobsync.base.errors import UsageError
-from blobsync.cli.confirm import with_consent
 from blobsync.cli.output import Result
 from blobsync.cli.reports import result_data, result_lines
-from blobsync.cli.session import Session
+from blobsync.cli.session import Session, with_consent
 from blobsync.cli.session import command as register_command
 
 if TYPE_CHECKING:

@@ -58,35 +58,25 @@ def _ask(question: str) -> str:
     return answer
 
 
-T = TypeVar("T")
+def agree(session: Session, error: BlobsyncError, project: Project | None) -> None:
+    """Ask the user to agree to what ``error`` requires: a state folder, or links and options of ``project``. If the
+    answer is yes, the command may go on; without a terminal, raises ``error``, whose hint is the command to agree."""
+    if isinstance(error, UntrustedStateError):
+        _agree_to_state(session, error)
+    elif not sys.stdin.isatty() or project is None:
+        raise error
+    elif isinstance(error, UntrustedLinkError):
+        for link, target in error.links:
+            confirm(session, f"{link} points outside the project, to {target}: read and write there from now on?")
+        project.trust_links(error.links)
+    elif isinstance(error, UntrustedDockerError):
+        words = shlex.join(error.options)
+        confirm(session, f"docker.args reaches beyond the project: use all of {words} here from now on?")
+        project.trust_docker(error.options)
 
 
-def with_consent(session: Session, project: Project, act: Callable[[], T]) -> T:
-    """Return the result of ``act``, after asking the user to trust each link and option that requires it.
-
-    Without a terminal, raises ``UntrustedLinkError`` or ``UntrustedDockerError``, whose hint is the command to trust
-    it. ``act`` is called again after each answer; it raises these errors before anything is changed.
-    """
-    while True:
-        try:
-            return act()
-        except UntrustedLinkError as error:
-            if not sys.stdin.isatty():
-                raise
-            for link, target in error.links:
-                confirm(session, f"{link} points outside the project, to {target}: read and write there from now on?")
-            project.trust_links(error.links)
-        except UntrustedDockerError as error:
-            if not sys.stdin.isatty():
-                raise
-            words = shlex.join(error.options)
-            confirm(session, f"docker.args reaches beyond the project: use all of {words} here from now on?")
-            project.trust_docker(error.options)
-
-
-def agree_to_state(session: Session, error: UntrustedStateError) -> None:
-    """Ask the user to accept the state folder. The command may start again then, since a state folder is
-    opened before anything is changed. Without a terminal, raises ``error``, whose hint is the command to accept it."""
+def _agree_to_state(session: Session, error: UntrustedStateError) -> None:
+    # The command may start again then, since a state folder is opened before anything is changed.
     if not sys.stdin.isatty():
         raise error
     try:

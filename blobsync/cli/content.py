@@ -12,9 +12,8 @@ import typer
 
 from blobsync.base.amounts import size_text
 from blobsync.base.errors import ChecksumError, ExitCode, UsageError
-from blobsync.cli.confirm import with_consent
 from blobsync.cli.output import Result, printable
-from blobsync.cli.session import PathsArgument, Session, command
+from blobsync.cli.session import PathsArgument, Session, command, with_consent
 
 if TYPE_CHECKING:
     from blobsync.base.errors import BlobsyncError

@@ -12,7 +12,6 @@ import typer
 from blobsync.base.amounts import count_text, size_text
 from blobsync.base.errors import ExitCode, UsageError
 from blobsync.base.events import Note
-from blobsync.cli.confirm import confirm, with_consent
 from blobsync.cli.output import Result
 from blobsync.cli.reports import (
     deletion_lines,
@@ -27,7 +26,17 @@ from blobsync.cli.reports import (
     verify_data,
     verify_lines,
 )
-from blobsync.cli.session import NO_CLUSTER, TWO_CLUSTERS, Bundle, OptionalPaths, OptionRow, Session, command, looking
+from blobsync.cli.session import (
+    NO_CLUSTER,
+    TWO_CLUSTERS,
+    Bundle,
+    OptionalPaths,
+    OptionRow,
+    Session,
+    command,
+    looking,
+    with_consent,
+)
 from blobsync.plan.transfer_options import NO_LIMIT, TransferOptions
 from blobsync.plan.transfer_plan import Action, Direction
 
@@ -336,6 +345,8 @@ def _carry_out(session: Session, project: Project, made: TransferPlan, *, yes: b
     made.demand_allowed()
     if deletions and not yes:
         size = size_text(made.size(Action.DELETE))
+        from blobsync.cli.confirm import confirm
+
         confirm(session, f"delete {count_text(deletions, 'file')}, {size}, that the source does not have?")
     result = project.carry_out(made)
     # A run that takes over the records of a killed one makes its plan again.

@@ -24,10 +24,10 @@ from urllib.parse import urlsplit
 
 import typer
 
-from blobsync.base.credentials import Secret
 from blobsync.base.errors import BlobsyncError, UsageError
 from blobsync.base.locations import BlobContainer
 from blobsync.base.process import ProcessRunner, SubprocessRunner, python_module
+from blobsync.base.redaction import Secret
 from blobsync.cli.output import Result
 from blobsync.cli.session import NO_CLUSTER, Session, command
 from blobsync.emulator import Emulator, EmulatorState, make_container, new_key

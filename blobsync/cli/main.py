@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 from typer.core import TyperGroup
@@ -28,7 +28,6 @@ from blobsync.base.errors import (
     FailureCode,
     LocalFileError,
     NothingMatchedError,
-    UntrustedStateError,
     UsageError,
 )
 from blobsync.base.redaction import HIDDEN, redact
@@ -43,6 +42,9 @@ from blobsync.base.stopping import (
 from blobsync.cli.output import Console, Result, forget_stdout, start_logging
 from blobsync.cli.progress import choose_listener
 from blobsync.cli.session import SETTINGS, CommandInterruptedError, Session, group_callback
+
+if TYPE_CHECKING:
+    from blobsync.project.api import Project
 
 
 class Word(NamedTuple):
@@ -406,10 +408,10 @@ def _run(words: Sequence[str], console: Console) -> int:
             console.say(console.timed.sentence())
 
 
-def _agree(session: Session, error: UntrustedStateError) -> None:
-    from blobsync.cli.confirm import agree_to_state  # late: few commands ever ask
+def _agree(session: Session, error: BlobsyncError, project: Project | None) -> None:
+    from blobsync.cli.confirm import agree  # late: few commands ever ask
 
-    agree_to_state(session, error)
+    agree(session, error, project)
 
 
 def _call(words: Sequence[str], session: Session) -> Any:

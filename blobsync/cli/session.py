@@ -17,11 +17,19 @@ from contextlib import ExitStack, contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field, fields
 from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
 
 import typer
 
-from blobsync.base.errors import BlobsyncError, FailureCode, TransferCancelledError, UntrustedStateError, UsageError
+from blobsync.base.errors import (
+    BlobsyncError,
+    FailureCode,
+    TransferCancelledError,
+    UntrustedDockerError,
+    UntrustedLinkError,
+    UntrustedStateError,
+    UsageError,
+)
 from blobsync.base.events import Note
 from blobsync.cli.output import Result
 from blobsync.cli.progress import QuietListener
@@ -40,7 +48,7 @@ _NAMES = "use the name of a file in aux_data/aml/, without .yaml; omit the optio
 SECRETS_PATTERN = ".blobsync/state-*/jobs/*/secrets.json"
 
 
-def _refuse(session: Session, error: UntrustedStateError) -> None:
+def _refuse(session: Session, error: BlobsyncError, project: Project | None) -> None:
     raise error
 
 
@@ -48,8 +56,8 @@ def _refuse(session: Session, error: UntrustedStateError) -> None:
 class Session:
     """The global options of one command line, before or after the command.
 
-    ``started`` is called with the session once all of them are known; ``agree`` asks whether a state folder is the
-    user's, or raises the error; ``display`` shows
+    ``started`` is called with the session once all of them are known; ``agree`` asks the user to trust
+    what an error is about (``confirm.agree``), or raises it; ``display`` shows
     progress, and is one of those that ``listener`` emits to; ``began`` is the monotonic time in
     seconds at which the command began; ``words`` are the command line, without secrets; ``held`` is closed with the
     command, however that ends.
@@ -70,7 +78,7 @@ class Session:
     listener: Listener = field(default_factory=QuietListener)
     started: Callable[[Session], None] = field(default=lambda session: None, repr=False)
     began: float = field(default_factory=time.monotonic)
-    agree: Callable[[Session, UntrustedStateError], None] = field(default=_refuse, repr=False)
+    agree: Callable[[Session, BlobsyncError, Project | None], None] = field(default=_refuse, repr=False)
     words: Sequence[str] = ()
     held: ExitStack = field(default_factory=ExitStack, repr=False)
 
@@ -372,12 +380,28 @@ def _with_session(
     return signed
 
 
+T = TypeVar("T")
+
+
+def with_consent(session: Session, project: Project, act: Callable[[], T]) -> T:
+    """Return the result of ``act``, after asking the user to trust each link and option that requires it.
+
+    Without a terminal, raises ``UntrustedLinkError`` or ``UntrustedDockerError``, whose hint is the command to trust
+    it. ``act`` is called again after each answer; it raises these errors before anything is changed.
+    """
+    while True:
+        try:
+            return act()
+        except (UntrustedLinkError, UntrustedDockerError) as error:
+            session.agree(session, error, project)
+
+
 def _asking(session: Session, act: Callable[[], Result]) -> Result:
     """Run ``act``; ask if the state folder is not trusted yet. Few commands ever need that code."""
     try:
         return act()
     except UntrustedStateError as error:
-        session.agree(session, error)
+        session.agree(session, error, None)
         return act()
 
 

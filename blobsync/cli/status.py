@@ -10,10 +10,9 @@ import typer
 
 from blobsync.base.amounts import count_text, duration_text, size_text
 from blobsync.base.errors import BlobsyncError
-from blobsync.cli.confirm import with_consent
 from blobsync.cli.output import Result
 from blobsync.cli.running_words import running_data, running_line
-from blobsync.cli.session import OptionalPaths, Session, command
+from blobsync.cli.session import OptionalPaths, Session, command, with_consent
 
 if TYPE_CHECKING:
     from blobsync.base.errors import FileFailure

@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
-from blobsync.base.credentials import SasToken
 from blobsync.base.errors import ArchiveError, BlobNotFoundError, ConfigError, StorageError
 from blobsync.base.events import Listener, Looked, Note, Phase
 from blobsync.base.locations import BlobLocation
 from blobsync.base.process import ProcessRunner, SubprocessRunner
+from blobsync.base.redaction import SasToken
 from blobsync.code import compile as code_compile
 from blobsync.code.archive import manifest, write_archive
 from blobsync.code.digest import MANIFEST_NAME

@@ -23,7 +23,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from blobsync.base.credentials import SasToken
 from blobsync.base.errors import (
     AccessDeniedError,
     ArchiveError,
@@ -33,6 +32,7 @@ from blobsync.base.errors import (
     PreconditionFailedError,
 )
 from blobsync.base.events import BytesMoved, Expected, FileDone, Listener
+from blobsync.base.redaction import SasToken
 from blobsync.code.digest import MANIFEST_NAME, digest_of_records, read_listed
 from blobsync.store.protocol import ANYTHING, BlobInfo, BlobProperties, BlobStore, Precondition
 

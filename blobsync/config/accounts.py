@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import ConfigError
+from blobsync.base.redaction import SasToken, Secret
 from blobsync.base.trusted_hosts import host_of
 from blobsync.config.known_keys import ACCOUNT, WORKSPACE
 from blobsync.config.logins import StoredLogin, load_login

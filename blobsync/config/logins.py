@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import ConfigError, UsageError
 from blobsync.base.locations import BlobContainer
+from blobsync.base.redaction import SasToken, Secret
 from blobsync.base.trusted_hosts import host_of
 from blobsync.base.user_data import config_home, read_own, write_own
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import ConfigError
 from blobsync.base.locations import BlobContainer, BlobLocation
+from blobsync.base.redaction import SasToken, Secret
 
 if TYPE_CHECKING:
     # Nodes read these values, and have no YAML.

@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from blobsync.base.credentials import Secret
 from blobsync.base.errors import LocalFileError, UsageError
+from blobsync.base.redaction import Secret
 from blobsync.base.trusted_hosts import host_of
 from blobsync.base.user_data import environment
 from blobsync.config.model import DEFAULT_CLUSTER, EMULATOR_ACCOUNT

@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 import yaml
 
 from blobsync.base.amounts import count_text
-from blobsync.base.credentials import Secret
 from blobsync.base.errors import ConfigError, ConfigNotFoundError
 from blobsync.base.file_states import regular_only
+from blobsync.base.redaction import Secret
 from blobsync.config.known_keys import GONE_PLATFORMS, PROGRAM_FORM, Key, Kind, nearest
 
 # $${NAME} stands for a literal ${NAME}.

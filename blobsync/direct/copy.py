@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from contextlib import suppress
 
-from blobsync.base.credentials import SasToken
 from blobsync.base.errors import PreconditionFailedError, StorageError
 from blobsync.base.file_states import RemoteState
+from blobsync.base.redaction import SasToken
 from blobsync.direct.pool import MIB, FileJob, RunState
 from blobsync.direct.reads import changed_while_read, demand_version, naming_the_source, version_of
 from blobsync.direct.upload import BlockIds, BlockSizes, precondition_of

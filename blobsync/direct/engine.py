@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from blobsync.base.credentials import SasToken
 from blobsync.base.errors import CredentialError, LocalFileError, StorageError
 from blobsync.base.events import Listener, notes_to
 from blobsync.base.locations import LocalLocation
+from blobsync.base.redaction import SasToken
 from blobsync.direct.pool import MIB, FileJob, RunState, ThreadWork, WorkerPool, WorkerThreads
-from blobsync.direct.upload import BlockMemory, UploadJob
+from blobsync.direct.upload import UploadJob
 from blobsync.local.files import LocalFolder, SourceFolder
 from blobsync.local.resume_records import BlockJournal, RangeRecords
-from blobsync.plan.blocks import ONE_REQUEST
+from blobsync.plan.blocks import ONE_REQUEST, BlockMemory
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobStore, Orders

@@ -14,10 +14,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import NamedTuple
 
-from blobsync.base.credentials import SasToken
 from blobsync.base.errors import ChecksumError, PreconditionFailedError
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
+from blobsync.base.redaction import SasToken
 from blobsync.direct.pool import FileJob, RunState
 from blobsync.direct.reads import demand_version, naming_the_source, version_of
 from blobsync.direct.upload import BlockIds, precondition_of

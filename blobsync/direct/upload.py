@@ -7,7 +7,7 @@ import hashlib
 import os
 import threading
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from dataclasses import replace
@@ -17,8 +17,7 @@ from blobsync.base.errors import BlobsyncError, ChecksumError, StorageError, Sto
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.direct.pool import MIB, FileJob, RunState
 from blobsync.local.files import SourceFile, SourceFolder
-from blobsync.local.resume_records import BlockJournal
-from blobsync.plan.blocks import NOTHING, Reusable, block_size, differs, reusable
+from blobsync.plan.blocks import NOTHING, BlockMemory, Reusable, block_size, differs, reusable
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.content_types import guess_content_type
 from blobsync.store.protocol import (
@@ -41,27 +40,6 @@ class Fate(enum.Enum):
     SEND = enum.auto()
     SENT = enum.auto()
     THERE = enum.auto()
-
-
-class BlockMemory:
-    """The blocks that earlier runs have put; shared by the files of one run. Empty without a journal."""
-
-    def __init__(self, journal: BlockJournal | None, note: Callable[[str], None]) -> None:
-        self.journal = journal
-        self._note = note
-        self._noted = threading.Lock()
-
-    def put(self, blob: str, block: Block) -> None:
-        """Record that the service has this block of the blob (its URL)."""
-        digest = block.sha256
-        assert digest is not None, "blocks of files are named by their content"
-        if self.journal is not None:
-            self.journal.put(blob, digest, block.size)
-
-    def unlisted(self, error: StorageError) -> None:
-        """Note once why whole files are sent although some of their blocks are there."""
-        if self._noted.acquire(blocking=False):
-            self._note(f"cannot list the blocks that are there already, so they are sent again: {error.message}")
 
 
 class SentBlocks:

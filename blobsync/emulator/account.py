@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from blobsync.base.credentials import Secret
 from blobsync.base.errors import EmulatorError
 from blobsync.base.plain_json import parse_object
+from blobsync.base.redaction import Secret
 
 DEFAULT_PORT = 10000
 _LAST_PORT = 65535

@@ -20,12 +20,12 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from blobsync.base.credentials import Secret
 from blobsync.base.errors import EmulatorError
 from blobsync.base.locations import BlobContainer
 from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner
 from blobsync.base.process_mark import ProcessMark
+from blobsync.base.redaction import Secret
 from blobsync.base.user_data import data_home, environment
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.config.scaffold import EMULATOR_CONTAINER, EmulatorAccount

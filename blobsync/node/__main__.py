@@ -10,9 +10,8 @@ import traceback
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
-from blobsync.base.credentials import Secret
 from blobsync.base.errors import BlobsyncError
-from blobsync.base.redaction import redact
+from blobsync.base.redaction import Secret, redact
 from blobsync.jobspec.spec import SETUP_FAILED_EXIT, JobSpec, Secrets
 from blobsync.node import verbs
 from blobsync.node.echo import Echo

@@ -27,9 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import blobsync
-from blobsync.base.credentials import Secret
 from blobsync.base.process import python_module
-from blobsync.base.redaction import redact
+from blobsync.base.redaction import Secret, redact
 from blobsync.jobspec.containers import wanted_image
 from blobsync.jobspec.hold import HOLDER, HOLDING_FOLDER
 from blobsync.jobspec.spec import (

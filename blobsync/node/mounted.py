@@ -10,9 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, final
 
-from blobsync.base.credentials import SasToken
 from blobsync.base.errors import AccessDeniedError, BlobNotFoundError, PreconditionFailedError, StorageError
 from blobsync.base.locations import MountedLocation
+from blobsync.base.redaction import SasToken
 from blobsync.store.protocol import (
     ANYTHING,
     BlobInfo,

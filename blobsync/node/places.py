@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import CredentialError
 from blobsync.base.locations import BlobContainer, MountedLocation, parse_store_location
-from blobsync.base.redaction import register_secret
+from blobsync.base.redaction import SasToken, Secret, register_secret
 from blobsync.base.trusted_hosts import Service, may_get_login
 from blobsync.jobspec.spec import Secrets
 from blobsync.node.mounted import MountedStore

@@ -7,7 +7,6 @@ does not delete.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from blobsync.base.amounts import count_text
@@ -45,13 +44,6 @@ class LeftOut:
                 return self.entries[at]
             at = at.rpartition("/")[0]
         return None
-
-    @property
-    def without_blob(self) -> Iterator[tuple[str, Reason, str]]:
-        """The entries without a blob of their name; the others are reported with the blob."""
-        for path, (reason, detail) in self.entries.items():
-            if reason not in FAULTS and path not in self.named:
-                yield path, reason, detail
 
     def stays_out(self, shown: str) -> tuple[list[FileFailure], list[str]]:
         """Failures and warnings for blobs that are not downloaded because of a skipped local entry."""

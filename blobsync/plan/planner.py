@@ -13,11 +13,11 @@ from blobsync.base.events import Listener, Phase
 from blobsync.base.locations import BlobLocation, LocalLocation, Location
 from blobsync.local import names
 from blobsync.local.tree import LinkPolicy, demand_trust, ignores_case, way_to
+from blobsync.plan.blocks import for_engine, partial_uploads, with_on_record
 from blobsync.plan.clashes import Names, refuse_blob_above, settle, spare_links
 from blobsync.plan.decisions import Decisions, check_names, guard_mirror, leave_out
 from blobsync.plan.disk_space import WrittenHere, lacking_room
 from blobsync.plan.engine_model import NOT_DIRECT, EngineRules, Work, choose_engine, choose_processes
-from blobsync.plan.partial_files import for_engine, partial_uploads, with_on_record
 from blobsync.plan.path_mapping import Leg, chosen_paths, legs, rooted
 from blobsync.plan.project_context import LivePart, ProjectContext
 from blobsync.plan.survey import Request, Survey, remember, remember_nothing, survey

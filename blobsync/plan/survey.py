@@ -42,7 +42,14 @@ from blobsync.local.names import is_temporary, local_problem
 from blobsync.local.sorted_runs import SortedRuns, Spill, Spool
 from blobsync.local.tree import LinkPolicy, walk
 from blobsync.plan.clashes import blob_hint, both_hint
-from blobsync.plan.left_out import IN_THE_WAY, ExcludedFiles, Exclusion, LeftOut, left_out_message
+from blobsync.plan.left_out import (
+    FAULTS,
+    IN_THE_WAY,
+    ExcludedFiles,
+    Exclusion,
+    LeftOut,
+    left_out_message,
+)
 from blobsync.plan.pairing import HeldFiles, Pair, is_as_recorded, needs_local_md5, source_is_near
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Route, Shape
@@ -559,8 +566,10 @@ def _streamed(
 def _left_out_pairs(request: Request, found: Survey, left_out: LeftOut) -> Iterator[Pair]:
     """The pairs of entries that are left out, after all blobs were compared with them."""
     if source_is_near(request.part.route):
-        for path, reason, detail in left_out.without_blob:
-            yield Pair(path, None, None, left_out=reason, detail=detail)
+        # Those with a blob of their name are reported with it.
+        for path, (reason, detail) in left_out.entries.items():
+            if reason not in FAULTS and path not in left_out.named:
+                yield Pair(path, None, None, left_out=reason, detail=detail)
     else:
         failures, warnings = left_out.stays_out(request.part.path)
         found.blocked += failures

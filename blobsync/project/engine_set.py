@@ -7,9 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
-from blobsync.base.credentials import SasToken
 from blobsync.base.errors import UsageError
 from blobsync.base.locations import BlobContainer, BlobLocation, Location
+from blobsync.base.redaction import SasToken
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.base.trusted_hosts import TRUSTED_HOSTS_VARIABLE
 from blobsync.config.model import Cluster

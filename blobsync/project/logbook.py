@@ -50,7 +50,7 @@ from blobsync.plan.progress import WORKING, Progress, ProgressCounter, RatePoint
 from blobsync.plan.transfer_plan import Action, Direction, Route, TransferPlan, TransferResult
 from blobsync.project.options import PathName, path_text
 from blobsync.store.open_locations import Connections
-from blobsync.transfer import receipts
+from blobsync.transfer import ledger
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS transfers (id TEXT PRIMARY KEY, began REAL NOT NULL, entry TEXT NOT NULL);
@@ -523,7 +523,7 @@ class LogBook:
 
     def receipt(self, entry: TransferEntry) -> Mapping[str, Any] | None:
         """See ``Project.receipt``."""
-        return receipts.read_receipt(self._state.folder("receipts"), entry.receipt) if entry.receipt else None
+        return ledger.read_receipt(self._state.folder("receipts"), entry.receipt) if entry.receipt else None
 
 
 def open_logbook(environ: Mapping[str, str], on_trouble: Callable[[str], None]) -> LogBook:
@@ -606,4 +606,4 @@ def upload_receipts(result: TransferResult, connections: Connections, note: Call
         return
     for part in result.plan.parts:
         if isinstance(part.destination, BlobLocation):
-            note(f"receipt: {receipts.upload_receipt(result.receipt, connections.open(part.destination))}")
+            note(f"receipt: {ledger.upload_receipt(result.receipt, connections.open(part.destination))}")

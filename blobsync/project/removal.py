@@ -20,7 +20,7 @@ from blobsync.project.browse import nothing_at
 from blobsync.project.logbook import TransferEntry
 from blobsync.store.open_locations import Connections, OpenBlob
 from blobsync.store.protocol import BlobInfo
-from blobsync.transfer import receipts
+from blobsync.transfer import ledger
 
 # Blobs per call of delete_many. After an interrupt, the state of this many is unknown.
 _DELETE_CHUNK = 4096
@@ -168,9 +168,9 @@ def _leave_receipt(
     result: _Result, deletions: Sequence[Deletion], listener: Listener, folder: Path, cluster: str, *, interrupted: bool
 ) -> Path | None:
     places = [str(each.place.remote) for each in deletions]
-    removed = receipts.Deletions(result.gone, result.unsure)
+    removed = ledger.Deletions(result.gone, result.unsure)
     try:
-        return receipts.write_removal(folder, cluster, places, removed, result.failures, interrupted=interrupted)
+        return ledger.write_removal(folder, cluster, places, removed, result.failures, interrupted=interrupted)
     except OSError as error:
         listener.emit(Note(f"no receipt was written to {folder}: {error.strerror}"))
         return None

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import CredentialError, FailureCode, LoginRequiredError, SasExpiredError, SasPermissionError
 from blobsync.base.locations import BlobContainer, BlobLocation, LocalLocation
 from blobsync.base.plain_json import parse_object
+from blobsync.base.redaction import SasToken, Secret
 from blobsync.base.trusted_hosts import TRUSTED_HOSTS_VARIABLE
 from blobsync.local.state_dir import StateDir
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer

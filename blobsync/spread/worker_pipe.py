@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import CredentialError, ProcessError
 from blobsync.base.locations import BlobContainer, LocalLocation
 from blobsync.base.process import ProcessRunner, RunningProcess, python_module
-from blobsync.base.redaction import redact
+from blobsync.base.redaction import SasToken, Secret, redact
 from blobsync.base.user_data import environment
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.project_context import LivePart

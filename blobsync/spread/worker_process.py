@@ -15,11 +15,11 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from typing import NoReturn, Protocol
 
-from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import ExitCode, FileFailure
 from blobsync.base.events import BytesMoved, BytesReused, Connected, Disconnected, Event, Note, UnderWay, notes_to
 from blobsync.base.locations import LocalLocation
 from blobsync.base.plain_json import parse_object
+from blobsync.base.redaction import SasToken, Secret
 from blobsync.direct.engine import DirectEngine
 from blobsync.local.resume_records import BlockJournal, RangeRecords
 from blobsync.plan.project_context import LivePart, key_between

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from blobsync.base.credentials import Secret
 from blobsync.base.errors import LoginRequiredError
+from blobsync.base.redaction import Secret
 from blobsync.base.trusted_hosts import is_loopback
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 
-from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import CredentialError
 from blobsync.base.events import ConnectionEvent
+from blobsync.base.redaction import SasToken, Secret
 from blobsync.base.trusted_hosts import (
     Service,
     host_of,

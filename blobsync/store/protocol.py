@@ -20,9 +20,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
-from blobsync.base.credentials import SasToken
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.locations import StoreLocation
+from blobsync.base.redaction import SasToken
 
 # The tag contains the version of the scheme.
 _TAG = b"bsc1"

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 
-from blobsync.base.credentials import SasToken
 from blobsync.base.errors import CredentialError
 from blobsync.base.locations import BlobContainer, BlobLocation
+from blobsync.base.redaction import SasToken
 from blobsync.base.user_data import environment
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.store.sas_token import sign_sas

@@ -17,9 +17,9 @@ from datetime import datetime, timedelta, timezone
 from typing import TypeAlias
 from urllib.parse import quote
 
-from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import CredentialError, SasExpiredError, SasPermissionError
 from blobsync.base.locations import BlobContainer, BlobLocation
+from blobsync.base.redaction import SasToken, Secret
 
 # Rights in the order that the service requires:
 # https://learn.microsoft.com/rest/api/storageservices/create-service-sas#specify-permissions

@@ -25,9 +25,9 @@ from azure.core.pipeline.transport import HttpRequest, HttpResponse, HttpTranspo
 from azure.core.utils import case_insensitive_dict
 from azure.storage.blob import BlobServiceClient
 
-from blobsync.base.credentials import Secret
 from blobsync.base.errors import StorageError
 from blobsync.base.locations import BlobContainer
+from blobsync.base.redaction import Secret
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer
 from blobsync.store.rest.errors import Answer, translate
 from blobsync.store.rest.http import API_VERSION, BlobHttp, Reply

@@ -42,15 +42,14 @@ from blobsync.local.names import relative_name
 from blobsync.local.part_files import remove_leftovers
 from blobsync.local.resume_records import RangeRecords, UnfinishedDownload
 from blobsync.local.sorted_runs import IN_MEMORY, Spill
-from blobsync.plan.partial_files import goes_on, places
+from blobsync.plan.blocks import goes_on, places
 from blobsync.plan.progress import interleaved
 from blobsync.plan.project_context import LivePart, PartOpener
 from blobsync.plan.transfer_plan import Action, FileAction, Route, TransferPlan, TransferResult, actions_of, batches_of
 from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.transfer.engines import Engine, Moved, MoveTask
 from blobsync.transfer.fresh_look import read_without_md5, remote_state, states_at_destination, written_before
-from blobsync.transfer.ledger import Ledger, record_unreported, retry_with
-from blobsync.transfer.receipts import CollectedReceipts, Deletions
+from blobsync.transfer.ledger import CollectedReceipts, Deletions, Ledger, record_unreported, retry_with
 
 _VERBS = {Route.UPLOAD: "sent", Route.DOWNLOAD: "fetched"}
 

@@ -17,7 +17,6 @@ from azure.core import MatchConditions
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 from azure.storage.blob import BlobBlock, BlobPrefix, BlobType, ContainerClient, ContentSettings, StandardBlobTier
 
-from blobsync.base.credentials import SasToken
 from blobsync.base.errors import (
     BlobNotFoundError,
     ChecksumError,
@@ -27,6 +26,7 @@ from blobsync.base.errors import (
     StorageError,
 )
 from blobsync.base.locations import BlobContainer
+from blobsync.base.redaction import SasToken
 from blobsync.store.protocol import (
     ANYTHING,
     BlobInfo,

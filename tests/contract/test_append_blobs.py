@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from azure.storage.blob import BlobClient
 
-from blobsync.base.credentials import SasToken
 from blobsync.base.errors import PreconditionFailedError
 from blobsync.base.locations import BlobContainer
+from blobsync.base.redaction import SasToken
 from blobsync.config.model import StorageAccount
 from blobsync.store.connect import signer_for
 from blobsync.store.rest.append import RestAppendBlobs

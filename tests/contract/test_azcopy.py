@@ -19,9 +19,9 @@ from azure.storage.blob import ContainerClient, ContainerSasPermissions, Content
 
 from blobsync.azcopy.driver import AzcopyEngine, SasForEnd
 from blobsync.azcopy.workspace import prune_workspaces
-from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner
+from blobsync.base.redaction import SasToken, Secret
 from blobsync.config.model import StorageAccount
 from blobsync.store.connect import connect
 from blobsync.store.open_locations import OpenBlob
@@ -422,7 +422,7 @@ _CHILD = """
     from blobsync.config.model import StorageAccount
     from blobsync.store.connect import connect
     from blobsync.store.sas import mint_sas
-    from blobsync.base.credentials import Secret
+    from blobsync.base.redaction import Secret
     from tests.fakes.tasks import capped, download, moved_by
     from dataclasses import replace
     endpoint, key, container, azcopy, folder = sys.argv[1:]

@@ -16,7 +16,6 @@ from dataclasses import replace
 import pytest
 from azure.storage.blob import ContainerClient
 
-from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import (
     AccessDeniedError,
     BlobNotFoundError,
@@ -27,6 +26,7 @@ from blobsync.base.errors import (
     SourceChangedError,
     StorageError,
 )
+from blobsync.base.redaction import SasToken, Secret
 from blobsync.config.model import StorageAccount
 from blobsync.store.connect import connect, signer_for
 from blobsync.store.protocol import (

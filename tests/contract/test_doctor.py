@@ -14,7 +14,7 @@ from blobsync.azcopy.binary import Found
 from blobsync.azcopy.confine import Landlock
 from blobsync.azcopy.errors import AzcopyError, AzcopyNotFoundError, AzcopyVersionError
 from blobsync.base.check_results import CheckResult, CheckStatus
-from blobsync.base.credentials import SasToken, Secret
+from blobsync.base.redaction import SasToken, Secret
 from blobsync.config.model import Cluster, CodeEntry, FolderEntry, StorageAccount
 from blobsync.project.doctor import examine, examine_account
 from blobsync.store.connect import connect

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.check_results import CheckResult, CheckStatus
-from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import BlobsyncError, CredentialError
+from blobsync.base.redaction import SasToken, Secret
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.project.api import Project
 from blobsync.project.doctor import ConnectRest, examine_account

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from azure.storage.blob import ContainerClient
 
-from blobsync.base.credentials import Secret
 from blobsync.base.errors import StorageError
 from blobsync.base.file_states import LocalState, RemoteState
+from blobsync.base.redaction import Secret
 from blobsync.config.model import StorageAccount
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.relay import RelayEngine

@@ -13,9 +13,9 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import AccessDeniedError, StorageUnreachableError
 from blobsync.base.locations import BlobContainer
+from blobsync.base.redaction import SasToken, Secret
 from blobsync.emulator import new_key
 from blobsync.store import sas_token
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, Signer

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.credentials import Secret
 from blobsync.base.errors import FileFailure, LoginRequiredError
 from blobsync.base.events import BytesMoved, Event, Note
 from blobsync.base.locations import BlobContainer
 from blobsync.base.process import RunningProcess, SubprocessRunner
+from blobsync.base.redaction import Secret
 from blobsync.base.stopping import StopRequest
 from blobsync.config.model import StorageAccount
 from blobsync.direct.engine import DirectEngine

@@ -12,9 +12,9 @@ import pytest
 
 from benchmarks.emulator import ACCOUNT, KEY
 from benchmarks.fast_server import fast_server
-from blobsync.base.credentials import Secret
 from blobsync.base.errors import SpreadBusyError, StorageUnreachableError
 from blobsync.base.locations import BlobContainer
+from blobsync.base.redaction import Secret
 from blobsync.config.model import StorageAccount
 from blobsync.spread.coordinator_lock import CoordinatorLock, OwnerLock
 from blobsync.spread.shared_store import ContainerStore, FolderStore, SharedStore

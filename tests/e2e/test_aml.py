@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from blobsync.base.credentials import SasToken
+from blobsync.base.redaction import SasToken
 from blobsync.tunnels.keeper import is_answered
 from tests.e2e.aml_lab import PATIENCE, Lab, lab, stub
 from tests.e2e.world import blobsync_command, every_text_below, wait_until

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from azure.storage.blob._generated.models import BlobHTTPHeaders, BlockLookupList
 
-from blobsync.base.credentials import Secret
 from blobsync.base.file_states import LocalState
+from blobsync.base.redaction import Secret
 from blobsync.config.model import StorageAccount
 from blobsync.direct.engine import DirectEngine
 from blobsync.local.resume_records import BlockJournal

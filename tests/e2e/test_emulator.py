@@ -19,9 +19,9 @@ import pytest
 from azure.core.exceptions import HttpResponseError
 from azure.storage.blob import BlobServiceClient
 
-from blobsync.base.credentials import Secret
 from blobsync.base.errors import EmulatorError
 from blobsync.base.process import SubprocessRunner
+from blobsync.base.redaction import Secret
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.config.scaffold import EMULATOR_CONTAINER
 from blobsync.emulator import Emulator, EmulatorState, make_container, new_key

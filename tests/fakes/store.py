@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
-from blobsync.base.credentials import SasToken
 from blobsync.base.errors import (
     BlobNotFoundError,
     BlobsyncError,
@@ -21,6 +20,7 @@ from blobsync.base.errors import (
     StorageError,
 )
 from blobsync.base.locations import BlobContainer
+from blobsync.base.redaction import SasToken
 from blobsync.store.protocol import (
     ANYTHING,
     BlobInfo,

@@ -11,10 +11,9 @@ from pathlib import Path
 
 from blobsync.azcopy.messages import FatalError, Info, parse_line
 from blobsync.azcopy.reasons import LogReader, explain, reason_in
-from blobsync.base.credentials import SasToken
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.locations import BlobContainer
-from blobsync.base.redaction import redact, redact_answer
+from blobsync.base.redaction import SasToken, redact, redact_answer
 from blobsync.plan.transfer_plan import Route
 from blobsync.store.protocol import BlobProperties
 from blobsync.store.rest.auth import SasSigner

@@ -17,8 +17,8 @@ from blobsync.backends.aml.replies import AmlReply, read_spec
 from blobsync.backends.aml.request import build_request, node_secrets
 from blobsync.backends.aml.start import placed
 from blobsync.backends.aml.storage import for_code, make
-from blobsync.base.credentials import SasToken
 from blobsync.base.errors import ConfigError
+from blobsync.base.redaction import SasToken
 from blobsync.jobspec.describe import SubmitRequest, describe
 from blobsync.jobspec.node_sas import grant, service_rights
 from blobsync.jobspec.spec import CodeRef, NodeArchiveRef, Secrets

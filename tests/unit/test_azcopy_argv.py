@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from blobsync.azcopy.argv import AzcopyTuning, child_environment, copy_command, download_command, tuning, upload_command
-from blobsync.base.credentials import SasToken
 from blobsync.base.locations import BlobContainer, BlobLocation
+from blobsync.base.redaction import SasToken
 
 SAS = SasToken.parse("sv=2024-11-04&sp=w&sig=SENTINEL")
 OTHER = SasToken.parse("sp=rw&sig=OTHERSENTINEL")

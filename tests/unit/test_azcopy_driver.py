@@ -12,11 +12,11 @@ import pytest
 
 from blobsync.azcopy.driver import AzcopyEngine
 from blobsync.azcopy.errors import AzcopyNotFoundError
-from blobsync.base.credentials import SasToken
 from blobsync.base.errors import ProcessError
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.process import RunningProcess
+from blobsync.base.redaction import SasToken
 from blobsync.base.stopping import StopRequest
 from blobsync.plan.transfer_plan import Route
 from blobsync.store.open_locations import OpenBlob

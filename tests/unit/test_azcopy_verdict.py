@@ -11,9 +11,9 @@ from blobsync.azcopy.job import AzcopyJobOutcome
 from blobsync.azcopy.messages import FailedTransfer
 from blobsync.azcopy.reasons import ErrorDetails, LogReader
 from blobsync.azcopy.verdict import LogFollower, Verdict
-from blobsync.base.credentials import SasToken
 from blobsync.base.errors import BlobsyncError, StorageError
 from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.base.redaction import SasToken
 from blobsync.plan.transfer_plan import Route
 from blobsync.store.open_locations import OpenBlob
 from tests.fakes.store import MemoryStore, Request

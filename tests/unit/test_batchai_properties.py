@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from blobsync.base.credentials import Secret
 from blobsync.base.errors import ConfigError
+from blobsync.base.redaction import Secret
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.jobs.batchai.job_file import read_job_file
 from blobsync.jobs.batchai.translate import translate_job

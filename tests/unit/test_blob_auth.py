@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from azure.storage.blob._shared.authentication import SharedKeyCredentialPolicy
 
-from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import CredentialError
+from blobsync.base.redaction import SasToken, Secret
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner, encode_query, shared_key_string_to_sign
 
 KEY = base64.b64encode(b"k" * 64).decode()

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 import pytest
 
-from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import (
     AccessDeniedError,
     BlobNotFoundError,
@@ -31,6 +30,7 @@ from blobsync.base.errors import (
 )
 from blobsync.base.events import WHYS, Connected, Disconnected, Event
 from blobsync.base.locations import BlobContainer
+from blobsync.base.redaction import SasToken, Secret
 from blobsync.config.model import EMULATOR_ACCOUNT
 from blobsync.store.protocol import BlobInfo, BlobProperties, GetOrder, Orders, Precondition, PutOrder
 from blobsync.store.rest.auth import BearerSigner, SasSigner, SharedKeySigner

@@ -8,9 +8,9 @@ from typing import BinaryIO
 
 import pytest
 
-from blobsync.base.credentials import SasToken
 from blobsync.base.errors import AccessDeniedError, CopySourceRefusedError, StorageUnreachableError
 from blobsync.base.events import SilentListener
+from blobsync.base.redaction import SasToken
 from blobsync.code.publish import (
     KEPT_ARCHIVES,
     KEPT_SECONDS,

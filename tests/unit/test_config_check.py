@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.credentials import Secret
+from blobsync.base.redaction import Secret
 from blobsync.config.check import CheckedFile, check_project
 from blobsync.config.known_keys import (
     ACCOUNT,

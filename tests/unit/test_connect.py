@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import CredentialError, SasExpiredError, SasPermissionError
+from blobsync.base.redaction import SasToken, Secret
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.store.connect import check_copy, check_sas, connect, signer_for
 from blobsync.store.open_locations import Connections

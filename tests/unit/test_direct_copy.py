@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from blobsync.base.credentials import SasToken
 from blobsync.base.errors import PreconditionFailedError
 from blobsync.base.file_states import RemoteState
+from blobsync.base.redaction import SasToken
 from blobsync.direct.copy import CopyJob
 from blobsync.direct.pool import MIB, WorkerPool
 from blobsync.direct.upload import BlockSizes

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.credentials import SasToken
 from blobsync.base.errors import FailureCode, LoginRequiredError
 from blobsync.base.locations import LocalLocation
+from blobsync.base.redaction import SasToken
 from blobsync.direct.engine import FAR, FAR_FEW, NEAR, DirectEngine
 from blobsync.direct.file_blocks import BlockOrder
 from blobsync.direct.pool import MIB

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import ConfigError, CredentialError, SasPermissionError, UsageError
+from blobsync.base.redaction import SasToken, Secret
 from blobsync.config.model import Cluster, CodeEntry, Docker, FolderEntry, StorageAccount
 from blobsync.jobs.submit import new_run_id
 from blobsync.jobspec.describe import SubmitRequest, demand_platform, describe, find_mirror, setup_lines

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from blobsync.base.credentials import Secret
 from blobsync.base.errors import ConfigError, JobError, NothingMatchedError, UsageError
+from blobsync.base.redaction import Secret
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.outputs import OutputPlace, copy_outputs, demand_mapped, list_outputs, output_places

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from blobsync.base.credentials import Secret
 from blobsync.base.errors import StorageError
 from blobsync.base.process import Completed
+from blobsync.base.redaction import Secret
 from blobsync.code.project_code import CodeProject
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.jobs.context import JobContext

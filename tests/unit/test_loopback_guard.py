@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.credentials import SasToken
 from blobsync.base.errors import BlobsyncError, CredentialError
 from blobsync.base.locations import BlobContainer
+from blobsync.base.redaction import SasToken
 from blobsync.config.model import StorageAccount
 from blobsync.node.places import JobPlaces
 from blobsync.store.connect import check_copy, check_host, check_listener, connect

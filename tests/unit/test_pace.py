@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from blobsync.base.credentials import SasToken
 from blobsync.base.locations import BlobContainer
+from blobsync.base.redaction import SasToken
 from blobsync.store.rest.auth import SasSigner
 from blobsync.store.rest.http import BlobHttp, Pace, Pause, Reply, RetryPolicy, Steps
 from blobsync.store.rest.transport import Headers, HttpRequest, HttpResponse, WholeResponse

@@ -17,8 +17,7 @@ from blobsync.base.reasons import Reason
 from blobsync.cli.reports import plan_data, plan_lines
 from blobsync.direct.engine import DirectEngine
 from blobsync.local.resume_records import BlockJournal
-from blobsync.plan.blocks import block_size
-from blobsync.plan.partial_files import for_engine
+from blobsync.plan.blocks import block_size, for_engine
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, FileAction, Part, PlanPart, Route, TransferPlan, totals_of
 from blobsync.store.protocol import block_id_of

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import CredentialError, FailureCode, FileFailure, LoginRequiredError, ProcessError
 from blobsync.base.events import NO_CONNECTION, Connected, Disconnected, Listener, Note, UnderWay
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.plain_json import parse_object
+from blobsync.base.redaction import SasToken, Secret
 from blobsync.base.stopping import StopRequest
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.engine_model import TRIAL_FILE, CpuUse

@@ -13,7 +13,6 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from blobsync.base.credentials import Secret
 from blobsync.base.errors import (
     BlobsyncError,
     ExitCode,
@@ -24,6 +23,7 @@ from blobsync.base.errors import (
     UsageError,
 )
 from blobsync.base.events import BytesMoved, BytesReused, Expected, FileDone, Note, Phase
+from blobsync.base.redaction import Secret
 from blobsync.config.model import StorageAccount
 from blobsync.plan.progress import Progress
 from blobsync.plan.transfer_options import TransferOptions

@@ -24,10 +24,15 @@ from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, FileAction, TransferPlan, TransferResult
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobInfo
-from blobsync.transfer import receipts
 from blobsync.transfer.engines import Moved
-from blobsync.transfer.ledger import Ledger
-from blobsync.transfer.receipts import CollectedReceipts, Deletions
+from blobsync.transfer.ledger import (
+    CollectedReceipts,
+    Deletions,
+    Ledger,
+    read_receipt,
+    upload_receipt,
+    write_removal,
+)
 from tests.fakes.project_context import World, account, cluster
 
 MD5 = hashlib.md5(b"aaa").digest()
@@ -79,7 +84,7 @@ def write(folder: Path, result: TransferResult, ledger: Ledger, gone: Any = NOTH
 
 
 def read(file: Path) -> dict[str, Any]:
-    found = receipts.read_receipt(file.parent, file.name)
+    found = read_receipt(file.parent, file.name)
     assert found is not None
     return found
 
@@ -125,7 +130,7 @@ def test_a_receipt_says_what_the_transfer_was_and_how_it_ended(
 def test_a_transfer_that_came_to_its_end_was_not_interrupted(world: World, tmp_path: Path) -> None:
     plan, ledger = planned(world)
     assert read(write(tmp_path, ended(plan), ledger))["interrupted"] is False
-    assert read(receipts.write_removal(tmp_path, "eu", [], Deletions((), ()), []))["interrupted"] is False
+    assert read(write_removal(tmp_path, "eu", [], Deletions((), ()), []))["interrupted"] is False
 
 
 def test_each_verified_file_stands_there_as_it_is_at_both_ends(world: World, tmp_path: Path) -> None:
@@ -190,7 +195,7 @@ def test_a_removal_names_its_places_and_what_became_of_each_blob(tmp_path: Path)
     blob = BlobInfo("store/data/x/a", 3, "0xA", MD5)
     failure = FileFailure("data/x/c", FailureCode.DELETE_FAILED, "it is leased")
     removed = Deletions([("data/x/a", blob)], [("data/x/b", blob._replace(md5=None))])
-    found = read(receipts.write_removal(tmp_path, "eu", ["https://a/b"], removed, [failure], interrupted=True))
+    found = read(write_removal(tmp_path, "eu", ["https://a/b"], removed, [failure], interrupted=True))
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", found.pop("written_at"))
     assert found == {
         "blobsync_receipt": 1,
@@ -209,7 +214,7 @@ def test_a_removal_names_its_places_and_what_became_of_each_blob(tmp_path: Path)
 def test_a_receipt_is_text_that_people_can_read_one_file_a_line(tmp_path: Path) -> None:
     blob = BlobInfo("x", 3, "0xA")
     removed = Deletions([("one", blob), ("two", blob)], ())
-    lines = receipts.write_removal(tmp_path, "eu", [], removed, []).read_text().splitlines()
+    lines = write_removal(tmp_path, "eu", [], removed, []).read_text().splitlines()
     assert (lines[0], lines[-1]) == ("{", "}")
     assert ' "cluster": "eu",' in lines and "," not in lines
     assert [json.loads(line.rstrip(","))["path"] for line in lines if line.startswith('  {"path"')] == ["one", "two"]
@@ -219,13 +224,13 @@ def test_no_signature_gets_into_a_receipt(tmp_path: Path) -> None:
     url = "https://a.blob.core.windows.net/c/x?sv=1&sig=" + "Ab3" * 14 + "c%3D"
     failure = FileFailure("x", FailureCode.STORAGE_ERROR, url)
     removed = Deletions([(url, BlobInfo("x", 3, "0xA"))], ())
-    text = receipts.write_removal(tmp_path, "eu", [url], removed, [failure]).read_text()
+    text = write_removal(tmp_path, "eu", [url], removed, [failure]).read_text()
     assert text.count("https://a.blob.core.windows.net/c/x?sv=1&sig=***") == 3 and "Ab3" not in text
 
 
 def test_a_name_that_is_no_unicode_is_kept_as_it_is(tmp_path: Path) -> None:
     name = os.fsdecode(b"caf\xe9")
-    file = receipts.write_removal(tmp_path, "eu", [name], Deletions([(name, BlobInfo("x", 3, "0xA"))], ()), [])
+    file = write_removal(tmp_path, "eu", [name], Deletions([(name, BlobInfo("x", 3, "0xA"))], ()), [])
     found = read(file)
     assert found["places"] == [name] and found["deleted_files"][0]["path"] == name
 
@@ -237,7 +242,7 @@ def test_the_oldest_beyond_a_thousand_go_and_nothing_else(tmp_path: Path) -> Non
     others = ["20190101T000000Z-0123abc.json", "notes.json", "0.json", "20190101T000000Z-01234567.json.txt"]
     for name in others:
         (tmp_path / name).write_text("mine")
-    file = receipts.write_removal(tmp_path, "eu", [], Deletions((), ()), [])
+    file = write_removal(tmp_path, "eu", [], Deletions((), ()), [])
     assert re.fullmatch(r"\d{8}T\d{6}Z-[0-9a-f]{8}\.json", file.name)
     left = {path.name for path in tmp_path.iterdir()}
     ours = {f"20200101T000000Z-{number:08x}.json" for number in range(2, 1001)}
@@ -257,23 +262,23 @@ class Shared(PosixPath):
 def test_an_old_receipt_that_somebody_else_removes_is_no_trouble(tmp_path: Path) -> None:
     for number in range(1002):
         (tmp_path / f"20200101T000000Z-{number:08x}.json").write_text("{}")
-    file = receipts.write_removal(Shared(tmp_path), "eu", [], Deletions((), ()), [])
+    file = write_removal(Shared(tmp_path), "eu", [], Deletions((), ()), [])
     assert file.exists() and len(list(tmp_path.iterdir())) == 1000
 
 
 def test_two_receipts_of_the_same_second_have_names_of_their_own(tmp_path: Path) -> None:
-    files = {receipts.write_removal(tmp_path, "eu", [], Deletions((), ()), []) for _ in range(5)}
+    files = {write_removal(tmp_path, "eu", [], Deletions((), ()), []) for _ in range(5)}
     assert files == set(tmp_path.iterdir()) and len(files) == 5
 
 
 def test_only_a_receipt_of_ours_is_read(tmp_path: Path) -> None:
     (tmp_path / "inside").mkdir()
     (tmp_path / "20200101T000000Z-01234567.json").write_text("{}")
-    assert receipts.read_receipt(tmp_path, "20200101T000000Z-01234567.json") == {}
-    assert receipts.read_receipt(tmp_path, "20200101T000000Z-76543210.json") is None
+    assert read_receipt(tmp_path, "20200101T000000Z-01234567.json") == {}
+    assert read_receipt(tmp_path, "20200101T000000Z-76543210.json") is None
     # The name comes from a file that others may have written.
-    assert receipts.read_receipt(tmp_path / "inside", "../20200101T000000Z-01234567.json") is None
-    assert receipts.read_receipt(tmp_path, "20200101T000000Z-01234567.json\n") is None
+    assert read_receipt(tmp_path / "inside", "../20200101T000000Z-01234567.json") is None
+    assert read_receipt(tmp_path, "20200101T000000Z-01234567.json\n") is None
 
 
 @pytest.mark.parametrize("text", ["[]", "{", "", None])
@@ -284,7 +289,7 @@ def test_a_receipt_that_is_none_is_an_error_that_names_the_file(tmp_path: Path, 
     else:
         file.write_text(text)
     with pytest.raises(LocalFileError, match=f"the receipt {file} cannot be read: ") as caught:
-        receipts.read_receipt(tmp_path, file.name)
+        read_receipt(tmp_path, file.name)
     assert caught.value.path == str(file)
 
 
@@ -293,7 +298,7 @@ def test_a_receipt_goes_beside_the_data_that_it_is_about(world: World, tmp_path:
     store = world.store("eu")
     file = tmp_path / "r.json"
     file.write_text("{}")
-    assert receipts.upload_receipt(file, OpenBlob(store, root)) == str(store.container.child(name))
+    assert upload_receipt(file, OpenBlob(store, root)) == str(store.container.child(name))
     (blob,) = store.blobs.values()
     assert (blob.info.name, blob.body, blob.info.md5) == (name, b"{}", hashlib.md5(b"{}").digest())
     assert blob.info.content_type == "application/json"

@@ -16,9 +16,17 @@ from urllib.parse import quote
 
 import pytest
 
-from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import BlobsyncError
-from blobsync.base.redaction import redact, redact_answer, redact_each, redact_tree, redact_word, register_secret
+from blobsync.base.redaction import (
+    SasToken,
+    Secret,
+    redact,
+    redact_answer,
+    redact_each,
+    redact_tree,
+    redact_word,
+    register_secret,
+)
 from blobsync.cli.output import Console, Result
 
 # With every sign that URLs, JSON and HTML write in ways of their own.

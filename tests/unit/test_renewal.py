@@ -15,9 +15,9 @@ import pytest
 
 from blobsync.backends.kubernetes.backend import KubernetesBackend
 from blobsync.backends.protocol import Surroundings
-from blobsync.base.credentials import Secret
 from blobsync.base.errors import BackendUnavailableError, CredentialError
 from blobsync.base.process import Completed
+from blobsync.base.redaction import Secret
 from blobsync.config.model import Cluster
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.states import recent

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import CredentialError, SasPermissionError
+from blobsync.base.redaction import SasToken, Secret
 from blobsync.config.model import StorageAccount
 from blobsync.store.connect import signer_for
 from blobsync.store.rest.auth import SasSigner

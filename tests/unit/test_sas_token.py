@@ -13,9 +13,9 @@ from azure.storage.blob._shared_access_signature import BlobSharedAccessSignatur
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import CredentialError, SasExpiredError, SasPermissionError
 from blobsync.base.locations import BlobContainer, BlobLocation
+from blobsync.base.redaction import SasToken, Secret
 from blobsync.store import sas_token
 from blobsync.store.sas_token import ordered_rights
 

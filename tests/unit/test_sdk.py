@@ -9,7 +9,6 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import (
     AccessDeniedError,
     BlobsyncError,
@@ -18,6 +17,7 @@ from blobsync.base.errors import (
     ThrottledError,
 )
 from blobsync.base.locations import BlobContainer
+from blobsync.base.redaction import SasToken, Secret
 from blobsync.store.rest.auth import SasSigner, SharedKeySigner, Signer
 from blobsync.store.rest.http import API_VERSION, BlobHttp, RetryPolicy
 from blobsync.store.rest.store import RestBlobStore

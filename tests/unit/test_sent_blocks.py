@@ -15,8 +15,9 @@ from blobsync.base.errors import (
     ThrottledError,
 )
 from blobsync.base.file_states import LocalState, RemoteState
-from blobsync.direct.upload import BlockMemory, Fate, SentBlocks
+from blobsync.direct.upload import Fate, SentBlocks
 from blobsync.local.resume_records import BlockJournal
+from blobsync.plan.blocks import BlockMemory
 from blobsync.store.protocol import Block, block_id_of
 from tests.fakes.store import MemoryStore, Request
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from blobsync.backends.aml.request import node_secrets, with_transfer_key
-from blobsync.base.credentials import Secret
 from blobsync.base.errors import LocalFileError
+from blobsync.base.redaction import Secret
 from blobsync.base.seals import SealKey
 from blobsync.jobspec.spec import SPREAD_KEY, Secrets
 from blobsync.jobspec.transfer_key import own_key, run_key, with_run_key

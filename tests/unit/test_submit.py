@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from blobsync.backends.protocol import Outcome, Plan, Refused
-from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import (
     AccessDeniedError,
     ConfigError,
@@ -24,6 +23,7 @@ from blobsync.base.errors import (
     UntrustedCodeError,
     UsageError,
 )
+from blobsync.base.redaction import SasToken, Secret
 from blobsync.config.model import Cluster, CodeEntry, FolderEntry, StorageAccount
 from blobsync.config.trusted_code import trust_code
 from blobsync.jobs.context import JobContext

@@ -23,11 +23,11 @@ from blobsync.base.errors import (
 )
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.direct.pool import ATTEMPTS, MIB, RunState, Stopped
-from blobsync.direct.upload import BLOCKS_DROPPED, BlockIds, BlockMemory, BlockSizes, UploadJob, precondition_of
+from blobsync.direct.upload import BLOCKS_DROPPED, BlockIds, BlockSizes, UploadJob, precondition_of
 from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.files import SourceFolder
 from blobsync.local.resume_records import BlockJournal
-from blobsync.plan.blocks import block_size
+from blobsync.plan.blocks import BlockMemory, block_size
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.protocol import MAX_BLOCKS, BlobInfo, BlobProperties, Precondition, PutOrder, block_id_of
 from blobsync.transfer.engines import CollectedReport, Moved

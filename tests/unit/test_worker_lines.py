@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from blobsync.base.credentials import Secret
 from blobsync.base.errors import CredentialError, FailureCode, FileFailure
 from blobsync.base.events import (
     NO_CONNECTION,
@@ -19,6 +18,7 @@ from blobsync.base.events import (
     UnderWay,
 )
 from blobsync.base.file_states import LocalState, RemoteState
+from blobsync.base.redaction import Secret
 from blobsync.plan.transfer_plan import Route
 from blobsync.spread.orders import STOP_LINE, Handed, handed_line
 from blobsync.spread.record import (

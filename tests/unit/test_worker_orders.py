@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import LoginRequiredError, SasExpiredError
 from blobsync.base.locations import BlobContainer, LocalLocation
 from blobsync.base.plain_json import parse_object
 from blobsync.base.reasons import Reason
+from blobsync.base.redaction import SasToken, Secret
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.transfer_plan import Action, FileAction, Route
 from blobsync.spread.file_json import FormatError

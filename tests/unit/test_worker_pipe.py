@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.events import Note
+from blobsync.base.redaction import SasToken, Secret
 from blobsync.spread.orders import Handed, handed_line
 from blobsync.spread.record import Answer, Ask, Ready, ShardDone, answer_line
 from blobsync.spread.shard import Shard, cut

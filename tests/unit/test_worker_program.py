@@ -15,11 +15,11 @@ from types import FrameType
 
 import pytest
 
-from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import ExitCode, SasExpiredError
 from blobsync.base.file_states import LocalState
 from blobsync.base.locations import BlobContainer, LocalLocation
 from blobsync.base.reasons import Reason
+from blobsync.base.redaction import SasToken, Secret
 from blobsync.local.resume_records import BlockJournal, RangeRecords
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.transfer_plan import Action, FileAction, Route

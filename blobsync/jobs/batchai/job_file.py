@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from blobsync.base.credentials import Secret
+from blobsync.base.redaction import Secret
 from blobsync.config.job_keys import read_only_words
 from blobsync.jobs.batchai.reader import JsonPart, inner_properties, open_json
 

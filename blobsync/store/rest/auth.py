@@ -20,8 +20,8 @@ from functools import lru_cache
 from typing import Protocol
 from urllib.parse import quote
 
-from blobsync.base.credentials import SasToken, Secret
 from blobsync.base.errors import CredentialError
+from blobsync.base.redaction import SasToken, Secret
 from blobsync.store.rest.http_date import http_date
 
 # A bearer token is renewed this long before it ends, so that none expires during a request.

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from blobsync.base.credentials import SasToken
 from blobsync.base.errors import ChecksumError, StorageError
+from blobsync.base.redaction import SasToken
 from blobsync.store.protocol import BlobInfo, BlobProperties, CopiedBlob, Precondition
 from blobsync.store.rest.http import Reply
 from blobsync.store.rest.xml import BadAnswerError, checked_date, checked_etag, checked_size, decode_md5

@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import NamedTuple, TypeVar, final
 
 from blobsync.base.background_calls import Ahead, side_by_side
-from blobsync.base.credentials import SasToken
 from blobsync.base.errors import (
     BlobNotFoundError,
     BlobsyncError,
@@ -21,6 +20,7 @@ from blobsync.base.errors import (
     StorageError,
 )
 from blobsync.base.locations import BlobContainer, reaches_another
+from blobsync.base.redaction import SasToken
 from blobsync.store.protocol import (
     ANYTHING,
     BlobInfo,
