@@ -1,4 +1,4 @@
-"""How long a plan over a million entries takes, and how much memory: ``python -m benchmarks.million [--entries N]``.
+"""CPU and memory of a plan over a million entries, and of ``verify``: ``python -m benchmarks.million [--entries N]``.
 
 The local side is a real tree of empty files, on a memory file system where there is one. The remote side is a server
 that makes up List Blobs pages of 5,000 blobs as fast as it can, so that what is measured is blobsync: walking, parsing,
@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--entries", type=int, default=1_000_000)
     parser.add_argument("--limit-mb", type=float, default=1024 * 1.048576, help="fail above this peak (1 GiB)")
     parser.add_argument("--scratch", type=Path, help="where the files go (default: memory, if there is such a folder)")
-    parser.add_argument("--case", type=int, action="append", choices=(1, 2, 3), help="only this one")
+    parser.add_argument("--case", type=int, action="append", choices=(1, 2, 3, 4, 5), help="only this one")
     options = parser.parse_args(argv)
     memory = Path("/dev/shm")
     folder = options.scratch or (memory if os.access(memory, os.W_OK) else None)
@@ -52,23 +52,26 @@ def main(argv: list[str] | None = None) -> int:
     worst = 0.0
     try:
         (scratch / "full" / "data").mkdir(parents=True)
-        if options.case != [2]:
+        if options.case is None or set(options.case) - {2, 5}:
             make_tree(scratch / "full" / "data" / "tree", options.entries)
         (scratch / "bare" / "data").mkdir(parents=True)
         cases = (
-            ("u", "full", 0, "upload, nothing is there yet"),
-            ("d", "bare", options.entries, "download, nothing is here yet"),
-            ("u", "full", options.entries, "upload, all of it is there, never verified before"),
+            (("plan", "u"), "full", 0, "upload, nothing is there yet"),
+            (("plan", "d"), "bare", options.entries, "download, nothing is here yet"),
+            (("plan", "u"), "full", options.entries, "upload, all of it is there, never verified before"),
+            (("verify",), "full", 0, "verify, nothing is there"),
+            (("verify",), "bare", options.entries, "verify, nothing is here"),
         )
-        for number in options.case or (1, 2, 3):
+        for number in options.case or (1, 2, 3, 4, 5):
             command, project, remote, title = cases[number - 1]
             with listing_server(remote) as url:
                 place = Place(
                     f"{url}/benchmark", "container", "base/tree", scratch / project / "data" / "tree", single=False
                 )
-                words = ours.bare("plan", command, "-q", "data/tree").argv
+                words = ours.bare(*command, "-q", "data/tree").argv
                 sample = run(words, env={}, cwd=ours.project(place), log=scratch / "output.log", server=None)
-            if sample.exit_code:
+            # Of verify: nothing is equal.
+            if sample.exit_code != (1 if command == ("verify",) else 0):
                 sys.exit((scratch / "output.log").read_text(errors="replace")[-2000:])
             worst = max(worst, sample.peak_mb)
             print(

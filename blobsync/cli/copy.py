@@ -277,7 +277,9 @@ def verify(
     reports = with_consent(session, project, lambda: [project.verify(path, deep=deep) for path in chosen])
     shown = files_shown(quiet=session.quiet, full=full)
     unreadable = [failure for report in reports for failure in report.unreadable]
-    return Result(verify_data(reports), verify_lines(reports, shown), unreadable, verify_code(reports), wraps=True)
+    if session.json:
+        return Result(verify_data(reports), (), unreadable, verify_code(reports))
+    return Result({}, verify_lines(reports, shown), unreadable, verify_code(reports), wraps=True)
 
 
 def _transfer(

@@ -272,14 +272,14 @@ def verify_data(reports: Sequence[VerifyReport]) -> dict[str, Any]:
 
 def verify_lines(reports: Sequence[VerifyReport], shown: int) -> Iterator[str]:
     """The first ``shown`` files of each class that is not ``equal``, then the counts."""
-    not_equal = [file for report in reports for file in report.not_equal]
     counts = _verify_counts(reports)
-    for status in (each for each in counts if each != "equal" and shown):
+    for status in (each for each in counts if each not in ("equal", "left_out") and shown):
         said = status.replace("_", " ")
-        paths = [file.path for file in not_equal if file.status == status]
-        yield from (f"{said}: {path}" for path in paths[:shown])
-        if len(paths) > shown:
-            yield more_line(len(paths) - shown, f" {said}")
+        # A pass for each class: the files may be too many for memory.
+        files = (file for report in reports for file in report.not_equal if file.status == status)
+        yield from (f"{said}: {file.path}" for file in islice(files, shown))
+        if counts[status] > shown:
+            yield more_line(counts[status] - shown, f" {said}")
     if not counts:
         unread = any(report.unreadable for report in reports)
         yield "nothing could be compared" if unread else "nothing to compare: no files here, none in the container"

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
+from typing import overload
 
 from blobsync.base.background_calls import side_by_side
 from blobsync.base.errors import BlobsyncError, ExitCode, FileFailure, NothingMatchedError
@@ -16,6 +18,7 @@ from blobsync.base.events import Emit
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.local.files import hash_file
+from blobsync.local.sorted_runs import IN_MEMORY, SortedRuns, Spill
 from blobsync.plan.pairing import Pair, changes_since_verified, known_equal
 from blobsync.plan.path_suggestions import look_nearby
 from blobsync.plan.survey import Request, Survey, remember, remember_nothing, survey
@@ -37,12 +40,43 @@ class ComparedFile:
     size: int
 
 
+class ManyComparedFiles(Sequence[ComparedFile]):
+    """Compared files in the order of their paths; some of them are on the disk. Read any number of times."""
+
+    def __init__(self, rows: SortedRuns) -> None:
+        """``rows`` have the values of a :class:`ComparedFile`."""
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[ComparedFile]:
+        return (ComparedFile(*row) for row in self._rows)
+
+    @overload
+    def __getitem__(self, at: int) -> ComparedFile: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[ComparedFile, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> ComparedFile | tuple[ComparedFile, ...]:
+        if isinstance(at, slice):
+            return tuple(self)[at]
+        number = at + len(self) if at < 0 else at
+        if not 0 <= number < len(self):
+            raise IndexError(at)
+        return next(islice(self, number, None))
+
+
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """Counts by class, the files that are not equal, and the bytes that are."""
+    """Counts by class, the files that are not equal, and the bytes that are.
+
+    Of more than 100,000 files that are not equal, most are on the disk while the report is kept.
+    """
 
     counts: dict[str, int]
-    not_equal: tuple[ComparedFile, ...]
+    not_equal: Sequence[ComparedFile]
     bytes_equal: int
     unreadable: tuple[FileFailure, ...] = ()
 
@@ -68,29 +102,18 @@ def verify(requests: Sequence[Request], emit: Emit, *, deep: bool = False) -> Ve
 
     Raises ``NothingMatchedError`` if neither side has any of the names.
     """
-    report = VerifyReport({}, (), 0)
+    comparison = _Comparison(requests[0].spill if requests else IN_MEMORY)
     nothing: NothingMatchedError | None = None
     compared = False
     for request in requests:
         try:
-            report = _together(report, _verify(request, emit, deep=deep))
+            comparison.add(request, emit, deep=deep)
             compared = True
         except NothingMatchedError as error:
             nothing = nothing or error
     if nothing is not None and not compared:
         raise nothing
-    return report
-
-
-def _together(one: VerifyReport, other: VerifyReport) -> VerifyReport:
-    statuses = (*one.counts, *other.counts)
-    counts = {status: one.counts.get(status, 0) + other.counts.get(status, 0) for status in statuses}
-    return VerifyReport(
-        counts,
-        tuple(sorted((*one.not_equal, *other.not_equal), key=lambda file: file.path)),
-        one.bytes_equal + other.bytes_equal,
-        (*one.unreadable, *other.unreadable),
-    )
+    return comparison.report()
 
 
 def both_sides(request: Request, emit: Emit) -> tuple[Survey, Iterator[Pair]]:
@@ -119,19 +142,31 @@ def both_sides(request: Request, emit: Emit) -> tuple[Survey, Iterator[Pair]]:
     return found, (pair._replace(source=pair.destination, destination=pair.source) for pair in found.pairs)
 
 
-def _verify(request: Request, emit: Emit, *, deep: bool) -> VerifyReport:
-    found, pairs = both_sides(request, emit)
-    counts: dict[str, int] = {}
-    not_equal: list[ComparedFile] = []
-    bytes_equal = 0
-    for file in _classify_all(request, pairs, deep=deep):
-        counts[file.status] = counts.get(file.status, 0) + 1
-        if file.status == "equal":
-            bytes_equal += file.size
-        elif file.status != "left_out":
-            not_equal.append(file)
-    not_equal.sort(key=lambda file: file.path)
-    return VerifyReport(counts, tuple(not_equal), bytes_equal, tuple(found.unreadable))
+class _Comparison:
+    """The report while it is made. ``spill`` limits the files in memory."""
+
+    def __init__(self, spill: Spill) -> None:
+        self._counts: dict[str, int] = {}
+        self._not_equal = SortedRuns(spill)
+        self._bytes_equal = 0
+        self._unreadable: list[FileFailure] = []
+
+    def add(self, request: Request, emit: Emit, *, deep: bool) -> None:
+        """Compare the two ends of ``request``."""
+        found, pairs = both_sides(request, emit)
+        for file in _classify_all(request, pairs, deep=deep):
+            self._counts[file.status] = self._counts.get(file.status, 0) + 1
+            if file.status == "equal":
+                self._bytes_equal += file.size
+            elif file.status != "left_out":
+                self._not_equal.add(file.path, file.status, file.size)
+        self._unreadable += found.unreadable
+
+    def report(self) -> VerifyReport:
+        """What was found so far."""
+        many = ManyComparedFiles(self._not_equal)
+        not_equal = many if self._not_equal.is_on_disk else tuple(many)
+        return VerifyReport(self._counts, not_equal, self._bytes_equal, tuple(self._unreadable))
 
 
 def _classify_all(request: Request, pairs: Iterator[Pair], *, deep: bool) -> Iterator[ComparedFile]:

@@ -12,6 +12,7 @@ import pytest
 from blobsync.base.errors import NothingMatchedError
 from blobsync.base.locations import LocalLocation
 from blobsync.config.mapping import resolve
+from blobsync.local.sorted_runs import IN_MEMORY, Spill
 from blobsync.local.tree import LinkPolicy
 from blobsync.plan.survey import Request
 from blobsync.plan.transfer_plan import IndexKey, Part, PlanPart, Route
@@ -32,13 +33,13 @@ def world(tmp_path: Path) -> World:
     return world
 
 
-def look(world: World, *, deep: bool = False) -> VerifyReport:
+def look(world: World, *, deep: bool = False, spill: Spill = IN_MEMORY) -> VerifyReport:
     context = world.context()
     there = world.here.folders[0].remote
     key = IndexKey(LocalLocation(Path("data")), there, "v")
     part: PlanPart = Part("data/v", Route.UPLOAD, LocalLocation(world.root / "data" / "v"), there.child("v"), key)
     links = LinkPolicy("follow", str(world.root), "data/v")
-    request = Request(context.opened(part), links, context.records(key))
+    request = Request(context.opened(part), links, context.records(key), spill=spill)
     return verify([request], lambda _: None, deep=deep)
 
 
@@ -123,6 +124,28 @@ def test_a_report_with_only_equal_files_and_an_unreadable_one_is_no_success(worl
     report = look(world)
     assert report.exit_code == 3
     assert replace(report, unreadable=()).exit_code == 0
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_files_that_are_not_equal_go_to_the_disk_above_the_limit(world: World, *, deep: bool) -> None:
+    for name in ("z", "y", "x", "w", "a"):
+        (world.root / "data" / "v" / name).write_bytes(b"other")
+    few, many = look(world, deep=deep), look(world, deep=deep, spill=Spill(most=3))
+    assert isinstance(few.not_equal, tuple) and not isinstance(many.not_equal, tuple)
+    assert [file.path for file in few.not_equal] == [f"data/v/{name}" for name in "awxyz"]
+    for _ in range(2):
+        assert tuple(many.not_equal) == few.not_equal
+    assert len(many.not_equal) == 5
+    assert (many.not_equal[0], many.not_equal[-1], many.not_equal[1:3]) == (
+        few.not_equal[0],
+        few.not_equal[4],
+        few.not_equal[1:3],
+    )
+    for outside in (5, -6):
+        with pytest.raises(IndexError):
+            many.not_equal[outside]
+    assert (many.counts, many.bytes_equal, many.exit_code) == (few.counts, few.bytes_equal, few.exit_code)
+    assert not many.ok
 
 
 def test_the_commands_page_documents_each_class() -> None:
