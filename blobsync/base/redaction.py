@@ -105,23 +105,26 @@ def redact_each(values: Iterable[Any]) -> Iterator[Any]:
     """``redact_tree`` of each value. Scans a batch of strings at once, because secrets are rare."""
     left = iter(values)
     while bundle := list(islice(left, _BUNDLE)):
-        whole = "\n".join(_texts(bundle))
+        texts: list[str] = []
+        _collect_texts(bundle, texts)
+        whole = "\n".join(texts)
         small = whole.lower()
         held = any(piece in whole for pieces in tuple(_held.values()) for piece in pieces)
         looks = held or any(rough in small for rough in _ROUGHLY)
         yield from map(redact_tree, bundle) if looks else bundle
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _collect_texts(value: Any, texts: list[str]) -> None:
+    """Append every string of a JSON value, keys included."""
     if isinstance(value, str):
-        yield value
+        texts.append(value)
     elif isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _texts(name)
-            yield from _texts(inner)
+        texts += map(str, value)
+        for inner in value.values():
+            _collect_texts(inner, texts)
     elif isinstance(value, (list, tuple)):
         for inner in value:
-            yield from _texts(inner)
+            _collect_texts(inner, texts)
 
 
 def redact_word(word: str) -> str:
