@@ -124,12 +124,7 @@ class CurlHandle:
         start = len(self.lines) - 1
         while not self.lines[start].startswith(b"HTTP/"):
             start -= 1
-        found = []
-        for line in b"".join(self.lines[start + 1 :]).decode("latin-1").split("\n"):
-            name, colon, value = line.partition(":")
-            if colon:
-                found.append((name.strip(), value.strip()))
-        return Headers(found)
+        return Headers(text=b"".join(self.lines[start + 1 :]).decode("latin-1"))
 
     def was_resent(self) -> bool:
         """Whether the request may have been sent twice; call once for each exchange.

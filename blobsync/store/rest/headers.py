@@ -46,8 +46,27 @@ def read_asked(name: str, reply: Reply, start: int, etag: str | None) -> BlobInf
     if first != f"bytes {start}":
         raise ChecksumError(f"{name}: the answer does not begin at byte {start:,}", hint=_IN_BETWEEN, path=name)
     if etag not in (None, found.etag):
-        raise ChecksumError(f"{name}: the answer is of another version than was asked for", hint=_IN_BETWEEN, path=name)
+        raise _another_version(name)
     return found
+
+
+def demand_version(name: str, reply: Reply, etag: str) -> None:
+    """As :func:`read_asked`, for the whole of a blob of which only the bytes matter. Raises ``StorageError`` for an
+    invalid ETag."""
+    try:
+        found = checked_etag(reply.headers.get("ETag"))
+    except BadAnswerError as error:
+        raise _unreadable(name, error) from error
+    if found != etag:
+        raise _another_version(name)
+
+
+def _another_version(name: str) -> ChecksumError:
+    return ChecksumError(f"{name}: the answer is of another version than was asked for", hint=_IN_BETWEEN, path=name)
+
+
+def _unreadable(name: str, error: BadAnswerError) -> StorageError:
+    return StorageError(f"cannot parse the response about the blob {name!a}: {error}", path=name)
 
 
 def whole_info(name: str, headers: Mapping[str, str]) -> BlobInfo:
@@ -64,7 +83,7 @@ def info(name: str, headers: Mapping[str, str], size: int | str | None, md5: byt
         size = size if isinstance(size, int) else checked_size(size)
         etag, date = checked_etag(headers.get("ETag")), checked_date(headers.get("Last-Modified"))
     except BadAnswerError as error:
-        raise StorageError(f"cannot parse the response about the blob {name!a}: {error}", path=name) from error
+        raise _unreadable(name, error) from error
     return BlobInfo(
         name,
         size,

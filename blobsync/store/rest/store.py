@@ -39,6 +39,7 @@ from blobsync.store.rest.headers import (
     add_condition,
     add_properties,
     copied,
+    demand_version,
     info,
     properties_of,
     read_asked,
@@ -243,7 +244,7 @@ class BlobSteps:
         reply = yield from self._http.tries("GET", self.path(order.name), _NOTHING, headers, most=most)
         if reply.status != 200:
             raise self.error(reply, "read", order.name)
-        read_asked(order.name, reply, 0, order.etag)
+        demand_version(order.name, reply, order.etag)
         return reply.body
 
     def _written(

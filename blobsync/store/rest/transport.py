@@ -9,6 +9,7 @@ import enum
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from blobsync.store.protocol import Sent
@@ -59,27 +60,59 @@ class TransportError(Exception):
 class Headers(Mapping[str, str]):
     """Header lines, found by name whatever its case; repeated ones are joined by a comma."""
 
-    def __init__(self, lines: Sequence[tuple[str, str]]) -> None:
-        found: dict[str, tuple[str, str]] = {}
-        for line in lines:
-            low = line[0].lower()
-            known = found.get(low)
-            found[low] = line if known is None else (known[0], f"{known[1]}, {line[1]}")
-        self._found = found
+    def __init__(self, lines: Sequence[tuple[str, str]] = (), *, text: str = "") -> None:
+        """``text`` are lines as they came, without the status line: few of them are ever looked at."""
+        self._text, self._small = f"\n{text}", f"\n{text.lower()}"
+        # A blank where none belongs: in such a text no line begins with just the name and a colon.
+        is_odd = "\n " in text or "\n\t" in text or " :" in text or text[:1].isspace()
+        self._found = _by_name([*lines, *_split(text)]) if lines or is_odd else None
 
     def __getitem__(self, name: str) -> str:
-        return self._found[name.lower()][1]
+        return self._all[name.lower()][1]
 
     def get(self, name: str, default: str | None = None) -> str | None:  # type: ignore[override]
         """As ``dict.get``."""
-        known = self._found.get(name.lower())
+        if self._found is None:
+            sign = _sign(name)
+            start = self._small.find(sign) + len(sign)
+            if start < len(sign):
+                return default
+            if self._small.find(sign, start) < 0:
+                end = self._text.find("\n", start)
+                return self._text[start : end if end >= 0 else None].strip()
+        known = self._all.get(name.lower())
         return default if known is None else known[1]
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name, _ in self._found.values())
+        return (name for name, _ in self._all.values())
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._all)
+
+    @property
+    def _all(self) -> dict[str, tuple[str, str]]:
+        if self._found is None:
+            self._found = _by_name(_split(self._text))
+        return self._found
+
+
+@lru_cache(maxsize=256)
+def _sign(name: str) -> str:
+    return f"\n{name.lower()}:"
+
+
+def _split(text: str) -> list[tuple[str, str]]:
+    parts = (line.partition(":") for line in text.split("\n"))
+    return [(name.strip(), value.strip()) for name, colon, value in parts if colon]
+
+
+def _by_name(lines: Sequence[tuple[str, str]]) -> dict[str, tuple[str, str]]:
+    found: dict[str, tuple[str, str]] = {}
+    for line in lines:
+        low = line[0].lower()
+        known = found.get(low)
+        found[low] = line if known is None else (known[0], f"{known[1]}, {line[1]}")
+    return found
 
 
 # See ``ServerOrigin``.
