@@ -1,12 +1,15 @@
 // A blob server for measurements: what azcopy, rclone, obstore, the Azure SDK and blobsync ask of a block blob account,
 // from memory, at a tenth of Azurite's time a request. It believes whoever asks: no signature is looked at.
 //
-//   node fast_blob_server.js [CERTIFICATE KEY]     listens on a free port of 127.0.0.1, and says which on standard output;
-//                                                  ends when standard input is closed
+//   node fast_blob_server.js [--crc64 HOW] [CERTIFICATE KEY]
+//       listens on a free port of 127.0.0.1, and says which on standard output; ends when standard input is closed.
+//       HOW it treats the CRC64 of a block (x-ms-content-crc64): check, as the service does, which is the default; ignore,
+//       as Azurite does with --loose; refuse, as Azurite does else.
 //
 // Answers: Put Blob, Put Block, Put Block List, Get Block List, Get Blob and Get Blob Properties (ranges, If-Match), List
 // Blobs (prefix, delimiter, marker), Delete Blob, Create and Get Container, copies from a URL of its own, and Lease Blob
-// (acquire, renew, release, break at once). It checks each Content-MD5 that it is sent, and stores one for a Put Blob.
+// (acquire, renew, release, break at once). It checks each Content-MD5 that it is sent, and stores one for a Put Blob. Of a
+// block it checks the CRC64 as well, and tells its own where no MD5 was sent.
 // Not here: other blob types, a lease's id on other requests, changing it, snapshots, tags, batches, tiers that mean
 // anything, times other than now.
 "use strict";
@@ -57,6 +60,60 @@ class Failure extends Error {
 
 function md5(body) {
   return crypto.createHash("md5").update(body).digest("base64");
+}
+
+// CRC-64/NVME, eight bytes a step: a table of 256 for each of them, in two halves, since whole numbers of 64 bits are slow here.
+const LOW = new Int32Array(8 * 256);
+const HIGH = new Int32Array(8 * 256);
+for (let byte = 0; byte < 256; byte += 1) {
+  let low = byte;
+  let high = 0;
+  for (let bit = 0; bit < 8; bit += 1) {
+    const odd = low & 1;
+    low = (low >>> 1) | (high << 31);
+    high >>>= 1;
+    if (odd) {
+      low ^= 0xac4bc9b5;
+      high ^= 0x9a6c9329;
+    }
+  }
+  LOW[byte] = low;
+  HIGH[byte] = high;
+}
+for (let at = 256; at < LOW.length; at += 1) {
+  const low = LOW[at - 256];
+  const high = HIGH[at - 256];
+  LOW[at] = LOW[low & 255] ^ ((low >>> 8) | (high << 24));
+  HIGH[at] = HIGH[low & 255] ^ (high >>> 8);
+}
+
+function crc64(body) {
+  let low = -1;
+  let high = -1;
+  let at = 0;
+  for (const whole = body.length - 7; at < whole; at += 8) {
+    low ^= body[at] | (body[at + 1] << 8) | (body[at + 2] << 16) | (body[at + 3] << 24);
+    high ^= body[at + 4] | (body[at + 5] << 8) | (body[at + 6] << 16) | (body[at + 7] << 24);
+    const a = 0x700 | (low & 255);
+    const b = 0x600 | ((low >>> 8) & 255);
+    const c = 0x500 | ((low >>> 16) & 255);
+    const d = 0x400 | (low >>> 24);
+    const e = 0x300 | (high & 255);
+    const f = 0x200 | ((high >>> 8) & 255);
+    const g = 0x100 | ((high >>> 16) & 255);
+    const h = high >>> 24;
+    low = LOW[a] ^ LOW[b] ^ LOW[c] ^ LOW[d] ^ LOW[e] ^ LOW[f] ^ LOW[g] ^ LOW[h];
+    high = HIGH[a] ^ HIGH[b] ^ HIGH[c] ^ HIGH[d] ^ HIGH[e] ^ HIGH[f] ^ HIGH[g] ^ HIGH[h];
+  }
+  for (; at < body.length; at += 1) {
+    const index = (low ^ body[at]) & 255;
+    low = ((low >>> 8) | (high << 24)) ^ LOW[index];
+    high = (high >>> 8) ^ HIGH[index];
+  }
+  const sum = Buffer.alloc(8);
+  sum.writeInt32LE(~low, 0);
+  sum.writeInt32LE(~high, 4);
+  return sum.toString("base64");
 }
 
 function checked(request, body) {
@@ -180,10 +237,25 @@ function putBlock(request, response, box, name, query, body) {
     const [from, to] = /bytes=(\d+)-(\d+)/.exec(request.headers["x-ms-source-range"]).slice(1).map(Number);
     body = slice(sourceOf(request.headers["x-ms-copy-source"]), from, to + 1);
   }
-  const sum = checked(request, body);
+  const sums = blockSums(request, body);
   if (!box.blocks.has(name)) box.blocks.set(name, new Map());
   box.blocks.get(name).set(query.get("blockid"), body);
-  answer(response, 201, ["Content-MD5", sum, "x-ms-request-server-encrypted", "false"]);
+  answer(response, 201, [...sums, "x-ms-request-server-encrypted", "false"]);
+}
+
+// https://learn.microsoft.com/rest/api/storageservices/put-block: of a request with an MD5 the answer has the MD5, of any
+// other the CRC64; one with both is refused.
+function blockSums(request, body) {
+  const told = request.headers["x-ms-content-crc64"];
+  if (told && howCrc64 === "refuse") throw new Failure(500, "FeatureNotSupported");
+  if (request.headers["content-md5"]) {
+    if (told && howCrc64 === "check") throw new Failure(400, "InvalidHeaderValue");
+    return ["Content-MD5", checked(request, body)];
+  }
+  if (howCrc64 !== "check") return [];
+  const sum = crc64(body);
+  if (told && told !== sum) throw new Failure(400, "Crc64Mismatch");
+  return ["x-ms-content-crc64", sum];
 }
 
 function putBlockList(request, response, box, name, body) {
@@ -378,7 +450,9 @@ function receive(request, response) {
   request.on("end", () => serve(request, response, chunks.length === 1 ? chunks[0] : Buffer.concat(chunks)));
 }
 
-const [certificate, key] = process.argv.slice(2);
+const words = process.argv.slice(2);
+const howCrc64 = words[0] === "--crc64" ? words.splice(0, 2)[1] : "check";
+const [certificate, key] = words;
 const server = certificate
   ? https.createServer({ cert: fs.readFileSync(certificate), key: fs.readFileSync(key) }, receive)
   : http.createServer(receive);

@@ -8,22 +8,28 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Literal
 
 from benchmarks.emulator import TOOLS, Emulator
 from blobsync.base.process import SubprocessRunner
 from blobsync.emulator.nodejs import ensure_node
 from tests.servers.tls_azurite import make_certificate
 
+Crc64Mode = Literal["check", "ignore", "refuse"]
+
 _SCRIPT = Path(__file__).with_name("fast_blob_server.js")
 
 
 @contextmanager
-def fast_server(*, tls: bool = False, tools: Path = TOOLS) -> Iterator[Emulator]:
-    """A fresh one, empty, which ends with the block and with this process. ``tools`` may have a Node.js."""
+def fast_server(*, tls: bool = False, tools: Path = TOOLS, crc64: Crc64Mode = "check") -> Iterator[Emulator]:
+    """A fresh one, empty, which ends with the block and with this process.
+
+    ``tools`` may have a Node.js; ``crc64`` is how it treats the CRC64 of a block.
+    """
     node = ensure_node(tools, environ=os.environ, runner=SubprocessRunner(), note=lambda _: None).node
     with ExitStack() as held:
         certificate = None
-        words = [str(node), str(_SCRIPT)]
+        words = [str(node), str(_SCRIPT), "--crc64", crc64]
         if tls:
             certificate, key = make_certificate(Path(held.enter_context(tempfile.TemporaryDirectory())))
             words += [str(certificate), str(key)]

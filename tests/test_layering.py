@@ -29,6 +29,7 @@ MINTING = {"mint_sas", "sas_minter", "sas_url"}
 
 # Third-party packages, and standard modules that have one home.
 GATES: dict[str, tuple[str, ...]] = {
+    "anycrc": ("store.rest.block_checks",),
     "azure": ("store.azure_identity", "store.sdk", "backends"),
     "pathspec": ("local.ignore",),
     "sqlite3": (
@@ -150,11 +151,13 @@ def test_a_short_upload_imports_only_what_it_needs() -> None:
     loaded = set(done.stdout.split())
     late = {
         "ssl",
+        "anycrc",
         "email.utils",
         "http.client",
         "blobsync.direct.copy",
         "blobsync.direct.download",
         "blobsync.direct.small_files",
+        "blobsync.store.rest.block_checks",
     }
     assert "blobsync.direct.upload" in loaded and not late & loaded
 

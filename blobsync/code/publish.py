@@ -155,7 +155,7 @@ def _upload_blocks(store: BlobStore, name: str, stream: BinaryIO, listener: List
     waiting: deque[Future[None]] = deque()
 
     def send(block_id: str, body: bytes) -> None:
-        store.put_block(name, block_id, body, md5=hashlib.md5(body).digest())
+        store.put_block(name, block_id, body)
         listener.emit(BytesMoved(len(body)))
 
     pool = ThreadPoolExecutor(_THREADS)

@@ -114,9 +114,8 @@ class UploadBlocksJob(_BlocksJob):
 
     def _put(self, block_id: str, data: bytes) -> None:
         self.run.pace(len(data))
-        md5 = hashlib.md5(data, usedforsecurity=False).digest()
         with self.sending(len(data)) as sent:
-            self._store.put_block(self._name, block_id, data, md5=md5, sent=sent)
+            self._store.put_block(self._name, block_id, data, sent=sent)
 
     @property
     def _opened(self) -> SourceFile:

@@ -98,8 +98,7 @@ class RelayJob(FileJob):
                 if self._block == self._version.size:
                     self._put(data, sent)
                 else:
-                    md5 = hashlib.md5(data, usedforsecurity=False).digest()
-                    self._to.put_block(self._name, self._ids[index], data, md5=md5, sent=sent)
+                    self._to.put_block(self._name, self._ids[index], data, sent=sent)
 
     def commit(self) -> Moved:
         md5 = self._whole.digest()

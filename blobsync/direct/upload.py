@@ -325,9 +325,8 @@ class UploadJob(FileJob):
             (self.count if fate is Fate.SENT else self.count_reused)(block.size)
             return
         self.run.pace(block.size)
-        md5 = hashlib.md5(data, usedforsecurity=False).digest()
         with self.sending(block.size) as sent:
-            self._store.put_block(self._name, block.id, data, md5=md5, sent=sent)
+            self._store.put_block(self._name, block.id, data, sent=sent)
         self._blocks.acknowledged(block)
 
     def _put_list(self, md5: bytes) -> BlobInfo:

@@ -110,7 +110,7 @@ class MountedStore:
     ) -> BlobInfo:
         self._refuse(name)
 
-    def put_block(self, name: str, block_id: str, body: bytes, *, md5: bytes, sent: Sent | None = None) -> None:
+    def put_block(self, name: str, block_id: str, body: bytes, *, sent: Sent | None = None) -> None:
         self._refuse(name)
 
     def put_block_list(

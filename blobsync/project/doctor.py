@@ -270,7 +270,7 @@ def _writing(about: str, store: RestBlobStore, folder: str, account: StorageAcco
     try:
         if token is not None and token.permissions and "d" not in token.permissions:
             # Without the right to delete, write an uncommitted block instead of a blob.
-            store.put_block(name, b64encode(b"000000").decode(), body, md5=md5)
+            store.put_block(name, b64encode(b"000000").decode(), body)
             return CheckResult(about, "writing", CheckStatus.OK, "works; deleting is not allowed and was not tried")
         store.put(name, body, md5=md5, condition=Precondition(absent=True))
     except BlobsyncError as error:

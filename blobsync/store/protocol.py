@@ -272,8 +272,8 @@ class BlobStore(BlobSource, Protocol):
         """
         ...
 
-    def put_block(self, name: str, block_id: str, body: bytes, *, md5: bytes, sent: Sent | None = None) -> None:
-        """Put Block, checked by the service like :meth:`put`. ``block_id`` is already base64."""
+    def put_block(self, name: str, block_id: str, body: bytes, *, sent: Sent | None = None) -> None:
+        """Put Block; the service refuses a body that is not the one that was sent. ``block_id`` is already base64."""
         ...
 
     def put_block_list(

@@ -39,17 +39,22 @@ _NAMES = {
     ("GET", "list"): "list",
     ("POST", "batch"): "batch",
 }
+_CHECKS = {"content-md5": "MD5", "x-ms-content-crc64": "CRC64"}
 _PAYLOAD_UP = ("put blob", "put block", "put appendblock", "put page")
 
 
 @dataclass(slots=True)
 class Entry:
-    """One request: operation, raw path without the query, status of the response (0: none), User-Agent."""
+    """One request: operation, raw path without the query, status of the response (0: none), User-Agent.
+
+    ``check`` is what the service can check the body by: ``MD5``, ``CRC64`` or nothing.
+    """
 
     operation: str
     path: str
     status: int
     agent: str
+    check: str = ""
 
 
 @dataclass(slots=True)
@@ -220,7 +225,8 @@ class Proxy:
         stats.other += sent + received - up - down
         stats.by_agent[agent] = stats.by_agent.get(agent, 0) + sent + received
         stats.operations[name] = stats.operations.get(name, 0) + 1
-        self.journal.append(Entry(name, request.target.split("?")[0], status, agent))
+        check = next((check for header, check in _CHECKS.items() if request.get(header)), "")
+        self.journal.append(Entry(name, request.target.split("?")[0], status, agent, check))
 
     def injected(self, kind: str) -> None:
         """Count an injected fault or refusal."""

@@ -41,7 +41,7 @@ def put_in_blocks(
     for length in lengths or block_lengths(len(body)):
         block_id = block_id_of(hashlib.sha256(named[at : at + length]).digest())
         piece = body[at : at + length]
-        store.put_block(name, block_id, piece, md5=hashlib.md5(piece).digest())
+        store.put_block(name, block_id, piece)
         ids.append(block_id)
         at += length
     info = store.put_block_list(name, ids, size=len(body), md5=hashlib.md5(named).digest())

@@ -484,7 +484,7 @@ def put_in_blocks(store: MemoryStore, body: bytes, lengths: Sequence[int] = LENG
     for length in lengths:
         piece = body[at : at + length]
         ids.append(block_id_of(hashlib.sha256(piece).digest()))
-        store.put_block(NAME, ids[-1], piece, md5=hashlib.md5(piece).digest())
+        store.put_block(NAME, ids[-1], piece)
         at += length
     store.put_block_list(NAME, ids, size=len(body), md5=hashlib.md5(body).digest())
 

@@ -119,7 +119,7 @@ def test_a_worker_puts_only_the_blocks_that_a_lost_one_has_not_named(
     first = next(name for name in place.names("shards") if b'"blocks":[0,2]' in (place.read(f"shards/{name}") or b""))
     data = _BIG[: 2 * _MIB]
     block = NamedBlock(0, block_id_of(hashlib.sha256(data).digest()))
-    store.put_block("sets/big", block.id, data, md5=hashlib.md5(data).digest())
+    store.put_block("sets/big", block.id, data)
     place.write(f"records/{first}~node7.0-00000000~000000", f"{answer_line(Ready())}\n{answer_line(block)}\n".encode())
     report = _moved(place, task)
     assert len(report.moved) == 6 and store.body("sets/big") == _BIG
@@ -150,7 +150,7 @@ class _Killed(NamedTuple):
         block = NamedBlock(0, block_id_of(hashlib.sha256(data).digest()))
         end = self.task.part.destination
         assert isinstance(end, OpenBlob)
-        end.store.put_block("sets/big", block.id, data, md5=hashlib.md5(data).digest())
+        end.store.put_block("sets/big", block.id, data)
         # The last piece is incomplete, and another names a block that is not in the range.
         lines = answer_line(Ready()), answer_line(block), answer_line(replace(block, index=3)), '{"block": 1, "id"'
         self.place.write(f"records/{first}~node7.0-00000000~000000", "\n".join(lines).encode())

@@ -57,7 +57,7 @@ def test_nothing_is_written_to_a_mount(mount: Path) -> None:
     before = sorted(mount.rglob("*"))
     for write in (
         lambda: store.put("x", b"", md5=b""),
-        lambda: store.put_block("x", "", b"", md5=b""),
+        lambda: store.put_block("x", "", b""),
         lambda: store.put_block_list("x", [], size=0, md5=b""),
         lambda: store.put_from_url("x", "", None),
         lambda: store.put_block_from_url("x", "", "", None, start=0, length=1),

@@ -152,6 +152,7 @@ _MEANINGS: dict[str, _Meaning] = {
     ),
     "BlobAlreadyExists": _Meaning(PreconditionFailedError, "{where} was created in the meantime", "run it again"),
     "Md5Mismatch": _Meaning(ChecksumError, "{where}: the bytes that arrived are not the bytes that were sent"),
+    "Crc64Mismatch": _Meaning(ChecksumError, "{where}: the bytes that arrived are not the bytes that were sent"),
     "InvalidMd5": _Meaning(ChecksumError, "{where}: the service cannot read the Content-MD5"),
     "InvalidBlockList": _Meaning(
         StorageError, "{where}: some of its blocks are gone; is another program writing the same blob?", "run it again"

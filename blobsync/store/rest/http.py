@@ -459,6 +459,8 @@ class BlobHttp:
         self.throttled = 0
         self._account = container.account
         self.clock = clock
+        # What the service called itself in its first answer: the header Server.
+        self.server = ""
         self.root = f"{parts.path.rstrip('/')}/{container.name}"
         guard = _guard_of(container.endpoint, environ, trusted, outside=outside)
         self._transport_with: Callable[[Timeouts], Transport] = lambda timeouts: transport_to(
@@ -550,6 +552,7 @@ class BlobHttp:
                     raise self._unreachable(error.trouble, failures.tries) from error
             else:
                 status = response.status
+                self.server = self.server or response.headers.get("Server", "")
                 if _LOG.isEnabledFor(logging.DEBUG):
                     _LOG.debug("%s %s: %d", method, redact(attempt.target), status)
                 again = self._asks_for_another_try(response, retry_bare_500=retry_bare_500)
@@ -568,8 +571,10 @@ class BlobHttp:
             yield Pause(seconds)
 
     def _asks_for_another_try(self, response: Response, *, retry_bare_500: bool) -> bool:
-        bare_500 = response.status == 500 and not retry_bare_500 and "x-ms-error-code" not in response.headers
-        if response.status in RETRYABLE_STATUS and not bare_500:
+        code = response.headers.get("x-ms-error-code")
+        # Azurite says so, with 500, of a header that it does not know.
+        final = code == "FeatureNotSupported" or (response.status == 500 and not retry_bare_500 and code is None)
+        if response.status in RETRYABLE_STATUS and not final:
             return True
         self._line.answered()
         return False

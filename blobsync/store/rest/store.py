@@ -5,12 +5,13 @@ A blob is read as a stream that survives broken connections.
 
 from __future__ import annotations
 
+import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 from types import TracebackType
-from typing import NamedTuple, TypeVar, final
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, final
 
 from blobsync.base.background_calls import Ahead, side_by_side
 from blobsync.base.errors import (
@@ -59,6 +60,9 @@ from blobsync.store.rest.xml import (
     next_marker,
 )
 from blobsync.store.sas_token import DelegationKey
+
+if TYPE_CHECKING:
+    from blobsync.store.rest.block_checks import BlockChecks, FindCrc64
 
 
 @final
@@ -156,9 +160,12 @@ _SMALL_ANSWER = 1 << 20
 class BlobSteps:
     """The operations of one container."""
 
-    def __init__(self, container: BlobContainer, http: BlobHttp) -> None:
+    def __init__(self, container: BlobContainer, http: BlobHttp, crc64: FindCrc64 | None = None) -> None:
         self._container = container
         self._http = http
+        self._crc64 = crc64
+        self._making = threading.Lock()
+        self._checks: BlockChecks | None = None
 
     def path(self, name: str) -> str:
         """The path of a blob, percent-encoded."""
@@ -201,19 +208,48 @@ class BlobSteps:
             # Azurite treats uncommitted blocks of a killed upload as an existing blob; only Put Block
             # List knows better. The length of an id must be that of the others of the blob, azcopy's among them.
             block_id = b64encode(md5.hex().ljust(36, ".").encode()).decode()
-            yield from self.put_block(name, block_id, body, md5)
+            yield from self._put_block_with_md5(name, block_id, body, b64encode(md5).decode())
             return (yield from self.put_block_list(name, [block_id], len(body), md5, properties, condition))
         # The response has the MD5 that the service computed itself.
         seen = decode_md5(reply.headers.get("Content-MD5"))
         return (yield from self._written(reply, name, len(body), md5, seen))
 
-    def put_block(self, name: str, block_id: str, body: bytes, md5: bytes) -> Steps[None]:
-        """Put Block."""
-        headers = {"Content-MD5": b64encode(md5).decode()}
-        query = {"comp": "block", "blockid": block_id}
-        reply = yield from self._http.tries("PUT", self.path(name), query, headers, body)
+    def put_block(self, name: str, block_id: str, body: bytes) -> Steps[None]:
+        """Put Block, checked by the service: by the CRC64 where it can, else by the MD5."""
+        from blobsync.store.rest.block_checks import CRC64_HEADER, content_md5
+
+        checks = self._block_checks()
+        crc64 = checks.crc64(body, self._http.server)
+        if crc64 is not None:
+            try:
+                reply = yield from self._block(name, block_id, body, {CRC64_HEADER: crc64})
+            except BaseException:
+                checks.undecided()
+                raise
+            verified = checks.verified(crc64, reply.status, reply.headers.get(CRC64_HEADER))
+            if verified:
+                return
+            if verified is None:
+                raise self.error(reply, "write", name)
+        yield from self._put_block_with_md5(name, block_id, body, content_md5(body))
+
+    def _put_block_with_md5(self, name: str, block_id: str, body: bytes, md5: str) -> Steps[None]:
+        reply = yield from self._block(name, block_id, body, {"Content-MD5": md5})
         if reply.status != 201:
             raise self.error(reply, "write", name)
+
+    def _block(self, name: str, block_id: str, body: bytes, check: Mapping[str, str]) -> Steps[Reply]:
+        query = {"comp": "block", "blockid": block_id}
+        return (yield from self._http.tries("PUT", self.path(name), query, check, body))
+
+    def _block_checks(self) -> BlockChecks:
+        # Most commands send no block.
+        from blobsync.store.rest.block_checks import BlockChecks, installed_crc64
+
+        with self._making:
+            if self._checks is None:
+                self._checks = BlockChecks((self._crc64 or installed_crc64)())
+            return self._checks
 
     def put_block_list(
         self,
@@ -382,14 +418,14 @@ class RestBlobStore:
     """``storage.BlobStore`` for one container; safe to use from several threads.
 
     Creating one uses no network. ``close`` (or use as a context manager) drops idle connections and ends
-    waiting retries.
+    waiting retries. ``crc64`` finds the function that blocks are checked with; by default the installed one.
     """
 
-    def __init__(self, container: BlobContainer, http: BlobHttp) -> None:
+    def __init__(self, container: BlobContainer, http: BlobHttp, crc64: FindCrc64 | None = None) -> None:
         self._container = container
         self._http = http
         self._put_from_url_works = True
-        self._steps = BlobSteps(container, http)
+        self._steps = BlobSteps(container, http, crc64)
         self._path, self._error = self._steps.path, self._steps.error
 
     @property
@@ -466,9 +502,9 @@ class RestBlobStore:
         """Put Blob: the whole blob in one request; the service checks ``md5`` and stores it as Content-MD5."""
         return self._http.run(self._steps.put(PutOrder(name, body, md5, properties, condition)), sent)
 
-    def put_block(self, name: str, block_id: str, body: bytes, *, md5: bytes, sent: Sent | None = None) -> None:
+    def put_block(self, name: str, block_id: str, body: bytes, *, sent: Sent | None = None) -> None:
         """Put Block: one uncommitted block, checked by the service."""
-        self._http.run(self._steps.put_block(name, block_id, body, md5), sent)
+        self._http.run(self._steps.put_block(name, block_id, body), sent)
 
     def put_block_list(
         self,
