@@ -140,8 +140,10 @@ def written_before(part: LivePart, action: FileAction) -> Moved | None:
         raise ValueError("a move needs a blob at one end")
     with suppress(StorageError):
         there = end.store.head(end.at(action.target or action.path))
-        state = hash_file(source.at(action.path)) if there is not None and there.md5 is not None else None
-        if there is not None and state is not None and state.md5 == there.md5:
+        if there is None:
+            return None
+        state = hash_file(source.at(action.path))
+        if state is not None and state.md5 == there.md5:
             return Moved(action, source=state)
     return None
 
