@@ -331,10 +331,9 @@ class _Entries(Generic[_T]):
         return len(self._earlier) + len(self._latest)
 
     def add(self, things: Sequence[_T]) -> None:
-        if things:
-            for each in self._latest:
-                self._earlier.append(self._form(each))
-            self._latest = things
+        for each in self._latest:
+            self._earlier.append(self._form(each))
+        self._latest = things
 
     def __iter__(self) -> Iterator[dict[str, object]]:
         yield from self._earlier

@@ -133,6 +133,26 @@ def test_a_transfer_that_came_to_its_end_was_not_interrupted(world: World, tmp_p
     assert read(write_removal(tmp_path, "eu", [], Deletions((), ()), []))["interrupted"] is False
 
 
+def test_of_several_batches_only_the_last_stays_in_memory(world: World, tmp_path: Path) -> None:
+    plan, ledger = planned(world)
+    verify(ledger, "a", LocalState(3, 1, 1, 1, MD5), RemoteState(3, "0xA", MD5))
+    asked: list[Path] = []
+
+    def folder() -> Path:
+        asked.append(tmp_path)
+        return tmp_path
+
+    parts = CollectedReceipts(Spill(folder))
+    parts.add([ledger], NOTHING)
+    assert not asked
+    parts.add([ledger], NOTHING)
+    parts.add([], NOTHING)
+    assert asked
+    (tmp_path / "receipts").mkdir()
+    files = read(parts.write(tmp_path / "receipts", ended(plan)))["files"]
+    assert [entry["path"] for entry in files] == ["data/x/a"] * 2
+
+
 def test_each_verified_file_stands_there_as_it_is_at_both_ends(world: World, tmp_path: Path) -> None:
     plan, ledger = planned(world)
     # It grew after the plan: what counts is what was read.

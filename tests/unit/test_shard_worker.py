@@ -226,6 +226,12 @@ def test_who_finds_nothing_to_do_waits_and_looks_again(task: MoveTask, tmp_path:
     assert place.calls == [("claim", "claims/0000000"), ("release", "claims/0000000")]
 
 
+def test_a_worker_that_cannot_work_says_why(task: MoveTask, tmp_path: Path) -> None:
+    place = Place(tmp_path / "place")
+    worker(place, task).refuse("the folder is not mounted here")
+    assert place.read("refused/node0.0") == b"the folder is not mounted here"
+
+
 # -- claims --------------------------------------------------------------------------------------------------------
 
 
