@@ -101,16 +101,19 @@ def _settled(session: Session, answers: StorageAnswers, manner: _Manner) -> Resu
 
 
 def _examples(session: Session, *, emulator: bool) -> Result:
+    from blobsync.config.model import DEFAULT_CLUSTER
     from blobsync.config.scaffold import new_project
 
+    cluster = session.cluster or DEFAULT_CLUSTER
     own, step = None, "fill in what is in <angle brackets>, then: blobsync config check"
     if emulator:
         from blobsync.emulator import Emulator
 
         server = Emulator(environ=session.environ, note=session.note)
         own = server.own_account()
-        step = "put files into data, then: blobsync u data" if server.status() else "blobsync emulator start"
-    made = new_project(Path.cwd(), emulator=own, environ=session.environ)
+        through = "" if cluster == DEFAULT_CLUSTER else f"-c {cluster} "
+        step = f"put files into data, then: blobsync {through}u data" if server.status() else "blobsync emulator start"
+    made = new_project(Path.cwd(), emulator=own, cluster=cluster, environ=session.environ)
     lines = [f"wrote {name}" for name in made.written] + [f"kept {name} as it is" for name in made.kept]
     return Result({"written": list(made.written), "kept": list(made.kept)}, [*lines, f"next: {step}"])
 

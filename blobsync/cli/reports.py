@@ -174,6 +174,8 @@ def plan_summary(plan: TransferPlan, *, verbose: bool) -> str:
     word = "move" if _goes_both_ways(plan) else VERBS[plan.route]
     there = f", of which {size_text(plan.bytes_on_record)} are there already" if plan.bytes_on_record else ""
     words = [f"would {word} {moving}, {size_text(plan.bytes_to_transfer)}{there}{_way(plan)}"]
+    if not plan.files_to_transfer:
+        words = [f"nothing to {word}"]
     words += [f"{plan.count(action):,} {name}" for action, name in _OTHERS if plan.count(action)]
     if plan.ignored:
         words.append(f"{plan.ignored:,} ignored")

@@ -78,14 +78,14 @@ _CLUSTER = """\
 config_param:
   # where `blobsync init` puts the code
   code_path:
-    azure_blob_config_file: aux_data/configs/storage.yaml
+    azure_blob_config_file: {account}
     path: {code}
   # data/... here is {base}/data/... in the container: `blobsync u data/voc20`, `blobsync d data/voc20`
   data_folder:
-    azure_blob_config_file: aux_data/configs/storage.yaml
+    azure_blob_config_file: {account}
     path: {data}
   output_folder:
-    azure_blob_config_file: aux_data/configs/storage.yaml
+    azure_blob_config_file: {account}
     path: {output}
 
 # where `blobsync submit` runs a command: local, slurm, kubernetes, aml, itp or singularity
@@ -152,18 +152,23 @@ class NewFiles:
 
 
 def new_project(
-    root: Path, *, emulator: EmulatorAccount | None = None, environ: Mapping[str, str] | None = None
+    root: Path,
+    *,
+    emulator: EmulatorAccount | None = None,
+    cluster: str = DEFAULT_CLUSTER,
+    environ: Mapping[str, str] | None = None,
 ) -> NewFiles:
-    """Write the example files that are missing; never changes an existing one.
+    """Write the example files of a cluster that are missing; never changes an existing one.
 
-    Raises ``LocalFileError``, and ``ForeignProjectError`` if ``aux_data/`` belongs to another user.
+    Raises ``UsageError`` for a name that no cluster can have, ``LocalFileError``, and ``ForeignProjectError`` if
+    ``aux_data/`` belongs to another user.
     """
     if (root / PROJECT_MARK).is_dir():
         demand_own(root, environment(environ))
     written: list[str] = []
     kept: list[str] = []
     try:
-        examples = example_files(emulator, _blob_folder(root))
+        examples = example_files(emulator, _blob_folder(root), cluster)
         for name in (*(name for name, *_ in examples), ".gitignore"):
             _refuse_link(root, name)
         for name, text, mode in examples:
@@ -229,12 +234,16 @@ def _refuse_link(root: Path, name: str) -> None:
         )
 
 
-def example_files(emulator: EmulatorAccount | None = None, folder: str = "demo") -> tuple[tuple[str, str, int], ...]:
+def example_files(
+    emulator: EmulatorAccount | None = None, folder: str = "demo", cluster: str = DEFAULT_CLUSTER
+) -> tuple[tuple[str, str, int], ...]:
     """Name, text and permissions of each example, without ``.gitignore``.
 
-    ``folder`` is where the project lives in the emulator's container, which all projects of the user share.
+    ``folder`` is where the project lives in the emulator's container, which all projects of the user share; another
+    cluster of the project has a folder of its own beside it.
     """
-    base = folder if emulator else "<your folder in the container>"
+    beside = folder if cluster == DEFAULT_CLUSTER else f"{folder}-{cluster}"
+    base = beside if emulator else "<your folder in the container>"
     account = _ACCOUNT
     if emulator:
         account = _EMULATOR_ACCOUNT.format(
@@ -246,8 +255,8 @@ def example_files(emulator: EmulatorAccount | None = None, folder: str = "demo")
     paths = {"code": "code/project.zip", "data": "data", "output": "output"}
     places = {name: _yaml_text(f"{base}/{path}") for name, path in paths.items()}
     return (
-        ("aux_data/aml/aml.yaml", _CLUSTER.format(base=base, **places), 0o644),
-        ("aux_data/configs/storage.yaml", account, 0o600),
+        (cluster_file(cluster), _CLUSTER.format(base=base, account=account_file(cluster), **places), 0o644),
+        (account_file(cluster), account, 0o600),
     )
 
 

@@ -91,6 +91,12 @@ def test_config_check_and_new(cli: Cli) -> None:
         "kept aux_data/aml/aml.yaml as it is\n"
         "next: blobsync emulator start\n"
     )
+    assert cli("-c", "eu", "config", "new", "--emulator").out == (
+        "wrote aux_data/aml/eu.yaml\n"
+        "wrote aux_data/configs/eu.yaml\n"
+        "kept .gitignore as it is\n"
+        "next: blobsync emulator start\n"
+    )
 
 
 def test_deleting_needs_an_answer(cli: Cli) -> None:

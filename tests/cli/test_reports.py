@@ -72,6 +72,10 @@ def test_a_plan_lists_the_first_ten_of_each_kind_and_counts_the_rest() -> None:
     assert len(lines) == 29
 
 
+def test_a_plan_that_moves_nothing_says_so_in_the_words_of_the_transfer() -> None:
+    assert list(plan_lines(_plan((*_SAME, 5)), 10, unchanged=False)) == ["nothing to upload; 5 unchanged"]
+
+
 def test_a_plan_names_its_engine_if_asked_or_if_it_is_not_the_usual_one() -> None:
     plan = _plan((*_NEW, 1))
     for engine, verbose, shown in (("direct", False, False), ("direct", True, True), ("azcopy", False, True)):

@@ -177,6 +177,15 @@ def test_new_files_for_the_emulator_work_at_once(tmp_path: Path) -> None:
     assert "chmod 600" in load_cluster(tmp_path, environ=NO_ENVIRON).warnings[0]
 
 
+def test_a_second_cluster_for_the_emulator_has_files_and_a_place_of_its_own(tmp_path: Path) -> None:
+    own = EmulatorAccount("http://127.0.0.1:4711/devstoreaccount1", Secret("a2V5"))
+    new_project(tmp_path, emulator=own)
+    made = new_project(tmp_path, emulator=own, cluster="eu")
+    assert made.written == ("aux_data/aml/eu.yaml", "aux_data/configs/eu.yaml")
+    first, second = (load_cluster(tmp_path, name, environ=NO_ENVIRON).folders[0].remote for name in ("aml", "eu"))
+    assert (first.name, second.name) == (f"{tmp_path.name}/data", f"{tmp_path.name}-eu/data")
+
+
 @pytest.mark.parametrize("name", ["my data: #1", "größe", "yes", "a\\b", "<mine>", "..."])
 def test_a_folder_of_any_name_has_its_own_place_in_the_emulator(tmp_path: Path, name: str) -> None:
     root = tmp_path / name
