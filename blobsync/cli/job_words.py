@@ -178,12 +178,17 @@ def _fitted(rows: Sequence[Sequence[str]], columns: int) -> Sequence[Sequence[st
 
 
 def _squeezed(rows: Sequence[Sequence[str]], columns: int) -> Sequence[Sequence[str]]:
-    """If no other column can be left out: cut the widest ones, but never the one that identifies the job."""
+    """If no other column can be left out: cut the widest ones, a short state last, never what identifies the job."""
     while True:
         widths = _widths(rows)
-        most, at = max(((width, at) for at, width in enumerate(widths) if rows[0][at] != "ID"), default=(0, 0))
-        if columns - sum(widths) - 2 * len(widths) >= _LAST_CUT or most <= _CELL_LEAST:
+        wide = [
+            (rows[0][at] not in _SENTENCES or width > _SENTENCE_LEAST, width, at)
+            for at, width in enumerate(widths)
+            if rows[0][at] != "ID" and width > _CELL_LEAST
+        ]
+        if columns - sum(widths) - 2 * len(widths) >= _LAST_CUT or not wide:
             return rows
+        _, most, at = max(wide)
         rows = _changed(rows, at, partial(_said_in, room=most - 1))
 
 

@@ -130,8 +130,8 @@ _WORDS: Mapping[str, str] = {
     **dict.fromkeys(("warn", "?", "keep", "Queued", "Preparing", "Canceling", "Canceled", "Unknown"), _YELLOW),
 }
 _FIRST = re.compile(r"(\s*)(\?|[A-Za-z]+)(?=\s|:)")
-# A table of jobs: the id, then the state.
-_STATE = re.compile(r"(\S+_\S+  +)([A-Z][a-z]+)\b")
+# A table of jobs: the id, or on a narrow terminal its end, then the state.
+_STATE = re.compile(r"((?:\S+_\S+|[0-9a-f]{8})  +)([A-Z][a-z]+)\b")
 _HEADING = re.compile(r"[a-z][^:]*:$")
 
 

@@ -56,6 +56,7 @@ def test_another_word_for_colours_is_refused() -> None:
         ("  FAIL  listing: no", "FAIL"),
         ("  upload       4 B  data/notes/a.txt", "upload"),
         ("root_1_ab  Failed (1)  aml", "Failed"),
+        ("75ebe10d  Failed (1)  11s", "Failed"),
         ("not at the destination yet:", "not at the destination yet:"),
         ("uploaded 2 files", ""),
         ("data/FAIL", ""),
@@ -88,6 +89,14 @@ def test_a_table_of_what_was_done_fits_the_narrowest_terminal() -> None:
     assert list(table(rows, 40)) == [
         "ID        WHAT      RESULT     PATHS,...",
         "8e083925  download  Completed  data/v...",
+    ]
+
+
+def test_the_state_of_a_job_is_cut_after_its_name() -> None:
+    rows = [("ID", "STATUS", "NAME", "COMMAND"), ("75ebe10d", "Failed (1)", "a long name of a job", "python3 train.py")]
+    assert list(table(rows, 40)) == [
+        "ID        STATUS      NAME      COMMAND",
+        "75ebe10d  Failed (1)  a lon...  pytho...",
     ]
 
 
