@@ -243,6 +243,28 @@ def test_a_search_in_pages_opened_as_files_names_sections_and_shows_where_the_wo
     assert all(re.fullmatch(r"[\w./-]+\.html#.+", link) for link in links), links
 
 
+# Options of the page that stand in two lines.
+_BROKEN = """() => [...document.querySelectorAll('code > .pre')]
+    .filter((each) => each.textContent.startsWith('-'))
+    .filter((each) => {
+      const range = document.createRange();
+      range.selectNodeContents(each);
+      return new Set([...range.getClientRects()].map((line) => Math.round(line.top))).size > 1;
+    })
+    .map((each) => each.textContent)"""
+
+
+@pytest.mark.parametrize("width", [390, 1350])
+def test_no_option_is_broken_into_two_lines_and_no_page_is_wider_than_its_window(html: Path, width: int) -> None:
+    with chromium() as browser:
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        for name in ("index", "commands", "configuration", "how-to/in-ci"):
+            page.goto((html / f"{name}.html").as_uri())
+            assert page.evaluate(_BROKEN) == []
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert not [each for each in page.locator("h2, h3").all_inner_texts() if re.search(r"–\w", each)]
+
+
 @pytest.mark.parametrize("columns", [50, 80, 120])
 def test_a_recording_begins_with_what_it_shows_at_its_end(columns: int) -> None:
     text = (ROOT / f"docs/images/terminal-{columns}.svg").read_text(encoding="utf-8")

@@ -8,6 +8,8 @@ project = "blobsync"
 extensions = ["myst_parser"]
 # Links to headings, as GitHub makes them: down to the fourth level.
 myst_heading_anchors = 4
+# Quotes and ellipses, but no dashes: the two hyphens of an option stay what is typed.
+smartquotes_action = "qe"
 html_theme = "furo"
 html_title = "blobsync"
 html_show_copyright = False
