@@ -143,7 +143,7 @@ def test_plans_through_another_cluster_and_copies_from_it_are_made_with_two_clic
         page.get_by_label("Cluster", exact=True).select_option("eu")
         page.get_by_role("button", name="Show").click()
         page.get_by_role("button", name="Plan the upload of data").click()
-        carry_out("Plan: upload data , cluster eu", "not at the destination yet")
+        carry_out("Plan: upload data, cluster eu", "not at the destination yet")
         assert far.contents("far/data/") == hashes(files)
         # Its links stay with the cluster: only that one has the blob.
         page.get_by_role("link", name="Back to the project").click()
@@ -182,6 +182,27 @@ def test_what_changed_while_somebody_looked_at_the_plan_is_never_replaced(
         assert container.contents("data/") == hashes({"a.txt": b"theirs\n", "b.txt": b"two\n"})
         page.get_by_role("button", name="Plan the rest").click()
         expect(page.locator(".go")).to_contain_text("1 conflict")
+        assert seen.errors == []
+
+
+def test_files_that_failed_for_one_reason_are_one_list(
+    project: Project, container: Container, browser: Browser
+) -> None:
+    project.configure(container)
+    write_tree(project.data, {f"{n}.txt": b"x" for n in range(4)})
+    with web_server(project) as server, window(browser, server) as seen:
+        page = seen.page
+        page.get_by_role("button", name="Plan the upload of data").click()
+        expect(page.locator(".go")).to_contain_text("4 files")
+        for n in range(3):
+            (project.data / f"{n}.txt").unlink()
+        page.get_by_role("button", name="Carry out exactly this plan").click()
+        expect(page.locator(".badge.partial")).to_be_visible()
+        expect(page.locator(".notice.bad")).to_have_count(1)
+        expect(page.locator(".notice.bad li")).to_have_text(
+            [f"data/{n}.txt: No such file or directory" for n in range(3)]
+        )
+        expect(page.locator(".notice.bad .hint")).to_contain_text("it disappeared while blobsync was running")
         assert seen.errors == []
 
 

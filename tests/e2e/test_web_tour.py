@@ -42,8 +42,33 @@ _LEAVES = """() => [...document.querySelectorAll('.card *')]
       return own.width > 1 && (own.right > card.right + 1 || own.left < card.left - 1);
     })
     .map((each) => each.outerHTML.slice(0, 200))"""
+# A size, a count or the words of a button that are broken into two lines.
+_BROKEN = """() => [...document.querySelectorAll('button, .button, .badge, .num, .sheet td:nth-child(2), .what small')]
+    .filter((each) => each.checkVisibility() && getComputedStyle(each.closest('thead') ?? each).clipPath === 'none')
+    .filter((each) => [...each.childNodes].some((node) => {
+      const range = document.createRange();
+      range.selectNodeContents(node);
+      return (node.nodeType === Node.TEXT_NODE || node.tagName === 'SMALL')
+          && new Set([...range.getClientRects()].map((line) => Math.round(line.top))).size > 1;
+    }))
+    .map((each) => each.outerHTML.slice(0, 200))"""
+# What is cut off or stands over its neighbour.
+_CUT_OFF = """() => [...document.querySelectorAll('main td, main th, main td > *, textarea[readonly]')]
+    .filter((each) => each.checkVisibility() && !each.closest('.sheet, .hidden-label'))
+    .filter((each) => getComputedStyle(each.closest('thead') ?? each).clipPath === 'none')
+    .filter((each) => getComputedStyle(each).display !== 'inline')
+    .filter((each) => each.scrollWidth > each.clientWidth + 1
+        || each.matches('textarea') && each.scrollHeight > each.clientHeight + 1)
+    .map((each) => each.outerHTML.slice(0, 200))"""
+# Keys reach it, and nobody sees it.
+_UNSEEN = f"""() => ({_CONTROLS})().filter((each) => each.tabIndex >= 0 && !each.matches('.skip'))
+    .filter((each) => {{
+      for (let at = each; at; at = at.parentElement) if (getComputedStyle(at).clipPath !== 'none') return true;
+      return false;
+    }})
+    .map((each) => each.outerHTML.slice(0, 200))"""
 # Between a phone and a wide screen.
-_BETWEEN = (800, 900, 1000, 1100, 1200, 1350)
+_BETWEEN = (600, 800, 900, 1000, 1100, 1200, 1350)
 _MISSED = f"({_CONTROLS})().filter((each) => !each.dataset.reached).map((each) => each.outerHTML.slice(0, 200))"
 
 
@@ -98,7 +123,13 @@ def _faults(page: Page) -> list[str]:
         if (more := overflow(page)) > 0:
             found.append(f"{more} px wider than {width}")
         found += [f"{width}: scrolls sideways: {each}" for each in page.evaluate(_SIDEWAYS)]
-        found += [f"{width}: leaves its card: {each}" for each in page.evaluate(_LEAVES)]
+        for fault, script in (
+            ("leaves its card", _LEAVES),
+            ("broken", _BROKEN),
+            ("cut off", _CUT_OFF),
+            ("unseen", _UNSEEN),
+        ):
+            found += [f"{width}: {fault}: {each}" for each in page.evaluate(script)]
     return found
 
 
