@@ -108,7 +108,8 @@ def can_ask(session: Session) -> bool:
 def ask_text(session: Session, question: str, default: str = "") -> str:
     """Ask for a text; returns ``default`` if it is empty. Raises ``CommandInterruptedError`` on Ctrl-C and Ctrl-D."""
     with session.display.aside(), _answering():
-        sys.stderr.write(f"{question} [{default}]: " if default else f"{question}: ")
+        asked = f"{question} [{default}]:" if default else f"{question}:"
+        sys.stderr.write(wrapped(asked, columns_of(sys.stderr)) + " ")
         sys.stderr.flush()
         line = sys.stdin.readline()
         if not line:
@@ -124,7 +125,7 @@ def ask_secret(session: Session, question: str) -> str:
     from getpass import getpass
 
     with session.display.aside(), _answering():
-        return getpass(f"{question}: ", stream=sys.stderr).strip()
+        return getpass(wrapped(f"{question}:", columns_of(sys.stderr)) + " ", stream=sys.stderr).strip()
 
 
 def ask_until(session: Session, ask: Callable[[], str], read: Callable[[str], Answer]) -> Answer:

@@ -313,4 +313,4 @@ def _written(
         "checks": check_data(checks),
     }
     lines = [*shown, *(["wrote .gitignore"] if ignored else []), *stored, *check_lines(checks)]
-    return Result(data, [*lines, "these files hold no secret: commit them", f"next: {step}"])
+    return Result(data, [*lines, "these files hold no secret: commit them", f"next: {step}"], wraps=True)

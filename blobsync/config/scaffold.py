@@ -413,14 +413,16 @@ def first_files(answers: StorageAnswers) -> tuple[NewFile, NewFile]:
     return (
         NewFile(
             cluster_file(answers.cluster),
-            "Which blob folders belong to this project's folders, and where jobs run (platform).\n"
-            "Every key: docs/configuration.md. Another cluster is another file beside this one, chosen with -c NAME.",
+            "Which blob folders belong to this project's folders, and where jobs run.\n"
+            "Every key: docs/configuration.md. Another cluster is another file beside\n"
+            "this one, chosen with -c NAME.",
             cluster,
         ),
         NewFile(
             account,
-            "A storage account and one container in it. No secret is here, so this file belongs in git:\n"
-            f"everyone who uses it runs once: {'az login' if answers.auth == 'identity' else 'blobsync login'}",
+            "A storage account and one container in it. No secret is here, so this file\n"
+            "belongs in git. Everyone who uses it runs once: "
+            + ("az login" if answers.auth == "identity" else "blobsync login"),
             account_values(answers),
         ),
     )
