@@ -40,7 +40,6 @@ from blobsync.base.stopping import (
     was_interrupted,
 )
 from blobsync.cli.output import Console, Result, forget_stdout, start_logging
-from blobsync.cli.progress import choose_listener
 from blobsync.cli.session import SETTINGS, CommandInterruptedError, Session, group_callback
 
 if TYPE_CHECKING:
@@ -335,10 +334,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     stop_on_other_signals()
     ignore_ctrl_c_alone()
     threading.excepthook = _report_crashed_thread
-    # A plan of a million files is millions of objects that live until the end: scanning all of them for
-    # cycles again and again would take longer than creating them. Young objects are still collected.
-    gc.set_threshold(100_000, 50, 1000)
-    # Nor at exit, where Python's search for cycles takes a tenth of a short command's time.
+    # At exit, Python's search for cycles takes a tenth of a short command's time.
     atexit.register(gc.freeze)
     try:
         enable_ctrl_c()
@@ -367,6 +363,8 @@ def _run(words: Sequence[str], console: Console) -> int:
 
     def start(session: Session) -> None:
         nonlocal is_logging
+        from blobsync.cli.progress import choose_listener  # late: help and completion show no progress
+
         console.as_json, console.quiet = session.json, session.quiet
         console.choose_colors(session.color, session.environ)
         session.display = session.listener = choose_listener(console, verbose=session.verbose, environ=session.environ)

@@ -18,16 +18,19 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from blobsync.base.amounts import count_text
 from blobsync.base.errors import BlobsyncError, ExitCode, LocalFileError, UnsafeNamesError, UsageError
+from blobsync.base.events import Note
 from blobsync.base.redaction import redact, redact_answer, redact_tree
 
 if TYPE_CHECKING:
     from blobsync.base.errors import FileFailure
+    from blobsync.base.events import Event
 
 
 # Deeper than the indentation of a following line, so that a continued line is not taken for one.
@@ -381,3 +384,20 @@ def start_logging(verbose: int, file: str | None = None, command: Sequence[str] 
 def forget_stdout() -> None:
     """Discard further output after the reader of a pipe has ended, which avoids an error at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class QuietListener:
+    """Shows no progress; notes only if there is a console for them."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console
+
+    def emit(self, event: Event) -> None:
+        """Show a note."""
+        if self._console and isinstance(event, Note):
+            self._console.say(event.text)
+
+    def aside(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def close(self) -> None: ...

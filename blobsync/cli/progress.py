@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 
 from blobsync.base.amounts import count_text, duration_text, size_text
 from blobsync.base.events import Disconnected, Note
-from blobsync.cli.output import Console, cells, columns_of, shortened
+from blobsync.cli.output import Console, QuietListener, cells, columns_of, shortened
 from blobsync.plan.progress import WORKING, Progress, ProgressCounter, WorkerProgress, by_node
 
 if TYPE_CHECKING:
@@ -232,23 +232,6 @@ LINE_EVERY_VERBOSE = 5.0
 BAR_AFTER = 0.7
 _REDRAW = 0.1
 _TICK = 0.5
-
-
-class QuietListener:
-    """Shows no progress; notes only if there is a console for them."""
-
-    def __init__(self, console: Console | None = None) -> None:
-        self._console = console
-
-    def emit(self, event: Event) -> None:
-        """Show a note."""
-        if self._console and isinstance(event, Note):
-            self._console.say(event.text)
-
-    def aside(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def close(self) -> None: ...
 
 
 class _CountingListener(ProgressCounter):

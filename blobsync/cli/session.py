@@ -31,8 +31,7 @@ from blobsync.base.errors import (
     UsageError,
 )
 from blobsync.base.events import Note
-from blobsync.cli.output import Result
-from blobsync.cli.progress import QuietListener
+from blobsync.cli.output import QuietListener, Result
 
 if TYPE_CHECKING:
     from blobsync.base.events import Listener

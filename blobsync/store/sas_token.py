@@ -10,8 +10,6 @@ String-to-sign: https://learn.microsoft.com/rest/api/storageservices/create-serv
 from __future__ import annotations
 
 import base64
-import hashlib
-import hmac
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TypeAlias
@@ -149,6 +147,9 @@ def sas_string_to_sign(target: Target, fields: dict[str, str], *, delegated: boo
 
 
 def _signed(fields: dict[str, str], text: str, key: Secret) -> SasToken:
+    import hashlib  # late: it loads OpenSSL, and few commands make a SAS
+    import hmac
+
     digest = hmac.new(base64.b64decode(key.reveal()), text.encode(), hashlib.sha256).digest()
     signed = {**fields, "sig": base64.b64encode(digest).decode()}
     return SasToken.parse("&".join(f"{name}={quote(value, safe='')}" for name, value in signed.items() if value))

@@ -23,8 +23,8 @@ from blobsync.base.events import (
     WorkerMoved,
 )
 from blobsync.base.redaction import redact
-from blobsync.cli.output import Console, Result
-from blobsync.cli.progress import BarListener, LineListener, QuietListener, choose_listener
+from blobsync.cli.output import Console, QuietListener, Result
+from blobsync.cli.progress import BarListener, LineListener, choose_listener
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ from blobsync.base.events import (
     notes_to,
     together,
 )
-from blobsync.cli.output import Console
-from blobsync.cli.progress import BarListener, LineListener, QuietListener
+from blobsync.cli.output import Console, QuietListener
+from blobsync.cli.progress import BarListener, LineListener
 from blobsync.cli.timings import PhaseTimes
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.progress import Progress, ProgressCounter
