@@ -230,10 +230,11 @@ def test_a_search_in_pages_opened_as_files_names_sections_and_shows_where_the_wo
         said: list[str] = []
         page.on("console", lambda message: said.append(message.text))
         page.goto(f"{html.as_uri()}/search.html?q=restore+deleted+blob")
-        first = page.locator("#search-results li", has=page.locator(".search-sections")).first
-        first.locator(".search-sections a").first.wait_for()
-        assert first.locator("> a").inner_text() == "Restore a deleted blob"
-        assert "Show deleted blobs" in first.locator(".context").first.inner_text()
+        page.locator("#search-results .search-sections a").first.wait_for()
+        title = page.get_by_role("link", name="Restore a deleted blob", exact=True)
+        found = page.locator("#search-results li", has=title).first
+        found.locator(".search-sections a").first.wait_for()
+        assert "Show deleted blobs" in found.locator(".context").first.inner_text()
         page.goto(f"{html.as_uri()}/search.html?q=elastic+jobs")
         page.locator(".search-sections a").nth(2).wait_for()
         links = [str(link.get_attribute("href")) for link in page.locator(".search-sections a").all()]

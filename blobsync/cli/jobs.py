@@ -96,22 +96,33 @@ def submit(
     nodes: Annotated[int | None, typer.Option("--nodes", min=1, metavar="N", help="The number of nodes.")] = None,
     name: Annotated[str, typer.Option("--name", help="A name to show instead of the command.")] = "",
     single: Annotated[bool, typer.Option("--single", help="One process per node, not one per GPU.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Show the output, exit with the job's exit code.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for the end, show the output, exit with the job's exit code.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be submitted, submit nothing.")] = False,
     elastic: Annotated[
-        str | None, typer.Option("--elastic", metavar="MIN:MAX", help="The number of nodes may change while it runs.")
+        str | None,
+        typer.Option("--elastic", metavar="MIN:MAX", help="Let the number of nodes change while the job runs."),
     ] = None,
     hold: Annotated[
-        str | None, typer.Option("--hold", metavar="TIME", help="Wait at least so long for you (4h), run nothing.")
+        str | None,
+        typer.Option(
+            "--hold", metavar="TIME", help="Run no command; keep the job open for your shells at least this long (4h)."
+        ),
     ] = None,
     init: Annotated[bool, typer.Option("--init", help="First pack and upload the current code.")] = False,
     code: Annotated[
-        str | None, typer.Option("--code", metavar="DIGEST", help="Run this code, though it is not of your last init.")
+        str | None,
+        typer.Option(
+            "--code", metavar="DIGEST", help="Run the code with this digest instead of that of the last init."
+        ),
     ] = None,
     trust_code: Annotated[
         str | None,
         typer.Option(
-            "--trust-code", metavar="DIGEST", help="Run this code of somebody else, and let later jobs run it."
+            "--trust-code",
+            metavar="DIGEST",
+            help="Trust the code with this digest, and run it in this job and later ones.",
         ),
     ] = None,
     array: Annotated[str | None, typer.Option("--array", help="Slurm: run it once per number, 0-9%2.")] = None,

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from blobsync.backends.protocol import Refused, Scaling, Unknown
+from blobsync.backends.protocol import Scaling
 from blobsync.base.errors import BlobsyncError, JobError, UsageError
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.parse import FoundCause, is_retriable
 from blobsync.jobs.queries import JobName, JobQueries
 from blobsync.jobs.record import JobRecord
-from blobsync.jobs.states import INTERRUPTED, cancel, refresh
+from blobsync.jobs.states import INTERRUPTED, cancel, demand_accepted, refresh
 from blobsync.jobspec.elastic import demand_scalable
 from blobsync.jobspec.spec import JobSpec, State
 
@@ -164,13 +164,7 @@ class JobService(JobQueries):
             raise UsageError(f"{record.run_id} cannot be scaled: {backend.name} cannot change a job that runs")
         asked_at = time.time()
         outcome = backend.scale(record.ref, nodes)
-        if isinstance(outcome, Unknown):
-            raise JobError(
-                f"unknown whether {record.run_id} is being scaled: {outcome.error.message}",
-                hint="run the same command again: that is safe",
-            )
-        if isinstance(outcome, Refused):
-            raise outcome.error
+        demand_accepted(outcome, f"{record.run_id} is being scaled")
         return refresh(self._context, [self._context.history.ask_scale(record, nodes, asked_at)])[0]
 
     def watch(self, job: JobName, *, retries: int | None = None) -> Iterator[Attempt]:

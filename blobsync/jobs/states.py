@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from blobsync.backends.protocol import KEEP_SECRETS, Backend, KeepingSecrets, Refused, Renewing, Unknown
+from blobsync.backends.protocol import KEEP_SECRETS, Backend, KeepingSecrets, Outcome, Refused, Renewing, Unknown
 from blobsync.base.errors import BlobsyncError, JobError
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobRecord
@@ -157,17 +157,24 @@ def cancel(context: JobContext, record: JobRecord) -> JobRecord:
             hint="try again later: blobsync looks for it each time",
         )
     outcome = context.backend_of(record).cancel(record.ref)
-    if isinstance(outcome, Unknown):
-        raise JobError(
-            f"unknown whether {record.run_id} is being stopped: {outcome.error.message}",
-            hint="run the same command again: that is safe",
-        )
-    if isinstance(outcome, Refused):
-        raise outcome.error
+    demand_accepted(outcome, f"{record.run_id} is being stopped")
     known = refresh(context, [context.history.ask_cancel(record)]).records[0]
     if known.info.state.is_final:
         return known
     return replace(known, info=replace(known.info, state=State.CANCELING), current=True)
+
+
+def demand_accepted(outcome: Outcome, doing: str) -> None:
+    """Raise the backend's error if it refused the request, ``JobError`` if its response was lost.
+
+    ``doing``: ``job_1 is being stopped``.
+    """
+    if isinstance(outcome, Unknown):
+        raise JobError(
+            f"unknown whether {doing}: {outcome.error.message}", hint="run the same command again: that is safe"
+        )
+    if isinstance(outcome, Refused):
+        raise outcome.error
 
 
 def _not_confirmed(record: JobRecord, error: BlobsyncError) -> str:
