@@ -20,7 +20,7 @@ Each entry of `errors` in `--json` has one of these as its `code`, and so have t
 The exit code is that of a command that ends with this error. A transfer of many files goes on after a file that failed,
 and ends with 3 when some files arrived and some did not, 1 when none did.
 
-The last column says what a transfer does by itself about a file that failed so. For all others: mend the cause, and run
+The last column says what a transfer does by itself about a file that failed so. For all others: fix the cause, and run
 the same command again. Verified files are skipped.
 
 | code | meaning | exit code | tried again |

@@ -441,7 +441,7 @@ def _usage(error: Any) -> UsageError:
         )
     if word in _ENDS_WITH_A_COMMAND and any(option in each.opts for each in error.ctx.find_root().command.params):
         return UsageError(
-            f"{option} stands before the word {word}: what follows is for {word}, or is your command",
+            f"{option} must come before {word}: later options belong to {word} or to your command",
             hint=f"blobsync {option} ... {word} ...",
         )
     takes = f"'{path} --help' shows what it takes"

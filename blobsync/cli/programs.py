@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(session: Session) -> Result:
-    """Try everything that transfers and jobs need, and say how to mend what does not work.
+    """Try everything that transfers and jobs need, and say how to fix what does not work.
 
     For each cluster (with -c: for that one) and each of its storage accounts: the credential, where it comes from,
     its expiry and rights, the clock, whether listing, reading and writing work (a probe blob, removed again); whether

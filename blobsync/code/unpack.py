@@ -56,7 +56,7 @@ def digest_of_archive(archive: Path) -> str:
             _checked(source, os.sep, limit)
             return digest_of_records(_records(source))
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
-        raise ArchiveError(f"it is no archive that nodes can unpack: {error}") from error
+        raise ArchiveError(f"it is not an archive that nodes can unpack: {error}") from error
 
 
 def keep_listed(folder: Path, digest: str) -> None:

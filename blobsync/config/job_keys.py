@@ -134,7 +134,7 @@ def enclosing(modes: Mapping[str, str]) -> Mapping[str, str]:
 
 def nested_sentence(outer: str) -> str:
     """What is wrong with a folder entry inside ``outer``."""
-    return f"lies inside {outer}{FOLDER_SUFFIX}, and a folder that jobs write to cannot contain another one"
+    return f"is inside {outer}{FOLDER_SUFFIX}, and a folder that jobs write to cannot contain another one"
 
 
 def folder_mode(platform: str, entry: FolderEntry) -> str:
@@ -234,7 +234,7 @@ def _outranked(name: str, value: Any, values: Mapping[str, Any], platform: str) 
     for winner, where in OUTRANKED.get(name, ()):
         other = _at(values, winner)
         if platform in where and other not in (None, "") and other != value and not _is_told(name, values):
-            return f"stands beside {winner}, which counts on {platform}: use only one of them"
+            return f"conflicts with {winner}, which {platform} uses: keep only one of them"
     return ""
 
 
@@ -257,7 +257,7 @@ def _of_values(values: Mapping[str, Any], platform: str) -> Iterator[_Finding]:
     if platform == "local" and values.get("nodes", 1) > 1 and not values.get("max_nodes"):
         yield ("nodes",), "this machine is one node"
     if values.get("multi_process") is False and values.get("process_count_per_node", 1) != 1:
-        yield ("process_count_per_node",), "stands beside multi_process: false, which means one process on each node"
+        yield ("process_count_per_node",), "conflicts with multi_process: false, which means one process on each node"
 
 
 def _of_folder(values: Mapping[str, Any], platform: str, entry: FolderEntry) -> Iterator[_Finding]:

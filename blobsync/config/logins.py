@@ -48,14 +48,14 @@ def parse_login(text: str, container: BlobContainer) -> StoredLogin:
         try:
             return StoredLogin("sas", SasToken.parse(text))
         except ValueError as error:
-            raise UsageError(f"what was given is {error}") from None
+            raise UsageError(f"the given text is {error}") from None
     try:
         usable = len(base64.b64decode(text, validate=True)) >= 1
     except (binascii.Error, ValueError):
         usable = False
     if not usable:
         raise UsageError(
-            "what was given is neither a SAS (it contains sig=) nor an account key (base64 text)",
+            "the given text is neither a SAS (it contains sig=) nor an account key (base64 text)",
             hint="copy the whole text from the portal: Shared access tokens of the container, or Access keys",
         )
     return StoredLogin("key", Secret(text))

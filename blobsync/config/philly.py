@@ -30,7 +30,7 @@ def philly_names(path: Path, shown: str) -> Mapping[str, str]:
         return {}
     for key in document.values:
         if key != _CLUSTERS:
-            raise document.error((key,), f"is no key of a file that names Philly's {_CLUSTERS}")
+            raise document.error((key,), f"is not a key of a file that names Philly's {_CLUSTERS}")
     named = dict.fromkeys(map(str, given), _COMMON) if isinstance(given, list) else given
     if not named or not isinstance(named, Mapping) or not all(isinstance(file, str) for file in named.values()):
         raise document.error((_CLUSTERS,), "must be a list of names, or a mapping of names to files")

@@ -384,7 +384,7 @@ def base_folder(given: str) -> str:
     if path and not _FOLDER_NAME.fullmatch(path):
         raise UsageError(f"'{given}' cannot be a folder of the container", hint=hint)
     if "\\" in path or {".", ".."} & set(path.split("/")):
-        raise UsageError(f"'{given}' has a part that is no name: '\\', '.' or '..'", hint=hint)
+        raise UsageError(f"'{given}' has a part that is not a name: '\\', '.' or '..'", hint=hint)
     return path
 
 

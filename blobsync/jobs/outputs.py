@@ -203,7 +203,7 @@ def list_outputs(context: JobContext, record: JobRecord, asked: str = "") -> Job
     """
     wanted = asked.strip("/")
     if wanted and local_problem(wanted, str(context.root)):
-        raise UsageError(f"{asked!a} is no path below the outputs of {record.run_id}")
+        raise UsageError(f"{asked!a} is not a path below the outputs of {record.run_id}")
     places = output_places(record.spec)
     if not places:
         raise NothingMatchedError(

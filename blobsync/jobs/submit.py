@@ -232,7 +232,7 @@ def _foreign_again(
     if own := own_inputs(old):
         raise JobError(
             f"the command of {old.run_id} names {', '.join(own)}, which only that job has",
-            hint="submit it anew, with paths of the cluster file's folders",
+            hint="submit it again, with paths of the cluster file's folders",
         )
     asked = request.num_gpu if request.num_gpu is not None else _gpus(old)
     spec = describe(cluster, replace(request, num_gpu=asked), run_id, code)

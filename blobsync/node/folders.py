@@ -142,7 +142,7 @@ def _make_room(job: NodeJob, path: Path, entry: FolderLink) -> None:
     outside = not f"{parent}/".startswith(f"{os.path.realpath(job.root)}/")
     same = entry.mode == "link" and os.path.realpath(path) == os.path.realpath(entry.source)
     if outside and not same:
-        raise NotReadyError(f"folder {entry.name} lies inside another folder that is linked to {parent}")
+        raise NotReadyError(f"folder {entry.name} is inside another folder that is linked to {parent}")
     if job.in_place or same:
         return
     if path.is_symlink() or path.is_file():

@@ -347,7 +347,7 @@ def demand_startable(spec: JobSpec, secrets: Secrets) -> None:
     try:
         shlex.split(options["command_prefix"])
     except ValueError as error:
-        raise NotReadyError(f"command_prefix is no start of a command: {error}") from None
+        raise NotReadyError(f"command_prefix is not the start of a command: {error}") from None
     texts = {"command": spec.argv, "setup": spec.setup, **{name: (text,) for name, text in options.items()}}
     for what, words in texts.items():
         if not all(map(_is_word, words)):

@@ -214,7 +214,7 @@ def run_spread(job: NodeJob, places: JobPlaces, worker: int | None) -> int:
     """Run all workers of the node, or one of them; returns the exit code."""
     orders = job.spec.spread
     if orders is None:
-        raise NotReadyError("the job is no transfer")
+        raise NotReadyError("the job is not a transfer")
     run = _run_key(job, orders)
     if worker is None:
         return _Workers(job, SubprocessRunner()).run(_numbers(job, orders))

@@ -291,7 +291,7 @@ def read_progress(values: Mapping[str, Any]) -> Progress:
         workers = tuple(WorkerProgress(**each) for each in values.get("workers", ()))
         found = Progress(**{**values, "workers": workers})
     except TypeError as error:
-        raise ValueError(f"it is no progress: {error}") from None
+        raise ValueError(f"not a progress report: {error}") from None
     demand_types(found)
     return found
 

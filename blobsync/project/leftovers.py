@@ -58,7 +58,7 @@ def examine_downloads(root: Path, environ: Mapping[str, str]) -> Iterator[CheckR
             f"{shown} is not finished: {size:,} of {of.size:,} bytes are here, in"
             f" {_shown(root, of.part_path)} ({_on_disk(of):,} bytes on disk)"
         )
-        hint = f"'blobsync d {shlex.quote(shown)}' goes on from there; after a week the next transfer removes it"
+        hint = f"'blobsync d {shlex.quote(shown)}' resumes from there; after a week the next transfer removes it"
         yield CheckResult(_ABOUT, "downloads", CheckStatus.WARN, detail, hint)
     if len(found) > _NAMED:
         size = sum(size for _, size in found[_NAMED:])

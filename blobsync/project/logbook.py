@@ -262,7 +262,7 @@ class RunningRecords:
             file = self._folder / name
             try:
                 if not _ID.fullmatch(file.stem):
-                    raise ValueError("it is no record, or was being written when its process was killed")
+                    raise ValueError("it is not a record, or was being written when its process was killed")
                 yield file.stem, parse_object(_text(file))
             except (OSError, ValueError):
                 _remove_old(file)
@@ -482,7 +482,7 @@ class _Recorder(ProgressCounter):
                 self._records.write(self._known.id, asdict(self._known))
                 self._look()
         except (OSError, BlobsyncError) as error:
-            _LOG.debug("nobody else can see how far this transfer is: %s", error)
+            _LOG.debug("other commands cannot see the progress of this transfer: %s", error)
 
     def _look(self) -> None:
         if self._known.stoppable and self._records.is_stop_requested(self._known.id):

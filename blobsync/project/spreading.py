@@ -131,8 +131,8 @@ class Spreading:
                 self._workforce.stop()
                 job = "the workers' job is stopped all the same, and "
             self._note(
-                f"{self._place.shown} could not be told that this transfer has ended: {error.message}; {job}the same "
-                "command goes on from what is there"
+                f"{self._place.shown} could not be notified that this transfer has ended: {error.message}; {job}the "
+                "same command resumes it"
             )
 
     def _leave(self, place: SealedStore) -> None:
@@ -277,9 +277,9 @@ class Spreading:
         if strange or unsealed or self._others():
             where = self._place.shown if strange or unsealed else self._claims.shown
             self._note(
-                f"{where} has what is not sealed with your key, {config_home(self._environ) / KEY_FILE}: it counts as "
-                "absent. If you began a transfer there on another machine, copy the key from there; what nobody needs "
-                "can be removed"
+                f"{where} has files that are not sealed with your key, {config_home(self._environ) / KEY_FILE}: they "
+                "are ignored. If you began a transfer there on another machine, copy the key from there; otherwise the "
+                "files can be removed"
             )
 
     def _others(self) -> bool:

@@ -64,7 +64,7 @@ def pattern_matches(listing: Lister, path: str) -> Iterator[Matched]:
     if not found:
         raise NothingMatchedError(
             f"{path}: no blob or folder matches",
-            hint="* stands for any letters within a name, ? for one, [ab] for one of these",
+            hint="* matches any characters within a name, ? matches one, [ab] for one of these",
             path=path,
         )
     yield from found

@@ -114,7 +114,7 @@ def _are(count: int) -> str:
 
 def kept_words(size: int) -> str:
     """The words for bytes of unfinished files that are recorded."""
-    return f"{size:,} bytes of unfinished files are kept, and the next run goes on from there"
+    return f"{size:,} bytes of unfinished files are kept, and the next run resumes from there"
 
 
 def _again(plan: TransferPlan, size: int) -> str:
@@ -702,7 +702,7 @@ def _not_tried(account: _Account, deleting: int) -> list[FileFailure]:
     if len(account.failures) >= MOST_FAILURES:
         left = planned - account.given
         said = f"{shown}: {left:,} more files were not tried after {len(account.failures):,} failures"
-        hint = "mend what made them fail, then run the same command again"
+        hint = "fix the cause, then run the same command again"
         return [FileFailure(shown, FailureCode.NOT_REPORTED, said, hint)]
     given = f"{account.given:,} were read back from the plan"
     said = f"{shown}: {planned:,} files were planned, {given}: that does not add up"

@@ -117,7 +117,7 @@ def test_global_options_stand_before_a_word_that_ends_with_a_command(
     ended = cli(word, option, *rest)
     assert (ended.code, ended.out) == (2, "")
     assert ended.err == (
-        f"blobsync: {option} stands before the word {word}: what follows is for {word}, or is your command\n"
+        f"blobsync: {option} must come before {word}: later options belong to {word} or to your command\n"
         f"  hint: blobsync {option} ... {word} ...\n"
     )
 

@@ -526,10 +526,10 @@ def test_folders_inside_a_folder_that_jobs_write_to_are_refused(lab: Lab) -> Non
     entries = yaml.safe_load(ACT_EXAMPLE)["config_param"]
     lab.cluster(config_param={**entries, "data/voc_folder": entries["data_folder"]})
     warned = lab.run("config", "check").err
-    assert "aux_data/aml/aml.yaml:" in warned and "config_param.data/voc_folder: lies inside data_folder" in warned
+    assert "aux_data/aml/aml.yaml:" in warned and "config_param.data/voc_folder: is inside data_folder" in warned
     refused = lab.run("--json", "submit", "true", code=2)
     assert refused.errors[0]["message"].startswith("aux_data/aml/aml.yaml:")
-    assert ": config_param.data/voc_folder: lies inside" in refused.errors[0]["message"]
+    assert ": config_param.data/voc_folder: is inside" in refused.errors[0]["message"]
     lab.run("plan", "d", "data/voc")
 
 

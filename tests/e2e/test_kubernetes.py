@@ -391,7 +391,7 @@ def test_a_queue_of_a_cluster_without_kueue_is_refused(lab: KubeLab, kube_cluste
     stand_in(kube_cluster)
     lab.kubernetes(kubernetes={"queue": "team"})
     said = lab.run("-c", "k8s", "submit", "true", code=1)
-    assert "the cluster has no Kueue, so that a job of the queue team would wait for ever" in said.err
+    assert "the cluster has no Kueue, so a job in queue team would wait forever" in said.err
     assert "omit kubernetes.queue, or install Kueue" in said.err
     assert kube_cluster.json("get", "jobs,secrets,configmaps", "-n", lab.namespace)["items"] == []
     assert lab.ask("q")["jobs"] == []

@@ -86,7 +86,7 @@ def test_after_a_kill_at_half_the_rest_is_fetched(ready: Project, counting: Faul
 def test_ctrl_c_says_what_is_kept(ready: Project, counting: FaultHandle) -> None:
     stopped = stopped_at_half(ready, signal.SIGINT)
     assert stopped.code == 130, str(stopped)
-    said = re.search(r"([\d,]+) bytes of unfinished files are kept, and the next run goes on from there", stopped.err)
+    said = re.search(r"([\d,]+) bytes of unfinished files are kept, and the next run resumes from there", stopped.err)
     assert said, str(stopped)
     kept = int(said[1].replace(",", ""))
     assert 0.4 * _SIZE <= kept < 0.8 * _SIZE

@@ -279,7 +279,7 @@ def test_ctrl_c_in_an_outage_ends_within_seconds_and_the_same_command_goes_on(
     stopped = project.finish(process, seconds=_AT_ONCE)
     assert wait_until(lambda: not workers_of(project.root), seconds=_AT_ONCE)
     assert stopped.code == 130 and "stopped: " in stopped.err, str(stopped)
-    assert ("could not be told that this transfer has ended" in stopped.err) == (word != "d"), str(stopped)
+    assert ("could not be notified that this transfer has ended" in stopped.err) == (word != "d"), str(stopped)
     line.come_back()
     done = project.json(*words)
     assert (done.code, done.data["verified"]) == (0, len(_FILES)), str(done)

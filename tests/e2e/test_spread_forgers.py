@@ -177,7 +177,7 @@ def test_what_was_planted_before_the_first_run_makes_nothing_unchanged(
         container.put(f"{place}records/0000000~node0.0-0badcafe~000000", forger.records(0, junk))
     done = project.json("u", "data", *_TWO)
     assert (done.code, done.data["conflicts"]) == (3, len(junk)), str(done)
-    assert done.data["unchanged"] == 0 and "is not sealed with your key" in done.err, str(done)
+    assert done.data["unchanged"] == 0 and "are not sealed with your key" in done.err, str(done)
     rest = {name: digest for name, digest in _HASHES.items() if name not in junk}
     assert done.data["verified"] == done.data["transferred"] == len(rest)
     assert container.contents("data/") == {**rest, **hashes(junk)}
@@ -307,7 +307,7 @@ def test_without_the_key_of_the_first_machine_records_count_as_absent_and_it_is_
         done = elsewhere.json("u", "data", *_TWO)
         ended.append(str(done))
         assert done.codes != {"spread_refused"}
-        return done.code == 0 and "is not sealed with your key" in done.err and "copy the key from there" in done.err
+        return done.code == 0 and "are not sealed with your key" in done.err and "copy the key from there" in done.err
 
     assert wait_until(tried, seconds=120, pause=2), ended[-1]
     # Existing files were compared, and did not move again; other stores were not touched.

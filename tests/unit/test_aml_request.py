@@ -372,7 +372,7 @@ def test_the_tags_hold_the_specification(tmp_path: Path) -> None:
         ({"config_param": {"data_folder": {**ENTRY, "path": "d", "mode": "link"}}}, "the nodes of aml share"),
         (
             {"config_param": {"data_folder": {**ENTRY, "path": "d"}, "data/x_folder": {**ENTRY, "path": "x"}}},
-            "lies inside data_folder",
+            "is inside data_folder",
         ),
     ],
 )

@@ -275,7 +275,7 @@ def test_each_property_is_used_named_or_refused(
         with pytest.raises(ConfigError) as caught:
             outcome(tmp_path, job, cluster, platform)
         assert (shown or f"properties.{path}: ") in str(caught.value) and f"{kind}.json:" in str(caught.value)
-        assert "is no key" not in str(caught.value) and caught.value.exit_code == 2
+        assert "is not a key" not in str(caught.value) and caught.value.exit_code == 2
         return
     text, notes = outcome(tmp_path, job, cluster, platform)
     if fate == TOLD:
@@ -307,7 +307,7 @@ def test_each_property_counts_on_every_platform_or_is_refused_there(
     put(job if cluster is None else cluster, path, value)
     text, notes = fate_of(tmp_path, job, cluster, platform)
     if text.startswith("refused: "):
-        assert f"{kind}.json:" in text and "is no key" not in text
+        assert f"{kind}.json:" in text and "is not a key" not in text
     elif fate == TOLD:
         assert f"{kind}.json:" in notes and f"properties.{shown or path}: " in notes
     else:

@@ -226,7 +226,7 @@ def test_after_a_hundred_thousand_failures_no_batch_begins_and_that_is_said(
     (said,) = rest
     assert (said.path, said.code) == ("data", "not_reported")
     assert said.message == "data: 8 more files were not tried after 100,000 failures"
-    assert said.hint == "mend what made them fail, then run the same command again"
+    assert said.hint == "fix the cause, then run the same command again"
 
 
 def test_files_that_are_not_read_back_from_the_plan_are_no_success(world: World) -> None:

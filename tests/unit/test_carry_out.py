@@ -944,7 +944,7 @@ def test_what_a_failed_file_leaves_for_the_next_run_is_said(world: World) -> Non
     heard = Heard()
     result = carry(world, world.plan("u", "data/x"), {"direct": KeepsOne}, heard=heard)
     assert codes(result) == {"data/x/a": "storage_error"}
-    assert heard.notes == ["2 bytes of unfinished files are kept, and the next run goes on from there"]
+    assert heard.notes == ["2 bytes of unfinished files are kept, and the next run resumes from there"]
 
 
 def test_what_is_verified_is_on_record_also_after_an_interrupt(world: World) -> None:

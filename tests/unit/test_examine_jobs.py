@@ -171,19 +171,19 @@ def test_what_the_file_names_in_the_cluster_has_to_be_there(tmp_path: Path) -> N
     gone = "Error from server (NotFound): not found"
     answers.errors = {f"/{name}": gone for name in names.values()}
     found = shown(examined(tmp_path / "gone", answers, kubernetes=names))
-    assert found["queue"] == (FAIL, "the namespace train has no queue gpus, so that the job would wait for ever")
+    assert found["queue"] == (FAIL, "the namespace train has no queue gpus, so the job would wait forever")
     assert found["priority class"][0] is FAIL
     answers.errors = {"/apis/kueue.x-k8s.io": gone}
     assert shown(examined(tmp_path / "no-kueue", answers, kubernetes=names))["queue"] == (
         FAIL,
-        "the cluster has no Kueue, so that a job of the queue gpus would wait for ever",
+        "the cluster has no Kueue, so a job in queue gpus would wait forever",
     )
 
 
 def test_what_submit_would_refuse_is_told_and_the_cluster_is_asked_all_the_same(tmp_path: Path) -> None:
     found = examined(tmp_path, Answers(), config_param={})
     assert (found[0].name, found[0].status) == ("submit", WARN) and "where the code is" in found[0].detail
-    assert shown(found)["rights"] == (UNTRIED, "not asked for all: first mend what submit refuses")
+    assert shown(found)["rights"] == (UNTRIED, "not checked: first fix what submit refuses")
 
 
 def test_a_file_without_a_platform_is_for_transfers_alone(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_the_bytes_of_an_unfinished_file_are_said_to_move_again(command: str, ve
     # What is on record of an upload need not move again; downloads of this world are on no record.
     said = re.fullmatch(
         r"stopped: 0 of 1 file is done and verified, 1 is left"
-        r"(?:; ([\d,]+) bytes of unfinished files are kept, and the next run goes on from there)?"
+        r"(?:; ([\d,]+) bytes of unfinished files are kept, and the next run resumes from there)?"
         rf"(?:; ([\d,]+) bytes of unfinished files were {verb} and will be {verb} again)?",
         stopped.value.message,
     )
@@ -113,7 +113,7 @@ def test_what_is_kept_of_an_unfinished_file_is_told_apart(world: World) -> None:
         world.carry_out(world.plan("u", "data"), direct=Keeps)
     assert stopped.value.message == (
         "stopped: 0 of 1 file is done and verified, 1 is left; 45 bytes of unfinished files are kept, and the next"
-        " run goes on from there; 5 bytes of unfinished files were sent and will be sent again"
+        " run resumes from there; 5 bytes of unfinished files were sent and will be sent again"
     )
 
 

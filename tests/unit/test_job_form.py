@@ -275,7 +275,7 @@ def test_a_typed_machine_and_tier_count_where_the_file_has_keys_of_singularity(r
     assert '"instanceTypes": [\n            "ND96"\n' in text and '"slaTier": "Basic"' in text and "ND40" not in text
     # In -p, two keys for one thing are refused.
     both = load_cluster(root, "sing", overrides={"instance_type": "ND96"}, environ=NO_ENVIRON)
-    with pytest.raises(ConfigError, match="-p: instance_type: stands beside singularity_instance_type"):
+    with pytest.raises(ConfigError, match="-p: instance_type: conflicts with singularity_instance_type"):
         describe(both, SubmitRequest(("true",)), "me_1_x", None)
 
 

@@ -254,7 +254,7 @@ def test_an_account_file_beside_the_clusters_opens_the_container(desk: Desk) -> 
 
 @pytest.mark.parametrize("asked", ["../x", "a/../../x", "a\0b"])
 def test_a_path_out_of_the_outputs_is_refused(desk: Desk, asked: str) -> None:
-    with pytest.raises(UsageError, match="is no path below the outputs"):
+    with pytest.raises(UsageError, match="is not a path below the outputs"):
         list_outputs(desk.context(), desk.record(OWN), asked)
 
 

@@ -312,7 +312,7 @@ def test_a_folder_inside_another_one_is_told_where_jobs_cannot_have_it(tmp_path:
         files.cluster(f"platform: {platform}\n{text}")
         assert load_cluster(tmp_path, environ=NO_ENVIRON).job_notes == (
             (
-                "aux_data/aml/aml.yaml:4: config_param.data/coco_folder: lies inside data_folder,"
+                "aux_data/aml/aml.yaml:4: config_param.data/coco_folder: is inside data_folder,"
                 " and a folder that jobs write to cannot contain another one:"
                 f" submit refuses it ({platform}), transfers do not; {NESTED_HINT}"
             ),

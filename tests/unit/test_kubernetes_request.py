@@ -226,7 +226,7 @@ def demand_admitted(made: Plan[Any], *, add: bool = False) -> int:
     ("given", "sentence"),
     [
         ({"security_context": "loose"}, "'loose' is not restricted, or a mapping"),
-        ({"security_context": {"runAsUsr": 1}}, "'runAsUsr' is no field of a security context"),
+        ({"security_context": {"runAsUsr": 1}}, "'runAsUsr' is not a field of a security context"),
         ({"namespace": "No_Good"}, "is not the name of a namespace"),
         ({"cpu": "many"}, "is not a number of CPUs"),
         ({"memory": "64 GB"}, "is not an amount of memory"),

@@ -123,7 +123,7 @@ def test_a_program_that_is_not_there_is_127_as_in_a_shell(node: Node) -> None:
         ({"argv": ()}, "the job has no command"),
         ({"setup": ("true\0",)}, "setup holds a character"),
         ({"options": {"work_dir": "a\0b"}}, "work_dir holds a character"),
-        ({"options": {"command_prefix": "'open"}}, "command_prefix is no start of a command"),
+        ({"options": {"command_prefix": "'open"}}, "command_prefix is not the start of a command"),
     ],
 )
 def test_what_no_system_can_start_is_one_sentence(node: Node, changes: dict[str, object], told: str) -> None:
@@ -496,7 +496,7 @@ def test_a_download_inside_a_linked_folder_is_refused(node: Node, tmp_path: Path
         node.folder_link("data/coco", "download"),
     )
     done = node.do("node", make_spec("true", code=node.code({"a": ""}), folders=folders))
-    assert done.returncode == 72 and "lies inside another folder" in done.stderr
+    assert done.returncode == 72 and "is inside another folder" in done.stderr
 
 
 def test_downloads_bring_the_folder_or_the_included_parts(node: Node, service: BlobService) -> None:

@@ -107,7 +107,7 @@ def test_the_file_that_names_clusters_becomes_one_for_each(project: ProjectFiles
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("clusters: [wu1]\nvc: x\n", "multi.yaml:2: vc: is no key of a file that names Philly's clusters"),
+        ("clusters: [wu1]\nvc: x\n", "multi.yaml:2: vc: is not a key of a file that names Philly's clusters"),
         ("clusters: wu1\n", "multi.yaml:1: clusters: must be a list of names, or a mapping of names to files"),
         ("clusters: []\n", "multi.yaml:1: clusters: must be a list"),
         ("clusters: {wu1: 3}\n", "multi.yaml:1: clusters: must be a list"),

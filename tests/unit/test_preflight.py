@@ -83,7 +83,7 @@ REFUSED: Mapping[str, tuple[Mapping[str, Any], str]] = {
     ),
     "Kubernetes with a misspelt field of a security context": (
         {**KUBE, "kubernetes": {"image": "i", "security_context": {"runAsUsr": 1}}},
-        "is no field of a security context",
+        "is not a field of a security context",
     ),
     "Kubernetes with a mount of an emulator": (
         {**KUBE, "config_param": {**CODE, "data_folder": EMULATED}},
@@ -156,7 +156,7 @@ REFUSED: Mapping[str, tuple[Mapping[str, Any], str]] = {
         {**PLAIN, "config_param": {**CODE, "d_folder": {**ENTRY, "path": "d", "mode": "link"}}},
         "mode link needs a file system that this machine and the nodes of aml share",
     ),
-    "Azure ML with a folder in another": ({**PLAIN, "config_param": {**CODE, **DISPATCH}}, "lies inside data_folder"),
+    "Azure ML with a folder in another": ({**PLAIN, "config_param": {**CODE, **DISPATCH}}, "is inside data_folder"),
     "Azure ML without an image": ({**PLAIN, "docker": {}}, "does not name an image"),
     "Azure ML with an environment that is none": ({**PLAIN, "docker": {"environment": "a b"}}, "is not an environment"),
     "Azure ML without compute": ({**PLAIN, "compute_target": None}, "does not name a compute"),

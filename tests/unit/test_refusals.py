@@ -161,7 +161,7 @@ NOT_A_FILES_FAULT: Mapping[str, str] = {
     "only a file of Philly": "the name after -c is wrong",
     "which does not exist": "AML_CONFIG_PATH is wrong; tests/unit/test_config_check.py",
     "names the folder": "AML_CONFIG_PATH is wrong; tests/unit/test_config_loader.py",
-    "what was given is": "only login asks for it",
+    "the given text is": "only login asks for it",
     "is not one of {container}": "only login asks for it",
     "cannot be written": "only login and trust-link write",
     "first_of(loaded.problems)": "the cluster of an earlier job, which is read as load_cluster reads it",

@@ -123,7 +123,7 @@ def nothing_is_left(world: World) -> None:
 
 def test_it_goes_on_from_what_is_there(world: World) -> None:
     message = interrupted(world)
-    assert "bytes of unfinished files are kept, and the next run goes on from there" in message
+    assert "bytes of unfinished files are kept, and the next run resumes from there" in message
     plan = world.plan("d", "data", options=DIRECT)
     there = plan.bytes_on_record
     assert 8 * MIB <= there < SIZE and f"{there:,} bytes" in message

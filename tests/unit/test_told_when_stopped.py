@@ -100,7 +100,7 @@ def test_nothing_moves_again_where_what_moved_is_there(world: World) -> None:
 def test_what_is_kept_does_not_move_again(world: World) -> None:
     plan, ledger = planned(world, "u", "a", "b")
     ledger.kept["a"] = 600
-    kept = "600 bytes of unfinished files are kept, and the next run goes on from there"
+    kept = "600 bytes of unfinished files are kept, and the next run resumes from there"
     start = "stopped: 1 of 2 files are done and verified, 1 is left"
     assert said(plan, ledger, 620, verified="b") == f"{start}; {kept}"
     assert said(plan, ledger, 700, verified="b").startswith(f"{start}; {kept}; 80 bytes of")

@@ -112,7 +112,7 @@ class _Look:
             words = ", ".join(right.words for right in lacking)
             yield CheckResult(self._about, "rights", FAIL, f"you may not {words}", self._ask(lacking[0]))
         elif request is None:
-            yield CheckResult(self._about, "rights", UNTRIED, "not asked for all: first mend what submit refuses")
+            yield CheckResult(self._about, "rights", UNTRIED, "not checked: first fix what submit refuses")
         else:
             yield CheckResult(self._about, "rights", OK, f"you have the {len(needed)} rights that a job needs")
         if not allowed[_ENTER]:

@@ -112,7 +112,7 @@ def demand_queue(place: Place, queue: str) -> None:
         preferred = place.kubectl.get(_KUEUE).get("preferredVersion")
     except JobNotFoundError:
         raise SubmissionError(
-            f"the cluster has no Kueue, so that a job of the queue {queue} would wait for ever",
+            f"the cluster has no Kueue, so a job in queue {queue} would wait forever",
             hint="omit kubernetes.queue, or install Kueue",
         ) from None
     version = str(preferred.get("groupVersion")) if isinstance(preferred, dict) else ""
@@ -124,6 +124,6 @@ def demand_queue(place: Place, queue: str) -> None:
     except JobNotFoundError:
         shown = place.kubectl.shown("get", "localqueues", "-n", namespace)
         raise SubmissionError(
-            f"the namespace {namespace} has no queue {queue}, so that the job would wait for ever",
+            f"the namespace {namespace} has no queue {queue}, so the job would wait forever",
             hint=f"see what there is: {shown}",
         ) from None

@@ -138,7 +138,7 @@ def _security(given: _Given) -> SecurityContext:
     if unknown := sorted(fields.keys() - FIELDS):
         guess = nearest(unknown[0], FIELDS)
         hint = f"did you mean {guess}?" if guess else "kubectl explain pod.spec.containers.securityContext"
-        raise given.error("security_context", f"{unknown[0][:80]!a} is no field of a security context", hint)
+        raise given.error("security_context", f"{unknown[0][:80]!a} is not a field of a security context", hint)
     return SecurityContext.of(fields)
 
 

@@ -180,8 +180,8 @@ _DIFFERENCE = record(
     {
         "path": PATH,
         "status": choice("equal", "differs", "local_only", "remote_only"),
-        "here": described(maybe(COUNT), "bytes of the local file; null: there is none"),
-        "there": described(maybe(COUNT), "bytes of the blob; null: there is none"),
+        "here": described(maybe(COUNT), "bytes of the local file; null: no such file"),
+        "there": described(maybe(COUNT), "bytes of the blob; null: no such blob"),
         "etag": described(maybe(TEXT), "of the version that was compared"),
         "lines": described(list_of(TEXT), "of a unified diff, from the container's version to the local one"),
         "no_lines": described(maybe(choice("binary", "large")), "why there are none although the two differ"),

@@ -150,7 +150,7 @@ def _one_philly(
         raise first_of(loaded.problems)
     if not PHILLY_MARKS & cluster.written.values.keys():
         marks = ", ".join(sorted(PHILLY_MARKS))
-        raise UsageError(f"{path} is no file of Philly: it has none of {marks}", hint="use it as it is: -c NAME")
+        raise UsageError(f"{path} is not a Philly file: it has none of {marks}", hint="use it as it is: -c NAME")
     given = cluster.written.values
     gone = {key: NOWHERE.get(key) or IDLE[key] for key in given if (key in NOWHERE or key in IDLE)}
     notes = [

@@ -50,7 +50,7 @@ def read_toolkit(properties: JsonPart, nodes: int) -> Toolkit:
     if not given:
         raise properties.error("", f"needs one of {', '.join(_READERS)}")
     if len(given) > 1:
-        raise properties.error(given[1], f"stands beside {given[0]}: a job has one toolkit")
+        raise properties.error(given[1], f"conflicts with {given[0]}: a job has one toolkit")
     if (part := properties.part(given[0])) is None:
         raise properties.error(given[0], "must be an object")
     return _READERS[given[0]](part, nodes)
@@ -99,7 +99,7 @@ def _cntk(part: JsonPart, nodes: int) -> Toolkit:
     arguments = part.text("commandLineArgs")
     if is_script:
         for name in ("pythonScriptFilePath", "pythonInterpreterPath"):
-            part.refuse(name, "stands beside BrainScript's configFilePath: only one of them can run")
+            part.refuse(name, "conflicts with BrainScript's configFilePath: only one of them can run")
         line = f"cntk configFile={path_word(part.demanded('configFilePath'))} {arguments}".strip()
     else:
         part.refuse("configFilePath", "is for languageType BrainScript")
@@ -111,7 +111,7 @@ def _caffe(part: JsonPart, nodes: int) -> Toolkit:
     arguments = part.text("commandLineArgs")
     if part.has("configFilePath"):
         for name in ("pythonScriptFilePath", "pythonInterpreterPath"):
-            part.refuse(name, "stands beside configFilePath: only one of them can run")
+            part.refuse(name, "conflicts with configFilePath: only one of them can run")
         line = f"caffe train --solver={path_word(part.demanded('configFilePath'))} {arguments}".strip()
     else:
         line = _python(part, arguments)
@@ -430,7 +430,7 @@ def _shm_size(part: JsonPart) -> str:
     text = part.text("shmSize")
     match = _SIZE.fullmatch(text)
     if text and not match:
-        raise part.error("shmSize", "is no size: write 512m or 16g")
+        raise part.error("shmSize", "is not a size: write 512m or 16g")
     return f"{match[1]}{match[2].lower() or 'b'}" if match else ""
 
 
@@ -453,5 +453,5 @@ def _time_limit(part: JsonPart | None) -> int | None:
     else:
         total = 0
     if not total:
-        raise part.error("maxWallClockTime", "is no time: write P7D, PT1H30M or 7.00:00:00")
+        raise part.error("maxWallClockTime", "is not a time: write P7D, PT1H30M or 7.00:00:00")
     return total

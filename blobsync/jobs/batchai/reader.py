@@ -134,7 +134,7 @@ class JsonPart:
                 known = self.read.asked.get(path[:-1], set())
                 guess = nearest(path[-1], known)
                 hint = f"did you mean '{guess}'?" if guess else "remove it, if the job does not need it"
-                raise self.document.error(path, "is no key of Batch AI's API 2018-05-01", hint=hint)
+                raise self.document.error(path, "is not a key of Batch AI's API 2018-05-01", hint=hint)
 
     def _is_covered(self, path: KeyPath) -> bool:
         return any((*path[:size], "*") in self.read.paths for size in range(1, len(path) + 1))

@@ -172,7 +172,7 @@ class Job:
     def _unpack_code(self) -> None:
         code, started = self._spec.get("code"), time.monotonic()
         if not code or not code["blob"].endswith(".zip"):
-            raise ValueError("code that is no archive needs Python 3.10 or newer")
+            raise ValueError("code that is not an archive needs Python 3.10 or newer")
         archive, fresh = self._boot.folder / "code.zip", self._boot.folder / "code"
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(mode=0o755)
@@ -190,7 +190,7 @@ class Job:
         path, name = self._root / entry["name"], str(entry["name"])
         parent = os.path.realpath(path.parent)
         if not (parent + os.sep).startswith(os.path.realpath(self._root) + os.sep):
-            raise ValueError(f"folder {name} lies inside another folder that is linked to {parent}")
+            raise ValueError(f"folder {name} is inside another folder that is linked to {parent}")
         if path.is_symlink() or path.is_file():
             path.unlink()
         shutil.rmtree(path, ignore_errors=True)
