@@ -203,6 +203,10 @@ def test_files_that_failed_for_one_reason_are_one_list(
             [f"data/{n}.txt: No such file or directory" for n in range(3)]
         )
         expect(page.locator(".notice.bad .hint")).to_contain_text("it disappeared while blobsync was running")
+        # However long the list is, what to do next stands before it.
+        further = page.get_by_role("button", name="Plan the rest").bounding_box()
+        failed = page.locator(".notice.bad").bounding_box()
+        assert further and failed and further["y"] < failed["y"]
         assert seen.errors == []
 
 
