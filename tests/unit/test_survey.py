@@ -111,6 +111,21 @@ def test_the_survey_measures_the_round_trip_to_a_container(place: Place, scheme:
     assert len(place.look(Route.CROSS_ACCOUNT, clock=later_by(0.3))[0].round_trips) == 2
 
 
+def test_a_request_is_for_all_files_unless_it_says_which(place: Place) -> None:
+    request = place.request(Route.UPLOAD)
+    assert not request.selective and not request.chooses
+    for name in ("wanted", "ignored", "apart"):
+        assert request._replace(**{name: lambda path: True}).chooses
+
+
+def test_ignored_files_of_the_source_are_counted(place: Place) -> None:
+    for name in ("a", "b", "c"):
+        place.write(name)
+    place.store.add("v/b", b"1")
+    assert place.look(Route.UPLOAD)[0].ignored == 0
+    assert place.look(Route.UPLOAD, ignored=lambda path: path in "bc")[0].ignored == 2
+
+
 def counts(found: Survey) -> tuple[int, int]:
     return found.source_files, found.destination_files
 
