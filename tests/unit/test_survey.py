@@ -21,11 +21,13 @@ from blobsync.base.reasons import Reason
 from blobsync.local.index import Index, Record
 from blobsync.local.sorted_runs import Spill
 from blobsync.local.tree import LinkPolicy
+from blobsync.plan.left_out import Exclusion
 from blobsync.plan.pairing import Pair
-from blobsync.plan.survey import Request, Survey, complete, survey
+from blobsync.plan.survey import LONG, Request, Survey, complete, survey
 from blobsync.plan.transfer_plan import Route, Shape
 from blobsync.store.open_locations import OpenBlob, OpenLocation
-from tests.fakes.store import MemoryStore
+from blobsync.store.protocol import BlobInfo
+from tests.fakes.store import MemoryStore, StoredBlob
 from tests.fakes.tasks import index_key, live_part, remote_state
 
 UNFINISHED = ".blobsync-0badcafe.part"
@@ -96,7 +98,7 @@ def ends(pairs: dict[str, Pair]) -> dict[str, tuple[bool, bool]]:
 
 def later_by(seconds: float) -> Callable[[], float]:
     """A clock that advances by so much at each call."""
-    times = itertools.count(0)
+    times = itertools.count(7)
     return lambda: next(times) * seconds
 
 
@@ -111,11 +113,68 @@ def test_the_survey_measures_the_round_trip_to_a_container(place: Place, scheme:
     assert len(place.look(Route.CROSS_ACCOUNT, clock=later_by(0.3))[0].round_trips) == 2
 
 
+def test_what_the_destination_keeps_is_told_by_its_reason(place: Place) -> None:
+    """Not of the files of another part, unless that is moved elsewhere."""
+    for name in ("a", "b", "c", "d"):
+        place.store.add(f"v/{name}", b"1")
+    parts = {
+        "apart": lambda path: path in "bc",
+        "wanted": lambda path: path != "a",
+        "ignored": lambda path: path == "d",
+    }
+    found, pairs = place.look(Route.UPLOAD, **parts, covered=lambda path: path == "b")
+    assert not pairs and found.ignored == 0
+    kept = {Exclusion.COVERED: ["b"], Exclusion.NOT_CHOSEN: ["a"], Exclusion.IGNORED: ["d"]}
+    assert found.excluded.names == kept
+    found, _ = place.look(Route.UPLOAD, **parts)
+    assert found.excluded.names == {why: names for why, names in kept.items() if why is not Exclusion.COVERED}
+
+
+def test_a_remembered_listing_takes_the_place_of_the_containers(place: Place) -> None:
+    place.write("a")
+    remembered = MemoryStore("remembered")
+    remembered.add("v/b", b"1")
+    found, pairs = place.look(Route.UPLOAD, remembered=remembered)
+    assert ends(pairs) == {"a": (True, False), "b": (False, True)}
+    assert found.round_trips == [] and not place.store.asked("list") and not place.store.asked("head")
+
+
+@pytest.mark.parametrize("is_remembered", [True, False])
+def test_only_the_container_itself_is_listed_by_folders_if_it_holds_many_blobs(
+    place: Place, is_remembered: bool
+) -> None:
+    store = MemoryStore("remembered") if is_remembered else place.store
+    for folder in "fg":
+        for number in range(LONG // 2):
+            name = f"v/{folder}/{number:05}"
+            store.blobs[name] = StoredBlob(b"", BlobInfo(name, 0, "0x1", None, 1.0))
+    changes = {"remembered": store} if is_remembered else {}
+    found = survey(place.request(Route.DOWNLOAD, **changes), place.emit)
+    assert sum(1 for _ in found.pairs) == LONG
+    assert bool(place.store.asked("list")[1:]) is not is_remembered
+
+
+def test_a_missing_source_says_whether_the_destination_has_something_there(place: Place) -> None:
+    place.folder.rmdir()
+
+    def elsewhere() -> bool:
+        with pytest.raises(NothingMatchedError) as error:
+            place.look(Route.UPLOAD)
+        return error.value.elsewhere
+
+    assert not elsewhere()
+    place.store.add("v", b"1")
+    assert elsewhere()
+    place.store.blobs.clear()
+    place.store.add("v/a", b"1")
+    assert elsewhere()
+
+
 def test_a_request_is_for_all_files_unless_it_says_which(place: Place) -> None:
     request = place.request(Route.UPLOAD)
     assert not request.selective and not request.chooses
     for name in ("wanted", "ignored", "apart"):
-        assert request._replace(**{name: lambda path: True}).chooses
+        assert place.request(Route.UPLOAD, **{name: lambda path: True}).chooses
 
 
 def test_ignored_files_of_the_source_are_counted(place: Place) -> None:
