@@ -217,6 +217,7 @@ WRITERS: dict[str, str] = {
     **dict.fromkeys(("azcopy", "transfer.ledger", "local.state_dir"), "our own records and staging folders"),
     "local.state_dir": "the seal of the state folder",
     "local.resume_records": "which ranges of a download are there",
+    "local.write_intents": "what a process is about to write, for the next command after a kill",
     "project.logbook": "how far transfers under way are",
     **dict.fromkeys(("local.sorted_runs", "plan.saved_plan"), "plans that memory does not hold"),
     **dict.fromkeys(("plan.saved_plan", "base.daily_warnings"), "the same"),

@@ -254,6 +254,8 @@ ROWS: tuple[ReadBack, ...] = (
             "project.logbook:_text",
             "local.state_dir:StateDatabase._open",
             "local.state_dir:read_seal",
+            "local.write_intents:_ends",
+            "local.write_intents:left_intents",
             "project.logbook:TransferLog._open",
             "project.logbook:TransferLog._rows",
         ),

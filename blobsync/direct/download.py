@@ -79,6 +79,7 @@ class DownloadJob(FileJob):
         md5 = self._md5.digest()
         demand_md5(self._name, self._version, md5)
         expected = self.action.destination if self.action.target is None else None
+        self.run.about_to_write(self.action, self._version.size, md5)
         state = self._opened.commit(expected, md5)
         source = RemoteState(self._version.size, self._version.etag, md5)
         return Moved(self.action, source=source, destination=state)

@@ -19,6 +19,7 @@ from blobsync.direct.pool import MIB, FileJob, RunState, ThreadWork, WorkerPool,
 from blobsync.direct.upload import UploadJob
 from blobsync.local.files import LocalFolder, SourceFolder
 from blobsync.local.resume_records import BlockJournal, RangeRecords
+from blobsync.local.write_intents import WriteIntents
 from blobsync.plan.blocks import ONE_REQUEST, BlockMemory
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.open_locations import OpenBlob
@@ -79,6 +80,7 @@ class DirectEngine:
         unfinished: RangeRecords | None = None,
         fewest_small: int = _LITTLE_FILES + 1,
         processes: int = 1,
+        intents: WriteIntents | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``source_sas`` returns the SAS with which the destination's service reads a copy's source.
@@ -86,18 +88,20 @@ class DirectEngine:
         ``journal`` remembers the blocks of uploads; without one, whole files are sent. ``unfinished`` are the records
         of downloads that were killed; without it they start from the beginning. ``fewest_small`` is from how many
         small files on they get connections of their own. ``processes`` is how many processes do the same at the same
-        time and share memory and connections. ``clock`` (seconds) measures response times.
+        time and share memory and connections. ``intents`` note what is about to be written. ``clock`` (seconds)
+        measures response times.
         """
         self._source_sas = source_sas
         self._journal = journal
         self._unfinished = unfinished
         self._fewest_small = fewest_small
         self._processes = processes
+        self._intents = intents
         self._clock = clock
 
     def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
         """See :class:`blobsync.transfer.engines.Engine`."""
-        run = RunState(task, report, listener, BUFFERS // self._processes)
+        run = RunState(task, report, listener, BUFFERS // self._processes, self._intents)
         try:
             _work_off(run, self._way(run), self._fewest_small, self._processes)
         except (LocalFileError, CredentialError) as error:

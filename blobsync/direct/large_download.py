@@ -334,6 +334,7 @@ class LargeDownloadJob(FileJob):
             md5 = self._hash.digest()
             demand_md5(self._name, self._version, md5)
             expected = self.action.destination if self.action.target is None else None
+            self.run.about_to_write(self.action, self._version.size, md5)
             state = self._opened.commit(expected, md5)
         except BaseException:
             self._spoiled = True

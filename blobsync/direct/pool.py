@@ -23,6 +23,7 @@ from typing import Protocol
 from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure
 from blobsync.base.events import BytesMoved, BytesReused, Listener, UnderWay
 from blobsync.base.stopping import NEVER, StopRequest
+from blobsync.local.write_intents import Ends, WriteIntents
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.protocol import BlobInfo, Order, Sent
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
@@ -226,7 +227,14 @@ class ByteBudget:
 class RunState:
     """What the jobs of one run share: the rate limit, the memory budget, the stop signal, the report."""
 
-    def __init__(self, task: MoveTask, report: MoveReport, listener: Listener, budget: int) -> None:
+    def __init__(
+        self,
+        task: MoveTask,
+        report: MoveReport,
+        listener: Listener,
+        budget: int,
+        intents: WriteIntents | None = None,
+    ) -> None:
         self.task = task
         self.report = report
         self.listener = listener
@@ -237,9 +245,16 @@ class RunState:
         self.hopeless: BlobsyncError | None = None
         self._bucket = TokenBucket(task.cap_mbps)
         self._budget = ByteBudget(budget)
+        self._intents = intents
+        self._ends = Ends(str(task.part.source), str(task.part.destination)) if intents is not None else None
         self._lock = threading.Lock()
         self._giving_up = CircuitBreaker()
         self._under_way: set[FileJob] = set()
+
+    def about_to_write(self, action: FileAction, size: int, md5: bytes | None) -> None:
+        """Note that the next request, or rename, gives a file so many bytes; ``md5`` is None if it is unknown."""
+        if self._intents is not None and self._ends is not None and md5 is not None:
+            self._intents.add(self._ends, action.path, action.target, size, md5)
 
     def begins(self, job: FileJob) -> None:
         """Report to the listener that a file is under way."""

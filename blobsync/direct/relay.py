@@ -16,6 +16,7 @@ from blobsync.base.file_states import RemoteState
 from blobsync.direct.pool import MIB, FileJob, RunState, Stopped, WorkerPool
 from blobsync.direct.reads import read_range, version_of
 from blobsync.direct.upload import BlockIds, BlockSizes, precondition_of
+from blobsync.local.write_intents import WriteIntents
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobInfo, BlobProperties, BlobReader, Sent
@@ -36,12 +37,16 @@ class RelayEngine:
 
     name = "relay"
 
+    def __init__(self, intents: WriteIntents | None = None) -> None:
+        """``intents`` tell the next command what a killed process wrote."""
+        self._intents = intents
+
     def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
         """See :class:`blobsync.transfer.engines.Engine`. Properties, metadata and tier are carried over."""
         source, destination = task.part.source, task.part.destination
         if not isinstance(source, OpenBlob) or not isinstance(destination, OpenBlob):
             raise ValueError("a relay needs blobs at both ends")
-        run = RunState(task, report, listener, BUFFERS)
+        run = RunState(task, report, listener, BUFFERS, self._intents)
         jobs = (RelayJob(run, action, source, destination) for action in task.actions)
         pieces = sum(1 + action.size // _BLOCKS.block for action in task.actions)
         is_large = sum(action.size for action in task.actions) >= _LARGE * len(task.actions)
@@ -148,11 +153,13 @@ class RelayJob(FileJob):
     def _put(self, data: bytes, sent: Sent) -> None:
         md5 = self._whole.digest()
         self._demand(md5)
+        self.run.about_to_write(self.action, self._version.size, md5)
         condition = precondition_of(self.action)
         properties = self._carried
         self._info = self._to.put(self._name, data, md5=md5, properties=properties, condition=condition, sent=sent)
 
     def _put_list(self, md5: bytes) -> BlobInfo:
+        self.run.about_to_write(self.action, self._version.size, md5)
         blocks = [self._ids[index] for index in range(self._begun)]
         return self._to.put_block_list(
             self._name,

@@ -315,7 +315,9 @@ class UploadJob(FileJob):
 
     def _whole_order(self, data: bytes) -> PutOrder:
         self._opened.check_unchanged()
-        return PutOrder(self._name, data, self._whole.digest(), self._properties(), self._condition)
+        md5 = self._whole.digest()
+        self.run.about_to_write(self.action, self._size, md5)
+        return PutOrder(self._name, data, md5, self._properties(), self._condition)
 
     def _put_block(self, index: int, data: bytes) -> None:
         block = self._order[index] = Block(block_id_of(hashlib.sha256(data).digest()), len(data))
@@ -331,6 +333,7 @@ class UploadJob(FileJob):
 
     def _put_list(self, md5: bytes) -> BlobInfo:
         self._opened.check_unchanged()
+        self.run.about_to_write(self.action, self._size, md5)
         blocks = [self._order[index] for index in range(self._begun)]
         written = self._store.put_block_list(
             self._name,

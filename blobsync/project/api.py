@@ -33,6 +33,7 @@ from blobsync.local.index import Index
 from blobsync.local.resume_records import BlockJournal, RangeRecords
 from blobsync.local.sorted_runs import MOST_IN_MEMORY, Spill
 from blobsync.local.state_dir import StateDir, open_state_dir, trust_state
+from blobsync.local.write_intents import has_intents
 from blobsync.plan.disk_space import LocalDisks
 from blobsync.plan.engine_model import EngineRules
 from blobsync.plan.path_mapping import chosen_paths, nested
@@ -376,7 +377,12 @@ class Project:
 
     def _move_with(self, plan: TransferPlan, engines: Engines) -> TransferResult:
         context, folder = self._open_context, self.state.folder("receipts")
-        return carry_out(plan, context, engines, self.listener, folder, context.spill)
+        result = carry_out(plan, context, engines, self.listener, folder, context.spill)
+        if self._has_killed_runs and not result.failures:
+            from blobsync.project.killed_runs import forget_killed_runs
+
+            forget_killed_runs(plan, self.state)
+        return result
 
     def write_records(self, plan: TransferPlan) -> Path:
         """Every file of ``plan`` as one line of JSON, in a new file of the project's state folder.
@@ -419,6 +425,8 @@ class Project:
         with self._stop.waking(self._hang_up):
             try:
                 plan = make_plan(context, direction, given, options, rules, self.listener)
+                if self._has_killed_runs and self._record_killed_runs(plan):
+                    plan = make_plan(context, direction, given, options, rules, self.listener)
             except BlobsyncError:
                 self._stop.check()
                 raise
@@ -430,6 +438,15 @@ class Project:
         from blobsync.project.spreading import with_spread
 
         return with_spread(plan, self.cluster, self.environ, copies=copies)
+
+    @property
+    def _has_killed_runs(self) -> bool:
+        return has_intents(self.state)
+
+    def _record_killed_runs(self, plan: TransferPlan) -> int:
+        from blobsync.project.killed_runs import record_killed_runs
+
+        return record_killed_runs(plan, self._open_context, self.state)
 
     def recovery(self, container: BlobContainer) -> str:
         """Whether what is deleted from a container can be had back, and how: one sentence."""

@@ -16,6 +16,7 @@ from blobsync.config.model import Cluster
 from blobsync.config.user_config import load_user_config
 from blobsync.local.part_files import left_over
 from blobsync.local.state_dir import StateDir
+from blobsync.local.write_intents import WriteIntents
 from blobsync.plan.engine_model import RequestedEngine, Work, choose_processes, trial_files
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.transfer_options import EngineName
@@ -98,11 +99,16 @@ def engine_set(
                 check_copy(account, context.connections.account(destination), environ)
         return sas_minter(context.cluster, environ)(account, rights, transfer_seconds(plan.bytes_to_transfer))
 
+    intents = WriteIntents(state)
+
     def direct() -> Engine:
         from blobsync.direct.engine import DirectEngine
 
         alone = DirectEngine(
-            source_sas=lambda end: mint(end, READ_BLOB), journal=context.journal, unfinished=context.unfinished
+            source_sas=lambda end: mint(end, READ_BLOB),
+            journal=context.journal,
+            unfinished=context.unfinished,
+            intents=intents,
         )
         if plan.processes.count == 1:
             return alone
@@ -111,7 +117,7 @@ def engine_set(
     def relay() -> Engine:
         from blobsync.direct.relay import RelayEngine
 
-        return RelayEngine()
+        return RelayEngine(intents)
 
     def azcopy() -> Engine:
         from blobsync.azcopy.driver import AzcopyEngine
@@ -120,7 +126,7 @@ def engine_set(
 
     allowed = plan.options.relay or context.cluster.relay == "auto" or _is_emulator(plan)
     makers = {"direct": direct, "relay": relay, "azcopy": azcopy}
-    return Engines(makers, relay_allowed=allowed, unfinished=context.unfinished, stop=stop)
+    return Engines(makers, relay_allowed=allowed, unfinished=context.unfinished, stop=stop, intents=intents)
 
 
 def _remove_what_azcopy_left(state: StateDir) -> None:

@@ -22,6 +22,7 @@ from blobsync.base.plain_json import parse_object
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.direct.engine import DirectEngine
 from blobsync.local.resume_records import BlockJournal, RangeRecords
+from blobsync.local.write_intents import WriteIntents
 from blobsync.plan.project_context import LivePart, key_between
 from blobsync.plan.transfer_plan import FileAction, Part
 from blobsync.spread.file_json import FormatError
@@ -156,6 +157,7 @@ class MakeEngine(Protocol):
         source_sas: Callable[[OpenBlob], SasToken | None],
         journal: BlockJournal | None,
         unfinished: RangeRecords | None,
+        intents: WriteIntents | None,
         processes: int,
     ) -> Engine: ...
 
@@ -177,6 +179,7 @@ class Worker:
             source_sas=self._source_sas,
             journal=BlockJournal(state.blocks_file, notes_to(outgoing)) if state else None,
             unfinished=RangeRecords(state) if state and state.lasting else None,
+            intents=WriteIntents(state) if state and state.lasting else None,
             processes=orders.processes,
         )
 

@@ -42,6 +42,7 @@ from blobsync.local.names import relative_name
 from blobsync.local.part_files import remove_leftovers
 from blobsync.local.resume_records import RangeRecords, UnfinishedDownload
 from blobsync.local.sorted_runs import IN_MEMORY, Spill
+from blobsync.local.write_intents import WriteIntents
 from blobsync.plan.blocks import goes_on, places
 from blobsync.plan.progress import interleaved
 from blobsync.plan.project_context import LivePart, PartOpener
@@ -164,13 +165,15 @@ class Engines(NamedTuple):
     """How to get each engine by name; created on first use, so that azcopy is not required where it is not needed.
 
     ``relay_allowed`` says whether a copy that the service refuses may go through this machine; ``unfinished`` are the
-    direct engine's records of downloads that were killed. ``stop`` ends the work as Ctrl-C does.
+    direct engine's records of downloads that were killed. ``stop`` ends the work as Ctrl-C does. ``intents`` are what
+    the engines note before they write.
     """
 
     make: Mapping[str, Callable[[], Engine]]
     relay_allowed: bool = False
     unfinished: RangeRecords | None = None
     stop: StopRequest = NEVER
+    intents: WriteIntents | None = None
 
 
 # Engines whose writes have no conditions: they replace whatever is at the destination.
@@ -352,6 +355,8 @@ def carry_out(
         error.result = account.result(receipt_folder, notes_to(listener), interrupted=True)
         raise error from stop
     account.failures += _not_tried(account, deleting)
+    if engines.intents is not None and not account.failures:
+        engines.intents.forget()
     if account.arrived.kept:
         listener.emit(Note(kept_words(account.arrived.kept)))
     return account.result(receipt_folder, notes_to(listener))

@@ -263,6 +263,53 @@ def test_a_copy_through_kills(
     tally.runs(exact=1)
 
 
+@pytest.mark.parametrize("count", ["1", "2"])
+@pytest.mark.parametrize("word", ["u", "d", "copy"])
+def test_what_a_killed_run_wrote_is_no_conflict_where_every_file_has_changed_since(
+    word: str, count: str, project: Project, new_container: Callable[[str], Container], service: str, tally: Tally
+) -> None:
+    """The index has nothing of the last seconds before the kill."""
+    one, two = new_container("one"), new_container("two")
+    files = random_files(_SEED, 120, [12 << 20] * 3)
+    newer = {name: data[::-1] + b"newer" for name, data in files.items()}
+    source = project.data if word == "u" else one
+
+    def fill(bodies: Mapping[str, bytes]) -> None:
+        if isinstance(source, Path):
+            write_tree(source, bodies)
+        else:
+            for name, data in bodies.items():
+                source.put(f"data/{name}", data)
+
+    fill(files)
+    with copy_source_proxy(service) as copying:
+        project.configure(one, cluster="from", url=copying.url, sas=one.sas())
+        project.configure(two, url=copying.url, sas=two.sas())
+        words = {"u": ("u", "data"), "d": ("-c", "from", "d", "data"), "copy": ("u", "data", "-f", "from")}[word]
+        words = (*words, "--engine", "direct", "--processes", count, "--cap-mbps", "100")
+
+        def there() -> dict[str, str]:
+            return read_tree(project.data) if word == "d" else two.contents("data/")
+
+        def begun() -> int:
+            return len(list(project.data.rglob("*.bin")) if word == "d" else two.names("data/"))
+
+        process = project.start(*words, "--json")
+        assert wait_until(lambda: begun() > 5 or process.poll() is not None, seconds=60, pause=0.05)
+        workers = processes(process.pid)
+        process.kill()
+        killed = project.finish(process)
+        assert killed.code == -signal.SIGKILL and (count == "1" or workers), str(killed)
+        assert wait_until(lambda: not any(Path("/proc", str(pid)).exists() for pid in workers))
+        fill(newer)
+        again = project.json(*words)
+    assert (again.code, again.errors) == (0, []), str(again)
+    assert there() == hashes(newer)
+    assert not list(project.root.glob(".blobsync/*/intents/*"))
+    tally.faults({"kill -9": 1})
+    tally.runs(exact=1)
+
+
 @pytest.mark.parametrize(
     ("direction", "number", "engine"),
     [

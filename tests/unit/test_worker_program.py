@@ -22,6 +22,7 @@ from blobsync.base.reasons import Reason
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.local.resume_records import BlockJournal, RangeRecords
 from blobsync.local.state_dir import StateDir
+from blobsync.local.write_intents import WriteIntents
 from blobsync.plan.transfer_plan import Action, FileAction, Route
 from blobsync.spread.orders import STOP_LINE, Handed, RemoteOrders, WorkerOrders, orders_line
 from blobsync.spread.record import Answer, Ask, KeptFile, Ready, ShardDone, read_answer
@@ -64,9 +65,11 @@ class Acting:
         source_sas: Callable[[OpenBlob], SasToken | None],
         journal: BlockJournal | None,
         unfinished: RangeRecords | None,
+        intents: WriteIntents | None,
         processes: int,
     ) -> Engine:
         self.source_sas, self.journal, self.unfinished, self.processes = source_sas, journal, unfinished, processes
+        self.intents = intents
         return self
 
     def move(self, task: MoveTask, report: MoveReport, listener: object) -> None:
@@ -105,7 +108,9 @@ def test_the_engine_gets_what_was_ordered(tmp_path: Path) -> None:
     (task,) = engine.tasks
     assert (engine.processes, task.cap_mbps, list(task.actions)) == (3, 40.0, [_ACTION])
     assert str(task.part.destination) == f"{_BOX}/sets/data"
-    assert (engine.journal, engine.unfinished) == (None, None), "there is no folder to keep anything in"
+    assert (engine.journal, engine.unfinished, engine.intents) == (None, None, None), (
+        "there is no folder to keep anything in"
+    )
 
 
 @pytest.mark.parametrize("lasting", [True, False])
@@ -114,6 +119,7 @@ def test_downloads_are_resumed_where_the_folder_of_state_outlives_the_run(lastin
     Talk(replace(_orders(tmp_path), state=StateDir(tmp_path / "state", lasting)), engine)
     assert isinstance(engine.journal, BlockJournal)
     assert isinstance(engine.unfinished, RangeRecords if lasting else type(None))
+    assert isinstance(engine.intents, WriteIntents if lasting else type(None))
 
 
 def test_a_token_is_asked_for_once_and_renewed_when_the_service_refuses_it(tmp_path: Path) -> None:
