@@ -461,8 +461,7 @@ def _look_at_disk(root: Path, request: Request) -> _Side:
         ) from error
     if root.is_dir():
         followed: dict[str, str] = {}
-        entries = ((e.path, e.state, e.reason, e.detail) for e in walk(root, request.links, followed))
-        return _Side(None, entries, is_folder=True, followed=followed)
+        return _Side(None, walk(root, request.links, followed), is_folder=True, followed=followed)
     if request.folder_only:
         return _Side(None, iter(()), is_folder=False)
     if not root.is_file():
@@ -580,8 +579,9 @@ def _hold(
     request: Request, entries: Iterable[Entry], found: Survey, left_out: LeftOut, *, is_source: bool
 ) -> HeldFiles:
     held = HeldFiles(request.spill)
+    chooses = request.chooses
     for path, state, reason, detail in entries:
-        if not _is_included(request, found, path, is_source=is_source):
+        if chooses and not _is_included(request, found, path, is_source=is_source):
             continue
         if state is None:
             assert reason is not None
