@@ -342,7 +342,7 @@ ROWS: tuple[ReadBack, ...] = (
         "a project's part is limited above, and what a job would run is shown before; a saved plan is "
         "carried out only if a fresh look comes to the same",
         (
-            "e2e/test_links.py::test_a_saved_plan_needs_the_word_of_who_applies_it",
+            "e2e/test_links.py::test_a_saved_plan_needs_the_trust_of_the_user_who_applies_it",
             "unit/test_job_form.py::test_a_template_from_a_clone_reads_no_other_file_and_writes_none",
             "unit/test_hostile_input.py::test_a_configuration_of_megabytes_is_refused_unread",
         ),
@@ -369,7 +369,7 @@ ROWS: tuple[ReadBack, ...] = (
         "a connection, a pipe",
         "read in the shape that they have to have, within limits; a worker's answers are compared with its orders",
         (
-            "contract/test_aml_client.py::test_whatever_is_answered_ends_in_an_error_of_ours",
+            "contract/test_aml_client.py::test_every_response_ends_in_our_error",
             "unit/test_login.py::test_an_answer_of_another_form_is_one_sentence",
             "unit/test_hostile_input.py::test_an_answer_without_end_is_not_kept_in_memory",
         ),

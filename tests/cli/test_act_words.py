@@ -83,7 +83,7 @@ TABLE: tuple[tuple[tuple[str, ...], int, str], ...] = (
 
 
 @pytest.mark.parametrize(("words", "code", "said"), TABLE, ids=[" ".join(words) for words, _, _ in TABLE])
-def test_acts_word_is_taken_or_answered(cli: Cli, words: tuple[str, ...], code: int, said: str) -> None:
+def test_a_command_of_act_works_or_names_the_new_one(cli: Cli, words: tuple[str, ...], code: int, said: str) -> None:
     ended = cli(*words)
     assert ended.code == code, ended
     assert said in ended.out + ended.err, ended

@@ -130,7 +130,7 @@ def test_an_absolute_path_may_go_through_a_symlink(cli: Cli, tmp_path_factory: p
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
-def test_a_full_disk_is_no_fault_of_ours(cli: Cli) -> None:
+def test_a_full_disk_is_not_reported_as_a_bug(cli: Cli) -> None:
     cli.write("aux_data/configs/acct.yaml", "account_name: acct\ncontainer_name: cont\n")
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(
@@ -144,7 +144,7 @@ def test_a_full_disk_is_no_fault_of_ours(cli: Cli) -> None:
     assert (ended.returncode, ended.stderr) == (1, "blobsync: the output: No space left on device\n")
 
 
-def test_a_key_that_others_can_read_is_told_once_a_day(
+def test_a_key_that_others_can_read_is_reported_once_a_day(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

@@ -81,7 +81,7 @@ def test_a_hostile_name_cannot_drive_the_terminal() -> None:
     assert err.getvalue() == "blobsync: data/\\x1b[2J\\n: cannot be read\n"
 
 
-def test_many_failures_are_told_as_a_number() -> None:
+def test_many_failures_are_reported_as_a_number() -> None:
     err = io.StringIO()
     failures = [FileFailure(f"f{number}", FailureCode.STORAGE_ERROR, "broke") for number in range(25)]
     Console(out=io.StringIO(), err=err).show(Result(failures=failures, exit_code=3))
@@ -95,7 +95,7 @@ def test_many_failures_are_told_as_a_number() -> None:
     ]
 
 
-def test_many_kinds_of_failures_are_told_up_to_a_number() -> None:
+def test_many_kinds_of_failures_are_reported_up_to_a_number() -> None:
     err = io.StringIO()
     failures = [FileFailure(f"f{number}", FailureCode.STORAGE_ERROR, f"broke at {number}") for number in range(2025)]
     Console(out=io.StringIO(), err=err).show(Result(failures=failures, exit_code=3))

@@ -79,7 +79,7 @@ def test_an_option_that_is_shown_is_used_and_one_that_is_not_is_taken_all_the_sa
         *(("statsu", "status"), ("pul", "d"), ("delet", "rm")),
     ],
 )
-def test_a_word_of_another_tool_leads_to_ours(cli: Cli, word: str, meant: str) -> None:
+def test_a_command_of_another_tool_suggests_ours(cli: Cli, word: str, meant: str) -> None:
     ended = cli(word, "data", "--json")
     [error] = ended.document["errors"]
     assert (ended.code, error["message"]) == (2, f"no such command '{word}'")
@@ -99,7 +99,7 @@ def test_a_word_of_another_tool_leads_to_ours(cli: Cli, word: str, meant: str) -
         (("config", "check", "--nonsense"), "'blobsync config check --help' shows what it takes"),
     ],
 )
-def test_an_option_of_another_command_and_a_misspelt_one_are_told_apart(
+def test_an_option_of_another_command_and_a_misspelt_one_are_distinguished(
     cli: Cli, words: tuple[str, ...], hint: str
 ) -> None:
     [error] = cli(*words, "--json").document["errors"]
@@ -107,7 +107,7 @@ def test_an_option_of_another_command_and_a_misspelt_one_are_told_apart(
     assert error["message"] == f"no such option: {option}" and error["hint"].startswith(hint), error
 
 
-def test_every_word_of_another_tool_leads_to_a_command_that_is_there() -> None:
+def test_every_suggestion_for_another_tools_command_exists() -> None:
     words = {name for names in TYPED for name in names}
     assert {each for meant in OTHER_TOOLS.values() for each in meant} <= words
     assert not OTHER_TOOLS.keys() & {name.split()[0] for name in words}, "a command of ours needs no line"

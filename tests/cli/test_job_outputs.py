@@ -55,7 +55,7 @@ def test_files_of_the_projects_own_folder_are_there_already(cli: Cli) -> None:
     assert (done.code, done.out) == (0, f"in the project already: output/{RUN}/a.txt and 1 more file\n")
 
 
-def test_nothing_there_is_no_success(cli: Cli) -> None:
+def test_missing_outputs_are_a_failure(cli: Cli) -> None:
     job_of(cli, "/not/mounted")
     done = cli("outputs", RUN, "--download")
     assert done.code == 4 and "output of this job is /not/mounted/output, which is not there" in done.err

@@ -162,7 +162,7 @@ def test_help_and_version_are_not_json(cli: Cli) -> None:
     assert cli("ls", "--help").code == 0
 
 
-def test_a_fault_of_ours_is_an_answer_too(cli: Cli) -> None:
+def test_a_bug_is_reported_as_a_json_document(cli: Cli) -> None:
     # A file where the state directory belongs.
     cli.write(".blobsync", "")
     cli.write("data/x", "1")

@@ -126,7 +126,7 @@ def test_a_result_lists_the_first_ten_that_are_newer_there() -> None:
     assert lines[10] == "  ... and 3 more, plan --full shows all"
 
 
-def test_bytes_that_were_there_already_are_told_apart_from_those_that_moved() -> None:
+def test_bytes_that_were_there_already_are_distinguished_from_those_that_moved() -> None:
     plan = _plan((*_NEW, 1))
     (part,) = plan.parts
     begun = replace(plan, parts=(replace(part, actions=(replace(part.actions[0], on_record=600_000),)),))

@@ -77,7 +77,7 @@ def test_throttling_is_waited_out_and_the_job_is_there_once(stub: AmlStub, job: 
     assert sum(line.startswith("PUT") for line in stub.requests) == 4
 
 
-def test_a_wait_that_a_user_would_notice_is_told_of(stub: AmlStub, job: Any) -> None:
+def test_a_wait_that_a_user_would_notice_is_reported(stub: AmlStub, job: Any) -> None:
     stub.faults = [
         Fault("PUT .*/jobs/", 503, {}, SOON, times=1),
         Fault("PUT .*/jobs/", 429, {}, {"Retry-After": "2"}, times=1),
@@ -87,7 +87,7 @@ def test_a_wait_that_a_user_would_notice_is_told_of(stub: AmlStub, job: Any) -> 
     assert said == ["Azure is busy (HTTP 429): retrying in 2 s"]
 
 
-def test_a_service_that_stays_busy_is_told_of(stub: AmlStub, job: Any) -> None:
+def test_a_service_that_stays_busy_is_reported(stub: AmlStub, job: Any) -> None:
     body = {"error": {"code": "TooManyRequests", "message": "The request is being throttled."}}
     stub.faults = [Fault("GET .*/jobs", 429, body, SOON, times=100)]
     with pytest.raises(BackendUnavailableError, match="being throttled"):
@@ -190,7 +190,7 @@ def test_no_token_goes_to_another_user_who_took_the_port(tmp_path: Path) -> None
         ((400, "UserError", "identity of compute x: image y not found"), SubmissionError, "image y", "docker.image"),
     ],
 )
-def test_a_refusal_is_told_in_the_services_words(
+def test_a_refusal_is_reported_in_the_services_words(
     stub: AmlStub, job: Any, change: Any, kind: type[BlobsyncError], words: str, hint: str
 ) -> None:
     changes: dict[str, str] = {}
@@ -239,7 +239,7 @@ def test_looking_for_what_is_not_there(stub: AmlStub) -> None:
         arm.call("GET", "jobs/nobody")
 
 
-def test_nobody_is_signed_in(stub: AmlStub) -> None:
+def test_a_missing_login(stub: AmlStub) -> None:
     class Nobody:
         def get_token(self, *_: str, **__: Any) -> Any:
             from azure.core.exceptions import ClientAuthenticationError
@@ -275,9 +275,7 @@ def test_nobody_is_signed_in(stub: AmlStub) -> None:
     ),
 )
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_is_answered_ends_in_an_error_of_ours(
-    stub: AmlStub, body: Any, status: int, headers: dict[str, str]
-) -> None:
+def test_every_response_ends_in_our_error(stub: AmlStub, body: Any, status: int, headers: dict[str, str]) -> None:
     stub.faults = [Fault(".", status, json.dumps(body), headers, times=10_000)]
     arm = client(stub)
     for ask_it in (

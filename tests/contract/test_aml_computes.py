@@ -123,7 +123,7 @@ def test_a_refusal_is_one_sentence_with_the_next_command(
     assert hint in str(caught.value.hint) and stub.made == {}
 
 
-def test_what_fails_later_is_told_with_the_services_sentence(stub: AmlStub, desk: Desk) -> None:
+def test_what_fails_later_is_reported_with_the_services_sentence(stub: AmlStub, desk: Desk) -> None:
     error = refusal("QuotaExceeded", "You asked for 24 cores and have 0.")
     failed = {"provisioningState": "Failed", "provisioningErrors": [error]}
     stub.provisioning["gpu"] = [{"provisioningState": "Creating"}, failed]
@@ -133,7 +133,7 @@ def test_what_fails_later_is_told_with_the_services_sentence(stub: AmlStub, desk
     assert "list-usage" in str(caught.value.hint) and "blobsync compute rm gpu" in str(caught.value.hint)
 
 
-def test_what_is_not_ours_to_change_is_refused(stub: AmlStub, desk: Desk) -> None:
+def test_a_compute_that_cannot_be_changed_is_refused(stub: AmlStub, desk: Desk) -> None:
     with pytest.raises(NothingMatchedError, match="ws-one has no compute nix"):
         desk.computes.plan_scale("nix", NodeBounds(most=1))
     with pytest.raises(NothingMatchedError, match="ws-one has no compute nix"):

@@ -92,7 +92,7 @@ def test_an_identity_is_named_once_the_service_has_accepted_it(azurite: Azurite)
     assert untried.status is UNTRIED and untried.detail.startswith("an identity; azcopy gets ")
 
 
-def test_uploads_that_never_ended_are_told(azurite: Azurite) -> None:
+def test_uploads_that_never_ended_are_reported(azurite: Azurite) -> None:
     account = new_account(azurite)
     with connect(account, environ={}) as store:
         put(store, "me/data/empty", b"")

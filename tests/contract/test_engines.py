@@ -201,7 +201,7 @@ def test_the_content_type_comes_from_the_name(direct: DirectEngine, store: BlobS
     }
 
 
-def test_a_blob_without_md5_arrives_and_its_md5_is_told(direct: DirectEngine, tmp_path: Path) -> None:
+def test_a_blob_without_md5_arrives_and_its_md5_is_reported(direct: DirectEngine, tmp_path: Path) -> None:
     store = MemoryStore()
     store.add("p/a", b"no md5", with_md5=False)
     (moved,) = succeed(direct, download(store, "p", tmp_path, ["a"])).moved

@@ -125,7 +125,7 @@ def test_a_changed_delegated_sas_is_refused(
         list(store.list_blobs())
 
 
-def test_a_certificate_that_nobody_signed_is_refused_at_once(box: BlobContainer) -> None:
+def test_an_unsigned_certificate_is_refused_without_retries(box: BlobContainer) -> None:
     store = RestBlobStore(box, BlobHttp(box, SharedKeySigner("one", KEY), environ={}))
     with pytest.raises(StorageUnreachableError) as caught:
         store.head("a")

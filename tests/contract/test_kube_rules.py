@@ -105,7 +105,7 @@ def test_what_schemas_refuse_is_refused(change: Change, said: str) -> None:
     assert said in refusal(obj)
 
 
-def test_fields_that_nobody_knows_are_dropped_with_a_warning() -> None:
+def test_unknown_fields_are_dropped_with_a_warning() -> None:
     obj = {**a_job(), "specs": {}}
     assert checked(obj, of_kind("Job"), "Warn") == ['unknown field "specs"']
     assert "specs" not in obj

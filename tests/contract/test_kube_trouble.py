@@ -137,7 +137,7 @@ def test_an_index_that_keeps_failing_is_tried_as_often_as_its_limit_says(cluster
     )
 
 
-def test_memory_that_ran_out_is_told(cluster: KubeCluster, space: str) -> None:
+def test_memory_that_ran_out_is_reported(cluster: KubeCluster, space: str) -> None:
     cluster.create(job("oom", "sleep 60"), space)
     cluster.kill(cluster.running("oom", 0, space), space, reason="OOMKilled")
     assert conditions(ended(cluster, "oom", space)) == ["FailureTarget", "Failed"]
@@ -202,7 +202,7 @@ def test_a_container_that_restarts_has_the_log_of_its_last_attempt(cluster: Kube
     cluster.kubectl("delete", "job", "again", "-n", space, "--wait=false")
 
 
-def test_a_quota_is_said_in_an_event_of_the_job(cluster: KubeCluster) -> None:
+def test_a_quota_is_reported_in_an_event_of_the_job(cluster: KubeCluster) -> None:
     space = cluster.new_namespace()
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}}
     cluster.create(quota, space)

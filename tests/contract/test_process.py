@@ -45,7 +45,7 @@ def test_run_with_no_input_does_not_wait_for_the_terminal() -> None:
     assert RUNNER.run(python("import sys; print(len(sys.stdin.read()))")).stdout == "0\n"
 
 
-def test_run_replaces_what_is_no_utf8() -> None:
+def test_run_replaces_bytes_that_are_not_utf8() -> None:
     done = RUNNER.run(python("import sys; sys.stdout.buffer.write(b'a\\xffb')"))
     assert done.stdout == "a\N{REPLACEMENT CHARACTER}b"
 

@@ -64,7 +64,7 @@ def test_files_are_whole_are_replaced_and_go(opener: Opener) -> None:
 
 
 @pytest.mark.parametrize("name", ["../x", "shards/../x", "shards/.x", "a/b/c", "", "Shards/1", "shards/\n"])
-def test_a_name_that_is_none_of_ours_is_never_asked_for(opener: Opener, name: str) -> None:
+def test_a_foreign_name_is_never_requested(opener: Opener, name: str) -> None:
     with pytest.raises(ValueError, match="not a name"):
         opener().read(name)
 

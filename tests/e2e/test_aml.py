@@ -548,7 +548,7 @@ def test_summary_and_blame(lab: Lab, tmp_path: Path) -> None:
     assert "ND40_v2: Premium 24 of 64 used" in lab.ask(*target, "summary")["notes"]
 
 
-def test_a_login_that_is_missing_is_told(lab: Lab, tmp_path: Path) -> None:
+def test_a_login_that_is_missing_is_reported(lab: Lab, tmp_path: Path) -> None:
     (tmp_path / "bin" / "az").write_text("#!/bin/sh\necho 'ERROR: Please run az login' >&2; exit 1\n")
     done = lab.project.run("--json", "submit", "true")
     assert done.code == 2 and done.codes == {"login_required"}, done
@@ -578,7 +578,7 @@ def test_the_request_for_a_compute_is_shown_without_a_login(lab: Lab, tmp_path: 
     assert not lab.stub.made and not lab.stub.requests
 
 
-def test_all_that_is_wrong_with_acts_files_is_told_at_once(lab: Lab) -> None:
+def test_all_that_is_wrong_with_acts_files_is_reported_at_once(lab: Lab) -> None:
     names = dict.fromkeys(("subscription_id", "resource_group", "workspace_name"), "<yours>")
     lab.write("aux_data/aml/config.json", json.dumps(names))
     lab.write("aux_data/configs/acct.yaml", {"account_name": "<account>", "container_name": "<container>"})

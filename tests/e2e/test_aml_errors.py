@@ -213,7 +213,7 @@ def nothing_is_left(lab: Lab, before: list[str]) -> None:
     assert not (lab.project.root / "assets").exists()
 
 
-def test_nobody_is_signed_in(lab: Lab, tmp_path: Path) -> None:
+def test_a_missing_login(lab: Lab, tmp_path: Path) -> None:
     az, before = tmp_path / "bin" / "az", names_in(lab)
     az.write_text("#!/bin/sh\necho \"ERROR: Please run 'az login' to setup account.\" >&2; exit 1\n")
     done = lab.run("--json", "submit", "true", code=2)
@@ -246,7 +246,7 @@ def test_a_busy_service_is_waited_for(lab: Lab) -> None:
     assert list(lab.stub.jobs) == [job_id]
 
 
-def test_an_answer_that_is_lost_is_no_refusal(lab: Lab) -> None:
+def test_a_lost_response_is_not_a_refusal(lab: Lab) -> None:
     lab.stub.held = True
     gone = refusal("GatewayTimeout", "The gateway did not get an answer in time.")
     lab.stub.faults = [Fault(JOB, 504, gone, SOON, times=99, after=True)]

@@ -208,7 +208,7 @@ def test_a_code_path_without_zip_is_a_folder(project: Project, container: Contai
     assert (refused.code, refused.codes) == (2, {"config_invalid"}), str(refused)
 
 
-def test_uncommitted_files_go_in_and_are_told(coded: Project, container: Container) -> None:
+def test_uncommitted_files_go_in_and_are_reported(coded: Project, container: Container) -> None:
     git = ("git", "-c", "user.name=x", "-c", "user.email=x@y")
     for words in (("init", "-q"), ("add", "train.py", "src/model.py", ".gitignore"), ("commit", "-qm", "all")):
         subprocess.run([*git, *words], cwd=coded.root, check=True)

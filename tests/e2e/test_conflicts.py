@@ -52,7 +52,7 @@ def test_after_a_download_an_upload_moves_nothing(project: Project, container: C
 
 
 @pytest.mark.parametrize("age", [0.0, 86_400 * 365, -3600.0, -86_400 * 365 * 50], ids=["now", "old", "1h ahead", "far"])
-def test_an_edit_moves_whatever_its_clock_says(age: float, synced: Project, container: Container) -> None:
+def test_an_edit_moves_whatever_its_mtime(age: float, synced: Project, container: Container) -> None:
     file = synced.data / "a.txt"
     file.write_bytes(b"ALPHA")
     _set_time(file, age)
@@ -92,7 +92,7 @@ def test_a_newer_side_is_kept_and_listed(synced: Project, container: Container) 
     assert (synced.data / "a.txt").read_bytes() == b"edited here"
 
 
-def test_both_sides_edited_alike_is_no_conflict(synced: Project, container: Container) -> None:
+def test_the_same_edit_on_both_sides_is_not_a_conflict(synced: Project, container: Container) -> None:
     (synced.data / "a.txt").write_bytes(b"the same edit")
     container.put("data/a.txt", b"the same edit")
     done = synced.json("u", "data")

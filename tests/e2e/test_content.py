@@ -74,7 +74,7 @@ def test_bytes_that_the_md5_does_not_fit_are_said_so(project: Project, container
     assert b"data/bad: its bytes have the MD5 " in done.stderr and b"data/good" not in done.stderr
 
 
-def test_a_bit_that_changed_on_the_way_is_noticed(project: Project, container: Container, service: str) -> None:
+def test_a_bit_changed_in_transit_is_noticed(project: Project, container: Container, service: str) -> None:
     container.put("data/large", _LARGE)
     with fault_proxy(service, Fault("flip_down", at=(1,), operations=("get blob",))) as line:
         project.configure(container, url=line.url)

@@ -117,7 +117,7 @@ def test_names_that_only_azcopy_is_shown_reach_no_other_place_of_a_container(
 
 
 @pytest.mark.parametrize("name", ["planted", "part0/planted", "%2e%2e/planted", "..\\planted"])
-def test_names_that_only_azcopy_is_shown_are_told_where_they_arrive(
+def test_names_that_only_azcopy_is_shown_are_reported_where_they_arrive(
     name: str, with_azcopy: Project, ends: tuple[Container, Container], service: str
 ) -> None:
     source, target = ends
@@ -485,7 +485,7 @@ def test_a_sas_that_ends_soon_is_warned_about(project: Project, container: Conta
     assert re.search(r"SAS.*(ends|expires)", done.err), str(done)
 
 
-def test_a_sas_of_another_container_is_said_to_be_so(
+def test_a_sas_of_another_container_is_reported(
     project: Project, container: Container, new_container: Callable[[str], Container]
 ) -> None:
     write_tree(project.data, {"a.txt": b"a"})

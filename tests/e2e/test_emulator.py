@@ -153,7 +153,7 @@ def test_a_project_and_the_emulator_agree_on_port_and_key(emulator: Emulator, tm
     assert project.run("ls", "data").out == "data/a\n"
 
 
-def test_a_damaged_account_file_is_told(tmp_path: Path) -> None:
+def test_a_damaged_account_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "emulator").mkdir()
     (tmp_path / "emulator" / "account.json").write_text("{}")
     with pytest.raises(EmulatorError, match="is damaged"):
@@ -221,7 +221,7 @@ def test_stop_never_signals_a_process_that_got_the_number_of_a_dead_server(emula
         innocent.kill()
 
 
-def test_a_record_that_cannot_be_read_is_no_server(emulator: Emulator, tmp_path: Path) -> None:
+def test_an_unreadable_record_means_no_server(emulator: Emulator, tmp_path: Path) -> None:
     (tmp_path / "emulator").mkdir()
     for text in ("", "{}", "[1]", '{"pid": 1}'):
         (tmp_path / "emulator" / "state.json").write_text(text)

@@ -198,7 +198,7 @@ def test_the_lost_answer_to_a_copy_is_survived(
 
 
 @pytest.mark.parametrize("direction", ["u", "d"])
-def test_damage_that_azcopy_gives_up_on_is_mended(
+def test_damage_that_azcopy_gives_up_on_is_repaired(
     direction: str, with_azcopy: Project, container: Container, faulty: FaultHandle, tally: Tally
 ) -> None:
     files = random_files(_SEED, 20)
@@ -251,7 +251,7 @@ def test_a_service_that_stays_busy_is_said_to_be_busy(
 @pytest.mark.parametrize(
     "url", ["https://no-such-host.invalid:10000", "https://{host}", "http://127.0.0.1:9"], ids=["DNS", "TLS", "refused"]
 )
-def test_a_service_that_cannot_be_reached_is_said_to_be_so(
+def test_a_service_that_cannot_be_reached_is_reported(
     url: str, project: Project, container: Container, service: str
 ) -> None:
     write_tree(project.data, {"a.bin": b"a"})
@@ -296,7 +296,7 @@ def test_a_minted_sas_that_expires_on_the_way_is_minted_again(
     tally.runs(exact=1)
 
 
-def test_a_clock_that_is_an_hour_off_is_said_to_be_so(
+def test_a_clock_that_is_an_hour_off_is_reported(
     project: Project, container: Container, faulty: FaultHandle, tally: Tally
 ) -> None:
     write_tree(project.data, {"a.bin": b"a"})

@@ -325,7 +325,7 @@ def test_a_folder_that_cannot_be_written_is_named(
     tally.runs(honest=1)
 
 
-def test_a_read_only_project_is_said_to_be_so(
+def test_a_read_only_project_is_reported(
     project: Project, container: Container, remote: Mapping[str, bytes], tally: Tally
 ) -> None:
     project.configure(container)

@@ -191,7 +191,7 @@ def test_a_login_is_asked_for_unseen_tried_stored_and_forgotten(project: Project
     assert project.json("ls", "data").codes == {"config_invalid"}
 
 
-def test_the_rights_of_a_narrow_sas_are_told(project: Project, container: Container) -> None:
+def test_the_rights_of_a_narrow_sas_are_reported(project: Project, container: Container) -> None:
     where = ("--account", f"{container.service}/{container.account}", "--container", container.name, "--json")
     made = _with_input(project, container.sas("rl"), "config", "new", *where, "--auth", "sas", "--stdin")
     assert made.returncode == 0 and "needs d (delete), has rl: no rm, and no --mirror" in made.stdout, made

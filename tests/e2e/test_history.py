@@ -32,7 +32,7 @@ def md5(data: bytes) -> str:
     return hashlib.md5(data).hexdigest()
 
 
-def test_transfers_copies_removals_and_mirrors_are_told(project: Project, container: Container) -> None:
+def test_transfers_copies_removals_and_mirrors_are_reported(project: Project, container: Container) -> None:
     write_tree(project.data, {"a.txt": b"one", "b.txt": b"b"})
     project.configure(container)
     assert project.json("history").data == {"transfers": [], "jobs": []}
@@ -91,7 +91,7 @@ def test_what_failed_is_named_with_its_code(project: Project, container: Contain
     assert "left out: its name" in text and "(names_unsafe)" in text, text
 
 
-def test_how_a_transfer_ended_is_told_also_after_a_kill(project: Project, container: Container) -> None:
+def test_how_a_transfer_ended_is_reported_also_after_a_kill(project: Project, container: Container) -> None:
     write_tree(project.data, {f"f{number}.bin": bytes([number]) * 100_000 for number in range(80)})
     for stop, result in ((signal.SIGINT, "cancelled"), (signal.SIGKILL, "killed")):
         # A line for each: what was on its way when the first ended would be before the second.

@@ -148,7 +148,7 @@ def test_a_path_with_a_backslash_means_no_other_blob(
     assert container.contents("data/") == hashes({"back/slash": b"somebody's"})
 
 
-def test_a_listed_backslash_is_no_blob_to_read_link_or_delete(project: Project, hostile: RecordingServer) -> None:
+def test_a_blob_with_a_backslash_is_not_read_linked_or_deleted(project: Project, hostile: RecordingServer) -> None:
     hostile.answers["GET /one/hostile"] = _listing(("sub/a\\..\\..\\victim", "sub/b\\c"))
     hostile.answers["HEAD /one/hostile/data"] = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
     project.configure(Container(hostile.url, "one", "AAAA", "hostile"), url=hostile.url)
@@ -310,7 +310,7 @@ def test_a_blob_is_not_made_a_folder_as_well_and_one_that_is_can_be_removed(
     assert project.json("u", "data").code == 0
 
 
-def test_folder_markers_and_leftovers_are_no_files(project: Project, container: Container) -> None:
+def test_folder_markers_and_leftovers_are_not_files(project: Project, container: Container) -> None:
     container.put("data/real.txt", b"real")
     container.put("data/folder", b"", metadata={"hdi_isfolder": "true"})
     container.put("data/folder/inside.txt", b"inside")

@@ -104,7 +104,7 @@ def test_the_doctor_is_content(signed_in: Project, with_azcopy: Project, oracle:
     assert list(oracle.list_blobs()) == []
 
 
-def test_nobody_signed_in(signed_in: Project, tmp_path: Path) -> None:
+def test_a_command_without_a_login(signed_in: Project, tmp_path: Path) -> None:
     az = tmp_path / "bin" / "az"
     az.write_text("#!/bin/sh\necho \"ERROR: Please run 'az login' to setup account.\" >&2\nexit 1\n")
     done = signed_in.json("ls", "data")

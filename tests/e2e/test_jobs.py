@@ -534,7 +534,7 @@ def test_a_program_on_slurm_starts_processes_itself_by_srun_and_mpirun(lab: Lab,
 
 
 @pytest.mark.slurm
-def test_slurm_says_what_is_free_and_who_holds_it(lab: Lab) -> None:
+def test_free_nodes_and_their_users_on_slurm(lab: Lab) -> None:
     job_id = lab.submit("uni", "--nodes", "1", "sleep", "600")
     lab.until(job_id, "Running")
     summary = lab.ask("-c", "uni", "summary")

@@ -226,7 +226,9 @@ def test_an_eviction_among_several_nodes_ends_the_job_and_watch_submits_it_again
     assert again["status"] == "Completed"
 
 
-def test_what_keeps_a_job_from_running_is_told_with_the_next_command(lab: KubeLab, kube_cluster: RealCluster) -> None:
+def test_what_keeps_a_job_from_running_is_reported_with_the_next_command(
+    lab: KubeLab, kube_cluster: RealCluster
+) -> None:
     cluster = stand_in(kube_cluster)
     lab.kubernetes("big", gpu_per_node=64)
     lab.kubernetes("wrong", kubernetes={"image": "nowhere.invalid/x:1"})
@@ -302,7 +304,7 @@ def test_an_elastic_job_runs_on_with_the_nodes_it_has_and_its_past_stays(
     lab.run("a", job_id)
 
 
-def test_a_pod_that_somebody_deletes_is_told_as_the_reason(lab: KubeLab, kube_cluster: RealCluster) -> None:
+def test_a_pod_that_somebody_deletes_is_reported_as_the_reason(lab: KubeLab, kube_cluster: RealCluster) -> None:
     job_id = lab.submit("k8s", "trap 'exit 143' TERM; while :; do sleep 0.1; done")
     pod = kube_cluster.running(lab.name_of(job_id), 0, lab.namespace)
     kube_cluster.kubectl("delete", "pod", pod, "-n", lab.namespace)
@@ -435,7 +437,7 @@ def test_the_doctor_asks_the_cluster_for_all_that_a_job_needs(lab: KubeLab, kube
     assert found("elsewhere", 1)["namespace"] == "fail: not-there is not there"
 
 
-def test_following_goes_on_when_the_server_was_away(lab: KubeLab, kube_cluster: RealCluster) -> None:
+def test_following_continues_after_the_server_was_away(lab: KubeLab, kube_cluster: RealCluster) -> None:
     cluster = stand_in(kube_cluster)
     script = "n=0; while [ ! -e /tmp/stop ]; do n=$((n+1)); echo line $n; sleep 0.2; done; echo the end"
     job_id = lab.submit("k8s", script)

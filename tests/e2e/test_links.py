@@ -300,7 +300,7 @@ def test_a_trusted_link_is_followed_both_ways(filled: Project, container: Contai
 
 
 @pytest.mark.parametrize("what", ["another target", "another link", "forgotten", "another project"])
-def test_the_word_holds_for_one_link_one_target_and_one_project(
+def test_trust_is_for_one_link_one_target_and_one_project(
     what: str, filled: Project, container: Container, outside: Path, tmp_path: Path
 ) -> None:
     link = filled.data / "coco"
@@ -327,7 +327,7 @@ def test_the_word_holds_for_one_link_one_target_and_one_project(
     assert container.names() == []
 
 
-def test_a_link_out_of_the_project_that_nobody_named_is_counted_and_said(
+def test_a_link_out_of_the_project_that_nobody_named_is_counted_and_reported(
     filled: Project, container: Container, outside: Path
 ) -> None:
     (filled.data / "coco").symlink_to(outside)
@@ -362,7 +362,9 @@ def test_a_committed_data_link_writes_nowhere(project: Project, container: Conta
     assert read_tree(victim) == hashes({".bashrc": b"mine\n"})
 
 
-def test_a_saved_plan_needs_the_word_of_who_applies_it(filled: Project, container: Container, outside: Path) -> None:
+def test_a_saved_plan_needs_the_trust_of_the_user_who_applies_it(
+    filled: Project, container: Container, outside: Path
+) -> None:
     (filled.data / "coco").symlink_to(outside)
     assert filled.json("config", "trust-link", "data/coco").code == 0
     assert filled.json("plan", "u", "data/coco", "--save", "coco.plan").code == 0
@@ -371,7 +373,7 @@ def test_a_saved_plan_needs_the_word_of_who_applies_it(filled: Project, containe
     assert container.names() == []
 
 
-def test_a_project_cannot_bring_the_word_itself(filled: Project, outside: Path) -> None:
+def test_a_project_cannot_trust_its_own_links(filled: Project, outside: Path) -> None:
     (filled.data / "coco").symlink_to(outside)
     assert filled.json("config", "trust-link", "data/coco").code == 0
     kept = Path(filled.environ["HOME"], ".config/blobsync/trusted-links.json")

@@ -285,7 +285,7 @@ def test_what_is_put_in_the_place_of_a_file_after_a_kill_is_not_taken_for_it(
     assert [each for each in (done.err,) if "has no seal" in each or "is not sealed" in each], str(done)
 
 
-def test_without_the_key_of_the_first_machine_records_count_as_absent_and_it_is_said(
+def test_without_the_key_of_the_first_machine_records_count_as_absent_and_it_is_reported(
     project: Project, container: Container, forger: Forger, tmp_path: Path
 ) -> None:
     process = project.start("u", "data", *_TWO, *_SLOWLY)

@@ -145,7 +145,7 @@ def test_nothing_is_deleted_when_an_engine_moved_what_nobody_planned(world: Worl
     assert "store/data/x/7" in store_of(world).blobs
 
 
-def test_counts_that_do_not_add_up_are_a_fault_that_is_said(world: World) -> None:
+def test_counts_that_do_not_add_up_are_a_fault_that_is_reported(world: World) -> None:
     write(world, FILES)
     plan = world.plan("u", "data/x")
     (part,) = plan.parts

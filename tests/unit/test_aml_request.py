@@ -376,7 +376,7 @@ def test_the_tags_hold_the_specification(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_azure_ml_cannot_do_is_said_before_anything_is_sent(tmp_path: Path, changes: Any, said: str) -> None:
+def test_what_azure_ml_cannot_do_is_reported_before_anything_is_sent(tmp_path: Path, changes: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         ask(tmp_path, SubmitRequest(("true",), 4), **changes)
 

@@ -88,7 +88,7 @@ def test_the_address_of_a_nodes_ssh_service_is_read() -> None:
         (answer(properties={"ProxyEndpoint": f"{ADDRESS}\nx"}), "names no address"),
     ],
 )
-def test_a_service_that_cannot_be_used_is_told_in_one_sentence(body: AmlReply, said: str) -> None:
+def test_a_service_that_cannot_be_used_is_reported_in_one_sentence(body: AmlReply, said: str) -> None:
     with pytest.raises(JobError, match=said):
         read_address(body, "me_1_a", 2)
 

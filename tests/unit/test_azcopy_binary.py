@@ -55,7 +55,7 @@ def test_the_order_of_the_places(tmp_path: Path, environ: dict[str, str]) -> Non
     assert taken[1].version_text == "10.32.2"
 
 
-def test_what_was_searched_is_said(tmp_path: Path, environ: dict[str, str]) -> None:
+def test_what_was_searched_is_reported(tmp_path: Path, environ: dict[str, str]) -> None:
     with pytest.raises(AzcopyNotFoundError) as caught:
         find_azcopy(environ, runner=says(GOOD))
     for place in (str(managed_path(environ)), "PATH", str(tmp_path / "home" / "code" / "azcopy" / "azcopy")):

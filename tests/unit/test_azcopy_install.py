@@ -204,7 +204,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, environ: dict[str, str]
         install(environ, source=str(plain(tmp_path)), sha256=SHA256, runner=GOOD, machine=LINUX)
 
 
-def test_a_missing_library_is_told_and_the_program_stays(tmp_path: Path, environ: dict[str, str]) -> None:
+def test_a_missing_library_is_reported_and_the_program_stays(tmp_path: Path, environ: dict[str, str]) -> None:
     lacking = ScriptedRunner(lambda call: Completed(127, "", "error while loading shared libraries: libsecret-1.so.0:"))
     with pytest.raises(AzcopyError, match=r"libsecret-1\.so\.0 is missing"):
         install(environ, source=str(plain(tmp_path)), sha256=SHA256, runner=lacking, machine=LINUX)

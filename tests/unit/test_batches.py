@@ -142,7 +142,7 @@ def test_where_there_is_no_place_for_a_receipt_none_is_written(world: World) -> 
     assert (result.ok, result.receipt, heard.notes) == (True, None, [])
 
 
-def test_a_receipt_that_cannot_be_written_is_said_and_no_failure(world: World, receipts: Path) -> None:
+def test_a_receipt_that_cannot_be_written_is_reported_and_no_failure(world: World, receipts: Path) -> None:
     heard, nowhere = Heard(), receipts / "nowhere"
     result = carry(world, planned(world), heard, receipts=nowhere)
     assert (result.ok, result.transferred, result.receipt) == (True, FILES, None)
@@ -213,7 +213,7 @@ class Strays:
 
 
 @pytest.mark.parametrize(("failures", "moved"), [(99_999, FILES), (100_000, 3)])
-def test_after_a_hundred_thousand_failures_no_batch_begins_and_that_is_said(
+def test_after_a_hundred_thousand_failures_no_batch_begins_and_that_is_reported(
     world: World, failures: int, moved: int
 ) -> None:
     add_extras(world, 5)

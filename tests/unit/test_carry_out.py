@@ -140,7 +140,7 @@ def test_the_listener_hears_what_comes_and_how_each_file_ends(world: World) -> N
     assert sorted(heard.done) == every
 
 
-def test_a_file_that_is_found_wrong_is_told_once(world: World) -> None:
+def test_a_file_that_is_found_wrong_is_reported_once(world: World) -> None:
     write(world, {"a": b"aaa"})
     heard = Heard()
     lying = lambda: LyingEngine(liars.all_moved, works=False)  # noqa: E731 - an engine is made by a call
@@ -148,7 +148,7 @@ def test_a_file_that_is_found_wrong_is_told_once(world: World) -> None:
     assert heard.done == [("data/x/a", "missing_after_transfer")]
 
 
-def test_a_file_that_an_engine_reports_twice_is_told_once(world: World) -> None:
+def test_a_file_that_an_engine_reports_twice_is_reported_once(world: World) -> None:
     write(world, {"a": b"aaa"})
     heard = Heard()
     engine = LyingEngine(liars.everything_twice)
@@ -183,7 +183,9 @@ class FailsFirst:
         pytest.param(FailureCode.STORAGE_UNREACHABLE, 9, ("b",), id="this was the last try"),
     ],
 )
-def test_a_failure_that_stays_is_told_at_once(world: World, code: FailureCode, tries: int, also: tuple[str]) -> None:
+def test_a_failure_that_stays_is_reported_at_once(
+    world: World, code: FailureCode, tries: int, also: tuple[str]
+) -> None:
     write(world, {"a": b"aaa", "b": b"bb"})
     heard = Heard()
     engine = FailsFirst(code, tries, *also)
@@ -211,7 +213,7 @@ def test_a_version_that_could_not_be_set_aside_at_first_has_another_try_at_the_e
     assert sorted(blob.body for blob in world.store("eu").blobs.values()) == [b"mine", b"theirs"]
 
 
-def test_a_version_that_cannot_be_set_aside_at_last_is_told_at_once(world: World) -> None:
+def test_a_version_that_cannot_be_set_aside_at_last_is_reported_at_once(world: World) -> None:
     write(world, {"a": b"mine"})
     add(world, "eu", {"a": b"theirs"})
     (world.root / "data/y").mkdir(parents=True)
@@ -877,7 +879,7 @@ def test_nothing_is_deleted_where_part_of_the_source_could_not_be_read(world: Wo
     assert (result.deleted, codes(result)) == (0, {"data/x/b": "unreadable"})
 
 
-def test_extras_that_stay_after_a_failure_are_said(world: World) -> None:
+def test_extras_that_stay_after_a_failure_are_reported(world: World) -> None:
     add(world, "eu", {"extra": b"x"})
     write(world, {"a": b"aaa"})
     mirror = TransferOptions(mirror=True, max_delete_percent=100.0, engine="azcopy")
@@ -920,7 +922,7 @@ def test_an_interrupt_at_the_first_deletion_leaves_a_receipt(world: World, tmp_p
     assert json.loads(receipt.read_text())["interrupted"] is True
 
 
-def test_a_receipt_that_cannot_be_written_is_said_and_no_failure(world: World) -> None:
+def test_a_receipt_that_cannot_be_written_is_reported_and_no_failure(world: World) -> None:
     write(world, {"a": b"aaa"})
     heard = Heard()
     nowhere = world.root / "nowhere"
@@ -929,7 +931,7 @@ def test_a_receipt_that_cannot_be_written_is_said_and_no_failure(world: World) -
     assert heard.notes == [f"no receipt was written to {nowhere}: {os.strerror(2)}"]
 
 
-def test_what_a_failed_file_leaves_for_the_next_run_is_said(world: World) -> None:
+def test_what_a_failed_file_leaves_for_the_next_run_is_reported(world: World) -> None:
     write(world, {"a": b"aaa", "b": b"bb"})
 
     class KeepsOne:
@@ -1216,7 +1218,7 @@ class ChangesOnce:
             report.file_moved(moved._replace(destination=None))
 
 
-def test_what_comes_back_at_its_second_try_is_told_once(world: World) -> None:
+def test_what_comes_back_at_its_second_try_is_reported_once(world: World) -> None:
     write(world, {"a": b"mine"})
     add(world, "eu", {"a": b"theirs"})
     heard, engine = Heard(), ChangesOnce()

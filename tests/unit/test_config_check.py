@@ -46,7 +46,7 @@ def test_the_python_of_nodes_is_a_name_or_an_absolute_path(tmp_path: Path) -> No
     assert found["aux_data/aml/eu.yaml"].problems == ()
 
 
-def test_all_problems_of_all_files_are_told_once_each(tmp_path: Path) -> None:
+def test_all_problems_of_all_files_are_reported_once_each(tmp_path: Path) -> None:
     project = ProjectFiles(tmp_path)
     project.cluster(DATA + "gpu_per_node: four\nmulti_process: 7\n")
     project.cluster(DATA, "eu")

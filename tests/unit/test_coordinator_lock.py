@@ -158,7 +158,7 @@ def test_who_is_stopped_does_not_wait_for_a_beat_that_hangs_and_says_its_end_onc
     claims.awake.set()
 
 
-def test_what_ended_the_command_is_told_and_not_that_the_place_is_cut_off(place: Place) -> None:
+def test_what_ended_the_command_is_reported_and_not_that_the_place_is_cut_off(place: Place) -> None:
     with pytest.raises(_Stopped):
         _live(CoordinatorLock(place, _ONE), place, lambda: _cut_off(place), _Stopped)
     assert place.failures == 0

@@ -10,7 +10,7 @@ from blobsync.base.daily_warnings import DAY_SECONDS, shown_today
 NOW = 1_800_000_000.0
 
 
-def test_a_warning_is_told_once_a_day_in_each_project(tmp_path: Path) -> None:
+def test_a_warning_is_reported_once_a_day_in_each_project(tmp_path: Path) -> None:
     environ = {"XDG_STATE_HOME": str(tmp_path)}
 
     def told(warning: str, project: str, hours: float) -> bool:

@@ -446,7 +446,7 @@ def test_a_copy_of_small_files_needs_no_connections_of_their_own() -> None:
     assert sorted(there.blobs) == ["q/a", "q/b"] and not here.opened and not there.opened
 
 
-def test_a_file_whose_blocks_are_all_there_is_told_of_as_well(tmp_path: Path) -> None:
+def test_a_file_whose_blocks_are_all_there_is_reported_as_well(tmp_path: Path) -> None:
     store, report = MemoryStore(), CollectedReport()
     task = upload(files(tmp_path, {"a": 20 * MIB}), store, "p")
     order = BlockOrder(BlockRange(0, 2), {0, 1})

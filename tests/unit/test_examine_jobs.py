@@ -180,7 +180,7 @@ def test_what_the_file_names_in_the_cluster_has_to_be_there(tmp_path: Path) -> N
     )
 
 
-def test_what_submit_would_refuse_is_told_and_the_cluster_is_asked_all_the_same(tmp_path: Path) -> None:
+def test_what_submit_would_refuse_is_reported_and_the_cluster_is_asked_all_the_same(tmp_path: Path) -> None:
     found = examined(tmp_path, Answers(), config_param={})
     assert (found[0].name, found[0].status) == ("submit", WARN) and "where the code is" in found[0].detail
     assert shown(found)["rights"] == (UNTRIED, "not checked: first fix what submit refuses")
@@ -191,7 +191,7 @@ def test_a_file_without_a_platform_is_for_transfers_alone(tmp_path: Path) -> Non
     assert list(examine_jobs(load_cluster(tmp_path, environ=NO_ENVIRON), NO_ENVIRON, ScriptedRunner())) == []
 
 
-def test_a_slurm_that_does_not_answer_is_told(tmp_path: Path) -> None:
+def test_a_slurm_that_does_not_answer_is_reported(tmp_path: Path) -> None:
     def absent(call: Call) -> Completed:
         raise ProcessError("sinfo was not found")
 

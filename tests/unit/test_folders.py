@@ -59,7 +59,7 @@ def test_an_entry_inside_is_a_folder_of_the_one_around_it(place: Place) -> None:
     assert _said(_whole(place)) == {"coco/": (3, 0, {"local_only": 1}), "y": (1, 0, {"local_only": 1})}
 
 
-def test_nothing_and_a_file_are_told_apart(synced: Place) -> None:
+def test_nothing_and_a_file_are_distinguished(synced: Place) -> None:
     nothing = _whole(synced, "data/none")
     assert (nothing.names, nothing.is_file) == ({}, False)
     assert _whole(synced, "data/a").is_file

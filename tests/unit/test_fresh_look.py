@@ -54,7 +54,7 @@ def test_the_destination_must_be_there_with_the_size_and_the_md5(
     assert verdict(destination) == expected
 
 
-def test_both_sizes_are_said() -> None:
+def test_both_sizes_are_reported() -> None:
     failure = check_arrival("data/a", Moved(action("a", HERE, None)), RemoteState(9, "e", ONE))
     assert failure is not None
     assert "9 bytes at the destination, 10 at the source" in failure.message

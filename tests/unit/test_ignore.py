@@ -266,7 +266,7 @@ def test_zip_options_prune_only_what_is_left_out_whole() -> None:
     assert not single.leaves_out("a", folder=True)
 
 
-def test_zip_options_that_mean_nothing_here_are_told() -> None:
+def test_zip_options_that_mean_nothing_here_are_reported() -> None:
     excludes, others = zip_excludes(("-9", "-x", "*.o", "-q"), "aml.yaml")
     assert [each.pattern for each in excludes] == ["*.o"]
     assert others == ("-9", "-q")

@@ -54,7 +54,7 @@ def test_a_name_that_is_not_utf8_has_no_record_and_does_no_harm(tmp_path: Path) 
     assert set(pair.get(["bad\udcff", "good"])) == {"good"}
 
 
-def test_a_damaged_file_is_set_aside_and_said(tmp_path: Path) -> None:
+def test_a_damaged_file_is_set_aside_and_reported(tmp_path: Path) -> None:
     file = tmp_path / "index.sqlite"
     file.write_bytes(b"no database at all, but long enough to be looked at" * 50)
     said: list[str] = []

@@ -107,7 +107,7 @@ class Keeps:
         raise KeyboardInterrupt
 
 
-def test_what_is_kept_of_an_unfinished_file_is_told_apart(world: World) -> None:
+def test_what_is_kept_of_an_unfinished_file_is_distinguished(world: World) -> None:
     place(world, "u", {"large": b"x" * 100})
     with pytest.raises(TransferCancelledError) as stopped:
         world.carry_out(world.plan("u", "data"), direct=Keeps)

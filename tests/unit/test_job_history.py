@@ -181,7 +181,7 @@ def test_commands_that_are_first_at_once_make_one_history(tmp_path: Path) -> Non
             assert [each.result() for each in [threads.submit(look) for _ in range(4)]] == [0] * 4
 
 
-def test_a_file_that_is_no_history_is_told_with_its_name(tmp_path: Path) -> None:
+def test_a_file_that_is_no_history_is_reported_with_its_name(tmp_path: Path) -> None:
     file = tmp_path / "jobs.sqlite"
     file.write_bytes(b"something else, and long enough to be looked at" * 10)
     with pytest.raises(JobError, match=r"jobs\.sqlite cannot be used"):

@@ -156,7 +156,7 @@ def test_following_begins_again_with_a_log_that_was_begun_anew(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket"])
-def test_a_log_that_cannot_be_a_file_here_is_told_and_the_others_are_fetched(tmp_path: Path, kind: str) -> None:
+def test_a_log_that_cannot_be_a_file_here_is_reported_and_the_others_are_fetched(tmp_path: Path, kind: str) -> None:
     place = tmp_path / "user_logs" / "std_log.txt"
     place.parent.mkdir()
     if kind == "pipe":

@@ -162,7 +162,7 @@ def test_a_file_of_a_linked_folder_has_the_link_of_its_blob_once_that_is_the_sam
     assert found.link(one).startswith(f"{URL}/mine/{name}?")
 
 
-def test_what_is_on_the_disk_of_a_login_node_is_said_with_the_command_that_brings_it(desk: Desk) -> None:
+def test_what_is_on_the_disk_of_a_login_node_is_reported_with_the_command_that_brings_it(desk: Desk) -> None:
     spec = linked(desk, desk.root / "there")
     away = desk.context(platform="slurm", values={"ssh": "me@login"})
     with pytest.raises(JobError, match=f"are on me@login, in {desk.root}/there/output/{RUN}") as caught:
@@ -227,7 +227,7 @@ def test_no_link_leads_a_copy_out_of_either_folder(desk: Desk, tmp_path: Path) -
     assert "config trust-link" in str(refused.failures[0].hint)
 
 
-def test_a_linked_folder_that_is_not_there_is_said(desk: Desk) -> None:
+def test_a_linked_folder_that_is_not_there_is_reported(desk: Desk) -> None:
     spec = replace(OWN, folders=(replace(OUT, mode="link", source="/not/mounted/output"),), platform="slurm")
     found = list_outputs(desk.context(platform="slurm"), desk.record(spec))
     assert found.files == () and found.notes == ("output of this job is /not/mounted/output, which is not there",)

@@ -506,7 +506,7 @@ def test_workers_that_cannot_be_stopped_are_named_with_the_command_that_stops_th
     assert len(told) == 1 and workforce.ended()
 
 
-def test_a_job_that_is_put_back_into_the_queue_is_told_of_again(tmp_path: Path) -> None:
+def test_a_job_that_is_put_back_into_the_queue_is_reported_again(tmp_path: Path) -> None:
     told = list[str]()
     news, record = (
         StateNotes(told.append),

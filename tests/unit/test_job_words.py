@@ -33,7 +33,7 @@ def record(state: State, *, waited: float = 0.0, ran: float | None = None, ended
         (State.UNKNOWN, {"waited": 3661}, None, "1h 1m", None),
     ],
 )
-def test_how_long_a_job_runs_is_said_while_it_runs(
+def test_how_long_a_job_runs_is_reported_while_it_runs(
     state: State, times: dict[str, float], line: str | None, column: str, seconds: int | None
 ) -> None:
     job = record(state, **times)

@@ -265,7 +265,7 @@ READ_VALUES: Mapping[str, Any] = {
 }
 
 
-def test_keys_that_do_nothing_are_told_with_their_place_and_never_their_value(tmp_path: Path) -> None:
+def test_keys_that_do_nothing_are_reported_with_their_place_and_never_their_value(tmp_path: Path) -> None:
     files = ProjectFiles(tmp_path)
     files.cluster(
         """\
@@ -300,7 +300,7 @@ def test_keys_that_do_nothing_are_told_with_their_place_and_never_their_value(tm
     )
 
 
-def test_a_folder_inside_another_one_is_told_where_jobs_cannot_have_it(tmp_path: Path) -> None:
+def test_a_folder_inside_another_one_is_reported_where_jobs_cannot_have_it(tmp_path: Path) -> None:
     files = ProjectFiles(tmp_path)
     text = (
         "azure_blob_config_file: aux_data/configs/acct.yaml\n"

@@ -127,7 +127,7 @@ def test_a_failed_job_says_which_node_and_why(message: str, code: int | None, re
     assert (told.state, told.exit_code, told.reason) == (State.FAILED, code, reason)
 
 
-def test_memory_and_time_that_are_used_up_are_told() -> None:
+def test_memory_and_time_that_are_used_up_are_reported() -> None:
     message = (
         f"Container main for pod default/{NAME}-0-axyzw failed with exit code 137 matching FailJob rule at index 1"
     )
@@ -573,7 +573,7 @@ def versions(client: str, server: str) -> tuple[Kubectl, list[str]]:
     return Kubectl(runner, {"PATH": ""}, "", notes.append), notes
 
 
-def test_a_server_that_is_too_old_is_refused_and_untested_versions_are_told() -> None:
+def test_a_server_that_is_too_old_is_refused_and_untested_versions_are_reported() -> None:
     old, _ = versions("36", "30+")
     with pytest.raises(BackendUnavailableError, match=r"runs Kubernetes 1\.30, and jobs need 1\.31 or newer"):
         old.check_versions()

@@ -266,7 +266,7 @@ def test_a_range_without_a_word_fails_the_file_with_what_is_known_of_it(tmp_path
     assert failure.hint == "run the same command again: verified files are skipped"
 
 
-def test_the_first_failure_of_a_file_is_the_one_that_is_told(tmp_path: Path) -> None:
+def test_the_first_failure_of_a_file_is_the_one_that_is_reported(tmp_path: Path) -> None:
     large = Large(tmp_path)
     large.look()
     account = ShardAccount(large.first)

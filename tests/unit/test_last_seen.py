@@ -177,7 +177,7 @@ def test_a_listing_of_one_level_tells_of_that_level_alone(
     assert (pair.blob_listed_at(name), pair.blob_listed_at(f"{name}/below")) == (2.0, 1.0)
 
 
-def test_what_was_listed_of_a_folder_is_told_file_by_file(tmp_path: Path) -> None:
+def test_what_was_listed_of_a_folder_is_reported_file_by_file(tmp_path: Path) -> None:
     pair = Index(tmp_path / "index.sqlite").pair("data", "http://x/1")
     listed(pair, "whole", {}, [])
     pair.remember_listing("level", pair.differences("level", one_level=True), 1.0, one_level=True)

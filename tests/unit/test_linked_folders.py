@@ -46,7 +46,7 @@ def told(root: Path, cluster: Cluster, *blobs: str, answers: tuple[Completed, ..
 
 
 @pytest.mark.parametrize(("platform", "base"), [("local", ""), ("slurm", ""), ("slurm", "shared")])
-def test_an_empty_folder_is_told_where_its_container_is_not_empty(tmp_path: Path, platform: str, base: str) -> None:
+def test_an_empty_folder_is_reported_where_its_container_is_not_empty(tmp_path: Path, platform: str, base: str) -> None:
     values: dict[str, Any] = {"slurm": {"shared_root": str(tmp_path / base)}} if base else {}
     cluster, root = cluster_of(tmp_path, platform, **values), tmp_path / base
     missing, _ = told(tmp_path, cluster, "me/data/a.txt", "me/output/old.txt")
@@ -62,7 +62,7 @@ def test_an_empty_folder_is_told_where_its_container_is_not_empty(tmp_path: Path
     assert told(tmp_path, cluster, "me/data/a.txt") == []
 
 
-def test_nothing_is_told_where_the_container_is_empty_or_the_folder_is_no_link(tmp_path: Path) -> None:
+def test_nothing_is_reported_where_the_container_is_empty_or_the_folder_is_no_link(tmp_path: Path) -> None:
     assert told(tmp_path, cluster_of(tmp_path), "me/database/a.txt", "other") == []
     copied = tuple(replace(entry, mode="download") for entry in FOLDERS)
     assert told(tmp_path, replace(cluster_of(tmp_path), folders=copied), "me/data/a.txt") == []
@@ -111,7 +111,7 @@ def test_the_first_sentence_is_what_the_job_asks_for(
     assert asked_text(cluster, spec) == says
 
 
-def test_it_is_told_before_the_job_is_handed_over_and_by_a_dry_run(tmp_path: Path) -> None:
+def test_it_is_reported_before_the_job_is_handed_over_and_by_a_dry_run(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path)
     store = MemoryStore()
     store.add("me/data/a.txt", b"x")

@@ -299,7 +299,7 @@ def test_what_the_disk_refuses_names_the_file_and_the_next_step(
     assert not list(tmp_path.glob("**/.blobsync-*"))
 
 
-def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_as_such(tmp_path: Path) -> None:
     error = local_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), tmp_path / "a")
     assert "No space left" in error.message
     assert "free some space" in (error.hint or "")

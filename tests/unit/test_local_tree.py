@@ -88,7 +88,7 @@ def test_a_loop_is_reported_and_does_not_hang(tree: Path, target: str) -> None:
     assert "loop" in loops[0].detail
 
 
-def test_what_is_no_file_is_said(tree: Path) -> None:
+def test_what_is_no_file_is_reported(tree: Path) -> None:
     os.mkfifo(tree / "pipe")
     (tree / "dangling").symlink_to("nowhere")
     seen = found(tree)

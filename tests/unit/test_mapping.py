@@ -67,7 +67,7 @@ def test_a_slash_at_the_end_means_the_folder(given: str, folder_only: bool) -> N
     assert at(given, "data" if given == "." else "").folder_only is folder_only
 
 
-def test_entries_below_a_path_are_told() -> None:
+def test_entries_below_a_path_are_reported() -> None:
     assert [entry.prefix for entry in at("data").nested] == ["data/coco"]
     assert at("data/coco").nested == ()
     assert at("data/voc20").nested == ()

@@ -361,7 +361,7 @@ def test_no_order_of_links_leads_outside(
         (b"PK\x01\x02\x14\x03\x14\x00\x00\x00", b"PK\x01\x02\x14\x03\x14\x00\x01\x00"),  # encrypted
     ],
 )
-def test_an_archive_that_no_program_can_read_is_told(
+def test_an_archive_that_no_program_can_read_is_reported(
     node: Node, service: BlobService, before: bytes, after: bytes
 ) -> None:
     body, _ = zip_of({"a.py": "x"})

@@ -276,7 +276,7 @@ def test_answers_errors_and_hints_break_at_blanks_on_a_terminal_and_nowhere_else
     assert pipe.getvalue() == f"{line}\n"
 
 
-def test_a_hint_that_several_failures_in_a_row_have_is_said_once_and_a_sentence_is_not_repeated() -> None:
+def test_a_hint_that_several_failures_in_a_row_have_is_reported_once_and_a_sentence_is_not_repeated() -> None:
     err = io.StringIO()
     code = FailureCode.ACCESS_DENIED
     failures = [

@@ -95,7 +95,7 @@ def test_where_the_disk_knows_no_files_without_a_name_they_get_one(tmp_path: Pat
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOSPC, errno.EACCES])
-def test_any_other_refusal_is_told(tmp_path: Path, number: int) -> None:
+def test_any_other_refusal_is_reported(tmp_path: Path, number: int) -> None:
     with pytest.raises(OSError, match=os.strerror(number)):
         part(tmp_path, disk=Disk(open_unnamed=refusing(number)))
     assert names(tmp_path) == []
@@ -537,7 +537,7 @@ def test_bytes_of_another_file_come_to_the_same_place(
     assert (tmp_path / "a").read_bytes() == b"\0\0\0" + b"3456789"
 
 
-def test_a_disk_that_is_full_while_bytes_are_copied_is_told(tmp_path: Path) -> None:
+def test_a_disk_that_is_full_while_bytes_are_copied_is_reported(tmp_path: Path) -> None:
     def full(source: int, destination: int, count: int, offset: int) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -155,7 +155,7 @@ def test_lists_are_of_states_and_clusters(desk: Desk) -> None:
         desk.jobs.list(cluster="us")
 
 
-def test_a_cluster_that_does_not_answer_is_told_and_shown_as_known_last(desk: Desk) -> None:
+def test_a_cluster_that_does_not_answer_is_reported_and_shown_as_known_last(desk: Desk) -> None:
     job = desk.jobs.submit(["sleep"]).record
     desk.notes.clear()
     desk.backend.gone = True

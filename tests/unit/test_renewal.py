@@ -85,7 +85,7 @@ def test_looking_at_a_job_renews_what_ends_before_long(board_with: Callable[[Lap
     assert len(fake.renewed) == 1
 
 
-def test_a_renewal_that_fails_is_told_and_the_state_is_shown(board_with: Callable[[Lapsing], JobContext]) -> None:
+def test_a_renewal_that_fails_is_reported_and_the_state_is_shown(board_with: Callable[[Lapsing], JobContext]) -> None:
     context = board_with(Lapsing(BackendUnavailableError("nobody answers")))
     found = recent(context)
     (record,) = found.records

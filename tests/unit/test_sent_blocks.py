@@ -215,7 +215,7 @@ def test_a_service_that_is_out_of_reach_is_no_reason_to_send_all(place: Place, e
     assert place.notes == []
 
 
-def test_a_service_that_tells_nothing_gets_all_of_it_and_that_is_said_once(place: Place) -> None:
+def test_a_service_that_tells_nothing_gets_all_of_it_and_that_is_reported_once(place: Place) -> None:
     place.killed_after(ONE)
 
     def refuse(request: Request) -> None:

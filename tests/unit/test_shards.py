@@ -377,7 +377,7 @@ def test_a_state_that_no_side_can_have_is_refused(change: dict[str, object]) -> 
         ["[" * 5000],
     ],
 )
-def test_what_is_no_whole_shard_is_refused(lines: list[str]) -> None:
+def test_an_incomplete_shard_is_refused(lines: list[str]) -> None:
     with pytest.raises(FormatError):
         _read(lines)
 
@@ -532,7 +532,7 @@ def test_a_record_is_the_same_after_its_line(name: str, blob: RemoteState, file:
         '{"path": 1}',
     ],
 )
-def test_a_line_that_is_no_answer_is_refused(line: str) -> None:
+def test_an_invalid_line_of_a_worker_is_refused(line: str) -> None:
     with pytest.raises(FormatError):
         read_answer(line, Route.UPLOAD)
 
@@ -603,7 +603,7 @@ def test_bytes_that_a_lost_worker_had_under_way_are_taken_back() -> None:
     assert listener.bytes == 5
 
 
-def test_bytes_of_a_file_that_was_there_already_are_told_at_the_end() -> None:
+def test_bytes_of_a_file_that_was_there_already_are_reported_at_the_end() -> None:
     account, listener = _account(2), RecordingListener()
     account.tell(5, 0, listener)
     account.moved(FileRecord("f00000", _FILE, _BLOB))
@@ -659,7 +659,7 @@ def test_a_record_of_a_copy_needs_no_look_at_the_destination_nor_an_md5() -> Non
     assert account.moved(FileRecord("a", blob, None)).destination is None
 
 
-def test_bytes_are_told_once_whatever_becomes_of_the_worker() -> None:
+def test_bytes_are_reported_once_whatever_becomes_of_the_worker() -> None:
     listener = RecordingListener()
     account = ShardAccount(Shard(0, Route.UPLOAD, "d", "s", "t", (_action("a", source=_FILE), _action("b", 7))))
     account.tell(4, 2, listener)

@@ -74,7 +74,7 @@ def test_what_is_no_file_counts_as_absent_and_what_is_too_large_as_empty(folder:
 
 
 @pytest.mark.parametrize("name", ["../x", "shards/../x", "shards/.x", "a/b/c", "", "Shards/1", "shards/\n"])
-def test_a_name_that_is_none_of_ours_is_never_asked_for(name: str, folder: FolderStore, tmp_path: Path) -> None:
+def test_a_foreign_name_is_never_requested(name: str, folder: FolderStore, tmp_path: Path) -> None:
     for use in (folder.read, folder.remove, ContainerStore(MemoryStore(), MemoryLeases(MemoryStore()), "x").read):
         with pytest.raises(ValueError, match="not a name of this place"):
             use(name)
@@ -336,7 +336,7 @@ def test_a_claim_whose_blob_goes_each_time_is_nobodys(store: MemoryStore) -> Non
     assert len(store.asked("put")) == 2
 
 
-def test_a_claimed_blob_is_removed_all_the_same_and_what_the_service_refuses_is_told(
+def test_a_claimed_blob_is_removed_all_the_same_and_what_the_service_refuses_is_reported(
     container: ContainerStore, store: MemoryStore, leases: MemoryLeases
 ) -> None:
     assert container.claim("claims/1", _ONE)

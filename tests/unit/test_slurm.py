@@ -255,7 +255,7 @@ def test_option_values_cannot_add_directives() -> None:
         ("python", "python3\nevil"),
     ],
 )
-def test_no_setting_becomes_a_line_of_its_own(key: str, value: object) -> None:
+def test_no_setting_can_add_a_line_to_the_script(key: str, value: object) -> None:
     with pytest.raises(ConfigError) as caught:
         build_script(make_spec("true"), {key: value})
     assert (caught.value.key or "").startswith("slurm.") and "\n" not in caught.value.message
@@ -404,7 +404,7 @@ def test_the_summary_counts_each_node_once() -> None:
     assert summary.notes == ("1 nodes are down or drained",)
 
 
-def test_who_holds_what() -> None:
+def test_nodes_and_gpus_held_by_each_user() -> None:
     lines = [
         squeue_line(NumNodes="2", **{"tres-per-node": "gres:gpu:4"}),
         squeue_line(State="COMPLETED"),
@@ -436,7 +436,7 @@ def test_everything_goes_through_ssh_when_there_is_a_login_node() -> None:
     assert any("SENTINEL" in (text or "") for text in process.inputs)
 
 
-def test_what_slurm_refuses_is_said_in_its_words() -> None:
+def test_what_slurm_refuses_is_reported_in_its_words() -> None:
     refusal = Completed(1, "", "sbatch: error: Batch job submission failed: Invalid partition name specified\n")
     process = ScriptedProcess({sys.executable: file_work("/x"), "sbatch": refusal})
     backend = make_backend(process)
@@ -530,7 +530,7 @@ def test_cancelling_says_what_slurm_said() -> None:
     assert isinstance(make_backend(cut, ssh="me@x").cancel(ref), Unknown)
 
 
-def test_a_job_of_this_number_that_is_not_ours_is_neither_shown_nor_stopped() -> None:
+def test_a_foreign_job_with_the_same_number_is_neither_shown_nor_stopped() -> None:
     other = squeue_line(Name="colleague_1_b")
     process = ScriptedProcess({"squeue": Completed(0, other, ""), sys.executable: answer_of([None])})
     backend, ref = make_backend(process), JobRef("a", "17", "/a")
@@ -649,7 +649,7 @@ def test_a_cluster_cannot_add_an_option_by_an_address(odd: str) -> None:
 
 
 @pytest.mark.parametrize("odd", ["x", "-1", "1.5", "9" * 5000, "²", "0x10"])
-def test_numbers_that_are_none_end_no_look(odd: str) -> None:
+def test_invalid_numbers_do_not_stop_a_query(odd: str) -> None:
     jobs = slurm_replies.read_sacct(f"17|FAILED|{odd}:{odd}|0001-01-01T00:00:00|{odd}|n1|name\n")
     assert slurm_replies.as_run_info("a", jobs["17"]).state is State.FAILED
     line = squeue_line(

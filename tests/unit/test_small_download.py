@@ -89,7 +89,7 @@ def place(tmp_path: Path) -> Place:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("with_md5", [True, False])
 @pytest.mark.parametrize("size", [0, 7, len(BODY)])
-def test_it_appears_as_it_is_and_is_told_as_it_is(place: Place, way: str, size: int, *, with_md5: bool) -> None:
+def test_it_appears_as_it_is_and_is_reported_as_it_is(place: Place, way: str, size: int, *, with_md5: bool) -> None:
     info = place.store.add(NAME, BODY[:size], with_md5=with_md5)
     moved = fetch(place, place.job(), way)
     assert place.file.read_bytes() == BODY[:size] and place.names() == ["a"]
@@ -148,7 +148,7 @@ def test_an_answer_that_the_version_is_gone_is_the_files_and_any_other_stays(pla
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_was_seen_is_replaced_and_nothing_else(place: Place, way: str) -> None:
+def test_only_the_version_that_was_seen_is_replaced(place: Place, way: str) -> None:
     place.file.write_bytes(b"seen")
     seen = place.action()
     place.file.unlink()

@@ -257,7 +257,7 @@ def refusing(*refused: str, error: BaseException | None = None) -> Callable[[str
     return hook
 
 
-def test_every_file_is_moved_once_and_told_when_it_begins() -> None:
+def test_every_file_is_moved_once_and_reported_when_it_begins() -> None:
     place = Place(20)
     place.work()
     assert sorted(place.moved, key=int) == paths(20) and not place.failed
@@ -307,7 +307,7 @@ def test_an_answer_that_does_not_fit_is_a_failure() -> None:
 
 
 @pytest.mark.parametrize("where", ["opening", "landing"])
-def test_a_file_that_is_given_up_is_released_and_not_told(where: str) -> None:
+def test_an_abandoned_file_is_released_and_not_reported(where: str) -> None:
     hook = refusing("2", error=Stopped())
     place = Place(3, opening=hook) if where == "opening" else Place(3, landing=hook)
     place.work()

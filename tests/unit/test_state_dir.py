@@ -84,7 +84,7 @@ def test_a_link_in_place_of_the_state_folder_is_not_followed(
 
 
 @pytest.mark.parametrize("kind", ["link", "file", "writable"])
-def test_a_folder_that_is_not_ours_alone_is_refused(tmp_path: Path, kind: str) -> None:
+def test_a_folder_that_others_can_replace_is_refused(tmp_path: Path, kind: str) -> None:
     (tmp_path / "outside").mkdir()
     place = tmp_path / "receipts"
     if kind == "link":

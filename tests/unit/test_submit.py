@@ -107,7 +107,7 @@ def test_a_run_id_without_a_user_or_a_time_has_those_of_this_moment() -> None:
 # -- the order -----------------------------------------------------------------------------------------------------
 
 
-def test_a_request_that_is_wrong_is_told_before_any_code_is_looked_at(context: JobContext) -> None:
+def test_a_request_that_is_wrong_is_reported_before_any_code_is_looked_at(context: JobContext) -> None:
     asked: list[str] = []
 
     def choose(cluster: Cluster) -> CodeChoice:
@@ -134,7 +134,7 @@ def test_a_submission_whose_answer_got_lost_names_the_next_command(context: JobC
 @pytest.mark.parametrize(
     ("mood", "why"), [({"unwilling": True}, "the login has ended"), ({"leaves_after": 1}, "does not answer")]
 )
-def test_an_old_job_that_cannot_be_stopped_is_said(
+def test_an_old_job_that_cannot_be_stopped_is_reported(
     context: JobContext, eu: FakeBackend, mood: dict[str, object], why: str
 ) -> None:
     old = send(context, "sleep", "9")

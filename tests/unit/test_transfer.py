@@ -193,7 +193,7 @@ def test_mirror_down_removes_local_extras_and_the_folders_they_leave_empty(world
     assert len(tree(world.root / "data/voc")) == 20
 
 
-def test_a_source_that_is_not_there_is_no_empty_source(world: World) -> None:
+def test_a_missing_source_is_not_an_empty_source(world: World) -> None:
     world.store("eu").add("store/data/voc/a", b"1")
     for options in (TransferOptions(), TransferOptions(mirror=True)):
         with pytest.raises(NothingMatchedError, match="data/voc: no such file or folder"):
@@ -221,7 +221,7 @@ def test_a_blob_that_cannot_be_a_file_here_stops_the_download_before_anything_mo
     assert not (world.root / "data").exists()
 
 
-def test_folder_stubs_are_no_data(world: World) -> None:
+def test_folder_stubs_are_not_data(world: World) -> None:
     stub = world.store("eu").add("store/data/voc/sub", b"")
     world.store("eu").blobs["store/data/voc/sub"].info = stub._replace(is_folder_stub=True)
     world.store("eu").add("store/data/voc/sub/a", b"1")
@@ -397,9 +397,7 @@ def test_what_azcopy_wrote_before_it_gave_up_is_seen_to_be_there(world: World) -
 
 @pytest.mark.parametrize("before", [None, b"older"], ids=["new", "changed here"])
 @pytest.mark.parametrize("theirs", [b"other", b"newer", b"much longer than ours"])
-def test_a_second_try_replaces_no_version_that_somebody_else_put_there(
-    theirs: bytes, before: bytes | None, world: World
-) -> None:
+def test_a_retry_does_not_replace_a_version_of_somebody_else(theirs: bytes, before: bytes | None, world: World) -> None:
     if before is not None:
         write(world, {"data/voc/a": before})
         assert world.run("u", "data/voc").ok

@@ -91,7 +91,7 @@ def test_secrets_of_a_command_line_are_not_written(log: TransferLog, tmp_path: P
     assert (tmp_path / "transfers.sqlite").stat().st_mode & 0o077 == 0
 
 
-def test_a_log_that_cannot_be_written_is_said_and_stops_nothing(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_written_is_reported_and_stops_nothing(tmp_path: Path) -> None:
     said: list[str] = []
     TransferLog(tmp_path / "missing/transfers.sqlite", said.append).write(entry())
     assert len(said) == 1 and said[0].startswith("this transfer is not in the history: ")
@@ -106,7 +106,7 @@ def test_a_damaged_log_is_one_error(tmp_path: Path, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("row", ["{}", "[]", '{"kind": 7, "paths": []}', '{"kind": "upload", "paths": "data"}', "nan"])
-def test_a_row_that_is_not_ours_is_one_error(log: TransferLog, tmp_path: Path, row: str) -> None:
+def test_a_foreign_row_is_one_error(log: TransferLog, tmp_path: Path, row: str) -> None:
     import sqlite3
 
     log.write(entry())

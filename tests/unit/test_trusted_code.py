@@ -84,7 +84,7 @@ def test_a_record_that_is_damaged_or_of_another_project_is_an_error(
 
 
 @pytest.mark.parametrize("text", ["", "x" * 64, "a" * 63, "a" * 65, "../" + "a" * 61])
-def test_what_is_no_digest_is_told(text: str) -> None:
+def test_what_is_no_digest_is_reported(text: str) -> None:
     with pytest.raises(UsageError, match="not a digest"):
         demand_digest(text, "--code")
     assert demand_digest(f" {'AB' * 32}", "--code") == "ab" * 32

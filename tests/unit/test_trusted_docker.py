@@ -94,7 +94,7 @@ def test_what_reaches_beyond_the_project_or_is_not_known_is_found(
     assert "blobsync -c eu config trust-docker" in str(refused.value.hint)
 
 
-def test_the_word_is_for_exactly_these_options_of_this_project(root: Path, tmp_path: Path) -> None:
+def test_trust_is_for_exactly_these_options_of_this_project(root: Path, tmp_path: Path) -> None:
     environ = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
     words = ("--privileged", "--gpus", "all")
     args = DockerArgs(words, root, "aml", "aml.yaml", ())

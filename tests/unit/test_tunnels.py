@@ -177,7 +177,7 @@ def test_a_key_of_the_home_folder() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "-x", "a b", "a\nHost *", "../x", "a/b", "*", "x" * 65])
-def test_names_that_are_no_word_of_a_configuration_are_refused(name: str) -> None:
+def test_invalid_tunnel_names_are_refused(name: str) -> None:
     with pytest.raises(UsageError, match="name"):
         NamedTunnel(name, "host", 1).check()
 
@@ -199,7 +199,7 @@ def test_names_that_azure_does_not_have_are_refused(values: tuple[str, str, str,
 
 
 @pytest.mark.parametrize("text", ["", "x", "0", "65536", "-1", "8 8", "1e3", "٣", "8888:22"])
-def test_what_is_no_port_is_refused(text: str) -> None:
+def test_an_invalid_port_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="port"):
         read_port(text, "port")
 
@@ -299,7 +299,7 @@ def test_a_line_that_drops_is_started_again_after_a_pause() -> None:
     assert second.stopped and not first.stopped
 
 
-def test_failures_in_a_row_are_told_once_and_tried_less_and_less_often() -> None:
+def test_failures_in_a_row_are_reported_once_and_tried_less_and_less_often() -> None:
     dead = [FakeLine(255, "Connection refused") for _ in range(9)]
     first = FakeLine()
     keeper, runner, clock, notes = make_keeper(first, *dead)
@@ -319,7 +319,7 @@ def test_a_line_that_never_opens_says_what_ssh_says() -> None:
         keeper.open()
 
 
-def test_a_port_that_another_program_took_meanwhile_is_not_ours() -> None:
+def test_a_port_taken_by_another_program_is_an_error() -> None:
     """Another program answers, and the command ends at once because it cannot listen."""
 
     class EndsSoon(FakeLine):
@@ -402,7 +402,7 @@ def test_a_public_key_stands_for_the_one_in_the_agent(tunnels: Tunnels, tmp_path
     [{"machine": "-oProxyCommand=x"}, {"bastion": "a b"}, {"port": "22"}, {"more": 1}, {"name": "../x"}],
     ids=str,
 )
-def test_a_file_of_tunnels_that_is_not_ours_is_not_used(tunnels: Tunnels, tmp_path: Path, change: object) -> None:
+def test_a_foreign_tunnels_file_is_ignored(tunnels: Tunnels, tmp_path: Path, change: object) -> None:
     tunnels.add(NamedTunnel("box", "me@box", 22_222))
     file = tmp_path / ".config" / "blobsync" / "tunnels.json"
     values = json.loads(file.read_text())
@@ -506,7 +506,7 @@ def test_no_other_user_chooses_what_runs_beside_a_job(as_root: bool) -> None:
             assert environment_of(run_id)["PATH"] == "/own/bin"
 
 
-def test_a_program_beside_a_job_is_open_once_it_listens_and_one_that_ends_is_told() -> None:
+def test_a_program_beside_a_job_is_open_once_it_listens_and_one_that_ends_is_reported() -> None:
     late = "import socket, time; time.sleep(0.3); held = socket.create_server(('127.0.0.1', {})); time.sleep(60)"
     port = free_local_port(None)
     with subprocess.Popen([sys.executable, "-c", late.format(port)]) as child:

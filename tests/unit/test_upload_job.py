@@ -280,7 +280,7 @@ def test_a_file_that_changes_is_not_committed(place: Place, size: int, when: str
 
 
 @pytest.mark.parametrize(("said", "is_right"), [(None, True), (b"another content.", False)])
-def test_an_answer_with_another_md5_is_no_success(place: Place, said: bytes | None, *, is_right: bool) -> None:
+def test_a_response_with_another_md5_is_a_failure(place: Place, said: bytes | None, *, is_right: bool) -> None:
     place.write(BODY[:5])
     job = place.job()
     job.open()
@@ -378,7 +378,7 @@ def test_an_attempt_after_a_wrong_answer_commits_anew(place: Place) -> None:
 # -- an end before the end ----------------------------------------------------------------------------------------
 
 
-def test_what_is_on_record_is_told_when_the_run_is_stopped_and_only_then(place: Place) -> None:
+def test_what_is_on_record_is_reported_when_the_run_is_stopped_and_only_then(place: Place) -> None:
     job = place.job()
     job.open()
     job.piece()

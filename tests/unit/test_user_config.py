@@ -37,7 +37,7 @@ def write(environ: dict[str, str], text: str, *, mode: int = 0o600, folder: int 
         ({"HOME": "/h", "XDG_CONFIG_HOME": "relative"}, "/h/.config/blobsync"),
     ],
 )
-def test_the_file_lies_where_the_desktop_specification_says(environ: dict[str, str], expected: str) -> None:
+def test_the_file_is_where_the_desktop_specification_says(environ: dict[str, str], expected: str) -> None:
     assert config_home(environ) == Path(expected)
 
 

@@ -79,7 +79,7 @@ def test_orders_that_need_a_secret_and_have_none_are_refused(credential: str) ->
         signer_of(RemoteOrders(_BOX.child("sets"), credential), _no_token)
 
 
-def test_nobody_changes_what_was_ordered(tmp_path: Path) -> None:
+def test_orders_are_immutable(tmp_path: Path) -> None:
     orders = read_orders(orders_line(_orders(tmp_path, _SIGNERS[0])))
     handed = read_handed(parse_object(handed_line(Handed(Secret("token-1")))))
     assert handed.ends == 0, "nobody knows when"
@@ -91,7 +91,7 @@ def test_nobody_changes_what_was_ordered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["", "[]", "{}", '{"blobsync_orders": 2}', '{"blobsync_orders": 1}'])
-def test_what_is_no_orders_is_refused(line: str) -> None:
+def test_invalid_orders_are_refused(line: str) -> None:
     with pytest.raises(ValueError, match=r"JSON|object|orders|Expecting"):
         read_orders(line)
 

@@ -357,7 +357,7 @@ def test_a_file_that_fails_is_no_success_and_counts_for_nothing(where: str) -> N
 
 
 @pytest.mark.parametrize("where", ["a piece", "the commit"])
-def test_a_file_that_is_given_up_after_an_interrupt_is_released_and_not_told(where: str) -> None:
+def test_a_file_abandoned_after_an_interrupt_is_released_and_not_reported(where: str) -> None:
     run = run_state("a")
     job = OneFile(run, "a", Stopped() if where == "the commit" else None)
     assert not run.finish(job, Stopped() if where == "a piece" else None)
@@ -398,7 +398,7 @@ def test_what_was_not_counted_is_not_taken_back() -> None:
     assert listener.told == [("moved", 5), ("reused", 2), ("moved", -5), ("reused", -2)]
 
 
-def test_the_listener_hears_how_many_files_are_under_way() -> None:
+def test_the_number_of_files_under_way_is_reported() -> None:
     run = run_state("a", "b", "c")
     one, two, three = (OneFile(run, path) for path in ("a", "b", "c"))
     run.begins(one)
@@ -570,7 +570,7 @@ def test_pieces_that_fail_at_the_same_time_fail_their_file_once() -> None:
 
 
 @pytest.mark.parametrize("first", ["the failure", "the giving up"])
-def test_a_failure_is_told_although_another_piece_was_given_up_because_of_it(first: str) -> None:
+def test_a_failure_is_reported_although_another_piece_was_given_up_because_of_it(first: str) -> None:
     run, both, over = run_state("a"), threading.Barrier(2), threading.Event()
     numbers = iter((1, 2))
 
@@ -603,7 +603,7 @@ def test_a_file_that_cannot_be_opened_fails_alone() -> None:
     assert sorted(each.action.path for each in run.report.moved) == ["a", "c"]
 
 
-def test_a_file_that_is_given_up_while_it_is_opened_is_released_and_not_told() -> None:
+def test_a_file_abandoned_while_it_is_opened_is_released_and_not_reported() -> None:
     run = run_state("a")
 
     def give_up(path: str) -> None:
