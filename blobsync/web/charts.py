@@ -106,11 +106,14 @@ def _rates(columns: Sequence[Column], fastest: float) -> str:
 
 
 def rate_curve(points: Sequence[RatePoint]) -> tuple[str, float]:
-    """The outline of the rate over time (seconds, bytes, bytes a second), as a polygon, and its highest value."""
-    if len(points) < 2:
+    """The outline of the rate over time (seconds, bytes, bytes a second), as a polygon, and its highest value.
+
+    Empty as long as nothing has moved.
+    """
+    most = max((point[2] for point in points), default=0.0)
+    if len(points) < 2 or not most:
         return "", 0.0
     start, end = points[0][0], points[-1][0]
-    most = max(point[2] for point in points) or 1.0
     span = max(end - start, 1e-6)
     line = [f"{(at - start) / span * WIDTH:.1f},{HEIGHT - rate / most * HEIGHT * 0.95:.1f}" for at, _, rate in points]
     return f"0,{HEIGHT} {' '.join(line)} {WIDTH},{HEIGHT}", most

@@ -145,6 +145,7 @@ def test_the_chart_is_by_hour_or_day_and_scaled_to_its_tallest_column() -> None:
 
 def test_a_curve_needs_two_points() -> None:
     assert rate_curve([(0.0, 0, 0.0)]) == ("", 0.0)
+    assert rate_curve([(0.0, 0, 0.0), (1.0, 0, 0.0)]) == ("", 0.0), "not a curve of at most 1 B/s"
     line, most = rate_curve([(0.0, 0, 0.0), (1.0, 50, 50.0), (2.0, 150, 100.0)])
     assert most == 100.0
     assert line.startswith(f"0,{HEIGHT} 0.0,{HEIGHT:.1f} 500.0,")
