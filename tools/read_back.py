@@ -75,7 +75,7 @@ def _reads(call: ast.Call) -> bool:
 
 def table() -> str:
     """The table of the page."""
-    head = "| read back | where it lies | why it counts | attacked by |\n|---|---|---|---|\n"
+    head = "| read back | where it is | why it counts | attacked by |\n|---|---|---|---|\n"
     rows = (
         f"| {row.what} | {row.where} | {row.because} | {', '.join(f'`tests/{test}`' for test in row.tests) or '-'} |\n"
         for row in ROWS

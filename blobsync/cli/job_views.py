@@ -181,7 +181,7 @@ def blame(session: Session) -> Result:
     holders = project.jobs.holders()
     data = [{field: getattr(holder, field) for field in holder.__slots__} for holder in holders]
     if not holders:
-        session.note(f"nobody uses cluster {name}")
+        session.note(f"no jobs on cluster {name}")
     return Result({"cluster": name, "holders": data}, holder_lines(holders) if holders else ())
 
 

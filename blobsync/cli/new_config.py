@@ -84,7 +84,7 @@ def _settled(session: Session, answers: StorageAnswers, manner: _Manner) -> Resu
     refused = False
     while True:
         place = _demand_room(session, answers)
-        given = _login_for(session, place, stdin=manner.stdin, anew=refused)
+        given = _login_for(session, place, stdin=manner.stdin, again=refused)
         if given is None and answers.auth != "identity":
             return _written(session, answers, place, None, ())
         try:
@@ -218,14 +218,14 @@ def _demand_room(session: Session, answers: StorageAnswers) -> StorageAccount:
     return _account_of(answers, session)
 
 
-def _login_for(session: Session, account: StorageAccount, *, stdin: bool, anew: bool) -> StoredLogin | None:
-    """The stored login, or the one that the user gives (``anew``: only that); None for an identity, or if the user
+def _login_for(session: Session, account: StorageAccount, *, stdin: bool, again: bool) -> StoredLogin | None:
+    """The stored login, or the one that the user gives (``again``: only that); None for an identity, or if the user
     cannot be asked."""
     from blobsync.config.logins import load_login
 
     if account.auth == "identity":
         return None
-    stored = None if stdin or anew else load_login(account.container, session.environ)
+    stored = None if stdin or again else load_login(account.container, session.environ)
     if stored is not None and stored.kind == account.auth:
         what = "SAS" if stored.kind == "sas" else "key"
         session.note(f"your stored {what} for {account.container} is used")

@@ -33,7 +33,7 @@ def doctor(session: Session) -> Result:
     its expiry and rights, the clock, whether listing, reading and writing work (a probe blob, removed again); whether
     the place where its jobs run answers and would take one; and azcopy.
     It names what transfers that were killed left, with its size.
-    A question mark stands before what could not be tried.
+    A question mark marks what could not be tried.
 
     \b
       blobsync doctor

@@ -54,7 +54,7 @@ TABLE: tuple[tuple[tuple[str, ...], int, str], ...] = (
     (("-p", HERE, "-n", "0", "local", "true"), 0, ""),
     (("--param", HERE, "s"), 0, "0 queued"),
     (("-p", HERE, "summary"), 0, "0 queued"),
-    (("-p", HERE, "blame"), 0, "nobody uses cluster aml"),
+    (("-p", HERE, "blame"), 0, "no jobs on cluster aml"),
     (("--cluster", "eu", "ls"), 2, "no cluster 'eu'"),
     (("-c", "eu", "init"), 2, "no cluster 'eu'"),
     (("init",), 2, "code_path"),

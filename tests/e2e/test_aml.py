@@ -198,7 +198,7 @@ def test_what_people_are_told_while_they_wait(lab: Lab) -> None:
     assert "--gres is for Slurm" in lab.run("submit", "--init", "--gres", "gpu:1", "true", code=2).err
     assert lab.container.names("path/to/code.zip.d") == code
     nobody = lab.run("blame")
-    assert (nobody.out, nobody.err) == ("", "blobsync: nobody uses cluster aml\n")
+    assert (nobody.out, nobody.err) == ("", "blobsync: no jobs on cluster aml\n")
     lab.stub.held = True
     job_id = lab.submit("--single", "echo here; exit 4")
     assert lab.ask("summary")["jobs_queued"] == 1

@@ -193,7 +193,7 @@ _FAILURE_OF_HISTORY = record(
 _LINK = record(
     {
         "path": PATH,
-        "url": described(TEXT, "a secret: whoever has it can use it"),
+        "url": described(TEXT, "a secret: anybody who has it can use it"),
         "scope": choice("blob", "folder", "container"),
         "seconds": COUNT,
         "permission": TEXT,
