@@ -15,7 +15,6 @@ import heapq
 import marshal
 import os
 import sys
-import tempfile
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -105,6 +104,8 @@ class _RowFile:
     def _open(self) -> int:
         if self._fd is None:
             self._folder = self._make_folder() if self._make_folder else None
+            import tempfile  # late: few plans need the disk
+
             self._fd, name = tempfile.mkstemp(prefix="blobsync-plan-", dir=self._folder)
             # Closed, and so deleted, with the last reference to this object.
             weakref.finalize(self, os.close, self._fd)
@@ -113,6 +114,8 @@ class _RowFile:
 
 
 def _no_room(folder: Path | None, error: OSError) -> LocalFileError:
+    import tempfile
+
     where = folder or tempfile.gettempdir()
     return LocalFileError(
         f"cannot write the temporary files of a large plan to {where}: {error.strerror}",

@@ -19,12 +19,10 @@ import hmac
 import json
 import os
 import re
-import secrets
 import shlex
 import shutil
 import sqlite3
 import stat
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -60,7 +58,7 @@ class StateSeal:
     @classmethod
     def fresh(cls, project: Path) -> StateSeal:
         """A new seal with a new ID, for the project at this path alone."""
-        return cls(secrets.token_hex(_ID_BYTES), (os.path.realpath(project),))
+        return cls(os.urandom(_ID_BYTES).hex(), (os.path.realpath(project),))
 
     def is_of(self, project: Path) -> bool:
         """Whether it was made for the project at this path, or for the same folder under another path."""
@@ -100,7 +98,7 @@ def write_seal(folder: Path, seal: StateSeal, key: SealKey, *, replaces: bool) -
     Raises ``OSError``.
     """
     body = json.dumps({"id": seal.id, "paths": seal.paths}).encode("ascii")
-    part, file = folder / f"{SEAL_FILE}.{secrets.token_hex(4)}", folder / SEAL_FILE
+    part, file = folder / f"{SEAL_FILE}.{os.urandom(4).hex()}", folder / SEAL_FILE
     try:
         with open(os.open(part, _NEW, 0o600), "wb") as stream:
             stream.write(key.seal(_KIND, folder.name, SEAL_FILE, body))
@@ -202,6 +200,8 @@ def open_state_dir(project: Path, environ: Mapping[str, str]) -> StateDir:
         return StateDir(_inside(project, environ))
     with suppress(OSError):
         return StateDir(_outside(project, environ))
+    import tempfile  # late: it loads random
+
     folder = tempfile.mkdtemp(prefix="blobsync-state-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return StateDir(Path(folder), lasting=False)
@@ -395,9 +395,9 @@ def _key(home: Path) -> bytes:
 
 def _make_key(home: Path, file: Path) -> None:
     """Create it under a temporary name first: two commands at once must end up with one key, never with half of one."""
-    part = home / f"{KEY_FILE}.{secrets.token_hex(4)}"
+    part = home / f"{KEY_FILE}.{os.urandom(4).hex()}"
     with open(os.open(part, _NEW_KEY, 0o600), "wb") as stream:
-        stream.write(secrets.token_bytes(KEY_BYTES))
+        stream.write(os.urandom(KEY_BYTES))
     try:
         os.link(part, file)
     except FileExistsError:

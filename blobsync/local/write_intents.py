@@ -16,7 +16,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import secrets
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -89,7 +88,7 @@ class WriteIntents:
             return
         try:
             if self._fd is None:
-                self._file = self._state.folder(FOLDER) / f"{secrets.token_hex(8)}{_SUFFIX}"
+                self._file = self._state.folder(FOLDER) / f"{os.urandom(8).hex()}{_SUFFIX}"
                 self._fd = os.open(self._file, _OPEN | os.O_CREAT | os.O_EXCL, 0o600)
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.write(self._fd, data)

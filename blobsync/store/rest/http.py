@@ -31,7 +31,6 @@ import heapq
 import inspect
 import itertools
 import logging
-import random
 import socket
 import threading
 import time
@@ -385,6 +384,8 @@ class RetryPolicy(NamedTuple):
     def wait(self, failures: int, asked: str | None) -> float:
         """Exponential with jitter, or what ``Retry-After`` (seconds) says if that is longer."""
         doubled = self.base * float(2 ** (failures - 1))
+        import random  # late: it is for what is tried again
+
         own = min(self.longest, doubled) * random.uniform(0.5, 1.0)
         if asked and asked.isascii() and asked.strip().isdigit():
             return max(own, min(self.longest_asked, float(asked)))
