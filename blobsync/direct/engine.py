@@ -18,8 +18,7 @@ from blobsync.base.redaction import SasToken
 from blobsync.direct.pool import MIB, FileJob, RunState, ThreadWork, WorkerPool, WorkerThreads
 from blobsync.direct.upload import UploadJob
 from blobsync.local.files import LocalFolder, SourceFolder
-from blobsync.local.resume_records import BlockJournal, RangeRecords
-from blobsync.local.write_intents import WriteIntents
+from blobsync.local.resume_records import BlockJournal, RangeRecords, WriteIntents
 from blobsync.plan.blocks import ONE_REQUEST, BlockMemory
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.open_locations import OpenBlob

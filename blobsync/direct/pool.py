@@ -23,7 +23,7 @@ from typing import Protocol
 from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure
 from blobsync.base.events import BytesMoved, BytesReused, Listener, UnderWay
 from blobsync.base.stopping import NEVER, StopRequest
-from blobsync.local.write_intents import Ends, WriteIntents
+from blobsync.local.resume_records import Ends, WriteIntents
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.protocol import BlobInfo, Order, Sent
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask

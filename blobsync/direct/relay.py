@@ -16,7 +16,7 @@ from blobsync.base.file_states import RemoteState
 from blobsync.direct.pool import MIB, FileJob, RunState, Stopped, WorkerPool
 from blobsync.direct.reads import read_range, version_of
 from blobsync.direct.upload import BlockIds, BlockSizes, precondition_of
-from blobsync.local.write_intents import WriteIntents
+from blobsync.local.resume_records import WriteIntents
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobInfo, BlobProperties, BlobReader, Sent

@@ -30,10 +30,9 @@ from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.config.project_root import current_folder, find_project
 from blobsync.config.trusted_links import load_trusted_links
 from blobsync.local.index import Index
-from blobsync.local.resume_records import BlockJournal, RangeRecords
+from blobsync.local.resume_records import BlockJournal, RangeRecords, has_intents
 from blobsync.local.sorted_runs import MOST_IN_MEMORY, Spill
 from blobsync.local.state_dir import StateDir, open_state_dir, trust_state
-from blobsync.local.write_intents import has_intents
 from blobsync.plan.disk_space import LocalDisks
 from blobsync.plan.engine_model import EngineRules
 from blobsync.plan.path_mapping import chosen_paths, nested

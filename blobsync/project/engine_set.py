@@ -15,8 +15,8 @@ from blobsync.base.trusted_hosts import TRUSTED_HOSTS_VARIABLE
 from blobsync.config.model import Cluster
 from blobsync.config.user_config import load_user_config
 from blobsync.local.part_files import left_over
+from blobsync.local.resume_records import WriteIntents
 from blobsync.local.state_dir import StateDir
-from blobsync.local.write_intents import WriteIntents
 from blobsync.plan.engine_model import RequestedEngine, Work, choose_processes, trial_files
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.transfer_options import EngineName

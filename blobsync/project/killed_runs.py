@@ -14,8 +14,8 @@ from dataclasses import replace
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation, below
 from blobsync.local.files import hash_file
+from blobsync.local.resume_records import WriteIntent, left_intents
 from blobsync.local.state_dir import StateDir
-from blobsync.local.write_intents import WriteIntent, left_intents
 from blobsync.plan.project_context import LivePart, PartOpener
 from blobsync.plan.transfer_plan import Action, FileAction, PlanPart, TransferPlan
 from blobsync.transfer.engines import Moved

@@ -21,8 +21,7 @@ from blobsync.base.locations import LocalLocation
 from blobsync.base.plain_json import parse_object
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.direct.engine import DirectEngine
-from blobsync.local.resume_records import BlockJournal, RangeRecords
-from blobsync.local.write_intents import WriteIntents
+from blobsync.local.resume_records import BlockJournal, RangeRecords, WriteIntents
 from blobsync.plan.project_context import LivePart, key_between
 from blobsync.plan.transfer_plan import FileAction, Part
 from blobsync.spread.file_json import FormatError

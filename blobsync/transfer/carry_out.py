@@ -40,9 +40,8 @@ from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.local.files import LocalFolder
 from blobsync.local.names import relative_name
 from blobsync.local.part_files import remove_leftovers
-from blobsync.local.resume_records import RangeRecords, UnfinishedDownload
+from blobsync.local.resume_records import RangeRecords, UnfinishedDownload, WriteIntents
 from blobsync.local.sorted_runs import IN_MEMORY, Spill
-from blobsync.local.write_intents import WriteIntents
 from blobsync.plan.blocks import goes_on, places
 from blobsync.plan.progress import interleaved
 from blobsync.plan.project_context import LivePart, PartOpener

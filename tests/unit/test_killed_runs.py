@@ -12,8 +12,8 @@ import pytest
 
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.relay import RelayEngine
+from blobsync.local.resume_records import INTENTS_FOLDER, WriteIntents
 from blobsync.local.state_dir import StateDir
-from blobsync.local.write_intents import FOLDER, WriteIntents
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, TransferPlan
 from blobsync.project.killed_runs import forget_killed_runs, record_killed_runs
@@ -74,7 +74,7 @@ class Case:
             engine.move(MoveTask(live, tuple(part.actions)), report, SILENT)
             assert not report.failed and report.moved
         # The file of a process that is gone has no lock.
-        for file in tuple((self.state.root / FOLDER).iterdir()):
+        for file in tuple((self.state.root / INTENTS_FOLDER).iterdir()):
             shutil.copy(file, file.with_name(f"0{file.name}"))
         intents.forget()
 
@@ -198,7 +198,7 @@ def test_intents_go_when_a_plan_has_moved_everything_that_they_are_of(
     (world.root / "data/xx/c").write_bytes(b"c")
     case.killed()
     forget_killed_runs(case.plan(path), state)
-    assert bool(list((state.root / FOLDER).iterdir())) is not goes
+    assert bool(list((state.root / INTENTS_FOLDER).iterdir())) is not goes
 
 
 @pytest.mark.parametrize("fails", [True, False])
@@ -212,7 +212,7 @@ def test_a_run_keeps_its_intents_where_a_file_has_failed(fails: bool, world: Wor
     make: dict[str, Callable[[], Engine]] = {"direct": lambda: DirectEngine(intents=intents)}
     result = carry_out(plan, world.context(), Engines(make, intents=intents), SILENT, None)
     assert bool(result.failures) is fails
-    assert bool(list((state.root / FOLDER).iterdir())) is fails
+    assert bool(list((state.root / INTENTS_FOLDER).iterdir())) is fails
 
 
 def test_what_moved_is_reported_as_without_intents(world: World, state: StateDir) -> None:

@@ -20,9 +20,8 @@ from blobsync.base.file_states import LocalState
 from blobsync.base.locations import BlobContainer, LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.base.redaction import SasToken, Secret
-from blobsync.local.resume_records import BlockJournal, RangeRecords
+from blobsync.local.resume_records import BlockJournal, RangeRecords, WriteIntents
 from blobsync.local.state_dir import StateDir
-from blobsync.local.write_intents import WriteIntents
 from blobsync.plan.transfer_plan import Action, FileAction, Route
 from blobsync.spread.orders import STOP_LINE, Handed, RemoteOrders, WorkerOrders, orders_line
 from blobsync.spread.record import Answer, Ask, KeptFile, Ready, ShardDone, read_answer

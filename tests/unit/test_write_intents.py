@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from blobsync.local.resume_records import INTENTS_FOLDER, Ends, WriteIntent, WriteIntents, has_intents, left_intents
 from blobsync.local.state_dir import StateDir
-from blobsync.local.write_intents import FOLDER, Ends, WriteIntent, WriteIntents, has_intents, left_intents
 
 _MD5 = bytes(range(16))
 _UP, _DOWN = Ends("/p/data", "https://a/box/x"), Ends("https://a/box/x", "/p/data")
@@ -25,7 +25,7 @@ def killed(state: StateDir, *added: tuple[Ends, str, str | None]) -> Path:
     intents = WriteIntents(state)
     for each in added:
         intents.add(*each, 3, _MD5)
-    (own,) = (state.root / FOLDER).iterdir()
+    (own,) = (state.root / INTENTS_FOLDER).iterdir()
     file = own.with_name(f"0{own.name}")
     shutil.copy(own, file)
     intents.forget()
@@ -50,15 +50,15 @@ def test_what_a_process_that_is_gone_was_about_to_write_is_read_as_it_was(state:
 
 def test_the_file_of_a_running_process_is_left_alone_and_goes_when_it_forgets(state: StateDir) -> None:
     intents = WriteIntents(state)
-    assert not (state.root / FOLDER).exists()
+    assert not (state.root / INTENTS_FOLDER).exists()
     intents.add(_UP, "a", None, 3, _MD5)
-    (file,) = (state.root / FOLDER).iterdir()
+    (file,) = (state.root / INTENTS_FOLDER).iterdir()
     assert left(state) == [] and file.stat().st_mode & 0o777 == 0o600
     intents.forget()
     assert not file.exists()
     # The next plan of the same process has a file of its own.
     intents.add(_UP, "b", None, 3, _MD5)
-    (file,) = (state.root / FOLDER).iterdir()
+    (file,) = (state.root / INTENTS_FOLDER).iterdir()
     intents.forget()
     intents.forget()
     assert not file.exists()
@@ -108,16 +108,16 @@ def test_files_of_a_week_ago_go_and_others_stay(state: StateDir) -> None:
 
 def test_a_file_is_removed_once_and_other_files_are_none_of_ours(state: StateDir) -> None:
     killed(state, (_UP, "a", None))
-    (state.root / FOLDER / "note.txt").write_text("mine")
-    os.symlink("/dev/null", state.root / FOLDER / "x.intents")
+    (state.root / INTENTS_FOLDER / "note.txt").write_text("mine")
+    os.symlink("/dev/null", state.root / INTENTS_FOLDER / "x.intents")
     for each in left_intents(state):
         each.remove()
         each.remove()
-    assert sorted(os.listdir(state.root / FOLDER)) == ["note.txt", "x.intents"]
+    assert sorted(os.listdir(state.root / INTENTS_FOLDER)) == ["note.txt", "x.intents"]
 
 
 def test_where_nothing_can_be_written_a_transfer_goes_on(tmp_path: Path) -> None:
-    (tmp_path / FOLDER).write_text("a file in the folder's place")
+    (tmp_path / INTENTS_FOLDER).write_text("a file in the folder's place")
     for state in (StateDir(tmp_path), StateDir(tmp_path / "fresh", lasting=False)):
         intents = WriteIntents(state)
         intents.add(_UP, "a", None, 3, _MD5)
