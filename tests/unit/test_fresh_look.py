@@ -251,6 +251,30 @@ def test_a_copy_is_looked_for_under_the_name_that_it_was_to_get() -> None:
     assert written_before(task.part, replace(planned, target="b")) is not None
 
 
+def test_a_file_that_the_plan_saw_and_that_has_the_content_now_was_written_since(tmp_path: Path) -> None:
+    store = MemoryStore()
+    store.add("p/a", b"content")
+    (tmp_path / "a").write_bytes(b"old")
+    (planned,) = (task := download(store, "p", tmp_path, ["a"])).actions
+    assert written_before(task.part, planned) is None
+    (tmp_path / "a").write_bytes(b"content")
+    assert written_before(task.part, planned) is not None
+
+
+def test_blobs_whose_content_cannot_be_read_are_not_known_to_be_equal() -> None:
+    one, two = MemoryStore("one"), MemoryStore("two")
+    one.add("p/a", b"content", with_md5=False)
+    (planned,) = (task := copy(one, "p", two, "p", ["a"])).actions
+    two.add("p/a", b"other!!", with_md5=False)
+
+    def refuse(request: Request) -> None:
+        if request.operation == "get":
+            raise StorageError("out of order", status=500)
+
+    one.before = two.before = refuse
+    assert written_before(task.part, planned) is None
+
+
 def test_no_copy_goes_from_disk_to_disk(tmp_path: Path) -> None:
     (planned,) = (task := upload(tmp_path, MemoryStore(), "p", ["a"])).actions
     with pytest.raises(ValueError, match="a blob at one end"):
