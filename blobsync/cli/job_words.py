@@ -31,6 +31,8 @@ _LEAST_COLUMNS = ("GPUS", "NODES", "TOOK", "FILES", "CLUSTER", "SIZE", "RESULT",
 # Columns whose cells are shortened at the end of a clause.
 _SENTENCES = ("RESULT", "STATUS")
 _SENTENCE_LEAST = 16
+# A sentence of this width is a state ("Failed (1)"), a cell of this width a word ("upload"): cut last.
+_STATE_LEAST, _WORD_LEAST = 10, 6
 # The minimum width of any column.
 _CELL_LEAST = 5
 
@@ -182,7 +184,7 @@ def _squeezed(rows: Sequence[Sequence[str]], columns: int) -> Sequence[Sequence[
     while True:
         widths = _widths(rows)
         wide = [
-            (rows[0][at] not in _SENTENCES or width > _SENTENCE_LEAST, width, at)
+            (_more_than_it_needs(rows[0][at], width), width, at)
             for at, width in enumerate(widths)
             if rows[0][at] != "ID" and width > _CELL_LEAST
         ]
@@ -192,14 +194,22 @@ def _squeezed(rows: Sequence[Sequence[str]], columns: int) -> Sequence[Sequence[
         rows = _changed(rows, at, partial(_said_in, room=most - 1))
 
 
+def _more_than_it_needs(heading: str, width: int) -> int:
+    """The columns with the highest number are cut first."""
+    if heading in _SENTENCES:
+        return (width > _STATE_LEAST) + (width > _SENTENCE_LEAST)
+    return 2 if width > _WORD_LEAST else 0
+
+
 def _changed(rows: Sequence[Sequence[str]], at: int, change: Callable[[str], str]) -> Sequence[Sequence[str]]:
     return [(*row[:at], change(row[at]), *row[at + 1 :]) for row in rows]
 
 
 def _said_in(text: str, room: int) -> str:
-    """As many clauses of a text, from the first on, as fit."""
-    while cells(text) > room and ", " in text:
-        text = text.rpartition(", ")[0]
+    """As many clauses of a text, or words of a command, from the first on, as fit."""
+    for end in (", ", " --"):
+        while cells(text) > room and end in text:
+            text = text.rpartition(end)[0]
     return cut(text, room)
 
 

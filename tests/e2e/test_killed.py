@@ -374,7 +374,7 @@ def test_an_interrupt_in_a_large_file_says_what_is_kept_of_it(
     time.sleep(1.0)
     os.kill(process.pid, signal.SIGINT)
     stopped = project.finish(process, seconds=20)
-    said = re.search(r"1 is left; ([\d,]+) bytes of unfinished files are kept, and the next run goes on", stopped.out)
+    said = re.search(r"1 is left; ([\d,]+) bytes of unfinished files are kept, and the next run resumes", stopped.out)
     kept = int(said[1].replace(",", "")) if said else 0
     assert 0 < kept < 64 << 20, str(stopped)
     again = project.json(direction, "data")

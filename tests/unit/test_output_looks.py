@@ -100,6 +100,19 @@ def test_the_state_of_a_job_is_cut_after_its_name() -> None:
     ]
 
 
+def test_what_is_done_is_a_whole_word_on_a_narrow_terminal() -> None:
+    rows = [
+        ("ID", "WHAT", "RESULT", "PATHS, OR COMMAND"),
+        ("0c1d951e", "upload --mirror", "running, 1 %, 2 min left", "data/a/long/folder/name"),
+        ("7ad85832", "job", "Queued as of 2026-11-24T00:51:29Z, not confirmed", "sleep 600"),
+    ]
+    assert list(table(rows, 40)) == [
+        "ID        WHAT    RESULT        PATHS...",
+        "0c1d951e  upload  running, 1 %  data/...",
+        "7ad85832  job     Queued as...  sleep...",
+    ]
+
+
 _RUNNING = [
     ("TIME", "ID", "WHAT", "FILES", "SIZE", "TOOK", "RESULT", "PATHS, OR COMMAND"),
     ("2026-11-23 12:00", "0123abcd", "upload --mirror", "1,234", "12.3 GB", "",
