@@ -13,7 +13,7 @@ version and the part file; each further line is one range with its SHA-256. A li
 after a kill all recorded ranges are there. After a power failure they may not be, and somebody may have changed the
 part file: a range counts only if its SHA-256 matches what is on the disk.
 
-What a process is about to write stands in a file of its own, line by line, for the next command, if the process is
+What a process is about to write stands in files of its own, line by line, for the next command, if the process is
 killed. The index gets what was written and verified, some seconds later. A file that a killed process wrote in
 those seconds is in no record; once its source changes it looks like somebody else's. So a line with the size and
 the MD5 is written before the request, or the rename, that gives a file its new content.
@@ -36,6 +36,7 @@ import sqlite3
 import threading
 import time
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -482,6 +483,9 @@ def _latest(ranges: Iterable[RecordedRange]) -> tuple[RecordedRange, ...]:
 INTENTS_FOLDER = "intents"
 _OPEN_INTENTS = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _INTENTS_SUFFIX = ".intents"
+# Bytes of a file, some 600,000 lines, and how many of these files a process keeps.
+_INTENTS_BYTES = 64 << 20
+_INTENTS_FILES = 2
 _KEPT_SECONDS = 7 * 86_400
 _MD5_BYTES = 16
 
@@ -505,12 +509,15 @@ class WriteIntent(NamedTuple):
 
 
 class WriteIntents:
-    """The file of this process, created with its first line. Thread-safe. Never raises."""
+    """The files of this process: the first begins with its first line. Thread-safe. Never raises."""
 
-    def __init__(self, state: StateDir) -> None:
+    def __init__(self, state: StateDir, most: int = _INTENTS_BYTES) -> None:
+        """After ``most`` bytes another file begins, and the one before the last is removed: by then the index has what
+        it says."""
         self._state = state
-        self._fd: int | None = None
-        self._file: Path | None = None
+        self._most = most
+        self._files: deque[tuple[int, Path]] = deque()
+        self._size = 0
         self._broken = not state.lasting
         self._ends: Ends | None = None
         self._lock = threading.Lock()
@@ -522,38 +529,59 @@ class WriteIntents:
             return
         data = f"f{md5.hex()}\0{size}\0{name}\n".encode("utf-8", "surrogateescape")
         with self._lock:
-            if ends is not self._ends:
-                self._ends = ends
-                data = f"e{json.dumps(ends)}\n".encode("ascii") + data
-            self._write(data)
+            if self._broken:
+                return
+            try:
+                if not self._files or self._size >= self._most:
+                    self._begin()
+                if ends is not self._ends:
+                    self._ends = ends
+                    data = f"e{json.dumps(ends)}\n".encode("ascii") + data
+                os.write(self._files[-1][0], data)
+                self._size += len(data)
+            except Exception:  # noqa: BLE001 - a transfer goes on without it
+                self._broken = True
 
     def forget(self) -> None:
-        """Remove the file: everything is recorded."""
+        """Remove the files: everything is recorded."""
         with self._lock:
-            fd, self._fd, self._ends = self._fd, None, None
-            if fd is not None and self._file is not None:
-                with suppress(OSError):
-                    self._file.unlink()
-                os.close(fd)
+            while self._files:
+                self._remove_oldest()
 
-    def _write(self, data: bytes) -> None:
-        if self._broken:
-            return
-        try:
-            if self._fd is None:
-                self._file = self._state.folder(INTENTS_FOLDER) / f"{os.urandom(8).hex()}{_INTENTS_SUFFIX}"
-                self._fd = os.open(self._file, _OPEN_INTENTS | os.O_CREAT | os.O_EXCL, 0o600)
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.write(self._fd, data)
-        except Exception:  # noqa: BLE001 - a transfer goes on without it
-            self._broken = True
+    def _begin(self) -> None:
+        file = self._state.folder(INTENTS_FOLDER) / f"{os.urandom(8).hex()}{_INTENTS_SUFFIX}"
+        fd = os.open(file, _OPEN_INTENTS | os.O_CREAT | os.O_EXCL, 0o600)
+        self._files.append((fd, file))
+        self._size, self._ends = 0, None
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if len(self._files) > _INTENTS_FILES:
+            self._remove_oldest()
+
+    def _remove_oldest(self) -> None:
+        fd, file = self._files.popleft()
+        with suppress(OSError):
+            file.unlink()
+        os.close(fd)
 
 
 class LeftIntents(NamedTuple):
-    """The file of a process that is gone; read ``intents`` before the next file."""
+    """The file of a process that is gone. Read its lines once, before the next file."""
 
     file: Path
-    intents: Iterator[WriteIntent]
+    lines: Iterable[bytes]
+
+    def intents(self) -> Iterator[WriteIntent]:
+        """Each line that is whole and valid."""
+        return _parsed_intents(self.lines)
+
+    def ends(self) -> set[Ends]:
+        """The ends between which the process wrote."""
+        found = set()
+        for line in self.lines:
+            if line.startswith(b"e"):
+                with suppress(ValueError, TypeError):
+                    found.add(_ends(line[1:].decode()))
+        return found
 
     def remove(self) -> None:
         """Remove the file: nobody needs it any more."""
@@ -586,12 +614,12 @@ def left_intents(state: StateDir, now: float | None = None) -> Iterator[LeftInte
                     file.unlink()
                 else:
                     with open(fd, "rb", closefd=False) as stream:
-                        yield LeftIntents(file, _parsed_intent(stream))
+                        yield LeftIntents(file, stream)
             finally:
                 os.close(fd)
 
 
-def _parsed_intent(lines: Iterable[bytes]) -> Iterator[WriteIntent]:
+def _parsed_intents(lines: Iterable[bytes]) -> Iterator[WriteIntent]:
     """The intents of a file's lines; ignores those that are cut off or invalid."""
     ends: Ends | None = None
     for each in lines:

@@ -377,7 +377,7 @@ class Project:
     def _move_with(self, plan: TransferPlan, engines: Engines) -> TransferResult:
         context, folder = self._open_context, self.state.folder("receipts")
         result = carry_out(plan, context, engines, self.listener, folder, context.spill)
-        if self._has_killed_runs and not result.failures:
+        if not result.failures and has_intents(self.state):
             from blobsync.project.killed_runs import forget_killed_runs
 
             forget_killed_runs(plan, self.state)
@@ -424,8 +424,11 @@ class Project:
         with self._stop.waking(self._hang_up):
             try:
                 plan = make_plan(context, direction, given, options, rules, self.listener)
-                if self._has_killed_runs and self._record_killed_runs(plan):
-                    plan = make_plan(context, direction, given, options, rules, self.listener)
+                if has_intents(self.state):
+                    from blobsync.project.killed_runs import record_killed_runs
+
+                    if record_killed_runs(plan, self._open_context, self.state):
+                        plan = make_plan(context, direction, given, options, rules, self.listener)
             except BlobsyncError:
                 self._stop.check()
                 raise
@@ -437,15 +440,6 @@ class Project:
         from blobsync.project.spreading import with_spread
 
         return with_spread(plan, self.cluster, self.environ, copies=copies)
-
-    @property
-    def _has_killed_runs(self) -> bool:
-        return has_intents(self.state)
-
-    def _record_killed_runs(self, plan: TransferPlan) -> int:
-        from blobsync.project.killed_runs import record_killed_runs
-
-        return record_killed_runs(plan, self._open_context, self.state)
 
     def recovery(self, container: BlobContainer) -> str:
         """Whether what is deleted from a container can be had back, and how: one sentence."""

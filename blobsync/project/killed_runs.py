@@ -50,8 +50,7 @@ def record_killed_runs(plan: TransferPlan, context: PartOpener, state: StateDir)
 def forget_killed_runs(plan: TransferPlan, state: StateDir) -> None:
     """Remove the intents of killed runs whose files were all part of a plan that has moved everything."""
     for left in left_intents(state):
-        ends = {intent.ends for intent in left.intents}
-        if all(any(_covers(part, each.source, each.destination) for part in plan.parts) for each in ends):
+        if all(any(_covers(part, each.source, each.destination) for part in plan.parts) for each in left.ends()):
             left.remove()
 
 
@@ -70,7 +69,7 @@ def _place(part: PlanPart, action: FileAction) -> tuple[str, str]:
 def _intents_of(places: set[tuple[str, str]], state: StateDir) -> Mapping[tuple[str, str], list[WriteIntent]]:
     found: dict[tuple[str, str], list[WriteIntent]] = {}
     for left in left_intents(state):
-        for each in left.intents:
+        for each in left.intents():
             place = below(each.ends.source, each.path), below(each.ends.destination, each.target)
             if place in places:
                 found.setdefault(place, []).append(each)

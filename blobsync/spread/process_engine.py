@@ -41,16 +41,16 @@ _CORES = Path("/proc/stat")
 _IDLE, _WAITING = 4, 5
 
 
-def cpu_clocks() -> CpuUse:
-    """The clocks whose differences are a :class:`CpuUse`. Without the kernel's count of idle time every other core
-    counts as idle."""
+def cpu_clocks(cores: Path = _CORES) -> CpuUse:
+    """The clocks whose differences are a :class:`CpuUse`. Without the kernel's count of idle time (``cores``) every
+    other core counts as idle."""
     now, own = time.monotonic(), time.process_time()
     try:
-        lines = [line.split() for line in _CORES.read_text().splitlines() if line.startswith("cpu")]
+        lines = [line.split() for line in cores.read_text().splitlines() if line.startswith("cpu")]
         usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
         ticks = sum(int(line[_IDLE]) + int(line[_WAITING]) for line in lines if line[0] in usable)
         return CpuUse(now, own, ticks / os.sysconf("SC_CLK_TCK"))
-    except (OSError, ValueError, IndexError, AttributeError):
+    except (OSError, ValueError, IndexError):
         return CpuUse(now, own, now * (usable_cores() - 1))
 
 

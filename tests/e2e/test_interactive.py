@@ -47,7 +47,8 @@ def test_a_job_that_waits_is_entered_left_and_over_when_nobody_is_inside(lab: La
         # The job's environment and its folder, with the code.
         shows(inside, "a,b; c")
         shows(inside, "import json, os, sys")
-        inside.type('echo be""gun; sleep 600; echo over\n')
+        # What says so is in the foreground by then; a shell that has not yet started its child gets Ctrl-C alone.
+        inside.type("sh -c 'echo be\"\"gun; exec sleep 600'; echo over\n")
         shows(inside, "begun")
         inside.type(CTRL_C)
         inside.type('echo inter""rupted\n')

@@ -941,3 +941,12 @@ def test_the_clocks_count_this_process_and_the_idle_cores() -> None:
     assert 0.3 <= ended.own - began.own <= ended.seconds - began.seconds + 0.05
     cores = len(os.sched_getaffinity(0))
     assert 0 <= ended.idle - began.idle <= (ended.seconds - began.seconds) * cores - 0.2
+
+
+@pytest.mark.parametrize("text", [None, "", "cpu0 1 2\n", "cpu0 1 2 3 many 5\n"])
+def test_without_the_kernels_count_every_other_core_counts_as_idle(tmp_path: Path, text: str | None) -> None:
+    file = tmp_path / "stat"
+    if text is not None:
+        file.write_text(text.replace("cpu0", f"cpu{min(os.sched_getaffinity(0))}"))
+    found = cpu_clocks(file)
+    assert found.idle == (found.seconds * (len(os.sched_getaffinity(0)) - 1) if text != "" else 0)

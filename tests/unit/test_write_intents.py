@@ -17,7 +17,7 @@ _UP, _DOWN = Ends("/p/data", "https://a/box/x"), Ends("https://a/box/x", "/p/dat
 
 
 def left(state: StateDir) -> list[WriteIntent]:
-    return [intent for each in left_intents(state) for intent in each.intents]
+    return [intent for each in left_intents(state) for intent in each.intents()]
 
 
 def killed(state: StateDir, *added: tuple[Ends, str, str | None]) -> Path:
@@ -133,3 +133,25 @@ def test_a_folder_has_intents_while_a_file_is_in_it(state: StateDir) -> None:
     for each in left_intents(state):
         each.remove()
     assert not has_intents(state)
+
+
+def test_only_the_last_two_files_of_a_long_run_stay(state: StateDir) -> None:
+    intents = WriteIntents(state, most=300)
+    for number in range(50):
+        intents.add(_UP, f"f{number:02}", None, 3, _MD5)
+    files = sorted((state.root / INTENTS_FOLDER).iterdir())
+    assert len(files) == 2
+    for file in files:
+        assert 0 < file.stat().st_size < 400
+        shutil.copy(file, file.with_name(f"0{file.name}"))
+    intents.forget()
+    found = sorted(intent.path for intent in left(state))
+    assert found == [f"f{number:02}" for number in range(50 - len(found), 50)]
+    # Each file names its ends.
+    assert [each.ends() for each in left_intents(state)] == [{_UP}, {_UP}]
+
+
+def test_the_ends_of_a_file_are_read_without_its_other_lines(state: StateDir) -> None:
+    file = killed(state, (_UP, "a", None), (_DOWN, "b", None), (_UP, "c", None))
+    file.write_bytes(file.read_bytes() + b"e[1]\ne{\ne\xff\nf\n")
+    assert [each.ends() for each in left_intents(state)] == [{_UP, _DOWN}]
