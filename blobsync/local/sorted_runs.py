@@ -19,6 +19,7 @@ import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -194,9 +195,15 @@ class Spool(_SpilledRows):
         return rows if self._packing is None else map(self._packing.unpack, rows)
 
 
+_KEY = itemgetter(0)
+
+
 class _Run(NamedTuple):
-    first: Row
-    last: Row
+    """``first`` and ``last`` are keys."""
+
+    first: str
+    number: int
+    last: str
     blocks: list[_Extent]
 
 
@@ -215,26 +222,33 @@ class SortedRuns(_SpilledRows):
 
     def add(self, key: str, *values: Any) -> None:
         """Add a row."""
-        # The number keeps rows with equal keys in order: their values need not be comparable.
-        self._waiting.append((key, self._count, values))
+        self._waiting.append((key, *values))
         self._count += 1
         if len(self._waiting) >= self._most:
-            self._waiting.sort()
-            first, last = self._waiting[0][:2], self._waiting[-1][:2]
-            self._runs.append(_Run(first, last, self._write_waiting()))
+            self._waiting.sort(key=_KEY)
+            first, last = self._waiting[0][0], self._waiting[-1][0]
+            self._runs.append(_Run(first, len(self._runs), last, self._write_waiting()))
             self._most = self._batch
 
     def __iter__(self) -> Iterator[Row]:
-        self._waiting.sort()
+        # Sorting keeps rows with equal keys in the order in which they came.
+        self._waiting.sort(key=_KEY)
+        if not self._runs:
+            return iter(self._waiting)
         chains = [self._read(where for run in runs for where in run.blocks) for runs in _chains(self._runs)]
-        merged = heapq.merge(*chains, self._waiting) if chains else iter(self._waiting)
+        merged = heapq.merge(*chains, self._numbered(self._waiting))
         return ((key, *values) for key, _, values in merged)
+
+    def _numbered(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """With the number of their run: of equal keys, the earlier run's come first. Values are not compared then."""
+        number = len(self._runs)
+        return ((row[0], number, row[1:]) for row in rows)
 
     def _packed(self, rows: list[Any]) -> Sequence[Row]:
         if self._packing is None:
-            return rows
-        pack = self._packing.pack
-        return [(key, number, pack(value)) for key, number, (value,) in rows]
+            return list(self._numbered(rows))
+        pack, number = self._packing.pack, len(self._runs)
+        return [(key, number, pack(value)) for key, value in rows]
 
     def _unpacked(self, rows: list[Row]) -> Iterable[Any]:
         if self._packing is None:
@@ -246,9 +260,10 @@ class SortedRuns(_SpilledRows):
 def _chains(runs: Sequence[_Run]) -> list[list[_Run]]:
     """Groups runs that follow each other: they are read one after the other, not merged."""
     chains: list[list[_Run]] = []
-    for run in sorted(runs, key=lambda run: run.first):
+    for run in sorted(runs):
         for each in chains:
-            if each[-1].last < run.first:
+            # Equal keys go to different chains, unless the earlier run comes first anyway.
+            if (each[-1].last, each[-1].number) < (run.first, run.number):
                 each.append(run)
                 break
         else:
