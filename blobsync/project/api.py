@@ -836,7 +836,7 @@ class Project:
 
         cli_login = self.cluster.flag("use_cli_auth")
 
-        def told(account: StorageAccount) -> BlobStore:
+        def connected(account: StorageAccount) -> BlobStore:
             # The listener of the present call.
             return connect(
                 account, environ=self.environ, use_cli_auth=cli_login, emit=lambda event: self.listener.emit(event)
@@ -844,7 +844,7 @@ class Project:
 
         return Connections(
             clusters,
-            self._connect or told,
+            self._connect or connected,
             lambda account, needs: check_sas(account, needs),
         )
 

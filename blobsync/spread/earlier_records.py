@@ -116,7 +116,7 @@ def record_files(place: SharedStore, parts: Sequence[LivePart], records: Callabl
     """
     by_ends = _by_ends(parts)
     pieces = place.names("records")
-    told: dict[tuple[str, str], list[Moved]] = {}
+    recorded: dict[tuple[str, str], list[Moved]] = {}
     unsaid: dict[tuple[str, str], list[FileAction]] = {}
     for name in place.names("shards"):
         mine = _of_shard(pieces, name)
@@ -127,10 +127,10 @@ def record_files(place: SharedStore, parts: Sequence[LivePart], records: Callabl
             key = shard.source, shard.destination
             if shard.order is None and key in by_ends:
                 account = ShardAccount(shard)
-                told.setdefault(key, []).extend(_told(place, mine, account))
+                recorded.setdefault(key, []).extend(_recorded(place, mine, account))
                 unsaid.setdefault(key, []).extend(account.left.values())
     count = 0
-    for key, moved in told.items():
+    for key, moved in recorded.items():
         actions = tuple(each.action for each in moved)
         ledger = Ledger(replace(by_ends[key], actions=actions), records(by_ends[key].key))
         count += _look(ledger, moved)
@@ -168,7 +168,7 @@ def _of_shard(pieces: Sequence[str], name: str) -> list[str]:
     return [piece for piece in pieces if piece.startswith(f"{name}~")]
 
 
-def _told(place: SharedStore, pieces: Sequence[str], account: ShardAccount) -> Iterator[Moved]:
+def _recorded(place: SharedStore, pieces: Sequence[str], account: ShardAccount) -> Iterator[Moved]:
     for answer in _answers(place, pieces, account.shard):
         # Ignore a record that names a file twice, or a failure.
         with suppress(FormatError):
@@ -176,19 +176,19 @@ def _told(place: SharedStore, pieces: Sequence[str], account: ShardAccount) -> I
                 yield account.moved(answer)
 
 
-def _look(ledger: Ledger, told: Sequence[Moved]) -> int:
+def _look(ledger: Ledger, recorded: Sequence[Moved]) -> int:
     """Record files whose present states are as the workers reported: the version of a blob, and what this machine reads
     of its own files. Returns how many."""
     part = ledger.part
     states: Mapping[str, FileState] = {}
     if isinstance(part.destination, OpenBlob):
-        told = [each for each in told if isinstance(each.destination, RemoteState)]
-        states = states_at_destination(part.destination, told, lambda count: None)
+        recorded = [each for each in recorded if isinstance(each.destination, RemoteState)]
+        states = states_at_destination(part.destination, recorded, lambda count: None)
         # No other version of a blob can have the same ETag.
-        told = [each for each in told if _etag(each.destination) == _etag(states.get(each.action.path))]
-    files = [file_to_read(part.source, part.destination, each) for each in told]
+        recorded = [each for each in recorded if _etag(each.destination) == _etag(states.get(each.action.path))]
+    files = [file_to_read(part.source, part.destination, each) for each in recorded]
     read = side_by_side(lambda file: hash_file(file) if file else None, files, reading_threads())
-    for each, own in zip(told, read, strict=True):
+    for each, own in zip(recorded, read, strict=True):
         moved = with_own_look(each, own)
         ledger.seen(moved, states.get(each.action.path, moved.destination))
     ledger.save()

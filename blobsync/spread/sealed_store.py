@@ -66,14 +66,14 @@ class SealedStore:
     """Seals what it writes to ``place``, and hides documents without a valid seal. See ``SharedStore``."""
 
     def __init__(
-        self, place: SharedStore, keys: Keys, run: str, told: Callable[[str], None], *, session: str = ""
+        self, place: SharedStore, keys: Keys, run: str, warn: Callable[[str], None], *, session: str = ""
     ) -> None:
-        """``run`` is the transfer of the keys. ``told`` is called for each document that is not part of it.
+        """``run`` is the transfer of the keys. ``warn`` is called for each document that is not part of it.
         ``session`` is the coordinator's own; empty: the one named by the last heartbeat."""
         self._place = place
         self._keys = keys
         self._run = run
-        self._told = told
+        self._warn = warn
         self._follows = not session
         self._session = session
         self._doubtful: set[str] = set()
@@ -167,7 +167,7 @@ class SealedStore:
             return
         self._strange.add(name)
         more = "; others are not named any more" if len(self._strange) == _MOST_TOLD else ""
-        self._told(f"{self.shown}{name} has no seal of this transfer: it counts as absent{more}")
+        self._warn(f"{self.shown}{name} has no seal of this transfer: it counts as absent{more}")
 
     def _marked(self, name: str) -> str:
         mark = self._keys.shared.seal("spread", self._where(name), name, b"").split()[2].decode()

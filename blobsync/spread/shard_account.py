@@ -155,12 +155,12 @@ def _believed(action: FileAction, record: FileRecord, route: Route) -> Moved:
     return Moved(action, source, destination, record.reused)
 
 
-def is_same_version(planned: FileState | None, told: FileState) -> bool:
-    """Whether ``told`` is the planned version of the source."""
-    if isinstance(planned, LocalState) and isinstance(told, LocalState):
-        return planned.same_file(told)
-    if isinstance(planned, RemoteState) and isinstance(told, RemoteState):
-        return (planned.size, planned.etag) == (told.size, told.etag)
+def is_same_version(planned: FileState | None, reported: FileState) -> bool:
+    """Whether ``reported`` is the planned version of the source."""
+    if isinstance(planned, LocalState) and isinstance(reported, LocalState):
+        return planned.same_file(reported)
+    if isinstance(planned, RemoteState) and isinstance(reported, RemoteState):
+        return (planned.size, planned.etag) == (reported.size, reported.etag)
     return planned is None
 
 
@@ -199,10 +199,10 @@ def with_own_look(moved: Moved, own: LocalState | None) -> Moved:
 
 def known_source(moved: Moved) -> FileState | None:
     """The source as the plan knows it; a blob without an MD5 gets the one of the worker that read it."""
-    planned, told = moved.action.source, moved.source
-    if isinstance(planned, RemoteState) and isinstance(told, RemoteState) and planned.md5 is not None:
-        return replace(told, md5=planned.md5)
-    return told
+    planned, reported = moved.action.source, moved.source
+    if isinstance(planned, RemoteState) and isinstance(reported, RemoteState) and planned.md5 is not None:
+        return replace(reported, md5=planned.md5)
+    return reported
 
 
 class OwnReading:
@@ -256,14 +256,14 @@ class WorkersBusy:
         self._counts: dict[Hashable, int] = {}
         self._lock = threading.Lock()
 
-    def hear(self, worker: Hashable, told: UnderWay) -> None:
+    def hear(self, worker: Hashable, reported: UnderWay) -> None:
         """Raises ``FormatError`` for a file that is not of this transfer."""
-        if self._path and told.path != self._path and not told.path.startswith(f"{self._path}/"):
-            raise FormatError(f"{shown_name(told.path)} is not of this transfer")
+        if self._path and reported.path != self._path and not reported.path.startswith(f"{self._path}/"):
+            raise FormatError(f"{shown_name(reported.path)} is not of this transfer")
         with self._lock:
-            self._counts[worker] = told.files
+            self._counts[worker] = reported.files
             count = sum(self._counts.values())
-        self._listener.emit(UnderWay(count, told.path))
+        self._listener.emit(UnderWay(count, reported.path))
 
     def ends(self, worker: Hashable) -> None:
         """Remove a worker that has nothing under way any more."""

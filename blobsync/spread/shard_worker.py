@@ -52,14 +52,14 @@ _WORKER = re.compile(r"[A-Za-z0-9.-]{1,60}")
 
 
 class SharedPace:
-    """Shares pauses that the service asks for. ``name`` is the worker's, ``told`` gets messages for its log. Used by
+    """Shares pauses that the service asks for. ``name`` is the worker's, ``log`` gets messages for its log. Used by
     one thread at a time."""
 
-    def __init__(self, place: SharedStore, name: str, pace: Pace, told: Callable[[str], None]) -> None:
+    def __init__(self, place: SharedStore, name: str, pace: Pace, log: Callable[[str], None]) -> None:
         self._place = place
         self._name = name
         self._pace = pace
-        self._told = told
+        self._log = log
         self._known: bytes | None = None
 
     def begin(self) -> None:
@@ -74,7 +74,7 @@ class SharedPace:
         if asked := math.ceil(min(self._pace.take(), _LONGEST)):
             note = {"seconds": asked, "by": self._name, "mark": secrets.token_hex(8)}
             self._known = json.dumps(note).encode()
-            self._told(f"the storage account asks for fewer requests: all workers wait {asked} s")
+            self._log(f"the storage account asks for fewer requests: all workers wait {asked} s")
             self._place.write(_NOTE, self._known)
             return
         body = self._place.read(_NOTE)
@@ -88,7 +88,7 @@ class SharedPace:
             return
         if _WORKER.fullmatch(other):
             self._pace.hold(seconds)
-            self._told(f"{other} was asked by the storage account for fewer requests: waiting {seconds} s")
+            self._log(f"{other} was asked by the storage account for fewer requests: waiting {seconds} s")
 
 
 # Seconds without a heartbeat after which the coordinator counts as gone.
@@ -147,7 +147,7 @@ class ShardWorker:
         engine: BlockEngine,
         settings: ShardWorkerSettings,
         interrupt: Callable[[], None],
-        told: Callable[[str], None],
+        log: Callable[[str], None],
         *,
         pace: Pace | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -159,7 +159,7 @@ class ShardWorker:
         self._engine = engine
         self._settings = settings
         self._interrupt = interrupt
-        self._told = told
+        self._log = log
         self._clock = clock
         self._sleep = sleep
         self._busy: dict[str, float] = {}
@@ -168,7 +168,7 @@ class ShardWorker:
         self._unclaimed: set[str] = set()
         self._unread: set[str] = set()
         self._beat: tuple[bytes | None, float] = (None, clock())
-        self._pace = SharedPace(place, settings.name, pace or Pace(), told)
+        self._pace = SharedPace(place, settings.name, pace or Pace(), log)
 
     def work(self) -> None:
         """Work until nothing is left to do, or the coordinator is gone."""
@@ -214,7 +214,7 @@ class ShardWorker:
             self._beat = beat, self._clock()
         if self._clock() - self._beat[1] < self._settings.parent:
             return False
-        self._told("the command that started this transfer does not answer any more; ending")
+        self._log("the command that started this transfer does not answer any more; ending")
         return True
 
     def _next(self) -> str | None:
@@ -228,7 +228,7 @@ class ShardWorker:
             if not self._place.claim(f"claims/{name}", self._settings.holder):
                 self._busy[name] = now + self._settings.claim / _PARTS
                 if self._is_held_for_nothing(name):
-                    self._told(f"shard {name} is claimed, and nobody moves it: moving it all the same")
+                    self._log(f"shard {name} is claimed, and nobody moves it: moving it all the same")
                     self._unclaimed.add(name)
                     return name
             elif self._place.read(f"done/{name}") is not None:
@@ -268,7 +268,7 @@ class ShardWorker:
             self._place, number, self._settings, self._pace, out, self._interrupt, self._clock, has_claim=has_claim
         )
         if earlier.attempts < TRIES:
-            left = tuple(action for action in shard.actions if action.path not in earlier.told)
+            left = tuple(action for action in shard.actions if action.path not in earlier.reported)
             try:
                 with keeping:
                     self._move(shard, left, earlier.blocks, out)
@@ -282,11 +282,11 @@ class ShardWorker:
         out.flush()
         writer.finish()
         if over:
-            self._told(f"shard {number} of {shard.path}: {over}")
+            self._log(f"shard {number} of {shard.path}: {over}")
             return
         self._place.write(f"done/{number}", b"")
         size = sum(action.size for action in shard.actions)
-        self._told(f"shard {number} of {shard.path}: {len(shard.actions):,} files, {size:,} bytes")
+        self._log(f"shard {number} of {shard.path}: {len(shard.actions):,} files, {size:,} bytes")
 
     def _stays_open(self, number: str, out: _Answers, keeping: _Keeping) -> str:
         """Why another worker has to finish the shard; empty if this one can."""
@@ -321,7 +321,7 @@ class ShardWorker:
 
     def _earlier(self, number: str, shard: Shard) -> _Earlier:
         """The records of earlier attempts at the shard."""
-        told, attempts, blocks = set(), set(), set()
+        reported, attempts, blocks = set(), set(), set()
         for name in self._place.names("records"):
             body = self._place.read(f"records/{name}") if name.startswith(f"{number}~") else None
             if body is not None:
@@ -331,15 +331,15 @@ class ShardWorker:
                 for line in body.decode("utf-8", "replace").splitlines():
                     answer = read_answer(line, shard.route)
                     if isinstance(answer, FileRecord):
-                        told.add(answer.path)
+                        reported.add(answer.path)
                     elif isinstance(answer, NamedBlock):
                         blocks.add(answer.index)
-        return _Earlier(len(attempts), frozenset(told), frozenset(blocks))
+        return _Earlier(len(attempts), frozenset(reported), frozenset(blocks))
 
 
 class _Earlier(NamedTuple):
     attempts: int
-    told: frozenset[str]
+    reported: frozenset[str]
     blocks: frozenset[int]
 
 

@@ -326,8 +326,8 @@ class SpreadEngine:
             run.report.file_moved(with_own_look(moved._replace(destination=None), None))
             return
         there = moved.destination if isinstance(part.destination, LocalLocation) else None
-        told = moved._replace(destination=there)
-        run.reading.begin(file, lambda own: run.report.file_moved(with_own_look(told, own)))
+        reported = moved._replace(destination=there)
+        run.reading.begin(file, lambda own: run.report.file_moved(with_own_look(reported, own)))
 
     def _close(self, run: _Task, account: ShardAccount, said: str) -> None:
         name = f"{account.shard.number:07}"
@@ -405,8 +405,8 @@ class SpreadEngine:
                 account.found(action)
                 run.report.file_moved(there)
                 return
-        told = FileFailure(part.shown(action), failure.code, failure.message, failure.hint)
-        run.report.file_failed(action, told)
+        reported = FileFailure(part.shown(action), failure.code, failure.message, failure.hint)
+        run.report.file_failed(action, reported)
 
     def _stop(self, run: _Task) -> None:
         """Stop the workers; records that they have left count. Raises nothing if the store cannot be reached: the

@@ -64,9 +64,9 @@ class WorkerPipe:
         self._signers = {blob.container: credentials.signer(blob.container) for blob in blobs}
         ends = self._orders(part.source), self._orders(part.destination)
         environ = orders.transport_environment(credentials.environ)
-        told = orders.WorkerOrders(*ends, processes, cap_mbps, environ, state)
+        sent = orders.WorkerOrders(*ends, processes, cap_mbps, environ, state)
         self._process: RunningProcess = runner.start(python_module(_MODULE), env=worker_environment(environment(None)))
-        self._process.send_line(orders.orders_line(told))
+        self._process.send_line(orders.orders_line(sent))
         self._answers = self._heard(part.route)
         try:
             ready = next(self._answers)
