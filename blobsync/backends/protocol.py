@@ -21,7 +21,7 @@ CAPABILITIES = frozenset({"array", "blame", "elastic", "live_logs", "nodes", "re
 _Request = TypeVar("_Request")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Plan(Generic[_Request]):
     """A planned submission, decided without I/O.
 

@@ -99,7 +99,7 @@ class BlobLocation:
         return BlobLocation(self.container, self.name.rpartition("/")[0])
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class LocalLocation:
     """A file or folder of this machine.
 
@@ -136,7 +136,7 @@ class LocalLocation:
         return replace(self, path=self.path.parent)
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class MountedLocation:
     """A file or folder of a compute node where a service has mounted a container, or a part of one, for the job."""
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessMark:
+class ProcessMark(NamedTuple):
     """A process of this machine. ``born`` is its start time in the kernel's own count; empty if there is no ``/proc``,
     so that only the ID is known."""
 

@@ -230,7 +230,7 @@ def _in_base64(secret: str) -> tuple[str, ...]:
 _LONGEST_SAS = 8192
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SasToken:
     """A shared access signature; only :meth:`reveal` shows it.
 
@@ -306,7 +306,7 @@ def _utc(text: str | None) -> datetime | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Secret:
     """A string that ``repr`` and ``str`` never show: an account key or a password."""
 

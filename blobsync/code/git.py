@@ -32,7 +32,7 @@ _FILTERS = re.compile(r"^(filter\..+)\.(?:clean|smudge|process|required)$", re.D
 _PATIENCE = 60.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class GitState:
     """``commit`` is the full hash, None before the first one. ``uncommitted`` are files of the code, and deleted
     ones, by their names in the project, that differ from the commit or are not in it."""

@@ -116,7 +116,7 @@ class CodeState:
         return tuple(notes)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class CodeResult:
     """What ``init`` did. ``status``: ``published``, ``unchanged``, or ``would_publish`` (dry run).
 

@@ -63,7 +63,7 @@ class HashedFile:
         return self.file.state.size
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class CodeSnapshot:
     """The code as one value; ``left_out`` and ``notes`` are shown to the user."""
 

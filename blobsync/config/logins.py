@@ -11,8 +11,8 @@ import binascii
 import json
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from blobsync.base.errors import ConfigError, UsageError
@@ -25,12 +25,11 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _TEXTS = {"sas": "sas_token", "key": "account_key"}
 
 
-@dataclass(frozen=True, slots=True)
-class StoredLogin:
+class StoredLogin(NamedTuple):
     """A SAS (``kind`` is ``sas``) or an account key (``key``)."""
 
     kind: str
-    secret: SasToken | Secret = field(repr=False)
+    secret: SasToken | Secret
 
 
 def logins_file(environ: Mapping[str, str]) -> Path:

@@ -34,7 +34,7 @@ def default_blob_endpoint(account_name: str) -> str:
     return f"https://{account_name}.blob.core.windows.net"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class StorageAccount:
     """One storage account file: a container and the right to use it.
 
@@ -84,7 +84,7 @@ class StorageAccount:
         return "sas" if self.sas_token else "identity"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class FolderEntry:
     """One ``*_folder`` key: the local folder ``prefix`` and the blob folder ``path`` are the same thing.
 
@@ -159,8 +159,7 @@ class Docker:
         return f"{self.image}:{self.tag}" if self.image and self.tag else self.image
 
 
-@dataclass(frozen=True, slots=True)
-class WorkspaceConfig:
+class WorkspaceConfig(NamedTuple):
     """An Azure Machine Learning workspace. ``api_version`` None means the one that blobsync was tested with."""
 
     file: str
@@ -187,7 +186,7 @@ class JobRefusal(NamedTuple):
     error: ConfigError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Cluster:
     """One cluster file, with ``-p`` merged in and every ``${ENV}`` replaced that may stand there.
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from blobsync.base.trusted_hosts import TRUSTED_HOSTS_VARIABLE
 from blobsync.base.user_data import config_home, listed_in, read_own
@@ -19,8 +19,7 @@ from blobsync.config.yaml_document import ALLOWED_VARIABLES_VARIABLE, Checker, p
 SAFE_PROJECTS_VARIABLE = "BLOBSYNC_SAFE_PROJECTS"
 
 
-@dataclass(frozen=True, slots=True)
-class UserConfig:
+class UserConfig(NamedTuple):
     """The file's values, with those of the environment added. ``docs/configuration.md`` says what each means.
 
     ``warnings`` are about the file: unknown keys.

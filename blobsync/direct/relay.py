@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import threading
 from contextlib import ExitStack
-from dataclasses import replace
 
 from blobsync.base.errors import ChecksumError
 from blobsync.base.events import Listener
@@ -127,7 +126,7 @@ class RelayJob(FileJob):
 
     def _note_properties(self, reader: BlobReader) -> None:
         assert self._version.tier is not None, "else they were asked for"
-        self._properties = replace(reader.properties, tier=self._version.tier)
+        self._properties = reader.properties._replace(tier=self._version.tier)
 
     @property
     def _carried(self) -> BlobProperties:

@@ -31,7 +31,7 @@ class ComparedFact:
         return self.left != self.right
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ComparedCode:
     """How the files of two jobs' code differ: paths. ``problem`` is why there is no list."""
 
@@ -46,7 +46,7 @@ class ComparedCode:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ComparedJobs:
     """Two jobs: groups of facts, by their names, and how the files of their code differ."""
 

@@ -99,7 +99,7 @@ class MirroredLogs:
             return b"".join(iter(lambda: reader.read(_CHUNK), b""))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class FetchedLogs:
     """The logs of a job on this machine, sorted by name.
 
@@ -402,7 +402,7 @@ _ESCAPE = re.compile(
 _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class LogPiece:
     """Whole lines of a log from byte ``start`` to byte ``end``, where the next piece begins."""
 

@@ -32,7 +32,7 @@ class NodeSample:
     gpus: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class NodeUse:
     """One node over time."""
 

@@ -96,7 +96,7 @@ class OutputFile:
         return f"{self.output}/{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class JobOutputs:
     """What a job has written so far. ``notes`` are for people; ``paths`` is what a download has to name.
 
@@ -341,7 +341,7 @@ def _account(context: JobContext, cluster: Cluster, container: str) -> StorageAc
 _PIECE = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class CopiedOutputs:
     """What became of the files on a disk: ``copied`` and verified, or in the project already (``present``)."""
 

@@ -35,7 +35,7 @@ class Cause:
     at_least: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class FoundCause:
     """A cause that was found: where first, and how often."""
 

@@ -73,7 +73,7 @@ class LogLine(NamedTuple):
     log: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class JobLog:
     """The lines of one log; ``name`` is None where the job has no such log yet. ``fetched`` are all that are here."""
 
@@ -86,7 +86,7 @@ class JobLog:
         return f"<JobLog {self.name!r} of {self.record.run_id}: {len(self.lines):,} lines>"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class JobReport:
     """One job with the last lines of rank 0, its logs, and, where it failed, the causes that are known."""
 
@@ -99,7 +99,7 @@ class JobReport:
         return f"<JobReport {self.record.run_id}: {self.record.state}, {len(self.causes)} causes>"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Diagnosis:
     """The known causes of failure that a job's logs show; ``is_retriable``: another try may help."""
 
@@ -112,7 +112,7 @@ class Diagnosis:
         return f"<Diagnosis of {self.record.run_id}: {codes}>"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class JobPage:
     """Some jobs with their last known states, how many there are in all, and how many are in each state."""
 

@@ -8,7 +8,7 @@ from blobsync.jobs.home import Home
 from blobsync.jobspec.spec import JobRef, JobSpec, RunInfo, State, StateChange
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class JobRecord:
     """One submitted job with its last known state. Times in seconds since 1970.
 

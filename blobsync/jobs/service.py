@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Command = str | Sequence[str | os.PathLike[str]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class PlannedJob:
     """What would be submitted: its id, the text for the backend, the same for people, warnings; what it asks for in
     words, and the job itself."""
@@ -47,7 +47,7 @@ class PlannedJob:
         return f"<PlannedJob {self.run_id}: {len(self.text):,} characters, {len(self.warnings)} warnings>"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Cancellation:
     """Several jobs after a request to stop; ``errors`` name those that could not be asked, and why."""
 
@@ -58,7 +58,7 @@ class Cancellation:
         return f"<Cancellation: {len(self.records) - len(self.errors):,} of {len(self.records):,} jobs>"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Attempt:
     """One ended attempt; ``next_id`` is the job that was submitted in its place, None for the last."""
 

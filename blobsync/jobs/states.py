@@ -28,7 +28,7 @@ AGAIN_SECONDS = 3600.0
 SETTLE_SECONDS = 600.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class JobList:
     """Records with what is known now, and a message for each cluster that could not be queried.
 

@@ -207,7 +207,7 @@ class JobOptions(NodeOptions, SlurmOptions, SpreadOptions, ForeignOptions, total
     """Options that only some jobs have. JSON values; keys of another version of blobsync are kept."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class JobSpec:
     """Everything needed to run a job, here or elsewhere.
 

@@ -27,9 +27,8 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from blobsync.base.errors import LocalFileError, UntrustedStateError
 from blobsync.base.plain_json import parse_object
@@ -47,8 +46,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-@dataclass(frozen=True, slots=True)
-class StateSeal:
+class StateSeal(NamedTuple):
     """``id`` is random; ``paths`` are the project's paths without links: several if the user said that it is the same
     project under each of them."""
 
@@ -141,8 +139,7 @@ _NEW_KEY = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
-@dataclass(frozen=True, slots=True)
-class TrustedState:
+class TrustedState(NamedTuple):
     """A state folder in a project, and its seal; ``is_new``: the user's agreement was needed and has been recorded."""
 
     folder: Path
@@ -150,8 +147,7 @@ class TrustedState:
     is_new: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StateDir:
+class StateDir(NamedTuple):
     """The folders are created on first use, for the owner only.
 
     ``lasting`` is False if nothing outlives this process, because blobsync has no writable folder.
@@ -260,8 +256,7 @@ def trust_state(project: Path, environ: Mapping[str, str], *, both: bool = False
     return TrustedState(own, kept or StateSeal.fresh(project), is_new=False)
 
 
-@dataclass(frozen=True, slots=True)
-class _Doubtful:
+class _Doubtful(NamedTuple):
     """A state folder that may be somebody else's; ``seal``: the user's own, for the project at another path."""
 
     folder: Path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,16 +54,16 @@ class WrittenHere(NamedTuple):
     actions: Iterable[FileAction]
 
 
-@dataclass(slots=True)
 class _Need:
     """The bytes needed on one disk. Each new file is complete before the old one is removed."""
 
-    shown: str
-    free: int
-    growth: int = 0
-    largest: int = 0
-    on_record: int = 0
-    places: list[str] = field(default_factory=list)
+    def __init__(self, shown: str, free: int) -> None:
+        self.shown = shown
+        self.free = free
+        self.growth = 0
+        self.largest = 0
+        self.on_record = 0
+        self.places: list[str] = []
 
     def add(self, place: str, arriving: int, replaced: int, on_record: int) -> None:
         if place not in self.places:

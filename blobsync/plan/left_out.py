@@ -7,7 +7,6 @@ does not delete.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
 
 from blobsync.base.amounts import count_text
 from blobsync.base.errors import FailureCode, FileFailure
@@ -24,14 +23,14 @@ IN_THE_WAY = (*_LINKS, Reason.NOT_A_FILE)
 _MOVE_AWAY = "move it away, then run the same command again"
 
 
-@dataclass(slots=True)
 class LeftOut:
     """``entries`` by path, with reason and detail; ``hits`` counts the blobs at or below each, ``named`` are those with
     a blob of exactly their name."""
 
-    entries: dict[str, tuple[Reason, str]] = field(default_factory=dict)
-    hits: dict[str, int] = field(default_factory=dict)
-    named: set[str] = field(default_factory=set)
+    def __init__(self) -> None:
+        self.entries: dict[str, tuple[Reason, str]] = {}
+        self.hits: dict[str, int] = {}
+        self.named: set[str] = set()
 
     def hit(self, path: str) -> tuple[Reason, str] | None:
         """Why ``path`` is skipped, or is below a skipped entry; None otherwise."""
@@ -80,12 +79,12 @@ class Exclusion(enum.Enum):
 _NAMED = 3
 
 
-@dataclass(slots=True)
 class ExcludedFiles:
     """Excluded files at the destination, by reason."""
 
-    counts: dict[Exclusion, int] = field(default_factory=dict)
-    names: dict[Exclusion, list[str]] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.counts: dict[Exclusion, int] = {}
+        self.names: dict[Exclusion, list[str]] = {}
 
     def add(self, why: Exclusion, path: str) -> None:
         """Add a file."""

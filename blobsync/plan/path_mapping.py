@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from typing import NamedTuple
 
 from blobsync.base.errors import LocalFileError, UsageError
 from blobsync.base.locations import BlobLocation, LocalLocation, Location
@@ -16,8 +16,7 @@ from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Direction, IndexKey, Part, PlanPart, Route
 
 
-@dataclass(frozen=True, slots=True)
-class Leg:
+class Leg(NamedTuple):
     """A part before the survey.
 
     ``folder_only``: the user wrote a trailing ``/``. ``optional``: a nested folder entry maps it elsewhere, and it may

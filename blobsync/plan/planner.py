@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain
 
 from blobsync.base.errors import FileFailure, NothingMatchedError, UsageError
@@ -84,19 +84,19 @@ def demand_consent(context: ProjectContext, paths: Iterable[str]) -> None:
     demand_trust(context.root, paths, context.trusted)
 
 
-@dataclass(slots=True)
 class _Found:
     """The totals of a plan's legs."""
 
-    parts: list[PlanPart] = field(default_factory=list)
-    names: list[Names] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    unreadable: list[FileFailure] = field(default_factory=list)
-    refusals: list[FileFailure] = field(default_factory=list)
-    extras: int = 0
-    ignored: int = 0
-    # Round-trip times of requests to containers, in seconds.
-    round_trips: list[float] = field(default_factory=list)
+    def __init__(self, warnings: list[str]) -> None:
+        self.warnings = warnings
+        self.parts: list[PlanPart] = []
+        self.names: list[Names] = []
+        self.unreadable: list[FileFailure] = []
+        self.refusals: list[FileFailure] = []
+        self.extras = 0
+        self.ignored = 0
+        # Round-trip times of requests to containers, in seconds.
+        self.round_trips: list[float] = []
 
 
 def make_plan(
@@ -118,7 +118,7 @@ def make_plan(
         options = replace(options, from_path=rooted(context, options.from_path))
     chosen = legs(context, direction, paths, options)
     check_links(context, chosen)
-    found = _Found(warnings=_check_rights(context, chosen, options))
+    found = _Found(_check_rights(context, chosen, options))
     _plan_legs(context, chosen, options, listener, found)
     writing = Action.TRANSFER if direction is Direction.DOWN else Action.ADOPT
     parts = settle(found.parts, found.names, context.spill, writing=writing)

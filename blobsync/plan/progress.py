@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blobsync.base.events import (
@@ -236,7 +236,7 @@ def by_node(workers: Iterable[WorkerProgress]) -> list[WorkerProgress]:
     return sorted(nodes.values(), key=lambda node: (len(node.name), node.name))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Progress:
     """The progress of a command: files, bytes, seconds.
 
@@ -313,14 +313,14 @@ class _Rate:
         return max(moved - before, 0) / (now - since) if now > since else 0.0
 
 
-@dataclass(slots=True)
 class _WorkerCount:
     """The counts of a worker."""
 
-    began: float
-    files: int = 0
-    bytes: int = 0
-    rate: _Rate = field(default_factory=_Rate)
+    def __init__(self, began: float) -> None:
+        self.began = began
+        self.files = 0
+        self.bytes = 0
+        self.rate = _Rate()
 
 
 class ProgressCounter:

@@ -18,7 +18,7 @@ Links = Literal["follow", "skip", "error"]
 NO_LIMIT = 10**12
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class TransferOptions:
     """The options of a transfer; the defaults are the commands' defaults.
 

@@ -85,7 +85,7 @@ class Action(str, enum.Enum):
     SKIP = "skip"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class FileAction:
     """The decision about a file.
 
@@ -128,7 +128,6 @@ class MovingFiles(NamedTuple):
         return MovingFiles(self.files + other.files, self.size + other.size, max(self.largest, other.largest))
 
 
-@dataclass(slots=True)
 class Totals:
     """The totals of some actions.
 
@@ -137,13 +136,14 @@ class Totals:
     ``spared_files`` include blocks that may be reused.
     """
 
-    counts: Counter[Action] = field(default_factory=Counter)
-    sizes: Counter[Action] = field(default_factory=Counter)
-    moving: MovingFiles = field(default_factory=MovingFiles)
-    aside: MovingFiles = field(default_factory=MovingFiles)
-    on_record: int = 0
-    spared: int = 0
-    spared_files: int = 0
+    def __init__(self) -> None:
+        self.counts: Counter[Action] = Counter()
+        self.sizes: Counter[Action] = Counter()
+        self.moving = MovingFiles()
+        self.aside = MovingFiles()
+        self.on_record = 0
+        self.spared = 0
+        self.spared_files = 0
 
     def add(self, actions: Sequence[FileAction]) -> None:
         """Add actions."""
@@ -168,15 +168,15 @@ class Totals:
 
     def and_also(self, other: Totals) -> Totals:
         """Both together."""
-        return Totals(
-            self.counts + other.counts,
-            self.sizes + other.sizes,
-            self.moving.and_also(other.moving),
-            self.aside.and_also(other.aside),
-            self.on_record + other.on_record,
-            self.spared + other.spared,
-            self.spared_files + other.spared_files,
-        )
+        both = Totals()
+        both.counts = self.counts + other.counts
+        both.sizes = self.sizes + other.sizes
+        both.moving = self.moving.and_also(other.moving)
+        both.aside = self.aside.and_also(other.aside)
+        both.on_record = self.on_record + other.on_record
+        both.spared = self.spared + other.spared
+        both.spared_files = self.spared_files + other.spared_files
+        return both
 
 
 _MOVES = (Action.TRANSFER, Action.ADOPT)
@@ -332,7 +332,7 @@ _E = TypeVar("_E", covariant=True)
 _F = TypeVar("_F")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Part(Generic[_E]):
     """One PATH of the command, or what a nested folder entry maps elsewhere: its two ends and the action for each file.
     Planning creates it; the transfer and its result use it.
@@ -424,7 +424,7 @@ class SpreadPlan:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class TransferPlan:
     """Everything that a command will do. Made by ``planner``, carried out by ``transfer``.
 
@@ -567,7 +567,7 @@ def conflicts_of(actions: Iterable[tuple[PlanPart, FileAction]]) -> Iterator[Fil
             yield FileFailure(part.shown(action), FailureCode.CONFLICT, said, _conflict_hint(action))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class TransferResult:
     """The result of a plan; counts are files.
 

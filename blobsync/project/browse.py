@@ -137,7 +137,7 @@ def _below(end: OpenBlob, shown: str, listing: Listing | None = None, *, recursi
         listing.ended()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Beginning:
     """The first bytes of a file or blob of ``size`` bytes."""
 

@@ -126,7 +126,7 @@ def _pieces(end: OpenBlob, place: Resolution, blob: BlobInfo) -> Iterator[bytes]
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class FileDifference:
     """The difference between a local file and its blob.
 

@@ -27,7 +27,7 @@ MOST_NAMES = 200_000
 _RESULT_SECONDS = 0.5
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class FolderName:
     """A file, or a folder with all that is below it.
 
@@ -46,7 +46,7 @@ class FolderName:
         return f"<FolderName {self.name!r}: {self.here.files:,} files here, {self.there.files:,} there>"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class FolderStatus:
     """The known content of a folder.
 

@@ -62,7 +62,7 @@ RUNNING = "running"
 KILLED = "killed"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class TransferEntry:
     """One transfer or removal. Times in seconds since 1970, ``seconds`` is the duration.
 
@@ -313,7 +313,7 @@ _FORGOTTEN = 7 * 86400.0
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RunningTransfer:
     """A transfer under way. ``id`` is that of its entry in the history, ``pid`` its process on ``host``, which began at
     ``born`` (in the kernel's clock ticks); ``told`` is the time of its last report (seconds since 1970). ``stoppable``:

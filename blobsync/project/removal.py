@@ -26,7 +26,7 @@ from blobsync.transfer import ledger
 _DELETE_CHUNK = 4096
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Deletion:
     """The blobs that ``rm`` of one path deletes, as they were when listed."""
 
@@ -42,7 +42,7 @@ class Deletion:
         return sum(blob.size for blob in self.blobs)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Removal:
     """The result of ``rm``; ``gone`` are the deleted blobs, as a user would type them, with their former state.
 

@@ -34,7 +34,7 @@ class LinkRequest:
     use_cli_auth: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Link:
     """``scope`` is what the link opens: ``blob``, ``folder`` or ``container``. ``url`` is a secret."""
 

@@ -44,7 +44,7 @@ class FileTally:
     bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class EntryStatus:
     """One folder entry, or one PATH of it.
 
@@ -91,7 +91,7 @@ class EntryStatus:
         return not self.differs and self.problem is None and not self.unreadable
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ProjectStatus:
     """The status of the folder entries of a project. ``fresh``: their containers were listed."""
 

@@ -68,7 +68,7 @@ class ManyComparedFiles(Sequence[ComparedFile]):
         return next(islice(self, number, None))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class VerifyReport:
     """Counts by class, the files that are not equal, and the bytes that are.
 

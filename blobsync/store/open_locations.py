@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from blobsync.base.errors import BlobsyncError, PlanFileError
 from blobsync.base.file_states import FileState, RemoteState
@@ -16,8 +17,7 @@ from blobsync.store.protocol import BlobStore
 _READ_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class OpenBlob:
+class OpenBlob(NamedTuple):
     """A blob or a virtual folder, with its store."""
 
     store: BlobStore

@@ -17,7 +17,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol
 
 from blobsync.base.errors import BlobsyncError
@@ -86,8 +86,7 @@ class BlobInfo(NamedTuple):
         return "" if self.tier_inferred else self.tier or ""
 
 
-@dataclass(frozen=True, slots=True)
-class BlobProperties:
+class BlobProperties(NamedTuple):
     """Properties that a write sets besides the content; empty values mean the service's default."""
 
     content_type: str = ""
@@ -96,7 +95,7 @@ class BlobProperties:
     content_disposition: str = ""
     cache_control: str = ""
     tier: str = ""
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = MappingProxyType({})
 
 
 class Precondition(NamedTuple):

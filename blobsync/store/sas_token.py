@@ -10,9 +10,8 @@ String-to-sign: https://learn.microsoft.com/rest/api/storageservices/create-serv
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from blobsync.base.errors import CredentialError, SasExpiredError, SasPermissionError
@@ -46,8 +45,7 @@ _ASK_ANEW = "put a new sas_token in the storage account file"
 Target: TypeAlias = "BlobContainer | BlobLocation"
 
 
-@dataclass(frozen=True, slots=True)
-class DelegationKey:
+class DelegationKey(NamedTuple):
     """The result of Get User Delegation Key; times as the service wrote them (ISO 8601, UTC)."""
 
     object_id: str

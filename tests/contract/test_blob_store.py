@@ -11,7 +11,6 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
 from azure.storage.blob import ContainerClient
@@ -325,11 +324,11 @@ def test_what_a_write_answers_is_what_a_look_shows(store: BlobStore) -> None:
 
 @pytest.mark.parametrize("tier", ["", "Cool"])
 def test_a_read_tells_the_properties_and_a_look_the_tier(store: BlobStore, tier: str) -> None:
-    put(store, "a", b"hello", replace(FULL, tier=tier))
-    put(store, "empty", b"", replace(FULL, tier=tier))
+    put(store, "a", b"hello", FULL._replace(tier=tier))
+    put(store, "empty", b"", FULL._replace(tier=tier))
     for name, start, length in (("a", 0, None), ("a", 1, 3), ("empty", 0, None)):
         with store.open(name, start=start, length=length) as reader:
-            assert replace(reader.properties, tier="") == replace(FULL, tier="")
+            assert reader.properties._replace(tier="") == FULL._replace(tier="")
     head = store.head("a")
     assert head is not None
     assert {blob.given_tier for blob in (head, *store.list_blobs())} == {tier} == {store.properties("a").tier}

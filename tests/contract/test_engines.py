@@ -451,7 +451,7 @@ def test_a_copy_asks_for_a_blobs_tier_only_where_the_survey_did_not_see_it(engin
     for seen, asked in ((True, 0), (False, 1)):
         known: dict[str, MemoryStore] = {}
         one, two = known["one"], known["two"] = MemoryStore("one", known), MemoryStore("two", known)
-        one.add("p/a", b"content", properties=replace(_CARRIED, tier=tier))
+        one.add("p/a", b"content", properties=_CARRIED._replace(tier=tier))
         task = copy(one, "p", two, "q", ["a"])
         if not seen:
             (action,) = task.actions
@@ -459,7 +459,7 @@ def test_a_copy_asks_for_a_blobs_tier_only_where_the_survey_did_not_see_it(engin
             task = task._replace(actions=[replace(action, source=replace(action.source, tier=None))])
         succeed(engine, task)
         assert len(one.asked("properties")) == asked
-        assert two.properties("q/a") == replace(_CARRIED, tier=tier)
+        assert two.properties("q/a") == _CARRIED._replace(tier=tier)
 
 
 def test_a_relay_never_holds_more_than_its_bound() -> None:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import TracebackType
 
 from blobsync.base.errors import (
@@ -184,7 +184,7 @@ class MemoryStore:
         if self.damage.get(name, 0) > 0 and body:
             self.damage[name] -= 1
             body = bytes([body[0] ^ 1]) + body[1:]
-        return MemoryReader(blob.info, replace(blob.properties, tier=""), body, self.truncate.get(name))
+        return MemoryReader(blob.info, blob.properties._replace(tier=""), body, self.truncate.get(name))
 
     def put(
         self,
@@ -262,7 +262,7 @@ class MemoryStore:
         source = self._copy_source(source_url, source_etag)
         with self._lock:
             self._demand(name, condition)
-            there = self._keep(name, source.body, source.info.md5, replace(source.properties, tier=tier))
+            there = self._keep(name, source.body, source.info.md5, source.properties._replace(tier=tier))
             # Computed from the content, also if the source has none.
             md5 = hashlib.md5(source.body).digest()
             return CopiedBlob(there.etag, md5 if self.tells_md5_of_copies else None)
@@ -341,13 +341,14 @@ class MemoryStore:
             properties.content_type or "application/octet-stream",
             tier_inferred=not properties.tier,
         )
-        self.blobs[name] = StoredBlob(body, info, replace(properties))
+        self.blobs[name] = StoredBlob(body, info, properties)
         self.blocks.pop(name, None)
         return info
 
     def _copy_source(self, url: str, etag: str) -> StoredBlob:
         for store in [self, *self._others.values()]:
-            for name, blob in store.blobs.items():
+            # Others write meanwhile.
+            for name, blob in tuple(store.blobs.items()):
                 if url == str(store.container.child(name)):
                     if self.heeds_source_etag and etag and etag != blob.info.etag:
                         raise SourceChangedError("the source changed", service_code="SourceConditionNotMet")

@@ -56,7 +56,7 @@ class Place:
         self.here, self.there = MemoryStore("here"), MemoryStore("there")
 
     def add(self, body: bytes, *, with_md5: bool = True, tier: str = "Cool") -> None:
-        self.here.add("x/a", body, with_md5=with_md5, properties=replace(PNG, tier=tier))
+        self.here.add("x/a", body, with_md5=with_md5, properties=PNG._replace(tier=tier))
 
     def action(self, **changes: Any) -> FileAction:
         return replace(copy(self.here, "x", self.there, "y", ["a"]).actions[0], **changes)

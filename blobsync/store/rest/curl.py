@@ -351,7 +351,9 @@ class CurlExchanges:
         if not handle.has_headers():
             return exchange.key, TransportError(Trouble.BROKEN)
         body = handle.pieces[0] if len(handle.pieces) == 1 else b"".join(handle.pieces)
-        return exchange.key, HttpResponse(WholeResponse(handle.status(), handle.headers(), handle.was_resent()), body)
+        return exchange.key, HttpResponse(
+            WholeResponse(handle.status(), handle.headers(), resent=handle.was_resent()), body
+        )
 
     def _stalled(self) -> list[tuple[object, HttpResponse | TransportError]]:
         """Exchanges without progress for too long."""

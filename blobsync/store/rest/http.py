@@ -36,7 +36,6 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar, cast, final
 from urllib.parse import urlsplit
 
@@ -392,18 +391,17 @@ class RetryPolicy(NamedTuple):
         return own
 
 
-@dataclass(slots=True)
 class Reply:
     """A response of the service. ``attempts`` above 1: an earlier attempt may have taken effect."""
 
-    status: int
-    response: Response
-    attempts: int
-    read: bytes | None = None
-    headers: Mapping[str, str] = field(init=False)
+    __slots__ = ("attempts", "headers", "read", "response", "status")
 
-    def __post_init__(self) -> None:
-        self.headers = self.response.headers
+    def __init__(self, status: int, response: Response, attempts: int, read: bytes | None = None) -> None:
+        self.status = status
+        self.response = response
+        self.attempts = attempts
+        self.read = read
+        self.headers = response.headers
 
     @property
     def body(self) -> bytes:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import enum
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
@@ -135,13 +134,15 @@ class Response(Protocol):
         ...
 
 
-@dataclass(slots=True)
 class WholeResponse:
     """A response whose body has been read."""
 
-    status: int
-    headers: Mapping[str, str]
-    resent: bool
+    __slots__ = ("headers", "resent", "status")
+
+    def __init__(self, status: int, headers: Mapping[str, str], *, resent: bool) -> None:
+        self.status = status
+        self.headers = headers
+        self.resent = resent
 
     def read(self, limit: int) -> bytes:
         """See :class:`Response`."""
