@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from blobsync.base.check_results import CheckResult
 from blobsync.base.errors import BlobsyncError
@@ -193,8 +193,7 @@ class Scaling(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class PortForward:
+class PortForward(NamedTuple):
     """Forwards port ``local`` of this machine to ``remote`` of a job's node.
 
     ``node_ssh``: nodes allow ssh for their jobs' owners, so that ports at 127.0.0.1 can be reached, too.
@@ -249,8 +248,7 @@ class KeepingSecrets(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class SeenJob:
+class SeenJob(NamedTuple):
     """A job in the service's list, of any user; ``submitted`` in seconds since 1970."""
 
     spec: JobSpec

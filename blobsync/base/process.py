@@ -16,9 +16,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, NamedTuple, Protocol
 
 from blobsync.base.errors import ProcessError, ProcessTimeoutError
 from blobsync.base.stopping import hearing_what_we_hear
@@ -39,8 +38,7 @@ _RUN_MODULE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+class Completed(NamedTuple):
     """The result of a program that ran to its end; texts are UTF-8 with undecodable bytes replaced."""
 
     returncode: int

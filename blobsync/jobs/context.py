@@ -19,7 +19,6 @@ from blobsync.jobs.history import History
 from blobsync.jobs.home import cluster_at, home_of
 from blobsync.jobs.record import JobRecord
 from blobsync.local.state_dir import open_state_dir
-from blobsync.store.connect import connect, impatient
 from blobsync.store.protocol import BlobStore
 
 
@@ -87,6 +86,8 @@ class JobContext:
         if str(account.container) in self._stores:
             yield self._stores[str(account.container)]
             return
+        from blobsync.store.connect import connect
+
         with connect(account, environ=self.environ, use_cli_auth=cluster.flag("use_cli_auth")) as store:
             yield store
 
@@ -96,6 +97,8 @@ class JobContext:
         if str(account.container) in self._stores:
             yield self._stores[str(account.container)]
             return
+        from blobsync.store.connect import impatient
+
         with impatient(account, environ=self.environ, use_cli_auth=cluster.flag("use_cli_auth")) as store:
             yield store
 

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from blobsync.backends.protocol import Backend
 from blobsync.base.errors import BlobsyncError, ConfigError, JobError, UnsafeNameError
@@ -402,8 +402,7 @@ _ESCAPE = re.compile(
 _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class LogPiece:
+class LogPiece(NamedTuple):
     """Whole lines of a log from byte ``start`` to byte ``end``, where the next piece begins."""
 
     name: str
@@ -415,8 +414,7 @@ class LogPiece:
         return f"<LogPiece of {self.name!r}: {len(self.lines):,} lines, bytes {self.start:,} to {self.end:,}>"
 
 
-@dataclass(frozen=True, slots=True)
-class FoundLine:
+class FoundLine(NamedTuple):
     """A line that contains the searched text; numbers begin at 1."""
 
     log: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from blobsync.base.errors import JobError, ProcessError
 from blobsync.base.process import ProcessRunner
@@ -29,8 +29,7 @@ _PROBES: Mapping[str, tuple[str, ...]] = {
 _PROBE_SECONDS = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class WantedImage:
+class WantedImage(NamedTuple):
     """The image in the cluster file, its runtime (empty: any that is installed), and options for docker.
 
     ``file`` is the cluster file. ``shm_size`` is docker's; ``args`` are docker's and podman's.
@@ -43,8 +42,7 @@ class WantedImage:
     file: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Runtime:
+class Runtime(NamedTuple):
     """A program that runs images."""
 
     name: str
@@ -128,8 +126,7 @@ def source_of(image: str, runtime: Runtime) -> str:
     return image if is_for_files(image) or "://" in image else f"docker://{image}"
 
 
-@dataclass(frozen=True, slots=True)
-class Inside:
+class Inside(NamedTuple):
     """The options for one program in the image.
 
     ``name`` is its container's; ``places`` are folders mounted at their own paths; ``user`` is its user and group id

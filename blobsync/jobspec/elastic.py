@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from blobsync.base.errors import ConfigError, UsageError
 from blobsync.jobspec.spec import JobSpec, State
@@ -34,8 +35,7 @@ class Bounds:
         return f"{self.least} to {self.most} nodes"
 
 
-@dataclass(frozen=True, slots=True)
-class GivenBounds:
+class GivenBounds(NamedTuple):
     """The user's values: ``asked`` is that of ``--elastic``, ``least`` and ``most`` are those of ``file``."""
 
     platform: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from blobsync.base.amounts import count_text
 from blobsync.base.errors import UsageError
@@ -13,8 +13,7 @@ from blobsync.jobspec.spec import SERVICES, JobSpec
 _AML_GPUS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
+class Size(NamedTuple):
     """The requested size, and the cluster file's; None: not given.
 
     ``num_gpu`` is ``-n`` or the file's; ``nodes`` is ``--nodes``, ``file_nodes`` the file's number of nodes. ``here``:
@@ -42,8 +41,7 @@ class Size:
         return self.here or (self.platform == "local" and self.bounds is None)
 
 
-@dataclass(frozen=True, slots=True)
-class JobShape:
+class JobShape(NamedTuple):
     """The nodes and processes of a job. Every backend starts exactly ``world_size`` processes, or refuses the job.
 
     The command of an elastic job runs once on each node and starts ``workers_per_node`` processes there.
@@ -70,7 +68,7 @@ def find_shape(size: Size) -> JobShape:
     this machine are groups of processes.
     """
     if size.bounds and not size.here:
-        size = replace(size, nodes=_first_nodes(size, size.bounds))
+        size = size._replace(nodes=_first_nodes(size, size.bounds))
     per_node, each = size.node_gpus, 0
     if size.num_gpu == 0:
         nodes = size.nodes or 1

@@ -20,7 +20,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -310,7 +309,6 @@ class Request(NamedTuple):
         return self.wanted is not None or self.ignored is not None or self.apart is not None
 
 
-@dataclass(slots=True)
 class Survey:
     """Both ends of one PATH. ``pairs`` can be iterated once; the counts are complete after that.
 
@@ -318,23 +316,26 @@ class Survey:
     that count as their targets, with their real paths. ``excluded`` are excluded files at the destination.
     """
 
-    shape: Shape
-    pairs: Iterator[Pair]
-    source_files: int = 0
-    destination_files: int = 0
-    # Of the source.
-    ignored: int = 0
-    unreadable: list[FileFailure] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    # Excluded names at the destination: what is written must not clash with them.
-    not_chosen: Spool = field(default_factory=lambda: Spool(Spill()))
-    # A tool that lists the source itself would find more than the pairs.
-    has_hidden: bool = False
-    blocked: list[FileFailure] = field(default_factory=list)
-    followed: Mapping[str, str] = field(default_factory=dict)
-    excluded: ExcludedFiles = field(default_factory=ExcludedFiles)
-    # Round-trip times in seconds, one for each end that is a container.
-    round_trips: list[float] = field(default_factory=list)
+    def __init__(
+        self, shape: Shape, *, followed: Mapping[str, str], round_trips: list[float], not_chosen: Spool
+    ) -> None:
+        self.shape = shape
+        self.pairs: Iterator[Pair] = iter(())
+        self.source_files = 0
+        self.destination_files = 0
+        # Of the source.
+        self.ignored = 0
+        self.unreadable: list[FileFailure] = []
+        self.warnings: list[str] = []
+        # Excluded names at the destination: what is written must not clash with them.
+        self.not_chosen = not_chosen
+        # A tool that lists the source itself would find more than the pairs.
+        self.has_hidden = False
+        self.blocked: list[FileFailure] = []
+        self.followed = followed
+        self.excluded = ExcludedFiles()
+        # In seconds, one for each end that is a container.
+        self.round_trips = round_trips
 
 
 class _Side(NamedTuple):
@@ -366,7 +367,7 @@ def survey(request: Request, emit: Emit) -> Survey:
     near = source if isinstance(request.part.source, LocalLocation) else destination
     trips = [side.round_trip for side in (source, destination) if side.round_trip is not None]
     not_chosen = Spool(request.spill)
-    found = Survey(shape, iter(()), followed=near.followed, round_trips=trips, not_chosen=not_chosen)
+    found = Survey(shape, followed=near.followed, round_trips=trips, not_chosen=not_chosen)
     if shape is Shape.FILE:
         found.source_files = 1
         found.destination_files = int(destination.file is not None)

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -185,23 +185,23 @@ _LOOK_AGAIN_AFTER = 60.0
 MOST_FAILURES = 100_000
 
 
-@dataclass(slots=True)
 class _Account:
     """The totals of a whole plan so far, whose batches are carried out one after the other.
 
     ``given`` counts the actions that were begun.
     """
 
-    plan: TransferPlan
-    receipt: CollectedReceipts
-    arrived: Arrived = field(default_factory=Arrived)
-    given: int = 0
-    deleted: int = 0
-    bytes_transferred: int = 0
-    bytes_reused: int = 0
-    azcopy_job_ids: list[str] = field(default_factory=list)
-    failures: list[FileFailure] = field(default_factory=list)
-    started: float = field(default_factory=time.monotonic)
+    def __init__(self, plan: TransferPlan, receipt: CollectedReceipts) -> None:
+        self.plan = plan
+        self.receipt = receipt
+        self.arrived = Arrived()
+        self.given = 0
+        self.deleted = 0
+        self.bytes_transferred = 0
+        self.bytes_reused = 0
+        self.azcopy_job_ids: list[str] = []
+        self.failures: list[FileFailure] = []
+        self.started = time.monotonic()
 
     def add(self, run: _Run, failures: Iterable[FileFailure]) -> None:
         """Add a batch that has ended."""
@@ -237,23 +237,25 @@ class _Account:
             return found
 
 
-@dataclass(slots=True)
 class _Run:
     """One batch of a plan. ``is_old``: the plan waited before it was carried out."""
 
-    plan: TransferPlan
-    engines: Engines
-    listener: Listener
-    ledgers: list[Ledger]
-    is_old: bool = False
-    brought: int = 0
-    azcopy_job_ids: list[str] = field(default_factory=list)
-    other_failures: list[FileFailure] = field(default_factory=list)
-    given: list[_Given] = field(default_factory=list)
-    # The files of each attempt, in the version that it was to move.
-    tried: list[tuple[Ledger, Sequence[FileAction]]] = field(default_factory=list)
-    # Files that failed and are not reported to the listener yet, because they may be tried again.
-    unreported: dict[str, tuple[Ledger, FileAction]] = field(default_factory=dict)
+    def __init__(
+        self, plan: TransferPlan, engines: Engines, listener: Listener, ledgers: list[Ledger], *, is_old: bool
+    ) -> None:
+        self.plan = plan
+        self.engines = engines
+        self.listener = listener
+        self.ledgers = ledgers
+        self.is_old = is_old
+        self.brought = 0
+        self.azcopy_job_ids: list[str] = []
+        self.other_failures: list[FileFailure] = []
+        self.given: list[_Given] = []
+        # The files of each attempt, in the version that it was to move.
+        self.tried: list[tuple[Ledger, Sequence[FileAction]]] = []
+        # Files that failed and are not reported to the listener yet, because they may be tried again.
+        self.unreported: dict[str, tuple[Ledger, FileAction]] = {}
 
 
 class _Given(NamedTuple):
@@ -347,7 +349,7 @@ def carry_out(
             if len(account.failures) >= MOST_FAILURES:
                 break
             ledgers = [Ledger(context.opened(part), context.records(part.key)) for part in batch.parts]
-            _carry_out(_Run(batch, engines, listener, ledgers, is_old), account)
+            _carry_out(_Run(batch, engines, listener, ledgers, is_old=is_old), account)
         deleting = _delete_extras(account, context, listener, engines.stop)
     except KeyboardInterrupt as stop:
         error = cancelled(plan, account.arrived, tally.bytes + tally.reused)

@@ -70,7 +70,13 @@ def test_light_commands_import_nothing_heavy(
     ("words", "absent"),
     [
         (("--help",), ("blobsync.plan.transfer_plan", "blobsync.project", "blobsync.jobs")),
-        (("q",), ("blobsync.project.api", "blobsync.plan.transfer_plan", "blobsync.jobs.submit")),
+        (
+            ("q",),
+            (
+                *("blobsync.project.api", "blobsync.plan.transfer_plan", "blobsync.jobs.submit"),
+                *("blobsync.store.connect", "xml.etree.ElementTree"),
+            ),
+        ),
     ],
 )
 def test_commands_load_only_the_rooms_that_they_enter(

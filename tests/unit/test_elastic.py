@@ -126,13 +126,13 @@ def test_a_service_keeps_the_bounds_for_itself() -> None:
 def test_an_elastic_job_begins_small_and_runs_its_command_once_on_each_node(
     size: Size, nodes: int, gpus: int, workers: int
 ) -> None:
-    assert find_shape(replace(size, bounds=Bounds(1, 4))) == JobShape(nodes, 1, gpus, workers)
+    assert find_shape(size._replace(bounds=Bounds(1, 4))) == JobShape(nodes, 1, gpus, workers)
 
 
 @pytest.mark.parametrize("size", [Size("local", nodes=5), Size("slurm", 40, gpu_per_node=8), Size("slurm", nodes=1)])
 def test_it_does_not_begin_outside_its_bounds(size: Size) -> None:
     with pytest.raises(UsageError, match=r"may have 2 to 4 nodes, and cannot begin with \d"):
-        find_shape(replace(size, bounds=Bounds(2, 4)))
+        find_shape(size._replace(bounds=Bounds(2, 4)))
 
 
 def test_the_foreground_is_one_node_whatever_the_file_says() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from blobsync.backends.login import LOG_FOLDERS, nonempty_logs
 from blobsync.base.plain_json import parse_json
@@ -32,8 +33,7 @@ class SavedState:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RunFiles:
+class RunFiles(NamedTuple):
     """The paths of a run's files."""
 
     folder: Path
