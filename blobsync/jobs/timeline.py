@@ -52,7 +52,8 @@ def spans_of(record: JobRecord) -> tuple[Span, ...]:
 
 
 class Moment(NamedTuple):
-    """What happened to a job at a time: its new state, or its new size. ``seconds`` is how long a state has lasted.
+    """What happened to a job at a time: its new state, or its new size. ``seconds`` is how long a state has lasted,
+    in whole seconds of the clock, so that it fits the times that are shown beside it.
 
     ``state`` is None for a size. ``seen`` as in ``Span``.
     """
@@ -68,7 +69,7 @@ def moments_of(record: JobRecord, now: float) -> tuple[Moment, ...]:
     """A job's states and the sizes of an elastic one, by their times."""
     found = [Moment(change.at, None, nodes_after(change), change.seen) for change in record.info.changes]
     for span in spans_of(record):
-        lasts = None if span.state.is_final else max(0, int((span.end or now) - span.start))
+        lasts = None if span.state.is_final else max(0, int(span.end or now) - int(span.start))
         text = f"{span.state} again" if span.again else str(span.state)
         found.append(Moment(span.start, span.state, text, span.seen, lasts))
     return tuple(sorted(found, key=lambda moment: moment.at))
@@ -121,7 +122,7 @@ def seconds_of(record: JobRecord) -> int | None:
     info = record.info
     if info.state.is_final and not info.ended:
         return None
-    return max(0, int((info.ended or time.time()) - (info.started or record.submitted)))
+    return max(0, int(info.ended or time.time()) - int(info.started or record.submitted))
 
 
 def lasted(record: JobRecord) -> str:

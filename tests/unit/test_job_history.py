@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from blobsync.base.errors import AmbiguousJobError, JobError, JobNotFoundError
 from blobsync.jobs.history import History
 from blobsync.jobs.record import JobRecord
-from blobsync.jobs.timeline import moments_of, spans_of
+from blobsync.jobs.timeline import moments_of, seconds_of, spans_of
 from blobsync.jobspec.spec import (
     CodeRef,
     FolderLink,
@@ -298,6 +299,19 @@ def test_a_job_that_is_preempted_waits_and_runs_again(history: History) -> None:
     over = history.update(waits, RunInfo("me_1_aa", State.FAILED, 1, started=began + 1010, ended=began + 1020))
     assert over.info.restarts == 2
     assert [moment.text for moment in moments_of(over, 0.0)][-3:] == ["Queued again", "Running again", "Failed"]
+
+
+def test_how_long_a_state_lasted_fits_the_seconds_that_are_shown_beside_it(history: History) -> None:
+    began = 1_795_000_000.9
+    record = history.add(make_spec("echo", run_id="me_1_aa"), JobRef("me_1_aa", "1", "/x"), "slurm", submitted=began)
+    told = (StateChange(began + 0.2, State.PREPARING), StateChange(began + 1.0, State.RUNNING))
+    record = history.update(
+        record, RunInfo("me_1_aa", State.COMPLETED, 0, started=began + 0.2, ended=began + 2.2, states=told)
+    )
+    moments = moments_of(record, began + 60)
+    shown = [int(moment.at) for moment in moments]
+    assert [moment.seconds for moment in moments] == [after - at for at, after in pairwise(shown)] + [None]
+    assert seconds_of(record) == shown[-1] - shown[1]
 
 
 def test_a_job_that_was_asked_to_stop_is_one_until_it_has_stopped(history: History) -> None:
