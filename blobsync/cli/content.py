@@ -12,7 +12,8 @@ import typer
 
 from blobsync.base.amounts import size_text
 from blobsync.base.errors import ChecksumError, ExitCode, UsageError
-from blobsync.cli.output import Result, printable
+from blobsync.base.printable import printable
+from blobsync.cli.output import Result
 from blobsync.cli.session import PathsArgument, Session, command, with_consent
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def _as_text(path: str, blob: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _line(line: bytes) -> bytes:
-    return printable(line.decode("utf-8", "backslashreplace"), tabs=True).encode()
+    return printable(line.decode("utf-8", "backslashreplace"), kept="\t").encode()
 
 
 def diff(session: Session, paths: PathsArgument) -> Result:
@@ -109,7 +110,7 @@ def diff(session: Session, paths: PathsArgument) -> Result:
     equal = found.status == "equal"
     if equal:
         session.note(f"{found.path}: here and in the container are the same")
-    shown = (printable(line, tabs=True) for line in _lines(found)) if sys.stdout.isatty() else _lines(found)
+    shown = (printable(line, kept="\t") for line in _lines(found)) if sys.stdout.isatty() else _lines(found)
     body = (f"{line}\n".encode() for line in shown)
     return Result(_data(found), body=body, reveals=True, exit_code=ExitCode.DONE if equal else ExitCode.PARTIAL)
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 from blobsync.base.amounts import count_text
 from blobsync.base.errors import BlobsyncError, ExitCode, LocalFileError, UnsafeNamesError, UsageError
 from blobsync.base.events import Note
+from blobsync.base.printable import printable
 from blobsync.base.redaction import redact, redact_answer, redact_tree
 
 if TYPE_CHECKING:
@@ -256,7 +257,10 @@ class Console:
         columns = columns_of(self._out) if result.wraps else 0
         try:
             for line in result.lines:
-                text = wrapped(printable(line if result.reveals else redact_answer(line), tabs=result.texts), columns)
+                text = wrapped(
+                    printable(line if result.reveals else redact_answer(line), kept="\t" if result.texts else ""),
+                    columns,
+                )
                 self._out.write((painted(text) if self._color_out else text) + "\n")
                 if result.live:
                     self._out.flush()
@@ -340,14 +344,6 @@ def _details(error: BlobsyncError) -> list[dict[str, str | None]]:
         {"code": error.code, "message": redact(f"{name!r} {why}"), "hint": None, "path": redact_answer(name)}
         for name, why in names
     ]
-
-
-def printable(text: str, *, tabs: bool = False) -> str:
-    """Escape control characters of hostile names, and tabs unless they are part of a text; names that are not UTF-8
-    stay readable."""
-    kept = "\t" if tabs else ""
-    shown = "".join(char if char.isprintable() or char == kept else ascii(char)[1:-1] for char in text)
-    return shown if shown.isascii() else shown.encode("utf-8", "backslashreplace").decode()
 
 
 def start_logging(verbose: int, file: str | None = None, command: Sequence[str] = ()) -> None:

@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from blobsync.base.amounts import count_text, duration_text, size_text, took_text
+from blobsync.base.printable import printable
 from blobsync.base.redaction import redact_answer
 from blobsync.web.app_state import app_state_of
 from blobsync.web.gate import TOKEN_FIELD
@@ -64,7 +65,7 @@ def _templates(reveals: bool) -> Environment:
     found = Environment(
         loader=FileSystemLoader(FOLDER / "templates"),
         autoescape=True,
-        finalize=None if reveals else _without_secrets,
+        finalize=_visible if reveals else _without_secrets,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -80,6 +81,8 @@ def _templates(reveals: bool) -> Environment:
             "ago": ago_text,
             "address": address_text,
             "breakable": breakable_text,
+            "in_file": in_file_text,
+            "as_is": as_is,
             "matched": matched_pieces,
         }
     )
@@ -88,7 +91,19 @@ def _templates(reveals: bool) -> Environment:
 
 def _without_secrets(value: Any) -> Any:
     """Redact each value by itself: a password that is a word of HTML, such as "hidden", would break the whole page."""
-    return redact_answer(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return _visible(redact_answer(value)) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _visible(value: Any) -> Any:
+    """What reorders a name or is not seen in it stands there as on a terminal."""
+    if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
+        return value
+    return printable(value, kept="\n\r\t")
+
+
+def as_is(text: str) -> Markup:
+    """A value that comes back with its form, or the content of a file: every character stays."""
+    return escape(redact_answer(text))
 
 
 def moment(seconds: float) -> str:
@@ -121,7 +136,12 @@ def address_text(url: str) -> str:
 
 def breakable_text(text: str) -> Markup:
     """A path or a URL, escaped, with line breaks allowed after its slashes."""
-    return escape(redact_answer(text)).replace("/", Markup("/<wbr>"))
+    return escape(_visible(redact_answer(text))).replace("/", Markup("/<wbr>"))
+
+
+def in_file_text(message: str, file: str) -> str:
+    """A message about a file, where the page has named that file: ``line 7: nodes: ...``."""
+    return message.removeprefix(f"{file}: ").replace(f"{file}:", "line ", 1)
 
 
 def fragment(template: str, *, reveals: bool = False, **values: Any) -> str:

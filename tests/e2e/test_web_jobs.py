@@ -41,6 +41,7 @@ def desk(project: Project) -> Project:
             "platform: slurm\nssh: nobody@127.0.0.1\ngpu_per_node: 4\nslrum: {}\nslurm: {shared_root: /x}\n"
             "config_param:\n  code_path: {azure_blob_config_file: aux_data/configs/acct.yaml, path: me/code.zip}\n"
         ),
+        "aux_data/aml/half.yaml": "platform: slurm\nslurm: {shared_root: /x}\nconfig_param: {}\n",
         "aux_data/aml/broken.yaml": "platform: lcoal\nnodes: many\n",
         "aux_data/configs/acct.yaml": (
             "account_name: acct\ncontainer_name: cont\naccount_key: U0VOVElORUw=\nblob_endpoint: http://127.0.0.1:9/acct\n"
@@ -292,6 +293,9 @@ def test_mistakes_stand_at_their_fields_while_typing_and_fields_are_those_of_the
         page.goto(f"{server.address}/clusters")
         expect(page.locator("main")).to_contain_text("line 1 platform: 'lcoal' is not one of local, slurm")
         expect(page.locator("main")).to_contain_text("slrum: unknown key, ignored; did you mean 'slurm'?")
+        expect(page.locator("li", has_text="code_path: does not say").last).to_contain_text(
+            re.compile("^line 3: config_param")
+        )
         expect(page.locator("main")).to_contain_text("1 of 1 node free")
         expect(page.locator("main")).to_contain_text("cannot connect to nobody@127.0.0.1")
         page.get_by_role("region", name="uni").get_by_role("button", name="Doctor").click()

@@ -6,6 +6,7 @@ import re
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +17,7 @@ from blobsync.project.status import FileTally
 from blobsync.web.charts import HEIGHT, bytes_chart, rate_curve
 from blobsync.web.pages.browse import folder_view
 from blobsync.web.previews import TEXT_BYTES, changed_lines, picture_type, preview_of
-from blobsync.web.render import breakable_text, place_of
+from blobsync.web.render import breakable_text, fragment, in_file_text, place_of
 
 _PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
 
@@ -177,3 +178,30 @@ def test_no_page_holds_an_inline_script_or_style() -> None:
     for file in (folder / "static").iterdir():
         text = file.read_text(encoding="utf-8").replace("http://www.w3.org/", "")
         assert "http://" not in text and "https://" not in text and "@import" not in text, file
+
+
+def test_characters_of_a_name_that_nobody_sees_are_shown_and_forms_send_them_back_as_they_are() -> None:
+    name = "rlo\u202egpj.exe"
+    crumbs = fragment("crumbs.html", trail=[("zero\u200bwidth", "a"), (name, "a/b")], through="", through_first="")
+    assert "rlo\\u202egpj.exe" in crumbs
+    assert "zero\\u200bwidth" in crumbs
+    assert "gpj\\u202e" in breakable_text("data/gpj\u202e")
+    found = SimpleNamespace(files=[SimpleNamespace(shown=name, size=1, last_modified=0, on_disk="")], are_here=True)
+    outputs = fragment(
+        "job_outputs.html", problem=None, found=SimpleNamespace(**vars(found), notes=()), run_id="a_1_b", most=5,
+        token_field="t", form_token="f",
+    )  # fmt: skip
+    assert f'name="name" value="{name}"' in outputs
+    assert ">rlo\\u202egpj.exe</td>" in outputs
+    lines = "یک\u200cدو\n\tdrei"
+    shown = fragment("preview.html", preview=preview_of(Beginning("a", 30, lines.encode())), path=name, as_text=False)
+    assert f">{lines}</pre>" in shown, "the content of a file is what it is"
+    assert 'aria-label="Content of rlo\\u202egpj.exe"' in shown
+
+
+def test_a_page_that_has_named_a_file_names_only_its_lines() -> None:
+    assert (
+        in_file_text("aux_data/aml/a.yaml:7: nodes: is no number", "aux_data/aml/a.yaml")
+        == "line 7: nodes: is no number"
+    )
+    assert in_file_text("aux_data/aml/a.yaml: platform: is missing", "aux_data/aml/a.yaml") == "platform: is missing"
