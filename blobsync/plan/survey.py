@@ -57,35 +57,49 @@ from blobsync.store.protocol import BlobInfo, BlobSource, BlobStore
 
 # Blobs after which a listing counts as long: 20 pages.
 LONG = 100_000
-# Listings at a time, and the minimum number of prefixes to share among them.
-_THREADS = 4
 _SHARES = 16
-# Maximum number of folders to open for their subfolders, and of names in such a folder.
 _MOST_OPENED = 64
 _MOST_NAMES = 200_000
+# Listings at a time.
+_THREADS = 4
 # Blobs in each batch, and seconds between two checks whether the listing was abandoned.
 _HANDFUL = 1000
 _PATIENCE = 0.2
 
 
+class Division(NamedTuple):
+    """When and how a listing is divided: after ``long`` blobs, into ``shares`` prefixes or more.
+
+    At most ``opened`` folders, of at most ``names`` names each, are opened for their subfolders. ``opened`` is not
+    below ``shares``.
+    """
+
+    long: int = LONG
+    shares: int = _SHARES
+    opened: int = _MOST_OPENED
+    names: int = _MOST_NAMES
+
+
+USUAL = Division()
+
+
 def list_wide(
-    store: BlobSource, wide: BlobStore | None, prefix: str, spill: Spill, long: int = LONG
+    store: BlobSource, wide: BlobStore | None, prefix: str, spill: Spill, division: Division = USUAL
 ) -> Iterator[BlobInfo]:
     """As ``store.list_blobs(prefix)``: every blob once, in the service's order unless the listing is long.
 
     ``wide`` is the container, None if ``store`` is only a remembered listing. Raises the store's errors.
     """
     listing = store.list_blobs(prefix)
+    if wide is None:
+        yield from listing
+        return
     listed_names: set[str] = set()
-    for blob in listing:
-        yield blob
-        if wide is None:
-            continue
+    for blob in islice(listing, division.long):
         listed_names.add(blob.name)
-        if len(listed_names) >= long:
-            break
-    shares = _shares(wide, prefix) if wide is not None and len(listed_names) >= long else None
-    if wide is None or shares is None:
+        yield blob
+    shares = _shares(wide, prefix, division) if len(listed_names) == division.long else None
+    if shares is None:
         yield from listing
         return
     runs = SortedRuns(spill)
@@ -103,34 +117,34 @@ class _Shares:
     """``prefixes`` cover all blobs except ``blobs``, which are directly in the folders ``opened``."""
 
     def __init__(self) -> None:
-        self.prefixes: list[str] = []
+        self.prefixes: Sequence[str] = []
         self.blobs: list[BlobInfo] = []
         self.opened: set[str] = set()
 
 
-def _shares(store: BlobStore, prefix: str) -> _Shares | None:
+def _shares(store: BlobStore, prefix: str, division: Division) -> _Shares | None:
     """How to divide the listing; None if it has too few folders."""
     found = _Shares()
     waiting, whole = [prefix], list[str]()
-    while waiting and len(waiting) + len(whole) < _SHARES and len(found.opened) < _MOST_OPENED:
+    while waiting and len(waiting) + len(whole) < division.shares and len(found.opened) < division.opened:
         folder = waiting.pop(0)
-        level = list(islice(store.list_folder(folder), _MOST_NAMES + 1))
-        if len(level) > _MOST_NAMES:
+        level = list(islice(store.list_folder(folder), division.names + 1))
+        if len(level) > division.names:
             whole.append(folder)
             continue
         found.opened.add(folder)
         found.blobs += (each for each in level if isinstance(each, BlobInfo))
         waiting += (each for each in level if isinstance(each, str))
-    found.prefixes = [*whole, *_common(waiting)]
+    found.prefixes = [*whole, *_common(waiting, division)]
     return found if len(found.prefixes) > 1 else None
 
 
-def _common(folders: Sequence[str]) -> Sequence[str]:
+def _common(folders: Sequence[str], division: Division) -> Sequence[str]:
     """Fewer prefixes that cover the same folders, each once: many small folders would need a request each."""
-    if len(folders) <= _MOST_OPENED:
+    if len(folders) <= division.opened:
         return folders
     length = 1
-    while len(beginnings := {folder[:length] for folder in folders}) < _SHARES:
+    while len(beginnings := {folder[:length] for folder in folders}) < division.shares:
         length += 1
     return sorted(beginnings)
 

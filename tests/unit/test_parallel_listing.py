@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from blobsync.base.errors import StorageError
 from blobsync.local.sorted_runs import Spill
-from blobsync.plan.survey import list_wide
+from blobsync.plan.survey import Division, list_wide
 from tests.fakes.store import MemoryStore, Request
 
 PARTS = st.sampled_from(("a", "b", "ab", "a-", "", "é", "f01", "f02", "f1"))
 NAMES = st.lists(PARTS, min_size=1, max_size=4).map("/".join)
+DIVISIONS = st.tuples(st.integers(1, 8), st.integers(1, 5), st.integers(0, 4), st.integers(1, 6)).map(
+    lambda drawn: Division(drawn[0], drawn[1], drawn[1] + drawn[2], drawn[3])
+)
 
 
 def holding(*names: str) -> MemoryStore:
@@ -22,36 +29,114 @@ def holding(*names: str) -> MemoryStore:
     return store
 
 
-@given(st.sets(NAMES, max_size=30), st.integers(1, 8), st.sampled_from(("", "a/", "f01/")))
-def test_every_blob_is_listed_once(names: set[str], long: int, prefix: str) -> None:
+def listed(store: MemoryStore, division: Division, prefix: str = "t/") -> list[str]:
+    """Each blob once; returns what was requested."""
+    found = [blob.name for blob in list_wide(store, store, prefix, Spill(), division)]
+    assert Counter(found) == Counter(name for name in store.blobs if name.startswith(prefix))
+    return [each.name for each in store.asked("list")]
+
+
+@given(st.sets(NAMES, max_size=40), DIVISIONS, st.sampled_from(("", "a/", "f01/")))
+def test_every_blob_is_listed_once(names: set[str], division: Division, prefix: str) -> None:
     store = holding(*names)
     expected = {blob.name: blob for blob in store.list_blobs(prefix)}
-    found = list(list_wide(store, store, prefix, Spill(most=3), long))
+    found = list(list_wide(store, store, prefix, Spill(most=3), division))
     assert len(found) == len(expected) and {blob.name: blob for blob in found} == expected
+
+
+def test_what_comes_after_a_long_beginning_comes_sorted() -> None:
+    store = holding(*(f"t/{folder}/{number:02}" for folder in "hgfedcba" for number in range(5)))
+    found = [blob.name for blob in list_wide(store, store, "t/", Spill(most=4), Division(7, shares=8))]
+    assert found == sorted(store.blobs)
+
+
+def test_a_remembered_listing_is_read_once_and_never_divided() -> None:
+    store = holding(*(f"t/{folder}/{number}" for folder in "abcdefgh" for number in range(9)))
+    assert [blob.name for blob in list_wide(store, None, "t/", Spill(), Division(2))] == sorted(store.blobs)
+    assert [each.name for each in store.asked("list")] == ["t/"]
+
+
+def test_a_listing_is_divided_from_its_length_on() -> None:
+    names = [f"t/{folder}/x" for folder in "abcd"]
+    assert listed(holding(*names), Division(5, shares=4)) == ["t/"]
+    # Its first blobs, its folders, then each of them.
+    assert sorted(listed(holding(*names), Division(4, shares=4))) == ["t/", "t/", "t/a/", "t/b/", "t/c/", "t/d/"]
+
+
+def test_folders_are_opened_level_by_level_until_there_are_enough() -> None:
+    names = [f"t/{first}/{second}/{file}" for first in "ab" for second in "xyz" for file in "12"]
+    # t/ gives two, t/a/ makes that four.
+    assert sorted(listed(holding(*names), Division(2, shares=4))[2:]) == ["t/a/", "t/a/x/", "t/a/y/", "t/a/z/", "t/b/"]
+    assert sorted(listed(holding(*names), Division(2, shares=2))[2:]) == ["t/a/", "t/b/"]
+    assert listed(holding(*names), Division(2, shares=3))[2] == "t/a/"
+
+
+def test_so_many_folders_are_opened_at_most() -> None:
+    few = holding(*(f"t/x/x/x/x/{folder}/file" for folder in "abc"))
+    # The fourth level is not looked into: it is one prefix, so the first listing goes on.
+    assert listed(few, Division(2, shares=3, opened=3)) == ["t/", "t/", "t/x/", "t/x/x/"]
+
+
+def test_a_folder_with_many_names_stays_one_listing() -> None:
+    store = holding(*(f"t/a/{number}" for number in range(4)), *(f"t/b/{number}" for number in range(5)))
+    # Opened: t/, and t/a/, whose four names are in order; t/b/ is whole, and alone.
+    assert listed(store, Division(2, names=4)) == ["t/", "t/", "t/a/", "t/b/"]
+    store = holding(*(f"t/{folder}/{number}" for folder in "ab" for number in range(5)))
+    assert sorted(listed(store, Division(2, names=4))) == ["t/", "t/", "t/a/", "t/a/", "t/b/", "t/b/"]
+    # Those that stay whole count as shares.
+    store = holding(*(f"t/{folder}/{number}" for folder in "abc" for number in range(5)))
+    requests = listed(store, Division(2, shares=4, names=4))
+    assert Counter(requests) == {"t/": 2, "t/a/": 2, "t/b/": 2, "t/c/": 2}
+    store = holding("t/c/x/1", "t/d/x/1", *(f"t/{folder}/{number}" for folder in "ab" for number in range(5)))
+    assert "t/d/" in listed(store, Division(2, shares=5, names=4))
 
 
 def test_many_small_folders_are_listed_a_few_together() -> None:
     store = holding(*(f"t/f{number:04}/{file}" for number in range(300) for file in "ab"))
-    found = [blob.name for blob in list_wide(store, store, "t/", Spill(), 10)]
-    assert found == sorted(store.blobs)
-    listings = store.asked("list")
-    assert 16 < len(listings) <= 40, [each.name for each in listings]
+    requests = listed(store, Division(10))
+    # The shortest beginnings that are 16 or more.
+    assert sorted(requests[2:]) == [f"t/f{number:03}" for number in range(30)]
+
+
+@pytest.mark.parametrize("opened", [19, 20, 21])
+def test_more_folders_than_may_be_opened_are_listed_by_their_beginnings(opened: int) -> None:
+    store = holding(*(f"t/{number:02}/{file}" for number in range(20) for file in "ab"))
+    requests = sorted(listed(store, Division(10, shares=2, opened=opened))[2:])
+    assert requests == (["t/0", "t/1"] if opened < 20 else [f"t/{number:02}/" for number in range(20)])
+
+
+def test_as_many_beginnings_as_shares_are_enough() -> None:
+    store = holding(*(f"t/{first}{second}/x" for first in "abcd" for second in "123"))
+    assert sorted(listed(store, Division(2, shares=4, opened=4))[2:]) == ["t/a", "t/b", "t/c", "t/d"]
+    # Also those of one character.
+    store = holding(*(f"{first}{second}/x" for first in "abcd" for second in "123"))
+    assert sorted(listed(store, Division(2, shares=4, opened=4), "")[2:]) == ["a", "b", "c", "d"]
+
+
+def test_blobs_beside_the_folders_are_listed_once() -> None:
+    names = [f"t/{number:02}/x" for number in range(20)] + ["t/0", "t/05", "t/1", "t/9", "t/zz"]
+    listed(holding(*names), Division(2, shares=2, opened=2))
 
 
 def test_a_folder_of_files_alone_is_listed_once() -> None:
     store = holding(*(f"t/{number:04}" for number in range(300)))
-    assert [blob.name for blob in list_wide(store, store, "t/", Spill(), 10)] == sorted(store.blobs)
     # The whole listing, and the one that looks for subfolders.
-    assert [each.name for each in store.asked("list")] == ["t/", "t/"]
+    assert listed(store, Division(10)) == ["t/", "t/"]
 
 
-def test_an_error_of_one_listing_is_raised() -> None:
-    store = holding(*(f"t/{folder}/{number}" for folder in "abcdefgh" for number in range(9)))
+@pytest.mark.parametrize("files", [9, 3000])
+def test_an_error_of_one_listing_is_raised_and_ends_the_others(files: int) -> None:
+    before = threading.active_count()
+    store = holding(*(f"t/{folder}/{number:04}" for folder in "abcdefgh" for number in range(files)))
 
     def refuse(request: Request) -> None:
-        if request.operation == "list" and request.name == "t/e/":
+        if request.operation == "list" and request.name == "t/b/":
             raise StorageError("the service said no", status=500)
 
     store.before = refuse
     with pytest.raises(StorageError, match="said no"):
-        list(list_wide(store, store, "t/", Spill(), 10))
+        listed(store, Division(10, shares=8))
+    ended = time.monotonic() + 30
+    while threading.active_count() > before and time.monotonic() < ended:
+        time.sleep(0.01)
+    assert threading.active_count() <= before
