@@ -96,7 +96,14 @@ def test_commands_load_only_the_rooms_that_they_enter(
     assert not loaded.intersection(absent)
 
 
-@pytest.mark.parametrize("words", [("config", "check"), ("q",), ("ls", "--json")], ids=" ".join)
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(("ls", "--json"), id="ls --json"),
+        pytest.param(("config", "check"), id="config check", marks=pytest.mark.soak),
+        pytest.param(("q",), id="q", marks=pytest.mark.soak),
+    ],
+)
 def test_ctrl_c_is_an_interrupt_at_any_moment(project: Path, words: tuple[str, ...]) -> None:
     """While modules load, and classes are made, as well."""
 

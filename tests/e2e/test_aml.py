@@ -90,6 +90,7 @@ def test_acts_example_from_check_to_output(lab: Lab) -> None:
     assert (model["name"], model["size"]) == ("model.pt", 7) and "sp=r&" in f"{model['url']}&"
 
 
+@pytest.mark.soak
 def test_compute_clusters_are_made_scaled_and_removed_from_the_command_line(lab: Lab) -> None:
     asked = ("compute", "create", "gpu", "--vm-size", "Standard_NC6s_v3", "--max", "4", "--idle", "10m")
     planned = lab.run(*asked, "--dry-run").out
@@ -102,6 +103,7 @@ def test_compute_clusters_are_made_scaled_and_removed_from_the_command_line(lab:
     assert lab.run("compute", "rm", "gpu", "-y", "--no-wait").out.startswith("gpu: Deleting")
 
 
+@pytest.mark.soak
 def test_logs_of_a_running_job_grow_and_abort_ends_it(lab: Lab, tmp_path: Path) -> None:
     stop = tmp_path / "stop"
     job_id = lab.submit("--single", WAIT.format(stop=stop))
@@ -188,6 +190,7 @@ def _stop_while_nobody_reads_the_url(lab: Lab, job_id: str, called: Path) -> Non
         os.close(writing)
 
 
+@pytest.mark.soak
 def test_what_people_are_told_while_they_wait(lab: Lab) -> None:
     for word, kind in (("q", ""), ("qq", "queued or preparing "), ("qr", "running or canceling "), ("qf", "failed ")):
         empty = lab.run(word)
@@ -222,6 +225,7 @@ def test_what_people_are_told_while_they_wait(lab: Lab) -> None:
     assert waited.out == "shown\n" and "https://ml.azure.com/runs/" in waited.err.splitlines()[-2]
 
 
+@pytest.mark.soak
 def test_a_failing_job_and_its_resubmission_elsewhere_and_back(lab: Lab) -> None:
     lab.elsewhere("here", "local", local={"slots": 2, "gpus": 0})
     job_id = lab.submit("--single", "echo trying; exit 7")
@@ -257,6 +261,7 @@ def test_resubmission_from_aml_to_slurm_and_back(lab: Lab, request: pytest.Fixtu
     assert lab.until(third["job_id"])["tail"][-1] == "ended"
 
 
+@pytest.mark.soak
 def test_a_job_of_another_machine_is_found_in_the_workspace(lab: Lab) -> None:
     job_id, _ = [lab.submit("--single", "true") for _ in range(2)]
     lab.until(job_id)
@@ -315,6 +320,7 @@ def test_jobs_that_blobsync_did_not_submit_are_listed_and_not_recorded(lab: Lab)
     assert lab.ask("history", "--jobs")["jobs"] == [] and lab.ask("qr")["jobs"] == []
 
 
+@pytest.mark.soak
 def test_a_job_of_others_is_shown_and_submitted_again_with_what_can_be_read(lab: Lab) -> None:
     name = put_rate(lab)
     lab.stub.release(lab.stub.jobs[name])
@@ -333,6 +339,7 @@ def test_a_job_of_others_is_shown_and_submitted_again_with_what_can_be_read(lab:
     assert SECRET.encode() not in (lab.project.state / "jobs.sqlite").read_bytes()
 
 
+@pytest.mark.soak
 def test_a_job_of_act_is_submitted_again_with_its_own_command(lab: Lab) -> None:
     put_acts(lab)
     acts = lab.ask("resubmit", "60ce2fc7")
@@ -360,6 +367,7 @@ def test_jobs_of_others_are_entered_and_stopped_as_our_own(lab: Lab) -> None:
     assert lab.until("runs_until_it_is_stopped")["status"] == "Canceled"
 
 
+@pytest.mark.soak
 def test_secrets_that_somebody_else_put_there_reach_no_program(lab: Lab, tmp_path: Path) -> None:
     """The blob of secrets is replaced while the job waits: bash would run a command in BASH_ENV."""
     lab.cluster(env={"MY_TOKEN": SECRET}, setup="true")
@@ -451,6 +459,7 @@ def test_a_key_makes_a_sas_for_each_job_and_goes_nowhere(lab: Lab) -> None:
     assert lab.container.key not in told and own.partition("sig=")[2].partition("&")[0] not in told
 
 
+@pytest.mark.soak
 def test_a_datastore_that_somebody_else_made_is_used_as_it_is(lab: Lab) -> None:
     entries = yaml.safe_load(ACT_EXAMPLE)["config_param"]
     for entry in entries.values():
@@ -464,6 +473,7 @@ def test_a_datastore_that_somebody_else_made_is_used_as_it_is(lab: Lab) -> None:
     assert json.dumps(lab.stub.datastores["theirs"]) == before and len(lab.stub.datastores) == 1
 
 
+@pytest.mark.soak
 def test_a_folder_inside_one_that_is_only_read(lab: Lab) -> None:
     for name in ("deep/own.txt", "deep/coco/hidden.txt", "voc/more/b.txt"):
         lab.container.put(f"path/to/data/{name}", b"of data")
@@ -590,6 +600,7 @@ def test_all_that_is_wrong_with_acts_files_is_reported_at_once(lab: Lab) -> None
     assert "source_directory: jobs do not have it" in done.err
 
 
+@pytest.mark.soak
 def test_acts_submit_ssh_says_which_key_to_give_and_how(lab: Lab, tmp_path: Path) -> None:
     home = tmp_path / "my-home"
     (home / ".ssh").mkdir(parents=True)
@@ -608,6 +619,7 @@ def test_acts_submit_ssh_says_which_key_to_give_and_how(lab: Lab, tmp_path: Path
         assert shown.returncode == 0 and f'"sshPublicKeys": "{line}"' in shown.stdout, shown
 
 
+@pytest.mark.soak
 def test_known_jobs_are_shown_without_a_login(lab: Lab, tmp_path: Path) -> None:
     job_id = lab.submit("--single", "echo kept")
     assert lab.until(job_id)["tail"] == ["kept"]

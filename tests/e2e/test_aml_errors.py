@@ -145,23 +145,23 @@ def expected(lab: Lab, what: str) -> dict[str, Any]:
 
 
 CASES = (
+    "compute",
+    "validation",
+    "403",
     "subscription",
     "resource group",
     "workspace",
     "parent",
-    "compute",
     "quota",
     "environment",
-    "validation",
     "401",
-    "403",
     "policy",
     "throttled for good",
     "failing for good",
 )
 
 
-@pytest.mark.parametrize("what", CASES)
+@pytest.mark.parametrize("what", [*CASES[:3], *(pytest.param(what, marks=pytest.mark.soak) for what in CASES[3:])])
 def test_a_submission_that_azure_refuses(lab: Lab, what: str) -> None:
     case = expected(lab, what)
     lab.cluster(**{"env": {"MY_TOKEN": SECRET}, **case.get("cluster", {})})
@@ -233,6 +233,7 @@ def test_a_missing_login(lab: Lab, tmp_path: Path) -> None:
     nothing_is_left(lab, before)
 
 
+@pytest.mark.soak
 def test_a_busy_service_is_waited_for(lab: Lab) -> None:
     busy = refusal("TooManyRequests", "The request is being throttled.")
     lab.stub.faults = [
@@ -266,6 +267,7 @@ def test_a_lost_response_is_not_a_refusal(lab: Lab) -> None:
     assert lab.detail(other)["status"] == "Queued"
 
 
+@pytest.mark.soak
 def test_the_secrets_of_a_job_stay_while_its_answer_is_lost_and_go_when_it_is_refused(lab: Lab) -> None:
     lab.cluster(env={"MY_TOKEN": SECRET})
     lab.stub.held = True
@@ -297,6 +299,7 @@ def test_a_service_that_is_not_there(lab: Lab) -> None:
     assert done.errors[0]["hint"] == "check the network, and management_endpoint in the workspace file"
 
 
+@pytest.mark.soak
 def test_logs_that_cannot_be_had_are_an_error_and_old_ones_are_called_old(lab: Lab) -> None:
     first, second = (lab.submit("--single", "echo printed") for _ in range(2))
     assert lab.until(first)["status"] == lab.until(second)["status"] == "Completed"

@@ -100,7 +100,10 @@ def test_a_task_of_asyncio_that_is_cancelled_stops_its_upload(opened: Opened, co
     assert container.contents("data/") == _HASHES
 
 
-@pytest.mark.parametrize("words", [("--engine", "direct"), ("--engine", "azcopy"), ("--processes", "2")])
+@pytest.mark.parametrize(
+    "words",
+    [("--engine", "azcopy"), ("--processes", "2"), pytest.param(("--engine", "direct"), marks=pytest.mark.soak)],
+)
 def test_a_command_is_stopped_from_another_process_without_a_signal(
     opened: Opened, project: Project, container: Container, words: tuple[str, ...]
 ) -> None:

@@ -183,7 +183,7 @@ def silent_program() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("silent_program")
-@pytest.mark.parametrize("cluster", ["here", ON_SLURM])
+@pytest.mark.parametrize("cluster", [ON_SLURM, pytest.param("here", marks=pytest.mark.soak)])
 def test_the_recipe_for_chainer_runs_as_it_is(lab: Lab, cluster: str) -> None:
     lab.gate.touch()
     lab.write("job.json", {"properties": lab.recipe()})
@@ -230,7 +230,7 @@ def demand_ranks(lab: Lab, job_id: str, *, nodes: int) -> None:
 
 
 @pytest.mark.slurm
-@pytest.mark.parametrize(("first", "second"), [("here", "uni"), ("uni", "here")])
+@pytest.mark.parametrize(("first", "second"), [("here", "uni"), pytest.param("uni", "here", marks=pytest.mark.soak)])
 def test_a_job_file_moves_with_its_job(lab: Lab, first: str, second: str) -> None:
     lab.gate.touch()
     lab.write("job.json", {"properties": lab.recipe()})

@@ -87,7 +87,11 @@ def test_any_other_service_gets_every_block_with_an_md5(
     assert container.get("data/big") == _BIG
 
 
-@pytest.mark.parametrize("at", [(1,), (2, 3), (9,)], ids=["the first", "two", "the last"])
+@pytest.mark.parametrize(
+    "at",
+    [pytest.param((2, 3), id="two")]
+    + [pytest.param((at,), id=name, marks=pytest.mark.soak) for at, name in ((1, "the first"), (9, "the last"))],
+)
 @pytest.mark.parametrize("container", ["check", "ignore", "refuse", "azurite"], indirect=True)
 def test_a_damaged_block_is_never_part_of_a_blob(
     project: Project, container: Container, line: FaultHandle, at: tuple[int, ...]

@@ -213,7 +213,7 @@ def test_a_file_that_changes_while_its_blocks_are_sent(
     assert counting.stats().uploaded < 1.5 * SIZE
 
 
-@pytest.mark.parametrize("size", [0, 1, 5 * MIB, 40 * MIB])
+@pytest.mark.parametrize("size", [0, 5 * MIB, *(pytest.param(size, marks=pytest.mark.soak) for size in (1, 40 * MIB))])
 @pytest.mark.parametrize("before", ["whole", "cut off"])
 @pytest.mark.parametrize("turn", [0, pytest.param(1, marks=pytest.mark.soak), pytest.param(2, marks=pytest.mark.soak)])
 def test_a_file_whose_size_changes_while_its_difference_is_sent(

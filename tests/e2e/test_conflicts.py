@@ -123,11 +123,11 @@ def test_overwrite_takes_the_sources_version(direction: str, synced: Project, co
     ("keep", "direction", "path"),
     [
         ("local", "u", "data"),
-        ("local", "d", "data/sub/b.txt"),
-        ("remote", "u", "data/sub/b.txt"),
         ("remote", "d", "data"),
         ("both", "u", "data"),
-        ("both", "d", "data/sub/b.txt"),
+        pytest.param("local", "d", "data/sub/b.txt", marks=pytest.mark.soak),
+        pytest.param("remote", "u", "data/sub/b.txt", marks=pytest.mark.soak),
+        pytest.param("both", "d", "data/sub/b.txt", marks=pytest.mark.soak),
     ],
 )
 def test_after_keep_both_ends_are_equal_and_both_commands_are_quiet(

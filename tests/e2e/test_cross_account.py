@@ -343,6 +343,7 @@ def test_the_emulators_own_lack_is_relayed_without_asking(
     assert ends[1].contents("near/data/") == hashes(files)
 
 
+@pytest.mark.soak
 def test_a_relay_holds_little_in_memory(
     project: Project, ends: tuple[Container, Container], copying: CopySourceHandle
 ) -> None:

@@ -45,6 +45,7 @@ def _until_exact(run: Callable[[], Done], check: Callable[[Done], None], tally: 
     raise AssertionError(f"not done after {_ATTEMPTS} runs\n{done}")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("engine", ["direct", "azcopy"])
 def test_upload_in_bad_weather(
     engine: str,
@@ -71,6 +72,7 @@ def test_upload_in_bad_weather(
     assert not set(container.names(uncommitted=True)) - set(container.names())
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("engine", ["direct", "azcopy"])
 def test_download_in_bad_weather(
     engine: str,
@@ -95,6 +97,7 @@ def test_download_in_bad_weather(
     tally.faults(faulty.stats().injected)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("engine", ["direct", "relay"])
 def test_copy_in_bad_weather(
     engine: str,

@@ -91,6 +91,7 @@ def test_what_failed_is_named_with_its_code(project: Project, container: Contain
     assert "left out: its name" in text and "(names_unsafe)" in text, text
 
 
+@pytest.mark.soak
 def test_how_a_transfer_ended_is_reported_also_after_a_kill(project: Project, container: Container) -> None:
     write_tree(project.data, {f"f{number}.bin": bytes([number]) * 100_000 for number in range(80)})
     for stop, result in ((signal.SIGINT, "cancelled"), (signal.SIGKILL, "killed")):

@@ -170,6 +170,7 @@ def test_who_never_ran_init_gets_one_sentence_and_the_command(mine: Project, the
     assert "theirs, pulled" in said(mine)
 
 
+@pytest.mark.soak
 def test_a_folder_of_code_is_held_to_its_list(
     project: Project, theirs: Project, container: Container, tmp_path: Path
 ) -> None:

@@ -263,7 +263,9 @@ def test_abort_stops_a_sleeping_job_and_can_be_repeated(lab: Lab, cluster: str) 
     assert wait_until(lambda: lab.scratch_is_empty), lab.run("logs", job_id)
 
 
-@pytest.mark.parametrize("way", ["variable", "link", "-p", "taken over"])
+@pytest.mark.parametrize(
+    "way", ["link", "taken over", *(pytest.param(way, marks=pytest.mark.soak) for way in ("variable", "-p"))]
+)
 def test_a_job_is_stopped_where_it_runs_whatever_its_cluster_file_is_called(lab: Lab, way: str) -> None:
     clusters, elsewhere = lab.project.root / "aux_data" / "aml", lab.project.root / "v100.yaml"
     words = ["submit", "echo up; sleep 600"]
@@ -325,7 +327,7 @@ def test_a_setup_that_fails(lab: Lab, cluster: str) -> None:
 
 
 @pytest.mark.slurm
-@pytest.mark.parametrize(("first", "second"), [("here", "uni"), ("uni", "here")])
+@pytest.mark.parametrize(("first", "second"), [("here", "uni"), pytest.param("uni", "here", marks=pytest.mark.soak)])
 def test_resubmit_moves_a_running_job_to_the_other_backend(lab: Lab, first: str, second: str) -> None:
     stop = lab.project.root.parent / "stop"
     script = f"while [ ! -e {stop} ]; do sleep 0.1; done; echo came to an end"
@@ -341,6 +343,7 @@ def test_resubmit_moves_a_running_job_to_the_other_backend(lab: Lab, first: str,
     assert lab.detail(new)["code_digest"] == lab.detail(old)["code_digest"]
 
 
+@pytest.mark.soak
 def test_resubmit_takes_the_number_of_gpus_and_the_cluster_from_the_options_of_all_commands(lab: Lab) -> None:
     lab.configure("other", "local", local={"slots": 4, "gpus": 0})
     old = lab.submit("here", TELL, gpus=1)
@@ -380,6 +383,7 @@ def test_a_running_job_says_how_long_it_has_been_running(lab: Lab) -> None:
     lab.until(job_id)
 
 
+@pytest.mark.soak
 def test_the_recorded_code_runs_again_whatever_was_uploaded_since(lab: Lab) -> None:
     old = lab.submit("here", "cat", "version.txt")
     assert lab.until(old)["status"] == "Failed"
@@ -393,6 +397,7 @@ def test_the_recorded_code_runs_again_whatever_was_uploaded_since(lab: Lab) -> N
     assert [lab.until(job_id)["status"] for job_id in (first, again, latest)] == ["Failed", "Failed", "Completed"]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("cluster", ["here", ON_SLURM])
 def test_logs_outlive_the_cluster(lab: Lab, cluster: str, tmp_path: Path) -> None:
     def run_one() -> str:
@@ -413,6 +418,7 @@ def test_logs_outlive_the_cluster(lab: Lab, cluster: str, tmp_path: Path) -> Non
     assert (lab.project.root / "assets" / job_id / "user_logs" / "std_log.txt").read_text() == "remembered\n"
 
 
+@pytest.mark.soak
 @pytest.mark.slurm
 def test_a_preempted_job_is_queued_again_and_goes_on_from_its_checkpoint(lab: Lab, slurm_cluster: SlurmCluster) -> None:
     (lab.project.root / "train.py").write_text(TRAIN)
@@ -470,6 +476,7 @@ def test_a_warning_while_the_node_is_made_ready_reaches_the_program(lab: Lab, sl
     assert lab.until(job_id)["exit_code"] == 9
 
 
+@pytest.mark.soak
 @pytest.mark.slurm
 def test_an_array_runs_once_per_number(lab: Lab) -> None:
     job_id = lab.submit("uni", "--nodes", "1", "--array", "0-2%2", "echo task $SLURM_ARRAY_TASK_ID")
@@ -493,6 +500,7 @@ def test_mpirun_can_be_the_launcher(lab: Lab) -> None:
     assert lab.run("logs", job_id, "--rank", "1").out == "rank 1 of 2 with a,b; c\n"
 
 
+@pytest.mark.soak
 @pytest.mark.slurm
 @pytest.mark.mpi
 def test_what_mpirun_says_itself_is_shown(lab: Lab) -> None:
@@ -533,6 +541,7 @@ def test_a_program_on_slurm_starts_processes_itself_by_srun_and_mpirun(lab: Lab,
     assert sorted(lab.run("logs", job_id).out.splitlines()) == [f"rank {rank} of 2 with a,b; c" for rank in (0, 1)]
 
 
+@pytest.mark.soak
 @pytest.mark.slurm
 def test_free_nodes_and_their_users_on_slurm(lab: Lab) -> None:
     job_id = lab.submit("uni", "--nodes", "1", "sleep", "600")
@@ -560,6 +569,7 @@ def test_jobs_on_one_slot_wait_their_turn(lab: Lab, count: int) -> None:
     assert order.read_text().splitlines() == [f"{word} {n}" for n in range(count) for word in ("start", "end")]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("cluster", ["here", ON_SLURM])
 def test_whoever_waits_is_told_why_the_job_does_not_run_yet(lab: Lab, cluster: str) -> None:
     lab.configure("here", "local", local={"slots": 1, "gpus": 0})
@@ -578,6 +588,7 @@ def test_whoever_waits_is_told_why_the_job_does_not_run_yet(lab: Lab, cluster: s
         assert said.count(f"{job_id}: Queued: {reasons[0]}\n") == 1, told
 
 
+@pytest.mark.soak
 def test_gpus_are_shared_out(lab: Lab) -> None:
     lab.configure("here", "local", local={"slots": 1, "gpus": 3})
     gate = lab.project.root.parent / "gate"
@@ -757,6 +768,7 @@ exec "$@"
 """
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("gpus", "processes"), [(0, 1), (2, 2), (8, 8)])
 def test_local_starts_every_process_in_the_image_too(lab: Lab, tmp_path: Path, gpus: int, processes: int) -> None:
     lab.configure("chosen", **ACT, use_custom_docker=True)
@@ -850,6 +862,7 @@ def test_no_gpu_is_one_process_that_sees_none(lab: Lab, cluster: str) -> None:
     assert lab.run("logs", job_id).out.splitlines() == [*told(1), "sees ."]
 
 
+@pytest.mark.soak
 @pytest.mark.slurm
 def test_more_processes_than_a_node_has_fill_whole_nodes_of_slurm(lab: Lab) -> None:
     lab.configure("uni", "slurm", gpu_per_node=0, nodes=2)

@@ -197,7 +197,12 @@ def test_download_through_kills(
 
 
 @pytest.mark.parametrize(
-    ("victim", "direction"), [("blobsync", "d"), ("azcopy", "u"), ("azcopy", "d"), ("both", "u"), ("both", "d")]
+    ("victim", "direction"),
+    [
+        ("azcopy", "u"),
+        ("both", "d"),
+        *(pytest.param(*each, marks=pytest.mark.soak) for each in (("blobsync", "d"), ("azcopy", "d"), ("both", "u"))),
+    ],
 )
 def test_azcopy_at_work_through_a_kill(
     victim: str, direction: str, with_azcopy: Project, container: Container, counting: FaultHandle, tally: Tally
@@ -263,8 +268,8 @@ def test_a_copy_through_kills(
     tally.runs(exact=1)
 
 
-@pytest.mark.parametrize("count", ["1", "2"])
-@pytest.mark.parametrize("word", ["u", "d", "copy"])
+@pytest.mark.parametrize("count", ["1", pytest.param("2", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("word", ["u", "d", pytest.param("copy", marks=pytest.mark.soak)])
 def test_what_a_killed_run_wrote_is_no_conflict_where_every_file_has_changed_since(
     word: str, count: str, project: Project, new_container: Callable[[str], Container], service: str, tally: Tally
 ) -> None:
@@ -384,8 +389,9 @@ def test_an_interrupt_in_a_large_file_says_what_is_kept_of_it(
     assert (container.contents("data/") if direction == "u" else read_tree(project.data)) == hashes(large)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("rounds", [6, pytest.param(40, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("rounds", [2, pytest.param(40, marks=pytest.mark.soak)])
 def test_keep_that_is_killed_is_finished_by_the_same_command(
     rounds: int, project: Project, container: Container, tally: Tally
 ) -> None:

@@ -180,6 +180,7 @@ def test_a_program_that_fails_on_one_node_ends_the_job_with_its_code(lab: KubeLa
     lab.run("-c", "k8s", "submit", "--wait", "exit 7", code=7)
 
 
+@pytest.mark.soak
 def test_the_printed_request_runs_once_its_secret_is_filled(lab: KubeLab, kube_cluster: RealCluster) -> None:
     plan = lab.ask("-c", "k8s", "submit", "--dry-run", "echo", "by hand")
     objects = demand_valid(plan["plan"])
@@ -196,6 +197,7 @@ def test_the_printed_request_runs_once_its_secret_is_filled(lab: KubeLab, kube_c
     assert "[std_log 0] by hand" in log.splitlines()
 
 
+@pytest.mark.soak
 def test_an_evicted_node_comes_back_with_what_it_had_uploaded(lab: KubeLab, kube_cluster: RealCluster) -> None:
     job_id = lab.submit("k8s", "python3", "resuming.py")
     pod = kube_cluster.running(lab.name_of(job_id), 0, lab.namespace)
@@ -210,6 +212,7 @@ def test_an_evicted_node_comes_back_with_what_it_had_uploaded(lab: KubeLab, kube
     assert (folder / "user_logs/std_log.txt").read_text() == "begins after 0\n"
 
 
+@pytest.mark.soak
 def test_an_eviction_among_several_nodes_ends_the_job_and_watch_submits_it_again(
     lab: KubeLab, kube_cluster: RealCluster
 ) -> None:
@@ -252,6 +255,7 @@ def allow_pods(cluster: RealCluster, namespace: str, most: int) -> None:
     cluster.kubectl("apply", "-f", "-", stdin=json.dumps({**quota, "spec": spec}))
 
 
+@pytest.mark.soak
 def test_nodes_that_a_quota_refuses_are_missed_until_they_come(lab: KubeLab, kube_cluster: RealCluster) -> None:
     allow_pods(kube_cluster, lab.namespace, 1)
     lab.kubernetes(nodes=2)
@@ -266,6 +270,7 @@ def test_nodes_that_a_quota_refuses_are_missed_until_they_come(lab: KubeLab, kub
     lab.run("a", job_id)
 
 
+@pytest.mark.soak
 def test_whoever_waits_is_told_of_a_quota_as_q_tells_it(lab: KubeLab, kube_cluster: RealCluster) -> None:
     allow_pods(kube_cluster, lab.namespace, 1)
     lab.kubernetes(nodes=2)
@@ -343,6 +348,7 @@ def test_refusals_of_the_cluster_leave_nothing_behind(lab: KubeLab, kube_cluster
     assert left == [] and lab.ask("q")["jobs"] == []
 
 
+@pytest.mark.soak
 def test_a_job_runs_in_a_namespace_that_admits_restricted_pods_only(lab: KubeLab, kube_cluster: RealCluster) -> None:
     lab.namespace = kube_cluster.new_namespace(enforce="restricted")
     lab.kubernetes()
@@ -399,6 +405,7 @@ def test_a_queue_of_a_cluster_without_kueue_is_refused(lab: KubeLab, kube_cluste
     assert lab.ask("q")["jobs"] == []
 
 
+@pytest.mark.soak
 def test_the_doctor_asks_the_cluster_for_all_that_a_job_needs(lab: KubeLab, kube_cluster: RealCluster) -> None:
     cluster = stand_in(kube_cluster)
     lab.kubernetes("elsewhere", kubernetes={"namespace": "not-there", "service_account": "nobody"})
@@ -437,6 +444,7 @@ def test_the_doctor_asks_the_cluster_for_all_that_a_job_needs(lab: KubeLab, kube
     assert found("elsewhere", 1)["namespace"] == "fail: not-there is not there"
 
 
+@pytest.mark.soak
 def test_following_continues_after_the_server_was_away(lab: KubeLab, kube_cluster: RealCluster) -> None:
     cluster = stand_in(kube_cluster)
     script = "n=0; while [ ! -e /tmp/stop ]; do n=$((n+1)); echo line $n; sleep 0.2; done; echo the end"
@@ -477,6 +485,7 @@ def test_no_line_of_a_log_that_rotates_is_lost(lab: KubeLab, kube_cluster: RealC
         copy.unlink()
 
 
+@pytest.mark.soak
 def test_what_a_killed_node_had_not_copied_is_kept_apart_and_told(lab: KubeLab, kube_cluster: RealCluster) -> None:
     cluster = stand_in(kube_cluster)
     lab.kubernetes(runtime={"sync_seconds": 3600})
@@ -560,6 +569,7 @@ def test_a_job_that_outlives_its_sas_is_handed_a_new_one(lab: KubeLab, kube_clus
     kube_cluster.kubectl("delete", "job", name, *there)
 
 
+@pytest.mark.soak
 def test_whoever_looks_at_a_job_that_has_ended_removes_its_secrets(lab: KubeLab, kube_cluster: RealCluster) -> None:
     cluster = stand_in(kube_cluster)
     lab.kubernetes("pulling", docker={"address": "registry.invalid", "username": "me", "password": "hush"})
@@ -598,6 +608,7 @@ def test_whoever_looks_at_a_job_that_has_ended_removes_its_secrets(lab: KubeLab,
     assert live in {job["metadata"]["name"] for job in cluster.json("get", "jobs", "-n", lab.namespace)["items"]}
 
 
+@pytest.mark.soak
 @pytest.mark.slurm
 def test_a_job_moves_from_slurm_to_kubernetes_and_back(
     lab: KubeLab, request: pytest.FixtureRequest, kube_cluster: RealCluster
@@ -618,6 +629,7 @@ def test_a_job_moves_from_slurm_to_kubernetes_and_back(
     assert lab.run("logs", third).out == "came to an end\n"
 
 
+@pytest.mark.soak
 def test_thirty_jobs_are_listed_with_three_requests(lab: KubeLab, kube_cluster: RealCluster) -> None:
     cluster = stand_in(kube_cluster)
     made = lab.submit("k8s", "true")

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.world import blobsync_command
 from tests.servers.listing_server import listing_server, name_of
 from tests.source import ROOT
@@ -49,6 +51,7 @@ def planned(folder: Path, url: str, *words: str, large: int | None) -> tuple[dic
     return document, measured["peak_mb"]
 
 
+@pytest.mark.soak
 def test_a_large_plan_takes_no_more_memory_than_a_batch_of_it_and_has_its_files_in_a_file(tmp_path: Path) -> None:
     with listing_server(FILES) as url:
         data, peak = planned(tmp_path / "project", url, "d", large=20_000)

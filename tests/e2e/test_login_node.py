@@ -47,6 +47,7 @@ def test_a_cluster_is_driven_through_a_login_node(lab: Lab, login: SshServer, tm
     assert login.log.count("Accepted publickey") > 3
 
 
+@pytest.mark.soak
 def test_a_lost_connection_is_told_from_the_jobs_end(lab: Lab, login: SshServer) -> None:
     job_id = lab.submit("uni", "echo up; sleep 600")
     lab.until(job_id, "Running")

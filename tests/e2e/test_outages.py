@@ -168,7 +168,9 @@ def _with_bar(
         return terminal.finish(seconds=100)
 
 
-@pytest.mark.parametrize("columns", [40, 80, 120])
+@pytest.mark.parametrize(
+    "columns", [80, pytest.param(40, marks=pytest.mark.soak), pytest.param(120, marks=pytest.mark.soak)]
+)
 def test_the_bar_says_that_there_is_no_connection_and_no_time_left(
     project: Project, container: Container, line: DelayHandle, columns: int
 ) -> None:
@@ -300,6 +302,7 @@ def test_ctrl_c_in_an_outage_ends_at_once(
     assert "the same command again" in " ".join(ended.answer())
 
 
+@pytest.mark.soak
 def test_an_outage_without_an_end_is_given_up_with_the_tries_that_were_made(
     project: Project, container: Container, line: DelayHandle
 ) -> None:

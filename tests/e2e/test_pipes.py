@@ -45,7 +45,7 @@ def _files(folder: Path) -> dict[str, str]:
             other.rename(path)
 
 
-@pytest.mark.parametrize("kind", ["pipe", "socket"])
+@pytest.mark.parametrize("kind", ["pipe", pytest.param("socket", marks=pytest.mark.soak)])
 @pytest.mark.parametrize(
     "words",
     [("--engine", "direct"), ("--engine", "azcopy"), ("--processes", "2"), ("--nodes", "2"), ("--overwrite",),
@@ -88,6 +88,7 @@ def test_a_large_file_and_its_changed_blocks_do_not_wait_for_a_pipe(
     assert read_tree(project.data) == hashes({"large.bin": bytes(data), "other.bin": b"o"})
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("engine", ["direct", "azcopy"])
 def test_a_pipe_that_appears_at_a_random_moment_is_left_alone(
     with_azcopy: Project, container: Container, service: str, engine: str

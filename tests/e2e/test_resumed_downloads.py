@@ -169,7 +169,7 @@ def test_what_is_a_week_old_goes_with_the_next_command(
     assert not records(ready) and not parts(ready)
 
 
-@pytest.mark.parametrize("change", ["in one place", "appended"])
+@pytest.mark.parametrize("change", ["in one place", pytest.param("appended", marks=pytest.mark.soak)])
 def test_of_a_changed_file_only_the_changed_blocks_are_fetched(
     change: str, project: Project, container: Container, counting: FaultHandle, tmp_path: Path
 ) -> None:

@@ -80,6 +80,7 @@ def _no_secret_is_left(lab: Lab, source: Container, body: str) -> None:
     assert not [name for name in lab.container.names() if "/secrets/" in name]
 
 
+@pytest.mark.soak
 def test_a_detached_copy_on_azure_ml_is_a_job_like_any_other_and_tells_its_end(
     lab: Lab, new_container: Callable[[str], Container], service: str
 ) -> None:
