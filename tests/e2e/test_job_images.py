@@ -93,6 +93,7 @@ def test_abort_ends_what_runs_in_the_image(lab: Lab, docker: DockerDaemon, clust
     assert wait_until(lambda: nothing_is_left(docker))
 
 
+@pytest.mark.soak
 def test_a_program_that_does_not_stop_is_killed_in_its_container(lab: Lab, docker: DockerDaemon) -> None:
     boxed(lab, docker, "here")
     job_id = lab.submit("here", "trap '' TERM; echo up; while :; do read -t 0.2 x < /dev/zero || :; done")
@@ -102,6 +103,7 @@ def test_a_program_that_does_not_stop_is_killed_in_its_container(lab: Lab, docke
     assert wait_until(lambda: nothing_is_left(docker), seconds=60)
 
 
+@pytest.mark.soak
 def test_exit_codes_and_signals_are_the_programs_own(lab: Lab, docker: DockerDaemon) -> None:
     boxed(lab, docker, "here")
     for words, code in ((["exit 7; true"], 7), (["nosuchprogram"], 127), (["kill -9 $$; true"], 137)):

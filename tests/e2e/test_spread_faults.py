@@ -96,7 +96,7 @@ def records_told(project: Project, container: Container | None) -> dict[str, int
     return told
 
 
-@pytest.mark.parametrize("word", ["u", "d", "copy"])
+@pytest.mark.parametrize("word", ["u", *(pytest.param(word, marks=pytest.mark.soak) for word in ("d", "copy"))])
 def test_one_worker_and_then_the_command_are_killed_and_the_same_command_goes_on(
     word: str, project: Project, new_container: Callable[[str], Container], line: FaultHandle
 ) -> None:
@@ -167,6 +167,7 @@ def test_one_worker_is_cut_off_for_a_while_and_what_it_is_asked_to_wait_all_wait
     assert len(asked) == 1 and asked == heard, f"{told}\n{done}"
 
 
+@pytest.mark.soak
 def test_a_plan_on_the_disk_goes_in_batches_and_what_always_fails_is_named_while_the_rest_goes_on(
     project: Project, container: Container, line: FaultHandle
 ) -> None:
@@ -188,7 +189,7 @@ def test_a_plan_on_the_disk_goes_in_batches_and_what_always_fails_is_named_while
     assert read_tree(project.data) == _HASHES
 
 
-@pytest.mark.parametrize("how", ["a signal", "the terminal is closed"])
+@pytest.mark.parametrize("how", ["the terminal is closed", pytest.param("a signal", marks=pytest.mark.soak)])
 def test_the_end_of_the_terminal_stops_the_workers_and_the_same_command_goes_on(
     how: str, project: Project, container: Container
 ) -> None:

@@ -232,6 +232,7 @@ def _keys_of(project: Project, container: Container) -> list[str]:
     return found
 
 
+@pytest.mark.soak
 def test_a_vandal_keeps_the_run_from_its_end_and_has_nothing_believed(
     project: Project, container: Container, forger: Forger
 ) -> None:
@@ -263,6 +264,7 @@ def test_a_vandal_keeps_the_run_from_its_end_and_has_nothing_believed(
     assert project.json("verify", "data", "--deep").code == 0
 
 
+@pytest.mark.soak
 def test_what_is_put_in_the_place_of_a_file_after_a_kill_is_not_taken_for_it(
     project: Project, container: Container, forger: Forger
 ) -> None:
@@ -285,6 +287,7 @@ def test_what_is_put_in_the_place_of_a_file_after_a_kill_is_not_taken_for_it(
     assert [each for each in (done.err,) if "has no seal" in each or "is not sealed" in each], str(done)
 
 
+@pytest.mark.soak
 def test_without_the_key_of_the_first_machine_records_count_as_absent_and_it_is_reported(
     project: Project, container: Container, forger: Forger, tmp_path: Path
 ) -> None:

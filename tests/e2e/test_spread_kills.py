@@ -230,7 +230,7 @@ def at_random_moments(
         assert number < 3 * moments + 5, "there is hardly anything to kill"
 
 
-@pytest.mark.parametrize("word", ["u", "d"])
+@pytest.mark.parametrize("word", ["u", pytest.param("d", marks=pytest.mark.soak)])
 def test_a_detached_transfer_with_a_failure_says_so_whenever_its_parent_is_killed(
     word: str, project: Project, container: Container, line: FaultHandle
 ) -> None:
@@ -238,6 +238,7 @@ def test_a_detached_transfer_with_a_failure_says_so_whenever_its_parent_is_kille
     at_random_moments(lambda seconds, number, _: rounds.kill_after(seconds, number), 1, 20261222)
 
 
+@pytest.mark.soak
 def test_files_that_change_and_a_worker_that_is_killed_stop_no_other_file(
     project: Project, container: Container
 ) -> None:
@@ -249,10 +250,10 @@ def test_files_that_change_and_a_worker_that_is_killed_stop_no_other_file(
     at_random_moments(one, 2, 20261222)
 
 
-HOW = ["a worker is killed", "the command is killed", "Ctrl-C"]
+HOW = ["the command is killed", "a worker is killed", "Ctrl-C"]
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", [HOW[0], *(pytest.param(how, marks=pytest.mark.soak) for how in HOW[1:])])
 def test_a_copy_whose_source_changes_is_finished_by_the_next_command(
     how: str, project: Project, new_container: Callable[[str], Container], service: str
 ) -> None:

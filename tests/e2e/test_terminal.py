@@ -33,7 +33,7 @@ def line(service: str) -> Iterator[str]:
         yield proxy.url
 
 
-@pytest.fixture(params=[40, 80, 120])
+@pytest.fixture(params=[40, 80, pytest.param(120, marks=pytest.mark.soak)])
 def columns(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
