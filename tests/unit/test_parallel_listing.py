@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from blobsync.base.errors import StorageError
 from blobsync.local.sorted_runs import Spill
 from blobsync.plan.survey import Division, list_wide
+from blobsync.store.protocol import BlobInfo
 from tests.fakes.store import MemoryStore, Request
 
 PARTS = st.sampled_from(("a", "b", "ab", "a-", "", "é", "f01", "f02", "f1"))
@@ -87,6 +89,11 @@ def test_a_folder_with_many_names_stays_one_listing() -> None:
     store = holding(*(f"t/{folder}/{number}" for folder in "abc" for number in range(5)))
     requests = listed(store, Division(2, shares=4, names=4))
     assert Counter(requests) == {"t/": 2, "t/a/": 2, "t/b/": 2, "t/c/": 2}
+    inner = [f"t/{folder}/{below}/1" for folder in "bcd" for below in "xy"]
+    store = holding(*inner, *(f"t/a/{number}" for number in range(5)))
+    assert Counter(listed(store, Division(2, shares=5, names=4))) == {"t/": 2, "t/a/": 2} | dict.fromkeys(
+        ("t/b/", "t/b/x/", "t/b/y/", "t/c/", "t/d/"), 1
+    )
     store = holding("t/c/x/1", "t/d/x/1", *(f"t/{folder}/{number}" for folder in "ab" for number in range(5)))
     assert "t/d/" in listed(store, Division(2, shares=5, names=4))
 
@@ -124,10 +131,22 @@ def test_a_folder_of_files_alone_is_listed_once() -> None:
     assert listed(store, Division(10)) == ["t/", "t/"]
 
 
-@pytest.mark.parametrize("files", [9, 3000])
-def test_an_error_of_one_listing_is_raised_and_ends_the_others(files: int) -> None:
+class Endless(MemoryStore):
+    """Some listings go on as long as they are read."""
+
+    def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:
+        while blobs := list(super().list_blobs(prefix)):
+            yield from blobs
+            if prefix not in ("t/c/", "t/d/"):
+                return
+
+
+@pytest.mark.parametrize("kind", [MemoryStore, Endless])
+def test_an_error_of_one_listing_is_raised_and_ends_the_others(kind: type[MemoryStore]) -> None:
     before = threading.active_count()
-    store = holding(*(f"t/{folder}/{number:04}" for folder in "abcdefgh" for number in range(files)))
+    store = kind()
+    for name in (f"t/{folder}/{number}" for folder in "abcdefgh" for number in range(9)):
+        store.add(name, b"")
 
     def refuse(request: Request) -> None:
         if request.operation == "list" and request.name == "t/b/":
@@ -135,7 +154,8 @@ def test_an_error_of_one_listing_is_raised_and_ends_the_others(files: int) -> No
 
     store.before = refuse
     with pytest.raises(StorageError, match="said no"):
-        listed(store, Division(10, shares=8))
+        for _ in list_wide(store, store, "t/", Spill(), Division(10, shares=8)):
+            pass
     ended = time.monotonic() + 30
     while threading.active_count() > before and time.monotonic() < ended:
         time.sleep(0.01)
