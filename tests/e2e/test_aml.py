@@ -242,6 +242,7 @@ def test_a_failing_job_and_its_resubmission_elsewhere_and_back(lab: Lab) -> None
     assert lab.until(back["job_id"])["exit_code"] == 7
 
 
+@pytest.mark.soak
 @pytest.mark.slurm
 def test_resubmission_from_aml_to_slurm_and_back(lab: Lab, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     path = lab.project.environ["PATH"]

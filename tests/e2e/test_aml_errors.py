@@ -314,6 +314,7 @@ def test_logs_that_cannot_be_had_are_an_error_and_old_ones_are_called_old(lab: L
     assert refused.errors[0]["message"].startswith(f"Azure refused the request: {FORBIDDEN}")
 
 
+@pytest.mark.soak
 def test_jobs_stay_what_they_are_while_their_workspace_cannot_be_asked(lab: Lab) -> None:
     lab.stub.held = True
     job_id = lab.submit("--single", "true")

@@ -59,6 +59,7 @@ def elsewhere(with_azcopy: Project, container: Container, tmp_path: Path) -> Pro
     return project
 
 
+@pytest.mark.soak
 def test_a_folder_of_123_files_and_90_mb_there_and_back_twice(
     with_azcopy: Project, container: Container, elsewhere: Project
 ) -> None:

@@ -58,7 +58,7 @@ def _offers(shell: str, project: Project, *words: str) -> dict[str, str]:
     return {word.strip(): said for word, _, said in found}
 
 
-@pytest.mark.parametrize("shell", _SHELLS)
+@pytest.mark.parametrize("shell", ["bash", *(pytest.param(shell, marks=pytest.mark.soak) for shell in ("zsh", "fish"))])
 def test_commands_options_values_clusters_and_names_of_the_container_are_offered(
     shell: str, project: Project, container: Container
 ) -> None:

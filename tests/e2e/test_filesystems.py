@@ -181,7 +181,14 @@ def test_the_page_shows_both_figures_and_plans_to_download_what_fits(
         pages.close()
 
 
-@pytest.mark.parametrize("words", [("--engine", "direct"), ("--engine", "azcopy"), ("--processes", "2")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--engine", "azcopy"),
+        ("--processes", "2"),
+        pytest.param(("--engine", "direct"), marks=pytest.mark.soak),
+    ],
+)
 def test_the_first_file_without_room_ends_the_fetching(
     with_azcopy: Project, small_disk: Path, container: Container, service: str, words: tuple[str, ...]
 ) -> None:

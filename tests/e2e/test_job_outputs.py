@@ -116,6 +116,7 @@ def test_outputs_of_a_linked_folder_have_links_once_they_are_uploaded(project: P
     assert changed.code == 2 and "is not known to be what" in changed.err and "sig=" not in changed.out
 
 
+@pytest.mark.soak
 @pytest.mark.slurm
 def test_outputs_of_a_shared_root_come_into_the_project(
     project: Project, container: Container, slurm_cluster: SlurmCluster, tmp_path: Path

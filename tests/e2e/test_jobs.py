@@ -526,7 +526,7 @@ def test_what_mpirun_says_itself_is_shown(lab: Lab) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "srun -n 2 sh -c 'echo rank $SLURM_PROCID of $SLURM_NTASKS with $LIST'",
+        pytest.param("srun -n 2 sh -c 'echo rank $SLURM_PROCID of $SLURM_NTASKS with $LIST'", marks=pytest.mark.soak),
         "mpirun -n 2 sh -c 'echo rank $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE with $LIST'",
     ],
 )

@@ -171,6 +171,7 @@ def test_two_nodes_of_two_processes_each_get_their_words_and_their_folders(
     assert (kube_cluster.kubeconfig.read_bytes(), kube_cluster.kubeconfig.stat().st_mtime_ns) == before
 
 
+@pytest.mark.soak
 def test_a_program_that_fails_on_one_node_ends_the_job_with_its_code(lab: KubeLab) -> None:
     lab.kubernetes(nodes=2)
     job_id = lab.submit("k8s", '[ "$RANK" = 1 ] && exit 7; sleep 300', gpus=2)
@@ -528,6 +529,7 @@ def test_abort_stops_a_running_job_and_a_shell_can_be_had_before(lab: KubeLab, k
     assert summary["nodes_total"] >= 1
 
 
+@pytest.mark.soak
 def test_a_job_that_waits_is_entered_with_exec_and_over_when_nobody_is_inside(lab: KubeLab) -> None:
     job_id = lab.submit("k8s", "--hold", "1h", "ssh")
     lab.until(job_id, "Running")
@@ -545,6 +547,7 @@ def test_a_job_that_waits_is_entered_with_exec_and_over_when_nobody_is_inside(la
     assert lab.until(job_id)["status"] == "Completed"
 
 
+@pytest.mark.soak
 def test_a_job_that_outlives_its_sas_is_handed_a_new_one(lab: KubeLab, kube_cluster: RealCluster) -> None:
     job_id = lab.submit("k8s", "sleep 300")
     name, there = lab.name_of(job_id), ("-n", lab.namespace)

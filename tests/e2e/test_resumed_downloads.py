@@ -93,6 +93,7 @@ def test_ctrl_c_says_what_is_kept(ready: Project, counting: FaultHandle) -> None
     assert finishes(ready).data["bytes_reused"] == kept
 
 
+@pytest.mark.soak
 def test_another_version_between_starts_anew(ready: Project, container: Container, counting: FaultHandle) -> None:
     stopped_at_half(ready)
     other = random.Random(2).randbytes(_SIZE)

@@ -29,6 +29,7 @@ def _account(lab: Lab, name: str, container: Container, url: str) -> None:
     lab.write(f"aux_data/configs/{name}.yaml", {**account, "blob_endpoint": f"{url}/{container.account}"})
 
 
+@pytest.mark.soak
 def test_azure_ml_nodes_copy_from_server_to_server_and_lose_a_worker(
     lab: Lab, new_container: Callable[[str], Container], service: str
 ) -> None:

@@ -247,6 +247,7 @@ def test_azcopy_moves_under_the_same_bar(with_azcopy: Project, container: Contai
     assert (again.code, again.answer()) == (0, ["nothing to upload; 17 unchanged; 17 verified"])
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_thousands_of_files_are_looked_at_under_a_bar(project: Project, container: Container, line: str) -> None:
     files = {f"d{number % 50}/{number}": b"%d" % number for number in range(3000)}

@@ -136,6 +136,7 @@ def test_a_port_of_a_jobs_node_is_here_until_the_job_ends(
     assert "only a running job has ports to open" in refused["message"]
 
 
+@pytest.mark.soak
 @pytest.mark.slurm
 def test_jupyter_runs_beside_a_job_and_its_token_is_on_no_command_line(
     lab: Lab, login: SshServer, node: SshServer, start: Callable[..., subprocess.Popen[str]]

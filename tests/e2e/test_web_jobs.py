@@ -307,6 +307,7 @@ def test_mistakes_stand_at_their_fields_while_typing_and_fields_are_those_of_the
         assert desk.json("q").data["jobs"] == []
 
 
+@pytest.mark.soak
 def test_without_scripts_and_with_ten_thousand_jobs_the_list_comes_in_pages(desk: Project) -> None:
     (desk.root / "go").touch()
     first = submitted(desk, "--name", "run-0", "python3", "job.py", "go")

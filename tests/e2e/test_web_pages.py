@@ -371,6 +371,7 @@ def _a_link_opens_for_an_hour(page: Page) -> None:
     expect(page.locator("#copied")).not_to_be_empty()
 
 
+@pytest.mark.soak
 def test_a_page_says_when_the_server_is_gone_and_goes_on_after_a_new_login(
     project: Project, container: Container, browser: Browser
 ) -> None:
