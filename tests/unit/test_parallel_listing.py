@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from blobsync.base.errors import StorageError
 from blobsync.local.sorted_runs import Spill
 from blobsync.plan.survey import Division, list_wide
 from blobsync.store.protocol import BlobInfo
-from tests.fakes.store import MemoryStore, Request
+from tests.fakes.store import MemoryStore, Request, StoredBlob
 
 PARTS = st.sampled_from(("a", "b", "ab", "a-", "", "é", "f01", "f02", "f1"))
 NAMES = st.lists(PARTS, min_size=1, max_size=4).map("/".join)
@@ -129,6 +130,20 @@ def test_a_folder_of_files_alone_is_listed_once() -> None:
     store = holding(*(f"t/{number:04}" for number in range(300)))
     # The whole listing, and the one that looks for subfolders.
     assert listed(store, Division(10)) == ["t/", "t/"]
+
+
+def test_a_slow_disk_loses_no_blob(tmp_path: Path) -> None:
+    store = MemoryStore()
+    for name in (f"t/{folder}/{number:04}" for folder in "abcdefgh" for number in range(3000)):
+        store.blobs[name] = StoredBlob(b"", BlobInfo(name, 0, "0x1", None, 1.0))
+
+    def slow_folder() -> Path:
+        # The threads have more by then than waits to be read, and have looked whether anybody reads it.
+        time.sleep(1.0)
+        return tmp_path
+
+    found = [blob.name for blob in list_wide(store, store, "t/", Spill(slow_folder, 100), Division(10, shares=8))]
+    assert found == sorted(store.blobs)
 
 
 class Endless(MemoryStore):
