@@ -15,9 +15,12 @@ import random
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = Path(os.environ.get("BLOBSYNC_VENV") or ROOT / ".venv").absolute()
@@ -104,13 +107,27 @@ def demo(rest: Sequence[str]) -> int:
 def test(rest: Sequence[str]) -> int:
     if rest:
         return run([PYTHON, "-m", "pytest", *rest])
-    checked = lint()
     # Many tests wait, for Slurm, a server or a terminal: one more worker than cores keeps these busy. In the order of
     # the folders the short files of tests/unit come last; by the number of tests in a file, minutes of one would.
     workers = min((os.cpu_count() or 1) + 1, 4)
-    tested = run([PYTHON, "-m", "pytest", "-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"])
-    if checked:
-        say("the linters found something: see the top of this output, or ./dev check")
+    words: list[str | Path] = [
+        PYTHON,
+        "-m",
+        "pytest",
+        "-n",
+        str(workers),
+        "--dist",
+        "loadfile",
+        "--no-loadscope-reorder",
+    ]
+    with ThreadPoolExecutor(1) as beside, tempfile.TemporaryFile("w+") as said:
+        linted = beside.submit(lint, said)
+        tested = run(words)
+        checked = linted.result()
+        if checked:
+            said.seek(0)
+            print(said.read(), flush=True)
+            say("the linters found something: see above")
     return tested or checked
 
 
@@ -162,12 +179,12 @@ def soak(rest: Sequence[str]) -> int:
     return run([PYTHON, "-m", "benchmarks.reliability", *rounds]) or fuzzed
 
 
-def lint() -> int:
-    """Run all linters, also after one has failed."""
+def lint(output: TextIO | None = None) -> int:
+    """Run all linters, also after one has failed. ``output`` (the default: this process's) gets what they print."""
     codes = [
-        run([PYTHON, "-m", "ruff", "check", "."]),
-        run([PYTHON, "-m", "ruff", "format", "--check", "."]),
-        run([PYTHON, "-m", "mypy"]),
+        run([PYTHON, "-m", "ruff", "check", "."], output),
+        run([PYTHON, "-m", "ruff", "format", "--check", "."], output),
+        run([PYTHON, "-m", "mypy"], output),
     ]
     return next((code for code in codes if code), 0)
 
@@ -337,13 +354,14 @@ def nothing_started() -> Iterator[None]:
         START_POLICY.unlink()
 
 
-def run(argv: Sequence[str | Path]) -> int:
-    """Run in the checkout with its own tools; returns the exit code."""
+def run(argv: Sequence[str | Path], output: TextIO | None = None) -> int:
+    """Run in the checkout with its own tools; returns the exit code. ``output`` gets what it prints, if not None."""
     environ = {**os.environ, "XDG_DATA_HOME": str(TOOLS), "PYTHONUNBUFFERED": "1"}
     environ["PATH"] = os.pathsep.join([str(VENV / "bin"), environ.get("PATH", os.defpath)])
     # Containers often set it. Each of the thousands of commands that the tests start would compile all modules anew.
     environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    return subprocess.run([str(word) for word in argv], cwd=ROOT, env=environ).returncode
+    errors = None if output is None else subprocess.STDOUT
+    return subprocess.run([str(word) for word in argv], cwd=ROOT, env=environ, stdout=output, stderr=errors).returncode
 
 
 def must(argv: Sequence[str | Path]) -> None:
