@@ -33,7 +33,7 @@ TARGETS = {
     for target in module.TARGETS
 }
 
-_SECONDS = 1.0
+_SECONDS = 2.0
 _MEGABYTES = 256
 _ROUND = 400
 _MIB = 1 << 20
@@ -115,7 +115,7 @@ def _peak() -> float:
 
 
 def _stop(signum: int, frame: object) -> None:
-    raise TooSlowError("stopped after three seconds of processor time")
+    raise TooSlowError("stopped after six seconds of processor time")
 
 
 def kept(name: str, folder: Path = KEPT) -> list[Path]:
