@@ -55,7 +55,7 @@ def _target(fault: object) -> Target:
         if b"7" in data and b"8" in data:
             if isinstance(fault, Exception):
                 raise fault
-            end = time.process_time() + 1.1
+            end = time.process_time() + 2.1
             while fault == "slow" and time.process_time() < end:
                 pass
 
