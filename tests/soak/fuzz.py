@@ -1,7 +1,7 @@
 """Feeds one reader of foreign input for a while: ``python -m tests.soak.fuzz TARGET --seconds 30 --seed 1``.
 
-An input is a fault when its reader raises what is neither one of our errors nor documented, takes more than two seconds of
-processor time, or makes the process grow by more than 256 MB. It is made as small as Hypothesis can and written to
+An input is a fault when its reader raises what is neither one of our errors nor documented, takes more than two seconds
+of processor time, or makes the process grow by more than 256 MB. It is made as small as Hypothesis can and written to
 ``--keep``, from where every later run, and every run of the tests, tries it first.
 """
 
