@@ -83,6 +83,7 @@ def _templates(reveals: bool) -> Environment:
             "breakable": breakable_text,
             "in_file": in_file_text,
             "as_is": as_is,
+            "on_one_line": on_one_line,
             "matched": matched_pieces,
         }
     )
@@ -99,6 +100,11 @@ def _visible(value: Any) -> Any:
     if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
         return value
     return printable(value, kept="\n\r\t")
+
+
+def on_one_line(name: str) -> str:
+    """A name, with its line breaks and tabs as on a terminal."""
+    return printable(name)
 
 
 def as_is(text: str) -> Markup:

@@ -307,6 +307,25 @@ def test_a_transfer_carries_out_the_plan_that_was_shown_without_a_second_survey(
     assert operations["list"] == listings, "the plan's listing is the only one"
 
 
+def test_a_plan_names_each_file_that_it_leaves_out_and_counts_those_that_it_does_not_show(
+    project: Project, container: Container, tmp_path: Path
+) -> None:
+    project.configure(container)
+    write_tree(project.data, {"good.txt": b"1\n", **{f"{n:02}\x07.txt": b"2\n" for n in range(22)}})
+    environ = {**os.environ, **project.environ}
+    pages = WebPages(Source(project.root, project.root, None, "aml", {}, environ), tmp_path)
+    try:
+        address = pages.post("/plans", act="u:data").headers["location"]
+        assert wait_until(lambda: "Carry out exactly this plan" in pages.get(address).text, seconds=60)
+        shown = pages.get(address)
+    finally:
+        pages.close()
+    for n in range(20):
+        assert f"data/{n:02}\\x07.txt: left out: its name contains the control character" in words_of(shown.text)
+    assert "2 more files cannot be moved" in words_of(shown.text)
+    assert shown.text.count("rename it") == 1, "one list, since all have the same remedy"
+
+
 def _is_completed(pages: WebPages, run_id: str) -> bool:
     return "Completed" in pages.get(f"/jobs/{run_id}?fresh=1").text
 

@@ -182,7 +182,9 @@ def test_no_page_holds_an_inline_script_or_style() -> None:
 
 def test_characters_of_a_name_that_nobody_sees_are_shown_and_forms_send_them_back_as_they_are() -> None:
     name = "rlo\u202egpj.exe"
-    crumbs = fragment("crumbs.html", trail=[("zero\u200bwidth", "a"), (name, "a/b")], through="", through_first="")
+    trail = [("zero\u200bwidth", "a"), ("a\nb", "a/b"), (name, "a/b/c")]
+    crumbs = fragment("crumbs.html", trail=trail, through="", through_first="")
+    assert ">a\\nb</a>" in crumbs
     assert "rlo\\u202egpj.exe" in crumbs
     assert "zero\\u200bwidth" in crumbs
     assert "gpj\\u202e" in breakable_text("data/gpj\u202e")
