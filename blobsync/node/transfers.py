@@ -23,6 +23,7 @@ from blobsync.base.reasons import Reason
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.pool import was_tried
 from blobsync.jobspec.spec import FolderLink
+from blobsync.local.disks import LocalDisks
 from blobsync.local.files import hash_file
 from blobsync.local.index import Index, PairIndex
 from blobsync.local.names import blob_problem, local_problem
@@ -31,7 +32,7 @@ from blobsync.node.job import NodeJob
 from blobsync.node.ranks import NotReadyError
 from blobsync.plan.clashes import Names
 from blobsync.plan.decisions import check_names, decide_all
-from blobsync.plan.disk_space import LocalDisks, WrittenHere, lacking_room
+from blobsync.plan.disk_space import WrittenHere, lacking_room
 from blobsync.plan.pairing import Pair, is_as_recorded, needs_local_md5
 from blobsync.plan.project_context import LivePart, without_stores
 from blobsync.plan.survey import Request, survey

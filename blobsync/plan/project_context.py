@@ -13,11 +13,11 @@ from blobsync.config.mapping import is_below
 from blobsync.config.model import Cluster
 from blobsync.config.project_root import STATE_FOLDER
 from blobsync.config.trusted_links import OutsideLink
+from blobsync.local.disks import LocalDisks
 from blobsync.local.index import Index, PairIndex
 from blobsync.local.resume_records import BlockJournal, RangeRecords
 from blobsync.local.sorted_runs import Spill
 from blobsync.local.tree import way_to
-from blobsync.plan.disk_space import LocalDisks
 from blobsync.plan.transfer_plan import IndexKey, Part, PlanPart, Shape
 from blobsync.store.open_locations import Connections, OpenLocation, location_of
 

@@ -29,34 +29,18 @@ from blobsync.config.mapping import Resolution, project_relative, resolve
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.config.project_root import current_folder, find_project
 from blobsync.config.trusted_links import load_trusted_links
+from blobsync.local.disks import LocalDisks
 from blobsync.local.index import Index
 from blobsync.local.resume_records import BlockJournal, RangeRecords, has_intents
 from blobsync.local.sorted_runs import MOST_IN_MEMORY, Spill
 from blobsync.local.state_dir import StateDir, open_state_dir, trust_state
-from blobsync.plan.disk_space import LocalDisks
-from blobsync.plan.engine_model import EngineRules
-from blobsync.plan.path_mapping import chosen_paths, nested
-from blobsync.plan.planner import both_ends, make_plan
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, Direction, Route, TransferPlan, TransferResult
-from blobsync.project.logbook import (
-    LogBook,
-    RunningTransfer,
-    TransferEntry,
-    entry_of,
-    is_worth_logging,
-    logged,
-    recorded_while_running,
-    transfer_begun,
-    transfer_kind,
-    upload_receipts,
-)
 from blobsync.project.options import check_options, chosen_options, from_root, one_or_many, path_text
 from blobsync.project.progress_listeners import CallbackListener, LoggingListener, NotebookBar, in_notebook
 from blobsync.store.open_locations import Connections
 from blobsync.store.sas import LINK_LIFETIME, READ_BLOB, REMOVE
-from blobsync.transfer.carry_out import Engines, carry_out
 
 if TYPE_CHECKING:
     # Imports are local: blobsync's modules take a third of a short command's time.
@@ -65,16 +49,19 @@ if TYPE_CHECKING:
     from blobsync.config.mapping import Resolution
     from blobsync.config.model import StorageAccount
     from blobsync.jobs.record import JobRecord
+    from blobsync.plan.engine_model import EngineRules
     from blobsync.plan.saved_plan import SavedPlan
     from blobsync.project import browse, content, removal, sharing, status
     from blobsync.project.folders import FolderStatus
     from blobsync.project.jobs import Jobs
+    from blobsync.project.logbook import LogBook, RunningTransfer, TransferEntry
     from blobsync.project.options import PathName, Paths, TransferKeywords
     from blobsync.project.progress_listeners import OnProgress
     from blobsync.project.spreading import Spreading
     from blobsync.project.transfer import Transfer
     from blobsync.project.verify import VerifyReport
     from blobsync.store.protocol import BlobStore
+    from blobsync.transfer.carry_out import Engines
 
 LARGE_PLAN_VARIABLE = "BLOBSYNC_LARGE_PLAN"
 
@@ -343,6 +330,8 @@ class Project:
             return self._carry_out(plan)
 
     def _carry_out(self, plan: TransferPlan) -> TransferResult:
+        from blobsync.project.logbook import entry_of, is_worth_logging, logged, transfer_begun, upload_receipts
+
         if not is_worth_logging(plan):
             return self._move(plan)
         entry = transfer_begun(plan, self.command_line)
@@ -375,6 +364,8 @@ class Project:
         return Spreading(self._open_context, self.state, plan, self.environ, self.listener)
 
     def _move_with(self, plan: TransferPlan, engines: Engines) -> TransferResult:
+        from blobsync.transfer.carry_out import carry_out
+
         context, folder = self._open_context, self.state.folder("receipts")
         result = carry_out(plan, context, engines, self.listener, folder, context.spill)
         if not result.failures and has_intents(self.state):
@@ -413,6 +404,8 @@ class Project:
         return self._plan(direction, *from_root(self.root, paths, options))
 
     def _plan(self, direction: Direction, paths: Paths, options: TransferOptions) -> TransferPlan:
+        from blobsync.plan.planner import make_plan
+
         check_options(options, self.from_cluster, direction)
         copies = self.from_cluster is not None and direction is Direction.UP
         if options.nodes is not None:
@@ -564,6 +557,8 @@ class Project:
 
     def chosen_paths(self, paths: Paths = (), *, all_entries: bool = False) -> Sequence[str]:
         """``paths`` as texts, or with ``all_entries`` one for each folder entry. Raises ``UsageError``."""
+        from blobsync.plan.path_mapping import chosen_paths
+
         return chosen_paths(self._open_context, one_or_many(paths, or_none=all_entries), all_entries=all_entries)
 
     def verify(self, path: PathName, *, deep: bool = False, on_progress: OnProgress | None = None) -> VerifyReport:
@@ -571,6 +566,7 @@ class Project:
 
         Raises ``NothingMatchedError`` if neither side has the name.
         """
+        from blobsync.plan.planner import both_ends
         from blobsync.project.verify import verify
 
         with self._reporting(on_progress):
@@ -600,6 +596,7 @@ class Project:
     ) -> removal.Removal:
         """Delete these blobs, and write a receipt that names them."""
         from blobsync.project import removal
+        from blobsync.project.logbook import logged
 
         folder = self.state.folder("receipts")
         entry = removal.removal_begun(deletions, self.cluster.name, self.command_line)
@@ -684,6 +681,8 @@ class Project:
     def planning(self, direction: Direction, paths: Paths) -> Iterator[None]:
         """A context in which other processes see that this transfer is being planned; for a plan that is then carried
         out."""
+        from blobsync.project.logbook import TransferEntry, transfer_kind
+
         kind = transfer_kind(direction, copies=self.from_cluster is not None)
         given = tuple(map(self._from_root, one_or_many(paths, or_none=True)))
         with self._recorded(TransferEntry(kind, given, self.command_line, self.cluster.name), planning=True):
@@ -692,7 +691,7 @@ class Project:
     # -- inside ---------------------------------------------------------------------------------------------
 
     def _engine_rules(self, options: TransferOptions) -> EngineRules:
-        from blobsync.plan.engine_model import usable_cores
+        from blobsync.plan.engine_model import EngineRules, usable_cores
         from blobsync.project.engine_set import requested_engine
 
         copying = self.from_cluster is not None
@@ -716,6 +715,8 @@ class Project:
 
     @property
     def _logbook(self) -> LogBook:
+        from blobsync.project.logbook import LogBook
+
         return LogBook(self.root, self.cwd, self.state, lambda text: self.listener.emit(Note(text)))
 
     def _start_moving(
@@ -765,6 +766,8 @@ class Project:
     @contextmanager
     def _recorded(self, entry: TransferEntry, *, planning: bool = False) -> Iterator[None]:
         """Let other processes see the progress of this transfer while the block runs, and stop it."""
+        from blobsync.project.logbook import recorded_while_running
+
         before, stop = self.listener, self._stop
         # Stopping a transfer must not end a program that waits for it.
         stoppable = bool(self.command_line) or self._has_handle
@@ -849,6 +852,8 @@ class Project:
         )
 
     def _inner(self, place: Resolution) -> tuple[Resolution, ...]:
+        from blobsync.plan.path_mapping import nested
+
         return tuple(self.resolve(f"{self.root}/{prefix}/") for prefix in nested(place.path, self.cluster))
 
 

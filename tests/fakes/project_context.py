@@ -10,10 +10,10 @@ from blobsync.base.events import Listener, SilentListener
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.relay import RelayEngine
+from blobsync.local.disks import LocalDisks
 from blobsync.local.index import Index
 from blobsync.local.resume_records import BlockJournal, RangeRecords
 from blobsync.local.sorted_runs import Spill
-from blobsync.plan.disk_space import LocalDisks
 from blobsync.plan.engine_model import EngineRules, RequestedEngine
 from blobsync.plan.planner import make_plan
 from blobsync.plan.project_context import ProjectContext
