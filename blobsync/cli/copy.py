@@ -13,19 +13,6 @@ from blobsync.base.amounts import count_text, size_text
 from blobsync.base.errors import ExitCode, UsageError
 from blobsync.base.events import Note
 from blobsync.cli.output import Result
-from blobsync.cli.reports import (
-    deletion_lines,
-    detached_data,
-    files_shown,
-    plan_data,
-    plan_lines,
-    plan_summary,
-    result_data,
-    result_lines,
-    verify_code,
-    verify_data,
-    verify_lines,
-)
 from blobsync.cli.session import (
     NO_CLUSTER,
     TWO_CLUSTERS,
@@ -38,10 +25,10 @@ from blobsync.cli.session import (
     with_consent,
 )
 from blobsync.plan.transfer_options import NO_LIMIT, TransferOptions
-from blobsync.plan.transfer_plan import Action, Direction
 
 if TYPE_CHECKING:
-    from blobsync.plan.transfer_plan import TransferPlan
+    # Help and completion show no plan.
+    from blobsync.plan.transfer_plan import Direction, TransferPlan
     from blobsync.project.api import Project
 
 
@@ -181,6 +168,8 @@ def upload(
       blobsync -c eu -f we3v32 u data/voc20   from we3v32's storage to eu's
       blobsync u --all                        every folder entry of the cluster
     """
+    from blobsync.plan.transfer_plan import Direction
+
     return _transfer(session, Direction.UP, paths or [], options, dry_run=dry_run, yes=yes, full=full)
 
 
@@ -203,6 +192,8 @@ def download(
       blobsync -f we3v32 d data/voc20           from cluster we3v32's storage
       blobsync d --all                          every folder entry of the cluster
     """
+    from blobsync.plan.transfer_plan import Direction
+
     return _transfer(session, Direction.DOWN, paths or [], options, dry_run=dry_run, yes=yes, full=full)
 
 
@@ -272,6 +263,8 @@ def verify(
       blobsync verify data/voc20 --deep
       blobsync verify --all
     """
+    from blobsync.cli.reports import files_shown, verify_code, verify_data, verify_lines
+
     project = session.project()
     chosen = project.chosen_paths(paths or (), all_entries=every)
     reports = with_consent(session, project, lambda: [project.verify(path, deep=deep) for path in chosen])
@@ -299,11 +292,15 @@ def _transfer(
     if dry_run:
         return _shown_plan(session, project, made, full=full)
     if session.verbose:
+        from blobsync.cli.reports import plan_summary
+
         session.note(plan_summary(made, verbose=True))
     return _carry_out(session, project, made, yes=yes, full=full)
 
 
 def _detach(project: Project, made: TransferPlan) -> Result:
+    from blobsync.cli.reports import detached_data
+
     record = project.detach(made)
     moving = count_text(made.files_to_transfer, "file")
     line = f"{record.run_id}: {moving}, {size_text(made.bytes_to_transfer)}; blobsync q {record.run_id} shows it"
@@ -313,12 +310,16 @@ def _detach(project: Project, made: TransferPlan) -> Result:
 def _direction(word: str) -> Direction:
     if word not in ("u", "d", "upload", "download"):
         raise UsageError(f"'{word}' is neither u nor d", hint="for example: blobsync plan u data/voc20")
+    from blobsync.plan.transfer_plan import Direction
+
     return Direction(word[0])
 
 
 def _plan(
     session: Session, project: Project, direction: Direction, paths: list[str], options: TransferOptions
 ) -> TransferPlan:
+    from blobsync.plan.transfer_plan import Direction
+
     make = project.plan_upload if direction is Direction.UP else project.plan_download
     made = with_consent(session, project, lambda: make(paths, options))
     for warning in made.warnings:
@@ -327,6 +328,8 @@ def _plan(
 
 
 def _shown_plan(session: Session, project: Project, made: TransferPlan, *, full: bool) -> Result:
+    from blobsync.cli.reports import files_shown, plan_data, plan_lines
+
     left = (*made.refusals, *made.conflicts, *made.unreadable)
     code = ExitCode.USAGE if made.refusals else ExitCode.PARTIAL if left else ExitCode.DONE
     shown = files_shown(quiet=session.quiet, full=full)
@@ -340,6 +343,9 @@ def _shown_plan(session: Session, project: Project, made: TransferPlan, *, full:
 def _carry_out(session: Session, project: Project, made: TransferPlan, *, yes: bool, full: bool) -> Result:
     if made.options.detach and made.files_to_transfer:
         return _detach(project, made)
+    from blobsync.cli.reports import deletion_lines, files_shown, result_data, result_lines
+    from blobsync.plan.transfer_plan import Action
+
     deletions = made.count(Action.DELETE)
     if deletions and (made.refusals or not yes):
         for line in deletion_lines(made, files_shown(quiet=session.quiet, full=full)):
