@@ -394,7 +394,7 @@ def _run(words: Sequence[str], console: Console) -> int:
     except typer.Abort:
         raise UsageError("nothing was confirmed, nothing was changed") from None
     except _PARSER_ERROR as error:
-        raise _usage(error) from None
+        raise _usage(error, words) from None
     finally:
         try:
             session.held.close()
@@ -429,26 +429,35 @@ def _report_crashed_thread(args: threading.ExceptHookArgs) -> None:
         sys.stderr.write(redact("".join(format_exception(args.exc_type, args.exc_value, args.exc_traceback))))
 
 
-def _usage(error: Any) -> UsageError:
+# The parser's names of types, and what users call them.
+_PLAIN = {"valid int range": "whole number", "valid integer": "whole number", "valid float": "number"}
+
+
+def _usage(error: Any, words: Sequence[str]) -> UsageError:
     """Convert the parser's error to ours."""
-    path = error.ctx.command_path if getattr(error, "ctx", None) else "blobsync"
+    ctx = getattr(error, "ctx", None)
+    # Where an option lacks its value, the parser does not say of which command.
+    named = next((word for word in words if word in _Commands()), "")
+    path = ctx.command_path if ctx else f"blobsync {named}".rstrip()
     message = error.format_message().rstrip(".")
+    for theirs, ours in _PLAIN.items():
+        message = message.replace(f"is not a {theirs}", f"is not a {ours}")
     word, option = path.rpartition(" ")[2], getattr(error, "option_name", "")
     if word == "submit" and option == "-f":
         return UsageError(
             "-f names a cluster to copy from, and submit copies nothing",
             hint="a job file is given by --file: blobsync submit --file job.json",
         )
-    if word in _ENDS_WITH_A_COMMAND and any(option in each.opts for each in error.ctx.find_root().command.params):
+    if ctx and word in _ENDS_WITH_A_COMMAND and any(option in each.opts for each in ctx.find_root().command.params):
         return UsageError(
             f"{option} must come before {word}: later options belong to {word} or to your command",
             hint=f"blobsync {option} ... {word} ...",
         )
     takes = f"'{path} --help' shows what it takes"
-    if option:
+    if ctx and option:
         from blobsync.cli.suggestions import option_hint
 
-        hint = option_hint(option, getattr(error, "possibilities", None) or (), error.ctx.find_root())
+        hint = option_hint(option, getattr(error, "possibilities", None) or (), ctx.find_root())
         message, takes = message.partition(" (Possible options")[0], f"{hint}{takes}"
     return UsageError(message[:1].lower() + message[1:], hint=takes)
 

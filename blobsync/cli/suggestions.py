@@ -87,6 +87,9 @@ def command_hint(words: Sequence[str], known: Mapping[str, str]) -> str:
     from difflib import get_close_matches
 
     word = words[0]
+    if word == "help":
+        one = words[1] if words[1:] and words[1] in known else "COMMAND"
+        return f"'blobsync --help' lists all commands, 'blobsync {one} --help' explains one"
     typed = (" ".join(words[:count]).lower() for count in range(_MOST_WORDS, 0, -1))
     said_elsewhere = next((OTHER_TOOLS[each] for each in typed if each in OTHER_TOOLS), ())
     meant: tuple[str, ...] = tuple(each for each in said_elsewhere if each.split()[0] in known)

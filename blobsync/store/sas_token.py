@@ -40,7 +40,7 @@ WARN_BEFORE = timedelta(hours=1)
 # fields, none of which is needed here.
 SAS_VERSION = "2023-11-03"
 
-_ASK_ANEW = "put a new sas_token in the storage account file"
+ASK_ANEW = "put a new sas_token in the storage account file; blobsync config check names it"
 
 Target: TypeAlias = "BlobContainer | BlobLocation"
 
@@ -182,7 +182,7 @@ def check_token(
     policy = token.field("si")
     if not token.permissions:
         if policy is None:
-            raise SasPermissionError(f"the SAS for {container.account} grants no rights", hint=_ASK_ANEW)
+            raise SasPermissionError(f"the SAS for {container.account} grants no rights", hint=ASK_ANEW)
         warnings = [f"the rights of the SAS for {container.account} are defined by the access policy {policy}"]
     else:
         missing = "".join(letter for letter in needs if letter not in token.permissions)
@@ -203,12 +203,12 @@ def check_token(
 def _check_times(token: SasToken, container: BlobContainer, now: datetime) -> None:
     ends, begins = token.expires_at, token.starts_at
     if ends is None and token.field("se"):
-        raise CredentialError(f"the SAS for {container} has an invalid expiry: se={token.field('se')}", hint=_ASK_ANEW)
+        raise CredentialError(f"the SAS for {container} has an invalid expiry: se={token.field('se')}", hint=ASK_ANEW)
     if ends is None and token.field("si") is None:
-        raise CredentialError(f"the SAS for {container} has no expiry (se)", hint=_ASK_ANEW)
+        raise CredentialError(f"the SAS for {container} has no expiry (se)", hint=ASK_ANEW)
     if ends is not None and ends <= now:
         raise SasExpiredError(
-            f"the SAS for {container} expired at {_iso(ends)}; this machine's clock says {_iso(now)}", hint=_ASK_ANEW
+            f"the SAS for {container} expired at {_iso(ends)}; this machine's clock says {_iso(now)}", hint=ASK_ANEW
         )
     if begins is not None and begins > now:
         raise CredentialError(

@@ -107,6 +107,33 @@ def test_an_option_of_another_command_and_a_misspelt_one_are_distinguished(
     assert error["message"] == f"no such option: {option}" and error["hint"].startswith(hint), error
 
 
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (("u", "data", "--keep"), "option '--keep' requires an argument", "blobsync u --help"),
+        (("data", "ls", "-c"), "no such command 'data'", "blobsync --help"),
+        (("-c", "eu", "ls", "-p"), "option '-p' requires an argument", "blobsync ls --help"),
+        (("config", "new", "--account"), "option '--account' requires an argument", "blobsync config --help"),
+        (("submit", "--name"), "option '--name' requires an argument", "blobsync submit --help"),
+        (
+            ("u", "data", "--cap-mbps", "fast"),
+            "invalid value for '--cap-mbps': 'fast' is not a number",
+            "blobsync u --",
+        ),
+        (("web", "--port", "abc"), "invalid value for '--port': 'abc' is not a whole number", "blobsync web --help"),
+        (("help",), "no such command 'help'", "'blobsync COMMAND --help' explains one"),
+        (("help", "u"), "no such command 'help'", "'blobsync u --help' explains one"),
+    ],
+)
+def test_a_mistake_of_the_command_line_is_one_sentence_and_names_the_help(
+    cli: Cli, words: tuple[str, ...], message: str, hint: str
+) -> None:
+    ended = cli(*words)
+    assert ended.code == 2
+    assert ended.err.startswith(f"blobsync: {message}\n"), ended.err
+    assert hint in ended.err
+
+
 def test_every_suggestion_for_another_tools_command_exists() -> None:
     words = {name for names in TYPED for name in names}
     assert {each for meant in OTHER_TOOLS.values() for each in meant} <= words

@@ -27,6 +27,7 @@ from blobsync.base.redaction import redact
 from blobsync.base.trusted_hosts import is_loopback
 from blobsync.store.rest.http_date import parse_http_date
 from blobsync.store.rest.xml import ServiceError, service_error
+from blobsync.store.sas_token import ASK_ANEW
 
 # The service refuses signatures made more than this many seconds away from its own clock:
 # https://learn.microsoft.com/rest/api/storageservices/authorize-with-shared-key#specifying-the-date-header
@@ -213,7 +214,7 @@ def translate(
     if answer.status == 403 and (sas_ended or _sas_time_refused(error)) and not _clock_sentence(answer, now):
         return SasExpiredError(
             f"the SAS for {container.account} is not valid now: expired, or not yet valid",
-            hint="put a new sas_token in the storage account file",
+            hint=ASK_ANEW,
         )
     held = f"{container.account}/{container.name}"
     where = f"{_shown(name)} in {held}" if name else held
