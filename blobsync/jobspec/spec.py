@@ -33,7 +33,8 @@ OUTPUT_FAILED_EXIT = 73
 # This variable marks the processes of an elastic job's node.
 MARK = "BLOBSYNC_NODE_OF"
 
-# The file of an elastic job's run folder with what its command ended with on node 0.
+# The file of a run folder with the job's exit code, where a launcher's is not: what the command of an elastic job ended
+# with on node 0, or what the first failing process of another job ended with.
 JOB_CODE = "job_code"
 
 # MASTER_PORT without a launcher's: one of so many ports from the first on, computed from the job's id.

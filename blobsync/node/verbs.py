@@ -44,6 +44,10 @@ def run_rank(job: NodeJob, places: JobPlaces, held: HeldSignals, *, log: bool) -
     member = member_of(job, held)
     code = _run(job, held, member, lambda one: job.rank_log(one.rank) if log else None, [ranks])
     write_text(done, str(code))
+    if code and member is None and not job.stopped:
+        # srun then stops the others, and reports the highest code of all.
+        with suppress(FileExistsError), open(job.run_dir / JOB_CODE, "x", encoding="utf-8") as file:
+            file.write(str(code))
     if uploader:
         alone = _wait_for_the_others(job, code)
         fine = uploader.stop()

@@ -179,6 +179,15 @@ def lab(project: Project, container: Container, request: pytest.FixtureRequest) 
     return lab
 
 
+@pytest.mark.slurm
+def test_a_program_that_fails_on_one_node_of_slurm_ends_the_job_with_its_code(
+    lab: Lab, request: pytest.FixtureRequest
+) -> None:
+    lab.project.environ.update(request.getfixturevalue("slurm_cluster").environ)
+    job = lab.until(lab.submit("uni", '[ "$RANK" = 1 ] && exit 7; sleep 300'))
+    assert (job["status"], job["exit_code"]) == ("Failed", 7)
+
+
 @pytest.mark.parametrize("cluster", ["here", ON_SLURM])
 def test_a_job_of_four_processes(lab: Lab, cluster: str) -> None:
     awkward = ["two words", "$HOME", ";", "*", "--wait", "-n"]

@@ -56,7 +56,7 @@ RUN=$PWD
 echo "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}" > slurm_job_id
 TASK=$RUN${SLURM_ARRAY_TASK_ID:+/task_$SLURM_ARRAY_TASK_ID}
 mkdir -p "$TASK/user_logs" "$TASK/system_logs"
-rm -rf "$TASK/exit_code" "$TASK/up"
+rm -rf "$TASK/exit_code" "$TASK/job_code" "$TASK/up"
 mkdir "$TASK/up"
 export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)
 export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
@@ -106,6 +106,7 @@ while :; do
     wait "$child"; code=$?
     kill -0 "$child" 2>/dev/null || break
 done
+[ "$code" = 0 ] || ! [ -s "$TASK/job_code" ] || code=$(cat "$TASK/job_code")
 
 finish "$code" || { [ "$code" -ne 0 ] || code=73; }
 ended "$code"

@@ -48,7 +48,7 @@ RUN=$PWD
 echo "${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}" > slurm_job_id
 TASK=$RUN${{SLURM_ARRAY_TASK_ID:+/task_$SLURM_ARRAY_TASK_ID}}
 mkdir -p "$TASK/user_logs" "$TASK/system_logs"
-rm -rf "$TASK/exit_code" "$TASK/up"{old_code}
+rm -rf "$TASK/exit_code" "$TASK/{job_code}" "$TASK/up"
 mkdir "$TASK/up"
 export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1){reached}
 export MASTER_PORT=$(({first_port} + SLURM_JOB_ID % {ports}))
@@ -112,10 +112,15 @@ _MPIRUN = "env{env} mpirun --npernode {procs} -x MASTER_ADDR -x MASTER_PORT -x B
 _SET_HERE = ("MASTER_ADDR", "MASTER_PORT", "BLOBSYNC_HOSTS", "SLURM_OVERLAP", "SLURM_EXPORT_ENV")
 
 
-# Lines for an elastic job. srun ends with the highest code of all nodes, also of lost ones; the job's code is that of
-# node 0. Some nodes may be lost by then.
+# srun ends with the highest code of all processes, also of those that it stopped because another one failed.
+_FIXED = {
+    "own_code": f"""
+[ "$code" = 0 ] || ! [ -s "$TASK/{JOB_CODE}" ] || code=$(cat "$TASK/{JOB_CODE}")""",
+    "reached": "",
+    "recount": "",
+}
+# Lines for an elastic job, whose code is that of node 0. Some nodes may be lost by then.
 _ELASTIC = {
-    "old_code": f' "$TASK/{JOB_CODE}"',
     "own_code": f"""
 [ "$code" = {OUTPUT_FAILED_EXIT} ] || ! [ -s "$TASK/{JOB_CODE}" ] || code=$(cat "$TASK/{JOB_CODE}")""",
     # A node's name need not be a host name; this is Slurm's own address of it.
@@ -152,7 +157,8 @@ def build_script(spec: JobSpec, options: Mapping[str, Any]) -> str:
         ports=MASTER_PORTS,
         setup_failed=SETUP_FAILED_EXIT,
         output_failed=OUTPUT_FAILED_EXIT,
-        **(_ELASTIC if spec.is_elastic else dict.fromkeys(_ELASTIC, "")),
+        job_code=JOB_CODE,
+        **(_ELASTIC if spec.is_elastic else _FIXED),
     )
     return "\n".join([*lines, body])
 
