@@ -15,11 +15,12 @@ import re
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import util
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 import blobsync
 from blobsync.base.errors import AccessDeniedError, ArchiveError, PreconditionFailedError
@@ -147,7 +148,7 @@ def blobsync_sources(package: Path, entry: str = ENTRY) -> dict[str, bytes]:
         file = modules.file(name)
         if file and (path := file.relative_to(package.parent).as_posix()) not in found and not modules.lacks(file):
             found[path] = file.read_bytes()
-            waiting += [name.rpartition(".")[0], *_imports(modules.tree(file))]
+            waiting += [name.rpartition(".")[0], *modules.imports(file).at_the_top, *modules.imports(file).in_functions]
     return found
 
 
@@ -157,43 +158,61 @@ class _Modules:
     def __init__(self, package: Path) -> None:
         self._package = package
         self._known = {package.name, OUTSIDE, *sys.stdlib_module_names}
-        self._trees: dict[Path, list[ast.stmt]] = {}
+        self._files: dict[str, Path | None] = {}
+        self._imports: dict[Path, _Imports] = {}
         self._lacking: dict[Path, bool] = {}
 
     def file(self, name: str) -> Path | None:
-        first, *rest = name.split(".")
-        place = self._package.joinpath(*rest)
-        # The imported name may be a function.
-        files = (place / "__init__.py", place.with_suffix(".py"))
-        return next((file for file in files if first == self._package.name and file.is_file()), None)
+        if name not in self._files:
+            first, *rest = name.split(".")
+            place = self._package.joinpath(*rest)
+            # The imported name may be a function.
+            files = (place / "__init__.py", place.with_suffix(".py")) if first == self._package.name else ()
+            self._files[name] = next((file for file in files if file.is_file()), None)
+        return self._files[name]
 
-    def tree(self, file: Path) -> list[ast.stmt]:
-        if file not in self._trees:
-            self._trees[file] = ast.parse(file.read_bytes()).body
-        return self._trees[file]
+    def imports(self, file: Path) -> _Imports:
+        if file not in self._imports:
+            found = _Imports(set(), set())
+            _find_imports(ast.parse(file.read_bytes()).body, found, late=False)
+            self._imports[file] = found
+        return self._imports[file]
 
     def lacks(self, file: Path) -> bool:
         """Whether it, or a module imported at its top, needs a package that nodes do not have."""
         if file not in self._lacking:
-            names = list(_imports(self.tree(file), late=False))
+            names = self.imports(file).at_the_top
             strange = any(name.partition(".")[0] not in self._known for name in names)
             ours = [other for name in names if (other := self.file(name))]
             self._lacking[file] = strange or any(self.lacks(other) for other in ours if other != file)
         return self._lacking[file]
 
 
-def _imports(body: Iterable[ast.AST], *, late: bool = True) -> Iterator[str]:
-    """Names of imported modules, and of names imported from them; ``late``: also in functions."""
+class _Imports(NamedTuple):
+    """Names of imported modules, and of names imported from them."""
+
+    at_the_top: set[str]
+    in_functions: set[str]
+
+
+def _find_imports(body: Iterable[ast.AST], found: _Imports, *, late: bool) -> None:
+    """Add the imports of these statements. Only statements are looked at: an expression has none."""
+    imported = found.in_functions if late else found.at_the_top
     for node in body:
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            yield from _imports(node.orelse, late=late)
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif late or not isinstance(node, ast.FunctionDef):
-            yield from _imports(ast.iter_child_nodes(node), late=late)
+        if isinstance(node, ast.Import):
+            imported.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            if node.module:
+                imported.add(node.module)
+                imported.update(f"{node.module}.{alias.name}" for alias in node.names)
+        else:
+            only_for_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+            for name in _BODIES[1:] if only_for_types else _BODIES:
+                _find_imports(getattr(node, name, ()), found, late=late or isinstance(node, ast.FunctionDef))
+
+
+# Where a statement has others; a handler of exceptions and a case count as statements here.
+_BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
 
 
 def _outside_folder() -> Path:
