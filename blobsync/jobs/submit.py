@@ -53,9 +53,8 @@ def _look(context: JobContext, cluster: Cluster, folder: FolderLink) -> bool | N
     """None if the folder has files, else whether it exists. Raises ``BlobsyncError``."""
     settings = settings_of(cluster)
     if cluster.platform == "slurm" and settings.get("ssh"):
-        login = LoginNode(
-            context.process, str(settings["ssh"]), context.environ, str(settings.get("python") or "python3")
-        )
+        # What is asked there needs no Python.
+        login = LoginNode(context.process, str(settings["ssh"]), context.environ, "python3")
         done = login.run(("ls", "-A", folder.source))
         return None if done.stdout.strip() else done.returncode == 0
     try:

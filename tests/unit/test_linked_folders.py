@@ -70,6 +70,33 @@ def test_nothing_is_reported_where_the_container_is_empty_or_the_folder_is_no_li
         assert told(tmp_path, cluster_of(tmp_path, platform), "me/data/a.txt") == []
 
 
+def test_each_linked_folder_is_looked_at_whatever_the_others_are(tmp_path: Path) -> None:
+    blobs = ("me/data/a.txt", "me/output/old.txt")
+    copied = (replace(FOLDERS[0], mode="download"), FOLDERS[1])
+    (output,) = told(tmp_path, replace(cluster_of(tmp_path), folders=copied), *blobs)
+    assert output.startswith("output_folder is linked to")
+    # A file share is mounted elsewhere, and has no blobs.
+    share = (replace(FOLDERS[0], storage_type="file"), FOLDERS[1])
+    assert told(tmp_path, replace(cluster_of(tmp_path), folders=share), *blobs) == [output]
+    # A folder that is the whole container.
+    whole = (replace(FOLDERS[0], path=""),)
+    assert len(told(tmp_path, replace(cluster_of(tmp_path), folders=whole), "a.txt")) == 1
+
+
+def test_a_container_that_does_not_answer_hides_no_other_folder(tmp_path: Path) -> None:
+    class Away(MemoryStore):
+        def list_blobs(self, prefix: str = "") -> Any:
+            if prefix == "me/data/":
+                raise StorageError("nobody answers")
+            return super().list_blobs(prefix)
+
+    store, cluster = Away(), cluster_of(tmp_path)
+    store.add("me/output/old.txt", b"x")
+    context = JobContext(tmp_path, os.environ, cluster, stores={CONTAINER: store})
+    (output,) = empty_links(context, cluster, describe(cluster, SubmitRequest(("true",)), "me_1_x", CODE))
+    assert output.startswith("output_folder is linked to")
+
+
 def test_a_folder_of_a_login_node_is_looked_at_there(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, "slurm", ssh="me@login", slurm={"shared_root": "/s"})
     (tmp_path / "data").mkdir()
@@ -99,6 +126,9 @@ def test_a_container_that_does_not_answer_is_in_no_ones_way(tmp_path: Path) -> N
         ("slurm", {"gpu_per_node": 4}, 8, "eu (slurm): 2 nodes, 8 processes, 8 GPUs"),
         ("slurm", {"values": {"slurm": {"gres": "gpu:2"}}}, None,
          "eu (slurm): 1 node, 1 process, no GPU but those of gres gpu:2"),
+        ("kubernetes", {"values": {"slurm": {"gres": "gpu:2"}}}, 0,
+         "eu (kubernetes): 1 node, 1 process, no GPU (-n or gpu_per_node asks for some)"),
+        ("kubernetes", {"num_gpu": 0}, None, "eu (kubernetes): 1 node, 1 process, no GPU"),
         ("aml", {}, None, "eu (aml): 1 node, 4 processes, 4 GPUs"),
         ("local", {}, None, "eu (local): 1 node, 1 process, 1 GPU"),
     ],
@@ -109,6 +139,13 @@ def test_the_first_sentence_is_what_the_job_asks_for(
     cluster = replace(Cluster("eu", "eu.yaml", tmp_path, platform=platform), **changes)
     spec = describe(cluster, SubmitRequest(("true",), gpus), "me_1_x", CODE)
     assert asked_text(cluster, spec) == says
+
+
+def test_a_gres_of_the_submission_counts_before_that_of_the_file(tmp_path: Path) -> None:
+    cluster = Cluster("eu", "eu.yaml", tmp_path, platform="slurm", values={"slurm": {"gres": "gpu:2"}})
+    spec = describe(cluster, SubmitRequest(("true",)), "me_1_x", CODE)
+    spec = replace(spec, options={**spec.options, "gres": "gpu:a100:1"})
+    assert asked_text(cluster, spec).endswith("but those of gres gpu:a100:1")
 
 
 def test_it_is_reported_before_the_job_is_handed_over_and_by_a_dry_run(tmp_path: Path) -> None:

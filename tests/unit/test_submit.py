@@ -19,6 +19,7 @@ from blobsync.base.errors import (
     AccessDeniedError,
     ConfigError,
     CredentialError,
+    JobError,
     SubmissionUnknownError,
     UntrustedCodeError,
     UsageError,
@@ -338,3 +339,86 @@ def test_a_job_without_a_digest_of_its_code_is_not_submitted_again_as_it_is(cont
     with pytest.raises(UntrustedCodeError, match=r"no digest of its code.*code\.zip"):
         resubmit(context, old)
     assert resubmit(context, old, choose_code=lambda _: CodeChoice(CODE)).record.spec.code == CODE
+
+
+# -- jobs of other programs ------------------------------------------------------------------------------------------
+
+
+def foreign(record: JobRecord, **changes: Any) -> JobRecord:
+    """The record as of a job that another program submitted."""
+    options = {"foreign": True, **changes.pop("options", {})}
+    return replace(record, spec=replace(record.spec, **{"platform": "aml", "options": options, **changes}))
+
+
+def test_a_job_of_another_program_brings_its_command_its_size_and_its_variables(context: JobContext) -> None:
+    set_current(context, values={"timeout": "1m"})
+    old = foreign(send(context, "python", "main.py"), gpus_per_node=2, procs_per_node=2, env={"A": "1"}, timeout_s=90)
+    done = resubmit(context, old)
+    new = done.record.spec
+    assert (new.argv, new.procs_per_node, new.env["A"], new.timeout_s) == (("python", "main.py"), 2, "1", 90)
+    assert done.warnings[0] == (
+        f"blobsync did not submit {old.run_id}: its command, its size and its variables are taken, all else is that of"
+        " cluster eu"
+    )
+    assert resubmit(context, old, num_gpu=1).record.spec.procs_per_node == 1
+    # Without a limit of its own, that of the cluster file.
+    plain = foreign(old, timeout_s=None, options={"unread": ["its environment", "its outputs"]})
+    again = resubmit(context, plain)
+    assert again.record.spec.timeout_s == 60
+    assert again.warnings[0].endswith("cluster eu; not read: its environment, its outputs")
+
+
+def test_a_job_of_another_program_that_names_its_own_inputs_is_not_submitted_again(context: JobContext) -> None:
+    old = send(context, "python", "main.py", "${{inputs.data}}")
+    with pytest.raises(JobError, match=rf"the command of {old.run_id} names inputs\.data, which only that job has"):
+        resubmit(context, foreign(old))
+
+
+def test_a_job_of_ours_has_no_note_of_another_program(context: JobContext) -> None:
+    assert not any("did not submit" in each for each in resubmit(context, send(context, "true")).warnings)
+
+
+# -- what else moves -------------------------------------------------------------------------------------------------
+
+
+def test_an_elastic_job_that_moves_keeps_its_nodes_and_its_bounds(context: JobContext) -> None:
+    old = send(context, "true")
+    elastic = replace(old.spec, platform="slurm", nodes=2, min_nodes=1, max_nodes=3, gpus_per_node=1)
+    new = resubmit(context, replace(old, spec=elastic), to="us").record.spec
+    assert (new.nodes, new.min_nodes, new.max_nodes) == (2, 1, 3)
+
+
+def test_a_job_that_waits_for_its_user_does_so_where_it_moves(context: JobContext) -> None:
+    old = send(context, "true")
+    held = replace(old.spec, options={**old.spec.options, "hold": 3600}, argv=("ssh",))
+    done = resubmit(context, replace(old, spec=held), to="us")
+    assert done.record.spec.hold == 3600
+    assert any(each.startswith("it waits 1h for you once it runs: ") for each in done.warnings)
+
+
+@pytest.mark.parametrize(
+    ("platform", "image", "hold", "is_said"),
+    [
+        ("local", "img", 3600, True),
+        ("slurm", "img", 3600, True),
+        ("local", None, 3600, False),
+        ("local", "img", 0, False),
+        ("kubernetes", "img", 3600, False),
+    ],
+)
+def test_shells_beside_an_image_are_reported(
+    context: JobContext, platform: str, image: str | None, hold: int, *, is_said: bool
+) -> None:
+    set_current(context, platform=platform)
+    old = send(context, "true")
+    spec = replace(old.spec, platform=platform, image=image, options={**old.spec.options, "hold": hold})
+    warnings = resubmit(context, replace(old, spec=spec)).warnings
+    assert any("its shells are on the node itself" in each for each in warnings) is is_said
+    assert any(each.startswith("it waits 1h for you") for each in warnings) is bool(hold)
+
+
+def test_the_size_is_noted_before_a_job_is_submitted_again(context: JobContext) -> None:
+    old, notes = send(context, "true"), list[str]()
+    context.note = notes.append
+    resubmit(context, old)
+    assert notes and notes[0].startswith("eu (local): 1 node")
