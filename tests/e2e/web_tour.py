@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 import struct
-import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -92,11 +91,10 @@ def _configure(project: Project, container: Container) -> None:
     entries = {f"{name}_folder": {"azure_blob_config_file": account, "path": f"amber/{name}"} for name in _ENTRIES}
     own = {**entries, "output_folder": {**entries["output_folder"], "mode": "upload"}}
     own["code_path"] = {"azure_blob_config_file": account, "path": "amber/code.zip"}
-    runtime = {"python": sys.executable, "scratch": f"{project.root.parent}/scratch"}
     here = {"platform": "local", "output": "per_job", "env": {"EPOCHS": "20"}, "local": {"gpus": 2, "slots": 1}}
     files = {
         "aml": {"config_param": entries},
-        "here": {**here, "config_param": own, "runtime": runtime, "gpu_per_node": 2},
+        "here": {**here, "config_param": own, "gpu_per_node": 2},
         "campus": {
             "platform": "slurm",
             "ssh": "amber@127.0.0.1",
@@ -254,6 +252,10 @@ def _one_doctor(page: Page, address: str) -> None:
     page.goto(f"{address}/clusters")
     page.get_by_role("region", name="here").get_by_role("button", name="Doctor").click()
     page.wait_for_selector("#doctor")
+    # The page grows as clusters answer.
+    page.wait_for_function(
+        "[...document.querySelectorAll('[data-load]')].every((each) => each.querySelector('.free, .mistake'))"
+    )
 
 
 def _makes_a_link(page: Page, address: str) -> None:
