@@ -436,9 +436,7 @@ _PLAIN = {"valid int range": "whole number", "valid integer": "whole number", "v
 def _usage(error: Any, words: Sequence[str]) -> UsageError:
     """Convert the parser's error to ours."""
     ctx = getattr(error, "ctx", None)
-    # Where an option lacks its value, the parser does not say of which command.
-    named = next((word for word in words if word in _Commands()), "")
-    path = ctx.command_path if ctx else f"blobsync {named}".rstrip()
+    path = ctx.command_path if ctx else _typed_path(words)
     message = error.format_message().rstrip(".")
     for theirs, ours in _PLAIN.items():
         message = message.replace(f"is not a {theirs}", f"is not a {ours}")
@@ -460,6 +458,16 @@ def _usage(error: Any, words: Sequence[str]) -> UsageError:
         hint = option_hint(option, getattr(error, "possibilities", None) or (), ctx.find_root())
         message, takes = message.partition(" (Possible options")[0], f"{hint}{takes}"
     return UsageError(message[:1].lower() + message[1:], hint=takes)
+
+
+def _typed_path(words: Sequence[str]) -> str:
+    """The command of a line in which an option lacks its value: the parser does not name it."""
+    path, known = "blobsync", get_command(build_app())
+    for word in words:
+        commands = getattr(known, "commands", {})
+        if word in commands:
+            path, known = f"{path} {word}", commands[word]
+    return path
 
 
 def _missing(error: ModuleNotFoundError) -> BlobsyncError | None:

@@ -113,7 +113,7 @@ def test_an_option_of_another_command_and_a_misspelt_one_are_distinguished(
         (("u", "data", "--keep"), "option '--keep' requires an argument", "blobsync u --help"),
         (("data", "ls", "-c"), "no such command 'data'", "blobsync --help"),
         (("-c", "eu", "ls", "-p"), "option '-p' requires an argument", "blobsync ls --help"),
-        (("config", "new", "--account"), "option '--account' requires an argument", "blobsync config --help"),
+        (("config", "new", "--account"), "option '--account' requires an argument", "blobsync config new --help"),
         (("submit", "--name"), "option '--name' requires an argument", "blobsync submit --help"),
         (
             ("u", "data", "--cap-mbps", "fast"),
