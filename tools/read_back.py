@@ -436,7 +436,7 @@ ROWS: tuple[ReadBack, ...] = (
             "emulator.server:pinned_version",
             "backends.aml.request:command_line",
             "backends.login:LoginNode._ask",
-            "jobspec.node_archive:_Modules.tree",
+            "jobspec.node_archive:_Modules.imports",
             "jobspec.node_archive:_licence",
             "jobspec.node_archive:standalone_source",
             "jobspec.node_archive:blobsync_sources",
