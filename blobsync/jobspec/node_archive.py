@@ -22,7 +22,6 @@ from importlib import util
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-import blobsync
 from blobsync.base.errors import AccessDeniedError, ArchiveError, PreconditionFailedError
 from blobsync.base.user_data import state_home
 from blobsync.jobspec.hold import HOLDER
@@ -30,6 +29,7 @@ from blobsync.jobspec.spec import CodeRef, JobSpec, NodeArchiveRef
 from blobsync.local.state_dir import user_key
 from blobsync.store.protocol import ANYTHING, BlobProperties, BlobStore, Precondition
 
+_PACKAGE = Path(__file__).parent.parent
 ENTRY = "blobsync.node.__main__"
 # The only dependency, which itself has none.
 OUTSIDE = "urllib3"
@@ -74,7 +74,7 @@ def node_archive(environ: Mapping[str, str]) -> NodeArchive:
 
     Raises ``ArchiveError`` where the installed urllib3 is not pure Python.
     """
-    package, outside = Path(blobsync.__file__).parent, _outside_folder()
+    package, outside = _PACKAGE, _outside_folder()
     version = _key(package, outside)
     kept = state_home(environ) / "node" / f"{version}.zip"
     # Nodes run it, so a file without our seal is ignored. Without a cache it is made again.
@@ -100,7 +100,7 @@ def holder_source(spec: JobSpec) -> dict[str, str]:
 
 def standalone_source(name: str) -> str:
     """The text of a file of ``node/standalone``."""
-    return (Path(blobsync.__file__).parent / "node" / "standalone" / name).read_text(encoding="utf-8")
+    return (_PACKAGE / "node" / "standalone" / name).read_text(encoding="utf-8")
 
 
 def publish(archive: NodeArchive, ref: NodeArchiveRef, store: BlobStore) -> None:

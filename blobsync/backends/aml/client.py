@@ -15,7 +15,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from blobsync import __version__
 from blobsync.backends.aml.errors import Refusal, as_error, read_refusal, wrong_place
 from blobsync.backends.aml.replies import AmlReply
 from blobsync.backends.aml.request import workspace_path
@@ -38,6 +37,7 @@ from blobsync.base.trusted_hosts import (
     may_get_login,
     why_not,
 )
+from blobsync.base.version import __version__
 from blobsync.config.model import WorkspaceConfig
 
 if TYPE_CHECKING:
