@@ -115,7 +115,8 @@ def _sure(record: JobRecord) -> str:
     state = record.info.state.value
     if record.is_settled or not record.confirmed:
         return state
-    return f"{state} as of {_iso(record.confirmed)}, not confirmed"
+    ago = lasting_text(max(0, int(time.time() - record.confirmed))).partition(" ")[0]
+    return f"{state} as of {ago} ago, not confirmed"
 
 
 def job_table(records: Sequence[JobRecord]) -> Iterator[str]:
