@@ -290,6 +290,9 @@ def test_mistakes_stand_at_their_fields_while_typing_and_fields_are_those_of_the
         expect(page.locator("#mistake-command")).to_contain_text("no command given")
         expect(page.get_by_label("GPUs")).to_have_value("6")
         assert faults(page) == []
+        page.get_by_label("Cluster", exact=True).select_option("broken")
+        expect(page.locator("#mistake-cluster")).to_contain_text("'lcoal' is not one of local, slurm")
+        expect(page.locator("#free")).to_be_empty()
         page.goto(f"{server.address}/clusters")
         expect(page.locator("main")).to_contain_text("line 1 platform: 'lcoal' is not one of local, slurm")
         expect(page.locator("main")).to_contain_text("slrum: unknown key, ignored; did you mean 'slurm'?")

@@ -20,6 +20,13 @@ function show(mistakes) {
       else field.removeAttribute("aria-invalid");
     }
   }
+  sayOnce();
+}
+
+// A cluster file that cannot be read is why nothing is known to be free, too: its mistake stands at the field already.
+function sayOnce() {
+  const why = document.querySelector("#free .mistake")?.textContent;
+  if (why && document.getElementById("mistake-cluster").textContent.startsWith(why)) document.getElementById("free").replaceChildren();
 }
 
 async function check(withFields) {
@@ -53,6 +60,7 @@ async function free() {
   const response = await fetch(`/clusters/${encodeURIComponent(name)}/free`).catch(() => null);
   if (form.elements.namedItem("cluster").value !== name) return;
   place.innerHTML = response && response.ok ? await response.text() : "";
+  sayOnce();
 }
 
 form.addEventListener("input", (event) => {
