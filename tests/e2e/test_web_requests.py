@@ -326,6 +326,27 @@ def test_a_plan_names_each_file_that_it_leaves_out_and_counts_those_that_it_does
     assert shown.text.count("rename it") == 1, "one list, since all have the same remedy"
 
 
+def test_a_receipt_without_files_is_a_sentence_and_no_empty_table(
+    project: Project, container: Container, tmp_path: Path
+) -> None:
+    project.configure(container)
+    write_tree(project.data, {"gone.txt": b"1\n"})
+    pages = WebPages(Source(project.root, project.root, None, "aml", {}, {**os.environ, **project.environ}), tmp_path)
+    try:
+        plan = pages.post("/plans", act="u:data").headers["location"]
+        assert wait_until(lambda: "Carry out exactly this plan" in pages.get(plan).text, seconds=60)
+        (project.data / "gone.txt").unlink()
+        transfer = pages.post(f"{plan}/carry-out").headers["location"]
+        assert wait_until(lambda: "/history/" in pages.get(transfer).text, seconds=60)
+        [receipt] = set(re.findall(r"/history/\w+", pages.get(transfer).text))
+        shown = pages.get(receipt).text
+    finally:
+        pages.close()
+    assert "0 of 1 file, 0 B" in words_of(shown)
+    assert "No file was changed." in words_of(shown)
+    assert "<table" not in shown
+
+
 def _is_completed(pages: WebPages, run_id: str) -> bool:
     return "Completed" in pages.get(f"/jobs/{run_id}?fresh=1").text
 
