@@ -299,28 +299,25 @@ def read_progress(values: Mapping[str, Any]) -> Progress:
 class _Rate:
     """The rate over the last few seconds."""
 
-    def __init__(self) -> None:
-        self._samples: deque[tuple[float, int]] = deque()
+    def __init__(self, began: float) -> None:
+        self._samples = deque([(began, 0)])
 
-    def at(self, now: float, moved: int, began: float) -> float:
-        """The rate at ``now``, with ``moved`` bytes so far, of a transfer that began at ``began``."""
+    def at(self, now: float, moved: int) -> float:
+        """The rate at ``now``, with ``moved`` bytes so far."""
         self._samples.append((now, moved))
         while len(self._samples) > 2 and now - self._samples[1][0] >= _RATE_SECONDS:
             self._samples.popleft()
         since, before = self._samples[0]
-        if since == now:
-            since, before = began, 0
         return max(moved - before, 0) / (now - since) if now > since else 0.0
 
 
 class _WorkerCount:
-    """The counts of a worker."""
+    """The counts of a worker that has moved nothing since ``began``."""
 
     def __init__(self, began: float) -> None:
-        self.began = began
         self.files = 0
         self.bytes = 0
-        self.rate = _Rate()
+        self.rate = _Rate(began)
 
 
 class ProgressCounter:
@@ -404,7 +401,9 @@ class ProgressCounter:
     def _worker_moved(self, event: WorkerMoved) -> None:
         count = self._workers.get(event.worker)
         if count is None:
-            count = self._workers[event.worker] = _WorkerCount(self.clock())
+            # A worker reports what it has moved already: measured from then on, it would be faster than all together.
+            began = max(self.began, self.clock() - _RATE_SECONDS)
+            count = self._workers[event.worker] = _WorkerCount(began)
         count.files += event.files
         count.bytes += event.size
 
@@ -492,7 +491,7 @@ class ProgressCounter:
     def workers(self, now: float) -> tuple[WorkerProgress, ...]:
         """The progress of each worker; empty if this process works alone."""
         return tuple(
-            WorkerProgress(name, each.files, max(each.bytes, 0), each.rate.at(now, each.bytes, each.began))
+            WorkerProgress(name, each.files, max(each.bytes, 0), each.rate.at(now, each.bytes))
             for name, each in self._workers.items()
         )
 

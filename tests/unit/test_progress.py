@@ -16,6 +16,7 @@ from blobsync.base.events import (
     Hashing,
     Moving,
     Phase,
+    WorkerMoved,
 )
 from blobsync.plan.progress import Progress, ProgressCounter
 
@@ -169,3 +170,22 @@ def test_a_failure_fixed_by_a_retry_does_not_count() -> None:
     counter.emit(FileDone("a", FileFailure("a", FailureCode.SERVICE_BUSY, "busy")))
     counter.emit(FileDone("a", None))
     assert (counter.seen_now().files, counter.seen_now().failures) == (1, 0)
+
+
+@pytest.mark.parametrize("late", [0.0, 20.0])
+def test_workers_are_never_faster_than_all_together(late: float) -> None:
+    counter = new_counter(1000, 1000 * MB)
+    if late:
+        counter.move(late)
+    seen: list[tuple[float, float]] = []
+    for step in range(80):
+        counter.now += 0.25
+        # Each reports a second's work at once, as files end.
+        for worker in "abcd":
+            if (step + ord(worker)) % 4 == 0:
+                counter.emit(BytesMoved(MB))
+                counter.emit(WorkerMoved(f"process {worker}", 1, MB))
+        found = counter.seen_now()
+        seen.append((sum(each.rate for each in found.workers), found.rate))
+    assert all(together <= 1.3 * whole for together, whole in seen), seen
+    assert seen[-1][0] == pytest.approx(4 * MB, rel=0.2)
