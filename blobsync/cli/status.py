@@ -136,7 +136,7 @@ def _standing(entry: EntryStatus) -> Iterator[str]:
     rest = [f"{entry.ignored:,} ignored"] if entry.ignored else []
     rest += [f"{entry.left_out:,} left out (symlinks)"] if entry.left_out else []
     rest += [f"{entry.not_files:,} left out (neither file nor folder)"] if entry.not_files else []
-    rest += [f"{len(entry.unreadable):,} unreadable"] if entry.unreadable else []
+    rest += [f"{len(entry.unreadable):,} cannot be uploaded"] if entry.unreadable else []
     if rest:
         yield ", ".join(rest)
     if entry.silence is not None:

@@ -359,10 +359,13 @@ def leave_out(
             kept.append(action)
         else:
             path = f"{shown}/{action.path}" if action.path else shown
-            failures.append(
-                FileFailure(path, FailureCode.NAMES_UNSAFE, f"left out: its name {why}", "rename it, or --exclude it")
-            )
+            failures.append(name_failure(path, why))
     return tuple(kept), failures
+
+
+def name_failure(path: str, why: str) -> FileFailure:
+    """A local file whose name no blob can have; ``why`` continues "its name"."""
+    return FileFailure(path, FailureCode.NAMES_UNSAFE, f"left out: its name {why}", "rename it, or --exclude it")
 
 
 def written_names(action: FileAction) -> Iterator[str]:

@@ -17,6 +17,8 @@ from blobsync.base.locations import BlobContainer
 from blobsync.base.reasons import Reason
 from blobsync.config.model import StorageAccount
 from blobsync.local.index import Listed, PairIndex
+from blobsync.local.names import blob_problem
+from blobsync.plan.decisions import name_failure
 from blobsync.plan.left_out import FAULTS
 from blobsync.plan.pairing import Pair
 from blobsync.plan.planner import both_ends
@@ -52,10 +54,10 @@ class EntryStatus:
     changed in the container since they were verified, ``missing_here`` those that do not exist here; ``conflicts``
     changed on both sides. ``never_verified`` are files that may or may not differ: the blob has no MD5 and the same
     size, or the container was not listed. ``ignored`` counts local files that the entry ignores, ``left_out`` links
-    that are not followed, ``not_files`` pipes and other special files. A file counts in one of these. ``as_of`` is when
-    the container was last listed as a whole (seconds since 1970; None: never, and ``there`` is incomplete), ``fresh``:
-    it was now. ``problem`` is why the entry could not be examined, ``silence`` why its account did not answer (None: it
-    did).
+    that are not followed, ``not_files`` pipes and other special files, ``unreadable`` files that cannot be read or have
+    a name that no blob can have. A file counts in one of these. ``as_of`` is when the container was last listed as a
+    whole (seconds since 1970; None: never, and ``there`` is incomplete), ``fresh``: it was now. ``problem`` is why the
+    entry could not be examined, ``silence`` why its account did not answer (None: it did).
     """
 
     path: str
@@ -240,7 +242,7 @@ def entry_status(request: Request, emit: Emit, *, fresh: bool, now: float) -> En
     assert isinstance(end, OpenBlob)
     as_of = now if fresh else request.records.listed_at(key.path)
     status = EntryStatus(request.part.path, str(end), fresh=fresh, as_of=as_of)
-    counts = _Counts()
+    counts, unnamable = _Counts(), list[FileFailure]()
     if not fresh:
         request = as_remembered(request)
     try:
@@ -249,6 +251,10 @@ def entry_status(request: Request, emit: Emit, *, fresh: bool, now: float) -> En
             status = replace(status, as_of=request.records.blob_listed_at(key.path))
         listed = Listed() if status.as_of is not None else request.records.listed_in(key.path)
         for pair in pairs:
+            if pair.source is not None and (why := blob_problem(end.at(pair.path))):
+                counts.here.add(pair.source.size)
+                unnamable.append(name_failure(f"{status.path}/{pair.path}" if pair.path else status.path, why))
+                continue
             is_known = status.as_of is not None or pair.record is not None or key.at(pair.path) in listed
             _count(counts, pair, is_known=is_known)
     except NothingMatchedError:
@@ -256,7 +262,7 @@ def entry_status(request: Request, emit: Emit, *, fresh: bool, now: float) -> En
         return counts.added_to(status)
     except BlobsyncError as error:
         return replace(counts.added_to(status), problem=error)
-    return replace(counts.added_to(status), ignored=found.ignored, unreadable=tuple(found.unreadable))
+    return replace(counts.added_to(status), ignored=found.ignored, unreadable=(*found.unreadable, *unnamable))
 
 
 def _count(counts: _Counts, pair: Pair, *, is_known: bool) -> None:

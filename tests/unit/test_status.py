@@ -11,7 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.errors import AccessDeniedError, ExitCode, NothingMatchedError, StorageUnreachableError, UsageError
+from blobsync.base.errors import (
+    AccessDeniedError,
+    ExitCode,
+    FailureCode,
+    NothingMatchedError,
+    StorageUnreachableError,
+    UsageError,
+)
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.project.api import Project
 from blobsync.project.status import AccountCheck, EntryStatus
@@ -260,6 +267,16 @@ def test_each_thing_that_is_no_file_to_move_is_counted_as_what_it_is(synced: Pla
     (tmp_path / "outside").write_bytes(b"o")
     for fresh in (False, True):
         assert numbers(synced.entry(fresh=fresh)) == {"here": 2, "there": 3, "left_out": 1, "not_files": 2}
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_file_whose_name_no_blob_can_have_is_not_to_upload(synced: Place, fresh: bool) -> None:
+    (synced.root / "data/bad\tname").write_bytes(b"x")
+    found = synced.entry(fresh=fresh)
+    assert not found.to_upload.files and not found.never_verified.files and not found.ok
+    (failure,) = found.unreadable
+    assert (failure.path, failure.code) == ("data/bad\tname", FailureCode.NAMES_UNSAFE)
+    assert "control character" in failure.message
 
 
 def test_entries_inside_others_count_for_themselves(synced: Place) -> None:

@@ -123,7 +123,7 @@ def _states(entry: EntryStatus) -> Iterator[tuple[str, str]]:
     if entry.silence is not None:
         yield "bad", "does not answer"
     if entry.unreadable:
-        yield "bad", f"{len(entry.unreadable):,} unreadable"
+        yield "bad", f"{len(entry.unreadable):,} cannot be uploaded"
 
 
 ROUTES = (
