@@ -77,7 +77,8 @@ class Waiting:
         self.started: list[subprocess.Popen[bytes]] = []
 
     def hold(self, *words: str, node: int = 0) -> subprocess.Popen[bytes]:
-        env = {"PATH": os.environ["PATH"], "BLOBSYNC_RUN_ID": "me_1_abc", "OF_THE_JOB": "a b"}
+        # Without HOME, bash would read the start-up files of this machine's user.
+        env = {"PATH": os.environ["PATH"], "HOME": str(self.folder), "BLOBSYNC_RUN_ID": "me_1_abc", "OF_THE_JOB": "a b"}
         with self.log.open("ab") as log:
             return self._start(["hold", "--node", str(node), *words], log=log, env=env, cwd=self.work)
 
