@@ -43,10 +43,13 @@ def _stopped(transfer: Transfer) -> None:
     assert found is not None and found.interrupted and found.transferred < len(_FILES)
 
 
-@pytest.mark.parametrize("options", _ENGINES.values(), ids=list(_ENGINES))
+@pytest.mark.parametrize(
+    "name", ["processes", *(pytest.param(name, marks=pytest.mark.soak) for name in ("direct", "azcopy"))]
+)
 def test_an_upload_that_is_cancelled_in_the_middle_is_completed_by_the_same_call(
-    opened: Opened, container: Container, options: dict[str, Any]
+    opened: Opened, container: Container, name: str
 ) -> None:
+    options: dict[str, Any] = dict(_ENGINES[name])
     with opened as project:
         transfer = project.start_upload("data", cap_mbps=16, **options)
         with pytest.raises(FutureTimeoutError):

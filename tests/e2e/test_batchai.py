@@ -182,8 +182,9 @@ def silent_program() -> Iterator[None]:
         yield
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("silent_program")
-@pytest.mark.parametrize("cluster", [ON_SLURM, pytest.param("here", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("cluster", ["here", ON_SLURM])
 def test_the_recipe_for_chainer_runs_as_it_is(lab: Lab, cluster: str) -> None:
     lab.gate.touch()
     lab.write("job.json", {"properties": lab.recipe()})
@@ -229,8 +230,9 @@ def demand_ranks(lab: Lab, job_id: str, *, nodes: int) -> None:
         assert re.fullmatch(r"a,b; /.+ \$\{HOME\}", found["MY_LIST"])
 
 
+@pytest.mark.soak
 @pytest.mark.slurm
-@pytest.mark.parametrize(("first", "second"), [("here", "uni"), pytest.param("uni", "here", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("first", "second"), [("here", "uni"), ("uni", "here")])
 def test_a_job_file_moves_with_its_job(lab: Lab, first: str, second: str) -> None:
     lab.gate.touch()
     lab.write("job.json", {"properties": lab.recipe()})

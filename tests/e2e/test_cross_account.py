@@ -116,7 +116,10 @@ def test_names_that_only_azcopy_is_shown_reach_no_other_place_of_a_container(
     )
 
 
-@pytest.mark.parametrize("name", ["planted", "part0/planted", "%2e%2e/planted", "..\\planted"])
+@pytest.mark.parametrize(
+    "name",
+    ["part0/planted", "..\\planted", *(pytest.param(n, marks=pytest.mark.soak) for n in ("planted", "%2e%2e/planted"))],
+)
 def test_names_that_only_azcopy_is_shown_are_reported_where_they_arrive(
     name: str, with_azcopy: Project, ends: tuple[Container, Container], service: str
 ) -> None:
@@ -303,7 +306,7 @@ def test_within_one_account_the_service_copies(
     assert copying.stats().through_clients < 100_000
 
 
-@pytest.mark.parametrize("engine", ["azcopy", "direct"])
+@pytest.mark.parametrize("engine", ["azcopy", pytest.param("direct", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("kind", ["cannot_verify", "firewall", "tenant"])
 def test_a_refused_source_is_explained_and_then_relayed(
     kind: str,

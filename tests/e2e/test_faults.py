@@ -243,6 +243,7 @@ def test_a_file_that_never_arrives_whole_is_named_and_the_rest_is_done(
     tally.runs(honest=1)
 
 
+@pytest.mark.soak
 def test_a_service_that_stays_busy_is_said_to_be_busy(
     project: Project, container: Container, faulty: FaultHandle, tally: Tally
 ) -> None:

@@ -141,6 +141,7 @@ def test_an_earlier_upload_that_somebody_puts_back_is_refused(mine: Project, con
     assert done.codes == {"code_untrusted"} and re.search("which you published on .* not that of your last", str(done))
 
 
+@pytest.mark.soak
 def test_an_archive_without_a_digest_is_held_to_its_content(mine: Project, container: Container) -> None:
     container.put(CODE, archive(b"of another program"))
     done = submit(mine)

@@ -44,7 +44,7 @@ def nothing_is_left(docker: DockerDaemon) -> bool:
     return docker.client("ps", "-aq").stdout == b"" and images == b""
 
 
-@pytest.mark.parametrize("cluster", ["here", ON_SLURM])
+@pytest.mark.parametrize("cluster", ["here", pytest.param("uni", marks=[pytest.mark.slurm, pytest.mark.soak])])
 def test_a_job_runs_in_the_image_and_writes_as_its_user(lab: Lab, docker: DockerDaemon, cluster: str) -> None:
     boxed(
         lab, docker, cluster, setup="mkdir -p /opt/made; echo $MY_TOKEN > /opt/made/a; exit 0", use_custom_docker=True

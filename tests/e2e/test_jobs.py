@@ -215,6 +215,7 @@ def test_a_job_of_four_processes(lab: Lab, cluster: str) -> None:
     assert lab.run("logs", job_id, "--rank", "3").out == "rank 3 is done\n"
 
 
+@pytest.mark.soak
 @pytest.mark.slurm
 def test_a_node_whose_python_is_too_old_for_blobsync_finds_another_one(lab: Lab) -> None:
     python = python_of("3.8")
@@ -230,7 +231,7 @@ def test_a_node_whose_python_is_too_old_for_blobsync_finds_another_one(lab: Lab)
     assert lab.scratch_is_empty
 
 
-@pytest.mark.parametrize("cluster", ["here", ON_SLURM])
+@pytest.mark.parametrize("cluster", [ON_SLURM, pytest.param("here", marks=pytest.mark.soak)])
 def test_waiting_shows_the_output_and_ends_with_the_jobs_code(lab: Lab, cluster: str) -> None:
     done = lab.run("-c", cluster, "submit", "--nodes", "1", "--wait", "echo one; echo two; exit 7", code=7)
     assert done.out == "one\ntwo\n"
@@ -259,7 +260,7 @@ def test_logs_that_somebody_else_put_into_the_container_stay_out_of_other_folder
     assert not [path for path in (own, *own.rglob("*")) if path.stat().st_mode & 0o077], "other users read no log"
 
 
-@pytest.mark.parametrize("cluster", ["here", ON_SLURM])
+@pytest.mark.parametrize("cluster", [ON_SLURM, pytest.param("here", marks=pytest.mark.soak)])
 def test_abort_stops_a_sleeping_job_and_can_be_repeated(lab: Lab, cluster: str) -> None:
     job_id = lab.submit(cluster, "--nodes", "1", "echo up; sleep 600")
     lab.until(job_id, "Running")
@@ -322,7 +323,7 @@ def test_a_cluster_that_cannot_be_asked_has_stopped_nothing(lab: Lab) -> None:
     assert lab.until(job_id)["status"] == "Canceled"
 
 
-@pytest.mark.parametrize("cluster", ["here", ON_SLURM])
+@pytest.mark.parametrize("cluster", [ON_SLURM, pytest.param("here", marks=pytest.mark.soak)])
 def test_a_setup_that_fails(lab: Lab, cluster: str) -> None:
     lab.configure(cluster, "local" if cluster == "here" else "slurm", gpu_per_node=0, setup="echo preparing\nexit 5\n")
     job_id = lab.submit(cluster, "--nodes", "1", "python3", "show.py")
@@ -335,8 +336,9 @@ def test_a_setup_that_fails(lab: Lab, cluster: str) -> None:
     assert wait_until(lambda: lab.scratch_is_empty)
 
 
+@pytest.mark.soak
 @pytest.mark.slurm
-@pytest.mark.parametrize(("first", "second"), [("here", "uni"), pytest.param("uni", "here", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("first", "second"), [("here", "uni"), ("uni", "here")])
 def test_resubmit_moves_a_running_job_to_the_other_backend(lab: Lab, first: str, second: str) -> None:
     stop = lab.project.root.parent / "stop"
     script = f"while [ ! -e {stop} ]; do sleep 0.1; done; echo came to an end"

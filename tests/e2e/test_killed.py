@@ -318,12 +318,11 @@ def test_what_a_killed_run_wrote_is_no_conflict_where_every_file_has_changed_sin
 @pytest.mark.parametrize(
     ("direction", "number", "engine"),
     [
-        ("u", signal.SIGINT, "direct"),
-        ("d", signal.SIGTERM, "direct"),
-        ("u", signal.SIGTERM, "azcopy"),
-        ("d", signal.SIGINT, "azcopy"),
+        pytest.param("d", signal.SIGTERM, "direct", id="down, SIGTERM"),
+        pytest.param("u", signal.SIGTERM, "azcopy", id="up with azcopy, SIGTERM"),
+        pytest.param("u", signal.SIGINT, "direct", id="up", marks=pytest.mark.soak),
+        pytest.param("d", signal.SIGINT, "azcopy", id="down with azcopy", marks=pytest.mark.soak),
     ],
-    ids=["up", "down, SIGTERM", "up with azcopy, SIGTERM", "down with azcopy"],
 )
 def test_an_interrupt_stops_says_what_is_left_and_cleans_up(
     direction: str,

@@ -290,6 +290,7 @@ def test_whoever_waits_is_told_of_a_quota_as_q_tells_it(lab: KubeLab, kube_clust
     assert f"{job_id}: Queued: {reasons[0]}\n" in told[2]
 
 
+@pytest.mark.soak
 def test_an_elastic_job_runs_on_with_the_nodes_it_has_and_its_past_stays(
     lab: KubeLab, kube_cluster: RealCluster
 ) -> None:

@@ -64,7 +64,7 @@ def test_two_processes_upload_and_download_every_file(project: Project, containe
     assert (again.code, again.data["unchanged"], again.data["transferred"]) == (0, len(_FILES), 0), str(again)
 
 
-@pytest.mark.parametrize("direction", ["u", "d"])
+@pytest.mark.parametrize("direction", ["d", pytest.param("u", marks=pytest.mark.soak)])
 def test_after_kill_9_the_workers_end_and_the_same_command_finishes(
     direction: str, project: Project, container: Container, counting: FaultHandle
 ) -> None:

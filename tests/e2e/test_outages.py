@@ -168,9 +168,8 @@ def _with_bar(
         return terminal.finish(seconds=100)
 
 
-@pytest.mark.parametrize(
-    "columns", [80, pytest.param(40, marks=pytest.mark.soak), pytest.param(120, marks=pytest.mark.soak)]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("columns", [40, 80, 120])
 def test_the_bar_says_that_there_is_no_connection_and_no_time_left(
     project: Project, container: Container, line: DelayHandle, columns: int
 ) -> None:

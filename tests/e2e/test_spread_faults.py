@@ -136,6 +136,7 @@ def test_one_worker_and_then_the_command_are_killed_and_the_same_command_goes_on
     assert set(destination.names(uncommitted=True)) == {f"data/{name}" for name in _FILES}
 
 
+@pytest.mark.soak
 def test_one_worker_is_cut_off_for_a_while_and_what_it_is_asked_to_wait_all_wait(
     project: Project, container: Container, line: FaultHandle
 ) -> None:
@@ -189,7 +190,8 @@ def test_a_plan_on_the_disk_goes_in_batches_and_what_always_fails_is_named_while
     assert read_tree(project.data) == _HASHES
 
 
-@pytest.mark.parametrize("how", ["the terminal is closed", pytest.param("a signal", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("how", ["the terminal is closed", "a signal"])
 def test_the_end_of_the_terminal_stops_the_workers_and_the_same_command_goes_on(
     how: str, project: Project, container: Container
 ) -> None:

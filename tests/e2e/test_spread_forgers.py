@@ -155,6 +155,7 @@ def forger(project: Project, container: Container) -> Forger:
     return Forger(container, project)
 
 
+@pytest.mark.soak
 def test_what_was_planted_before_the_first_run_makes_nothing_unchanged(
     project: Project, container: Container, forger: Forger, tmp_path: Path
 ) -> None:

@@ -230,7 +230,8 @@ def at_random_moments(
         assert number < 3 * moments + 5, "there is hardly anything to kill"
 
 
-@pytest.mark.parametrize("word", ["u", pytest.param("d", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("word", ["u", "d"])
 def test_a_detached_transfer_with_a_failure_says_so_whenever_its_parent_is_killed(
     word: str, project: Project, container: Container, line: FaultHandle
 ) -> None:

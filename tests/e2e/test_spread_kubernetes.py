@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.kubernetes, pytest.mark.timeout(600)]
 _FILES = random_files(20261218, 120, [9 << 20] * 2)
 
 
+@pytest.mark.soak
 def test_pods_copy_from_server_to_server_and_lose_one_worker(
     project: Project, new_container: Callable[[str], Container], service: str, kube_cluster: RealCluster
 ) -> None:

@@ -26,6 +26,7 @@ _BLOCKS = 13
 _FILE = "data/sets/big.bin"
 
 
+@pytest.mark.soak
 def test_a_large_file_is_uploaded_in_ranges_loses_a_worker_and_is_copied_in_ranges(
     project: Project, new_container: Callable[[str], Container], service: str
 ) -> None:

@@ -33,7 +33,7 @@ def line(service: str) -> Iterator[str]:
         yield proxy.url
 
 
-@pytest.fixture(params=[40, 80, pytest.param(120, marks=pytest.mark.soak)])
+@pytest.fixture(params=[80, pytest.param(40, marks=pytest.mark.soak), pytest.param(120, marks=pytest.mark.soak)])
 def columns(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
@@ -64,6 +64,7 @@ def test_there_and_looked_at(project: Project, container: Container, line: str, 
     assert listed.answer() == [f"data/v/{name}" for name in sorted(_FILES)]
 
 
+@pytest.mark.soak
 def test_the_bar_counts_down_to_the_end_with_large_and_small_files(
     project: Project, container: Container, service: str
 ) -> None:

@@ -175,6 +175,7 @@ def test_the_outputs_of_an_open_page_follow_the_end_of_the_job(
         assert seen.errors == []
 
 
+@pytest.mark.soak
 def test_a_failed_job_shows_its_cause_and_two_jobs_are_compared(desk: Project, browser: Browser) -> None:
     (desk.root / "go").touch()
     first = submitted(desk, "python3", "job.py", "go", "fail")

@@ -122,6 +122,7 @@ def test_transfers_of_a_terminal_and_of_the_page_are_followed_by_worker_and_canc
     assert [each["result"] for each in project.json("history").data["transfers"]] == ["cancelled"] * 2
 
 
+@pytest.mark.soak
 def test_plans_through_another_cluster_and_copies_from_it_are_made_with_two_clicks(
     project: Project, new_container: Callable[[str], Container], browser: Browser
 ) -> None:
