@@ -20,7 +20,11 @@ pytestmark = pytest.mark.e2e
 
 _FILES = random_files(20261123, 60, [9 << 20] * 2)
 _HASHES = hashes(_FILES)
-_ENGINES = {"direct": {"engine": "direct"}, "azcopy": {"engine": "azcopy"}, "processes": {"processes": 2}}
+_ENGINES: dict[str, dict[str, Any]] = {
+    "direct": {"engine": "direct"},
+    "azcopy": {"engine": "azcopy"},
+    "processes": {"processes": 2},
+}
 _SECONDS = 120.0
 
 
@@ -49,7 +53,7 @@ def _stopped(transfer: Transfer) -> None:
 def test_an_upload_that_is_cancelled_in_the_middle_is_completed_by_the_same_call(
     opened: Opened, container: Container, name: str
 ) -> None:
-    options: dict[str, Any] = dict(_ENGINES[name])
+    options = _ENGINES[name]
     with opened as project:
         transfer = project.start_upload("data", cap_mbps=16, **options)
         with pytest.raises(FutureTimeoutError):
