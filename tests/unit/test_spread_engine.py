@@ -34,7 +34,7 @@ from blobsync.spread.shard import Shard, cut_file
 from blobsync.spread.shard_worker import read_shard
 from blobsync.spread.shared_store import FolderStore
 from blobsync.spread.spread_engine import SpreadClock, SpreadEngine, SpreadRefusedError
-from blobsync.transfer.engines import CollectedReport, MoveReport, MoveTask
+from blobsync.transfer.engines import CollectedReport, Engine, MoveReport, MoveTask
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import RecordingListener, copy, upload
 
@@ -132,6 +132,22 @@ class Nobody:
         raise AssertionError("moved by this process")
 
 
+class Alone:
+    """The engine of this process, which records what is left to it."""
+
+    name = "direct"
+
+    def __init__(self) -> None:
+        self.tasks: list[MoveTask] = []
+
+    def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
+        self.tasks.append(task)
+
+    @property
+    def paths(self) -> list[str]:
+        return [action.path for task in self.tasks for action in task.actions]
+
+
 class Scene:
     """A copy of files of these sizes, one shard for each; 0 is the heaviest."""
 
@@ -155,6 +171,7 @@ class Scene:
         range_bytes: int = 0,
         workers: int = 0,
         earlier: EarlierBlocks | None = None,
+        alone: Engine | None = None,
     ) -> CollectedReport:
         clock = SpreadClock(self.time.now, self.time.sleep)
         # Whoever says nothing of them has none of them.
@@ -162,7 +179,7 @@ class Scene:
         options |= {"range_bytes": range_bytes} if range_bytes else {}
         options |= {"earlier": earlier} if earlier is not None else {}
         engine = SpreadEngine(
-            Nobody(), self.place, self.crew, workers or len(self.task.actions), watch=clock, **options
+            alone or Nobody(), self.place, self.crew, workers or len(self.task.actions), watch=clock, **options
         )
         engine.move(self.task, self.report, self.listener)
         return self.report
@@ -220,6 +237,43 @@ def scene(tmp_path: Path) -> Scene:
 
 def _failed(path: str, code: FailureCode, message: str = "no") -> FileRecord:
     return FileRecord(path, failure=FileFailure(path, code, message, "ask"))
+
+
+# -- what this process moves itself ----------------------------------------------------------------------------------
+
+
+def test_files_that_no_shard_takes_are_moved_by_this_process_after_the_others(scene: Scene) -> None:
+    first, second, third = scene.task.actions
+    # A file of unknown state.
+    unknown = replace(second, source=None)
+    scene.task = scene.task._replace(actions=[first, unknown, third], whole_folder=True)
+    alone = Alone()
+    scene.time.at(1, lambda: scene.finish(0, 1))
+    scene.run(alone=alone)
+    assert scene.paths == ["f0", "f2"] and alone.paths == ["f1"]
+    # An engine that was told of the whole folder would move what others have moved.
+    assert [task.whole_folder for task in alone.tasks] == [False]
+
+
+def test_without_a_file_for_a_shard_no_job_is_started(scene: Scene) -> None:
+    scene.task = scene.task._replace(actions=[replace(each, source=None) for each in scene.task.actions])
+    alone = Alone()
+    scene.run(alone=alone)
+    assert alone.tasks == [scene.task] and not scene.crew.starts
+
+
+def test_the_second_attempt_is_this_processs_own(scene: Scene) -> None:
+    scene.task = scene.task._replace(again=True)
+    alone = Alone()
+    scene.run(alone=alone)
+    assert alone.tasks == [scene.task] and not scene.crew.starts
+
+
+def test_this_process_has_nothing_to_move_where_shards_take_all(scene: Scene) -> None:
+    alone = Alone()
+    scene.time.at(1, lambda: scene.finish(0, 1, 2))
+    scene.run(alone=alone)
+    assert scene.paths == ["f0", "f1", "f2"] and not alone.tasks
 
 
 # -- the workers' job ----------------------------------------------------------------------------------------------
