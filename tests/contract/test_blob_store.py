@@ -462,6 +462,7 @@ def many(azurite: Azurite) -> StorageAccount:
     return account
 
 
+@pytest.mark.soak
 def test_listings_go_on_after_a_page(many: StorageAccount) -> None:
     with connect(many, environ={}) as rest:
         assert [blob.name for blob in rest.list_blobs()] == [f"p/{number:05}" for number in range(5001)]

@@ -27,7 +27,7 @@ def shows(terminal: Terminal, text: str) -> None:
     terminal.wait_for(lambda seen: text in seen.answer(), seconds=PATIENCE)
 
 
-@pytest.mark.parametrize("cluster", ["here", ON_SLURM])
+@pytest.mark.parametrize("cluster", [ON_SLURM, pytest.param("here", marks=pytest.mark.soak)])
 def test_a_job_that_waits_is_entered_left_and_over_when_nobody_is_inside(lab: Lab, cluster: str) -> None:
     # A shell without line editing, so that the screen has plain text.
     lab.project.environ.update(TERM="dumb", PS1="$ ")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_jobs import ON_SLURM, Lab, lab
+from tests.e2e.test_jobs import Lab, lab
 from tests.e2e.world import wait_until
 from tests.servers.docker_daemon import IMAGE, DockerDaemon, missing_docker
 from tests.servers.slurm_fixture import slurm_cluster
@@ -79,7 +79,7 @@ def test_neither_a_container_nor_a_layer_shows_a_secret(lab: Lab, docker: Docker
     assert wait_until(lambda: nothing_is_left(docker))
 
 
-@pytest.mark.parametrize("cluster", ["here", ON_SLURM])
+@pytest.mark.parametrize("cluster", ["here", pytest.param("uni", marks=[pytest.mark.slurm, pytest.mark.soak])])
 def test_abort_ends_what_runs_in_the_image(lab: Lab, docker: DockerDaemon, cluster: str) -> None:
     boxed(lab, docker, cluster)
     # It saves its state when it is asked to stop.

@@ -188,7 +188,7 @@ def test_a_program_that_fails_on_one_node_of_slurm_ends_the_job_with_its_code(
     assert (job["status"], job["exit_code"]) == ("Failed", 7)
 
 
-@pytest.mark.parametrize("cluster", ["here", ON_SLURM])
+@pytest.mark.parametrize("cluster", [ON_SLURM, pytest.param("here", marks=pytest.mark.soak)])
 def test_a_job_of_four_processes(lab: Lab, cluster: str) -> None:
     awkward = ["two words", "$HOME", ";", "*", "--wait", "-n"]
     job_id = lab.submit(cluster, "python3", "show.py", *awkward, gpus=4)

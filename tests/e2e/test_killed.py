@@ -199,9 +199,11 @@ def test_download_through_kills(
 @pytest.mark.parametrize(
     ("victim", "direction"),
     [
-        ("azcopy", "u"),
         ("both", "d"),
-        *(pytest.param(*each, marks=pytest.mark.soak) for each in (("blobsync", "d"), ("azcopy", "d"), ("both", "u"))),
+        *(
+            pytest.param(*each, marks=pytest.mark.soak)
+            for each in (("blobsync", "d"), ("azcopy", "u"), ("azcopy", "d"), ("both", "u"))
+        ),
     ],
 )
 def test_azcopy_at_work_through_a_kill(
@@ -249,6 +251,7 @@ def test_azcopy_at_work_through_a_kill(
     tally.runs(exact=1)
 
 
+@pytest.mark.soak
 def test_a_copy_through_kills(
     project: Project, new_container: Callable[[str], Container], service: str, tally: Tally
 ) -> None:
@@ -269,7 +272,7 @@ def test_a_copy_through_kills(
 
 
 @pytest.mark.parametrize("count", ["1", pytest.param("2", marks=pytest.mark.soak)])
-@pytest.mark.parametrize("word", ["u", "d", pytest.param("copy", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("word", ["u", *(pytest.param(word, marks=pytest.mark.soak) for word in ("d", "copy"))])
 def test_what_a_killed_run_wrote_is_no_conflict_where_every_file_has_changed_since(
     word: str, count: str, project: Project, new_container: Callable[[str], Container], service: str, tally: Tally
 ) -> None:

@@ -222,14 +222,9 @@ def _hold_to_the_truth(bars: Sequence[str]) -> None:
     assert len(places) <= 1 and len(wholes) <= 1, (places, wholes)
 
 
-@pytest.mark.parametrize(
-    ("number", "columns"),
-    [
-        pytest.param(number, columns, marks=[pytest.mark.soak] if number or columns != 80 else [])
-        for number in range(20)
-        for columns in (40, 80, 120)
-    ],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("columns", [40, 80, 120])
+@pytest.mark.parametrize("number", range(20))
 def test_bars_tell_the_truth_whatever_happens(
     project: Project, container: Container, line: DelayHandle, number: int, columns: int
 ) -> None:

@@ -83,6 +83,7 @@ def job_of(err: str) -> str:
     return str(found)
 
 
+@pytest.mark.soak
 def test_an_upload_survives_a_worker_that_is_killed_and_is_a_job_like_any_other(
     project: Project, container: Container, counting: FaultHandle
 ) -> None:
@@ -156,6 +157,7 @@ def test_what_cannot_be_is_a_usage_error(
     assert (done.code, done.errors[0]["message"]) == (2, message), str(done)
 
 
+@pytest.mark.soak
 @pytest.mark.slurm
 @pytest.mark.timeout(600)
 def test_two_slurm_nodes_upload_lose_a_worker_and_download(

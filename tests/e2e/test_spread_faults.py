@@ -258,7 +258,8 @@ class Shell:
             self.process.wait()
 
 
-@pytest.mark.parametrize("word", ["u", *(pytest.param(word, marks=[pytest.mark.soak]) for word in ("d", "copy"))])
+@pytest.mark.soak
+@pytest.mark.parametrize("word", ["u", "d", "copy"])
 def test_ctrl_c_in_an_outage_ends_within_seconds_and_the_same_command_goes_on(
     word: str, project: Project, new_container: Callable[[str], Container], line: FaultHandle
 ) -> None:

@@ -323,6 +323,7 @@ def test_without_the_key_of_the_first_machine_records_count_as_absent_and_it_is_
     assert read_tree(project.data) == _HASHES
 
 
+@pytest.mark.soak
 def test_a_job_of_a_version_that_sealed_nothing_is_waited_for(
     project: Project, container: Container, forger: Forger
 ) -> None:

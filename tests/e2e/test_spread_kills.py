@@ -254,7 +254,8 @@ def test_files_that_change_and_a_worker_that_is_killed_stop_no_other_file(
 HOW = ["the command is killed", "a worker is killed", "Ctrl-C"]
 
 
-@pytest.mark.parametrize("how", [HOW[0], *(pytest.param(how, marks=pytest.mark.soak) for how in HOW[1:])])
+@pytest.mark.soak
+@pytest.mark.parametrize("how", HOW)
 def test_a_copy_whose_source_changes_is_finished_by_the_next_command(
     how: str, project: Project, new_container: Callable[[str], Container], service: str
 ) -> None:

@@ -244,7 +244,9 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def refused_by_submit(root: Path, cluster: Cluster, kept: Path) -> BlobsyncError:
-    context = JobContext(root, {"USER": "me", "HOME": str(root), "XDG_STATE_HOME": str(kept)}, cluster)
+    context = JobContext(
+        root, {"USER": "me", "HOME": str(root), "XDG_STATE_HOME": str(kept), "XDG_CONFIG_HOME": str(kept)}, cluster
+    )
     with pytest.raises(BlobsyncError) as caught:
         submit(context, cluster, SubmitRequest(("true",)), code_there)
     assert not context.history.recent()
