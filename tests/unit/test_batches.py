@@ -13,7 +13,6 @@ import pytest
 
 from blobsync.base.errors import FailureCode, FileFailure, StorageError, TransferCancelledError
 from blobsync.base.events import Event, Expected, Listener, Note
-from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.direct.engine import DirectEngine
 from blobsync.local.sorted_runs import Spill
 from blobsync.plan.transfer_options import TransferOptions
@@ -67,9 +66,8 @@ def carry(
     *,
     engine: Callable[[], Engine] = DirectEngine,
     receipts: Path | None = None,
-    stop: StopRequest = NEVER,
 ) -> TransferResult:
-    engines = Engines({"direct": engine}, stop=stop)
+    engines = Engines({"direct": engine})
     return carry_out(plan, world.context(), engines, heard or Heard(), receipts, world.spill)
 
 
@@ -255,16 +253,6 @@ def test_a_stop_between_two_batches_counts_those_that_ended(world: World, receip
     assert isinstance(result, TransferResult)
     assert (result.interrupted, result.transferred, result.exit_code) == (True, 3, 130)
     assert (read(receipts)["interrupted"], len(read(receipts)["files"])) == (True, 3)
-
-
-def test_a_stop_counts_before_anything_is_recorded(world: World, receipts: Path) -> None:
-    carry(world, planned(world))
-    # Nothing is left to move, so that no engine would notice it.
-    plan, stop = planned(world), StopRequest()
-    assert not plan.files_to_transfer
-    stop.make()
-    with pytest.raises(TransferCancelledError):
-        carry(world, plan, receipts=receipts, stop=stop)
 
 
 def test_an_interrupt_while_it_deletes_leaves_a_receipt_of_what_is_not_known(world: World, receipts: Path) -> None:
