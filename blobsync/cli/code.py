@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from blobsync.base.amounts import count_text, size_text, took_text
 from blobsync.base.errors import UsageError
+from blobsync.base.formatting import count_text, size_text, took_text
 from blobsync.cli.output import Result
 from blobsync.cli.reports import result_data, result_lines
 from blobsync.cli.session import Session, with_consent

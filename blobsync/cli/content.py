@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from blobsync.base.amounts import size_text
 from blobsync.base.errors import ChecksumError, ExitCode, UsageError
-from blobsync.base.printable import printable
+from blobsync.base.formatting import printable, size_text
 from blobsync.cli.output import Result
 from blobsync.cli.session import PathsArgument, Session, command, with_consent
 

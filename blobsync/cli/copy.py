@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from blobsync.base.amounts import count_text, size_text
 from blobsync.base.errors import ExitCode, UsageError
 from blobsync.base.events import Note
+from blobsync.base.formatting import count_text, size_text
 from blobsync.cli.output import Result
 from blobsync.cli.session import (
     NO_CLUSTER,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from blobsync.base.amounts import count_text, size_text, took_text
 from blobsync.base.errors import JobNotFoundError, NothingMatchedError, UsageError
+from blobsync.base.formatting import count_text, size_text, took_text
 from blobsync.cli.job_views import MaxOption, find_jobs
 from blobsync.cli.job_words import job_data, job_details, job_table, state_text, table
 from blobsync.cli.output import Result

@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from blobsync.base.amounts import count_text
+from blobsync.base.formatting import count_text
 from blobsync.cli.output import cells, columns_of, cut
 from blobsync.jobs.timeline import age, lasted, lasting_text, moments_of, nodes_after, seconds_of, spans_of
 from blobsync.jobspec.hold import entering_command, hold_text

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from blobsync.base.amounts import count_text, size_text
 from blobsync.base.errors import UsageError
+from blobsync.base.formatting import count_text, size_text
 from blobsync.cli.output import Result
 from blobsync.cli.session import OptionalPaths, PathsArgument, Session, command
 from blobsync.store.sas import LINK, LINK_LIFETIME, READ_BLOB

@@ -23,10 +23,9 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from blobsync.base.amounts import count_text
 from blobsync.base.errors import BlobsyncError, ExitCode, LocalFileError, UnsafeNamesError, UsageError
 from blobsync.base.events import Note
-from blobsync.base.printable import printable
+from blobsync.base.formatting import count_text, printable
 from blobsync.base.redaction import redact, redact_answer, redact_tree
 
 if TYPE_CHECKING:

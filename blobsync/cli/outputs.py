@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from blobsync.base.amounts import count_text, size_text
 from blobsync.base.errors import BlobsyncError, DiskTooSmallError, ExitCode, NothingMatchedError, UsageError
+from blobsync.base.formatting import count_text, size_text
 from blobsync.cli.job_views import IdArgument, find_jobs, note_all
 from blobsync.cli.look import duration
 from blobsync.cli.output import Result

@@ -15,8 +15,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from blobsync.base.amounts import count_text, duration_text, size_text
 from blobsync.base.events import Disconnected, Note
+from blobsync.base.formatting import count_text, duration_text, size_text
 from blobsync.cli.output import Console, QuietListener, cells, columns_of, shortened
 from blobsync.plan.progress import WORKING, Progress, ProgressCounter, WorkerProgress, by_node
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from blobsync.base.amounts import count_text, size_text
 from blobsync.base.errors import ExitCode
+from blobsync.base.formatting import count_text, size_text
 from blobsync.cli.confirm import confirm
 from blobsync.cli.output import Result
 from blobsync.cli.session import PathsArgument, Session, command, looking

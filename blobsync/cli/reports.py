@@ -9,8 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blobsync.base.amounts import count_text, size_text, took_text
 from blobsync.base.errors import ExitCode
+from blobsync.base.formatting import count_text, size_text, took_text
 from blobsync.base.reasons import Reason
 from blobsync.plan.saved_plan import plan_record
 from blobsync.plan.transfer_plan import (

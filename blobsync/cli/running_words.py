@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from blobsync.base.amounts import count_text, duration_text
+from blobsync.base.formatting import count_text, duration_text
 
 if TYPE_CHECKING:
     from blobsync.project.logbook import RunningTransfer

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from blobsync.base.amounts import count_text
 from blobsync.base.errors import BlobsyncError, EmulatorError, ExitCode
+from blobsync.base.formatting import count_text
 from blobsync.cli.new_config import config_new
 from blobsync.cli.output import Result
 from blobsync.cli.session import ITS_NAME, NO_CLUSTER, SETTINGS, TWO_CLUSTERS, OptionalPaths, Session, command

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from blobsync.base.amounts import count_text, duration_text, size_text
 from blobsync.base.errors import BlobsyncError
+from blobsync.base.formatting import count_text, duration_text, size_text
 from blobsync.cli.output import Result
 from blobsync.cli.running_words import running_data, running_line
 from blobsync.cli.session import OptionalPaths, Session, command, with_consent

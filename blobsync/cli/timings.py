@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from blobsync.base.amounts import took_text
 from blobsync.base.events import Phase
+from blobsync.base.formatting import took_text
 
 if TYPE_CHECKING:
     from blobsync.base.events import Event

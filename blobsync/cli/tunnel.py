@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from blobsync.base.amounts import count_text
 from blobsync.base.errors import UsageError
+from blobsync.base.formatting import count_text
 from blobsync.cli.job_views import IdArgument, find_jobs
 from blobsync.cli.output import Result
 from blobsync.cli.session import NO_CLUSTER, SETTINGS, Session, command

@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from blobsync.base.amounts import count_text
 from blobsync.base.errors import ConfigError, ConfigNotFoundError
 from blobsync.base.file_states import regular_only
+from blobsync.base.formatting import count_text
 from blobsync.base.redaction import Secret
 from blobsync.config.known_keys import GONE_PLATFORMS, PROGRAM_FORM, Key, Kind, nearest
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from blobsync.backends.protocol import ClusterSummary
-from blobsync.base.amounts import count_text
 from blobsync.base.errors import BackendUnavailableError, BlobsyncError
+from blobsync.base.formatting import count_text
 from blobsync.config.model import Cluster
 from blobsync.jobs.context import JobContext
 from blobsync.jobspec.describe import SubmitRequest, demand_platform, shape_of

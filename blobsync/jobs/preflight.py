@@ -12,9 +12,9 @@ from typing import Any
 
 from blobsync.backends import create_backend
 from blobsync.backends.protocol import Backend, ClusterSummary, Examining, Plan, Surroundings
-from blobsync.base.amounts import count_text
 from blobsync.base.check_results import CheckResult, CheckStatus, failed_check
 from blobsync.base.errors import BackendDeniedError, BlobsyncError
+from blobsync.base.formatting import count_text
 from blobsync.base.process import ProcessRunner, SubprocessRunner
 from blobsync.base.redaction import SasToken
 from blobsync.base.user_data import environment

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from blobsync.base.amounts import count_text
+from blobsync.base.formatting import count_text
 from blobsync.jobspec.spec import NodeChange, RunInfo, State, StateChange
 
 if TYPE_CHECKING:

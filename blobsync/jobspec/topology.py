@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from blobsync.base.amounts import count_text
 from blobsync.base.errors import UsageError
+from blobsync.base.formatting import count_text
 from blobsync.jobspec.elastic import Bounds
 from blobsync.jobspec.spec import SERVICES, JobSpec
 

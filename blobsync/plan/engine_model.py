@@ -26,7 +26,7 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple
 
-from blobsync.base.amounts import duration_text
+from blobsync.base.formatting import duration_text
 from blobsync.plan.blocks import ONE_REQUEST
 from blobsync.plan.engine_costs import COSTS
 from blobsync.plan.transfer_options import EngineName

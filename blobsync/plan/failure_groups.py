@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from blobsync.base.amounts import count_text
+from blobsync.base.formatting import count_text
 
 # Maximum number of files that are named in a group.
 NAMED = 3

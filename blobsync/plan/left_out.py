@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import enum
 
-from blobsync.base.amounts import count_text
 from blobsync.base.errors import FailureCode, FileFailure
+from blobsync.base.formatting import count_text
 from blobsync.base.reasons import Reason
 from blobsync.config.trusted_links import trust_command
 

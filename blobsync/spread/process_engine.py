@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from blobsync.base.amounts import count_text
 from blobsync.base.errors import BlobsyncError, CredentialError, FailureCode, FileFailure, ProcessError
 from blobsync.base.events import Connected, Disconnected, Listener, Note, UnderWay
+from blobsync.base.formatting import count_text
 from blobsync.base.process import ProcessRunner, SubprocessRunner
 from blobsync.direct.pool import CircuitBreaker, not_tried
 from blobsync.local.state_dir import StateDir

@@ -17,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from blobsync.base.amounts import count_text
 from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure, Retry, StorageError, TransferCancelledError
 from blobsync.base.events import (
     BytesMoved,
@@ -35,6 +34,7 @@ from blobsync.base.events import (
     together,
 )
 from blobsync.base.file_states import FileState, LocalState, RemoteState
+from blobsync.base.formatting import count_text
 from blobsync.base.locations import LocalLocation
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.local.files import LocalFolder

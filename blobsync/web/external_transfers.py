@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 
-from blobsync.base.amounts import duration_text
+from blobsync.base.formatting import duration_text
 from blobsync.plan.progress import Progress, RatePoint
 from blobsync.project.logbook import RUNNING, LogBook, RunningTransfer, TransferEntry
 

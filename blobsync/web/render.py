@@ -18,8 +18,7 @@ from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from blobsync.base.amounts import count_text, duration_text, size_text, took_text
-from blobsync.base.printable import printable
+from blobsync.base.formatting import count_text, duration_text, printable, size_text, took_text
 from blobsync.base.redaction import redact_answer
 from blobsync.web.app_state import app_state_of
 from blobsync.web.gate import TOKEN_FIELD

@@ -8,7 +8,6 @@ import time
 
 import pytest
 
-from blobsync.base.amounts import count_text, duration_text, size_text
 from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure
 from blobsync.base.events import (
     BytesMoved,
@@ -22,6 +21,7 @@ from blobsync.base.events import (
     Phase,
     WorkerMoved,
 )
+from blobsync.base.formatting import count_text, duration_text, size_text
 from blobsync.base.redaction import redact
 from blobsync.cli.output import Console, QuietListener, Result
 from blobsync.cli.progress import BarListener, LineListener, choose_listener

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blobsync.base.quoted import MOST_CHARS, quoted
+from blobsync.base.formatting import MOST_CHARS, quoted
 
 
 def test_a_sentence_is_cut_between_two_words() -> None:

@@ -16,7 +16,7 @@ from blobsync.backends.aml.client import AmlClient
 from blobsync.backends.aml.errors import MOST_SAID, az_ml, compute_hint
 from blobsync.backends.aml.replies import AmlReply
 from blobsync.base.errors import JobError, NothingMatchedError, UsageError
-from blobsync.base.quoted import quoted
+from blobsync.base.formatting import quoted
 
 AML_COMPUTE = "AmlCompute"
 PRIORITIES: Mapping[str, str] = {"dedicated": "Dedicated", "low": "LowPriority"}

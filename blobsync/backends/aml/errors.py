@@ -20,8 +20,8 @@ from blobsync.base.errors import (
     LoginRequiredError,
     SubmissionError,
 )
+from blobsync.base.formatting import quoted
 from blobsync.base.plain_json import parse_json
-from blobsync.base.quoted import quoted
 from blobsync.config.model import WorkspaceConfig
 
 # At most so many characters of the service's message are shown.

@@ -13,7 +13,7 @@ from typing import Any
 
 from blobsync.backends.protocol import ClusterSummary, Holder
 from blobsync.base.errors import LostContactError, UnsafeNameError
-from blobsync.base.quoted import quoted
+from blobsync.base.formatting import quoted
 from blobsync.jobspec.spec import JobSpec, RunInfo, State
 
 # The values of JobStatus in the specification; others are UNKNOWN.

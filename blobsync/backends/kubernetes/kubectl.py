@@ -27,9 +27,9 @@ from blobsync.base.errors import (
     ProcessError,
     ProcessTimeoutError,
 )
+from blobsync.base.formatting import quoted
 from blobsync.base.plain_json import parse_object
 from blobsync.base.process import Completed, ProcessRunner
-from blobsync.base.quoted import quoted
 from blobsync.base.redaction import redact
 
 # Resources without a namespace.

@@ -28,7 +28,7 @@ from blobsync.backends.kubernetes.naming import (
 )
 from blobsync.backends.kubernetes.pod import CONTAINER
 from blobsync.backends.protocol import ClusterSummary, Holder
-from blobsync.base.quoted import quoted
+from blobsync.base.formatting import quoted
 from blobsync.jobspec.spec import RUN_ID, SETUP_FAILED_EXIT, RunInfo, State, StateChange
 
 # https://kubernetes.io/docs/concepts/containers/images/: the kubelet's reasons for an image that cannot be pulled.

@@ -16,8 +16,8 @@ from blobsync.backends.local.fleet import address_of
 from blobsync.backends.local.queue import Capacity, LocalQueue, gpus_of
 from blobsync.backends.local.run_files import RunFiles, SavedState
 from blobsync.backends.protocol import Accepted, ClusterSummary, Holder, Outcome, Plan, Refused, Surroundings
-from blobsync.base.amounts import count_text
 from blobsync.base.errors import BlobsyncError, ConfigError, JobError, JobNotFoundError, ProcessError, SubmissionError
+from blobsync.base.formatting import count_text
 from blobsync.base.process import python_module
 from blobsync.base.user_data import state_home
 from blobsync.config.trusted_docker import DockerArgs, demand_docker

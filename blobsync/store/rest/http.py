@@ -39,7 +39,6 @@ from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar, cast, final
 from urllib.parse import urlsplit
 
-from blobsync.base.amounts import duration_text
 from blobsync.base.errors import (
     BlobsyncError,
     CredentialError,
@@ -57,6 +56,7 @@ from blobsync.base.events import (
     Disconnected,
     ignore,
 )
+from blobsync.base.formatting import duration_text
 from blobsync.base.locations import BlobContainer, quote_blob_name, reaches_another
 from blobsync.base.redaction import redact
 from blobsync.base.trusted_hosts import (

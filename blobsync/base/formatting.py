@@ -1,0 +1,59 @@
+"""Formats for people: sizes, counts, durations, names from outside, and the output of other programs."""
+
+from __future__ import annotations
+
+# About four lines of a terminal.
+MOST_CHARS = 300
+
+
+def size_text(size: int) -> str:
+    """Format bytes as ``1.5 MB``: powers of ten, as disks and Azure count."""
+    value = float(size)
+    for unit in ("B", "KB", "MB", "GB"):
+        # Three digits: 999.6 would be rounded to 1000.
+        if value < 999.5:
+            return f"{int(value)} B" if unit == "B" else f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} TB"
+
+
+def count_text(count: int, noun: str) -> str:
+    """Format a count and its noun: ``1 file``, ``1,234 files``."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def took_text(seconds: float) -> str:
+    """Format seconds: ``0.07 s``, and from ten seconds on as :func:`duration_text`."""
+    return f"{seconds:.2f} s" if seconds < 10 else duration_text(seconds)
+
+
+def duration_text(seconds: float) -> str:
+    """Format seconds as ``25 s``, ``3 min``, ``1 h 20 min``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def printable(text: str, *, kept: str = "") -> str:
+    r"""Escape the characters of a hostile name that nobody sees, or that reorder the text around them.
+
+    These are control, format and space characters but the space (``\x1b``, ``\u202e``), unless they are in ``kept``.
+    Names that are not UTF-8 stay readable.
+    """
+    shown = "".join(char if char.isprintable() or char in kept else ascii(char)[1:-1] for char in text)
+    return shown if shown.isascii() else shown.encode("utf-8", "backslashreplace").decode()
+
+
+def quoted(text: str, most: int = MOST_CHARS) -> str:
+    """Put ``text`` on one line, cut between two words if it is longer than ``most`` characters.
+
+    Never include a command or a name that the user must use again: append it afterwards, so that it is never cut.
+    """
+    plain = " ".join(text.split())
+    if len(plain) <= most:
+        return plain
+    begun = plain[: most - len(" ...") + 1]
+    # A single word may be longer than the limit.
+    whole = begun.rpartition(" ")[0] or begun[:-1]
+    return f"{whole.rstrip(',;:')} ..."
