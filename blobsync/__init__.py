@@ -108,7 +108,7 @@ if TYPE_CHECKING:
     from blobsync.code.project_code import Code, CodeOptions, CodeResult, CodeState
     from blobsync.code.secrets import PossibleSecret
     from blobsync.code.snapshot import CodeSnapshot, HashedFile
-    from blobsync.config.mapping import Resolution
+    from blobsync.config.mapping import PathName, Paths, Resolution
     from blobsync.config.model import Cluster, CodeEntry, Docker, FolderEntry, StorageAccount
     from blobsync.jobs.compare import ComparedCode, ComparedFact, ComparedJobs
     from blobsync.jobs.logs import FetchedLogs
@@ -135,7 +135,7 @@ if TYPE_CHECKING:
     from blobsync.jobspec.spec import State as JobState
     from blobsync.plan.progress import Progress, WorkerProgress
     from blobsync.plan.saved_plan import SavedPlan
-    from blobsync.plan.transfer_options import EngineName, Keep, Links, TransferOptions
+    from blobsync.plan.transfer_options import EngineName, Keep, Links, TransferKeywords, TransferOptions
     from blobsync.plan.transfer_plan import (
         Action,
         Direction,
@@ -157,7 +157,6 @@ if TYPE_CHECKING:
     from blobsync.project.jobs import Jobs
     from blobsync.project.logbook import RunningTransfer, TransferEntry
     from blobsync.project.open_jobs import open_jobs
-    from blobsync.project.options import PathName, Paths, TransferKeywords
     from blobsync.project.progress_listeners import OnProgress
     from blobsync.project.removal import Deletion, Removal
     from blobsync.project.sharing import Link
@@ -401,7 +400,7 @@ _HOMES = {
     "blobsync.code.project_code": ("Code", "CodeOptions", "CodeResult", "CodeState"),
     "blobsync.code.secrets": ("PossibleSecret",),
     "blobsync.code.snapshot": ("CodeSnapshot", "HashedFile"),
-    "blobsync.config.mapping": ("Resolution",),
+    "blobsync.config.mapping": ("PathName", "Paths", "Resolution"),
     "blobsync.config.model": ("Cluster", "CodeEntry", "Docker", "FolderEntry", "StorageAccount"),
     "blobsync.backends.aml.computes": ("Compute", "ComputeRequest", "Computes", "NodeBounds"),
     "blobsync.backends.protocol": ("ClusterSummary", "Holder"),
@@ -435,7 +434,7 @@ _HOMES = {
     "blobsync.project.logbook": ("RunningTransfer", "TransferEntry"),
     "blobsync.plan.progress": ("Progress", "WorkerProgress"),
     "blobsync.plan.saved_plan": ("SavedPlan",),
-    "blobsync.plan.transfer_options": ("EngineName", "Keep", "Links", "TransferOptions"),
+    "blobsync.plan.transfer_options": ("EngineName", "Keep", "Links", "TransferKeywords", "TransferOptions"),
     "blobsync.plan.transfer_plan": (
         "Action",
         "Direction",
@@ -457,7 +456,6 @@ _HOMES = {
     "blobsync.project.folders": ("FolderName", "FolderStatus"),
     "blobsync.project.jobs": ("Jobs",),
     "blobsync.project.open_jobs": ("open_jobs",),
-    "blobsync.project.options": ("PathName", "Paths", "TransferKeywords"),
     "blobsync.project.removal": ("Deletion", "Removal"),
     "blobsync.project.sharing": ("Link",),
     "blobsync.project.status": ("EntryStatus", "FileTally", "ProjectStatus"),

@@ -7,18 +7,24 @@ nothing: jobs of Azure ML mount them, no transfer reaches one, and the error nam
 
 from __future__ import annotations
 
+import os
 import posixpath
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from blobsync.base.errors import MappingError, OutsideProjectError, UnmappedPathError
+from blobsync.base.errors import MappingError, OutsideProjectError, UnmappedPathError, UsageError
 from blobsync.base.locations import MAX_NAME_CHARS, BlobLocation, reaches_another
 from blobsync.config.known_keys import did_you_mean, nearest
 from blobsync.config.model import Cluster, FolderEntry
 
 _BLOB, _FILE = ".blob.", ".file."
+
+# As callers of the API give them.
+PathName = str | os.PathLike[str]
+Paths = PathName | Iterable[PathName]
 
 
 def share_url(entry: FolderEntry, relative: str = "") -> str:
@@ -111,6 +117,27 @@ def resolve(given: str, *, cwd: Path, root: Path, cluster: Cluster, uploads: boo
         nested=tuple(other for other in cluster.folders if other.prefix != path and is_below(other.prefix, path)),
         why=_why(path, entry, covering, cluster),
     )
+
+
+def one_or_many(paths: Paths, *, or_none: bool = False) -> list[str]:
+    """The paths as texts. Raises ``UsageError`` if there is none, ``TypeError`` for other objects."""
+    if isinstance(paths, (str, os.PathLike)):
+        return [path_text(paths)]
+    found = [path_text(path) for path in paths]
+    if not found and not or_none:
+        raise UsageError(
+            "no path given",
+            hint="a path inside the project, such as data/voc20; --all (in Python: all_entries) means every entry",
+        )
+    return found
+
+
+def path_text(path: PathName) -> str:
+    """A path as a text. Raises ``TypeError`` for other objects, including bytes."""
+    text = os.fspath(path)
+    if not isinstance(text, str):
+        raise TypeError(f"a path is a str or a pathlib.Path, not {type(text).__name__}")
+    return text
 
 
 def project_relative(given: str, *, cwd: Path, root: Path) -> str:

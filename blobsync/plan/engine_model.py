@@ -198,8 +198,6 @@ def _text(seconds: float) -> str:
 LEAST_SECONDS = 1.0
 # The maximum without ``--processes``; more were never measured.
 _MOST = 8
-# The largest number that a user may ask for.
-MOST_PROCESSES = 64
 
 # What one process moves before others are started, in CPU seconds of the model; and the largest of these files (bytes),
 # so that a few large ones do not keep the other processes waiting.

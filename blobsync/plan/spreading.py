@@ -15,8 +15,6 @@ from blobsync.plan.transfer_plan import SpreadPlan
 WORKERS_PER_NODE: Mapping[str, int] = {"slurm": 4, "kubernetes": 4, **dict.fromkeys(AML_PLATFORMS, 4)}
 # Platforms whose nodes do not have this machine's file systems.
 _WITHOUT_DISK = frozenset({"kubernetes", *AML_PLATFORMS})
-# More were never tried; Slurm allows 65,536 (https://slurm.schedmd.com/faq.html).
-MOST_NODES = 1024
 # On this machine nodes are groups of processes.
 _MOST_HERE = 64
 # More shards than workers, so that a slow node takes fewer.
@@ -70,25 +68,3 @@ def is_cut(size: int, length: int) -> bool:
 def shard_count(workers: int, weight: int) -> int:
     """The number of shards for this work; see ``blobsync.spread.shard.weight``."""
     return max(workers, min(workers * _SHARDS_PER_WORKER, weight // _LEAST))
-
-
-def check_spread(options: TransferOptions) -> None:
-    """Raise ``UsageError`` for options that contradict each other."""
-    if options.nodes is None:
-        if options.detach:
-            raise UsageError("--detach is for transfers on nodes", hint="add --nodes N")
-        return
-    if not 1 <= options.nodes <= MOST_NODES:
-        raise UsageError(f"--nodes {options.nodes}: not a number from 1 to {MOST_NODES}")
-    if options.processes is not None:
-        raise UsageError("--nodes and --processes cannot be combined", hint="--processes is for this machine")
-    if options.engine not in (None, "auto", "direct"):
-        raise UsageError(
-            f"--nodes and --engine {options.engine} cannot be combined", hint="nodes use the direct engine"
-        )
-    for name in ("mirror", "keep", "receipt"):
-        if options.detach and getattr(options, name):
-            raise UsageError(
-                f"--detach and --{name} cannot be combined",
-                hint=f"run it without --detach, or with --{name} once the job has ended",
-            )

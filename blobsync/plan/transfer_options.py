@@ -1,4 +1,4 @@
-"""The options of a transfer.
+"""The options of a transfer: what each means, the keywords of the API, and which contradict each other.
 
 Patterns on paths are written as in .gitignore: ``--include`` and ``--exclude`` below a PATH, ``ignore`` below a folder
 entry.
@@ -6,9 +6,14 @@ entry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from typing import Literal
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from math import isfinite
+from pathlib import Path
+from typing import Any, Literal, TypedDict, get_args
+
+from blobsync.base.errors import UsageError
 
 EngineName = Literal["auto", "azcopy", "direct", "relay"]
 Keep = Literal["local", "remote", "both"]
@@ -16,6 +21,10 @@ Links = Literal["follow", "skip", "error"]
 
 # Files; more than any container has: the limit if only a percentage is given.
 NO_LIMIT = 10**12
+# The largest numbers that a user may ask for.
+_MOST_PROCESSES = 64
+# More were never tried; Slurm allows 65,536 (https://slurm.schedmd.com/faq.html).
+_MOST_NODES = 1024
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -63,6 +72,128 @@ class TransferOptions:
     def settles_both_ends(self, from_cluster: object) -> bool:
         """Whether ``--keep`` may write at the source's end, too: not if ``-f`` or ``--from-path`` names it."""
         return from_cluster is None and self.from_path is None
+
+
+def from_root(root: Path, paths: Sequence[str], options: TransferOptions) -> tuple[list[str], TransferOptions]:
+    """The words of a command from a plan's, whose paths are from the project's root."""
+    if options.from_path is not None:
+        options = replace(options, from_path=f"{root}/{options.from_path}")
+    return [] if options.all_entries else [f"{root}/{path}" for path in paths], options
+
+
+_DEFAULTS = TransferOptions()
+_NAMES = tuple(each.name for each in fields(TransferOptions))
+_PATTERNS = ("include", "exclude")
+
+
+class TransferKeywords(TypedDict, total=False):
+    """The fields of ``TransferOptions`` as keywords. One pattern needs no tuple."""
+
+    engine: EngineName | None
+    mirror: bool
+    max_delete_files: int
+    max_delete_percent: float
+    overwrite: bool
+    keep: Keep | None
+    links: Links
+    include: str | Iterable[str]
+    exclude: str | Iterable[str]
+    compare_content: bool
+    cap_mbps: float | None
+    relay: bool
+    from_path: str | os.PathLike[str] | None
+    receipt: bool
+    all_entries: bool
+    processes: int | None
+    nodes: int | None
+    detach: bool
+    force: bool
+
+
+def chosen_options(options: TransferOptions | None, keywords: Mapping[str, Any]) -> TransferOptions:
+    """``options`` (default: those of the commands) with the changes of the keywords.
+
+    Raises ``TypeError`` for an unknown keyword.
+    """
+    for name in keywords:
+        if name not in _NAMES:
+            from difflib import get_close_matches  # late: only a mistake needs it
+
+            near = get_close_matches(name, _NAMES, 1)
+            raise TypeError(f"there is no transfer option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    base = options if options is not None else _DEFAULTS
+    if not isinstance(base, TransferOptions):
+        raise TypeError(f"options takes TransferOptions, not {type(base).__name__}")
+    values = {name: keywords.get(name, getattr(base, name)) for name in (*_PATTERNS, "from_path")}
+    changes: dict[str, Any] = {name: _patterns(values[name]) for name in _PATTERNS}
+    if values["from_path"] is not None:
+        changes["from_path"] = os.fspath(values["from_path"])
+    return replace(base, **{**keywords, **changes})
+
+
+def _patterns(value: str | Iterable[str]) -> tuple[str, ...]:
+    """The patterns; a text is one pattern, not an iterable of letters."""
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def check_options(options: TransferOptions, from_cluster: object, *, uploads: bool) -> None:
+    """Raise ``UsageError`` for options that contradict each other, or the command."""
+    choices = (
+        ("--engine", options.engine, (None, *get_args(EngineName))),
+        ("--keep", options.keep, (None, *get_args(Keep))),
+        ("--links", options.links, get_args(Links)),
+    )
+    for name, value, known in choices:
+        if value not in known:
+            words = ", ".join(sorted(word for word in known if word))
+            raise UsageError(f"{name} {value}: not one of {words}")
+    if options.processes is not None:
+        _check_processes(options.processes, options.engine)
+    if options.cap_mbps is not None and not (options.cap_mbps > 0 and isfinite(options.cap_mbps)):
+        raise UsageError(f"--cap-mbps {options.cap_mbps}: not a number of megabits a second above 0")
+    if options.nodes is not None or options.detach:
+        check_spread(options)
+    if options.overwrite and options.keep:
+        raise UsageError("--overwrite and --keep cannot be combined", hint="--keep both loses nothing")
+    if options.force and uploads and options.keep is None:
+        raise UsageError(
+            "--force is about the free space of this machine, to which an upload without --keep writes nothing",
+            hint="omit it; --overwrite replaces what has changed at the destination",
+        )
+    if options.engine == "relay" and from_cluster is None:
+        raise UsageError("--engine relay is for copies between clusters", hint="pass -f CLUSTER")
+
+
+def _check_processes(count: int, engine: str | None) -> None:
+    if not 1 <= count <= _MOST_PROCESSES:
+        raise UsageError(f"--processes {count}: not a number from 1 to {_MOST_PROCESSES}")
+    if count > 1 and engine not in (None, "auto", "direct"):
+        raise UsageError(
+            f"--processes and --engine {engine} cannot be combined",
+            hint="only the direct engine starts worker processes; azcopy uses every core by itself",
+        )
+
+
+def check_spread(options: TransferOptions) -> None:
+    """Raise ``UsageError`` for ``nodes`` and ``detach`` with what contradicts them."""
+    if options.nodes is None:
+        if options.detach:
+            raise UsageError("--detach is for transfers on nodes", hint="add --nodes N")
+        return
+    if not 1 <= options.nodes <= _MOST_NODES:
+        raise UsageError(f"--nodes {options.nodes}: not a number from 1 to {_MOST_NODES}")
+    if options.processes is not None:
+        raise UsageError("--nodes and --processes cannot be combined", hint="--processes is for this machine")
+    if options.engine not in (None, "auto", "direct"):
+        raise UsageError(
+            f"--nodes and --engine {options.engine} cannot be combined", hint="nodes use the direct engine"
+        )
+    for name in ("mirror", "keep", "receipt"):
+        if options.detach and getattr(options, name):
+            raise UsageError(
+                f"--detach and --{name} cannot be combined",
+                hint=f"run it without --detach, or with --{name} once the job has ended",
+            )
 
 
 def selector(include: Sequence[str], exclude: Sequence[str]) -> Callable[[str], bool] | None:

@@ -25,7 +25,7 @@ from blobsync.base.locations import BlobContainer, BlobLocation
 from blobsync.base.stopping import StopRequest
 from blobsync.base.user_data import environment
 from blobsync.config.loader import load_cluster
-from blobsync.config.mapping import Resolution, project_relative, resolve
+from blobsync.config.mapping import PathName, Paths, Resolution, one_or_many, path_text, project_relative, resolve
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.config.project_root import current_folder, find_project
 from blobsync.config.trusted_links import load_trusted_links
@@ -35,9 +35,8 @@ from blobsync.local.resume_records import BlockJournal, RangeRecords, has_intent
 from blobsync.local.sorted_runs import MOST_IN_MEMORY, Spill
 from blobsync.local.state_dir import StateDir, open_state_dir, trust_state
 from blobsync.plan.project_context import ProjectContext
-from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_options import TransferKeywords, TransferOptions, check_options, chosen_options, from_root
 from blobsync.plan.transfer_plan import Action, Direction, Route, TransferPlan, TransferResult
-from blobsync.project.options import check_options, chosen_options, from_root, one_or_many, path_text
 from blobsync.project.progress_listeners import CallbackListener, LoggingListener, NotebookBar, in_notebook
 from blobsync.store.open_locations import Connections
 from blobsync.store.sas import LINK_LIFETIME, READ_BLOB, REMOVE
@@ -46,8 +45,6 @@ if TYPE_CHECKING:
     # Imports are local: blobsync's modules take a third of a short command's time.
     from typing_extensions import Self, Unpack
 
-    from blobsync.config.mapping import Resolution
-    from blobsync.config.model import StorageAccount
     from blobsync.jobs.record import JobRecord
     from blobsync.plan.engine_model import EngineRules
     from blobsync.plan.saved_plan import SavedPlan
@@ -55,7 +52,6 @@ if TYPE_CHECKING:
     from blobsync.project.folders import FolderStatus
     from blobsync.project.jobs import Jobs
     from blobsync.project.logbook import LogBook, RunningTransfer, TransferEntry
-    from blobsync.project.options import PathName, Paths, TransferKeywords
     from blobsync.project.progress_listeners import OnProgress
     from blobsync.project.spreading import Spreading
     from blobsync.project.transfer import Transfer
@@ -406,7 +402,7 @@ class Project:
     def _plan(self, direction: Direction, paths: Paths, options: TransferOptions) -> TransferPlan:
         from blobsync.plan.planner import make_plan
 
-        check_options(options, self.from_cluster, direction)
+        check_options(options, self.from_cluster, uploads=direction is Direction.UP)
         copies = self.from_cluster is not None and direction is Direction.UP
         if options.nodes is not None:
             from blobsync.project.spreading import demand_spreadable

@@ -43,12 +43,11 @@ from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.base.process_mark import ProcessMark
 from blobsync.base.redaction import redact, redact_tree
 from blobsync.base.stopping import NEVER, StopRequest
-from blobsync.config.mapping import project_relative
+from blobsync.config.mapping import PathName, path_text, project_relative
 from blobsync.config.project_root import current_folder, find_project
 from blobsync.local.state_dir import StateDir, open_state_dir
 from blobsync.plan.progress import WORKING, Progress, ProgressCounter, RatePoint, add_point, read_progress
 from blobsync.plan.transfer_plan import Action, Direction, Route, TransferPlan, TransferResult
-from blobsync.project.options import PathName, path_text
 from blobsync.store.open_locations import Connections
 from blobsync.transfer import ledger
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blobsync.base.user_data import environment
+from blobsync.config.mapping import PathName, path_text
 from blobsync.config.model import Cluster
 from blobsync.config.project_root import current_folder, find_project
 from blobsync.jobs.context import JobContext
 from blobsync.project.jobs import Jobs
-from blobsync.project.options import PathName, path_text
 
 if TYPE_CHECKING:
     from blobsync.base.events import Listener

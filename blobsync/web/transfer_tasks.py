@@ -17,10 +17,9 @@ from blobsync.base.plain_json import parse_object
 from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner, python_module
 from blobsync.base.redaction import redact
 from blobsync.plan.progress import Progress, RatePoint, add_point, read_progress
-from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_options import TransferOptions, from_root
 from blobsync.plan.transfer_plan import Direction, TransferPlan
 from blobsync.project.logbook import transfer_kind
-from blobsync.project.options import from_root
 from blobsync.web.source import Source
 from blobsync.web.transfer_process import plan_lines
 

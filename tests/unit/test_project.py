@@ -24,12 +24,12 @@ from blobsync.base.errors import (
 )
 from blobsync.base.events import BytesMoved, BytesReused, Expected, FileDone, Note, Phase
 from blobsync.base.redaction import Secret
+from blobsync.config.mapping import one_or_many
 from blobsync.config.model import StorageAccount
 from blobsync.plan.progress import Progress
-from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_options import TransferKeywords, TransferOptions, chosen_options
 from blobsync.project.api import Project
 from blobsync.project.logbook import RunningTransfer
-from blobsync.project.options import TransferKeywords, chosen_options, one_or_many
 from blobsync.project.progress_listeners import CallbackListener, LoggingListener
 from tests.fakes.project_context import cluster
 from tests.fakes.store import MemoryStore, Request

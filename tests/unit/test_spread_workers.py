@@ -21,8 +21,8 @@ from blobsync.direct.engine import DirectEngine
 from blobsync.direct.pool import was_tried
 from blobsync.local.index import Index
 from blobsync.local.names import is_temporary
-from blobsync.plan.spreading import Load, check_spread, choose_spread
-from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.spreading import Load, choose_spread
+from blobsync.plan.transfer_options import TransferOptions, check_spread
 from blobsync.plan.transfer_plan import Action, SpreadPlan
 from blobsync.spread.earlier_records import merge_records
 from blobsync.spread.probe import OwnProbe, files_probe, probe_problem, remove_probe, source_probe
