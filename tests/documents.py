@@ -10,8 +10,9 @@ from typing import Any
 import jsonschema
 
 from blobsync.base.errors import UsageError
+from blobsync.cli.command_words import SECTIONS
 from blobsync.cli.documents.schemas import answers, document_schema
-from blobsync.cli.main import SECTIONS, in_our_words
+from blobsync.cli.main import in_our_words
 from tools.docs_site.command_tree import root_command
 
 # The beginning of every document of ours; a job's output begins otherwise.

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import pytest
 
 from blobsync.base.errors import ExitCode, FailureCode
-from blobsync.cli.main import SECTIONS
+from blobsync.cli.command_words import SECTIONS
 from tests.e2e.web_server import chromium
 from tests.source import ROOT, modules
 from tools.docs_site.__main__ import build

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from blobsync.base.errors import UsageError
 from blobsync.base.formatting import count_text, size_text, took_text
 from blobsync.cli.output import Result
+from blobsync.cli.parameters import option
 from blobsync.cli.reports import result_data, result_lines
-from blobsync.cli.session import Session, with_consent
+from blobsync.cli.session import Commands, Session, with_consent
 from blobsync.cli.session import command as register_command
 
 if TYPE_CHECKING:
@@ -24,22 +23,20 @@ if TYPE_CHECKING:
 _EXPLAINED = 10
 _NAMED = 5
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be uploaded, and upload nothing.")]
-AllowSecrets = Annotated[bool, typer.Option("--allow-secrets", help="Pack files that look like credentials, too.")]
+DryRun = Annotated[bool, option("--dry-run", help="Show what would be uploaded, and upload nothing.")]
+AllowSecrets = Annotated[bool, option("--allow-secrets", help="Pack files that look like credentials, too.")]
 MaxFileSize = Annotated[
-    str | None, typer.Option("--max-file-size", metavar="SIZE", help="Leave out files larger than this: 200MB, 1GiB.")
+    str | None, option("--max-file-size", metavar="SIZE", help="Leave out files larger than this: 200MB, 1GiB.")
 ]
-ListFiles = Annotated[
-    bool, typer.Option("--list", help="List the files of the archive; show why the largest are in it.")
-]
-Folder = Annotated[bool, typer.Option("--folder", help="Upload the files one by one to a blob folder, without a zip.")]
+ListFiles = Annotated[bool, option("--list", help="List the files of the archive; show why the largest are in it.")]
+Folder = Annotated[bool, option("--folder", help="Upload the files one by one to a blob folder, without a zip.")]
 Why = Annotated[
     str | None,
-    typer.Option("--why", metavar="PATH", help="Show which pattern includes or excludes PATH."),
+    option("--why", metavar="PATH", help="Show which pattern includes or excludes PATH."),
 ]
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Commands) -> None:
     """Add these commands."""
     register_command(app, "init")(init)
     register_command(app, "initc")(initc)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from blobsync.base.errors import LoginRequiredError, UsageError
 from blobsync.cli.confirm import confirm
 from blobsync.cli.output import Result
-from blobsync.cli.session import SETTINGS, Session, command
+from blobsync.cli.parameters import argument, option
+from blobsync.cli.session import Commands, Session, command
 
 if TYPE_CHECKING:
     from blobsync.backends.aml.computes import Compute, ComputeRequest, Computes, NodeBounds
@@ -18,24 +17,23 @@ if TYPE_CHECKING:
 _TIME = re.compile(r"(\d{1,6})([smh])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The compute's name in the workspace.")]
-MinOption = Annotated[int | None, typer.Option("--min", min=0, metavar="N", help="Nodes that are always there.")]
-MaxOption = Annotated[int | None, typer.Option("--max", min=0, metavar="N", help="The most nodes.")]
+NameArgument = Annotated[str, argument(metavar="NAME", help="The compute's name in the workspace.")]
+MinOption = Annotated[int | None, option("--min", min=0, metavar="N", help="Nodes that are always there.")]
+MaxOption = Annotated[int | None, option("--max", min=0, metavar="N", help="The most nodes.")]
 IdleOption = Annotated[
-    str | None, typer.Option("--idle", metavar="10m", help="How long a node stays without a job: 120s, 10m, 2h.")
+    str | None, option("--idle", metavar="10m", help="How long a node stays without a job: 120s, 10m, 2h.")
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the request, send nothing.")]
-NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Do not wait until the service is done.")]
+DryRunOption = Annotated[bool, option("--dry-run", help="Print the request, send nothing.")]
+NoWaitOption = Annotated[bool, option("--no-wait", help="Do not wait until the service is done.")]
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Commands) -> None:
     """Add these commands."""
-    group = typer.Typer(**SETTINGS, help="List, create, scale and remove compute clusters of Azure ML.")
+    group = app.group("compute", "List, create, scale and remove compute clusters of Azure ML.")
     command(group, "ls")(compute_ls)
     command(group, "create")(compute_create)
     command(group, "scale")(compute_scale)
     command(group, "rm")(compute_rm)
-    app.add_typer(group, name="compute")
 
 
 def compute_ls(session: Session) -> Result:
@@ -58,14 +56,14 @@ def compute_ls(session: Session) -> Result:
 def compute_create(
     session: Session,
     name: NameArgument,
-    vm_size: Annotated[str, typer.Option("--vm-size", metavar="SIZE", help="The size of a node: Standard_NC24rs_v3.")],
+    vm_size: Annotated[str, option("--vm-size", metavar="SIZE", help="The size of a node: Standard_NC24rs_v3.")],
     most: MaxOption = 1,
     least: MinOption = 0,
     idle: IdleOption = None,
     priority: Annotated[
-        str, typer.Option("--vm-priority", metavar="dedicated", help="dedicated, or low: cheap, may be taken away.")
+        str, option("--vm-priority", metavar="dedicated", help="dedicated, or low: cheap, may be taken away.")
     ] = "dedicated",
-    location: Annotated[str, typer.Option("--location", help="Another region than the workspace's.")] = "",
+    location: Annotated[str, option("--location", help="Another region than the workspace's.")] = "",
     dry_run: DryRunOption = False,
     no_wait: NoWaitOption = False,
 ) -> Result:
@@ -94,7 +92,7 @@ def compute_create(
 def compute_scale(
     session: Session,
     name: NameArgument,
-    nodes: Annotated[int | None, typer.Argument(metavar="[N]", min=0, help="A fixed number of nodes.")] = None,
+    nodes: Annotated[int | None, argument(metavar="[N]", min=0, help="A fixed number of nodes.")] = None,
     least: MinOption = None,
     most: MaxOption = None,
     idle: IdleOption = None,
@@ -121,7 +119,7 @@ def compute_scale(
 def compute_rm(
     session: Session,
     name: NameArgument,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, option("-y", "--yes", help="Do not ask.")] = False,
     dry_run: DryRunOption = False,
     no_wait: NoWaitOption = False,
 ) -> Result:

@@ -8,12 +8,10 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from blobsync.base.errors import ChecksumError, ExitCode, UsageError
 from blobsync.base.formatting import printable, size_text
 from blobsync.cli.output import Result
-from blobsync.cli.session import PathsArgument, Session, command, with_consent
+from blobsync.cli.session import Commands, PathsArgument, Session, command, with_consent
 
 if TYPE_CHECKING:
     from blobsync.base.errors import BlobsyncError
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 _LINE_BYTES = 1 << 20
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Commands) -> None:
     """Add these commands."""
     command(app, "cat", looks=True)(cat)
     command(app, "diff", looks=True)(diff)

@@ -6,36 +6,32 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from blobsync.cli.output import Result
-from blobsync.cli.session import SETTINGS, Session, command
+from blobsync.cli.parameters import argument, option
+from blobsync.cli.session import Commands, Session, command
 
 if TYPE_CHECKING:
     from blobsync.config.model import Cluster
     from blobsync.jobs.batchai.files import Conversion
 
-NameOption = Annotated[
-    str | None, typer.Option("--name", metavar="NAME", help="The new cluster. Default: the name of FILE.")
-]
+NameOption = Annotated[str | None, option("--name", metavar="NAME", help="The new cluster. Default: the name of FILE.")]
 PlatformOption = Annotated[
-    str, typer.Option("--platform", metavar="PLATFORM", help="Where its jobs run: local, slurm, kubernetes, aml, ...")
+    str, option("--platform", metavar="PLATFORM", help="Where its jobs run: local, slurm, kubernetes, aml, ...")
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the files, write none.")]
+DryRunOption = Annotated[bool, option("--dry-run", help="Print the files, write none.")]
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Commands) -> None:
     """Add these commands."""
-    group = typer.Typer(**SETTINGS, help="Write files of services that are gone as a cluster file and a command.")
+    group = app.group("convert", "Write files of services that are gone as a cluster file and a command.")
     command(group, "batchai")(convert_batch_ai)
     command(group, "philly")(convert_philly_file)
-    app.add_typer(group, name="convert")
 
 
 def convert_batch_ai(
     session: Session,
-    job: Annotated[Path, typer.Argument(metavar="JOB", help="A job file of Batch AI, API 2018-05-01.")],
-    cluster_file: Annotated[Path | None, typer.Argument(metavar="CLUSTER", help="The cluster's file.")] = None,
+    job: Annotated[Path, argument(metavar="JOB", help="A job file of Batch AI, API 2018-05-01.")],
+    cluster_file: Annotated[Path | None, argument(metavar="CLUSTER", help="The cluster's file.")] = None,
     name: NameOption = None,
     platform: PlatformOption = "slurm",
     dry_run: DryRunOption = False,
@@ -59,7 +55,7 @@ def convert_batch_ai(
 
 def convert_philly_file(
     session: Session,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A cluster file of Philly, or the one that names them.")],
+    file: Annotated[Path, argument(metavar="FILE", help="A cluster file of Philly, or the one that names them.")],
     name: NameOption = None,
     platform: PlatformOption = "slurm",
     dry_run: DryRunOption = False,

@@ -7,18 +7,17 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from blobsync.base.errors import ExitCode, UsageError
 from blobsync.base.events import Note
 from blobsync.base.formatting import count_text, size_text
 from blobsync.cli.output import Result
+from blobsync.cli.parameters import OptionRow, argument, option
 from blobsync.cli.session import (
     NO_CLUSTER,
     TWO_CLUSTERS,
     Bundle,
+    Commands,
     OptionalPaths,
-    OptionRow,
     Session,
     command,
     looking,
@@ -37,15 +36,15 @@ _LIMIT = re.compile(r"(\d{1,300})(%?)", re.ASCII)
 
 
 def _flag(text: str, *names: str) -> Any:
-    return Annotated[bool, typer.Option(*names, help=text)]
+    return Annotated[bool, option(*names, help=text)]
 
 
 def _word(text: str, metavar: str, *names: str) -> Any:
-    return Annotated[str | None, typer.Option(*names, metavar=metavar, help=text)]
+    return Annotated[str | None, option(*names, metavar=metavar, help=text)]
 
 
 def _words(text: str, metavar: str, *names: str) -> Any:
-    return Annotated[list[str] | None, typer.Option(*names, metavar=metavar, help=text)]
+    return Annotated[list[str] | None, option(*names, metavar=metavar, help=text)]
 
 
 _ROWS: tuple[OptionRow, ...] = (
@@ -72,18 +71,18 @@ _ROWS: tuple[OptionRow, ...] = (
         _words("Limit for --mirror: a number of files, or a percentage. [1000 and 10%]", "N|P%", "--max-delete"),
         None,
     ),
-    ("links", Annotated[str, typer.Option(metavar="follow|skip|error", help="What to do with symlinks.")], "follow"),
+    ("links", Annotated[str, option(metavar="follow|skip|error", help="What to do with symlinks.")], "follow"),
     ("compare_content", _flag("Compare the content of blobs that have no MD5.", "--compare-content"), False),
     (
         "cap_mbps",
-        Annotated[float | None, typer.Option(metavar="N", help="Use at most N megabits per second.")],
+        Annotated[float | None, option(metavar="N", help="Use at most N megabits per second.")],
         None,
     ),
     (
         "from_path",
         Annotated[
             str | None,
-            typer.Option(metavar="PATH", help="The source, where its path differs."),
+            option(metavar="PATH", help="The source, where its path differs."),
         ],
         None,
     ),
@@ -91,13 +90,13 @@ _ROWS: tuple[OptionRow, ...] = (
         "processes",
         Annotated[
             int | None,
-            typer.Option(metavar="N", help="Use N processes with the direct engine. [as many as are worth it]"),
+            option(metavar="N", help="Use N processes with the direct engine. [as many as are worth it]"),
         ],
         None,
     ),
     (
         "nodes",
-        Annotated[int | None, typer.Option(metavar="N", help="Let N nodes of the cluster move the files, as a job.")],
+        Annotated[int | None, option(metavar="N", help="Let N nodes of the cluster move the files, as a job.")],
         None,
     ),
     ("detach", _flag("With --nodes: print the job's id, and do not wait for it.", "--detach"), False),
@@ -134,12 +133,12 @@ def _limits(given: list[str]) -> tuple[int, float]:
 TRANSFER_OPTIONS = Bundle("options", _ROWS, _build)
 
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, and change nothing.")]
-Full = Annotated[bool, typer.Option("--full", help="Show every line, not only the first ten of each kind.")]
-Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask before deleting.")]
+DryRun = Annotated[bool, option("--dry-run", help="Show what would happen, and change nothing.")]
+Full = Annotated[bool, option("--full", help="Show every line, not only the first ten of each kind.")]
+Yes = Annotated[bool, option("-y", "--yes", help="Do not ask before deleting.")]
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Commands) -> None:
     """Add these commands."""
     command(app, "u", bundle=TRANSFER_OPTIONS, takes=TWO_CLUSTERS)(upload)
     command(app, "d", bundle=TRANSFER_OPTIONS, takes=TWO_CLUSTERS)(download)
@@ -199,10 +198,10 @@ def download(
 
 def plan(
     session: Session,
-    direction: Annotated[str, typer.Argument(metavar="u|d", help="u to upload, d to download.")],
+    direction: Annotated[str, argument(metavar="u|d", help="u to upload, d to download.")],
     options: TransferOptions,
     paths: OptionalPaths = None,
-    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Save the plan for 'blobsync apply FILE'.")] = None,
+    save: Annotated[Path | None, option(metavar="FILE", help="Save the plan for 'blobsync apply FILE'.")] = None,
     full: Full = False,
 ) -> Result:
     """Show what u or d would do with each file, and why; touches nothing.
@@ -226,7 +225,7 @@ def plan(
 
 def apply(
     session: Session,
-    file: Annotated[Path, typer.Argument(metavar="PLAN", help="A file saved with 'blobsync plan --save'.")],
+    file: Annotated[Path, argument(metavar="PLAN", help="A file saved with 'blobsync plan --save'.")],
     yes: Yes = False,
     full: Full = False,
 ) -> Result:
@@ -249,8 +248,8 @@ def apply(
 def verify(
     session: Session,
     paths: OptionalPaths = None,
-    every: Annotated[bool, typer.Option("--all", help="All folder entries, in place of PATHs.")] = False,
-    deep: Annotated[bool, typer.Option("--deep", help="Read every byte on both sides.")] = False,
+    every: Annotated[bool, option("--all", help="All folder entries, in place of PATHs.")] = False,
+    deep: Annotated[bool, option("--deep", help="Read every byte on both sides.")] = False,
     full: Full = False,
 ) -> Result:
     """Compare the local files, the blobs, and the record of when they were last equal.

@@ -29,11 +29,12 @@ from blobsync.base.locations import BlobContainer
 from blobsync.base.process import ProcessRunner, SubprocessRunner, python_module
 from blobsync.base.redaction import Secret
 from blobsync.cli.output import Result
-from blobsync.cli.session import NO_CLUSTER, Session, command
+from blobsync.cli.parameters import argument, option
+from blobsync.cli.session import NO_CLUSTER, Commands, Session, command
 from blobsync.emulator import Emulator, EmulatorState, make_container, new_key
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Commands) -> None:
     """Add this command."""
     command(app, "demo", takes=NO_CLUSTER)(demo)
 
@@ -41,9 +42,9 @@ def register(app: typer.Typer) -> None:
 def demo(
     session: Session,
     folder: Annotated[
-        Path | None, typer.Argument(metavar="[FOLDER]", help="A new folder for the demo. Default: a temporary one.")
+        Path | None, argument(metavar="[FOLDER]", help="A new folder for the demo. Default: a temporary one.")
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the folder and the blob server afterwards.")] = False,
+    keep: Annotated[bool, option("--keep", help="Keep the folder and the blob server afterwards.")] = False,
 ) -> Result:
     """Carry a real data set through the whole main job on this machine, showing each command as it goes.
 

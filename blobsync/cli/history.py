@@ -10,16 +10,15 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from blobsync.base.errors import JobNotFoundError, NothingMatchedError, UsageError
 from blobsync.base.formatting import count_text, size_text, took_text
 from blobsync.cli.job_views import MaxOption, find_jobs
 from blobsync.cli.job_words import job_data, job_details, job_table, state_text, table
 from blobsync.cli.output import Result
+from blobsync.cli.parameters import argument, option
 from blobsync.cli.reports import files_shown, more_line
 from blobsync.cli.running_words import progress_data, so_far, utc_text
-from blobsync.cli.session import ITS_NAME, Session, command
+from blobsync.cli.session import ITS_NAME, Commands, Session, command
 from blobsync.jobs.timeline import lasted
 from blobsync.project.logbook import RUNNING
 
@@ -31,27 +30,27 @@ _AGO = re.compile(r"(\d+)([mhdw])")
 _SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 SinceOption = Annotated[
-    str | None, typer.Option(metavar="T", help="Only what began since then: 30m, 12h, 7d, 2w, or 2026-11-20[T10:30].")
+    str | None, option(metavar="T", help="Only what began since then: 30m, 12h, 7d, 2w, or 2026-11-20[T10:30].")
 ]
 PathOption = Annotated[
     str | None,
-    typer.Option(metavar="PATH", help="Only transfers that concern this path."),
+    option(metavar="PATH", help="Only transfers that concern this path."),
 ]
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Commands) -> None:
     """Add this command."""
     command(app, "history", looks=True, takes=ITS_NAME)(history)
 
 
 def history(
     session: Session,
-    id: Annotated[str | None, typer.Argument(metavar="[ID]", help="A transfer or a job, or the end of its ID.")] = None,
-    only_jobs: Annotated[bool, typer.Option("--jobs", help="Only jobs.")] = False,
-    only_transfers: Annotated[bool, typer.Option("--transfers", help="Only transfers and removals.")] = False,
+    id: Annotated[str | None, argument(metavar="[ID]", help="A transfer or a job, or the end of its ID.")] = None,
+    only_jobs: Annotated[bool, option("--jobs", help="Only jobs.")] = False,
+    only_transfers: Annotated[bool, option("--transfers", help="Only transfers and removals.")] = False,
     since: SinceOption = None,
     path: PathOption = None,
-    full: Annotated[bool, typer.Option("--full", help="With an ID: show every file.")] = False,
+    full: Annotated[bool, option("--full", help="With an ID: show every file.")] = False,
     max: MaxOption = 1000,
 ) -> Result:
     """Show what was transferred, copied, removed and submitted from this project; asks no cluster and no container.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from blobsync.base.errors import UsageError
 from blobsync.cli.job_words import (
     cause_data,
@@ -19,7 +17,8 @@ from blobsync.cli.job_words import (
     summary_lines,
 )
 from blobsync.cli.output import Result
-from blobsync.cli.session import ITS_NAME, NO_CLUSTER, Session, command
+from blobsync.cli.parameters import argument, option
+from blobsync.cli.session import ITS_NAME, NO_CLUSTER, Commands, Session, command
 from blobsync.jobs.state_notes import state_line
 
 if TYPE_CHECKING:
@@ -30,11 +29,11 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX = 20
 
-MaxOption = Annotated[int, typer.Option("--max", min=1, metavar="N", help="Show the newest N jobs.")]
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="A job ID, its beginning or end, or a job's name.")]
+MaxOption = Annotated[int, option("--max", min=1, metavar="N", help="Show the newest N jobs.")]
+IdArgument = Annotated[str, argument(metavar="ID", help="A job ID, its beginning or end, or a job's name.")]
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Commands) -> None:
     """Add these commands."""
     command(app, "q", takes=ITS_NAME)(query)
     command(app, "qq", takes=ITS_NAME)(queued)
@@ -49,10 +48,10 @@ def register(app: typer.Typer) -> None:
 def query(
     session: Session,
     ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID...]", help="Job IDs, their beginnings or ends, or names.")
+        list[str] | None, argument(metavar="[ID...]", help="Job IDs, their beginnings or ends, or names.")
     ] = None,
     max: MaxOption = DEFAULT_MAX,
-    no_logs: Annotated[bool, typer.Option("--no-logs", help="Fetch no logs.")] = False,
+    no_logs: Annotated[bool, option("--no-logs", help="Fetch no logs.")] = False,
 ) -> Result:
     """List the newest jobs, or show some: logs (kept in assets/ID/), last lines of rank 0, causes, facts.
 
@@ -117,12 +116,10 @@ def failed(session: Session, max: MaxOption = DEFAULT_MAX) -> Result:
 
 def logs(
     session: Session,
-    id: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="A job ID, its beginning or end, or a job's name.")
-    ] = None,
-    follow: Annotated[bool, typer.Option("-F", "--follow", help="Show new lines until the job ends.")] = False,
-    rank: Annotated[int | None, typer.Option("--rank", min=0, metavar="K", help="Show only this process.")] = None,
-    tail: Annotated[int | None, typer.Option("--tail", min=1, metavar="N", help="Show only the last N lines.")] = None,
+    id: Annotated[str | None, argument(metavar="[ID]", help="A job ID, its beginning or end, or a job's name.")] = None,
+    follow: Annotated[bool, option("-F", "--follow", help="Show new lines until the job ends.")] = False,
+    rank: Annotated[int | None, option("--rank", min=0, metavar="K", help="Show only this process.")] = None,
+    tail: Annotated[int | None, option("--tail", min=1, metavar="N", help="Show only the last N lines.")] = None,
 ) -> Result:
     """Print the log of rank 0, or of another; -F follows all of them. Without an ID: of the newest job.
 

@@ -11,14 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from blobsync.base.errors import BlobsyncError, ExitCode, UsageError
 from blobsync.cli import job_views
 from blobsync.cli.job_views import find_jobs, followed, note_all
 from blobsync.cli.job_words import cause_data, cause_lines, job_data, nodes_text, ssh_line, state_text
 from blobsync.cli.output import Result
-from blobsync.cli.session import NO_CLUSTER, SETTINGS, CommandInterruptedError, Session, command, with_consent
+from blobsync.cli.parameters import argument, option
+from blobsync.cli.session import NO_CLUSTER, CommandInterruptedError, Commands, Session, command, with_consent
 from blobsync.jobs.state_notes import state_line
 
 if TYPE_CHECKING:
@@ -64,24 +63,21 @@ def _data(one: Candidate) -> Mapping[str, Any]:
     return {name: getattr(one, name) for name in ("cluster", "chosen", "needed", "free", "why")}
 
 
-# From the first word that is no option of submit, everything belongs to the user's command.
-_ENDS_WITH_A_COMMAND = {**SETTINGS["context_settings"], "allow_interspersed_args": False}
-
-IdsArgument = Annotated[list[str], typer.Argument(metavar="ID...", help="Job IDs, their beginnings or ends, or names.")]
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="A job ID, its beginning or end, or a job's name.")]
+IdsArgument = Annotated[list[str], argument(metavar="ID...", help="Job IDs, their beginnings or ends, or names.")]
+IdArgument = Annotated[str, argument(metavar="ID", help="A job ID, its beginning or end, or a job's name.")]
 CommandArgument = Annotated[
-    list[str], typer.Argument(metavar="CMD...", help="The command with its own options, or one quoted shell line.")
+    list[str], argument(metavar="CMD...", help="The command with its own options, or one quoted shell line.")
 ]
 OptionalCommand = Annotated[
     list[str] | None,
-    typer.Argument(metavar="CMD...", help="The command with its own options, or one quoted shell line."),
+    argument(metavar="CMD...", help="The command with its own options, or one quoted shell line."),
 ]
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Commands) -> None:
     """Add all commands for jobs."""
-    command(app, "submit", globals_after=False, context_settings=_ENDS_WITH_A_COMMAND)(submit)
-    command(app, "local", globals_after=False, context_settings=_ENDS_WITH_A_COMMAND)(local)
+    command(app, "submit", ends_with_a_command=True)(submit)
+    command(app, "local", ends_with_a_command=True)(local)
     command(app, "resubmit", takes=("cluster", "num_gpu"))(resubmit)
     command(app, "a", takes=NO_CLUSTER)(abort)
     command(app, "scale", takes=NO_CLUSTER)(scale)
@@ -93,48 +89,46 @@ def register(app: typer.Typer) -> None:
 def submit(
     session: Session,
     cmd: OptionalCommand = None,
-    nodes: Annotated[int | None, typer.Option("--nodes", min=1, metavar="N", help="The number of nodes.")] = None,
-    name: Annotated[str, typer.Option("--name", help="A name to show instead of the command.")] = "",
-    single: Annotated[bool, typer.Option("--single", help="One process per node, not one per GPU.")] = False,
+    nodes: Annotated[int | None, option("--nodes", min=1, metavar="N", help="The number of nodes.")] = None,
+    name: Annotated[str, option("--name", help="A name to show instead of the command.")] = "",
+    single: Annotated[bool, option("--single", help="One process per node, not one per GPU.")] = False,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for the end, show the output, exit with the job's exit code.")
+        bool, option("--wait", help="Wait for the end, show the output, exit with the job's exit code.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be submitted, submit nothing.")] = False,
+    dry_run: Annotated[bool, option("--dry-run", help="Print what would be submitted, submit nothing.")] = False,
     elastic: Annotated[
         str | None,
-        typer.Option("--elastic", metavar="MIN:MAX", help="Let the number of nodes change while the job runs."),
+        option("--elastic", metavar="MIN:MAX", help="Let the number of nodes change while the job runs."),
     ] = None,
     hold: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--hold", metavar="TIME", help="Run no command; keep the job open for your shells at least this long (4h)."
         ),
     ] = None,
-    init: Annotated[bool, typer.Option("--init", help="First pack and upload the current code.")] = False,
+    init: Annotated[bool, option("--init", help="First pack and upload the current code.")] = False,
     code: Annotated[
         str | None,
-        typer.Option(
-            "--code", metavar="DIGEST", help="Run the code with this digest instead of that of the last init."
-        ),
+        option("--code", metavar="DIGEST", help="Run the code with this digest instead of that of the last init."),
     ] = None,
     trust_code: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--trust-code",
             metavar="DIGEST",
             help="Trust the code with this digest, and run it in this job and later ones.",
         ),
     ] = None,
-    array: Annotated[str | None, typer.Option("--array", help="Slurm: run it once per number, 0-9%2.")] = None,
-    partition: Annotated[str | None, typer.Option("--partition", help="Slurm: the partition.")] = None,
-    qos: Annotated[str | None, typer.Option("--qos", help="Slurm: the quality of service.")] = None,
-    time: Annotated[str | None, typer.Option("--time", help="Slurm: the time limit, 2-12:00:00.")] = None,
-    gres: Annotated[str | None, typer.Option("--gres", help="Slurm: generic resources, gpu:a100:4.")] = None,
+    array: Annotated[str | None, option("--array", help="Slurm: run it once per number, 0-9%2.")] = None,
+    partition: Annotated[str | None, option("--partition", help="Slurm: the partition.")] = None,
+    qos: Annotated[str | None, option("--qos", help="Slurm: the quality of service.")] = None,
+    time: Annotated[str | None, option("--time", help="Slurm: the time limit, 2-12:00:00.")] = None,
+    gres: Annotated[str | None, option("--gres", help="Slurm: generic resources, gpu:a100:4.")] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", metavar="JOB", help="Run a job file of Azure Batch AI instead of CMD.")
+        Path | None, option("--file", metavar="JOB", help="Run a job file of Azure Batch AI instead of CMD.")
     ] = None,
     cluster_file: Annotated[
-        Path | None, typer.Option("--cluster-file", metavar="FILE", help="With --file: Batch AI's cluster file.")
+        Path | None, option("--cluster-file", metavar="FILE", help="With --file: Batch AI's cluster file.")
     ] = None,
 ) -> Result:
     """Run a command on the cluster, with the code of the last init and the project's folders in place.
@@ -219,9 +213,9 @@ def resubmit(
     session: Session,
     ids: IdsArgument,
     to: Annotated[
-        str | None, typer.Option("-t", "--resubmit-to", metavar="CLUSTER", help="Submit to this cluster instead.")
+        str | None, option("-t", "--resubmit-to", metavar="CLUSTER", help="Submit to this cluster instead.")
     ] = None,
-    latest_code: Annotated[bool, typer.Option("--latest-code", help="Use the code of the last init.")] = False,
+    latest_code: Annotated[bool, option("--latest-code", help="Use the code of the last init.")] = False,
 ) -> Result:
     """Submit recorded jobs again, with the code that they had; then cancel those that still run.
 
@@ -268,7 +262,7 @@ def _code_of(errors: Sequence[BlobsyncError], asked: int) -> int:
 def scale(
     session: Session,
     id: IdArgument,
-    nodes: Annotated[int, typer.Argument(metavar="N", min=1, help="The number of nodes.")],
+    nodes: Annotated[int, argument(metavar="N", min=1, help="The number of nodes.")],
 ) -> Result:
     """Change the number of nodes of an elastic job while it runs, within its bounds.
 
@@ -285,8 +279,8 @@ def scale(
 def ssh(
     session: Session,
     id: IdArgument,
-    node: Annotated[int, typer.Option("--node", min=0, metavar="K", help="Which node of the job.")] = 0,
-    show: Annotated[bool, typer.Option("--show", help="Print the command instead of running it.")] = False,
+    node: Annotated[int, option("--node", min=0, metavar="K", help="Which node of the job.")] = 0,
+    show: Annotated[bool, option("--show", help="Print the command instead of running it.")] = False,
 ) -> Result:
     """Open a shell where a job runs.
 
@@ -306,9 +300,7 @@ def ssh(
 def watch(
     session: Session,
     id: IdArgument,
-    retry: Annotated[
-        int | None, typer.Option("--retry", min=0, metavar="N", help="The maximum number of retries.")
-    ] = None,
+    retry: Annotated[int | None, option("--retry", min=0, metavar="N", help="The maximum number of retries.")] = None,
 ) -> Result:
     """Wait for a job's end; submit it again when the failure looks temporary, such as a faulty machine.
 

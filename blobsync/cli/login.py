@@ -5,13 +5,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from blobsync.base.errors import UsageError
 from blobsync.base.events import Phase
 from blobsync.cli.confirm import ask_secret, ask_text, ask_until, can_ask
 from blobsync.cli.output import Result
-from blobsync.cli.session import NO_CLUSTER, Session, command, looking
+from blobsync.cli.parameters import argument, option
+from blobsync.cli.session import NO_CLUSTER, Commands, Session, command, looking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 _MARKS = {"ok": "works", "untried": "not tried", "warn": "note", "fail": "does not work"}
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Commands) -> None:
     """Add these commands."""
     command(app, "login", takes=NO_CLUSTER)(login)
 
@@ -33,14 +32,14 @@ def register(app: typer.Typer) -> None:
 def login(
     session: Session,
     file: Annotated[
-        str | None, typer.Argument(metavar="[FILE]", help="The storage account file. Default: the one without a key.")
+        str | None, argument(metavar="[FILE]", help="The storage account file. Default: the one without a key.")
     ] = None,
     identity: Annotated[
-        bool, typer.Option("--identity", help="Use your Azure login, and forget a stored SAS or key.")
+        bool, option("--identity", help="Use your Azure login, and forget a stored SAS or key.")
     ] = False,
-    no_check: Annotated[bool, typer.Option("--no-check", help="Store it without trying it.")] = False,
-    forget: Annotated[bool, typer.Option("--forget", help="Remove the SAS or key that is stored.")] = False,
-    show: Annotated[bool, typer.Option("--list", help="List the containers that you stored one for.")] = False,
+    no_check: Annotated[bool, option("--no-check", help="Store it without trying it.")] = False,
+    forget: Annotated[bool, option("--forget", help="Remove the SAS or key that is stored.")] = False,
+    show: Annotated[bool, option("--list", help="List the containers that you stored one for.")] = False,
 ) -> Result:
     """Store your own SAS or account key for a container, after trying what it allows.
 

@@ -9,12 +9,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from blobsync.base.errors import UsageError
 from blobsync.base.formatting import count_text, size_text
 from blobsync.cli.output import Result
-from blobsync.cli.session import OptionalPaths, PathsArgument, Session, command
+from blobsync.cli.parameters import option
+from blobsync.cli.session import Commands, OptionalPaths, PathsArgument, Session, command
 from blobsync.store.sas import LINK, LINK_LIFETIME, READ_BLOB
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ _EXPIRY = re.compile(r"(\d+)([mhdw])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Commands) -> None:
     """Add these commands."""
     command(app, "ls", looks=True)(ls)
     command(app, "du", looks=True)(du)
@@ -38,10 +37,10 @@ def register(app: typer.Typer) -> None:
 def ls(
     session: Session,
     paths: OptionalPaths = None,
-    recursive: Annotated[bool, typer.Option("-r", "--recursive", help="List everything below.")] = False,
-    long: Annotated[bool, typer.Option("-l", "--long", help="Show size, time and tier.")] = False,
-    sizes: Annotated[bool, typer.Option("--du", help="Show the blobs and bytes below each folder.")] = False,
-    jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per line.")] = False,
+    recursive: Annotated[bool, option("-r", "--recursive", help="List everything below.")] = False,
+    long: Annotated[bool, option("-l", "--long", help="Show size, time and tier.")] = False,
+    sizes: Annotated[bool, option("--du", help="Show the blobs and bytes below each folder.")] = False,
+    jsonl: Annotated[bool, option("--jsonl", help="Print one JSON object per line.")] = False,
 ) -> Result:
     """List blobs; without a PATH, the folder entries of the cluster.
 
@@ -141,15 +140,13 @@ def url(
     session: Session,
     paths: PathsArgument,
     expiry: Annotated[
-        str, typer.Option(metavar="7d", help="How long the URL is valid: 30m, 12h, 7d, 2w.")
+        str, option(metavar="7d", help="How long the URL is valid: 30m, 12h, 7d, 2w.")
     ] = f"{LINK_LIFETIME.days}d",
     permission: Annotated[
-        str, typer.Option(metavar="r", help="What the URL allows: r read, l list, w write, c create, a add, d delete.")
+        str, option(metavar="r", help="What the URL allows: r read, l list, w write, c create, a add, d delete.")
     ] = READ_BLOB,
-    each: Annotated[bool, typer.Option("--each", help="For a folder: make one URL per blob.")] = False,
-    container: Annotated[
-        bool, typer.Option("--container", help="Make one URL that opens the whole container.")
-    ] = False,
+    each: Annotated[bool, option("--each", help="For a folder: make one URL per blob.")] = False,
+    container: Annotated[bool, option("--container", help="Make one URL that opens the whole container.")] = False,
 ) -> Result:
     """Make a URL that opens a blob for a limited time. Whoever has it can use it: treat it as a password.
 

@@ -1,7 +1,8 @@
 """``blobsync``: the commands; runs a command line and returns the exit code.
 
 A command's module is imported only when the command is used. Each module has ``register(app)``, which adds all of its
-commands to a ``typer.Typer``.
+commands to a ``Commands``. A plain command line is read without Typer (``parameters``), any other by it
+(``command_tree``).
 
 The command line accepts ACT's spellings of options: renames them, moves them after the command, or says what replaces
 them. In ACT all of them came before the command. The names are those of ``parse_args`` in act/aml_client.py
@@ -14,13 +15,8 @@ import atexit
 import gc
 import sys
 import threading
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from importlib import import_module
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import typer
-from typer.core import TyperGroup
-from typer.main import get_command
 
 from blobsync.base.errors import (
     BlobsyncError,
@@ -37,199 +33,14 @@ from blobsync.base.stopping import (
     is_interrupt,
     raise_what_was_lost,
     stop_on_other_signals,
-    was_interrupted,
 )
+from blobsync.cli.command_words import ENDS_WITH_A_COMMAND, SECTIONS, registered
 from blobsync.cli.output import Console, Result, forget_stdout, start_logging
-from blobsync.cli.session import SETTINGS, CommandInterruptedError, Session, group_callback
+from blobsync.cli.parameters import read_plain
+from blobsync.cli.session import GLOBALS, Command, CommandInterruptedError, Session
 
 if TYPE_CHECKING:
     from blobsync.project.api import Project
-
-
-class Word(NamedTuple):
-    """One command: its names, the first being the main one, its module, and its line of ``--help``."""
-
-    names: tuple[str, ...]
-    module: str
-    help: str
-
-
-SECTIONS: tuple[tuple[str, tuple[Word, ...]], ...] = (
-    (
-        "Data",
-        (
-            Word(("status",), "status", "Show what is in sync, and what is not, for all folder entries."),
-            Word(("u", "upload"), "copy", "Upload files or folders; with -f: copy them from another cluster."),
-            Word(("d", "download"), "copy", "Download files or folders."),
-            Word(("plan",), "copy", "Show what u or d would do with each file, and why."),
-            Word(("apply",), "copy", "Carry out a plan saved with 'plan --save'."),
-            Word(("verify",), "copy", "Compare the local files, the blobs and the record of both."),
-            Word(("history",), "history", "Show what was transferred, removed and submitted, and by whom."),
-            Word(("ls",), "look", "List blobs, or the folder entries if no PATH is given."),
-            Word(("du",), "look", "Count the blobs and bytes below a path."),
-            Word(("stat",), "look", "Show one path: the local file, the blob, and the record."),
-            Word(("cat",), "content", "Print the bytes of a blob."),
-            Word(("diff",), "content", "Show how a local file differs from its blob, line by line."),
-            Word(("resolve",), "look", "Show where a path lives, and why."),
-            Word(("url",), "look", "Make a URL that opens a blob for a limited time."),
-            Word(("rm",), "remove", "Delete blobs, after asking."),
-        ),
-    ),
-    (
-        "Code and jobs",
-        (
-            Word(("init", "initi"), "code", "Pack the project's code and upload it, for jobs to run."),
-            Word(("initc", "initic"), "code", "Compile in the cluster's docker image, then run init."),
-            Word(("submit",), "jobs", "Run a command on the cluster."),
-            Word(("local",), "jobs", "Run a command as a job on this machine, in the foreground."),
-            Word(("q", "query"), "jobs", "List jobs, or show some with their logs."),
-            Word(("qq",), "jobs", "List queued jobs."),
-            Word(("qr",), "jobs", "List running jobs."),
-            Word(("qf", "f", "failed"), "jobs", "List failed jobs."),
-            Word(("logs",), "jobs", "Print a job's logs; -F follows them."),
-            Word(("outputs",), "outputs", "List what a job has written, make links to it, or download it."),
-            Word(("a", "abort"), "jobs", "Stop jobs."),
-            Word(("resubmit",), "jobs", "Submit recorded jobs again, here or on another cluster."),
-            Word(("scale",), "jobs", "Change the number of nodes of an elastic job."),
-            Word(("ssh",), "jobs", "Open a shell where a job runs."),
-            Word(("tunnel",), "tunnel", "Open a port of a job's node here, or a tunnel with a name."),
-            Word(("summary", "s"), "jobs", "Show the free capacity of the cluster."),
-            Word(("blame",), "jobs", "Show who uses the cluster."),
-            Word(("parse",), "jobs", "Find known causes of failure in a job's logs."),
-            Word(("watch",), "jobs", "Submit a job again when the failure looks temporary."),
-        ),
-    ),
-    (
-        "Set-up",
-        (
-            Word(("web",), "web", "Show the project, its transfers and jobs in the browser."),
-            Word(("config",), "settings", "Check the configuration files, or create them."),
-            Word(("login",), "login", "Store your own SAS or account key, outside the project."),
-            Word(("convert",), "convert", "Write files of Batch AI or Philly as a cluster file and a command."),
-            Word(("compute",), "compute", "List, create, scale and remove compute clusters of Azure ML."),
-            Word(("doctor",), "programs", "Check everything that transfers need, and show how to fix it."),
-            Word(("azcopy",), "programs", "Install azcopy, or show which one is used."),
-            Word(("emulator",), "settings", "Start or stop a local blob server."),
-            Word(("schema",), "schema", "Print what a command prints with --json, as a JSON schema."),
-            Word(("demo",), "demo", "Try the main commands on a real data set, on this machine."),
-        ),
-    ),
-)
-
-_PACKAGE = "blobsync.cli"
-
-
-class Offered(NamedTuple):
-    """A suggestion of the shell completion, with the attributes that the parser's shell classes read."""
-
-    value: str
-    help: str
-    type: str = "plain"
-
-
-class _Commands(MutableMapping[str, Any]):
-    """Name -> command; each is built on first use."""
-
-    def __init__(self) -> None:
-        self._words = {name: word for _, words in SECTIONS for word in words for name in word.names}
-        self._built: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._built:
-            self._built[name] = _build(self._words[name])
-        return self._built[name]
-
-    def __setitem__(self, name: str, built: Any) -> None:
-        self._built[name] = built
-
-    def __delitem__(self, name: str) -> None:
-        del self._words[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._words)
-
-    def __len__(self) -> int:
-        return len(self._words)
-
-
-def _build(word: Word) -> Any:
-    """Build the command ``word`` alone, of all commands that its module registers."""
-    module = import_module(f"{_PACKAGE}.{word.module}")
-    app = typer.Typer(**SETTINGS)
-    module.register(app)
-    name = word.names[0]
-    app.registered_commands = [info for info in app.registered_commands if info.name == name]
-    app.registered_groups = [info for info in app.registered_groups if info.name == name]
-    if app.registered_groups:
-        return get_command(app).commands[name]  # type: ignore[attr-defined]
-    return get_command(app)
-
-
-class CommandTree(TyperGroup):
-    """The top level: builds commands lazily and lists them in sections."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.commands = _Commands()
-
-    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """The words of the table with their help; builds no command."""
-        if incomplete.startswith("-"):
-            return super().shell_complete(ctx, incomplete)
-        return [
-            Offered(name, word.help)
-            for _, words in SECTIONS
-            for word in words
-            for name in word.names
-            if name.startswith(incomplete)
-        ]
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """As in the base class; the error for an unknown word suggests a command."""
-        if args[0] not in self.commands and not args[0].startswith("-"):
-            from blobsync.cli.suggestions import command_hint
-
-            known = {name: word.help for _, words in SECTIONS for word in words for name in word.names}
-            raise UsageError(f"no such command '{args[0]}'", hint=command_hint(args, known))
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """The command list of ``--help``, in the order and with the texts of the table above."""
-        for title, words in SECTIONS:
-            with formatter.section(title):
-                formatter.write_dl([(", ".join(word.names), word.help) for word in words])
-
-
-def _start(ctx: typer.Context, version: bool, **options: Any) -> None:
-    """Data, code and jobs between a project and its clusters.
-
-    Start with 'blobsync config new', then 'blobsync u data/voc20' here and 'blobsync d data/voc20' there.
-    'blobsync COMMAND --help' explains each command with examples.
-    """
-    session: Session = ctx.obj
-    session.merge(options)
-    if version:
-        from blobsync import __version__
-
-        typer.echo(f"blobsync {__version__}")
-        raise typer.Exit
-    if ctx.invoked_subcommand is None:
-        if session.json:
-            raise UsageError("no command given", hint="'blobsync --help' lists them")
-        typer.echo(ctx.get_help())
-        raise typer.Exit
-
-
-def build_app() -> typer.Typer:
-    """The whole command line as one Typer app."""
-    app = typer.Typer(
-        cls=CommandTree, invoke_without_command=True, **{**SETTINGS, "add_completion": True}, epilog=_EPILOG
-    )
-    app.callback()(group_callback(_start))
-    return app
-
-
-_EPILOG = f"Exit codes: {', '.join(f'{int(code)} {code.sentence}' for code in ExitCode)}."
 
 
 class OwnOption(NamedTuple):
@@ -271,8 +82,6 @@ GONE: Mapping[str, str] = {
 }
 
 _WITH_VALUE = frozenset({"-c", "--cluster", "-f", "--from-cluster", "-p", "--param", "-n", "--num-gpu"})
-# These are followed by a command of the user's own.
-_COMMANDS_OF_USERS = ("submit", "local")
 
 
 def in_our_words(words: Sequence[str]) -> list[str]:
@@ -301,7 +110,7 @@ def in_our_words(words: Sequence[str]) -> list[str]:
             known = ", ".join(one.commands)
             raise UsageError(f"{given} means nothing for {command}", hint=f"it is {one.name} of {known} now")
     own = [word for _, one, values in moved for word in (one.name, *values)]
-    return [*before, command, *own, *(rest if command in _COMMANDS_OF_USERS else _renamed(rest))]
+    return [*before, command, *own, *(rest if command in ENDS_WITH_A_COMMAND else _renamed(rest))]
 
 
 def _not_moved(moved: Sequence[tuple[str, OwnOption, list[str]]]) -> Iterator[str]:
@@ -318,13 +127,6 @@ def _renamed(words: Sequence[str]) -> Iterator[str]:
         given, equals, value = word.partition("=")
         name = RENAMED.get(given) or (MOVED[given].name if given in MOVED else given)
         yield f"{name}{equals}{value}" if is_option else word
-
-
-# Typer exports only the most specific parser errors; their base class covers all of them.
-_PARSER_ERROR: Any = next(base for base in typer.BadParameter.__mro__ if base.__base__ is Exception)
-
-# Everything after these words belongs to the command that the job runs.
-_ENDS_WITH_A_COMMAND = ("submit", "local")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -391,10 +193,6 @@ def _run(words: Sequence[str], console: Console) -> int:
     except NothingMatchedError as error:
         error.suggest()
         raise
-    except typer.Abort:
-        raise UsageError("nothing was confirmed, nothing was changed") from None
-    except _PARSER_ERROR as error:
-        raise _usage(error, words) from None
     finally:
         try:
             session.held.close()
@@ -413,12 +211,39 @@ def _agree(session: Session, error: BlobsyncError, project: Project | None) -> N
 
 
 def _call(words: Sequence[str], session: Session) -> Any:
-    answer = build_app()(in_our_words(words), prog_name="blobsync", standalone_mode=False, obj=session)
-    if answer == ExitCode.INTERRUPTED and was_interrupted():
-        # Typer converts Ctrl-C to an exit code without a message.
-        raise KeyboardInterrupt
+    ours = in_our_words(words)
+    found = None if _COMPLETION in session.environ else _plain_command(ours)
+    if found is None:
+        from blobsync.cli.command_tree import run  # late: with it comes Typer
+
+        answer = run(ours, session)
+    else:
+        command, before, values = found
+        session.merge(before)
+        try:
+            answer = command.run(session, values)
+        except EOFError:
+            raise UsageError("nothing was confirmed, nothing was changed") from None
     raise_what_was_lost()
     return answer
+
+
+# By which Typer knows that the shell asks for completion.
+_COMPLETION = "_BLOBSYNC_COMPLETE"
+
+
+def _plain_command(words: Sequence[str]) -> tuple[Command, dict[str, Any], dict[str, Any]] | None:
+    """The command of a plain command line, the global options before it and the values of its parameters."""
+    before = read_plain(words, GLOBALS, before_a_command=True)
+    if before is None or not before[1]:
+        return None
+    options, (name, *rest) = before
+    word = next((each for _, of_section in SECTIONS for each in of_section if name in each.names), None)
+    command = registered(word).commands.get(word.names[0]) if word else None
+    if command is None or command.ends_with_a_command:
+        return None
+    read = read_plain(rest, command.rows)
+    return None if read is None else (command, options, read[0])
 
 
 def _report_crashed_thread(args: threading.ExceptHookArgs) -> None:
@@ -427,47 +252,6 @@ def _report_crashed_thread(args: threading.ExceptHookArgs) -> None:
 
     if args.exc_type is not SystemExit:
         sys.stderr.write(redact("".join(format_exception(args.exc_type, args.exc_value, args.exc_traceback))))
-
-
-# The parser's names of types, and what users call them.
-_PLAIN = {"valid int range": "whole number", "valid integer": "whole number", "valid float": "number"}
-
-
-def _usage(error: Any, words: Sequence[str]) -> UsageError:
-    """Convert the parser's error to ours."""
-    ctx = getattr(error, "ctx", None)
-    path = ctx.command_path if ctx else _typed_path(words)
-    message = error.format_message().rstrip(".")
-    for theirs, ours in _PLAIN.items():
-        message = message.replace(f"is not a {theirs}", f"is not a {ours}")
-    word, option = path.rpartition(" ")[2], getattr(error, "option_name", "")
-    if word == "submit" and option == "-f":
-        return UsageError(
-            "-f names a cluster to copy from, and submit copies nothing",
-            hint="a job file is given by --file: blobsync submit --file job.json",
-        )
-    if ctx and word in _ENDS_WITH_A_COMMAND and any(option in each.opts for each in ctx.find_root().command.params):
-        return UsageError(
-            f"{option} must come before {word}: later options belong to {word} or to your command",
-            hint=f"blobsync {option} ... {word} ...",
-        )
-    takes = f"'{path} --help' shows what it takes"
-    if ctx and option:
-        from blobsync.cli.suggestions import option_hint
-
-        hint = option_hint(option, getattr(error, "possibilities", None) or (), ctx.find_root())
-        message, takes = message.partition(" (Possible options")[0], f"{hint}{takes}"
-    return UsageError(message[:1].lower() + message[1:], hint=takes)
-
-
-def _typed_path(words: Sequence[str]) -> str:
-    """The command of a line in which an option lacks its value: the parser does not name it."""
-    path, known = "blobsync", get_command(build_app())
-    for word in words:
-        commands = getattr(known, "commands", {})
-        if word in commands:
-            path, known = f"{path} {word}", commands[word]
-    return path
 
 
 def _missing(error: ModuleNotFoundError) -> BlobsyncError | None:
@@ -502,7 +286,7 @@ def _wants_json(words: Sequence[str]) -> bool:
         # The first word of the user's own command, unless it may be the value of an option.
         if word == "--" or (ends and not word.startswith("-") and not before.startswith("-")):
             return False
-        before, ends = word, ends or word in _ENDS_WITH_A_COMMAND
+        before, ends = word, ends or word in ENDS_WITH_A_COMMAND
     return False
 
 

@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 
-import typer
-
 from blobsync.base.errors import (
     ContainerNotFoundError,
     CredentialError,
@@ -17,6 +15,7 @@ from blobsync.base.errors import (
 from blobsync.cli.confirm import ask_text, ask_until, can_ask
 from blobsync.cli.login import check_data, check_lines, given_login, try_login
 from blobsync.cli.output import Result
+from blobsync.cli.parameters import option
 from blobsync.cli.session import CommandInterruptedError, Session
 
 if TYPE_CHECKING:
@@ -37,19 +36,19 @@ _KINDS = ("sas", "key", "identity")
 
 def config_new(
     session: Session,
-    emulator: Annotated[bool, typer.Option("--emulator", help="Configure for 'blobsync emulator start'.")] = False,
+    emulator: Annotated[bool, option("--emulator", help="Configure for 'blobsync emulator start'.")] = False,
     account: Annotated[
-        str | None, typer.Option(metavar="NAME|URL", help="The storage account, by its name or blob endpoint.")
+        str | None, option(metavar="NAME|URL", help="The storage account, by its name or blob endpoint.")
     ] = None,
-    container: Annotated[str | None, typer.Option(metavar="NAME", help="The container.")] = None,
-    auth: Annotated[str, typer.Option(metavar="sas|key|identity", help="How to log in.")] = "identity",
-    folders: Annotated[str, typer.Option(metavar="NAMES", help="Folders to map, with commas.")] = "data,output",
+    container: Annotated[str | None, option(metavar="NAME", help="The container.")] = None,
+    auth: Annotated[str, option(metavar="sas|key|identity", help="How to log in.")] = "identity",
+    folders: Annotated[str, option(metavar="NAMES", help="Folders to map, with commas.")] = "data,output",
     base: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Their place in the container. Default: this folder's name.")
+        str | None, option(metavar="PATH", help="Their place in the container. Default: this folder's name.")
     ] = None,
-    stdin: Annotated[bool, typer.Option("--stdin", help="Read the SAS or key from standard input.")] = False,
-    create: Annotated[bool, typer.Option("--create", help="Create the container if it does not exist.")] = False,
-    no_check: Annotated[bool, typer.Option("--no-check", help="Do not try it before writing.")] = False,
+    stdin: Annotated[bool, option("--stdin", help="Read the SAS or key from standard input.")] = False,
+    create: Annotated[bool, option("--create", help="Create the container if it does not exist.")] = False,
+    no_check: Annotated[bool, option("--no-check", help="Do not try it before writing.")] = False,
 ) -> Result:
     """Write the first configuration files of a project into the current folder; never changes one that is there.
 

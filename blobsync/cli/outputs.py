@@ -7,14 +7,13 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from blobsync.base.errors import BlobsyncError, DiskTooSmallError, ExitCode, NothingMatchedError, UsageError
 from blobsync.base.formatting import count_text, size_text
 from blobsync.cli.job_views import IdArgument, find_jobs, note_all
 from blobsync.cli.look import duration
 from blobsync.cli.output import Result
-from blobsync.cli.session import Session, command
+from blobsync.cli.parameters import argument, option
+from blobsync.cli.session import Commands, Session, command
 from blobsync.store.sas import LINK_LIFETIME
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from blobsync.plan.transfer_plan import TransferPlan
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Commands) -> None:
     """Add this command."""
     command(app, "outputs")(outputs)
 
@@ -32,13 +31,13 @@ def outputs(
     session: Session,
     id: IdArgument,
     path: Annotated[
-        str, typer.Argument(metavar="[PATH]", help="A folder or file of the outputs, or an output's id. Default: all.")
+        str, argument(metavar="[PATH]", help="A folder or file of the outputs, or an output's id. Default: all.")
     ] = "",
-    url: Annotated[bool, typer.Option("--url", help="Show a link for each file; it is a password.")] = False,
+    url: Annotated[bool, option("--url", help="Show a link for each file; it is a password.")] = False,
     expiry: Annotated[
-        str, typer.Option(metavar="7d", help="With --url: how long the links are valid: 30m, 12h, 7d, 2w.")
+        str, option(metavar="7d", help="With --url: how long the links are valid: 30m, 12h, 7d, 2w.")
     ] = f"{LINK_LIFETIME.days}d",
-    download: Annotated[bool, typer.Option("--download", help="Bring the files here, as d does.")] = False,
+    download: Annotated[bool, option("--download", help="Bring the files here, as d does.")] = False,
 ) -> Result:
     """List what a job has written, with sizes; while it runs, what is there so far.
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from blobsync.base.errors import BlobsyncError, ExitCode
 from blobsync.cli.output import Result
-from blobsync.cli.session import NO_CLUSTER, SETTINGS, Session, command
+from blobsync.cli.parameters import option
+from blobsync.cli.session import NO_CLUSTER, Commands, Session, command
 
 if TYPE_CHECKING:
     from blobsync.base.check_results import CheckResult
@@ -17,13 +16,12 @@ if TYPE_CHECKING:
 _MARKS = {"ok": "ok  ", "untried": "?   ", "warn": "warn", "fail": "FAIL"}
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Commands) -> None:
     """Add these commands."""
     command(app, "doctor")(doctor)
-    azcopy = typer.Typer(**SETTINGS, help="Install azcopy, or show which one is used.")
+    azcopy = app.group("azcopy", "Install azcopy, or show which one is used.")
     command(azcopy, "install", takes=NO_CLUSTER)(azcopy_install)
     command(azcopy, "path", takes=NO_CLUSTER)(azcopy_path)
-    app.add_typer(azcopy, name="azcopy")
 
 
 def doctor(session: Session) -> Result:
@@ -99,9 +97,9 @@ def _finding_lines(found: list[tuple[str, CheckResult]]) -> Iterator[str]:
 def azcopy_install(
     session: Session,
     source: Annotated[
-        str | None, typer.Option("--from", metavar="FILE|URL", help="The release archive or program to install.")
+        str | None, option("--from", metavar="FILE|URL", help="The release archive or program to install.")
     ] = None,
-    sha256: Annotated[str | None, typer.Option(metavar="HEX", help="The program's checksum.")] = None,
+    sha256: Annotated[str | None, option(metavar="HEX", help="The program's checksum.")] = None,
 ) -> Result:
     """Fetch the azcopy that blobsync was tested with into your own data folder, its checksum checked; needs no root.
 

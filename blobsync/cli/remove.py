@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from blobsync.base.errors import ExitCode
 from blobsync.base.formatting import count_text, size_text
 from blobsync.cli.confirm import confirm
 from blobsync.cli.output import Result
-from blobsync.cli.session import PathsArgument, Session, command, looking
+from blobsync.cli.parameters import option
+from blobsync.cli.session import Commands, PathsArgument, Session, command, looking
 
 if TYPE_CHECKING:
     from blobsync.project.removal import Removal
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Commands) -> None:
     """Add this command."""
     command(app, "rm")(rm)
 
@@ -24,11 +23,11 @@ def register(app: typer.Typer) -> None:
 def rm(
     session: Session,
     paths: PathsArgument,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, option("-y", "--yes", help="Do not ask.")] = False,
     blob: Annotated[
-        bool, typer.Option("--blob", help="Delete only the blob with exactly this name, nothing below it.")
+        bool, option("--blob", help="Delete only the blob with exactly this name, nothing below it.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted, and delete nothing.")] = False,
+    dry_run: Annotated[bool, option("--dry-run", help="Show what would be deleted, and delete nothing.")] = False,
 ) -> Result:
     """Delete blobs: that blob, or everything below that folder; never local files, never data/voc20 for data/voc.
 

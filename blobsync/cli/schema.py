@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
-
-import typer
+from typing import TYPE_CHECKING, Annotated
 
 from blobsync.base.errors import UsageError
 from blobsync.cli.output import Result
-from blobsync.cli.session import NO_CLUSTER, Session, command
+from blobsync.cli.parameters import argument
+from blobsync.cli.session import NO_CLUSTER, Commands, Session, command
+
+if TYPE_CHECKING:
+    import typer
 
 
 def complete_documented(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
@@ -21,7 +23,7 @@ def complete_documented(ctx: typer.Context, incomplete: str) -> list[tuple[str, 
     return [(word, "") for word in dict.fromkeys(each.partition(" ")[0] for each in left)]
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Commands) -> None:
     """Add this command."""
     command(app, "schema", takes=NO_CLUSTER)(schema)
 
@@ -30,7 +32,7 @@ def schema(
     session: Session,
     words: Annotated[
         list[str] | None,
-        typer.Argument(
+        argument(
             metavar="[COMMAND]",
             help="A command; without one, all of them are listed.",
             autocompletion=complete_documented,
@@ -61,7 +63,7 @@ def schema(
 
 def _main_name(word: str) -> str:
     """The main name of a command: ``u`` for ``upload``."""
-    from blobsync.cli.main import SECTIONS
+    from blobsync.cli.command_words import SECTIONS
 
     names = (each.names for _, words in SECTIONS for each in words)
     return next((each[0] for each in names if word in each), word)

@@ -7,19 +7,14 @@ The options go before the command word, and for most commands also after it:
 
 from __future__ import annotations
 
-import inspect
 import os
-import re
 import shlex
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from copy import copy
 from dataclasses import dataclass, field, fields
-from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
-
-import typer
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_args
 
 from blobsync.base.errors import (
     BlobsyncError,
@@ -32,6 +27,7 @@ from blobsync.base.errors import (
 )
 from blobsync.base.events import Note
 from blobsync.cli.output import QuietListener, Result
+from blobsync.cli.parameters import REQUIRED, OptionRow, argument, option
 
 if TYPE_CHECKING:
     from blobsync.base.events import Listener
@@ -91,9 +87,9 @@ class Session:
             # An option that is not given has its default; 0 and the empty text count as given.
             if value != _NOT_GIVEN[name]:
                 setattr(self, name, value)
-        for option, value in (("-c", self.cluster), ("-f", self.from_cluster)):
+        for given, value in (("-c", self.cluster), ("-f", self.from_cluster)):
             if value is not None and not value.strip():
-                raise UsageError(f"{option} '{value}': missing cluster name", hint=_NAMES)
+                raise UsageError(f"{given} '{value}': missing cluster name", hint=_NAMES)
 
     def note(self, text: str) -> None:
         """Show a note on standard error."""
@@ -159,91 +155,50 @@ class Session:
 _NOT_GIVEN = {each.name: each.default for each in fields(Session)}
 
 
-SETTINGS: dict[str, Any] = {
-    # Rich would add 80 ms to every command, and its tracebacks show local variables.
-    "rich_markup_mode": None,
-    "pretty_exceptions_enable": False,
-    "add_completion": False,
-    "context_settings": {"help_option_names": ["-h", "--help"], "max_content_width": 100},
-}
-
-
-_CHOICES = re.compile(r"[a-z0-9]+(?:\|[a-z0-9]+)+")
-_COMPLETED = ("PATH", "ID", "CLUSTER", "PLAN")
-
-
-def completes(annotation: Any) -> Any:
-    """Add to the ``annotation`` of a parameter the completion for its metavar."""
-    if get_origin(annotation) is not Annotated:
-        return annotation
-    kind, option = get_args(annotation)
-    metavar = str(getattr(option, "metavar", "") or "").strip("[]").removesuffix("...")
-    is_file = metavar == "CLUSTER" and "Path" in str(kind)
-    if option.autocompletion is not None or is_file or not (metavar in _COMPLETED or _CHOICES.fullmatch(metavar)):
-        return annotation
-    option = copy(option)
-    option.autocompletion = _completion(metavar)
-    return Annotated[kind, option]
-
-
-def _completion(metavar: str) -> Callable[[typer.Context, str], list[tuple[str, str]]]:
-    def complete(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-        from blobsync.cli.completion import offered  # late: only the shell asks
-
-        return offered(metavar, ctx, incomplete)
-
-    return complete
-
-
 ClusterOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "-c",
         "--cluster",
         metavar="NAME",
         help="The cluster: aux_data/aml/NAME.yaml. Default: $AML_CONFIG_PATH, else aml.",
-        autocompletion=_completion("CLUSTER"),
+        autocompletion="CLUSTER",
     ),
 ]
 FromOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "-f",
         "--from-cluster",
         metavar="NAME",
         help="Copy from this cluster's storage.",
-        autocompletion=_completion("CLUSTER"),
+        autocompletion="CLUSTER",
     ),
 ]
 ParamOption = Annotated[
     str | None,
-    typer.Option("-p", "--param", metavar="YAML", help="Override keys of the cluster file: '{gpu_per_node: 8}'."),
+    option("-p", "--param", metavar="YAML", help="Override keys of the cluster file: '{gpu_per_node: 8}'."),
 ]
-GpuOption = Annotated[
-    int | None, typer.Option("-n", "--num-gpu", metavar="N", help="How many GPUs a job gets; 0: none.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
+GpuOption = Annotated[int | None, option("-n", "--num-gpu", metavar="N", help="How many GPUs a job gets; 0: none.")]
+JsonOption = Annotated[bool, option("--json", help="Print one JSON document on standard output.")]
 VerboseOption = Annotated[
-    int, typer.Option("-v", "--verbose", count=True, show_default=False, help="Show more; -vv shows everything.")
+    int, option("-v", "--verbose", count=True, show_default=False, help="Show more; -vv shows everything.")
 ]
-QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="Show only errors, no progress or notes.")]
+QuietOption = Annotated[bool, option("-q", "--quiet", help="Show only errors, no progress or notes.")]
 
 ColorOption = Annotated[
-    str | None, typer.Option("--color", metavar="auto|always|never", help="Colours. [auto: on a terminal, no NO_COLOR]")
+    str | None, option("--color", metavar="auto|always|never", help="Colours. [auto: on a terminal, no NO_COLOR]")
 ]
 LogOption = Annotated[
-    str | None, typer.Option("--log-file", metavar="FILE", help="Append what -vv shows to FILE, without secrets.")
+    str | None, option("--log-file", metavar="FILE", help="Append what -vv shows to FILE, without secrets.")
 ]
-TimingsOption = Annotated[bool, typer.Option("--timings", help="Show where the time of the command went.")]
+TimingsOption = Annotated[bool, option("--timings", help="Show where the time of the command went.")]
 
-_PATHS: Any = typer.Argument(metavar="PATH", help="Paths inside the project.")
+_PATHS: Any = argument(metavar="PATH", help="Paths inside the project.")
 PathsArgument = Annotated[list[str], _PATHS]
 OptionalPaths = Annotated[list[str] | None, _PATHS]
 
-# Name, annotation with its typer.Option, default.
-OptionRow = tuple[str, Any, Any]
-
-_GLOBALS: tuple[OptionRow, ...] = (
+GLOBALS: tuple[OptionRow, ...] = (
     ("cluster", ClusterOption, None),
     ("from_cluster", FromOption, None),
     ("param", ParamOption, None),
@@ -301,26 +256,82 @@ class Bundle(NamedTuple):
     build: Callable[..., Any]
 
 
+class Command:
+    """A command: ``function(session, ...) -> Result`` with the options that are declared elsewhere."""
+
+    def __init__(
+        self,
+        function: CommandFunction,
+        bundle: Bundle | None,
+        globals_after: tuple[OptionRow, ...],
+        *,
+        looks: bool,
+        ends_with_a_command: bool,
+    ) -> None:
+        self.doc = function.__doc__
+        self.ends_with_a_command = ends_with_a_command
+        self._declares = function
+        self._function = _only_looking(function) if looks else function
+        self._bundle = bundle
+        self._shared = bundle.rows if bundle else ()
+        self._globals = globals_after
+
+    @cached_property
+    def rows(self) -> tuple[OptionRow, ...]:
+        """All parameters: the function's own, those of the bundle, and the global options."""
+        own = [row for row in _own_rows(self._declares) if not (self._bundle and row[0] == self._bundle.name)]
+        return (*own, *self._shared, *self._globals)
+
+    def run(self, session: Session, values: dict[str, Any]) -> Result:
+        """Run it with the values of its parameters."""
+        session.merge({name: values.pop(name) for name, _, _ in self._globals})
+        session.started(session)
+        if any(path.startswith("/") for path in values.get("paths") or ()):
+            values["paths"] = _inside_project(values["paths"])
+        try:
+            if self._bundle:
+                shared = {name: values.pop(name) for name, _, _ in self._shared}
+                values[self._bundle.name] = self._bundle.build(**shared)
+            return _asking(session, lambda: self._function(session, **values))
+        except KeyboardInterrupt as stop:
+            raise interrupted(stop) from stop
+
+
+class Commands:
+    """Commands by name, and groups of them; ``else_word`` is the command of a group for an unknown first word."""
+
+    def __init__(self, help: str = "", else_word: str | None = None) -> None:
+        self.help = help
+        self.else_word = else_word
+        self.commands: dict[str, Command] = {}
+        self.groups: dict[str, Commands] = {}
+
+    def group(self, name: str, help: str, *, else_word: str | None = None) -> Commands:
+        """Add a group."""
+        self.groups[name] = Commands(help, else_word)
+        return self.groups[name]
+
+
 def command(
-    app: typer.Typer,
+    app: Commands,
     name: str,
     *,
     bundle: Bundle | None = None,
-    globals_after: bool = True,
     looks: bool = False,
     takes: Collection[str] = ONE_CLUSTER,
-    **settings: Any,
+    ends_with_a_command: bool = False,
 ) -> Callable[[CommandFunction], CommandFunction]:
     """Register ``function(session, ...) -> Result`` as the command ``name``.
 
-    ``globals_after`` False accepts the global options only before the command: for commands that end with another
-    command line. ``looks``: the command changes nothing, and says so on Ctrl-C. ``takes`` are the global options that
-    have a meaning for it, besides those of all commands. The function itself is unchanged.
+    ``looks``: the command changes nothing, and says so on Ctrl-C. ``takes`` are the global options that
+    have a meaning for it, besides those of all commands. ``ends_with_a_command``: from the first word on that is no
+    option, everything belongs to the user's command; global options are accepted only before the command word.
+    The function itself is unchanged.
     """
 
     def register(function: CommandFunction) -> CommandFunction:
-        whole = _only_looking(function) if looks else function
-        app.command(name, **settings)(_with_session(whole, bundle, _rows(takes) if globals_after else ()))
+        after = () if ends_with_a_command else _rows(takes)
+        app.commands[name] = Command(function, bundle, after, looks=looks, ends_with_a_command=ends_with_a_command)
         return function
 
     return register
@@ -341,42 +352,24 @@ def _only_looking(function: CommandFunction) -> CommandFunction:
 
 def _rows(takes: Collection[str]) -> tuple[OptionRow, ...]:
     """The global options as accepted after a command."""
-    return tuple(row if row[0] in (*takes, *_FOR_ALL) else _unseen(row) for row in _GLOBALS)
+    return tuple(row if row[0] in (*takes, *_FOR_ALL) else _unseen(row) for row in GLOBALS)
 
 
 def _unseen(row: OptionRow) -> OptionRow:
     name, annotation, default = row
-    kind, option = get_args(annotation)
-    option = copy(option)
-    option.hidden = True
-    return name, Annotated[kind, option], default
+    kind, declared = get_args(annotation)
+    return name, Annotated[kind, declared.having(hidden=True)], default
 
 
-def _with_session(
-    function: CommandFunction, bundle: Bundle | None, globals_here: Sequence[OptionRow]
-) -> Callable[..., Result]:
-    own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-    if bundle:
-        own = [each for each in own if each.name != bundle.name]
-    own = [each.replace(annotation=completes(each.annotation)) for each in own]
-    shared = bundle.rows if bundle else ()
-
-    def run(ctx: typer.Context, **values: Any) -> Result:
-        session: Session = ctx.obj
-        session.merge({name: values.pop(name) for name, _, _ in globals_here})
-        session.started(session)
-        if any(path.startswith("/") for path in values.get("paths") or ()):
-            values["paths"] = _inside_project(values["paths"])
-        try:
-            if bundle:
-                values[bundle.name] = bundle.build(**{name: values.pop(name) for name, _, _ in shared})
-            return _asking(session, lambda: function(session, **values))
-        except KeyboardInterrupt as stop:
-            raise interrupted(stop) from stop
-
-    extra = [_parameter(name, completes(kind), default) for name, kind, default in (*shared, *globals_here)]
-    signed: Callable[..., Result] = _signed(run, [_parameter("ctx", typer.Context), *own, *extra], function.__doc__)
-    return signed
+def _own_rows(function: Callable[..., Any]) -> Iterator[OptionRow]:
+    """The parameters of a command's function behind the session, as ``inspect.signature`` would list them."""
+    code = function.__code__
+    names = code.co_varnames[1 : code.co_argcount]
+    defaults = function.__defaults__ or ()
+    required = len(names) - len(defaults)
+    for number, name in enumerate(names):
+        kind = eval(function.__annotations__[name], function.__globals__)  # noqa: S307 - an annotation of ours
+        yield name, kind, REQUIRED if number < required else defaults[number - required]
 
 
 T = TypeVar("T")
@@ -411,27 +404,3 @@ def _inside_project(paths: list[str]) -> list[str]:
 
     root = find_project(current_folder())
     return [inside_project(root, path) for path in paths]
-
-
-def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-def _signed(function: Callable[..., Any], parameters: Sequence[inspect.Parameter], doc: str | None) -> Any:
-    """Set what Typer builds a command from: the signature, the annotations and the docstring."""
-    keyword = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
-    function.__signature__ = inspect.Signature(keyword)  # type: ignore[attr-defined]
-    function.__annotations__ = {each.name: each.annotation for each in keyword}
-    function.__doc__ = doc
-    return function
-
-
-def group_callback(function: Callable[..., None]) -> Callable[..., None]:
-    """``function(ctx, **globals)`` as the callback of the top-level group."""
-    version = _parameter(
-        "version", Annotated[bool, typer.Option("--version", help="Show the version and exit.")], False
-    )
-    signed: Callable[..., None] = _signed(
-        function, [_parameter("ctx", typer.Context), *(_parameter(*row) for row in _GLOBALS), version], function.__doc__
-    )
-    return signed

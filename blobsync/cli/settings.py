@@ -7,34 +7,31 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import typer
-
 from blobsync.base.errors import BlobsyncError, EmulatorError, ExitCode
 from blobsync.base.formatting import count_text
 from blobsync.cli.new_config import config_new
 from blobsync.cli.output import Result
-from blobsync.cli.session import ITS_NAME, NO_CLUSTER, SETTINGS, TWO_CLUSTERS, OptionalPaths, Session, command
+from blobsync.cli.parameters import argument, option
+from blobsync.cli.session import ITS_NAME, NO_CLUSTER, TWO_CLUSTERS, Commands, OptionalPaths, Session, command
 
 if TYPE_CHECKING:
     from blobsync.config.check import CheckedFile, ClusterChoice
     from blobsync.emulator import Emulator, EmulatorState
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Commands) -> None:
     """Add these commands."""
-    config = typer.Typer(**SETTINGS, help="Check the configuration files, or create them.")
+    config = app.group("config", "Check the configuration files, or create them.")
     command(config, "check", takes=(*TWO_CLUSTERS, "num_gpu"))(config_check)
     command(config, "new", takes=ITS_NAME)(config_new)
     command(config, "trust-link", takes=NO_CLUSTER)(config_trust_link)
     command(config, "trust-state", takes=NO_CLUSTER)(config_trust_state)
     command(config, "trust-code", takes=NO_CLUSTER)(config_trust_code)
     command(config, "trust-docker", takes=ITS_NAME)(config_trust_docker)
-    app.add_typer(config, name="config")
-    emulator = typer.Typer(**SETTINGS, help="Run a local blob server (Azurite) to try things out.")
+    emulator = app.group("emulator", "Run a local blob server (Azurite) to try things out.")
     command(emulator, "start", takes=NO_CLUSTER)(emulator_start)
     command(emulator, "stop", takes=NO_CLUSTER)(emulator_stop)
     command(emulator, "status", takes=NO_CLUSTER)(emulator_status)
-    app.add_typer(emulator, name="emulator")
 
 
 def config_check(session: Session) -> Result:
@@ -120,7 +117,7 @@ def _refusal(error: BlobsyncError, by: str) -> str:
 def config_trust_link(
     session: Session,
     paths: OptionalPaths = None,
-    forget: Annotated[bool, typer.Option("--forget", help="Stop trusting these links.")] = False,
+    forget: Annotated[bool, option("--forget", help="Stop trusting these links.")] = False,
 ) -> Result:
     """Trust symlinks that lead out of the project: from now on blobsync reads and writes what they point to.
 
@@ -147,7 +144,7 @@ def config_trust_link(
 def config_trust_state(
     session: Session,
     both: Annotated[
-        bool, typer.Option("--both", help="It is one project, seen under this path and the earlier one.")
+        bool, option("--both", help="It is one project, seen under this path and the earlier one.")
     ] = False,
 ) -> Result:
     """Accept the state folder in this project as your own: what blobsync remembers of files and jobs here.
@@ -172,9 +169,9 @@ def config_trust_state(
 def config_trust_code(
     session: Session,
     digests: Annotated[
-        list[str] | None, typer.Argument(metavar="DIGEST...", help="Digests of code, as an error of submit shows them.")
+        list[str] | None, argument(metavar="DIGEST...", help="Digests of code, as an error of submit shows them.")
     ] = None,
-    forget: Annotated[bool, typer.Option("--forget", help="Stop trusting this code.")] = False,
+    forget: Annotated[bool, option("--forget", help="Stop trusting this code.")] = False,
 ) -> Result:
     """Trust code that was not published from here: from now on jobs of the project may run it.
 
@@ -205,7 +202,7 @@ def config_trust_code(
 
 def config_trust_docker(
     session: Session,
-    forget: Annotated[bool, typer.Option("--forget", help="Trust no options in this project any more.")] = False,
+    forget: Annotated[bool, option("--forget", help="Trust no options in this project any more.")] = False,
 ) -> Result:
     """Trust the docker.args of the cluster file, though they reach beyond the project: 'local' and 'initc' use them.
 
@@ -242,11 +239,9 @@ def emulator_start(
     session: Session,
     port: Annotated[
         int | None,
-        typer.Option(metavar="N", help="The port on 127.0.0.1; 0: a free one. Default: as last time."),
+        option(metavar="N", help="The port on 127.0.0.1; 0: a free one. Default: as last time."),
     ] = None,
-    in_memory: Annotated[
-        bool, typer.Option("--in-memory", help="Keep all data in memory; stopping deletes it.")
-    ] = False,
+    in_memory: Annotated[bool, option("--in-memory", help="Keep all data in memory; stopping deletes it.")] = False,
 ) -> Result:
     """Start a blob server on this machine, installing it on first use; does nothing if it already runs.
 

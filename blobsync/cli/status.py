@@ -6,13 +6,12 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.formatting import count_text, duration_text, size_text
 from blobsync.cli.output import Result
+from blobsync.cli.parameters import option
 from blobsync.cli.running_words import running_data, running_line
-from blobsync.cli.session import OptionalPaths, Session, command, with_consent
+from blobsync.cli.session import Commands, OptionalPaths, Session, command, with_consent
 
 if TYPE_CHECKING:
     from blobsync.base.errors import FileFailure
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from blobsync.project.status import EntryStatus, FileTally, ProjectStatus
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Commands) -> None:
     """Add this command."""
     command(app, "status", looks=True)(status)
 
@@ -28,7 +27,7 @@ def register(app: typer.Typer) -> None:
 def status(
     session: Session,
     paths: OptionalPaths = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="List the containers now.")] = False,
+    fresh: Annotated[bool, option("--fresh", help="List the containers now.")] = False,
 ) -> Result:
     """Show how the folder entries stand: what is to upload, to download, or in conflict.
 

@@ -6,42 +6,30 @@ import signal
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-from typer.core import TyperGroup
-
 from blobsync.base.errors import UsageError
 from blobsync.base.formatting import count_text
 from blobsync.cli.job_views import IdArgument, find_jobs
 from blobsync.cli.output import Result
-from blobsync.cli.session import NO_CLUSTER, SETTINGS, Session, command
+from blobsync.cli.parameters import argument, option
+from blobsync.cli.session import NO_CLUSTER, Commands, Session, command
 
 if TYPE_CHECKING:
     from blobsync.tunnels.job_tunnel import JobTunnel
     from blobsync.tunnels.named import NamedTunnel, Tunnels, TunnelState
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of the tunnel.")]
+NameArgument = Annotated[str, argument(metavar="NAME", help="The name of the tunnel.")]
 LocalPort = Annotated[
-    int | None, typer.Option("--local-port", metavar="PORT", help="The port to have here, where it is free.")
+    int | None, option("--local-port", metavar="PORT", help="The port to have here, where it is free.")
 ]
 
 
-class _JobOrWord(TyperGroup):
-    """Treats a word that is no subcommand as the ID of a job: ``tunnel 3f2a`` is ``tunnel job 3f2a``."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] not in self.commands:
-            args = ["job", *args]
-        return super().resolve_command(ctx, args)
-
-
-def register(app: typer.Typer) -> None:
+def register(app: Commands) -> None:
     """Add these commands."""
-    # Options before the ID are those of the job's tunnel.
-    context = {**SETTINGS["context_settings"], "ignore_unknown_options": True}
-    group = typer.Typer(
-        **{**SETTINGS, "context_settings": context},
-        cls=_JobOrWord,
-        help="Open a port of a running job's node here: tunnel ID --port 8888. Or a tunnel with a name: add, open, ...",
+    # A word that is no subcommand is the ID of a job: ``tunnel 3f2a`` is ``tunnel job 3f2a``.
+    group = app.group(
+        "tunnel",
+        "Open a port of a running job's node here: tunnel ID --port 8888. Or a tunnel with a name: add, open, ...",
+        else_word="job",
     )
     command(group, "job", takes=NO_CLUSTER)(tunnel_job)
     command(group, "add", takes=NO_CLUSTER)(tunnel_add)
@@ -49,21 +37,20 @@ def register(app: typer.Typer) -> None:
     command(group, "open", takes=NO_CLUSTER)(tunnel_open)
     command(group, "close", takes=NO_CLUSTER)(tunnel_close)
     command(group, "rm", takes=NO_CLUSTER)(tunnel_rm)
-    app.add_typer(group, name="tunnel")
 
 
 def tunnel_job(
     session: Session,
     id: IdArgument,
-    port: Annotated[int | None, typer.Option("--port", metavar="PORT", help="A port that the job listens at.")] = None,
+    port: Annotated[int | None, option("--port", metavar="PORT", help="A port that the job listens at.")] = None,
     tensorboard: Annotated[
-        str | None, typer.Option("--tensorboard", metavar="LOGDIR", help="Start TensorBoard beside the job.")
+        str | None, option("--tensorboard", metavar="LOGDIR", help="Start TensorBoard beside the job.")
     ] = None,
-    jupyter: Annotated[bool, typer.Option("--jupyter", help="Start Jupyter beside the job.")] = False,
-    node: Annotated[int, typer.Option("--node", min=0, metavar="K", help="Which node of the job.")] = 0,
+    jupyter: Annotated[bool, option("--jupyter", help="Start Jupyter beside the job.")] = False,
+    node: Annotated[int, option("--node", min=0, metavar="K", help="Which node of the job.")] = 0,
     local_port: LocalPort = None,
     node_ssh: Annotated[
-        bool, typer.Option("--node-ssh", help="Slurm: the nodes let you in by ssh; reaches their 127.0.0.1.")
+        bool, option("--node-ssh", help="Slurm: the nodes let you in by ssh; reaches their 127.0.0.1.")
     ] = False,
 ) -> Result:
     """Open a port of a running job's node at 127.0.0.1, until the job ends or Ctrl-C. A line that is cut comes back.
@@ -113,17 +100,17 @@ def _hold(session: Session, opened: JobTunnel) -> int:
 def tunnel_add(
     session: Session,
     name: NameArgument,
-    machine: Annotated[str, typer.Argument(metavar="[USER@]HOST[:PORT]", help="The machine at the end.")],
-    bastion: Annotated[str, typer.Option("--bastion", metavar="[USER@]HOST[:PORT]", help="The jump host.")] = "",
-    key: Annotated[str, typer.Option("--key", metavar="FILE", help="Your private key for both.")] = "",
+    machine: Annotated[str, argument(metavar="[USER@]HOST[:PORT]", help="The machine at the end.")],
+    bastion: Annotated[str, option("--bastion", metavar="[USER@]HOST[:PORT]", help="The jump host.")] = "",
+    key: Annotated[str, option("--key", metavar="FILE", help="Your private key for both.")] = "",
     port: Annotated[
-        int | None, typer.Option("--port", metavar="PORT", help="The machine's port. Default: that of its ssh.")
+        int | None, option("--port", metavar="PORT", help="The machine's port. Default: that of its ssh.")
     ] = None,
     local_port: LocalPort = None,
-    azure_bastion: Annotated[str, typer.Option(metavar="BASTION", help="Azure: the name of the bastion.")] = "",
-    resource_group: Annotated[str, typer.Option(metavar="GROUP", help="Azure: the bastion's resource group.")] = "",
-    target: Annotated[str, typer.Option(metavar="ID", help="Azure: the resource id of the machine.")] = "",
-    subscription: Annotated[str, typer.Option(metavar="ID", help="Azure: the bastion's subscription.")] = "",
+    azure_bastion: Annotated[str, option(metavar="BASTION", help="Azure: the name of the bastion.")] = "",
+    resource_group: Annotated[str, option(metavar="GROUP", help="Azure: the bastion's resource group.")] = "",
+    target: Annotated[str, option(metavar="ID", help="Azure: the resource id of the machine.")] = "",
+    subscription: Annotated[str, option(metavar="ID", help="Azure: the bastion's subscription.")] = "",
 ) -> Result:
     """Keep a tunnel under a name, and print its entry for ~/.ssh/config.
 
@@ -196,7 +183,7 @@ def _state_line(state: TunnelState) -> str:
 def tunnel_open(
     session: Session,
     name: NameArgument,
-    job: Annotated[str | None, typer.Option("--job", metavar="ID", help="Close it when this job has ended.")] = None,
+    job: Annotated[str | None, option("--job", metavar="ID", help="Close it when this job has ended.")] = None,
 ) -> Result:
     """Open a tunnel in the background, until it is closed; what drops is started again.
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from blobsync.base.errors import UsageError
 from blobsync.cli.output import Result
-from blobsync.cli.session import Session, command
+from blobsync.cli.parameters import option
+from blobsync.cli.session import Commands, Session, command
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Commands) -> None:
     """Add this command."""
     command(app, "web")(web)
 
@@ -21,12 +20,12 @@ def web(
     session: Session,
     port: Annotated[
         int | None,
-        typer.Option("--port", metavar="N", min=0, max=65535, help="Listen here. Default: 8737, or a free port."),
+        option("--port", metavar="N", min=0, max=65535, help="Listen here. Default: 8737, or a free port."),
     ] = None,
     socket: Annotated[
-        Path | None, typer.Option("--socket", metavar="PATH", help="Listen on a Unix socket, for shared machines.")
+        Path | None, option("--socket", metavar="PATH", help="Listen on a Unix socket, for shared machines.")
     ] = None,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the link.")] = False,
+    no_browser: Annotated[bool, option("--no-browser", help="Only print the link.")] = False,
 ) -> Result:
     """Show the project in the browser: what is in sync, transfers, jobs, a form for new jobs, clusters.
 

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import typer
 
-from blobsync.cli.main import SECTIONS
-from blobsync.cli.session import SETTINGS
+from blobsync.cli.command_words import SECTIONS
+from blobsync.cli.session import Commands
 from blobsync.cli.suggestions import OTHER_TOOLS
 from tools.docs_site.command_tree import commands
 
@@ -179,9 +178,9 @@ def test_other_names_are_the_same_command(cli: Cli) -> None:
 
 def test_every_registered_command_is_in_the_table() -> None:
     for module in {word.module for word in WORDS}:
-        app = typer.Typer(**SETTINGS)
+        app = Commands()
         import_module(f"blobsync.cli.{module}").register(app)
-        registered = {info.name for info in app.registered_commands} | {info.name for info in app.registered_groups}
+        registered = {*app.commands, *app.groups}
         assert registered == {word.names[0] for word in WORDS if word.module == module}
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from blobsync.base.errors import StorageUnreachableError
 from blobsync.cli import completion
+from blobsync.cli.command_tree import completed_by
 from blobsync.cli.copy import TRANSFER_OPTIONS
-from blobsync.cli.session import completes
 from blobsync.config.loader import load_cluster
 from blobsync.project.completion_names import names_below
 from tests.e2e.world import wait_until
@@ -103,8 +103,7 @@ def test_saved_plans_are_told_from_other_files(tmp_path: Path) -> None:
 
 
 def test_values_of_an_option_come_from_its_metavar() -> None:
-    kinds = {name: completes(kind) for name, kind, _ in TRANSFER_OPTIONS.rows}
-    option = kinds["keep"].__metadata__[0]
-    assert option.autocompletion(NO_CONTEXT, "") == [("local", ""), ("remote", ""), ("both", "")]
-    assert kinds["cap_mbps"].__metadata__[0].autocompletion is None
-    assert kinds["from_path"].__metadata__[0].autocompletion is not None
+    complete = {name: completed_by(*get_args(kind)) for name, kind, _ in TRANSFER_OPTIONS.rows}
+    assert complete["keep"] and complete["keep"](NO_CONTEXT, "") == [("local", ""), ("remote", ""), ("both", "")]
+    assert complete["cap_mbps"] is None
+    assert complete["from_path"] is not None

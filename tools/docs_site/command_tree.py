@@ -9,7 +9,8 @@ from typing import Any
 import typer
 from typer.main import get_command
 
-from blobsync.cli.main import SECTIONS, build_app
+from blobsync.cli.command_tree import build_app
+from blobsync.cli.command_words import SECTIONS
 
 
 @dataclass(frozen=True)

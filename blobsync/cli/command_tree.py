@@ -1,0 +1,285 @@
+"""The command line as Typer's tree: help, completion, and the reader of command lines that are not plain.
+
+Only these import Typer, which takes a quarter of the CPU time of a short command (``parameters``).
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from typing import Annotated, Any, NamedTuple, get_args, get_origin
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from blobsync.base.errors import ExitCode, UsageError
+from blobsync.base.stopping import was_interrupted
+from blobsync.cli.command_words import ENDS_WITH_A_COMMAND, SECTIONS, Word, registered
+from blobsync.cli.parameters import REQUIRED, Declared, OptionRow, option
+from blobsync.cli.session import GLOBALS, Command, Commands, Session
+
+_SETTINGS: dict[str, Any] = {
+    # Rich would add 80 ms to every command, and its tracebacks show local variables.
+    "rich_markup_mode": None,
+    "pretty_exceptions_enable": False,
+    "add_completion": False,
+    "context_settings": {"help_option_names": ["-h", "--help"], "max_content_width": 100},
+}
+
+
+def run(words: Sequence[str], session: Session) -> Any:
+    """Read a command line and run its command; returns its result, or an exit code.
+
+    Raises ``UsageError`` for what cannot be read.
+    """
+    try:
+        answer = build_app()(words, prog_name="blobsync", standalone_mode=False, obj=session)
+    except typer.Abort:
+        raise UsageError("nothing was confirmed, nothing was changed") from None
+    except _PARSER_ERROR as error:
+        raise _usage(error, words) from None
+    if answer == ExitCode.INTERRUPTED and was_interrupted():
+        # Typer converts Ctrl-C to an exit code without a message.
+        raise KeyboardInterrupt
+    return answer
+
+
+class Offered(NamedTuple):
+    """A suggestion of the shell completion, with the attributes that the parser's shell classes read."""
+
+    value: str
+    help: str
+    type: str = "plain"
+
+
+class _Commands(MutableMapping[str, Any]):
+    """Name -> command; each is built on first use."""
+
+    def __init__(self) -> None:
+        self._words = {name: word for _, words in SECTIONS for word in words for name in word.names}
+        self._built: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._built:
+            self._built[name] = _build(self._words[name])
+        return self._built[name]
+
+    def __setitem__(self, name: str, built: Any) -> None:
+        self._built[name] = built
+
+    def __delitem__(self, name: str) -> None:
+        del self._words[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._words)
+
+    def __len__(self) -> int:
+        return len(self._words)
+
+
+def _build(word: Word) -> Any:
+    """Build the command ``word`` alone, of all commands that its module registers."""
+    found = registered(word)
+    name = word.names[0]
+    if name not in found.groups:
+        return read_by_typer(name, found.commands[name])
+    app = typer.Typer(**_SETTINGS)
+    app.add_typer(_group(found.groups[name]), name=name)
+    return get_command(app).commands[name]  # type: ignore[attr-defined]
+
+
+def read_by_typer(name: str, command: Command) -> Any:
+    """The command as Typer builds it."""
+    app = typer.Typer(**_SETTINGS)
+    _add(app, name, command)
+    return get_command(app)
+
+
+def _group(commands: Commands) -> typer.Typer:
+    settings: dict[str, Any] = {**_SETTINGS, "help": commands.help}
+    if commands.else_word is not None:
+        # Options before the first word are those of the command that it is for.
+        context = {**_SETTINGS["context_settings"], "ignore_unknown_options": True}
+        settings |= {"cls": _with_else_word(commands.else_word), "context_settings": context}
+    group = typer.Typer(**settings)
+    for name, each in commands.commands.items():
+        _add(group, name, each)
+    return group
+
+
+def _with_else_word(name: str) -> type[TyperGroup]:
+    """A group that puts the command ``name`` before a word that is none of its commands."""
+
+    class WithElseWord(TyperGroup):
+        def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+            if args and args[0] not in self.commands:
+                args = [name, *args]
+            return super().resolve_command(ctx, args)
+
+    return WithElseWord
+
+
+def _add(app: typer.Typer, name: str, command: Command) -> None:
+    def run(ctx: typer.Context, **values: Any) -> Any:
+        return command.run(ctx.obj, values)
+
+    settings: dict[str, Any] = {}
+    if command.ends_with_a_command:
+        settings["context_settings"] = {**_SETTINGS["context_settings"], "allow_interspersed_args": False}
+    app.command(name, **settings)(_signed(run, command.rows, command.doc))
+
+
+_CHOICES = re.compile(r"[a-z0-9]+(?:\|[a-z0-9]+)+")
+_COMPLETED = ("PATH", "ID", "CLUSTER", "PLAN")
+
+
+def completed_by(kind: Any, declared: Declared) -> Callable[[Any, str], list[tuple[str, str]]] | None:
+    """The completion of a parameter: its own, or that of its metavar."""
+    own = declared.settings.get("autocompletion")
+    metavar = str(own or declared.settings.get("metavar", "")).strip("[]").removesuffix("...")
+    is_file = metavar == "CLUSTER" and "Path" in str(kind)
+    if own is None and (is_file or not (metavar in _COMPLETED or _CHOICES.fullmatch(metavar))):
+        return None
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+        if callable(own):
+            found: list[tuple[str, str]] = own(ctx, incomplete)
+            return found
+        from blobsync.cli.completion import offered  # late: only the shell asks
+
+        return offered(metavar, ctx, incomplete)
+
+    return complete
+
+
+def _signed(function: Callable[..., Any], rows: Sequence[OptionRow], doc: str | None) -> Any:
+    """Set what Typer builds a command from: the signature, the annotations and the docstring."""
+    parameters = [_parameter("ctx", typer.Context), *(_parameter(*row) for row in rows)]
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    function.__annotations__ = {each.name: each.annotation for each in parameters}
+    function.__doc__ = doc
+    return function
+
+
+def _parameter(name: str, annotation: Any, default: Any = REQUIRED) -> inspect.Parameter:
+    if get_origin(annotation) is Annotated:
+        kind, declared = get_args(annotation)
+        info = typer.Option if declared.is_option else typer.Argument
+        settings = {**declared.settings, "autocompletion": completed_by(kind, declared)}
+        annotation = Annotated[kind, info(*declared.names, **settings)]
+    given = inspect.Parameter.empty if default is REQUIRED else default
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=given, annotation=annotation)
+
+
+class CommandTree(TyperGroup):
+    """The top level: builds commands lazily and lists them in sections."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = _Commands()
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """The words of the table with their help; builds no command."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [
+            Offered(name, word.help)
+            for _, words in SECTIONS
+            for word in words
+            for name in word.names
+            if name.startswith(incomplete)
+        ]
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As in the base class; the error for an unknown word suggests a command."""
+        if args[0] not in self.commands and not args[0].startswith("-"):
+            from blobsync.cli.suggestions import command_hint
+
+            known = {name: word.help for _, words in SECTIONS for word in words for name in word.names}
+            raise UsageError(f"no such command '{args[0]}'", hint=command_hint(args, known))
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The command list of ``--help``, in the order and with the texts of the table above."""
+        for title, words in SECTIONS:
+            with formatter.section(title):
+                formatter.write_dl([(", ".join(word.names), word.help) for word in words])
+
+
+def _start(ctx: typer.Context, version: bool, **options: Any) -> None:
+    """Data, code and jobs between a project and its clusters.
+
+    Start with 'blobsync config new', then 'blobsync u data/voc20' here and 'blobsync d data/voc20' there.
+    'blobsync COMMAND --help' explains each command with examples.
+    """
+    session: Session = ctx.obj
+    session.merge(options)
+    if version:
+        from blobsync import __version__
+
+        typer.echo(f"blobsync {__version__}")
+        raise typer.Exit
+    if ctx.invoked_subcommand is None:
+        if session.json:
+            raise UsageError("no command given", hint="'blobsync --help' lists them")
+        typer.echo(ctx.get_help())
+        raise typer.Exit
+
+
+def build_app() -> typer.Typer:
+    """The whole command line as one Typer app."""
+    app = typer.Typer(
+        cls=CommandTree, invoke_without_command=True, **{**_SETTINGS, "add_completion": True}, epilog=_EPILOG
+    )
+    version = Annotated[bool, option("--version", help="Show the version and exit.")]
+    app.callback()(_signed(_start, (*GLOBALS, ("version", version, False)), _start.__doc__))
+    return app
+
+
+_EPILOG = f"Exit codes: {', '.join(f'{int(code)} {code.sentence}' for code in ExitCode)}."
+
+
+# Typer exports only the most specific parser errors; their base class covers all of them.
+_PARSER_ERROR: Any = next(base for base in typer.BadParameter.__mro__ if base.__base__ is Exception)
+
+# The parser's names of types, and what users call them.
+_PLAIN = {"valid int range": "whole number", "valid integer": "whole number", "valid float": "number"}
+
+
+def _usage(error: Any, words: Sequence[str]) -> UsageError:
+    """Convert the parser's error to ours."""
+    ctx = getattr(error, "ctx", None)
+    path = ctx.command_path if ctx else _typed_path(words)
+    message = error.format_message().rstrip(".")
+    for theirs, ours in _PLAIN.items():
+        message = message.replace(f"is not a {theirs}", f"is not a {ours}")
+    word, option = path.rpartition(" ")[2], getattr(error, "option_name", "")
+    if word == "submit" and option == "-f":
+        return UsageError(
+            "-f names a cluster to copy from, and submit copies nothing",
+            hint="a job file is given by --file: blobsync submit --file job.json",
+        )
+    if ctx and word in ENDS_WITH_A_COMMAND and any(option in each.opts for each in ctx.find_root().command.params):
+        return UsageError(
+            f"{option} must come before {word}: later options belong to {word} or to your command",
+            hint=f"blobsync {option} ... {word} ...",
+        )
+    takes = f"'{path} --help' shows what it takes"
+    if ctx and option:
+        from blobsync.cli.suggestions import option_hint
+
+        hint = option_hint(option, getattr(error, "possibilities", None) or (), ctx.find_root())
+        message, takes = message.partition(" (Possible options")[0], f"{hint}{takes}"
+    return UsageError(message[:1].lower() + message[1:], hint=takes)
+
+
+def _typed_path(words: Sequence[str]) -> str:
+    """The command of a line in which an option lacks its value: the parser does not name it."""
+    path, known = "blobsync", get_command(build_app())
+    for word in words:
+        commands = getattr(known, "commands", {})
+        if word in commands:
+            path, known = f"{path} {word}", commands[word]
+    return path
