@@ -121,9 +121,8 @@ def _look_by_listing(end: OpenBlob, names: dict[str, str], emit: Emit) -> dict[s
 
 def _folder_of_all(names: Collection[str]) -> str:
     """The deepest folder that contains all of these blobs, so that nothing else is listed."""
-    first, last = min(names), max(names)
-    length = next((at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
-    return first[: first.rfind("/", 0, length) + 1]
+    common = os.path.commonprefix([*names])  # noqa: RUF071 - cut at its last slash in the next line
+    return common[: common.rfind("/") + 1]
 
 
 def written_before(part: LivePart, action: FileAction) -> Moved | None:

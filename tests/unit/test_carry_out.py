@@ -31,6 +31,7 @@ from blobsync.base.events import (
     FileDone,
     FilesCounted,
     Listener,
+    Looked,
     Moving,
     Note,
     Phase,
@@ -39,6 +40,7 @@ from blobsync.base.events import (
 from blobsync.base.file_states import LocalState
 from blobsync.base.locations import BlobLocation, LocalLocation
 from blobsync.base.reasons import Reason
+from blobsync.base.stopping import StopRequest
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.relay import RelayEngine
 from blobsync.plan.path_mapping import route_of
@@ -82,6 +84,7 @@ class Heard:
     done: list[tuple[str, str | None]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+    looked: int = 0
 
     def emit(self, event: Event) -> None:
         match event:
@@ -93,6 +96,8 @@ class Heard:
                 self.done.append((path, failure.code if failure else None))
             case Note(text):
                 self.notes.append(text)
+            case Looked(files):
+                self.looked += files
             case Moving() | FilesCounted():
                 self.events.append(event)
 
@@ -401,6 +406,16 @@ def test_nothing_to_move_needs_no_engine(world: World) -> None:
     world.run("u", "data/x")
     result = carry(world, world.plan("u", "data/x"), {"direct": none_is_needed, "azcopy": none_is_needed})
     assert (result.exit_code, result.transferred, result.verified, result.receipt) == (0, 0, 3, None)
+
+
+def test_a_stop_counts_before_anything_is_recorded(world: World) -> None:
+    write(world, FILES)
+    world.run("u", "data/x")
+    stop, heard = StopRequest(), Heard()
+    stop.make()
+    with pytest.raises(TransferCancelledError):
+        carry(world, world.plan("u", "data/x"), Engines({"direct": none_is_needed}, stop=stop), heard=heard)
+    assert (heard.phases, heard.events) == ([], [])
 
 
 @pytest.mark.parametrize("case", ["all of them", "one is there", "one is left out"])
@@ -1249,6 +1264,36 @@ def test_an_old_plan_does_not_replace_what_changed_since_whichever_engine_writes
     there = world.store("eu").head("store/data/x/a")
     assert there is not None and there.etag == theirs.etag
     assert result.exit_code is ExitCode.PARTIAL
+
+
+def test_an_old_plan_does_not_know_all_files_of_a_folder(world: World) -> None:
+    write(world, FILES)
+    plan = replace(world.plan("u", "data/x", options=AZCOPY), created_at=time.time() - 3600)
+    engine = LyingEngine(liars.the_truth)
+    assert carry(world, plan, {"azcopy": lambda: engine}).ok
+    assert [(len(task.actions), task.whole_folder) for task in engine.tasks] == [(3, False)]
+
+
+def test_an_old_plan_of_which_all_has_changed_needs_no_engine(world: World) -> None:
+    write(world, {"a": b"mine"})
+    plan = replace(world.plan("u", "data/x", options=AZCOPY), created_at=time.time() - 3600)
+    add(world, "eu", {"a": b"theirs"})
+    assert codes(carry(world, plan, {"azcopy": none_is_needed})) == {"data/x/a": FailureCode.CHANGED_MEANWHILE}
+
+
+def test_files_that_an_old_download_would_replace_are_not_read_before_it(world: World) -> None:
+    write(world, {"a": b"old"})
+    world.run("u", "data/x")
+    add(world, "eu", {"a": b"new"})
+    plan = replace(world.plan("d", "data/x", options=AZCOPY), created_at=time.time() - 3600)
+    heard = Heard()
+
+    def not_yet(task: MoveTask, report: CollectedReport) -> CollectedReport:
+        assert heard.looked == 0
+        return report
+
+    assert carry(world, plan, {"azcopy": lambda: LyingEngine(not_yet)}, heard=heard).ok
+    assert heard.looked == 1
 
 
 def test_a_plan_that_was_just_made_needs_no_second_look(world: World) -> None:

@@ -18,7 +18,14 @@ from blobsync.base.locations import LocalLocation
 from blobsync.local.files import hash_file, reading_threads
 from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import Moved
-from blobsync.transfer.fresh_look import check_arrival, remote_state, states_at_destination, written_before
+from blobsync.transfer.fresh_look import (
+    check_arrival,
+    read_without_md5,
+    remote_state,
+    states_at_destination,
+    unreported,
+    written_before,
+)
 from tests.fakes.store import MemoryStore, Request
 from tests.fakes.tasks import action, copy, download, upload
 
@@ -134,6 +141,17 @@ def test_few_blobs_are_asked_for_and_many_listed(folder: str, count: int, asked:
     assert seen.counts == ([1] * 64 if count == 64 else [])
 
 
+@pytest.mark.parametrize(
+    ("folders", "listed"),
+    [(("sub/", "sub/"), "x/sub/"), (("sub/a", "sub/b"), "x/sub/"), (("a/", "b/"), "x/"), (("", "sub/"), "x/")],
+)
+def test_only_the_folder_of_all_files_is_listed(folders: tuple[str, str], listed: str) -> None:
+    names = [f"{folders[n % 2]}{n}" for n in range(65)]
+    store = filled(*(f"x/{name}" for name in names))
+    assert len(states_at_destination(OpenBlob(store, "x"), moved(*names), Seen())) == 65
+    assert [each.name for each in store.asked("list")] == [listed]
+
+
 @pytest.mark.parametrize(("count", "told"), [(999, []), (1000, [1000]), (2000, [1000, 1000])])
 def test_a_long_listing_tells_how_far_it_is(count: int, told: list[int]) -> None:
     store = filled(*(f"x/{n}" for n in range(count)))
@@ -173,6 +191,46 @@ def test_files_are_read_by_as_many_threads_as_there_are_processors_but_two_at_le
     assert reading_threads() >= 2
 
 
+# -- blobs that arrived without an MD5 ------------------------------------------------------------------------
+
+
+def test_a_blob_without_an_md5_is_read_if_its_source_has_one() -> None:
+    store = MemoryStore()
+    store.add("x/a", b"content", with_md5=False)
+    store.add("x/b.local", b"more", with_md5=False)
+    planned = [
+        Moved(action("a", LocalState(7, 1, 1, 1, ONE), None)),
+        # What the engine read counts, and the name that the file got.
+        Moved(replace(action("b", LocalState(9, 1, 1, 1), None), target="b.local"), source=LocalState(4, 1, 1, 1, TWO)),
+        Moved(action("gone", LocalState(7, 1, 1, 1, ONE), None)),
+    ]
+    end = OpenBlob(store, "x")
+    found = read_without_md5(end, planned, states_at_destination(end, planned, Seen()))
+    assert {path: state.md5 for path, state in found.items()} == {
+        "a": hashlib.md5(b"content").digest(),
+        "b": hashlib.md5(b"more").digest(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "with_md5"),
+    [
+        (None, False),
+        (LocalState(7, 1, 1, 1), False),
+        (LocalState(6, 1, 1, 1, ONE), False),
+        (LocalState(7, 1, 1, 1, ONE), True),
+    ],
+    ids=["no source", "no MD5 to compare", "another size", "has an MD5"],
+)
+def test_a_blob_is_not_read_where_that_decides_nothing(source: LocalState | None, with_md5: bool) -> None:
+    store = MemoryStore()
+    store.add("x/a", b"content", with_md5=with_md5)
+    planned, end = [Moved(action("a", source, None))], OpenBlob(store, "x")
+    states = states_at_destination(end, planned, Seen())
+    assert read_without_md5(end, planned, states) == states
+    assert store.asked("get") == []
+
+
 # -- unreported files -----------------------------------------------------------------------------------------
 
 
@@ -190,6 +248,10 @@ def test_a_blob_with_the_content_of_the_file_was_written_before(tmp_path: Path) 
     assert found is not None
     assert (found.action, found.destination) == (planned, None)
     assert found.source is not None and found.source.md5 == hashlib.md5(b"content").digest()
+    aside = replace(planned, target="b")
+    assert written_before(task.part, aside) is None
+    store.add("p/b", b"content")
+    assert written_before(task.part, aside) is not None
     (tmp_path / "a").unlink()
     assert written_before(task.part, planned) is None
 
@@ -206,6 +268,8 @@ def test_a_file_with_the_content_of_the_blob_was_written_before(tmp_path: Path) 
     assert written_before(task.part, replace(planned, source=None)) is None
     aside = replace(planned, target="b")
     assert written_before(task.part, aside) is None
+    (tmp_path / "a").rename(tmp_path / "b")
+    assert written_before(task.part, aside) is not None
 
 
 def test_what_cannot_be_looked_at_is_not_certain(tmp_path: Path) -> None:
@@ -240,6 +304,40 @@ def test_what_the_plan_saw_was_not_written_since() -> None:
     two.add("p/a", b"content")
     (planned,) = (task := copy(one, "p", two, "p", ["a"])).actions
     assert written_before(task.part, planned) is None
+
+
+def test_a_file_that_is_as_the_plan_saw_it_was_not_written_since(tmp_path: Path) -> None:
+    store = MemoryStore()
+    store.add("p/a", b"content")
+    (tmp_path / "a").write_bytes(b"content")
+    (planned,) = (task := download(store, "p", tmp_path, ["a"])).actions
+    assert written_before(task.part, planned) is None
+
+
+def test_blobs_of_other_sizes_are_not_read() -> None:
+    one, two = MemoryStore("one"), MemoryStore("two")
+    one.add("p/a", b"content", with_md5=False)
+    (planned,) = (task := copy(one, "p", two, "p", ["a"])).actions
+    two.add("p/a", b"other", with_md5=False)
+    assert written_before(task.part, planned) is None
+    assert [*one.asked("get"), *two.asked("get")] == []
+
+
+def test_a_blob_without_the_md5_of_its_source_is_no_copy_of_it() -> None:
+    one, two = MemoryStore("one"), MemoryStore("two")
+    one.add("p/a", b"content")
+    (planned,) = (task := copy(one, "p", two, "p", ["a"])).actions
+    two.add("p/a", b"content", with_md5=False)
+    assert written_before(task.part, planned) is None
+
+
+def test_every_file_is_looked_at_although_one_before_it_is_not_there() -> None:
+    one, two = MemoryStore("one"), MemoryStore("two")
+    for name in "ab":
+        one.add(f"p/{name}", b"content")
+    task = copy(one, "p", two, "p", ["a", "b"])
+    two.add("p/b", b"content")
+    assert [found.path for found, _ in unreported(task.part, task.actions)] == ["b"]
 
 
 def test_a_copy_is_looked_for_under_the_name_that_it_was_to_get() -> None:

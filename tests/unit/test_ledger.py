@@ -18,9 +18,9 @@ from blobsync.local.index import Index, PairIndex, Record
 from blobsync.plan.transfer_plan import Action, FileAction, Route
 from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.transfer.engines import Moved
-from blobsync.transfer.ledger import Ledger, retry_with
+from blobsync.transfer.ledger import Ledger, record_unreported, retry_with
 from tests.fakes.store import MemoryStore
-from tests.fakes.tasks import action, index_key, live_part, local_state
+from tests.fakes.tasks import action, copy, index_key, live_part, local_state, upload
 
 ONE, TWO = b"1" * 16, b"2" * 16
 SECOND = 1_000_000_000
@@ -161,7 +161,9 @@ def test_what_an_engine_sees_later_counts_though_it_is_no_news() -> None:
 
 def test_a_failure_stays_until_the_file_is_given_out_again() -> None:
     ours, one = books()
+    assert ours.ledger.code_of(one) is None
     ours.ledger.failed(one, FAILED)
+    assert ours.ledger.code_of(one) is FailureCode.STORAGE_ERROR
     assert not ours.ledger.moved(Moved(one, destination=BLOB))
     assert (ours.ledger.failures, ours.ledger.verified) == ({"a": FAILED}, {})
     del ours.ledger.failures["a"]
@@ -430,6 +432,28 @@ def test_a_second_try_replaces_what_the_first_wrote() -> None:
     first, second = action("a", OLD, None), action("b", OLD, BLOB)
     again = retry_with([first, second], {"a": OLD, "b": OLD}, {"a": BLOB})
     assert again == [replace(first, destination=BLOB), second]
+
+
+def test_a_copy_that_arrived_without_a_report_is_recorded() -> None:
+    one, two = MemoryStore("one"), MemoryStore("two")
+    for name in "ab":
+        one.add(f"p/{name}", b"content")
+    task = copy(one, "p", two, "q", ["a", "b"])
+    written = two.add("q/b", b"content")
+    records = Records()
+    there = RemoteState(written.size, written.etag, written.md5)
+    assert record_unreported(task.part, task.actions, records) == {"b": there}
+    assert {path: record.remote for path, record in records.records.items()} == {"x/b": there}
+
+
+def test_an_upload_that_arrived_without_a_report_is_not_recorded(tmp_path: Path) -> None:
+    on_disk(tmp_path)
+    store = MemoryStore()
+    task = upload(tmp_path, store, "p")
+    store.add("p/a", b"0123456789")
+    records = Records()
+    assert record_unreported(task.part, task.actions, records) == {}
+    assert records.puts == []
 
 
 def test_a_ledger_reads_the_real_clocks_by_itself(tmp_path: Path) -> None:
