@@ -163,6 +163,17 @@ class SilentListener:
         """Do nothing."""
 
 
+class LoggingListener:
+    """Logs notes with the logger ``blobsync``, as INFO: the default of a project."""
+
+    def emit(self, event: Event) -> None:
+        """Log a note."""
+        if isinstance(event, Note):
+            import logging  # late: every command loads this module
+
+            logging.getLogger("blobsync").info("%s", event.text)
+
+
 class _Together:
     __slots__ = ("_listeners",)
 

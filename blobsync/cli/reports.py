@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from blobsync.base.errors import ExitCode
 from blobsync.base.formatting import count_text, size_text, took_text
 from blobsync.base.reasons import Reason
-from blobsync.plan.saved_plan import plan_record
 from blobsync.plan.transfer_plan import (
     VERBS,
     Action,
@@ -22,6 +21,7 @@ from blobsync.plan.transfer_plan import (
     Shape,
     TransferPlan,
     TransferResult,
+    plan_record,
     verb,
 )
 

@@ -16,7 +16,6 @@ from blobsync.local.tree import LinkPolicy, demand_trust, ignores_case, way_to
 from blobsync.plan.blocks import for_engine, partial_uploads, with_on_record
 from blobsync.plan.clashes import Names, refuse_blob_above, settle, spare_links
 from blobsync.plan.decisions import Decisions, check_names, guard_mirror, leave_out
-from blobsync.plan.disk_space import WrittenHere, lacking_room
 from blobsync.plan.engine_model import NOT_DIRECT, EngineRules, Work, choose_engine, choose_processes
 from blobsync.plan.path_mapping import Leg, chosen_paths, legs, rooted
 from blobsync.plan.project_context import LivePart, ProjectContext
@@ -153,6 +152,8 @@ def _look_for_room(
     context: ProjectContext, found: _Found, parts: Sequence[PlanPart], size: int, *, force: bool, writing: Action
 ) -> None:
     """Refuse a plan that does not fit on the local disks; with ``force`` only warn."""
+    from blobsync.plan.disk_space import WrittenHere, lacking_room  # late: most uploads write nothing here
+
     # Copies between containers write nothing here, and have no local names.
     here = [WrittenHere(part.path, names, part.actions) for part, names in zip(parts, found.names, strict=False)]
     lacking = lacking_room(here, writing, size, context.disks)

@@ -16,7 +16,7 @@ from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.plain_json import parse_json
 from blobsync.base.redaction import redact_each
 from blobsync.plan.transfer_options import TransferOptions
-from blobsync.plan.transfer_plan import Direction, FileAction, PlanPart, TransferPlan, verb
+from blobsync.plan.transfer_plan import Direction, PlanPart, TransferPlan, plan_record, verb
 
 VERSION = 1
 
@@ -211,21 +211,6 @@ def _options(value: object) -> TransferOptions:
 
 _KEEP = 10
 _OUR_NAME = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}\.jsonl")
-
-
-def plan_record(plan: TransferPlan, part: PlanPart, action: FileAction) -> dict[str, Any]:
-    """An action as JSON."""
-    return (
-        {
-            "path": part.shown(action),
-            "action": verb(plan, action),
-            "reason": action.reason.value,
-            "size": action.size,
-        }
-        | ({"aside": part.shown_aside(action)} if action.aside else {})
-        | ({"on_record": action.on_record} if action.on_record else {})
-        | ({"delta": True} if action.delta else {})
-    )
 
 
 def write_plan_records(plan: TransferPlan, folder: Path) -> Path:

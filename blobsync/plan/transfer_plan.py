@@ -665,3 +665,18 @@ def verb(plan: TransferPlan, action: FileAction) -> str:
     if action.action is Action.ADOPT:
         return "download" if plan.route is Route.UPLOAD else "upload"
     return VERBS[plan.route] if action.action is Action.TRANSFER else action.action.value
+
+
+def plan_record(plan: TransferPlan, part: PlanPart, action: FileAction) -> dict[str, Any]:
+    """An action as JSON."""
+    return (
+        {
+            "path": part.shown(action),
+            "action": verb(plan, action),
+            "reason": action.reason.value,
+            "size": action.size,
+        }
+        | ({"aside": part.shown_aside(action)} if action.aside else {})
+        | ({"on_record": action.on_record} if action.on_record else {})
+        | ({"delta": True} if action.delta else {})
+    )

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from blobsync.base.errors import BlobsyncError, UsageError
-from blobsync.base.events import Listener, Note, Phase, notes_to, together
+from blobsync.base.events import Listener, LoggingListener, Note, Phase, notes_to, together
 from blobsync.base.locations import BlobContainer, BlobLocation
 from blobsync.base.stopping import StopRequest
 from blobsync.base.user_data import environment
@@ -37,7 +37,6 @@ from blobsync.local.state_dir import StateDir, open_state_dir, trust_state
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.transfer_options import TransferKeywords, TransferOptions, check_options, chosen_options, from_root
 from blobsync.plan.transfer_plan import Action, Direction, Route, TransferPlan, TransferResult
-from blobsync.project.progress_listeners import CallbackListener, LoggingListener, NotebookBar, in_notebook
 from blobsync.store.open_locations import Connections
 from blobsync.store.sas import LINK_LIFETIME, READ_BLOB, REMOVE
 
@@ -786,7 +785,12 @@ class Project:
     def _reporting(self, on_progress: OnProgress | None) -> Iterator[None]:
         """Call ``on_progress`` while the block runs, beside the listener; a notebook has a bar by default."""
         before, bar = self.listener, None
-        if on_progress is None and isinstance(before, LoggingListener) and in_notebook():
+        if on_progress is None and not isinstance(before, LoggingListener):
+            yield
+            return
+        from blobsync.project.progress_listeners import CallbackListener, NotebookBar, in_notebook
+
+        if on_progress is None and in_notebook():
             bar = on_progress = NotebookBar()
         if on_progress is None:
             yield

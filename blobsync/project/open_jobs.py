@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from blobsync.base.events import LoggingListener, notes_to
 from blobsync.base.user_data import environment
 from blobsync.config.mapping import PathName, path_text
 from blobsync.config.model import Cluster
@@ -28,9 +29,6 @@ def open_jobs(
     For looking at jobs, stopping and resubmitting them; ``Project.open().jobs`` can also submit. Raises
     ``ConfigError`` if there is no project; uses no network.
     """
-    from blobsync.base.events import notes_to
-    from blobsync.project.progress_listeners import LoggingListener
-
     environ = environment(environ)
     start = path_text(start)
     root = find_project(current_folder(environ) if start == "." else Path(start).absolute(), environ)

@@ -1,4 +1,4 @@
-"""Listeners of a project: log notes, count progress, call the caller's ``on_progress``.
+"""Calls the caller's ``on_progress`` with the progress of a project.
 
 Without ``on_progress`` a notebook shows a bar. tqdm draws it: with the widgets of Jupyter where they are installed,
 else as a line of text.
@@ -12,14 +12,10 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from blobsync.base.events import Event, Note, Phase
+from blobsync.base.events import Event, Phase
 from blobsync.plan.progress import WORKING, Progress, ProgressCounter
-
-if TYPE_CHECKING:
-    from blobsync.base.events import Event
-
 
 OnProgress = Callable[[Progress], None]
 
@@ -27,15 +23,6 @@ OnProgress = Callable[[Progress], None]
 _TELL_EVERY = 0.1
 
 _log = logging.getLogger("blobsync")
-
-
-class LoggingListener:
-    """The default listener of a project: logs notes with the logger ``blobsync``, as INFO."""
-
-    def emit(self, event: Event) -> None:
-        """Log a note."""
-        if isinstance(event, Note):
-            _log.info("%s", event.text)
 
 
 class CallbackListener(ProgressCounter):

@@ -22,6 +22,7 @@ from blobsync.base.events import (
     FilesCounted,
     Hashing,
     Listener,
+    LoggingListener,
     Looked,
     Moving,
     Note,
@@ -38,7 +39,7 @@ from blobsync.cli.timings import PhaseTimes
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.progress import Progress, ProgressCounter
 from blobsync.project.logbook import TransferEntry, recorded_while_running
-from blobsync.project.progress_listeners import CallbackListener, LoggingListener
+from blobsync.project.progress_listeners import CallbackListener
 from blobsync.spread.worker_process import Outgoing
 from blobsync.transfer.carry_out import ByteTally
 from blobsync.web.transfer_process import NoteListener

@@ -22,7 +22,7 @@ from blobsync.base.errors import (
     PlanFileError,
     UsageError,
 )
-from blobsync.base.events import BytesMoved, BytesReused, Expected, FileDone, Note, Phase
+from blobsync.base.events import BytesMoved, BytesReused, Expected, FileDone, LoggingListener, Note, Phase
 from blobsync.base.redaction import Secret
 from blobsync.config.mapping import one_or_many
 from blobsync.config.model import StorageAccount
@@ -30,7 +30,7 @@ from blobsync.plan.progress import Progress
 from blobsync.plan.transfer_options import TransferKeywords, TransferOptions, chosen_options
 from blobsync.project.api import Project
 from blobsync.project.logbook import RunningTransfer
-from blobsync.project.progress_listeners import CallbackListener, LoggingListener
+from blobsync.project.progress_listeners import CallbackListener
 from tests.fakes.project_context import cluster
 from tests.fakes.store import MemoryStore, Request
 
