@@ -114,7 +114,7 @@ def _examples(session: Session, *, emulator: bool) -> Result:
         step = f"put files into data, then: blobsync {through}u data" if server.status() else "blobsync emulator start"
     made = new_project(Path.cwd(), emulator=own, cluster=cluster, environ=session.environ)
     lines = [f"wrote {name}" for name in made.written] + [f"kept {name} as it is" for name in made.kept]
-    return Result({"written": list(made.written), "kept": list(made.kept)}, [*lines, f"next: {step}"])
+    return Result({"written": list(made.written), "kept": list(made.kept)}, [*lines, f"next: {step}"], wraps=True)
 
 
 def _answers(

@@ -12,7 +12,7 @@ import posixpath
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from urllib.parse import quote, urlsplit
 
 from blobsync.base.errors import MappingError, OutsideProjectError, UnmappedPathError, UsageError
@@ -178,6 +178,9 @@ def _unmapped(path: str, cluster: Cluster) -> UnmappedPathError:
         hint = f"entries below it: {', '.join(below)}"
     elif guess:
         hint = f"did you mean {guess}{slash}{rest}?"
+    elif not rest and PurePosixPath(first).suffix:
+        # A file beside the folders, most often of the project's code.
+        hint = "put it into one of these folders; code goes to jobs with blobsync init"
     else:
         hint = did_you_mean(path, cluster.prefixes) or f"add {first}_folder under config_param"
     return UnmappedPathError(message, path=path, hint=hint)

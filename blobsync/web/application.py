@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from http import HTTPStatus
 
 from starlette.applications import Starlette
@@ -21,6 +22,11 @@ from blobsync.web.pages import all_routes
 from blobsync.web.render import FOLDER, page
 
 _log = logging.getLogger(__name__)
+# What is said instead of the names that HTTP has for it.
+_OF_NO_PAGE: Mapping[int, tuple[str, str]] = {
+    HTTPStatus.NOT_FOUND: ("this page does not exist", ""),
+    HTTPStatus.METHOD_NOT_ALLOWED: ("only a button makes this page", "go back, and press the button again"),
+}
 
 
 def web_application(app_state: AppState) -> Gate:
@@ -79,8 +85,8 @@ def _refused_by_us(request: Request, error: Exception) -> Response:
 
 def _no_such_page(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    missing = error.status_code == HTTPStatus.NOT_FOUND
-    return _problem(request, error.status_code, "this page does not exist" if missing else error.detail, "")
+    message, hint = _OF_NO_PAGE.get(error.status_code, (error.detail, ""))
+    return _problem(request, error.status_code, message, hint)
 
 
 def _our_fault(request: Request, error: Exception) -> Response:

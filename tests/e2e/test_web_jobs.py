@@ -321,6 +321,7 @@ def test_without_scripts_and_with_ten_thousand_jobs_the_list_comes_in_pages(desk
         body = server.ask("/jobs?page=100").body
         assert "4,951 to 5,000 of 10,000 jobs" in body and len(body) < 100_000
         assert "1 to 50 of 111 jobs" in server.ask("/jobs?text=run-77").body
+        assert "9,951 to 10,000 of 10,000 jobs" in server.ask("/jobs?page=9999").body, "beyond the end is the last page"
         assert server.ask("/jobs/nothing").status == 404
         assert server.ask(f"/jobs/{first}?log=../../../aux_data/configs/acct.yaml").status == 200
         stream = server.ask(f"/jobs/{first}/log?name=../../../aux_data/configs/acct.yaml&start=0").body

@@ -55,6 +55,7 @@ def test_a_plan_is_made_and_carried_out_with_progress_that_moves(
             page.get_by_role("button", name="Plan the upload of data").focus()
             page.keyboard.press("Enter")
             expect(page.locator(".go")).to_contain_text("100 files to upload, 2 MB")
+            expect(page.locator(".go")).not_to_contain_text("ngine")
             expect(page.get_by_role("heading", name="not at the destination yet")).to_be_visible()
             assert container.names() == [], "the first click changes nothing"
             page.get_by_role("button", name="Carry out exactly this plan").click()
@@ -275,6 +276,9 @@ def _sorted_and_filtered(page: Page) -> None:
 def _what_is_only_here_is_shown_in_pages(page: Page) -> None:
     # Only here: not "no blobs".
     expect(page.locator("#folder nav")).to_contain_text("1 to 200 of 1,000 names")
+    page.goto(f"{page.url}&page=77")
+    expect(page.locator("#folder nav")).to_contain_text("801 to 1,000 of 1,000 names")
+    page.go_back()
     page.get_by_role("link", name="0007.txt").click()
     expect(page.locator("pre.preview")).to_have_text("here")
     expect(page.get_by_label("Facts")).to_contain_text("the container has no such blob")
@@ -350,7 +354,7 @@ def test_a_blob_is_shown_as_a_picture_if_it_is_one_and_linked_to_when_asked(
     with web_server(project) as server, window(browser, server) as seen:
         page = seen.page
         page.goto(f"{server.address}/blob?path=data/true.png")
-        page.wait_for_function("document.querySelector('img.preview').naturalWidth === 1")
+        page.wait_for_function("() => document.querySelector('img.preview').naturalWidth === 1")
         # A picture is what begins like one; whatever it is served as, it cannot act.
         server.cookie = "; ".join(f"{each['name']}={each['value']}" for each in page.context.cookies())
         assert server.ask("/picture?path=data/lie.png").status == 400

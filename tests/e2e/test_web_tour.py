@@ -67,6 +67,10 @@ _UNSEEN = f"""() => ({_CONTROLS})().filter((each) => each.tabIndex >= 0 && !each
       return false;
     }})
     .map((each) => each.outerHTML.slice(0, 200))"""
+# What its colours mean, without a bar; or a bar whose colours nobody explains.
+_UNEXPLAINED = """() => [...document.querySelectorAll('.entries')]
+    .filter((each) => each.querySelector('.bar').checkVisibility() !== each.nextElementSibling.checkVisibility())
+    .map((each) => each.nextElementSibling.outerHTML.slice(0, 200))"""
 # Between a phone and a wide screen.
 _BETWEEN = (600, 800, 900, 1000, 1100, 1200, 1350)
 _MISSED = f"({_CONTROLS})().filter((each) => !each.dataset.reached).map((each) => each.outerHTML.slice(0, 200))"
@@ -135,6 +139,7 @@ def _faults(page: Page, looks: tuple[_Look, ...]) -> list[str]:
             ("broken", _BROKEN),
             ("cut off", _CUT_OFF),
             ("unseen", _UNSEEN),
+            ("without its explanation", _UNEXPLAINED),
         ):
             found += [f"{width}: {fault}: {each}" for each in page.evaluate(script)]
     return found

@@ -254,7 +254,7 @@ def _one_doctor(page: Page, address: str) -> None:
     page.wait_for_selector("#doctor")
     # The page grows as clusters answer.
     page.wait_for_function(
-        "[...document.querySelectorAll('[data-load]')].every((each) => each.querySelector('.free, .mistake'))"
+        "() => [...document.querySelectorAll('[data-load]')].every((each) => each.querySelector('.free, .mistake'))"
     )
 
 

@@ -203,6 +203,9 @@ MISTAKES: Mapping[str, tuple[str, Mapping[str, str], Mapping[str, str]]] = {
     ),
     "too many GPUs": ("slurm", {"num_gpu": "6"}, {"num_gpu": "6 GPUs do not fill whole nodes of 4"}),
     "two nodes here": ("here", {"nodes": "2"}, {"nodes": "this machine is one node, but the job requests 2"}),
+    "no duration": ("here", {"timeout": "soon"}, {"timeout": "'soon' is not a duration: write 90m, 5h or 2d"}),
+    "no digest": ("here", {"code": "xyz"}, {"code": "--code 'xyz': not a digest of code"}),
+    "no pattern": ("here", {"ignore": "*.x\n["}, {"ignore": "ignore: bad pattern '['"}),
     "negative": ("here", {"retries": "-1"}, {"retries": "must not be negative"}),
     "no number": ("here", {"retries": "a few"}, {"retries": "must be a whole number, not a text"}),
     "a choice": ("aml", {"launcher": "srun"}, {"launcher": "'srun' is not one of mpi, pytorch, none"}),
@@ -246,6 +249,7 @@ def test_each_mistake_is_at_its_field(root: Path, case: str) -> None:
     assert found.asked is None
     told = {mistake.field: mistake.message for mistake in found.mistakes}
     assert told.keys() == wanted.keys(), found.mistakes
+    assert len(told) == len(found.mistakes), "each is said once"
     for field, words in wanted.items():
         assert told[field].startswith(words) or words in told[field], told
 

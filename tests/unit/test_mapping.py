@@ -106,6 +106,14 @@ def test_why_is_a_sentence() -> None:
             "add src_folder under config_param",
         ),
         (
+            "train.py",
+            (
+                "train.py is not covered by any folder entry of aux_data/aml/aml.yaml; "
+                "entries: data, data/coco, output, everything"
+            ),
+            "put it into one of these folders; code goes to jobs with blobsync init",
+        ),
+        (
             "data2",
             (
                 "data2 is not covered by any folder entry of aux_data/aml/aml.yaml; "

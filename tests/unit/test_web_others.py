@@ -157,6 +157,14 @@ def test_a_transfer_that_cannot_be_cancelled_has_no_button_and_a_silent_one_says
     assert command.poll() is None and not RunningRecords(state).is_stop_requested("0123abcd")
 
 
+def test_a_page_that_there_is_not_says_what_to_do_and_leads_back(pages: WebPages) -> None:
+    link = pages.get("/links")
+    assert link.status == 405 and "only a button makes this page" in words_of(link.text)
+    assert "this page does not exist" in words_of(pages.get("/nowhere").text)
+    chosen = pages.get("/jobs/compare?job=one").text
+    assert "1 jobs are selected" not in words_of(chosen) and '<a href="/jobs">Back to Jobs</a>' in chosen
+
+
 def test_the_project_page_of_another_cluster_keeps_it_in_forms_and_links(pages: WebPages) -> None:
     own, other = pages.get("/").text, pages.get("/?cluster=eu").text
     hidden = '<input type="hidden" name="cluster" value="eu">'

@@ -18,10 +18,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blobsync.base.errors import BlobsyncError, ConfigError, UsageError
+from blobsync.base.errors import BlobsyncError, ConfigError
 from blobsync.config.known_keys import Kind
 from blobsync.config.loader import SHOWN, ClusterFile, apply_overrides, find_cluster_file, load_cluster, parse_overrides
 from blobsync.config.model import Cluster
+from blobsync.config.trusted_code import demand_digest
 from blobsync.config.yaml_document import FOLDER_SUFFIX, Document
 from blobsync.jobs.form.fields import (
     BY_NAME,
@@ -45,6 +46,7 @@ from blobsync.jobspec.describe import (
     shape_of,
 )
 from blobsync.jobspec.spec import JobSpec
+from blobsync.local.ignore import parse_lines
 
 if TYPE_CHECKING:
     from blobsync.jobspec.describe import SubmitKeywords
@@ -390,22 +392,27 @@ def _refused(cluster: Cluster, asked: AskedJob, environ: Mapping[str, str]) -> I
 
 def _each(cluster: Cluster, asked: AskedJob) -> Iterator[tuple[str, BlobsyncError]]:
     """What the parts of the request say by themselves: one mistake must not hide another."""
-    request = asked.request
+    request, digest = asked.request, asked.keywords.get("code")
+    # Patterns of the file alone refuse nothing: the job may run the code of the last init.
+    typed = "\n".join(cluster.ignore) if "ignore" in asked.param else ""
     size = "nodes" if request.nodes and asked.num_gpu is None else "num_gpu"
     parts: tuple[tuple[str, Callable[[], object]], ...] = (
         ("command", lambda: demand_command(request)),
         ("elastic" if request.elastic else "", lambda: elastic_bounds(cluster, request)),
         (size, lambda: shape_of(cluster, request)),
         ("timeout", lambda: read_seconds(cluster, "timeout")),
+        ("code", lambda: digest and demand_digest(digest, "--code")),
+        ("ignore", lambda: parse_lines(typed, "ignore", numbered=False)),
     )
     seen: set[str] = set()
     for name, look in parts:
         try:
-            look()
+            with cluster.naming_lines():
+                look()
         except BlobsyncError as error:
             # The size of an elastic job depends on its bounds.
             if error.message not in seen:
-                yield name if isinstance(error, UsageError) and name else _field(error), error
+                yield name if not isinstance(error, ConfigError) and name else _field(error), error
             seen.add(error.message)
 
 

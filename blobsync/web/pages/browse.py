@@ -196,6 +196,7 @@ def _folder(asked: _Query, cached: CachedStatus[FolderStatus]) -> dict[str, Any]
     """The values for the part of the page that is updated live."""
     status = cached.status
     view = folder_view(status, asked.show, asked.text, asked.sort) if status else None
+    asked = asked._replace(number=min(asked.number, max(0, len(view.rows) - 1) // PAGE_NAMES if view else 0))
     first = asked.number * PAGE_NAMES
     return {
         "asked": asked,

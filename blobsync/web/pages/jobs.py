@@ -78,10 +78,11 @@ def _show(request: Request) -> Response:
 
 def _listed(source: Source, asked: _Query) -> dict[str, Any]:
     """The values for the list of jobs."""
-    found = open_jobs(source.root, environ=source.environ).page(
-        asked.filter, limit=PAGE_JOBS, offset=(asked.number - 1) * PAGE_JOBS
-    )
+    jobs = open_jobs(source.root, environ=source.environ)
+    found = jobs.page(asked.filter, limit=PAGE_JOBS, offset=(asked.number - 1) * PAGE_JOBS)
     last = max(1, -(-found.total // PAGE_JOBS))
+    if asked.number > last:
+        return _listed(source, asked._replace(number=last))
     kinds = [("", "All", sum(found.states.values()))]
     kinds += [(kind, kind.title(), sum(found.states.get(one, 0) for one in states)) for kind, states in _KINDS.items()]
     return {
@@ -113,7 +114,7 @@ def _compare(request: Request) -> Response:
     source = app_state_of(request).source
     chosen = request.query_params.getlist("job")
     if len(chosen) != 2:
-        raise UsageError(f"{len(chosen)} jobs are selected", hint="select two in the list of jobs")
+        raise UsageError(f"two jobs can be compared, not {len(chosen)}", hint="select two in the list of jobs")
     found = open_jobs(source.root, environ=source.environ).compare(chosen[0], chosen[1])
     files = [*_marked("+", found.files.added), *_marked("-", found.files.removed), *_marked("±", found.files.changed)]
     return page(request, "job_compare.html", found=found, files=files, everything="all" in request.query_params)
