@@ -45,7 +45,9 @@ def register(app: Commands) -> None:
 
 def history(
     session: Session,
-    id: Annotated[str | None, argument(metavar="[ID]", help="A transfer or a job, or the end of its ID.")] = None,
+    id: Annotated[
+        str | None, argument(metavar="[ID]", help="A transfer or a job, or the beginning or end of its ID.")
+    ] = None,
     only_jobs: Annotated[bool, option("--jobs", help="Only jobs.")] = False,
     only_transfers: Annotated[bool, option("--transfers", help="Only transfers and removals.")] = False,
     since: SinceOption = None,

@@ -194,7 +194,7 @@ LogOption = Annotated[
 ]
 TimingsOption = Annotated[bool, option("--timings", help="Show where the time of the command went.")]
 
-_PATHS: Any = argument(metavar="PATH", help="Paths inside the project.")
+_PATHS: Any = argument(metavar="PATH...", help="Paths inside the project.")
 PathsArgument = Annotated[list[str], _PATHS]
 OptionalPaths = Annotated[list[str] | None, _PATHS]
 

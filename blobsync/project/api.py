@@ -649,10 +649,10 @@ class Project:
         """
         return self._logbook.recent(since=since, path=path, limit=limit)
 
-    def find_transfer(self, suffix: str) -> TransferEntry:
-        """The transfer whose id ends with ``suffix``. Raises ``NothingMatchedError``, or ``UsageError`` if several
-        do."""
-        return self._logbook.log.find(suffix)
+    def find_transfer(self, wanted: str) -> TransferEntry:
+        """The transfer of that id, or of an id that begins or ends so. Raises ``NothingMatchedError``, or
+        ``UsageError`` if there are several."""
+        return self._logbook.log.find(wanted)
 
     def receipt(self, entry: TransferEntry) -> Mapping[str, Any] | None:
         """The content of the receipt: the result of each file. None if it was removed (the newest 1,000 stay)."""

@@ -161,18 +161,20 @@ class TransferLog:
         with self._reporting(), self._open() as db:
             return int(db.execute("SELECT COUNT(*) FROM transfers").fetchone()[0])
 
-    def find(self, suffix: str) -> TransferEntry:
-        """The one whose ID ends with ``suffix``. Raises ``NothingMatchedError``, ``UsageError`` if several do."""
-        found = list(self._rows("SELECT entry FROM transfers WHERE id = ?", suffix))
-        if not found and suffix:
-            query = "SELECT entry FROM transfers WHERE substr(id, -?) = ?"
-            found = list(self._rows(query, len(suffix), suffix))
+    def find(self, wanted: str) -> TransferEntry:
+        """The one of that id, or of an id that begins or ends so. Raises ``NothingMatchedError``, ``UsageError`` if
+        there are several."""
+        found = list(self._rows("SELECT entry FROM transfers WHERE id = ?", wanted))
+        if not found and wanted:
+            query = "SELECT entry FROM transfers WHERE substr(id, 1, length(?1)) = ?1 OR substr(id, -length(?1)) = ?1"
+            found = list(self._rows(query, wanted))
         if not found:
             raise NothingMatchedError(
-                f"no transfer or job of this project ends with {suffix!r}", hint="'blobsync history' lists them"
+                f"no transfer or job of this project has an id that begins or ends with {wanted!r}",
+                hint="'blobsync history' lists them",
             )
         if len(found) > 1:
-            raise UsageError(f"{len(found)} transfers end with {suffix!r}", hint="give more of the id")
+            raise UsageError(f"{len(found)} transfers could be {wanted!r}", hint="give more of the id")
         return found[0]
 
     def _rows(self, query: str, *values: object) -> Generator[TransferEntry, None, None]:

@@ -73,12 +73,14 @@ def test_a_path_concerns_what_is_above_and_below_it(log: TransferLog, path: str,
     assert bool(log.recent(path=path)) is concerned
 
 
-def test_an_end_of_an_id_is_enough_unless_several_have_it(log: TransferLog) -> None:
+def test_a_beginning_or_an_end_of_an_id_is_enough_unless_several_have_it(log: TransferLog) -> None:
     log.write(entry(0x10))
     log.write(entry(0x20))
+    log.write(entry(0xAB000000))
     assert log.find("10").id == "00000010"
-    with pytest.raises(UsageError, match="2 transfers end with '0'"):
-        log.find("0")
+    assert log.find("ab").id == "ab000000"
+    with pytest.raises(UsageError, match="3 transfers could be '000000'"):
+        log.find("000000")
     for nothing in ("30", ""):
         with pytest.raises(NothingMatchedError):
             log.find(nothing)
