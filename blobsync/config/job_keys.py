@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import yaml
-
 from blobsync.base.errors import ConfigError
 from blobsync.config.model import AML_PLATFORMS, FolderEntry, JobRefusal
 from blobsync.config.yaml_document import FOLDER_SUFFIX, Document, KeyPath
@@ -204,6 +202,8 @@ def _without(paths: Sequence[KeyPath]) -> str:
         for part in around:
             here = here.setdefault(part, {})
         here[last] = None
+    import yaml  # late: PyYAML takes longer to import than most files to read
+
     return f"-p '{yaml.safe_dump(param, default_flow_style=True, width=10**6, sort_keys=False).strip()}'"
 
 
