@@ -188,7 +188,7 @@ def test_the_help_of_u_in_full(cli: Cli) -> None:
     assert (
         cli("u", "--help").out.split("Options:")[0]
         == """\
-Usage: blobsync u [OPTIONS] [PATH]
+Usage: blobsync u [OPTIONS] [PATH...]
 
   Upload files or folders to where the cluster file maps them.
 
@@ -203,7 +203,7 @@ Usage: blobsync u [OPTIONS] [PATH]
     blobsync u --all                        every folder entry of the cluster
 
 Arguments:
-  PATH  Paths inside the project.
+  PATH...  Paths inside the project.
 
 """
     )
