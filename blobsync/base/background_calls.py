@@ -9,9 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
 from typing import Generic, ParamSpec, TypeVar
 
@@ -27,6 +25,32 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
+class _Answer(Generic[T]):
+    """What a call in another thread returned or raised. A future of ``concurrent.futures`` would load ``logging``."""
+
+    def __init__(self) -> None:
+        self._found: list[T] = []
+        self._error: BaseException | None = None
+        self._is_there = threading.Event()
+
+    def fetch(self, call: Callable[[], T]) -> None:
+        try:
+            self._found.append(call())
+        except BaseException as error:  # noqa: BLE001 - raised again where the result is wanted
+            self._error = error
+        self._is_there.set()
+
+    def is_there(self, seconds: float) -> bool:
+        return self._is_there.wait(max(0.0, seconds))
+
+    def result(self, stop: StopRequest) -> T:
+        while not self._is_there.wait(_LOOK_EVERY):
+            stop.check()
+        if self._error is not None:
+            raise self._error
+        return self._found[0]
+
+
 class Ahead(Generic[T]):
     """Starts ``call`` at once in its own thread; :meth:`result` waits for it.
 
@@ -35,30 +59,16 @@ class Ahead(Generic[T]):
     """
 
     def __init__(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> None:
-        self._found: list[T] = []
-        self._error: BaseException | None = None
-
-        def run() -> None:
-            try:
-                self._found.append(call(*args, **kwargs))
-            except BaseException as error:  # noqa: BLE001 - raised again where the result is wanted
-                self._error = error
-
-        self._thread = threading.Thread(target=run, daemon=True)
-        self._thread.start()
+        self._answer: _Answer[T] = _Answer()
+        threading.Thread(target=lambda: self._answer.fetch(lambda: call(*args, **kwargs)), daemon=True).start()
 
     def is_done(self, seconds: float) -> bool:
         """Whether the call has ended, after waiting at most ``seconds``."""
-        self._thread.join(max(0.0, seconds))
-        return not self._thread.is_alive()
+        return self._answer.is_there(seconds)
 
     def result(self, stop: StopRequest = NEVER) -> T:
         """Wait for the call; return its result, or raise its exception. ``stop`` raises ``KeyboardInterrupt``."""
-        while not self.is_done(_LOOK_EVERY):
-            stop.check()
-        if self._error is not None:
-            raise self._error
-        return self._found[0]
+        return self._answer.result(stop)
 
 
 def side_by_side(call: Callable[[A], T], items: Iterable[A], threads: int, stop: StopRequest = NEVER) -> Iterator[T]:
@@ -67,39 +77,28 @@ def side_by_side(call: Callable[[A], T], items: Iterable[A], threads: int, stop:
     Raises the exception of the first call that failed. A caller that stops (Ctrl-C, ``stop``, an exception, no more
     ``next``) does not wait for running calls, and the remaining calls never start.
     """
-    todo: SimpleQueue[tuple[Future[T], A] | None] = SimpleQueue()
+    todo: SimpleQueue[tuple[_Answer[T], A] | None] = SimpleQueue()
     gone = threading.Event()
 
     def work() -> None:
         while (one := todo.get()) is not None and not gone.is_set():
-            future, item = one
-            try:
-                future.set_result(call(item))
-            except BaseException as error:  # noqa: BLE001 - raised again where the result is wanted
-                future.set_exception(error)
+            answer, item = one
+            answer.fetch(partial(call, item))
 
     started = 0
-    waiting: deque[Future[T]] = deque()
+    waiting: deque[_Answer[T]] = deque()
     try:
         for item in items:
-            waiting.append(Future())
+            waiting.append(_Answer())
             todo.put((waiting[-1], item))
             if started < threads:
                 started += 1
                 threading.Thread(target=work, daemon=True).start()
             if len(waiting) >= threads * _AHEAD:
-                yield _result(waiting.popleft(), stop)
+                yield waiting.popleft().result(stop)
         while waiting:
-            yield _result(waiting.popleft(), stop)
+            yield waiting.popleft().result(stop)
     finally:
         gone.set()
         for _ in range(started):
             todo.put(None)
-
-
-def _result(of: Future[T], stop: StopRequest) -> T:
-    while not of.done():
-        stop.check()
-        with suppress(FutureTimeoutError):
-            of.exception(_LOOK_EVERY)
-    return of.result()

@@ -20,7 +20,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import sqlite3
 import stat
 import threading
@@ -196,7 +195,8 @@ def open_state_dir(project: Path, environ: Mapping[str, str]) -> StateDir:
         return StateDir(_inside(project, environ))
     with suppress(OSError):
         return StateDir(_outside(project, environ))
-    import tempfile  # late: it loads random
+    import shutil  # late, as tempfile: few commands have no state folder
+    import tempfile
 
     folder = tempfile.mkdtemp(prefix="blobsync-state-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

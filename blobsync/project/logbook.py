@@ -15,7 +15,6 @@ The record is a file named by the transfer's id, replaced atomically; the reques
 from __future__ import annotations
 
 import json
-import logging
 import os
 import pwd
 import re
@@ -29,6 +28,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from blobsync.base.debug_log import debug_logger
 from blobsync.base.errors import (
     BlobsyncError,
     ExitCode,
@@ -311,8 +311,6 @@ _SILENT = 60.0
 # Seconds without an update, after which a record of another machine is removed here.
 _FORGOTTEN = 7 * 86400.0
 
-_LOG = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RunningTransfer:
@@ -483,7 +481,8 @@ class _Recorder(ProgressCounter):
                 self._records.write(self._known.id, asdict(self._known))
                 self._look()
         except (OSError, BlobsyncError) as error:
-            _LOG.debug("other commands cannot see the progress of this transfer: %s", error)
+            if log := debug_logger(__name__):
+                log.debug("other commands cannot see the progress of this transfer: %s", error)
 
     def _look(self) -> None:
         if self._known.stoppable and self._records.is_stop_requested(self._known.id):

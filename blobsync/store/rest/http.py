@@ -30,7 +30,6 @@ import copy
 import heapq
 import inspect
 import itertools
-import logging
 import socket
 import threading
 import time
@@ -39,6 +38,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar, cast, final
 from urllib.parse import urlsplit
 
+from blobsync.base.debug_log import debug_logger
 from blobsync.base.errors import (
     BlobsyncError,
     CredentialError,
@@ -359,7 +359,6 @@ OUTAGE_VARIABLE = "BLOBSYNC_OUTAGE_SECONDS"
 _HURRIED_OUTAGE = 1.0
 _HURRIED = Timeouts(connect=3.0, read=3.0)
 
-_LOG = logging.getLogger("blobsync.http")
 _FIRST_CONTACT_TRIES = 3
 # https://learn.microsoft.com/azure/storage/blobs/scalability-targets: over its limits an account answers with 503.
 _BUSY = frozenset({429, 503})
@@ -552,8 +551,8 @@ class BlobHttp:
             else:
                 status = response.status
                 self.server = self.server or response.headers.get("Server", "")
-                if _LOG.isEnabledFor(logging.DEBUG):
-                    _LOG.debug("%s %s: %d", method, redact(attempt.target), status)
+                if log := debug_logger("blobsync.http"):
+                    log.debug("%s %s: %d", method, redact(attempt.target), status)
                 again = self._asks_for_another_try(response, retry_bare_500=retry_bare_500)
                 refused = status == 401 and failures.tries == 0 and self.signer.renew()
                 if not refused and (not again or failures.is_last(SERVICE_BUSY, self._retry.tries)):

@@ -1,0 +1,30 @@
+"""Debug messages go to whoever listens, and load nothing for nobody."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+
+import pytest
+
+from blobsync.base.debug_log import debug_logger
+
+
+def test_who_logs_at_debug_gets_the_logger(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "blobsync.http"):
+        log = debug_logger("blobsync.http")
+        assert log is not None
+        log.debug("GET: %d", 200)
+    assert caplog.messages == ["GET: 200"]
+
+
+def test_who_logs_less_gets_none(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "blobsync.http"):
+        assert debug_logger("blobsync.http") is None
+
+
+def test_logging_is_not_loaded_for_nobody() -> None:
+    code = "import sys; from blobsync.base.debug_log import debug_logger as log; print(log('a'), 'logging' in sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == ["None", "False"]
