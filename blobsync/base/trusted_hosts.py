@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import enum
 import os
-import re
 import struct
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
+from blobsync.base.patterns import pattern
 from blobsync.base.user_data import environment, is_own
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ _AZURE: dict[Service, tuple[str, ...]] = {
 }
 
 # All URL parsers agree on these hosts; other forms may mean different hosts to different parsers.
-_AUTHORITY = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9.])?|\[[0-9A-Fa-f:.]{2,45}\])(?::(\d{1,5}))?")
+_AUTHORITY = pattern(r"([A-Za-z0-9](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9.])?|\[[0-9A-Fa-f:.]{2,45}\])(?::(\d{1,5}))?")
 _LAST_PORT = 65535
 _HTTP_PORT = 80
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from blobsync.base.errors import ExitCode, UsageError
 from blobsync.base.events import Note
 from blobsync.base.formatting import count_text, size_text
+from blobsync.base.patterns import pattern
 from blobsync.cli.output import Result
 from blobsync.cli.parameters import OptionRow, argument, option
 from blobsync.cli.session import (
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 _DEFAULTS = TransferOptions()
-_LIMIT = re.compile(r"(\d{1,300})(%?)", re.ASCII)
+_LIMIT = pattern(r"(\d{1,300})(%?)", re.ASCII)
 
 
 def _flag(text: str, *names: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import UsageError
 from blobsync.base.formatting import count_text, size_text
+from blobsync.base.patterns import pattern
 from blobsync.cli.output import Result
 from blobsync.cli.parameters import option
 from blobsync.cli.session import Commands, OptionalPaths, PathsArgument, Session, command
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from blobsync.project.api import Project
     from blobsync.project.browse import ListingEntry, PathStatus, Usage
 
-_EXPIRY = re.compile(r"(\d+)([mhdw])")
+_EXPIRY = pattern(r"(\d+)([mhdw])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 

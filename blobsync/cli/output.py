@@ -15,7 +15,6 @@ none.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 from blobsync.base.errors import BlobsyncError, ExitCode, LocalFileError, UnsafeNamesError, UsageError
 from blobsync.base.events import Note
 from blobsync.base.formatting import count_text, printable
+from blobsync.base.patterns import pattern
 from blobsync.base.redaction import redact, redact_answer, redact_tree
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 # Deeper than the indentation of a following line, so that a continued line is not taken for one.
 _HANGING = 4
-_PIECE = re.compile(r" *[^ ]+")
-_NUMBER = re.compile(r" *\(?[\d.,]*\d")
+_PIECE = pattern(r" *[^ ]+")
+_NUMBER = pattern(r" *\(?[\d.,]*\d")
 _GAP = "..."
 
 
@@ -132,10 +132,10 @@ _WORDS: Mapping[str, str] = {
     **dict.fromkeys(("ok", "upload", "download", "copy", "Completed", "Running"), _GREEN),
     **dict.fromkeys(("warn", "?", "keep", "Queued", "Preparing", "Canceling", "Canceled", "Unknown"), _YELLOW),
 }
-_FIRST = re.compile(r"(\s*)(\?|[A-Za-z]+)(?=\s|:)")
+_FIRST = pattern(r"(\s*)(\?|[A-Za-z]+)(?=\s|:)")
 # A table of jobs: the id, or on a narrow terminal its end, then the state.
-_STATE = re.compile(r"((?:\S+_\S+|[0-9a-f]{8})  +)([A-Z][a-z]+)\b")
-_HEADING = re.compile(r"[a-z][^:]*:$")
+_STATE = pattern(r"((?:\S+_\S+|[0-9a-f]{8})  +)([A-Z][a-z]+)\b")
+_HEADING = pattern(r"[a-z][^:]*:$")
 
 
 def wants_color(choice: str | None, environ: Mapping[str, str], stream: TextIO) -> bool:

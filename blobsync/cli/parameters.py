@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
+from blobsync.base.patterns import pattern
+
 # Name, annotation with its option or argument, default.
 OptionRow = tuple[str, Any, Any]
 # The default of a parameter that has to be given.
@@ -55,8 +57,8 @@ class _Plain(NamedTuple):
         return self.read is None
 
 
-_WHOLE = re.compile(r"\d{1,18}", re.ASCII)
-_NUMBER = re.compile(r"\d{1,12}(?:\.\d{1,12})?", re.ASCII)
+_WHOLE = pattern(r"\d{1,18}", re.ASCII)
+_NUMBER = pattern(r"\d{1,12}(?:\.\d{1,12})?", re.ASCII)
 # These keywords change nothing of how a word is read, or are obeyed here.
 _READ_SETTINGS = frozenset(("help", "metavar", "autocompletion", "hidden", "show_default", "count", "min", "max"))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
 import shlex
 import stat
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from blobsync.base.errors import ConfigError
+from blobsync.base.patterns import pattern
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.base.trusted_hosts import host_of
 from blobsync.config.known_keys import ACCOUNT, WORKSPACE
@@ -24,12 +24,12 @@ from blobsync.config.user_config import load_user_config
 from blobsync.config.yaml_document import Checker, Document, KeyPath, described, is_placeholder, read_document
 
 # https://learn.microsoft.com/rest/api/storageservices/naming-and-referencing-containers--blobs--and-metadata
-_CONTAINER = re.compile(r"\$root|\$web|\$logs|[a-z0-9](?:-?[a-z0-9]){2,62}")
+_CONTAINER = pattern(r"\$root|\$web|\$logs|[a-z0-9](?:-?[a-z0-9]){2,62}")
 # https://learn.microsoft.com/azure/storage/common/storage-account-overview#storage-account-name
-_ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
+_ACCOUNT = pattern(r"[a-z0-9]{3,24}")
 _ACCOUNT_RULE = "3 to 24 lowercase letters and digits"
 # Emulators and on-premises stores have other names; an account key, which ends with "=", never matches.
-_ANY_ACCOUNT = re.compile(r"[A-Za-z0-9._-]{1,63}")
+_ANY_ACCOUNT = pattern(r"[A-Za-z0-9._-]{1,63}")
 _CREDENTIAL_KEYS = {"sas": "sas_token", "key": "account_key"}
 
 

@@ -7,9 +7,10 @@ documents each; a test keeps the two in sync. A misspelt word gets the most simi
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
+
+from blobsync.base.patterns import pattern
 
 PLATFORMS = ("local", "slurm", "aml", "itp", "singularity", "kubernetes")
 # Services that no longer exist; their files are read, for transfers and for `convert`.
@@ -51,7 +52,7 @@ class Key(NamedTuple):
 
 
 # A word that a shell looks up, or an absolute path: never relative to the folder in which a command runs.
-PROGRAM_FORM = re.compile(r"(?:~?/[A-Za-z0-9_./+@,-]*|)[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+PROGRAM_FORM = pattern(r"(?:~?/[A-Za-z0-9_./+@,-]*|)[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 
 TEXT = Key(Kind.TEXT)
 PROGRAM = Key(Kind.PROGRAM)

@@ -10,16 +10,17 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from blobsync.base.patterns import pattern
+
 _KEY = r"[A-Za-z_][A-Za-z0-9_./-]{0,99}"
 _VALUE = r"[A-Za-z0-9_./$~](?:[A-Za-z0-9_./+=$~%@-]|:(?=[A-Za-z0-9/_]))*" + r"""|'[^'\n]*'|"[^"\\\n]*\""""
 _PAIR = rf"{_KEY}: +(?:{_VALUE})"
-_PAIRS = re.compile(rf"({_KEY}): +({_VALUE})")
-_BRACES = rf"\{{ *(?:{_PAIR}(?:, *{_PAIR})*)? *\}}"
-_LINE = re.compile(
-    rf"(?P<indent> *)(?:(?P<key>{_KEY}):(?: +(?:(?P<value>{_VALUE})|(?P<braces>{_BRACES})))? *(?: #.*)?|(?:#.*)?)"
-)
-_TEXT = re.compile(r"[\n\x20-\x7e]*")
-_WHOLE = re.compile(r"0|[1-9][0-9]{0,17}")
+_PAIRS = pattern(rf"({_KEY}): +({_VALUE})")
+_BRACES = pattern(rf"\{{ *(?:{_PAIR}(?:, *{_PAIR})*)? *\}}")
+_ANY_VALUE = rf"(?P<value>{_VALUE})|(?P<braces>\{{[^{{}}\n]*\}})"
+_LINE = pattern(rf"(?P<indent> *)(?:(?P<key>{_KEY}):(?: +(?:{_ANY_VALUE}))? *(?: #.*)?|(?:#.*)?)")
+_TEXT = pattern(r"[\n\x20-\x7e]*")
+_WHOLE = pattern(r"0|[1-9][0-9]{0,17}")
 _NAMED: dict[str, bool | None] = {
     **dict.fromkeys(("~", "null", "Null", "NULL")),
     **{each: True for word in ("yes", "true", "on") for each in (word, word.capitalize(), word.upper())},
@@ -72,9 +73,11 @@ def _go_to(indent: int, around: list[_Open], last: str | None) -> None:
 
 
 def _value(match: re.Match[str]) -> tuple[Any, Mapping[str, Any], int]:
-    """The value of a line; what is in its braces, and how many pairs are written there."""
+    """The value of a line; what is in its braces, and how many pairs are written there, -1 if they are not plain."""
     if match["braces"] is None:
         return _scalar(match["value"]) if match["value"] else None, {}, 0
+    if not _BRACES.fullmatch(match["braces"]):
+        return None, {}, -1
     pairs = _PAIRS.findall(match["braces"])
     found = {name: _scalar(value) for name, value in pairs}
     return found, found, len(pairs)

@@ -17,20 +17,21 @@ from typing import Any, NamedTuple
 from blobsync.base.errors import ConfigError, ConfigNotFoundError
 from blobsync.base.file_states import regular_only
 from blobsync.base.formatting import count_text
+from blobsync.base.patterns import pattern
 from blobsync.base.redaction import Secret
 from blobsync.config.known_keys import GONE_PLATFORMS, PROGRAM_FORM, Key, Kind, nearest
 from blobsync.config.plain_yaml import read_plain_yaml
 
 # $${NAME} stands for a literal ${NAME}.
-_VARIABLE = re.compile(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_VARIABLE = pattern(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")
 # What the system accepts: it stores "NAME=value", ended by a NUL.
-_VARIABLE_NAME = re.compile(r"[^=\x00-\x1f\x7f]+")
+_VARIABLE_NAME = pattern(r"[^=\x00-\x1f\x7f]+")
 _SHOWN_CHARS = 80
 # What looks like the name of a key; a credential in its place is longer, or ends with "=".
-_KEY_FORM = re.compile(r"[\w ./-]{1,40}")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_KEY_FORM = pattern(r"[\w ./-]{1,40}")
+_SIZE = pattern(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-_PLACEHOLDER = re.compile(r"<[^<>]*>|\??x{3,}", re.IGNORECASE)
+_PLACEHOLDER = pattern(r"<[^<>]*>|\??x{3,}", re.IGNORECASE)
 
 # Variables that a project file may always use: those meant for its credentials.
 _OPEN_VARIABLES = ("AZURE_STORAGE_KEY", "AZURE_STORAGE_SAS_TOKEN")

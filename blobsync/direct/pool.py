@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import abc
 import math
-import re
 import threading
 import time
 from collections import deque
@@ -22,6 +21,7 @@ from typing import Protocol
 
 from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure
 from blobsync.base.events import BytesMoved, BytesReused, Listener, UnderWay
+from blobsync.base.patterns import pattern
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.local.resume_records import Ends, WriteIntents
 from blobsync.plan.transfer_plan import FileAction
@@ -131,7 +131,7 @@ _IN_A_ROW = frozenset(
     }
 )
 _ROW = 16
-_TRIES = re.compile(r" \([\d,]+ tries[^)]*\)$")
+_TRIES = pattern(r" \([\d,]+ tries[^)]*\)$")
 _NOT_TRIED = "not tried, since others failed: "
 
 

@@ -18,6 +18,7 @@ from typing import Generic, NewType, TypeVar
 
 from blobsync.base.errors import UnsafeNameError
 from blobsync.base.locations import MAX_NAME_CHARS, reaches_another
+from blobsync.base.patterns import pattern
 
 _T = TypeVar("_T")
 
@@ -32,16 +33,16 @@ _MAX_PATH_BYTES = 4095
 
 # Our own unfinished downloads, and azcopy's after it was killed (``.azDownload-<36 characters>-`` and the file's name).
 # Never uploaded, never listed as data.
-_OWN_TEMPORARY = re.compile(r"\.blobsync-[0-9a-f]{8}\.part")
-_AZCOPYS_TEMPORARY = re.compile(r"\.azDownload-[0-9a-fA-F-]{36}-(.*)", re.DOTALL)
+_OWN_TEMPORARY = pattern(r"\.blobsync-[0-9a-f]{8}\.part")
+_AZCOPYS_TEMPORARY = pattern(r"\.azDownload-[0-9a-fA-F-]{36}-(.*)", re.DOTALL)
 # The temporary file of a download over several nodes in its folder: each node has to see it.
 PROBE_PREFIX = ".probe-of-blobsync-"
-_PROBE = re.compile(rf"{re.escape(PROBE_PREFIX)}[0-9a-f]{{16}}")
+_PROBE = pattern(rf"{re.escape(PROBE_PREFIX)}[0-9a-f]{{16}}")
 AZCOPYS_PREFIX_BYTES = len(".azDownload-") + 36 + 1
 
 # The service refuses these in a blob's name: "Naming and Referencing Containers, Blobs, and Metadata".
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ufffe\uffff]")
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_CONTROL = pattern("[\x00-\x1f\x7f-\x9f\ufffe\uffff]")
+_SURROGATE = pattern("[\ud800-\udfff]")
 _MAX_SEGMENTS = 254
 
 

@@ -18,7 +18,6 @@ import hashlib
 import hmac
 import json
 import os
-import re
 import shlex
 import sqlite3
 import stat
@@ -30,6 +29,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from blobsync.base.errors import LocalFileError, UntrustedStateError
+from blobsync.base.patterns import pattern
 from blobsync.base.plain_json import parse_object
 from blobsync.base.seals import KEY_BYTES, SealKey
 from blobsync.base.user_data import config_home, state_home
@@ -131,7 +131,7 @@ KEY_FILE = "state.key"
 TRUST_STATE = "blobsync config trust-state"
 
 _MARK_CHARS = 16
-_STATE_NAME = re.compile(r"state-[0-9a-f]{16}")
+_STATE_NAME = pattern(r"state-[0-9a-f]{16}")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ_KEY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW_KEY = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -34,7 +34,6 @@ from __future__ import annotations
 import hashlib
 import heapq
 import itertools
-import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -44,6 +43,7 @@ from pathlib import PurePosixPath
 
 from blobsync.base.errors import FailureCode, FileFailure, UnsafeNamesError
 from blobsync.base.file_states import FileState, LocalState
+from blobsync.base.patterns import pattern
 from blobsync.base.reasons import Reason
 from blobsync.local.names import MAX_PART_BYTES, shape_clashes
 from blobsync.local.sorted_runs import IN_MEMORY, SortedRuns, Spill, Spool
@@ -165,7 +165,7 @@ def beside(path: str, side: str, state: FileState, turn: int = 0) -> str:
     return stem.encode()[:room].decode(errors="ignore") + mark + suffix
 
 
-_BESIDE = re.compile(r"\.(local|remote)-[0-9a-f]{8}(\.[^/]*)?$")
+_BESIDE = pattern(r"\.(local|remote)-[0-9a-f]{8}(\.[^/]*)?$")
 
 
 class Decisions:

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from blobsync.base.formatting import count_text
+from blobsync.base.patterns import pattern
 
 # Maximum number of files that are named in a group.
 NAMED = 3
-_TRIES = re.compile(r"\(\d[\d,]* tries[^)]*\)$")
+_TRIES = pattern(r"\(\d[\d,]* tries[^)]*\)$")
 
 
 class Failing(Protocol):

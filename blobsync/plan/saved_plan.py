@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
@@ -13,6 +12,7 @@ from typing import Any
 
 from blobsync.base.errors import LocalFileError, PlanFileError
 from blobsync.base.file_states import FileState, LocalState
+from blobsync.base.patterns import pattern
 from blobsync.base.plain_json import parse_json
 from blobsync.base.redaction import redact_each
 from blobsync.plan.transfer_options import TransferOptions
@@ -210,7 +210,7 @@ def _options(value: object) -> TransferOptions:
 
 
 _KEEP = 10
-_OUR_NAME = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}\.jsonl")
+_OUR_NAME = pattern(r"\d{8}T\d{6}Z-[0-9a-f]{8}\.jsonl")
 
 
 def write_plan_records(plan: TransferPlan, folder: Path) -> Path:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import os
 import pwd
-import re
 import sqlite3
 import threading
 import time
@@ -39,6 +38,7 @@ from blobsync.base.errors import (
 )
 from blobsync.base.events import Listener, together
 from blobsync.base.locations import BlobLocation
+from blobsync.base.patterns import pattern
 from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.base.process_mark import ProcessMark
 from blobsync.base.redaction import redact, redact_tree
@@ -235,7 +235,7 @@ def _is_alive(pid: int) -> bool:
 _FOLDER = "running"
 _LARGEST = 200_000
 # Seconds after which an unreadable record is removed.
-_ID = re.compile(r"[0-9a-f]{8}")
+_ID = pattern(r"[0-9a-f]{8}")
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 

@@ -12,7 +12,6 @@ import hashlib
 import json
 import math
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from typing import Any, Generic, TypeVar
 from blobsync.base.errors import FailureCode, FileFailure, LocalFileError
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
+from blobsync.base.patterns import pattern
 from blobsync.base.plain_json import parse_object
 from blobsync.base.reasons import Reason
 from blobsync.base.redaction import redact_each, redact_tree
@@ -275,7 +275,7 @@ def retry_with(
 
 VERSION = 1
 _KEEP = 1000
-_OUR_NAME = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}\.json")
+_OUR_NAME = pattern(r"\d{8}T\d{6}Z-[0-9a-f]{8}\.json")
 _T = TypeVar("_T")
 
 

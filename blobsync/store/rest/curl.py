@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import socket
 import sys
 import termios
@@ -24,6 +23,7 @@ from typing import final
 import pycurl
 
 from blobsync.base.errors import StorageError
+from blobsync.base.patterns import pattern
 from blobsync.store.protocol import Sent
 from blobsync.store.rest.transport import (
     POOL_SIZE,
@@ -46,7 +46,7 @@ _E_PROXY = 97
 _LARGE = 64 * 1024
 
 # Characters that no header may contain.
-_NO_HEADER = re.compile(r"[^\x00-\x7f]|[\r\n\0]")
+_NO_HEADER = pattern(r"[^\x00-\x7f]|[\r\n\0]")
 
 _TROUBLES = {
     pycurl.E_COULDNT_RESOLVE_HOST: Trouble.NO_HOST,

@@ -14,15 +14,16 @@ from typing import NamedTuple
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
+from blobsync.base.patterns import pattern
 from blobsync.store.protocol import MAX_BLOB_BYTES, MAX_BLOCK_BYTES, MAX_BLOCKS, MAX_UNCOMMITTED, BlobInfo, Block
 from blobsync.store.rest.http_date import parse_http_date
 
 # XML 1.0 cannot contain most control characters, yet blob names may, and some servers send them anyway. The parser gets
 # characters of the last private plane instead.
-_ILLEGAL_RAW = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
-_ILLEGAL_REFERENCE = re.compile(r"&#(?:x([0-9a-fA-F]{1,4})|([0-9]{1,5}));")
+_ILLEGAL_RAW = pattern("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+_ILLEGAL_REFERENCE = pattern(r"&#(?:x([0-9a-fA-F]{1,4})|([0-9]{1,5}));")
 _STAND_IN = 0x100000
-_STAND_INS = re.compile("[\U00100000-\U0010ffff]")
+_STAND_INS = pattern("[\U00100000-\U0010ffff]")
 
 
 # Services return an empty page for every 5,000 blobs that are deleted but still kept.
@@ -32,21 +33,21 @@ _MAX_EMPTY_PAGES = 10_000
 _MD5_CHARS = 24
 
 # Plain digits: int() would accept signs, blanks, underscores and the digits of other scripts.
-_SIZE = re.compile(r"[0-9]{1,15}", re.ASCII)
+_SIZE = pattern(r"[0-9]{1,15}", re.ASCII)
 # RFC 9110, 8.8.3, without the quotes. It is sent back to the service in a header.
-_ETAG = re.compile(r"[\x21\x23-\x7e]{1,256}")
+_ETAG = pattern(r"[\x21\x23-\x7e]{1,256}")
 # Up to 64 bytes in base64. It is sent back to the service in XML and in a query.
-_BLOCK_ID = re.compile(r"[A-Za-z0-9+/]{1,88}={0,2}")
+_BLOCK_ID = pattern(r"[A-Za-z0-9+/]{1,88}={0,2}")
 
 # Smaller pages (bytes) are parsed as a whole: that takes less than to find the form of their blobs.
 _LARGE_PAGE = 64 * 1024
 # Forms that are looked for in a page, and the length of a blob that makes none.
 _MOST_FORMS = 4
 _LARGE_BLOB = 16 * 1024
-_HEAD = re.compile(r'(?:<\?xml version="1\.0"(?: encoding="(?i:utf-8)")?\?>)?<EnumerationResults[ >]')
+_HEAD = pattern(r'(?:<\?xml version="1\.0"(?: encoding="(?i:utf-8)")?\?>)?<EnumerationResults[ >]')
 # What may hide a part of a page: comments, processing instructions, entities, and text that only looks like elements.
-_DECLARED = re.compile(r"<[!?]")
-_TAG = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_DECLARED = pattern(r"<[!?]")
+_TAG = pattern(r"[A-Za-z_][A-Za-z0-9_-]*")
 _VALUE = r"[^<>&\x00-\x1f\ufffe\uffff]"
 _PROPERTIES = (
     *("Content-Length", "Etag", "Content-MD5", "Last-Modified"),
