@@ -16,9 +16,9 @@ from typer.main import get_command
 
 from blobsync.base.errors import ExitCode, UsageError
 from blobsync.base.stopping import was_interrupted
-from blobsync.cli.command_words import ENDS_WITH_A_COMMAND, SECTIONS, Word, registered
+from blobsync.cli.command_words import ENDS_WITH_A_COMMAND, SECTIONS, Word
 from blobsync.cli.parameters import REQUIRED, Declared, OptionRow, option
-from blobsync.cli.session import GLOBALS, Command, Commands, Session
+from blobsync.cli.session import GLOBALS, Command, Commands, Session, registered
 
 _SETTINGS: dict[str, Any] = {
     # Rich would add 80 ms to every command, and its tracebacks show local variables.

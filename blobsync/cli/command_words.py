@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import NamedTuple
-
-from blobsync.cli.session import Commands
 
 
 class Word(NamedTuple):
@@ -80,10 +77,3 @@ SECTIONS: tuple[tuple[str, tuple[Word, ...]], ...] = (
 
 # Everything after these words belongs to the command that the job runs.
 ENDS_WITH_A_COMMAND = ("submit", "local")
-
-
-def registered(word: Word) -> Commands:
-    """The commands of the module that has ``word``; the module is imported now."""
-    commands = Commands()
-    import_module(f"blobsync.cli.{word.module}").register(commands)
-    return commands

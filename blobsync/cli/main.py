@@ -34,10 +34,10 @@ from blobsync.base.stopping import (
     raise_what_was_lost,
     stop_on_other_signals,
 )
-from blobsync.cli.command_words import ENDS_WITH_A_COMMAND, SECTIONS, registered
+from blobsync.cli.command_words import ENDS_WITH_A_COMMAND, SECTIONS
 from blobsync.cli.output import Console, Result, forget_stdout, start_logging
 from blobsync.cli.parameters import read_plain
-from blobsync.cli.session import GLOBALS, Command, CommandInterruptedError, Session
+from blobsync.cli.session import GLOBALS, Command, CommandInterruptedError, Session, registered
 
 if TYPE_CHECKING:
     from blobsync.project.api import Project

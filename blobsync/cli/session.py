@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from functools import cached_property, wraps
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_args
 
 from blobsync.base.errors import (
@@ -31,6 +32,7 @@ from blobsync.cli.parameters import REQUIRED, OptionRow, argument, option
 
 if TYPE_CHECKING:
     from blobsync.base.events import Listener
+    from blobsync.cli.command_words import Word
     from blobsync.cli.progress import ClosingListener
     from blobsync.config.model import Cluster
     from blobsync.project.api import Project
@@ -310,6 +312,13 @@ class Commands:
         """Add a group."""
         self.groups[name] = Commands(help, else_word)
         return self.groups[name]
+
+
+def registered(word: Word) -> Commands:
+    """The commands of the module that has ``word``; the module is imported now."""
+    commands = Commands()
+    import_module(f"blobsync.cli.{word.module}").register(commands)
+    return commands
 
 
 def command(

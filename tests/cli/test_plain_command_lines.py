@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blobsync.cli.command_tree import read_by_typer
-from blobsync.cli.command_words import SECTIONS, registered
+from blobsync.cli.command_words import SECTIONS
 from blobsync.cli.output import Result
 from blobsync.cli.parameters import OptionRow, read_plain
-from blobsync.cli.session import GLOBALS, Command, Session
+from blobsync.cli.session import GLOBALS, Command, Session, registered
 
 WORDS = [word for _, words in SECTIONS for word in words]
 ROWS = {
