@@ -46,7 +46,7 @@ def cpu_clocks(cores: Path = _CORES) -> CpuUse:
     other core counts as idle."""
     now, own = time.monotonic(), time.process_time()
     try:
-        lines = [line.split() for line in cores.read_text().splitlines() if line.startswith("cpu")]
+        lines = [line.split() for line in cores.read_text().splitlines()]
         usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
         ticks = sum(int(line[_IDLE]) + int(line[_WAITING]) for line in lines if line[0] in usable)
         return CpuUse(now, own, ticks / os.sysconf("SC_CLK_TCK"))

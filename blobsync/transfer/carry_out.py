@@ -398,12 +398,11 @@ def _move_and_verify(run: _Run) -> None:
 
 
 def _move_and_retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction], engine: str) -> None:
-    if actions:
-        # Unfinished parts of killed downloads are removed before their files are downloaded again.
-        remove_unrecorded(run.engines.unfinished, ledger.part, actions)
-        run.given.append(_Given(ledger, actions, engine))
-        _move(run, ledger, actions, engine, _FIRST)
-        _retry(run, ledger, actions, engine)
+    # Unfinished parts of killed downloads are removed before their files are downloaded again.
+    remove_unrecorded(run.engines.unfinished, ledger.part, actions)
+    run.given.append(_Given(ledger, actions, engine))
+    _move(run, ledger, actions, engine, _FIRST)
+    _retry(run, ledger, actions, engine)
 
 
 def _keep_both(run: _Run, ledger: Ledger, actions: Sequence[FileAction], *, again: bool = False) -> None:

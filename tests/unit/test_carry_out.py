@@ -641,6 +641,69 @@ def test_parts_of_a_plan_wait_for_each_other_before_anything_is_tried_again(worl
     assert engine.tasks == [["a"], ["b"], ["a"]]
 
 
+def test_after_a_stop_no_further_part_is_begun(world: World) -> None:
+    for name in ("x", "y"):
+        write(world, {f"../{name}/a": b"aaa"})
+    stop = StopRequest()
+
+    def stop_then(task: MoveTask, report: CollectedReport) -> CollectedReport:
+        stop.make()
+        return report
+
+    engine = LyingEngine(stop_then)
+    plan = world.plan("u", "data/x", "data/y", options=AZCOPY)
+    with pytest.raises(TransferCancelledError, match="0 of 2 files are done and verified, 1 moved"):
+        carry(world, plan, Engines({"azcopy": lambda: engine}, stop=stop))
+    assert [task.part.path for task in engine.tasks] == ["data/x"]
+
+
+def gone_after_it_failed(world: World) -> Passing:
+    """``a`` fails for a passing reason, and is not here any more when it could be tried again."""
+
+    class Gone(Passing):
+        def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
+            super().move(task, report, listener)
+            (world.root / "data/x/a").unlink(missing_ok=True)
+
+    return Gone({"a": FailureCode.STORAGE_UNREACHABLE})
+
+
+def test_what_cannot_be_tried_again_after_all_is_reported_as_it_failed(world: World) -> None:
+    write(world, {"a": b"aaa", "b": b"bb"})
+    heard = Heard()
+    plan = world.plan("u", "data/x", options=replace(AZCOPY, engine="direct"))
+    result = carry(world, plan, {"direct": lambda: gone_after_it_failed(world)}, heard=heard)
+    assert codes(result) == {"data/x/a": "storage_unreachable"}
+    assert sorted(heard.done) == [("data/x/a", "storage_unreachable"), ("data/x/b", None)]
+
+
+def test_what_was_reported_before_a_stop_is_not_reported_by_it_again(world: World) -> None:
+    write(world, {"a": b"aaa", "b": b"bb"})
+    stop, heard = StopRequest(), Heard()
+
+    class Blind(Passing):
+        """The service's answer to ``b`` is lost: it is looked at in the end."""
+
+        def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
+            done = CollectedReport()
+            gone_after_it_failed(world).move(task, done, listener)
+            for moved in done.moved:
+                report.file_moved(moved._replace(destination=None))
+            for action, failure in done.failed:
+                report.file_failed(action, failure)
+
+    def stop_at_the_look(request: Request) -> None:
+        if request.operation == "head":
+            stop.make()
+            raise KeyboardInterrupt
+
+    plan = world.plan("u", "data/x", options=replace(AZCOPY, engine="direct"))
+    world.store("eu").before = stop_at_the_look
+    with pytest.raises(TransferCancelledError):
+        carry(world, plan, Engines({"direct": lambda: Blind({})}, stop=stop), heard=heard)
+    assert heard.done == [("data/x/a", "storage_unreachable")]
+
+
 def test_what_fails_again_at_the_end_is_a_failure_and_told_once(world: World) -> None:
     write(world, {"a": b"aaa"})
     heard = Heard()
@@ -935,6 +998,22 @@ def test_an_interrupt_at_the_first_deletion_leaves_a_receipt(world: World, tmp_p
         carry(world, plan, {"direct": none_is_needed}, receipts=receipts)
     (receipt,) = receipts.iterdir()
     assert json.loads(receipt.read_text())["interrupted"] is True
+
+
+def test_after_a_stop_nothing_more_is_deleted(world: World) -> None:
+    add(world, "eu", {"a": b"aaa", "extra": b"x"})
+    write(world, {"a": b"aaa"})
+    stop = StopRequest()
+
+    class StopsThen(Heard):
+        def emit(self, event: Event) -> None:
+            if event == Phase("deleting"):
+                stop.make()
+
+    plan = world.plan("u", "data/x", options=TransferOptions(mirror=True, max_delete_percent=100.0))
+    with pytest.raises(TransferCancelledError):
+        carry(world, plan, Engines({"direct": none_is_needed}, stop=stop), heard=StopsThen())
+    assert "store/data/x/extra" in world.store("eu").blobs
 
 
 def test_a_receipt_that_cannot_be_written_is_reported_and_no_failure(world: World) -> None:
@@ -1272,6 +1351,16 @@ def test_an_old_plan_does_not_know_all_files_of_a_folder(world: World) -> None:
     engine = LyingEngine(liars.the_truth)
     assert carry(world, plan, {"azcopy": lambda: engine}).ok
     assert [(len(task.actions), task.whole_folder) for task in engine.tasks] == [(3, False)]
+
+
+def test_an_old_plan_is_not_looked_at_first_where_the_engine_checks_each_file_itself(world: World) -> None:
+    write(world, FILES)
+    plan = replace(world.plan("u", "data/x"), created_at=time.time() - 3600)
+    world.store("eu").requests.clear()
+    engine = LyingEngine(liars.the_truth)
+    assert carry(world, plan, {"direct": lambda: engine}).ok
+    assert [task.whole_folder for task in engine.tasks] == [True]
+    assert world.store("eu").requests[0].operation == "put"
 
 
 def test_an_old_plan_of_which_all_has_changed_needs_no_engine(world: World) -> None:

@@ -81,7 +81,17 @@ def test_a_local_extra_edited_since_the_plan_is_not_deleted(edit: str, world: Wo
     result = world.carry_out(plan)
     assert (result.exit_code, result.deleted) == (3, 0)
     assert [failure.path for failure in result.failures] == ["data/here"]
+    assert "it is still there" not in result.failures[0].message
     assert "here" in here(world)
+
+
+def test_a_local_extra_that_stays_keeps_no_other(world: World) -> None:
+    write(world, "later", b"extra, too")
+    plan = world.plan("d", "data", options=MIRROR)
+    write(world, "here", b"somebody needs this now")
+    result = world.carry_out(plan)
+    assert ([failure.path for failure in result.failures], result.deleted) == (["data/here"], 1)
+    assert (here(world) & {"here", "later"}) == {"here"}
 
 
 def test_a_blob_replaced_since_the_plan_is_not_deleted(world: World) -> None:
@@ -90,6 +100,22 @@ def test_a_blob_replaced_since_the_plan_is_not_deleted(world: World) -> None:
     result = world.carry_out(plan)
     assert (result.exit_code, result.deleted) == (3, 0)
     assert "there" in there(world)
+
+
+def test_a_blob_whose_deletion_is_refused_is_not_looked_at_again(world: World) -> None:
+    plan = world.plan("u", "data", options=MIRROR)
+    store = world.store("eu")
+
+    def refuse(request: Request) -> None:
+        if request.operation == "delete":
+            store.requests.clear()
+            raise StorageError("the service said no", status=500)
+
+    store.before = refuse
+    (failure,) = world.carry_out(plan).failures
+    assert failure.message == "data/there: not deleted, the service said no"
+    # The store's own look, after its refusal.
+    assert [request.operation for request in store.requests] == ["head"]
 
 
 def test_a_blob_that_exists_after_its_deletion_is_a_failure(world: World) -> None:

@@ -9,6 +9,7 @@ import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -246,8 +247,9 @@ def test_without_a_cap_no_worker_has_one(task: MoveTask) -> None:
 
 @pytest.mark.parametrize(("files", "wanted"), [(20, 1), (1, 2), (0, 2), (20, 0)])
 def test_what_is_not_worth_two_workers_stays_here_as_it_is(task: MoveTask, files: int, wanted: int) -> None:
-    run = Run(task._replace(actions=task.actions[:files]), Workers(honest), wanted=wanted).work()
-    assert run.alone.tasks == [run.task] and not run.workers.started
+    for trial in (0, 5):
+        run = Run(task._replace(actions=task.actions[:files]), Workers(honest), wanted=wanted, trial=trial).work()
+        assert run.alone.tasks == [run.task] and not run.workers.started
 
 
 def test_two_files_are_worth_two_workers(task: MoveTask) -> None:
@@ -919,18 +921,44 @@ def test_one_process_moves_the_first_files_and_workers_the_rest_if_it_was_limite
     ids=lambda each: each if isinstance(each, str) else "",
 )
 def test_one_process_moves_all_files_if_others_would_not_help(task: MoveTask, use: CpuUse, why: str) -> None:
-    run = Run(task, Workers(honest), trial=5, use=use).work()
+    run = Run(task._replace(whole_folder=True), Workers(honest), trial=5, use=use).work()
     first, rest = run.alone.tasks
+    assert not rest.whole_folder
     assert [action.path for action in (*first.actions, *rest.actions)] == _all(task)
     assert not run.workers.started and not run.paths
 
 
 def test_large_files_are_not_in_the_trial(task: MoveTask) -> None:
     large = [replace(action, size=TRIAL_FILE + 1) for action in task.actions[:3]]
-    run = Run(task._replace(actions=[*large, *task.actions[3:]]), Workers(honest), trial=2).work()
+    largest = replace(task.actions[3], size=TRIAL_FILE)
+    run = Run(task._replace(actions=[*large, largest, *task.actions[4:]]), Workers(honest), trial=2).work()
     assert [action.path for action in run.alone.tasks[0].actions] == _all(task)[3:5]
     # A task that the trial would finish has none.
     assert not Run(task, Workers(honest), trial=20).work().alone.tasks
+
+
+def test_without_a_trial_workers_get_all_files(task: MoveTask) -> None:
+    run = Run(task, Workers(honest))
+    credentials = Credentials(lambda container: SasSigner(_SAS), lambda end: _SAS, {})
+    ProcessEngine(run.alone, lambda files, size: 2, credentials, run.workers).move(task, run.report, run.heard)
+    assert run.paths == _all(task) and not run.alone.tasks
+
+
+def test_a_core_is_idle_while_it_waits_for_the_disk_too_and_only_those_count_that_may_be_used(tmp_path: Path) -> None:
+    mine = min(os.sched_getaffinity(0))
+    file = tmp_path / "stat"
+    lines = [
+        f"cpu{core} 1 2 3 {400 if core == mine else 7000} {50 if core == mine else 7000} 8" for core in range(1024)
+    ]
+    file.write_text("\n".join(["cpu 10 20 30 7000 7000 80", *lines, "intr 5 6 7 8 9 10"]))
+
+    def count() -> CpuUse:
+        # Of this thread alone.
+        os.sched_setaffinity(0, {mine})
+        return cpu_clocks(file)
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(count).result().idle == 450 / os.sysconf("SC_CLK_TCK")
 
 
 def test_the_clocks_count_this_process_and_the_idle_cores() -> None:
