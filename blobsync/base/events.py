@@ -4,14 +4,19 @@ Code that makes progress calls ``listener.emit(event)``. The bar, ``on_progress`
 record of a running transfer are listeners; :func:`together` combines several. There is an event for each file and for
 each block of bytes, so they are named tuples: creating these, and their classes, takes half the time of frozen
 dataclasses.
+
+Python's ``logging`` takes a thirtieth of a short command to import, so that notes and debug messages load it late.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
+    from logging import Logger
+
     # Every command loads this module.
     from blobsync.base.errors import FileFailure
 
@@ -169,7 +174,7 @@ class LoggingListener:
     def emit(self, event: Event) -> None:
         """Log a note."""
         if isinstance(event, Note):
-            import logging  # late: every command loads this module
+            import logging
 
             logging.getLogger("blobsync").info("%s", event.text)
 
@@ -193,3 +198,12 @@ def together(*listeners: Listener) -> Listener:
 def notes_to(listener: Listener) -> Callable[[str], None]:
     """A function that emits a :class:`Note` of each text."""
     return lambda text: listener.emit(Note(text))
+
+
+def debug_logger(name: str) -> Logger | None:
+    """The logger ``name`` if its debug messages go anywhere. While nobody has imported ``logging``, none do."""
+    logging = sys.modules.get("logging")
+    if logging is None:
+        return None
+    logger: Logger = logging.getLogger(name)
+    return logger if logger.isEnabledFor(logging.DEBUG) else None

@@ -27,7 +27,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from blobsync.base.debug_log import debug_logger
 from blobsync.base.errors import (
     BlobsyncError,
     ExitCode,
@@ -36,7 +35,7 @@ from blobsync.base.errors import (
     TransferCancelledError,
     UsageError,
 )
-from blobsync.base.events import Listener, together
+from blobsync.base.events import Listener, debug_logger, together
 from blobsync.base.locations import BlobLocation
 from blobsync.base.patterns import pattern
 from blobsync.base.plain_json import demand_types, parse_object

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from blobsync.base.debug_log import debug_logger
+from blobsync.base.events import debug_logger
 
 
 def test_who_logs_at_debug_gets_the_logger(caplog: pytest.LogCaptureFixture) -> None:
@@ -25,8 +25,6 @@ def test_who_logs_less_gets_none(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_logging_is_not_loaded_for_nobody() -> None:
-    code = (
-        "import sys; from blobsync.base.debug_log import debug_logger as log; print(log('a'), 'logging' in sys.modules)"
-    )
+    code = "import sys; from blobsync.base.events import debug_logger as log; print(log('a'), 'logging' in sys.modules)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.split() == ["None", "False"]

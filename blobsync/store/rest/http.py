@@ -38,7 +38,6 @@ from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar, cast, final
 from urllib.parse import urlsplit
 
-from blobsync.base.debug_log import debug_logger
 from blobsync.base.errors import (
     BlobsyncError,
     CredentialError,
@@ -54,6 +53,7 @@ from blobsync.base.events import (
     Connected,
     ConnectionEvent,
     Disconnected,
+    debug_logger,
     ignore,
 )
 from blobsync.base.formatting import duration_text
