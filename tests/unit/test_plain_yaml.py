@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blobsync.base.errors import ConfigError
-from blobsync.config.plain_yaml import read_plain_yaml
+from blobsync.config.yaml_document import read_plain_yaml
 from blobsync.config.yaml_nodes import parse_nodes
 
 SAMPLE = """\
