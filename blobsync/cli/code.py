@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from blobsync.base.errors import UsageError
 from blobsync.base.formatting import count_text, size_text, took_text
 from blobsync.cli.output import Result
-from blobsync.cli.parameters import option
 from blobsync.cli.reports import result_data, result_lines
-from blobsync.cli.session import Commands, Session, with_consent
+from blobsync.cli.session import Commands, Session, option, with_consent
 from blobsync.cli.session import command as register_command
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """The command line as Typer's tree: help, completion, and the reader of command lines that are not plain.
 
-Only these import Typer, which takes a quarter of the CPU time of a short command (``parameters``).
+Only these import Typer, which takes a quarter of the CPU time of a short command.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from typer.main import get_command
 from blobsync.base.errors import ExitCode, UsageError
 from blobsync.base.stopping import was_interrupted
 from blobsync.cli.command_words import ENDS_WITH_A_COMMAND, SECTIONS, Word
-from blobsync.cli.parameters import REQUIRED, Declared, OptionRow, option
-from blobsync.cli.session import GLOBALS, Command, Commands, Session, registered
+from blobsync.cli.session import GLOBALS, REQUIRED, Command, Commands, Declared, OptionRow, Session, option, registered
 
 _SETTINGS: dict[str, Any] = {
     # Rich would add 80 ms to every command, and its tracebacks show local variables.

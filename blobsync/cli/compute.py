@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from blobsync.base.errors import LoginRequiredError, UsageError
 from blobsync.cli.confirm import confirm
 from blobsync.cli.output import Result
-from blobsync.cli.parameters import argument, option
-from blobsync.cli.session import Commands, Session, command
+from blobsync.cli.session import Commands, Session, argument, command, option
 
 if TYPE_CHECKING:
     from blobsync.backends.aml.computes import Compute, ComputeRequest, Computes, NodeBounds

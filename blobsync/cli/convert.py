@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from blobsync.cli.output import Result
-from blobsync.cli.parameters import argument, option
-from blobsync.cli.session import Commands, Session, command
+from blobsync.cli.session import Commands, Session, argument, command, option
 
 if TYPE_CHECKING:
     from blobsync.config.model import Cluster

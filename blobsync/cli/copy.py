@@ -12,16 +12,18 @@ from blobsync.base.events import Note
 from blobsync.base.formatting import count_text, size_text
 from blobsync.base.patterns import pattern
 from blobsync.cli.output import Result
-from blobsync.cli.parameters import OptionRow, argument, option
 from blobsync.cli.session import (
     NO_CLUSTER,
     TWO_CLUSTERS,
     Bundle,
     Commands,
     OptionalPaths,
+    OptionRow,
     Session,
+    argument,
     command,
     looking,
+    option,
     with_consent,
 )
 from blobsync.plan.transfer_options import NO_LIMIT, TransferOptions

@@ -29,8 +29,7 @@ from blobsync.base.locations import BlobContainer
 from blobsync.base.process import ProcessRunner, SubprocessRunner, python_module
 from blobsync.base.redaction import Secret
 from blobsync.cli.output import Result
-from blobsync.cli.parameters import argument, option
-from blobsync.cli.session import NO_CLUSTER, Commands, Session, command
+from blobsync.cli.session import NO_CLUSTER, Commands, Session, argument, command, option
 from blobsync.emulator import Emulator, EmulatorState, make_container, new_key
 
 

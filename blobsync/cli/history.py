@@ -15,10 +15,9 @@ from blobsync.base.formatting import count_text, size_text, took_text
 from blobsync.cli.job_views import MaxOption, find_jobs
 from blobsync.cli.job_words import job_data, job_details, job_table, state_text, table
 from blobsync.cli.output import Result
-from blobsync.cli.parameters import argument, option
 from blobsync.cli.reports import files_shown, more_line
 from blobsync.cli.running_words import progress_data, so_far, utc_text
-from blobsync.cli.session import ITS_NAME, Commands, Session, command
+from blobsync.cli.session import ITS_NAME, Commands, Session, argument, command, option
 from blobsync.jobs.timeline import lasted
 from blobsync.project.logbook import RUNNING
 

@@ -17,8 +17,7 @@ from blobsync.cli.job_words import (
     summary_lines,
 )
 from blobsync.cli.output import Result
-from blobsync.cli.parameters import argument, option
-from blobsync.cli.session import ITS_NAME, NO_CLUSTER, Commands, Session, command
+from blobsync.cli.session import ITS_NAME, NO_CLUSTER, Commands, Session, argument, command, option
 from blobsync.jobs.state_notes import state_line
 
 if TYPE_CHECKING:

@@ -16,8 +16,16 @@ from blobsync.cli import job_views
 from blobsync.cli.job_views import find_jobs, followed, note_all
 from blobsync.cli.job_words import cause_data, cause_lines, job_data, nodes_text, ssh_line, state_text
 from blobsync.cli.output import Result
-from blobsync.cli.parameters import argument, option
-from blobsync.cli.session import NO_CLUSTER, CommandInterruptedError, Commands, Session, command, with_consent
+from blobsync.cli.session import (
+    NO_CLUSTER,
+    CommandInterruptedError,
+    Commands,
+    Session,
+    argument,
+    command,
+    option,
+    with_consent,
+)
 from blobsync.jobs.state_notes import state_line
 
 if TYPE_CHECKING:

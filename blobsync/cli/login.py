@@ -9,8 +9,7 @@ from blobsync.base.errors import UsageError
 from blobsync.base.events import Phase
 from blobsync.cli.confirm import ask_secret, ask_text, ask_until, can_ask
 from blobsync.cli.output import Result
-from blobsync.cli.parameters import argument, option
-from blobsync.cli.session import NO_CLUSTER, Commands, Session, command, looking
+from blobsync.cli.session import NO_CLUSTER, Commands, Session, argument, command, looking, option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,8 +12,7 @@ from blobsync.base.errors import UsageError
 from blobsync.base.formatting import count_text, size_text
 from blobsync.base.patterns import pattern
 from blobsync.cli.output import Result
-from blobsync.cli.parameters import option
-from blobsync.cli.session import Commands, OptionalPaths, PathsArgument, Session, command
+from blobsync.cli.session import Commands, OptionalPaths, PathsArgument, Session, command, option
 from blobsync.store.sas import LINK, LINK_LIFETIME, READ_BLOB
 
 if TYPE_CHECKING:

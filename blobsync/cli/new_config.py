@@ -15,8 +15,7 @@ from blobsync.base.errors import (
 from blobsync.cli.confirm import ask_text, ask_until, can_ask
 from blobsync.cli.login import check_data, check_lines, given_login, try_login
 from blobsync.cli.output import Result
-from blobsync.cli.parameters import option
-from blobsync.cli.session import CommandInterruptedError, Session
+from blobsync.cli.session import CommandInterruptedError, Session, option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,8 +12,7 @@ from blobsync.base.formatting import count_text, size_text
 from blobsync.cli.job_views import IdArgument, find_jobs, note_all
 from blobsync.cli.look import duration
 from blobsync.cli.output import Result
-from blobsync.cli.parameters import argument, option
-from blobsync.cli.session import Commands, Session, command
+from blobsync.cli.session import Commands, Session, argument, command, option
 from blobsync.store.sas import LINK_LIFETIME
 
 if TYPE_CHECKING:

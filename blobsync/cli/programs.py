@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from blobsync.base.errors import BlobsyncError, ExitCode
 from blobsync.cli.output import Result
-from blobsync.cli.parameters import option
-from blobsync.cli.session import NO_CLUSTER, Commands, Session, command
+from blobsync.cli.session import NO_CLUSTER, Commands, Session, command, option
 
 if TYPE_CHECKING:
     from blobsync.base.check_results import CheckResult

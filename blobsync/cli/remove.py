@@ -8,8 +8,7 @@ from blobsync.base.errors import ExitCode
 from blobsync.base.formatting import count_text, size_text
 from blobsync.cli.confirm import confirm
 from blobsync.cli.output import Result
-from blobsync.cli.parameters import option
-from blobsync.cli.session import Commands, PathsArgument, Session, command, looking
+from blobsync.cli.session import Commands, PathsArgument, Session, command, looking, option
 
 if TYPE_CHECKING:
     from blobsync.project.removal import Removal

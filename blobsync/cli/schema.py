@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from blobsync.base.errors import UsageError
 from blobsync.cli.output import Result
-from blobsync.cli.parameters import argument
-from blobsync.cli.session import NO_CLUSTER, Commands, Session, command
+from blobsync.cli.session import NO_CLUSTER, Commands, Session, argument, command
 
 if TYPE_CHECKING:
     import typer

@@ -1,5 +1,5 @@
-"""The session of a command: the global options, and the project that they choose; and the decorator that makes a
-function a command that accepts them.
+"""The session of a command: the global options, and the project that they choose; and what makes a function a command
+that accepts them: the decorator, and the declarations of its options and arguments.
 
 The options go before the command word, and for most commands also after it:
 ``blobsync -c eu -f we3v32 u data/voc20`` and ``blobsync u data/voc20 -c eu -f we3v32`` are the same.
@@ -28,7 +28,6 @@ from blobsync.base.errors import (
 )
 from blobsync.base.events import Note
 from blobsync.cli.output import QuietListener, Result
-from blobsync.cli.parameters import REQUIRED, OptionRow, argument, option
 
 if TYPE_CHECKING:
     from blobsync.base.events import Listener
@@ -155,6 +154,34 @@ class Session:
 
 
 _NOT_GIVEN = {each.name: each.default for each in fields(Session)}
+
+# Name, annotation with its option or argument, default.
+OptionRow = tuple[str, Any, Any]
+# The default of a parameter that has to be given.
+REQUIRED: Any = ...
+
+
+class Declared(NamedTuple):
+    """An option or an argument; ``names`` is empty for an option that is named as its parameter."""
+
+    is_option: bool
+    names: tuple[str, ...]
+    # The keywords of typer.Option and typer.Argument.
+    settings: Mapping[str, Any]
+
+    def having(self, **settings: Any) -> Declared:
+        """The same with more settings."""
+        return self._replace(settings={**self.settings, **settings})
+
+
+def option(*names: str, **settings: Any) -> Any:
+    """Declare an option in an ``Annotated``; the keywords are those of ``typer.Option``."""
+    return Declared(True, names, settings)
+
+
+def argument(**settings: Any) -> Any:
+    """Declare an argument in an ``Annotated``; the keywords are those of ``typer.Argument``."""
+    return Declared(False, (), settings)
 
 
 ClusterOption = Annotated[

@@ -11,8 +11,17 @@ from blobsync.base.errors import BlobsyncError, EmulatorError, ExitCode
 from blobsync.base.formatting import count_text
 from blobsync.cli.new_config import config_new
 from blobsync.cli.output import Result
-from blobsync.cli.parameters import argument, option
-from blobsync.cli.session import ITS_NAME, NO_CLUSTER, TWO_CLUSTERS, Commands, OptionalPaths, Session, command
+from blobsync.cli.session import (
+    ITS_NAME,
+    NO_CLUSTER,
+    TWO_CLUSTERS,
+    Commands,
+    OptionalPaths,
+    Session,
+    argument,
+    command,
+    option,
+)
 
 if TYPE_CHECKING:
     from blobsync.config.check import CheckedFile, ClusterChoice

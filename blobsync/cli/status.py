@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.formatting import count_text, duration_text, size_text
 from blobsync.cli.output import Result
-from blobsync.cli.parameters import option
 from blobsync.cli.running_words import running_data, running_line
-from blobsync.cli.session import Commands, OptionalPaths, Session, command, with_consent
+from blobsync.cli.session import Commands, OptionalPaths, Session, command, option, with_consent
 
 if TYPE_CHECKING:
     from blobsync.base.errors import FileFailure

@@ -10,8 +10,7 @@ from blobsync.base.errors import UsageError
 from blobsync.base.formatting import count_text
 from blobsync.cli.job_views import IdArgument, find_jobs
 from blobsync.cli.output import Result
-from blobsync.cli.parameters import argument, option
-from blobsync.cli.session import NO_CLUSTER, Commands, Session, command
+from blobsync.cli.session import NO_CLUSTER, Commands, Session, argument, command, option
 
 if TYPE_CHECKING:
     from blobsync.tunnels.job_tunnel import JobTunnel

@@ -7,8 +7,7 @@ from typing import Annotated
 
 from blobsync.base.errors import UsageError
 from blobsync.cli.output import Result
-from blobsync.cli.parameters import option
-from blobsync.cli.session import Commands, Session, command
+from blobsync.cli.session import Commands, Session, command, option
 
 
 def register(app: Commands) -> None:

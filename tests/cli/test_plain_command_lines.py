@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from blobsync.cli.command_tree import read_by_typer
 from blobsync.cli.command_words import SECTIONS
+from blobsync.cli.main import read_plain
 from blobsync.cli.output import Result
-from blobsync.cli.parameters import OptionRow, read_plain
-from blobsync.cli.session import GLOBALS, Command, Session, registered
+from blobsync.cli.session import GLOBALS, Command, OptionRow, Session, registered
 
 WORDS = [word for _, words in SECTIONS for word in words]
 ROWS = {
