@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 from blobsync.base.events import Disconnected, Note
 from blobsync.base.formatting import count_text, duration_text, size_text
 from blobsync.cli.output import Console, QuietListener, cells, columns_of, shortened
-from blobsync.plan.progress import WORKING, Progress, ProgressCounter, WorkerProgress, by_node
+from blobsync.plan.progress import (
+    WORKING,
+    Progress,
+    ProgressCounter,
+    WorkerProgress,
+    by_node,
+    step_verb,
+    waiting_text,
+)
 
 if TYPE_CHECKING:
     from blobsync.base.events import Event, Listener
@@ -50,22 +58,8 @@ _SIZE_WIDTH = 7
 _TIME_WIDTH = 11
 _FAILURES_WIDTH = 11
 
-_WORDS = {"surveying": "listing", "verifying": "checking"}
-
 # The parts of the line in the order in which they are shown.
 _Parts = dict[str, str]
-
-
-def step_verb(phase: str) -> str:
-    """The word for a phase: ``listing`` for ``surveying``, ``checking`` for ``verifying``."""
-    return _WORDS.get(phase, phase)
-
-
-def waiting_text(progress: Progress) -> str:
-    """``no connection for 8 s, trying again``; empty if nothing waits."""
-    if not progress.waiting:
-        return ""
-    return f"{progress.waiting} for {duration_text(progress.waiting_seconds)}{_again(progress)}"
 
 
 def bar_text(progress: Progress, columns: int, *, plain: bool = False) -> str:
@@ -129,14 +123,8 @@ def _looking(progress: Progress) -> _Parts:
 
 
 def _waiting(progress: Progress) -> _Parts:
-    if not progress.waiting:
-        return {"waiting": "", "again": ""}
-    said = f"{progress.waiting} for {duration_text(progress.waiting_seconds)}"
-    return {"waiting": said, "again": _again(progress).removeprefix(", ")}
-
-
-def _again(progress: Progress) -> str:
-    return ", trying again" if progress.retrying else ""
+    said, _, again = waiting_text(progress).partition(", ")
+    return {"waiting": said, "again": again}
 
 
 def _moving(progress: Progress) -> _Parts:

@@ -34,6 +34,7 @@ from blobsync.base.events import (
     UnderWay,
     WorkerMoved,
 )
+from blobsync.base.formatting import duration_text
 from blobsync.base.plain_json import demand_types
 
 if TYPE_CHECKING:
@@ -197,6 +198,8 @@ _STALLED = 8.0
 _TELLS_LITTLE = 1.0
 # Maximum number of points of a rate curve; beyond that, every other one is dropped.
 _MOST_POINTS = 240
+# What users call a phase.
+_WORDS = {"surveying": "listing", "verifying": "checking"}
 # Phases in which files move or are deleted; in the others names are looked at.
 WORKING = ("moving", "deleting")
 
@@ -283,6 +286,19 @@ class Progress:
             # A retry may have taken bytes back, or sent some twice.
             done, total = self.bytes, self.bytes_expected
         return min(max(done / total, 0.0), 1.0) if total else 0.0
+
+
+def step_verb(phase: str) -> str:
+    """The word for a phase: ``listing`` for ``surveying``, ``checking`` for ``verifying``."""
+    return _WORDS.get(phase, phase)
+
+
+def waiting_text(progress: Progress) -> str:
+    """``no connection for 8 s, trying again``; empty if nothing waits."""
+    if not progress.waiting:
+        return ""
+    again = ", trying again" if progress.retrying else ""
+    return f"{progress.waiting} for {duration_text(progress.waiting_seconds)}{again}"
 
 
 def read_progress(values: Mapping[str, Any]) -> Progress:

@@ -20,6 +20,7 @@ from starlette.responses import HTMLResponse
 
 from blobsync.base.formatting import count_text, duration_text, printable, size_text, took_text
 from blobsync.base.redaction import redact_answer
+from blobsync.plan.progress import step_verb, waiting_text
 from blobsync.web.app_state import app_state_of
 from blobsync.web.gate import TOKEN_FIELD
 from blobsync.web.login import Visit
@@ -84,6 +85,8 @@ def _templates(reveals: bool) -> Environment:
             "as_is": as_is,
             "on_one_line": on_one_line,
             "matched": matched_pieces,
+            "verb": step_verb,
+            "waiting": waiting_text,
         }
     )
     return found

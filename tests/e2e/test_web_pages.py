@@ -59,6 +59,7 @@ def test_a_plan_is_made_and_carried_out_with_progress_that_moves(
             expect(page.get_by_role("heading", name="not at the destination yet")).to_be_visible()
             assert container.names() == [], "the first click changes nothing"
             page.get_by_role("button", name="Carry out exactly this plan").click()
+            expect(page.locator(".badge.running")).to_have_text("uploading")
             page.wait_for_function(_MOVES)
             expect(page.locator(".badge.done")).to_be_visible()
             expect(page.get_by_label("Result")).to_contain_text("100 files")
@@ -159,6 +160,9 @@ def test_plans_through_another_cluster_and_copies_from_it_are_made_with_two_clic
         page.get_by_label("From another cluster's container").select_option("eu")
         page.get_by_role("button", name="Plan the upload", exact=True).last.click()
         carry_out("Plan: copy data/b from eu to aml", "not at the destination yet")
+        expect(page.locator("h1")).to_have_text("Copy data/b from eu")
+        page.get_by_role("link", name="Receipt").click()
+        expect(page.locator(".receipt tbody td").first).to_have_text("copy")
         assert own.contents("data/") == hashes({"b/c.txt": b"two\n"})
         assert seen.errors == []
     copied, uploaded = project.json("history").data["transfers"]

@@ -157,6 +157,16 @@ def test_a_transfer_that_cannot_be_cancelled_has_no_button_and_a_silent_one_says
     assert command.poll() is None and not RunningRecords(state).is_stop_requested("0123abcd")
 
 
+def test_a_transfer_that_waits_says_why_and_has_neither_a_rate_nor_a_time(
+    pages: WebPages, state: StateDir, command: subprocess.Popen[bytes]
+) -> None:
+    entry = _begin(state, command.pid)
+    waits = replace(_FAR, waiting="no connection", waiting_seconds=8.0, retrying=True, rate=0.0, seconds_left=None)
+    _tell(state, entry, progress=asdict(waits))
+    said = words_of(pages.get("/transfers").text)
+    assert "no connection for 8 s, trying again" in said and "Rate – Time left –" in said, said
+
+
 def test_a_page_that_there_is_not_says_what_to_do_and_leads_back(pages: WebPages) -> None:
     link = pages.get("/links")
     assert link.status == 405 and "only a button makes this page" in words_of(link.text)

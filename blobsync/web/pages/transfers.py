@@ -24,6 +24,8 @@ from blobsync.web.transfer_tasks import TransferTask
 _PAGE = 50
 # Files of a receipt on the page.
 _FILES = 500
+# Of a receipt: the routes of files that a user calls copied.
+_COPIES = ("same-account", "cross-account")
 # Longest list of ids in an address, in characters.
 _LONGEST_IDS = 4000
 
@@ -134,7 +136,12 @@ def _show_entry(request: Request) -> Response:
 
 def _files(receipt: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
     for file in (receipt or {}).get("files", ()):
-        yield {"action": file.get("route"), "is": file, "was": file.get("replaced"), "path": file.get("path")}
+        yield {
+            "action": "copy" if file.get("route") in _COPIES else file.get("route"),
+            "is": file,
+            "was": file.get("replaced"),
+            "path": file.get("path"),
+        }
     for file in (receipt or {}).get("deleted_files", ()):
         yield {"action": "deleted", "is": None, "was": file, "path": file.get("path")}
 

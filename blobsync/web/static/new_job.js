@@ -73,8 +73,9 @@ form.addEventListener("input", (event) => {
   clearTimeout(waiting);
   waiting = setTimeout(check, 350, false);
 });
-form.addEventListener("submit", (event) => {
-  if (event.defaultPrevented) return;
+// After the question of live.js, which listens here too: what was not sent does not count.
+document.addEventListener("submit", (event) => {
+  if (event.target !== form || event.defaultPrevented) return;
   if (sent) event.preventDefault();
   sent = true;
 });
