@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blobsync.store.rest.http_date import http_date, parse_http_date
+from blobsync.store.rest.transport import http_date, parse_http_date
 
 
 @given(st.integers(0, 253402300799))

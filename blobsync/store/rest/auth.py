@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 from blobsync.base.errors import CredentialError
 from blobsync.base.redaction import SasToken, Secret
-from blobsync.store.rest.http_date import http_date
+from blobsync.store.rest.transport import http_date
 
 # A bearer token is renewed this long before it ends, so that none expires during a request.
 RENEW_SECONDS_BEFORE = 300.0

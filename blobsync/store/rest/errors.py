@@ -25,7 +25,7 @@ from blobsync.base.errors import (
 from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import redact
 from blobsync.base.trusted_hosts import is_loopback
-from blobsync.store.rest.http_date import parse_http_date
+from blobsync.store.rest.transport import parse_http_date
 from blobsync.store.rest.xml import ServiceError, service_error
 from blobsync.store.sas_token import ASK_ANEW
 

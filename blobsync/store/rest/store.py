@@ -192,6 +192,9 @@ class BlobSteps:
         reply = yield from self._http.tries("HEAD", self.path(name), _NOTHING, _NOTHING)
         if reply.status == 200:
             return whole_info(name, reply.headers)
+        if reply.status == 404 and name and reply.headers.get("x-ms-error-code") == "BlobNotFound":
+            # So it is for each new file: no error has to be made.
+            return None
         error = self.error(reply, "read", name)
         if isinstance(error, BlobNotFoundError):
             return None

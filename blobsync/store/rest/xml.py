@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 from blobsync.base.patterns import pattern
 from blobsync.store.protocol import MAX_BLOB_BYTES, MAX_BLOCK_BYTES, MAX_BLOCKS, MAX_UNCOMMITTED, BlobInfo, Block
-from blobsync.store.rest.http_date import parse_http_date
+from blobsync.store.rest.transport import parse_http_date
 
 # XML 1.0 cannot contain most control characters, yet blob names may, and some servers send them anyway. The parser gets
 # characters of the last private plane instead.
