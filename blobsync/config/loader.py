@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -39,7 +38,13 @@ from blobsync.config.model import (
     WorkspaceConfig,
     Written,
 )
-from blobsync.config.project_root import CLUSTER_FOLDER, CLUSTER_VARIABLE, PROJECT_MARK, STATE_FOLDER
+from blobsync.config.project_root import (
+    CLUSTER_FOLDER,
+    CLUSTER_VARIABLE,
+    PROJECT_MARK,
+    STATE_FOLDER,
+    file_of_variable,
+)
 from blobsync.config.user_config import load_user_config
 from blobsync.config.yaml_document import (
     CODE_KEY,
@@ -378,7 +383,7 @@ def find_cluster_file(root: Path, name: str | None, environ: Mapping[str, str]) 
     """The file of a cluster. Raises ``ConfigNotFoundError`` and ``UnknownClusterError``."""
     from_environ = environ.get(CLUSTER_VARIABLE)
     if name is None and from_environ:
-        return _file_of_variable(root, from_environ)
+        return file_of_variable(from_environ, root)
     for path in _cluster_files(root):
         if path.stem == (DEFAULT_CLUSTER if name is None else name):
             return path
@@ -425,20 +430,6 @@ def inside_project(root: Path, given: str) -> str:
 def shown_path(root: Path, path: Path) -> str:
     """The path for messages: relative to the project if it is inside."""
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
-
-
-def _file_of_variable(root: Path, given: str) -> Path:
-    for path in (Path(given).absolute(), root / given):
-        if path.is_file():
-            return path
-    if any(path.is_dir() for path in (Path(given), root / given)):
-        raise ConfigNotFoundError(
-            f"{CLUSTER_VARIABLE} names the folder {given}, not a cluster file",
-            hint=f"name the file: export {CLUSTER_VARIABLE}={shlex.quote(f'{given}/{DEFAULT_CLUSTER}.yaml')}",
-        )
-    raise ConfigNotFoundError(
-        f"{CLUSTER_VARIABLE} names {given}, which does not exist", hint=f"correct it, or: unset {CLUSTER_VARIABLE}"
-    )
 
 
 def _cluster_files(root: Path) -> Iterator[Path]:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from blobsync.base.errors import ConfigNotFoundError, ForeignProjectError
 from blobsync.base.user_data import environment, is_own
+from blobsync.config.model import DEFAULT_CLUSTER
 
 PROJECT_MARK = "aux_data"
 CLUSTER_FOLDER = f"{PROJECT_MARK}/aml"
@@ -36,6 +37,9 @@ def find_project(start: Path, environ: Mapping[str, str] | None = None) -> Path:
     if folder is not None:
         demand_own(folder, environ)
         return folder
+    if given := environ.get(CLUSTER_VARIABLE):
+        elsewhere = f"{CLUSTER_VARIABLE} names {file_of_variable(given)}, which is in no project's {CLUSTER_FOLDER}/"
+        raise ConfigNotFoundError(f"{start} is in no project, and {elsewhere}", hint="cd into your project")
     raise ConfigNotFoundError(
         f"{start} is in no project: neither it nor a folder above it holds {PROJECT_MARK}/",
         hint="cd into your project, or create one here: blobsync config new",
@@ -61,6 +65,25 @@ def current_folder(environ: Mapping[str, str] | None = None) -> Path:
 
 def _marked(start: Path) -> Path | None:
     return next((folder for folder in (start, *start.parents) if (folder / PROJECT_MARK).is_dir()), None)
+
+
+def file_of_variable(given: str, root: Path | None = None) -> Path:
+    """The cluster file that the variable names: an absolute path, or one from here or from the project's ``root``.
+
+    Raises ``ConfigNotFoundError``.
+    """
+    paths = (Path(given).absolute(), *([root / given] if root else []))
+    for path in paths:
+        if path.is_file():
+            return path
+    if any(path.is_dir() for path in paths):
+        raise ConfigNotFoundError(
+            f"{CLUSTER_VARIABLE} names the folder {given}, not a cluster file",
+            hint=f"name the file: export {CLUSTER_VARIABLE}={shlex.quote(f'{given}/{DEFAULT_CLUSTER}.yaml')}",
+        )
+    raise ConfigNotFoundError(
+        f"{CLUSTER_VARIABLE} names {given}, which does not exist", hint=f"correct it, or: unset {CLUSTER_VARIABLE}"
+    )
 
 
 def _of_variable(environ: Mapping[str, str]) -> Path | None:

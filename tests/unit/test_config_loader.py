@@ -275,8 +275,13 @@ def test_outside_of_projects_the_variable_names_one(
     file = project.cluster(DATA, "eu")
     away = tmp_path_factory.mktemp("away")
     assert find_project(away, {"AML_CONFIG_PATH": str(file)}) == project.root
-    for elsewhere in (str(project.write("elsewhere/special.yaml", DATA)), "aux_data/aml/eu.yaml", f"{file}.gone"):
-        with pytest.raises(ConfigNotFoundError):
+    for elsewhere, said in (
+        (str(project.write("elsewhere/special.yaml", DATA)), "which is in no project's aux_data/aml/"),
+        ("aux_data/aml/eu.yaml", "which does not exist"),
+        (f"{file}.gone", "which does not exist"),
+        (str(file.parent), "names the folder"),
+    ):
+        with pytest.raises(ConfigNotFoundError, match=said):
             find_project(away, {"AML_CONFIG_PATH": elsewhere})
     other = away / "other"
     (other / "aux_data").mkdir(parents=True)
