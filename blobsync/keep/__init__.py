@@ -1,0 +1,12 @@
+"""Uploads folders while programs write them, and knows when a set of files is complete.
+
+Decides when a file is still, what is uploaded in a round, when a failed file is tried again, and how the keeper waits.
+In: a folder, and what carries out an upload. Out: rounds, each with what was found and done. Used by ``node``, for
+the outputs of a job, and by ``project``, for ``blobsync keep``. It travels to compute nodes: pure Python 3.10, and
+``watchfiles`` is imported only where it is installed.
+
+    keeper     settling, rounds, pauses after failures, and the stop
+    watcher    which files there are, and which have changed: told by the system, or found by walking
+
+Calls ``base``, ``config``, ``local``, ``store``, ``plan``, ``transfer`` and ``direct``.
+"""
