@@ -15,25 +15,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from blobsync.base.errors import FailureCode, FileFailure
+from blobsync.base.errors import FileFailure
 from blobsync.base.events import Event, Note
-from blobsync.base.file_states import FileState, LocalState
+from blobsync.base.file_states import LocalState
 from blobsync.base.locations import LocalLocation
-from blobsync.base.reasons import Reason
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.pool import was_tried
 from blobsync.jobspec.spec import FolderLink
+from blobsync.keep.changed_files import changed_pairs, plan_round
 from blobsync.local.disks import LocalDisks
-from blobsync.local.files import hash_file
 from blobsync.local.index import Index, PairIndex
-from blobsync.local.names import blob_problem, local_problem
+from blobsync.local.names import local_problem
 from blobsync.local.tree import LinkPolicy, ignores_case
 from blobsync.node.job import NodeJob
 from blobsync.node.ranks import NotReadyError
 from blobsync.plan.clashes import Names
 from blobsync.plan.decisions import check_names, decide_all
 from blobsync.plan.disk_space import WrittenHere, lacking_room
-from blobsync.plan.pairing import Pair, is_as_recorded, needs_local_md5
 from blobsync.plan.project_context import LivePart, without_stores
 from blobsync.plan.survey import Request, survey
 from blobsync.plan.transfer_options import TransferOptions, ignored_by
@@ -51,8 +49,6 @@ from blobsync.plan.transfer_plan import (
 )
 from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.carry_out import Engines, carry_out
-from blobsync.transfer.engines import Moved
-from blobsync.transfer.fresh_look import states_at_destination
 
 _ENGINE = EngineChoice("direct", "nodes have no other engine")
 _ENGINES = Engines({"direct": DirectEngine})
@@ -131,7 +127,8 @@ class NodeTransfers:
         key = _key(name, remote)
         there = [Path(folder, file) for folder, _, files in os.walk(local) for file in files]
         states = {path.relative_to(local).as_posix(): LocalState.of(path.lstat()) for path in there}
-        for pair in _changed(states, self._index.pair(*key.roots)):
+        part: LivePart = Part(name, Route.UPLOAD, LocalLocation(local), remote, key)
+        for pair in changed_pairs(part, states, self._index.pair(*key.roots)):
             (local / pair.path).unlink()
 
     def upload(
@@ -142,14 +139,9 @@ class NodeTransfers:
         Returns the failures, which are also logged.
         """
         key = _key(entry.name, destination)
-        misnamed = {path: why for path in files if (why := blob_problem(destination.at(path)))}
-        named = {path: state for path, state in files.items() if path not in misnamed}
-        pairs = _changed(named, self._index.pair(*key.roots))
-        there = states_at_destination(destination, [Moved(_looked_for(pair)) for pair in pairs], self._listener.emit)
-        pairs = [_with_md5(pair._replace(destination=there.get(pair.path)), base) for pair in pairs]
-        actions, _ = decide_all(pairs, Route.UPLOAD, _UP, shown=entry.name)
-        part: LivePart = Part(entry.name, Route.UPLOAD, LocalLocation(base), destination, key, actions=actions)
-        result = self._carry_out(part, _UP, tuple(_misnamed(entry, path, why) for path, why in misnamed.items()))
+        part: LivePart = Part(entry.name, Route.UPLOAD, LocalLocation(base), destination, key)
+        planned = plan_round(part, files, self._index.pair(*key.roots), _UP, self._listener.emit)
+        result = self._carry_out(replace(part, actions=planned.actions), _UP, planned.misnamed)
         # Files that the program removed meanwhile did not fail.
         missed = [each for each in result.failures if os.path.lexists(base / each.path[len(entry.name) + 1 :])]
         for failure in missed[:_LOGGED_FAILURES]:
@@ -213,31 +205,7 @@ def _failure_line(failure: FileFailure) -> str:
     return line if line.isprintable() else line.encode("unicode_escape").decode()
 
 
-def _misnamed(entry: FolderLink, path: str, why: str) -> FileFailure:
-    return FileFailure(f"{entry.name}/{path}", FailureCode.NAMES_UNSAFE, f"left out: its name {why}", "rename it")
-
-
 def _name_rule(shape: Shape, target: Path) -> Callable[[str], str | None]:
     if shape is Shape.FILE:
         return lambda name: local_problem(target.name, str(target.parent))
     return lambda name: local_problem(name, str(target))
-
-
-def _changed(files: Mapping[str, LocalState], records: PairIndex) -> list[Pair]:
-    """A pair for each file that is not recorded as unchanged since its upload."""
-    known = records.get(list(files))
-    pairs = (Pair(path, state, None, known.get(path)) for path, state in files.items())
-    return [pair for pair in pairs if pair.record is None or not is_as_recorded(files[pair.path], pair.record.near)]
-
-
-def _looked_for(pair: Pair) -> FileAction:
-    size = pair.source.size if pair.source else 0
-    return FileAction(pair.path, Action.TRANSFER, Reason.NEW, size, pair.source)
-
-
-def _with_md5(pair: Pair, base: Path) -> Pair:
-    """The pair with the file's MD5, if only that shows whether the container has the file."""
-    if not needs_local_md5(pair, Route.UPLOAD):
-        return pair
-    hashed: FileState | None = hash_file(base / pair.path)
-    return pair if hashed is None else pair._replace(source=hashed)

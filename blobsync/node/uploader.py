@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import stat
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
-from blobsync.base.errors import BlobsyncError, FailureCode
+from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure
+from blobsync.base.events import Event, Note
 from blobsync.base.file_states import LocalState
 from blobsync.base.process import SubprocessRunner
+from blobsync.base.reasons import Reason
 from blobsync.jobspec.spec import FolderLink
+from blobsync.keep.keeper import Files, Keeper, Round
+from blobsync.keep.watcher import FolderWatcher
 from blobsync.local.names import is_temporary
+from blobsync.local.tree import TreeEntry
 from blobsync.node.job import NodeJob
 from blobsync.node.machine import heartbeat
 from blobsync.node.places import JobPlaces
@@ -79,9 +84,9 @@ class Uploader:
 
     def __init__(self, job: NodeJob, places: JobPlaces) -> None:
         self._job = job
-        self._places = places
         self._transfers = NodeTransfers(job)
         self._mirror = NodeLogs(job, places)
+        self._keepers = [_keeper(job, places, self._transfers, entry) for entry in job.folders("upload")]
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._rounds, daemon=True)
 
@@ -96,7 +101,7 @@ class Uploader:
             self._thread.join()
         try:
             # Outputs first, because the log reports them.
-            done = [self._upload_last(entry) for entry in self._job.folders("upload")]
+            done = [self._upload_last(keeper) for keeper in self._keepers]
             return all([*done, self._mirror.append_new()])
         finally:
             self._transfers.close()
@@ -104,55 +109,50 @@ class Uploader:
     def _rounds(self) -> None:
         while not self._done.wait(self._job.sync_seconds):
             self._job.say(heartbeat(self._job, SubprocessRunner()))
-            for entry in self._job.folders("upload"):
-                self._upload(entry, settled_for=_SETTLED_SECONDS)
+            for keeper in self._keepers:
+                self._round(keeper)
             self._mirror.append_new()
 
-    def _upload_last(self, entry: FolderLink) -> bool:
+    def _upload_last(self, keeper: Keeper) -> bool:
         """Upload all of it, again if another node wrote meanwhile; False if something failed."""
         for _ in range(_LAST_ROUNDS):
-            failed = self._upload(entry, settled_for=None)
-            if not failed & _MEANWHILE:
+            made = self._round(keeper, last=True)
+            if not any(each.code in _MEANWHILE for each in made.failures):
                 break
-        return not failed
+        return not made.failures and not made.problem
 
-    def _upload(self, entry: FolderLink, *, settled_for: float | None) -> set[FailureCode]:
-        """Upload new and changed files, but not those changed within the last ``settled_for`` seconds.
-
-        Returns the codes of failures.
-        """
-        base, unreadable = self._job.root / entry.name, list[OSError]()
-        ignored = ignored_by([("", entry.ignore)])
-        files = {
-            path: state
-            for path, state in _files_below(base, unreadable)
-            if _is_settled(state, settled_for) and not (ignored and ignored(path))
-        }
-        failed = set[FailureCode]()
-        for error in unreadable:
-            self._job.say(f"upload of {entry.name}: cannot read {error.filename}: {error.strerror}")
-            failed.add(FailureCode.LOCAL_FILE)
-        try:
-            destination = self._places.blobs(entry.container, entry.path)
-            return failed.union(failure.code for failure in self._transfers.upload(entry, base, files, destination))
-        except BlobsyncError as error:
-            self._job.say(f"upload of {entry.name}: {error}")
-            return failed | {error.code}
+    def _round(self, keeper: Keeper, *, last: bool = False) -> Round:
+        """One round; none of a folder that is missing, as on a node that was never ready."""
+        if not keeper.folder.is_dir():
+            return Round()
+        made = keeper.round(last=last)
+        for failure in made.fresh:
+            # The others were told when they failed.
+            if failure.code is FailureCode.UNREADABLE:
+                self._job.say(f"upload of {failure.message}")
+        return made
 
 
-def _is_settled(state: LocalState, seconds: float | None) -> bool:
-    return seconds is None or time.time() - state.mtime_ns / 1e9 > seconds
+def _keeper(job: NodeJob, places: JobPlaces, transfers: NodeTransfers, entry: FolderLink) -> Keeper:
+    """The keeper of one output folder; it polls, since the node archive has no ``watchfiles``."""
+    base = job.root / entry.name
+
+    def upload(files: Files) -> Sequence[FileFailure]:
+        return transfers.upload(entry, base, files, places.blobs(entry.container, entry.path))
+
+    def emit(event: Event) -> None:
+        if isinstance(event, Note):
+            job.say(f"upload of {event.text}")
+
+    watcher = FolderWatcher(base, partial(_files_below, base), emit=emit, shown=entry.name)
+    ignored = ignored_by([("", entry.ignore)])
+    return Keeper(base, watcher, upload, settle=_SETTLED_SECONDS, ignored=ignored, emit=emit, shown=entry.name)
 
 
-def _files_below(base: Path, unreadable: list[OSError]) -> Iterator[tuple[str, LocalState]]:
+def _files_below(base: Path, below: str, followed: dict[str, str]) -> Iterator[TreeEntry]:
     """Every file, also behind a link; linked folders are not the job's outputs."""
-
-    def note(error: OSError) -> None:
-        # The folder is missing if the node was never ready, and a program may remove its files.
-        if not isinstance(error, FileNotFoundError):
-            unreadable.append(error)
-
-    for folder, _, names in os.walk(base, onerror=note):
+    unreadable: list[OSError] = []
+    for folder, _, names in os.walk(base / below, onerror=unreadable.append):
         for name in names:
             path = Path(folder, name)
             try:
@@ -161,4 +161,9 @@ def _files_below(base: Path, unreadable: list[OSError]) -> Iterator[tuple[str, L
                 # A program may remove its files and leave dangling links.
                 continue
             if stat.S_ISREG(found.st_mode) and not is_temporary(name):
-                yield path.relative_to(base).as_posix(), LocalState.of(found)
+                yield TreeEntry(path.relative_to(base).as_posix(), LocalState.of(found))
+    for error in unreadable:
+        # A program may remove its folders.
+        if not isinstance(error, FileNotFoundError):
+            place = os.path.relpath(error.filename, base)
+            yield TreeEntry("" if place == "." else place, None, Reason.UNREADABLE, error.strerror or str(error))

@@ -1,0 +1,112 @@
+"""Plans a round: what happens to each file that may have changed, without a look at all the others.
+
+The destination of a file is looked at only where that is unknown. A file on record is presumed to have the blob that
+was verified, and a new one none: the service checks both when it writes (``If-Match``, ``If-None-Match``), and refuses
+where somebody else was there. Then the next round looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from blobsync.base.errors import FileFailure
+from blobsync.base.events import Emit
+from blobsync.base.file_states import FileState, LocalState
+from blobsync.base.locations import LocalLocation
+from blobsync.base.reasons import Reason
+from blobsync.local.files import hash_file
+from blobsync.local.index import PairIndex
+from blobsync.local.names import blob_problem
+from blobsync.plan.decisions import decide_all, name_failure
+from blobsync.plan.pairing import Pair, is_as_recorded, needs_local_md5
+from blobsync.plan.project_context import LivePart
+from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.transfer_plan import Action, FileAction, Route
+from blobsync.store.open_locations import OpenBlob
+from blobsync.transfer.engines import Moved
+from blobsync.transfer.fresh_look import states_at_destination
+
+
+class PlannedRound(NamedTuple):
+    """What happens to the files that are not as recorded, and the failures of those that no blob can have."""
+
+    actions: tuple[FileAction, ...]
+    misnamed: tuple[FileFailure, ...] = ()
+
+    @property
+    def conflicts(self) -> tuple[str, ...]:
+        """The paths in conflict."""
+        return tuple(each.path for each in self.actions if each.action is Action.CONFLICT)
+
+
+def plan_round(
+    part: LivePart,
+    files: Mapping[str, LocalState],
+    records: PairIndex,
+    options: TransferOptions,
+    emit: Emit,
+    presumed: Callable[[str], bool] = lambda path: False,
+) -> PlannedRound:
+    """Decide on ``files`` (paths below the part's source, with their states).
+
+    ``presumed``: whether the destination of a path need not be looked at. Raises the store's errors.
+    """
+    source, destination = part.source, part.destination
+    assert isinstance(source, LocalLocation)
+    assert isinstance(destination, OpenBlob)
+    misnamed = {path: why for path in files if (why := blob_problem(destination.at(path)))}
+    named = {path: state for path, state in files.items() if path not in misnamed}
+    pairs = changed_pairs(part, named, records)
+    looked_for = [pair for pair in pairs if not presumed(pair.path)]
+    there = states_at_destination(destination, [Moved(_looked_for(pair)) for pair in looked_for], emit)
+    pairs = [
+        _with_md5(pair._replace(destination=_at_destination(pair, there, presumed)), source.path) for pair in pairs
+    ]
+    actions, _ = decide_all(pairs, Route.UPLOAD, options, shown=part.path)
+    return PlannedRound(actions, tuple(name_failure(f"{part.path}/{path}", why) for path, why in misnamed.items()))
+
+
+def changed_pairs(part: LivePart, files: Mapping[str, LocalState], records: PairIndex) -> list[Pair]:
+    """A pair for each file that is not recorded as unchanged since its upload."""
+    at = {path: part.key.at(path) for path in files}
+    known = records.get(list(at.values()))
+    pairs = (Pair(path, state, None, known.get(at[path])) for path, state in files.items())
+    return [pair for pair in pairs if pair.record is None or not is_as_recorded(files[pair.path], pair.record.near)]
+
+
+def _at_destination(pair: Pair, there: Mapping[str, FileState], presumed: Callable[[str], bool]) -> FileState | None:
+    if presumed(pair.path):
+        return pair.record.remote if pair.record is not None else None
+    return there.get(pair.path)
+
+
+def _looked_for(pair: Pair) -> FileAction:
+    size = pair.source.size if pair.source else 0
+    return FileAction(pair.path, Action.TRANSFER, Reason.NEW, size, pair.source)
+
+
+def _with_md5(pair: Pair, folder: Path) -> Pair:
+    """The pair with the file's MD5, if only that shows whether the container has the file."""
+    if not needs_local_md5(pair, Route.UPLOAD):
+        return pair
+    hashed: FileState | None = hash_file(folder / pair.path)
+    return pair if hashed is None else pair._replace(source=hashed)
+
+
+class Presumption:
+    """Which destinations a keeper need not look at: not those of its first round, nor of what failed before."""
+
+    def __init__(self) -> None:
+        self._knows = False
+        self._doubtful: set[str] = set()
+
+    def __call__(self, path: str) -> bool:
+        return self._knows and path not in self._doubtful
+
+    def learn(self, given: Iterable[str], failed: Sequence[str]) -> None:
+        """A round with these files has ended."""
+        self._knows = True
+        self._doubtful.difference_update(given)
+        self._doubtful.update(failed)

@@ -1,0 +1,409 @@
+"""Which files a folder has, and which of them have changed.
+
+The system tells of changes where ``watchfiles`` is installed, the folder is on a disk of this machine and a probe file
+that we write there is told of; every few minutes the folder is walked all the same, since events can get lost.
+Elsewhere it is walked again and again, as often as that takes no more than a tenth of a core: network file systems
+tell nothing of what other machines write, a folder with links does not tell of their targets, and the system limits
+how many folders a user may watch. Each reason is told once.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
+from importlib import util
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from blobsync.base.events import Emit, Note, ignore
+from blobsync.base.file_states import LocalState
+from blobsync.base.reasons import Reason
+from blobsync.keep.keeper import Files, Found
+from blobsync.local.names import is_temporary, new_temporary_name
+from blobsync.local.state_dir import NAME as STATE_DIR_NAME
+from blobsync.local.tree import TreeEntry
+
+
+class Walk(Protocol):
+    """Finds every file at and below a path of the folder; ``followed`` gets the links that count as their targets."""
+
+    def __call__(self, below: str, followed: dict[str, str]) -> Iterator[TreeEntry]:
+        """Yield them with paths from the folder."""
+        ...
+
+
+# Yields paths that have changed, some at a time, until the event is set; begins to watch before it yields first.
+Listen: TypeAlias = Callable[[Path, threading.Event], Iterator[Iterable[str]]]
+
+# Seconds between two walks; a walk takes at most a tenth of a core, and half of the time where a disk is slow.
+_SHORTEST_WALK, _SHARE, _SLOW_SHARE = 1.0, 10.0, 2.0
+# Between two walks of a folder that the system tells of; they take at most a fiftieth of a core.
+_SELDOM, _SELDOM_SHARE = 60.0, 50.0
+# How long an event may take, and how often it is looked for (seconds).
+_PROBE_SECONDS, _POLL_SECONDS = 3.0, 0.2
+# More events than this and a quarter of the files: a walk costs less.
+_MOST_TOLD = 1000
+_MOUNTS = Path("/proc/self/mountinfo")
+# They may tell of changes by this machine, and tell nothing of those by others.
+_REMOTE = frozenset(
+    {
+        *("9p", "acfs", "afs", "beegfs", "ceph", "cifs", "fhgfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "panfs"),
+        *("pvfs2", "smb3", "smbfs", "virtiofs", "wekafs"),
+    }
+)
+
+
+def watched_by_the_system(folder: Path, over: threading.Event) -> Iterator[Iterable[str]]:
+    """What ``watchfiles`` tells. Raises ``OSError`` and ``RuntimeError``, as where too many folders are watched."""
+    import watchfiles
+
+    for changes in watchfiles.watch(
+        folder,
+        watch_filter=None,
+        debounce=500,
+        step=100,
+        stop_event=over,
+        rust_timeout=1000,
+        raise_interrupt=False,
+        ignore_permission_denied=True,
+    ):
+        yield [path for _, path in changes]
+
+
+def installed_listener() -> Listen | None:
+    """How the system tells of changes here; None without ``watchfiles``."""
+    return watched_by_the_system if util.find_spec("watchfiles") is not None else None
+
+
+def file_system_of(folder: Path, mounts: Path = _MOUNTS) -> str:
+    """The type of the file system that holds the folder; empty if it is unknown."""
+    real, best, found = os.path.realpath(folder), "", ""
+    with suppress(OSError):
+        for line in mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+            words = line.split(" ")
+            place = words[4].encode("latin-1", "replace").decode("unicode_escape", "replace")
+            inside = real == place or real.startswith(place.rstrip("/") + "/")
+            if inside and len(place) >= len(best):
+                best, found = place, words[words.index("-") + 1]
+    return found
+
+
+def _is_remote(kind: str) -> bool:
+    return kind in _REMOTE or (kind.startswith("fuse.") and kind != "fuse.fuse-overlayfs")
+
+
+class FolderWatcher:
+    """Watches ``folder``, whose files ``walk`` finds. ``listen`` None: only by walking."""
+
+    def __init__(
+        self,
+        folder: Path,
+        walk: Walk,
+        *,
+        listen: Listen | None = None,
+        emit: Emit = ignore,
+        shown: str = "",
+        clock: Callable[[], float] = time.monotonic,
+        cost: Callable[[], float] = time.thread_time,
+        file_system: Callable[[Path], str] = file_system_of,
+    ) -> None:
+        self._folder, self._walk, self._listen = folder, walk, listen
+        # Where events say that they happened.
+        self._lead = ""
+        self._emit, self._shown = emit, shown or folder.name
+        self._clock, self._cost, self._file_system = clock, cost, file_system
+        self._files: dict[str, LocalState] = {}
+        self._left_out: dict[str, TreeEntry] = {}
+        self._folders: set[str] = set()
+        self._device = 0
+        self._walk_at = 0.0
+        self._interval = _SHORTEST_WALK
+        self._told = ""
+        self._listener: _Listener | None = None
+        self._given_up = listen is None
+
+    @property
+    def polls(self) -> bool:
+        """Whether changes are found by walking only."""
+        return self._listener is None
+
+    @property
+    def why(self) -> str:
+        """Why changes are found by walking only, in words; empty if the system tells of them."""
+        return self._told
+
+    def look(self, *, anew: bool = False) -> Found:
+        """What there is now; walks if that is due, and if it is to look ``anew``."""
+        problem = self._problem()
+        if problem:
+            self._stop_listening()
+            self._walk_at = 0.0
+            return Found(self._files, left_out=self._left_out, problem=problem)
+        if self._listener is None and not self._given_up:
+            self._start_listening()
+        if self._listener is None:
+            return self._walked() if anew or self._clock() >= self._walk_at else self._nothing_new()
+        told = self._listener.take()
+        if self._listener.failure:
+            self._poll(self._listener.failure)
+            return self._walked()
+        if anew or self._clock() >= self._walk_at:
+            return self._walked()
+        return self._told_of(told)
+
+    def wait(self, seconds: float, stop: threading.Event) -> None:
+        """Wait until something may have changed, ``stop`` is set, or the time is over."""
+        if self._listener is None:
+            stop.wait(max(0.0, min(seconds, self._walk_at - self._clock())))
+            return
+        until = self._clock() + seconds
+        while not stop.is_set() and self._clock() < until and not self._listener.changed.is_set():
+            self._listener.changed.wait(_POLL_SECONDS)
+
+    def close(self) -> None:
+        """Watch no longer."""
+        self._stop_listening()
+
+    def _problem(self) -> str:
+        """Why the folder cannot be seen. An empty mount point is no folder whose files were all deleted."""
+        try:
+            found = os.stat(self._folder)
+            if not stat.S_ISDIR(found.st_mode):
+                return f"{self._folder} is no folder any more"
+            if self._device and found.st_dev != self._device and self._files and not os.listdir(self._folder):
+                return f"{self._folder} is empty and on another disk: its own is not mounted"
+        except (FileNotFoundError, NotADirectoryError):
+            return f"{self._folder} is not there: it was moved away or removed"
+        except OSError as error:
+            return f"{self._folder} cannot be read: {error.strerror}"
+        if found.st_dev != self._device:
+            # Another disk's events are others.
+            self._stop_listening()
+            self._device = found.st_dev
+        return ""
+
+    def _start_listening(self) -> None:
+        assert self._listen is not None
+        kind = self._file_system(self._folder)
+        if _is_remote(kind):
+            self._poll(f"{kind} does not tell what other machines write")
+            return
+        real = Path(os.path.realpath(self._folder))
+        listener, self._lead = _Listener(real, self._listen), f"{real}/"
+        why = listener.probed(self._clock)
+        if why:
+            listener.close()
+            self._poll(why)
+        else:
+            self._listener, self._walk_at = listener, 0.0
+
+    def _stop_listening(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
+
+    def _poll(self, why: str) -> None:
+        """From now on by walking alone."""
+        self._stop_listening()
+        self._given_up = True
+        self._told = why
+        self._walk_at = 0.0
+        self._emit(Note(f"{self._shown}: {why}; the folder is looked at again and again instead"))
+
+    def _nothing_new(self) -> Found:
+        return Found(self._files, left_out=self._left_out)
+
+    def _walked(self) -> Found:
+        began, before = self._cost(), self._clock()
+        files: dict[str, LocalState] = {}
+        left_out: dict[str, TreeEntry] = {}
+        followed: dict[str, str] = {}
+        for entry in self._walk("", followed):
+            if entry.state is None:
+                left_out[entry.path] = entry
+            else:
+                files[entry.path] = entry.state
+        known = self._files
+        changed = {path for path, state in files.items() if path not in known or not known[path].same_file(state)}
+        changed.update(known.keys() - files.keys())
+        self._files, self._left_out = files, left_out
+        if self._listener is not None:
+            self._folders = _folders_of(files)
+        if followed and self._listener is not None:
+            self._poll("it has links, and the system does not tell of what is behind them")
+        self._plan_walk(self._cost() - began, self._clock() - before)
+        return Found(files, frozenset(changed), left_out)
+
+    def _plan_walk(self, cost: float, seconds: float) -> None:
+        self._interval = (
+            max(_SHORTEST_WALK, cost * _SHARE, seconds * _SLOW_SHARE)
+            if self._listener is None
+            else max(_SELDOM, cost * _SELDOM_SHARE, seconds * _SHARE)
+        )
+        self._walk_at = self._clock() + self._interval
+
+    def _told_of(self, told: Collection[str]) -> Found:
+        changed: set[str] = set()
+        if len(told) > _MOST_TOLD + len(self._files) // 4:
+            return self._walked()
+        # Folders before what is in them.
+        for path in sorted(told):
+            if path.startswith(self._lead):
+                relative = path[len(self._lead) :]
+                if not _is_ours(relative) and not self._update(relative, changed):
+                    return self._walked()
+        return Found(self._files, frozenset(changed), self._left_out)
+
+    def _update(self, path: str, changed: set[str]) -> bool:
+        """Look at one path; False if only a walk shows what it is now."""
+        try:
+            found = os.lstat(self._folder / path)
+        except (FileNotFoundError, NotADirectoryError):
+            self._forget(path, changed)
+            return True
+        except OSError as error:
+            self._left_out[path] = TreeEntry(path, None, Reason.UNREADABLE, error.strerror or str(error))
+            return True
+        if stat.S_ISREG(found.st_mode):
+            state, known = LocalState.of(found), self._files.get(path)
+            if path in self._folders:
+                self._forget(path, changed)
+            self._left_out.pop(path, None)
+            if known is None or not known.same_file(state):
+                self._files[path] = state
+                changed.add(path)
+                self._folders.update(_folders_above(path, self._folders))
+            return True
+        if stat.S_ISDIR(found.st_mode):
+            return self._update_folder(path, changed)
+        self._forget(path, changed)
+        if stat.S_ISLNK(found.st_mode):
+            return False
+        self._left_out[path] = TreeEntry(path, None, Reason.NOT_A_FILE)
+        return True
+
+    def _update_folder(self, path: str, changed: set[str]) -> bool:
+        """Walk a folder that appeared: what was made in it before it was watched is not told of."""
+        before: dict[str, LocalState] = {}
+        if path in self._folders:
+            lead = f"{path}/"
+            before = {each: state for each, state in self._files.items() if each.startswith(lead)}
+        self._forget(path, set())
+        self._folders.add(path)
+        self._folders.update(_folders_above(path, self._folders))
+        followed: dict[str, str] = {}
+        for entry in self._walk(path, followed):
+            if entry.state is None:
+                self._left_out[entry.path] = entry
+                continue
+            known = before.pop(entry.path, None)
+            if known is None or not known.same_file(entry.state):
+                changed.add(entry.path)
+            self._files[entry.path] = entry.state
+            self._folders.update(_folders_above(entry.path, self._folders))
+        changed.update(before)
+        return not followed
+
+    def _forget(self, path: str, changed: set[str]) -> None:
+        """The path is not there any more, as a file or as a folder."""
+        if self._files.pop(path, None) is not None:
+            changed.add(path)
+        self._left_out.pop(path, None)
+        if path in self._folders:
+            lead = f"{path}/"
+            gone = [each for each in self._files if each.startswith(lead)]
+            for each in gone:
+                del self._files[each]
+            changed.update(gone)
+            for each in [each for each in self._left_out if each.startswith(lead)]:
+                del self._left_out[each]
+            self._folders = {each for each in self._folders if each != path and not each.startswith(lead)}
+
+
+def _is_ours(path: str) -> bool:
+    """Whether a path is one of blobsync's own, which no walk yields."""
+    return STATE_DIR_NAME in path.split("/") or is_temporary(path.rpartition("/")[2])
+
+
+def _folders_above(path: str, known: set[str]) -> Iterator[str]:
+    above = path.rpartition("/")[0]
+    while above and above not in known:
+        yield above
+        above = above.rpartition("/")[0]
+
+
+def _folders_of(files: Files) -> set[str]:
+    found: set[str] = set()
+    for path in files:
+        found.update(_folders_above(path, found))
+    return found
+
+
+class _Listener:
+    """Collects what the system tells, in a thread of its own. ``failure`` says why it tells nothing any more."""
+
+    def __init__(self, folder: Path, listen: Listen) -> None:
+        self._folder, self._listen = folder, listen
+        self.changed = threading.Event()
+        self.failure = ""
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._paths: set[str] = set()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def take(self) -> set[str]:
+        """The paths since the last call."""
+        with self._lock:
+            self.changed.clear()
+            paths, self._paths = self._paths, set()
+        return paths
+
+    def close(self) -> None:
+        """End the thread soon."""
+        self._over.set()
+
+    def probed(self, clock: Callable[[], float]) -> str:
+        """Write a probe file until the system tells of it; why it does not, else nothing."""
+        probe = self._folder / new_temporary_name()
+        until = clock() + _PROBE_SECONDS
+        try:
+            while clock() < until and not self.failure:
+                probe.write_bytes(b"")
+                self.changed.wait(_POLL_SECONDS)
+                probe.unlink()
+                if str(probe) in self.take():
+                    return ""
+        except OSError:
+            # It is not ours to write in: it is believed what the system tells, and walked now and then.
+            return self.failure
+        finally:
+            with suppress(OSError):
+                probe.unlink(missing_ok=True)
+        return self.failure or "its file system does not tell of changes"
+
+    def _run(self) -> None:
+        try:
+            for paths in self._listen(self._folder, self._over):
+                with self._lock:
+                    self._paths.update(paths)
+                    self.changed.set()
+        except Exception as error:  # noqa: BLE001 - whatever it is, walking goes on
+            self.failure = _reason(error)
+        else:
+            self.failure = self.failure or ("" if self._over.is_set() else "the system tells of changes no longer")
+        self.changed.set()
+
+
+def _reason(error: Exception) -> str:
+    said = str(error)
+    if "limit" in said or "No space" in said or getattr(error, "errno", 0) in (24, 28):
+        return (
+            "the system's limit of watched folders is reached (sysctl fs.inotify.max_user_watches and"
+            " max_user_instances raise it)"
+        )
+    return f"changes cannot be watched: {said}"
