@@ -64,7 +64,8 @@ def command_of(words: Sequence[str]) -> str:
     known = answers()
     if f"{first} {second}" in known:
         return f"{first} {second}"
-    return "tunnel job" if first == "tunnel" and second else first if first in known else ""
+    short = {"tunnel": "tunnel job", "keep": "keep start"}
+    return short[first] if first in short and second else first if first in known else ""
 
 
 def _without_options(words: Sequence[str]) -> Iterator[str]:

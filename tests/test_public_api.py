@@ -156,7 +156,7 @@ _INSIDE = {
         "Document",
         "JobRefusal",
     ),
-    *("AmlClient", "BesideProgram", "TunnelKeeper"),
+    *("AmlClient", "BesideProgram", "KeeperRecord", "KeptFolder", "TunnelKeeper"),
 }
 
 

@@ -20,6 +20,7 @@ SECTIONS: tuple[tuple[str, tuple[Word, ...]], ...] = (
             Word(("status",), "status", "Show what is in sync, and what is not, for all folder entries."),
             Word(("u", "upload"), "copy", "Upload files or folders; with -f: copy them from another cluster."),
             Word(("d", "download"), "copy", "Download files or folders."),
+            Word(("keep",), "keep", "Upload folders while programs write them; list and stop what does."),
             Word(("plan",), "copy", "Show what u or d would do with each file, and why."),
             Word(("apply",), "copy", "Carry out a plan saved with 'plan --save'."),
             Word(("verify",), "copy", "Compare the local files, the blobs and the record of both."),

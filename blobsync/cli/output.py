@@ -182,7 +182,8 @@ class Result:
     ``failures`` are the files, jobs or checks that failed. ``live`` lines are produced slowly and flushed one by one;
     ``interrupted`` is the error for Ctrl-C meanwhile. ``reveals``: the answer is a secret that the user asked for;
     everything else is redacted. ``wraps``: the lines are sentences, which are wrapped on a narrow terminal;
-    commands to copy, names and texts of others are not. ``texts``: the lines are a program's output, with its tabs.
+    commands to copy, names and texts of others are not. ``steps`` are, with ``--json``, documents of one line each
+    before the last one, which are produced slowly. ``texts``: the lines are a program's output, with its tabs.
     ``body`` is bytes for standard output, instead of lines. ``then`` is called after the answer was
     shown, and returns the exit code.
     """
@@ -197,6 +198,7 @@ class Result:
     wraps: bool = False
     texts: bool = False
     body: Iterable[bytes] = ()
+    steps: Iterable[Mapping[str, Any]] = ()
     then: Callable[[], int] | None = None
 
 
@@ -246,6 +248,8 @@ class Console:
         if self.timed:
             self.timed.answers()
         if self.as_json:
+            for step in result.steps:
+                self._step(step)
             failures = [_error(failure) for failure in result.failures]
             data = result.data if result.reveals else redact_tree(result.data)
             if self.timed:
@@ -314,6 +318,12 @@ class Console:
         if hint:
             self._err.write(wrapped(f"  hint: {printable(redact(hint))}", columns) + "\n")
         self._err.flush()
+
+    def _step(self, step: Mapping[str, Any]) -> None:
+        import json
+
+        self._out.write(json.dumps(redact_tree(step)) + "\n")
+        self._out.flush()
 
     def _document(self, exit_code: int, data: Mapping[str, Any], errors: Sequence[Mapping[str, Any]]) -> None:
         import json

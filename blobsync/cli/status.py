@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.formatting import count_text, duration_text, size_text
+from blobsync.cli.keep import keeper_line, kept_data
 from blobsync.cli.output import Result
 from blobsync.cli.running_words import running_data, running_line
 from blobsync.cli.session import Commands, OptionalPaths, Session, command, option, with_consent
 
 if TYPE_CHECKING:
     from blobsync.base.errors import FileFailure
+    from blobsync.project.keepers import KeeperState
     from blobsync.project.logbook import RunningTransfer
     from blobsync.project.status import EntryStatus, FileTally, ProjectStatus
 
@@ -31,7 +33,8 @@ def status(
     """Show how the folder entries stand: what is to upload, to download, or in conflict.
 
     Walks the local files. What the containers hold is taken from when they were last listed (by u, d, plan, verify or
-    status --fresh); each line says when that was. Transfers of this project that run or plan right now are named, too.
+    status --fresh); each line says when that was. Transfers of this project that run or plan right now are named, too,
+    as are folders that are kept uploaded.
 
     Exits with 3 if something is known to differ, else with 0: without --fresh, that means that nothing is known to
     differ.
@@ -43,9 +46,11 @@ def status(
     """
     project = session.project()
     found = with_consent(session, project, lambda: project.status(paths or (), fresh=fresh))
-    running = tuple(project.running().values())
-    lines = _lines(found, running, time.time(), quiet=session.quiet)
-    return Result(_data(found, running), lines, _failures(found), found.exit_code, wraps=True)
+    running, kept = tuple(project.running().values()), project.keepers()
+    lines = _lines(found, running, tuple(kept.values()), time.time(), quiet=session.quiet)
+    return Result(
+        {**_data(found, running), "kept": kept_data(kept)}, lines, _failures(found), found.exit_code, wraps=True
+    )
 
 
 def _failures(found: ProjectStatus) -> list[FileFailure | BlobsyncError]:
@@ -89,7 +94,9 @@ def _tally(tally: FileTally) -> dict[str, int]:
     return {"files": tally.files, "bytes": tally.bytes}
 
 
-def _lines(found: ProjectStatus, running: Sequence[RunningTransfer], now: float, *, quiet: bool) -> Iterator[str]:
+def _lines(
+    found: ProjectStatus, running: Sequence[RunningTransfer], kept: Sequence[KeeperState], now: float, *, quiet: bool
+) -> Iterator[str]:
     for entry in [] if quiet else found.entries:
         if entry.problem is not None:
             yield f"{entry.path}: could not be looked at"
@@ -98,6 +105,7 @@ def _lines(found: ProjectStatus, running: Sequence[RunningTransfer], now: float,
         yield from (f"  {said}" for said in _standing(entry))
     if running and not quiet:
         yield running_line(running)
+    yield from (keeper_line(state) for state in (() if quiet else kept))
     yield _summary(found)
 
 

@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
 
-from blobsync.base.amounts import duration_text
 from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure
 from blobsync.base.events import Emit, Note, ignore
 from blobsync.base.file_states import LocalState
+from blobsync.base.formatting import duration_text
 from blobsync.local.tree import TreeEntry
 from blobsync.plan.left_out import left_out_message
 
@@ -176,6 +176,8 @@ class Keeper:
         self._told: dict[str, FileFailure | str] = {}
         self._looked_at: float | None = None
         self._changed_at = clock()
+        # The error behind the last problem, if it was one.
+        self.cause: BlobsyncError | None = None
         self._problem = ""
         self._since = self._since_clock = 0.0
         self._pause, self._again_at = _PAUSE, 0.0
@@ -208,7 +210,8 @@ class Keeper:
             due = min((self._due_at(each) for each in self._pending.values()), default=now + _LONGEST)
             stop.wait(min(max(due - now, _SHORTEST), _LONGEST))
         else:
-            self._watcher.wait(_LONGEST, stop)
+            until_idle = self._changed_at + self._settle - now
+            self._watcher.wait(min(until_idle, _LONGEST) if until_idle > 0 else _LONGEST, stop)
 
     def behind(self) -> float | None:
         """Seconds that the newest complete set there is behind the one here; None if nothing is missing."""
@@ -251,6 +254,7 @@ class Keeper:
             if self._owned:
                 failures += self._sets.round(dict(self._owned), last=last)
         except BlobsyncError as error:
+            self.cause = error
             return self._stuck(error.message, self._clock())
         self._works_again()
         self._settle_accounts(given, failures)
@@ -279,7 +283,9 @@ class Keeper:
     def _raise_if_everywhere(self, given: Files, failures: Sequence[FileFailure]) -> None:
         if given and len(failures) >= len(given) and all(each.code in EVERYWHERE for each in failures):
             first = failures[0]
-            raise BlobsyncError(first.message, hint=first.hint)
+            error = BlobsyncError(first.message, hint=first.hint)
+            error.code = first.code
+            raise error
 
     def _settle_accounts(self, given: Files, failures: Sequence[FileFailure]) -> None:
         """What was given has arrived, unless it failed; that is tried again later."""

@@ -20,8 +20,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from blobsync.base.errors import BlobsyncError, UsageError
-from blobsync.base.events import Listener, LoggingListener, Note, Phase, notes_to, together
+from blobsync.base.events import Listener, LoggingListener, Note, Phase, SilentListener, notes_to, together
 from blobsync.base.locations import BlobContainer, BlobLocation
+from blobsync.base.redaction import redact
 from blobsync.base.stopping import StopRequest
 from blobsync.base.user_data import environment
 from blobsync.config.loader import load_cluster
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from blobsync.project import browse, content, removal, sharing, status
     from blobsync.project.folders import FolderStatus
     from blobsync.project.jobs import Jobs
+    from blobsync.project.keepers import Keepers, KeeperState
+    from blobsync.project.keeping import Keeping, KeepResult, KeptRound, Uploads
     from blobsync.project.logbook import LogBook, RunningTransfer, TransferEntry
     from blobsync.project.progress_listeners import OnProgress
     from blobsync.project.spreading import Spreading
@@ -58,6 +61,8 @@ if TYPE_CHECKING:
     from blobsync.store.protocol import BlobStore
     from blobsync.transfer.carry_out import Engines
 
+# Seconds.
+_LONGEST_SETTLE = 3600.0
 LARGE_PLAN_VARIABLE = "BLOBSYNC_LARGE_PLAN"
 
 
@@ -95,6 +100,8 @@ class Project:
         # Set by other processes, or through the handle of a transfer that this project carries out in a thread.
         self._stop = StopRequest()
         self._has_handle = False
+        # Reads the cluster file again, with the logins of now.
+        self._reload: Callable[[], Cluster] = lambda: cluster
         self._transfers: Sequence[Transfer] = ()
 
     @classmethod
@@ -116,13 +123,19 @@ class Project:
         start = path_text(start)
         cwd = current_folder(environ) if start == "." else Path(start).absolute()
         root = find_project(cwd, environ)
-        return cls(
+
+        def load() -> Cluster:
+            return load_cluster(root, cluster, overrides=overrides, environ=environ)
+
+        project = cls(
             root,
             cwd,
-            load_cluster(root, cluster, overrides=overrides, environ=environ),
+            load(),
             load_cluster(root, from_cluster, environ=environ) if from_cluster is not None else None,
             environ=environ,
         )
+        project._reload = load
+        return project
 
     def with_cluster(self, cluster: Cluster) -> Self:
         """The same project with another cluster, from its root; close it separately."""
@@ -671,6 +684,86 @@ class Project:
         ``UsageError`` if it would not see the request: a program waits for it in ``upload``, or its blobsync is older.
         """
         self._logbook.running.stop(id)
+
+    # -- keeping folders uploaded ----------------------------------------------------------------------------
+
+    def keep(
+        self,
+        paths: Paths,
+        *,
+        settle: float = 5.0,
+        until_idle: bool = False,
+        on_round: Callable[[KeptRound], None] | None = None,
+    ) -> KeepResult:
+        """Upload folders while programs write them, until Ctrl-C: each file that has not changed for ``settle``
+        seconds. Deletes nothing, and leaves conflicts alone, as :meth:`upload` does.
+
+        ``until_idle``: return when nothing has changed for that time and all is tried. ``on_round`` gets each round.
+        Raises ``BlobsyncError`` before anything is changed, ``UsageError`` for a folder that is kept already, and
+        ``TransferCancelledError`` on Ctrl-C, whose ``result`` says what was done.
+        """
+        with self.keeping(paths, settle=settle, until_idle=until_idle) as kept:
+            for made in kept.rounds():
+                if on_round is not None:
+                    on_round(made)
+            return kept.result
+
+    @contextmanager
+    def keeping(self, paths: Paths, *, settle: float = 5.0, until_idle: bool = False) -> Iterator[Keeping]:
+        """As :meth:`keep`; the rounds are iterated in the block."""
+        from blobsync.project import keeping
+
+        if not 0 < settle <= _LONGEST_SETTLE:
+            raise UsageError(f"{settle:g} seconds is no time to settle", hint="a number above 0, up to an hour")
+        chosen = keeping.kept_legs(self._open_context, one_or_many(paths))
+        known = {"cluster": self.cluster.name, "command": redact(self.command_line)}
+        keeper = keeping.keeping(
+            chosen,
+            self._for_keeper,
+            self._keepers,
+            self.listener.emit,
+            settle=settle,
+            until_idle=until_idle,
+            known=known,
+            stop=self._stop,
+        )
+        with keeper as kept:
+            yield kept
+
+    def keepers(self) -> Mapping[str, KeeperState]:
+        """The keepers of this project in all processes, by their ids."""
+        return self._keepers.all()
+
+    def stop_keeper(self, id_or_path: PathName) -> tuple[KeeperState, ...]:
+        """Stop the keepers of a path, or one by its id or the end of it, and wait until they have stopped.
+
+        Raises ``NothingMatchedError``, and ``UsageError`` for one of another machine.
+        """
+        from blobsync.project.keepers import find_keepers
+
+        chosen = find_keepers(self.keepers(), path_text(id_or_path), self._from_root(path_text(id_or_path)))
+        self._keepers.stop(chosen)
+        return chosen
+
+    def demand_keepable(self, paths: Paths) -> None:
+        """Raise what :meth:`keeping` raises for these folders, except that they are kept already."""
+        from blobsync.project.keeping import kept_legs
+
+        kept_legs(self._open_context, one_or_many(paths))
+
+    def _for_keeper(self) -> Uploads:
+        """The same project with the logins of now and connections of its own, for a thread."""
+        from blobsync.project.keeping import Uploads
+
+        other = type(self)(self.root, self.cwd, self._reload(), environ=self.environ, connect=self._connect)
+        other.command_line, other._has_handle, other.listener = self.command_line, True, SilentListener()
+        return Uploads(other._open_context, other.carry_out, lambda: other._stop.make(), other.close)
+
+    @property
+    def _keepers(self) -> Keepers:
+        from blobsync.project.keepers import Keepers
+
+        return Keepers(self.state)
 
     @contextmanager
     def planning(self, direction: Direction, paths: Paths) -> Iterator[None]:

@@ -240,15 +240,16 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class RunningRecords:
-    """The records of a project. The folder is created on the first write."""
+    """The records of a project, in a sub-folder that is created on the first write."""
 
-    def __init__(self, state: StateDir) -> None:
+    def __init__(self, state: StateDir, name: str = _FOLDER) -> None:
         self._state = state
-        self._folder = state.root / _FOLDER
+        self._name = name
+        self._folder = state.root / name
 
     def write(self, id: str, values: Mapping[str, Any]) -> None:
         """Replace the record. Raises ``OSError`` and ``LocalFileError``."""
-        fresh = self._state.folder(_FOLDER) / f".{id}"
+        fresh = self._state.folder(self._name) / f".{id}"
         with open(os.open(fresh, _WRITE, 0o600), "w", encoding="utf-8") as file:
             json.dump(redact_tree(values), file)
         os.replace(fresh, self._file(id))
@@ -269,7 +270,7 @@ class RunningRecords:
 
     def request_stop(self, id: str) -> None:
         """Ask the transfer with this record to stop. Raises ``OSError`` and ``LocalFileError``."""
-        self._state.folder(_FOLDER)
+        self._state.folder(self._name)
         os.close(os.open(self._request(id), _WRITE, 0o600))
 
     def is_stop_requested(self, id: str) -> bool:

@@ -13,6 +13,7 @@ from blobsync.base.errors import UsageError
 from blobsync.config.loader import cluster_names
 from blobsync.local.state_dir import open_state_dir
 from blobsync.project.api import Project
+from blobsync.project.keepers import Keepers, KeeperState
 from blobsync.project.logbook import LogBook
 
 
@@ -63,6 +64,11 @@ class Source:
     def logbook(self) -> LogBook:
         """The log of transfers, which needs no cluster."""
         return LogBook(self.root, self.folder, open_state_dir(self.root, self.environ), lambda text: None)
+
+    def keepers(self) -> tuple[KeeperState, ...]:
+        """Who keeps folders of the project uploaded; needs no cluster."""
+        found = Keepers(open_state_dir(self.root, self.environ)).all().values()
+        return tuple(sorted(found, key=lambda state: state.began))
 
 
 def look_through(request: Request, cluster: str | None) -> Source:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SCHEMAS = {name: document_schema(name, shapes) for name, shapes in answers().items()}
 # These run in the terminal, or until they are stopped.
 _WITHOUT_JSON = ("local", "web", "demo", "cat")
-_GROUPS = ("tunnel", "config", "convert", "compute", "azcopy", "emulator")
+_GROUPS = ("tunnel", "keep", "config", "convert", "compute", "azcopy", "emulator")
 
 
 def test_every_command_has_a_schema_or_says_that_it_has_no_json(cli: Cli) -> None:
@@ -69,6 +69,8 @@ def _inside(schema: Any) -> Iterator[dict[str, Any]]:
         ("tunnel 3f2a --port 8", "tunnel job"),
         ("tunnel --port 8 3f2a", "tunnel job"),
         ("tunnel ls", "tunnel ls"),
+        ("keep output/run7 --settle 5s", "keep start"),
+        ("keep stop output/run7", "keep stop"),
         ("-rt eu resubmit 3f2a", "resubmit"),
         ("-ca x submit ls", ""),
         ("config", ""),
@@ -123,6 +125,8 @@ def test_the_shapes_of_commands_that_need_no_service(cli: Cli) -> None:
         ("doctor",),
         ("init", "--list"),
         ("init", "--why", "train.py"),
+        ("keep", "ls"),
+        ("keep", "stop"),
         ("tunnel", "add", "box", "me@localhost"),
         ("tunnel", "ls"),
         ("tunnel", "close", "box"),

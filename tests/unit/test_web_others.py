@@ -18,6 +18,7 @@ from blobsync.base.redaction import register_secret
 from blobsync.local.state_dir import StateDir, open_state_dir
 from blobsync.plan.progress import Progress, WorkerProgress
 from blobsync.plan.transfer_plan import Direction
+from blobsync.project.keepers import keeper_state
 from blobsync.project.logbook import RunningRecords, TransferEntry, TransferLog
 from blobsync.web.source import Source
 from tests.fakes.web_pages import WebPages, words_of
@@ -191,6 +192,29 @@ def test_the_project_page_of_another_cluster_keeps_it_in_forms_and_links(pages: 
     assert "/browse?path=models&amp;cluster=eu" in entries and "box-eu" in entries
     assert pages.get("/?cluster=../../x").status == 400
     assert "there is no cluster" in pages.get("/browse?path=data&cluster=nowhere").text
+
+
+def test_the_project_page_says_who_keeps_a_folder_uploaded(
+    pages: WebPages, state: StateDir, command: subprocess.Popen[bytes]
+) -> None:
+    born, now = ProcessMark.of(command.pid).born, time.time()
+    known = replace(
+        keeper_state(["data/<b>"], ["/x/data/<b>"]), pid=command.pid, born=born, uploaded=12, waiting=2,
+        problem="the service does not answer", problem_since=now - 600, last_round=now - 700,
+    )  # fmt: skip
+    assert "kept" not in words_of(pages.parts("/project/live")["entries"])
+    RunningRecords(state, "keepers").write(known.id, asdict(known))
+    said = words_of(pages.parts("/project/live")["entries"])
+    for words in (
+        f"kept data/&lt;b&gt; by process {command.pid} of ",
+        "12 files uploaded",
+        "2 files waiting",
+        "nothing works for 10 min: the service does not answer",
+    ):
+        assert words in said, said
+    command.kill()
+    command.wait()
+    assert "kept" not in words_of(pages.parts("/project/live")["entries"])
 
 
 def test_a_password_that_is_an_html_word_is_hidden_in_values_and_breaks_no_page(pages: WebPages) -> None:

@@ -152,6 +152,39 @@ _TRANSFER = record(
     }
 )
 
+_KEEPER = record(
+    {
+        "id": TEXT,
+        "pid": COUNT,
+        **dict.fromkeys(("host", "user", "cluster", "command"), TEXT),
+        "began": MOMENT,
+        "paths": list_of(PATH),
+        "settle": described(NUMBER, "seconds without a change after which a file is still"),
+        "told": MOMENT,
+        "rounds": described(COUNT, "that uploaded something"),
+        "last_round": maybe(MOMENT),
+        "uploaded": COUNT,
+        "bytes": BYTES,
+        "waiting": described(COUNT, "files that wait until they are still, or for another try"),
+        "failing": COUNT,
+        "conflicts": described(COUNT, "of these, files that both sides changed"),
+        "problem": described(maybe(TEXT), "why nothing works now"),
+        "problem_since": maybe(MOMENT),
+        "polling": described(maybe(TEXT), "why changes are found by walking; null: the system tells of them"),
+    }
+)
+_KEPT = record(
+    {
+        "rounds": described(COUNT, "that uploaded something"),
+        "uploaded": COUNT,
+        "bytes": BYTES,
+        "seconds": NUMBER,
+        "waiting": described(COUNT, "files that are not uploaded yet"),
+        "idle": described(FLAG, "nothing changed any more"),
+        "problems": list_of(TEXT),
+    }
+)
+
 _PLACE = record(
     {
         "path": PATH,
@@ -220,8 +253,19 @@ def data_answers(job: Schema) -> Mapping[str, Sequence[Schema]]:
             ),
         ),
         "status": (
-            record({"fresh": FLAG, "differs": FLAG, "entries": list_of(_ENTRY_STATUS), "running": list_of(_RUNNING)}),
+            record(
+                {
+                    "fresh": FLAG,
+                    "differs": FLAG,
+                    "entries": list_of(_ENTRY_STATUS),
+                    "running": list_of(_RUNNING),
+                    "kept": list_of(_KEEPER),
+                }
+            ),
         ),
+        "keep start": (_KEPT, record({**_KEEPER["properties"], "log": TEXT})),
+        "keep ls": (record({"keepers": list_of(_KEEPER)}),),
+        "keep stop": (record({"stopped": list_of(record({"id": TEXT, "paths": list_of(PATH)}))}),),
         "history": (
             record({"transfers": list_of(_TRANSFER), "jobs": list_of(job)}),
             record(

@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.redaction import redact
+from blobsync.project.keepers import KeeperState
 from blobsync.project.logbook import TransferEntry
 from blobsync.project.status import EntryStatus, ProjectStatus
 from blobsync.web.app_state import app_state_of
@@ -71,7 +72,15 @@ def _renew(request: Request) -> Response:
 
 def _parts(source: Source, cached: CachedStatus[ProjectStatus]) -> dict[str, Any]:
     rows = tuple(_rows(cached.status.entries, _last(source))) if cached.status else ()
-    return {"rows": rows, "cached": cached}
+    return {"rows": rows, "cached": cached, "kept": _kept(source)}
+
+
+def _kept(source: Source) -> Sequence[KeeperState]:
+    try:
+        return source.keepers()
+    except BlobsyncError:
+        # The state folder is not trusted yet, which the page shows.
+        return ()
 
 
 def _last(source: Source) -> Sequence[TransferEntry]:

@@ -1,0 +1,262 @@
+"""``keep``: uploads folders while programs write them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+from blobsync.base.errors import FailureCode, ProcessError, UsageError
+from blobsync.base.formatting import count_text, duration_text, size_text
+from blobsync.cli.output import Result
+from blobsync.cli.parameters import argument, option
+from blobsync.cli.running_words import utc_text
+from blobsync.cli.session import NO_CLUSTER, Commands, PathsArgument, Session, command, interrupted, with_consent
+
+if TYPE_CHECKING:
+    from blobsync.base.errors import FileFailure
+    from blobsync.project.api import Project
+    from blobsync.project.keepers import KeeperState
+    from blobsync.project.keeping import KeepResult, KeptRound
+
+
+def register(app: Commands) -> None:
+    """Add these commands."""
+    # A word that is no subcommand is a folder: ``keep output`` is ``keep start output``.
+    group = app.group(
+        "keep",
+        "Upload folders while programs write them: keep PATH. Or see who does, and stop it: ls, stop.",
+        else_word="start",
+    )
+    command(group, "start")(keep_start)
+    command(group, "ls", takes=NO_CLUSTER)(keep_ls)
+    command(group, "stop", takes=NO_CLUSTER)(keep_stop)
+
+
+# How long a detached keeper may take to begin, and between two looks (seconds).
+_BEGIN_SECONDS, _POLL_SECONDS = 60.0, 0.1
+
+
+def keep_start(
+    session: Session,
+    paths: PathsArgument,
+    settle: Annotated[
+        str, option("--settle", metavar="TIME", help="Upload what has not changed for so long: 5s, 2m.")
+    ] = "5s",
+    until_idle: Annotated[bool, option("--until-idle", help="End when nothing has changed for that time.")] = False,
+    detach: Annotated[bool, option("--detach", help="Go on in the background; 'keep stop' ends it.")] = False,
+) -> Result:
+    """Upload folders while programs write them, until Ctrl-C: each file once it is still.
+
+    'keep PATH' is short for 'keep start PATH'. It deletes nothing and leaves conflicts alone, as u does, and goes on
+    by itself after an outage, a new login or a sleep. With --json each round that did something is one line of JSON;
+    the last document is that of the whole. Exits with 130 after Ctrl-C, with --until-idle with 0, or 3 if files failed.
+
+    \b
+      blobsync keep output/run7                 the same as keep start output/run7
+      blobsync keep output data --settle 30s    two folders
+      blobsync keep output --until-idle         the rest, and then end
+      blobsync keep output --detach             ends by keep stop output
+    """
+    seconds = _seconds(settle)
+    if detach and until_idle:
+        raise UsageError("--detach and --until-idle cannot be combined", hint="use only one of them")
+    project = session.project()
+    return (
+        _detached(session, project, paths, seconds)
+        if detach
+        else _kept(session, project, paths, seconds, until_idle=until_idle)
+    )
+
+
+def _seconds(text: str) -> float:
+    """A time such as 5s, 2m or 0.5. Raises ``UsageError``."""
+    number, unit = (text[:-1], text[-1]) if text[-1:] in ("s", "m") else (text, "s")
+    try:
+        return float(number) * {"s": 1.0, "m": 60.0}[unit]
+    except ValueError:
+        raise UsageError(f"--settle {text}: not a time", hint="for example 5s, or 2m") from None
+
+
+def _kept(session: Session, project: Project, paths: Sequence[str], settle: float, *, until_idle: bool) -> Result:
+    kept = with_consent(
+        session,
+        project,
+        lambda: session.held.enter_context(project.keeping(paths, settle=settle, until_idle=until_idle)),
+    )
+    named = " ".join(kept.paths)
+    session.note(f"{named}: kept uploaded from now on; Ctrl-C ends it")
+    result = Result({}, live=True)
+
+    def rounds() -> Iterator[KeptRound]:
+        said: dict[str, str] = {}
+        try:
+            for made in kept.rounds():
+                if made.uploaded or made.fresh or said.get(made.path, "") != made.problem:
+                    yield made
+                said[made.path] = made.problem
+        except KeyboardInterrupt as stop:
+            raise interrupted(stop) from stop
+        done = kept.result
+        result.data, result.failures, result.exit_code = _result_data(done), done.failures, done.exit_code
+
+    if session.json:
+        result.steps = (_round_data(made) for made in rounds())
+    elif session.quiet:
+        result.lines = (line for made in rounds() for line in _failed(made.fresh))
+    else:
+        result.lines = _lines(rounds())
+    return result
+
+
+def _lines(rounds: Iterator[KeptRound]) -> Iterator[str]:
+    for made in rounds:
+        at = time.strftime("%H:%M:%S", time.localtime(made.at))
+        words = []
+        if made.uploaded:
+            took = duration_text(made.seconds)
+            words.append(f"{count_text(made.uploaded, 'file')} ({size_text(made.bytes)}) uploaded in {took}")
+        if made.problem:
+            words.append(f"waiting: {made.problem}")
+        if made.fresh:
+            words.append(f"{count_text(len(made.fresh), 'file')} left out")
+        if made.waiting:
+            words.append(f"{count_text(made.waiting, 'file')} waiting")
+        yield f"{at} {made.path}: {', '.join(words) or 'it goes on'}"
+        yield from _failed(made.fresh)
+
+
+def _failed(failures: Sequence[FileFailure]) -> Iterator[str]:
+    for failure in failures:
+        word = "conflict" if failure.code is FailureCode.CONFLICT else "FAIL"
+        said = failure.message.removeprefix(f"{failure.path}: ")
+        yield f"  {word} {failure.path}: {said}{f'; {failure.hint}' if failure.hint else ''}"
+
+
+def _round_data(made: KeptRound) -> dict[str, Any]:
+    return {
+        "path": made.path,
+        "round": made.number,
+        "at": utc_text(made.at),
+        "uploaded": made.uploaded,
+        "bytes": made.bytes,
+        "seconds": round(made.seconds, 3),
+        "waiting": made.waiting,
+        "failing": len(made.failures),
+        "failures": [_failure_data(failure) for failure in made.fresh],
+        "problem": made.problem or None,
+        "problem_since": utc_text(made.since) if made.problem else None,
+    }
+
+
+def _failure_data(failure: FileFailure) -> dict[str, Any]:
+    return {"code": failure.code, "message": failure.message, "hint": failure.hint, "path": failure.path}
+
+
+def _result_data(done: KeepResult) -> dict[str, Any]:
+    return {
+        "rounds": done.rounds,
+        "uploaded": done.uploaded,
+        "bytes": done.bytes,
+        "seconds": round(done.seconds, 3),
+        "waiting": done.waiting,
+        "idle": done.idle,
+        "problems": list(done.problems),
+    }
+
+
+def _detached(session: Session, project: Project, paths: Sequence[str], settle: float) -> Result:
+    """Start the same command in the background, and wait until it keeps the folders or has failed."""
+    from blobsync.base.process import SubprocessRunner, python_module
+
+    with_consent(session, project, lambda: project.demand_keepable(paths))
+    log = project.state.folder("keepers") / f"log-{os.urandom(4).hex()}"
+    words = [*(["-c", session.cluster] if session.cluster else []), *(["-p", session.param] if session.param else [])]
+    words += ["-n", str(session.num_gpu)] if session.num_gpu is not None else []
+    argv = (*python_module("blobsync"), *words, "keep", "start", "-q", "--settle", f"{settle:g}", "--", *paths)
+    pid = SubprocessRunner().spawn_detached(argv, log=log, env=session.environ)
+    until = time.monotonic() + _BEGIN_SECONDS
+    while time.monotonic() < until:
+        state = next((one for one in project.keepers().values() if one.pid == pid and one.is_here), None)
+        if state is not None:
+            line = f"{state.id}: {' '.join(state.paths)} kept by process {pid}; 'blobsync keep stop {state.id}' ends it"
+            return Result({**keeper_data(state), "log": str(log)}, [line])
+        if _has_ended(pid):
+            break
+        time.sleep(_POLL_SECONDS)
+    said = log.read_text(encoding="utf-8", errors="replace").strip()
+    raise ProcessError(f"it did not start: {said or 'it said nothing'}", hint=f"see {log}")
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG) != (0, 0)
+    except ChildProcessError:
+        return True
+
+
+def keep_ls(session: Session) -> Result:
+    """List the folders of this project that are kept uploaded, by whom, and how far they are.
+
+    \b
+      blobsync keep ls
+    """
+    states = _keepers(session)
+    lines = [keeper_line(state) for state in states] or ["no folder is kept; 'blobsync keep PATH' does it"]
+    return Result({"keepers": [keeper_data(state) for state in states]}, lines, wraps=True)
+
+
+def keep_stop(
+    session: Session,
+    chosen: Annotated[
+        list[str] | None, argument(metavar="PATH...", help="Folders, or ids of 'keep ls'; without one: all of them.")
+    ] = None,
+) -> Result:
+    """Stop keepers of this project, cleanly: what they have not uploaded yet, the next one does.
+
+    \b
+      blobsync keep stop output/run7
+      blobsync keep stop 3f2a
+      blobsync keep stop
+    """
+    project = session.project()
+    stopped: dict[str, KeeperState] = {}
+    for each in chosen or [state.id for state in project.keepers().values()]:
+        if each not in stopped:
+            stopped |= {state.id: state for state in project.stop_keeper(each)}
+    lines = [f"{state.id}: {' '.join(state.paths)}: stopped" for state in stopped.values()]
+    data = {"stopped": [{"id": state.id, "paths": list(state.paths)} for state in stopped.values()]}
+    return Result(data, lines or ["no folder was kept"])
+
+
+def _keepers(session: Session) -> list[KeeperState]:
+    return sorted(session.project().keepers().values(), key=lambda state: state.began)
+
+
+def keeper_data(state: KeeperState) -> dict[str, Any]:
+    """A keeper as JSON."""
+    known = asdict(state)
+    for name in ("born", "roots"):
+        del known[name]
+    return {
+        **known,
+        "paths": list(state.paths),
+        "began": utc_text(state.began),
+        "told": utc_text(state.told),
+        "last_round": utc_text(state.last_round) if state.last_round else None,
+        "problem": state.problem or None,
+        "problem_since": utc_text(state.problem_since) if state.problem else None,
+        "polling": state.polling or None,
+    }
+
+
+def keeper_line(state: KeeperState) -> str:
+    """A keeper in one line."""
+    return f"{state.id}: {' '.join(state.paths)} kept by {state.who}: {state.standing}"
+
+
+def kept_data(states: Mapping[str, KeeperState]) -> list[dict[str, Any]]:
+    """All keepers as JSON, in ``status``."""
+    return [keeper_data(state) for state in sorted(states.values(), key=lambda state: state.began)]

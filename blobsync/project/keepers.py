@@ -1,0 +1,341 @@
+"""The keepers of a project: which folders are kept uploaded, by whom, and how they stand; and their locks.
+
+Each keeper writes a record in the state folder, and looks there for a request to stop, as running transfers do. One
+folder of a machine has one keeper: nothing at, below or above a kept folder gets a second one. The records tell whose;
+for keepers of other users, whose records cannot be seen, each kept folder is locked itself (``flock``).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pwd
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from blobsync.base.errors import BlobsyncError, NothingMatchedError, UsageError
+from blobsync.base.formatting import count_text, duration_text
+from blobsync.base.plain_json import demand_types
+from blobsync.base.process_mark import ProcessMark
+from blobsync.base.stopping import StopRequest
+from blobsync.config.mapping import is_below
+from blobsync.local.state_dir import StateDir
+from blobsync.project.logbook import RunningRecords
+
+_FOLDER = "keepers"
+# Seconds between two records, and after which a record of another machine counts no longer.
+_EVERY, _FORGOTTEN = 0.5, 7 * 86400.0
+# How long a keeper may take to stop: it finishes what is on its way (seconds).
+_STOP_SECONDS, _POLL_SECONDS = 60.0, 0.1
+_LOCKS = Path("/proc/locks")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class KeeperState:
+    """A keeper under way. Times in seconds since 1970; ``roots`` are the real paths of its folders.
+
+    ``waiting``: files that wait until they are still, or for another try; ``failing``: files that failed, of which
+    ``conflicts`` are in conflict. ``problem`` says why nothing works, since ``problem_since``. ``polling`` says why
+    changes are found by walking, empty if the system tells of them.
+    """
+
+    id: str
+    pid: int
+    born: str
+    host: str
+    user: str
+    began: float
+    paths: tuple[str, ...]
+    roots: tuple[str, ...]
+    cluster: str = ""
+    command: str = ""
+    settle: float = 5.0
+    told: float = 0.0
+    rounds: int = 0
+    last_round: float = 0.0
+    uploaded: int = 0
+    bytes: int = 0
+    waiting: int = 0
+    failing: int = 0
+    conflicts: int = 0
+    problem: str = ""
+    problem_since: float = 0.0
+    polling: str = ""
+
+    def __repr__(self) -> str:
+        return f"<KeeperState {self.id}: {' '.join(self.paths)}, process {self.pid}>"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it runs on this machine."""
+        return self.host == os.uname().nodename
+
+    @property
+    def who(self) -> str:
+        """Its process, user and age, in words."""
+        place = "" if self.is_here else f" on {self.host}"
+        return f"process {self.pid} of {self.user}{place}, since {duration_text(max(0.0, time.time() - self.began))}"
+
+    @property
+    def standing(self) -> str:
+        """How far it is, in words."""
+        now = time.time()
+        words = [f"{count_text(self.uploaded, 'file')} uploaded"]
+        words += [f"last round {duration_text(max(0.0, now - self.last_round))} ago"] if self.last_round else []
+        words += [f"{count_text(self.waiting, 'file')} waiting"] if self.waiting else []
+        words += [count_text(self.conflicts, "conflict")] if self.conflicts else []
+        failed = self.failing - self.conflicts
+        words += [count_text(failed, "failure")] if failed > 0 else []
+        if self.problem:
+            lasted = duration_text(max(0.0, now - self.problem_since))
+            words.append(f"nothing works for {lasted}: {self.problem}")
+        return ", ".join(words)
+
+
+class Keepers:
+    """The keepers of a project, from their records."""
+
+    def __init__(self, state: StateDir) -> None:
+        self._state = state
+        self._records = RunningRecords(state, _FOLDER)
+
+    def all(self) -> Mapping[str, KeeperState]:
+        """The keepers by their ids. Records of those that are gone are removed. Never raises."""
+        found = {}
+        for id, values in self._records.each():
+            one = _read(id, values)
+            if one is not None and _is_gone(one):
+                self._records.remove(id)
+            elif one is not None:
+                found[id] = one
+        return found
+
+    def stop(self, chosen: Sequence[KeeperState]) -> None:
+        """Ask these keepers to stop, and wait until they have.
+
+        Raises ``UsageError`` for one of another machine, or one that does not stop.
+        """
+        for one in chosen:
+            if not one.is_here:
+                raise UsageError(f"the keeper {one.id} runs on {one.host}", hint="run the same command there")
+            try:
+                self._records.request_stop(one.id)
+            except OSError as error:
+                raise UsageError(f"the keeper {one.id} cannot be asked to stop: {error.strerror}") from error
+        until = time.monotonic() + _STOP_SECONDS
+        while left := [one for one in chosen if ProcessMark(one.pid, one.born).is_alive and one.id in self.all()]:
+            if time.monotonic() > until:
+                raise UsageError(
+                    f"the keeper {left[0].id} has not stopped within {_STOP_SECONDS:g} seconds",
+                    hint=f"it may be finishing a large file; 'kill {left[0].pid}' asks it once more",
+                )
+            time.sleep(_POLL_SECONDS)
+
+    @contextmanager
+    def held(self, state: KeeperState, stop: StopRequest) -> Iterator[KeeperRecord]:
+        """Be the one keeper of the folders of ``state`` while the block runs; ``stop`` is made when somebody asks.
+
+        Raises ``UsageError`` if one of them is kept, or is in or above a folder that is.
+        """
+        with ExitStack() as held:
+            if self._state.lasting:
+                with _locked(self._state.folder(_FOLDER) / ".lock"):
+                    self._demand_free(state)
+                    record = KeeperRecord(self._records, state, stop)
+                    record.write()
+            else:
+                record = KeeperRecord(None, state, stop)
+            held.callback(record.end)
+            for root in state.roots:
+                _lock_folder(Path(root), frozenset(state.roots), held)
+            record.begin()
+            yield record
+
+    def _demand_free(self, state: KeeperState) -> None:
+        for other in self.all().values():
+            for path, root in zip(other.paths, other.roots, strict=False):
+                for mine in state.roots if other.is_here else ():
+                    if is_below(mine, root) or is_below(root, mine):
+                        raise UsageError(
+                            f"{path} is kept already, by {other.who}",
+                            hint=f"one folder has one keeper; 'blobsync keep stop {other.id}' stops that one",
+                        )
+
+
+class KeeperRecord:
+    """The record of this process's keeper; a thread writes it, and looks for a request to stop."""
+
+    def __init__(self, records: RunningRecords | None, state: KeeperState, stop: StopRequest) -> None:
+        self._records, self._stop = records, stop
+        self.state = state
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def change(self, make: Callable[[KeeperState], KeeperState]) -> None:
+        """Change the state; it is written soon."""
+        with self._lock:
+            self.state = make(self.state)
+
+    def begin(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Remove the record."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._records is not None:
+            self._records.remove(self.state.id)
+
+    def write(self) -> None:
+        """Write the record now. Raises ``OSError`` and ``LocalFileError``."""
+        if self._records is not None:
+            with self._lock:
+                self.state = replace(self.state, told=time.time())
+            self._records.write(self.state.id, asdict(self.state))
+
+    def _run(self) -> None:
+        written = self.state
+        while not self._over.wait(_EVERY):
+            if self._records is None:
+                return
+            if self._records.is_stop_requested(self.state.id):
+                self._stop.make()
+            if self.state is not written:
+                # The folder may be on a disk that is full or away for a while.
+                with suppress(OSError, BlobsyncError):
+                    self.write()
+                written = self.state
+
+
+def keeper_state(paths: Sequence[str], roots: Sequence[str], **known: Any) -> KeeperState:
+    """The state of a keeper of this process that begins now."""
+    uid, pid = os.getuid(), os.getpid()
+    return KeeperState(
+        id=os.urandom(4).hex(),
+        pid=pid,
+        born=ProcessMark.of(pid).born,
+        host=os.uname().nodename,
+        user=_name_of(uid),
+        began=time.time(),
+        paths=tuple(paths),
+        roots=tuple(roots),
+        **known,
+    )
+
+
+def find_keepers(keepers: Mapping[str, KeeperState], chosen: str, path: str | None) -> tuple[KeeperState, ...]:
+    """The keepers that ``chosen`` means: an id, its end, or a path (``path``, from the root).
+
+    Raises ``NothingMatchedError``.
+    """
+    found = [
+        one
+        for one in keepers.values()
+        if one.id.endswith(chosen) or (path is not None and any(is_below(each, path) for each in one.paths))
+    ]
+    if not found:
+        raise NothingMatchedError(f"nothing keeps {chosen!a}", hint="'blobsync keep ls' lists the keepers")
+    return tuple(found)
+
+
+def _read(id: str, values: Mapping[str, Any]) -> KeeperState | None:
+    """Read a record; None if it is not one of this keeper."""
+    try:
+        found = KeeperState(
+            **{**values, "paths": tuple(values.get("paths", ())), "roots": tuple(values.get("roots", ()))}
+        )
+        demand_types(found)
+    except (ValueError, TypeError, KeyError):
+        return None
+    return found if found.id == id and 0 < found.pid < 2**31 else None
+
+
+def _is_gone(one: KeeperState) -> bool:
+    return not ProcessMark(one.pid, one.born).is_alive if one.is_here else time.time() - one.told > _FORGOTTEN
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Two keepers that begin at once look at the records one after the other."""
+    fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        # Where the file system has no locks, the lock of the folder is left.
+        with suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _lock_folder(folder: Path, own: frozenset[str], held: ExitStack) -> None:
+    """Lock the folder itself, also against keepers whose records cannot be seen, and look at those above it.
+
+    Raises ``UsageError``.
+    """
+    for place in folder.parents:
+        # A folder entry inside another one is kept by itself.
+        fd = None if str(place) in own else _opened(place)
+        if fd is not None:
+            taken = _is_taken(fd, fcntl.LOCK_SH)
+            os.close(fd)
+            if taken:
+                raise _taken(place)
+    fd = _opened(folder)
+    if fd is not None:
+        held.callback(os.close, fd)
+        if _is_taken(fd, fcntl.LOCK_EX):
+            raise _taken(folder)
+
+
+def _opened(folder: Path) -> int | None:
+    with suppress(OSError):
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    return None
+
+
+def _is_taken(fd: int, how: int) -> bool:
+    """Whether another process has locked it; False where the file system has no such locks."""
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _taken(folder: Path) -> UsageError:
+    return UsageError(
+        f"{folder} is kept already{_by_whom(folder)}",
+        hint="one folder has one keeper; that user's 'blobsync keep ls' shows it",
+    )
+
+
+def _by_whom(folder: Path, locks: Path = _LOCKS) -> str:
+    """The process that holds the lock, by the kernel's list; empty if it does not tell."""
+    with suppress(OSError, ValueError, IndexError):
+        found = os.stat(folder)
+        place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+        for line in locks.read_text(encoding="ascii").splitlines():
+            words = line.split()
+            if words[1] == "FLOCK" and words[5] == place:
+                about = os.stat(f"/proc/{int(words[4])}")
+                age = duration_text(max(0.0, time.time() - about.st_mtime))
+                return f", by process {words[4]} of {_name_of(about.st_uid)}, since {age}"
+    return ""
+
+
+def _name_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        # A container may run under a user ID that has no name.
+        return str(uid)

@@ -1,0 +1,280 @@
+"""Keeping folders of a project: what a round asks the container, its results, locks and records. With a store in
+memory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from blobsync.base.errors import (
+    FailureCode,
+    LoginRequiredError,
+    NothingMatchedError,
+    StorageUnreachableError,
+    TransferCancelledError,
+    UsageError,
+)
+from blobsync.base.process_mark import ProcessMark
+from blobsync.base.stopping import StopRequest
+from blobsync.local.state_dir import StateDir
+from blobsync.project.keepers import Keepers, KeeperState, keeper_state
+from blobsync.project.keeping import KeepResult, KeptRound
+from blobsync.project.logbook import RunningRecords
+from tests.fakes.store import Request
+from tests.unit.test_project import Opened
+
+_PATIENCE = 60.0
+_SETTLE = 0.2
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opened]:
+    opened = Opened(tmp_path / "project")
+    yield opened
+    opened.store.before = lambda request: None
+    opened.project.close()
+
+
+class Running:
+    """A keeper in a thread of its own; ``rounds`` are those so far."""
+
+    def __init__(self, opened: Opened, *paths: str) -> None:
+        self.rounds: list[KeptRound] = []
+        self.ended: list[BaseException | KeepResult] = []
+        self._project = opened.open()
+        self._thread = threading.Thread(target=self._run, args=(paths or ("data",),))
+        self._thread.start()
+
+    def _run(self, paths: tuple[str, ...]) -> None:
+        try:
+            self.ended.append(self._project.keep(list(paths), settle=_SETTLE, on_round=self.rounds.append))
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            self.ended.append(error)
+
+    def until(self, true: Callable[[], object]) -> None:
+        end = time.monotonic() + _PATIENCE
+        while not true() and time.monotonic() < end and not self.ended:
+            time.sleep(0.02)
+        assert true(), (self.rounds[-3:], self.ended)
+
+    def stop(self, opened: Opened) -> BaseException | KeepResult:
+        if not self.ended:
+            opened.project.stop_keeper("data")
+        self._thread.join(_PATIENCE)
+        self._project.close()
+        return self.ended[0]
+
+
+def test_until_idle_returns_what_was_done(opened: Opened) -> None:
+    opened.write("data/a", b"one")
+    opened.write("data/sub/b", b"two")
+    done = opened.project.keep("data", settle=_SETTLE, until_idle=True)
+    assert (done.uploaded, done.bytes, done.waiting, done.idle, done.ok, done.exit_code) == (2, 6, 0, True, True, 0)
+    assert opened.blobs() == {"data/a": b"one", "data/sub/b": b"two"}
+    assert opened.project.verify("data").ok
+    (entry,) = opened.project.history()
+    assert entry.kind == "upload" and opened.project.receipt(entry)
+
+
+def test_after_the_first_round_a_changed_file_is_one_request(opened: Opened) -> None:
+    for number in range(80):
+        opened.write(f"data/f{number}", b"first")
+    running = Running(opened)
+    running.until(lambda: len(opened.blobs()) == 80)
+    opened.store.requests.clear()
+    opened.write("data/f7", b"second")
+    opened.write("data/new", b"new")
+    running.until(lambda: opened.blobs().get("data/new") == b"new" and opened.blobs()["data/f7"] == b"second")
+    assert sorted(each.operation for each in opened.store.requests) == ["put", "put"]
+    running.stop(opened)
+
+
+def test_what_somebody_else_wrote_meanwhile_is_found_by_the_services_refusal(opened: Opened) -> None:
+    opened.write("data/a", b"first")
+    running = Running(opened)
+    running.until(lambda: opened.blobs())
+    opened.store.add("store/data/a", b"theirs")
+    opened.store.add("store/data/new", b"theirs")
+    opened.write("data/a", b"mine")
+    opened.write("data/new", b"mine")
+
+    def conflicts() -> set[str]:
+        codes = {FailureCode.CONFLICT}
+        return {each.path for each in (running.rounds[-1].failures if running.rounds else ()) if each.code in codes}
+
+    running.until(lambda: conflicts() == {"data/a", "data/new"})
+    assert opened.blobs() == {"data/a": b"theirs", "data/new": b"theirs"}
+    assert [each.path for made in running.rounds for each in made.fresh].count("data/a") <= 2
+    running.stop(opened)
+
+
+def test_a_touched_file_is_not_sent_again(opened: Opened) -> None:
+    path = opened.write("data/a", b"first")
+    running = Running(opened)
+    running.until(lambda: opened.blobs())
+    opened.store.requests.clear()
+    os.utime(path)
+    opened.write("data/b", b"later")
+    running.until(lambda: "data/b" in opened.blobs())
+    assert [each.name for each in opened.store.requests if each.operation == "put"] == ["store/data/b"]
+    running.stop(opened)
+
+
+def test_an_outage_leaves_no_record_but_the_first_and_asks_before_it_begins_again(opened: Opened) -> None:
+    opened.write("data/a", b"first")
+    running = Running(opened)
+    running.until(lambda: opened.blobs())
+
+    def down(request: Request) -> None:
+        raise StorageUnreachableError("no line")
+
+    opened.store.before = down
+    opened.write("data/a", b"second")
+    running.until(lambda: running.rounds and running.rounds[-1].problem)
+    records = len(opened.project.history())
+    opened.store.requests.clear()
+    tries = len(running.rounds)
+    running.until(lambda: len([each for each in running.rounds[tries:] if each.problem]) >= 4)
+    assert {each.operation for each in opened.store.requests} == {"head"}
+    assert len(opened.project.history()) == records
+    (state,) = opened.project.keepers().values()
+    assert "no line" in state.problem and state.problem_since and "nothing works for" in state.standing
+    opened.store.before = lambda request: None
+    running.until(lambda: opened.blobs()["data/a"] == b"second")
+    running.stop(opened)
+
+
+def test_a_mistake_from_the_beginning_is_raised(opened: Opened) -> None:
+    def refused(request: Request) -> None:
+        raise LoginRequiredError("nobody is logged in")
+
+    opened.write("data/a", b"one")
+    opened.store.before = refused
+    with pytest.raises(LoginRequiredError):
+        opened.project.keep("data", settle=_SETTLE)
+    assert not opened.project.keepers()
+
+
+@pytest.mark.parametrize(("path", "error"), [("data/nix", NothingMatchedError), ("data/a", UsageError)])
+def test_only_folders_that_are_there_are_kept(opened: Opened, path: str, error: type[Exception]) -> None:
+    opened.write("data/a", b"one")
+    for act in (opened.project.keep, opened.project.demand_keepable):
+        with pytest.raises(error):
+            act(path)
+
+
+@pytest.mark.parametrize("settle", [0, -1, 3601, float("nan")])
+def test_a_time_that_is_none_is_refused(opened: Opened, settle: float) -> None:
+    with pytest.raises(UsageError, match="no time to settle"):
+        opened.project.keep("data", settle=settle)
+
+
+def test_who_is_asked_to_stop_says_what_was_done_and_what_is_left(opened: Opened) -> None:
+    opened.write("data/a", b"one")
+    running = Running(opened)
+    running.until(lambda: opened.blobs())
+    ended = running.stop(opened)
+    assert isinstance(ended, TransferCancelledError) and ended.message.startswith("stopped: 1 file uploaded")
+    assert isinstance(ended.result, KeepResult) and ended.result.uploaded == 1
+    assert not opened.project.keepers()
+
+
+def test_one_folder_has_one_keeper(opened: Opened) -> None:
+    opened.write("data/sub/a", b"one")
+    opened.write("data/beside/a", b"one")
+    running = Running(opened, "data/sub")
+    running.until(lambda: opened.project.keepers())
+    for path in ("data", "data/sub"):
+        with pytest.raises(UsageError, match=f"data/sub is kept already, by process {os.getpid()} of ") as caught:
+            opened.project.keep(path, settle=_SETTLE, until_idle=True)
+        assert "keep stop" in str(caught.value.hint)
+    assert opened.project.keep("data/beside", settle=_SETTLE, until_idle=True).ok
+    opened.project.stop_keeper("data/sub")
+    running.stop(opened)
+
+
+# -- records -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> StateDir:
+    return StateDir(tmp_path)
+
+
+def _known(folder: Path, *paths: str) -> KeeperState:
+    return keeper_state(paths, [str(folder / path) for path in paths], cluster="eu")
+
+
+def test_a_record_of_a_process_that_is_gone_counts_for_nothing_and_goes(state: StateDir, tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    known = replace(_known(tmp_path, "data"), pid=process.pid, born=ProcessMark.of(process.pid).born, told=time.time())
+    RunningRecords(state, "keepers").write(known.id, asdict(known))
+    keepers = Keepers(state)
+    assert set(keepers.all()) == {known.id}
+    process.kill()
+    process.communicate()
+    assert not keepers.all() and not list((tmp_path / "keepers").glob("*.json"))
+
+
+def test_an_invalid_record_is_nobodys(state: StateDir, tmp_path: Path) -> None:
+    records, known = RunningRecords(state, "keepers"), asdict(_known(tmp_path, "data"))
+    for wrong in ({"pid": -1}, {"pid": "x"}, {"more": 1}, {"paths": 3}, {"uploaded": None}, {"id": "00000000"}):
+        records.write(known["id"], {**known, **wrong})
+        assert not Keepers(state).all(), wrong
+
+
+def test_a_keeper_of_another_machine_is_shown_and_stops_nobody_here(state: StateDir, tmp_path: Path) -> None:
+    known = replace(_known(tmp_path, "data"), host="elsewhere", pid=4711, told=time.time())
+    RunningRecords(state, "keepers").write(known.id, asdict(known))
+    keepers = Keepers(state)
+    assert "on elsewhere" in keepers.all()[known.id].who
+    (tmp_path / "data").mkdir()
+    with keepers.held(_known(tmp_path, "data"), StopRequest()):
+        pass
+    with pytest.raises(UsageError, match="runs on elsewhere"):
+        keepers.stop([known])
+
+
+def test_a_lock_of_another_keeper_is_seen_without_its_record(state: StateDir, tmp_path: Path) -> None:
+    (tmp_path / "data" / "sub").mkdir(parents=True)
+    other = StateDir(tmp_path / "other")
+    other.root.mkdir()
+    with ExitStack() as held:
+        held.enter_context(Keepers(state).held(_known(tmp_path, "data"), StopRequest()))
+        for path in ("data", "data/sub"):
+            with (
+                pytest.raises(UsageError, match=f"kept already, by process {os.getpid()} of "),
+                Keepers(other).held(_known(tmp_path, path), StopRequest()),
+            ):
+                pass
+        assert not Keepers(other).all()
+    with Keepers(other).held(_known(tmp_path, "data/sub"), StopRequest()):
+        pass
+
+
+def test_an_entry_inside_another_one_is_no_second_keeper(state: StateDir, tmp_path: Path) -> None:
+    (tmp_path / "data" / "sub").mkdir(parents=True)
+    with Keepers(state).held(_known(tmp_path, "data", "data/sub"), StopRequest()):
+        assert len(Keepers(state).all()) == 1
+
+
+def test_a_request_to_stop_is_seen(state: StateDir, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    stop = StopRequest()
+    with Keepers(state).held(_known(tmp_path, "data"), stop) as record:
+        record.change(lambda known: replace(known, uploaded=7))
+        RunningRecords(state, "keepers").request_stop(record.state.id)
+        end = time.monotonic() + _PATIENCE
+        while not stop.made and time.monotonic() < end:
+            time.sleep(0.01)
+        assert stop.made and Keepers(state).all()[record.state.id].uploaded == 7
+    assert not Keepers(state).all() and not list((tmp_path / "keepers").glob(".*.stop"))
