@@ -11,9 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 from blobsync.base.errors import FailureCode, ProcessError, UsageError
 from blobsync.base.formatting import count_text, duration_text, size_text
 from blobsync.cli.output import Result
-from blobsync.cli.parameters import argument, option
 from blobsync.cli.running_words import utc_text
-from blobsync.cli.session import NO_CLUSTER, Commands, PathsArgument, Session, command, interrupted, with_consent
+from blobsync.cli.session import (
+    NO_CLUSTER,
+    Commands,
+    PathsArgument,
+    Session,
+    argument,
+    command,
+    interrupted,
+    option,
+    with_consent,
+)
 
 if TYPE_CHECKING:
     from blobsync.base.errors import FileFailure
