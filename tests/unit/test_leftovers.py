@@ -14,6 +14,7 @@ from blobsync.local.resume_records import RangeRecords, UnfinishedDownload
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.project_context import LivePart
 from blobsync.transfer.carry_out import remove_unrecorded, tidy
+from tests.fakes.project_context import World, account, cluster
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import download, upload
 
@@ -101,3 +102,22 @@ def test_what_no_download_goes_on_from_goes_with_its_record(place: Place, why: s
 def test_downloads_of_other_files_keep_it(place: Place) -> None:
     tidy(place.records, [place.part("b")], "azcopy")
     assert place.left() == {PART, OTHER}
+
+
+def test_a_transfer_removes_what_it_will_not_go_on_from(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    world = World(tmp_path / "project", cluster("eu", data=account("eu")), unfinished=place.records)
+    file = world.root / "data/a"
+    file.parent.mkdir()
+    file.write_bytes(b"body")
+    assert world.run("u", "data").ok
+    (part := file.parent / PART).write_bytes(b"bo")
+    record = place.records.take(str(file), make=True)
+    assert record is not None
+    older = UnfinishedDownload(str(file), "blob", "an older version", 4, PART, os.stat(part).st_ino)
+    assert record.begin(older)
+    record.close()
+    # The file is as in the container, so that nothing is downloaded.
+    assert world.run("d", "data").transferred == 0
+    assert not part.exists()
+    assert [of.destination for of, _ in place.records.all()] == [str(place.root / "a")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import hashlib
+import json
 import os
 import re
 import time
@@ -27,6 +28,8 @@ from blobsync.base.errors import (
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.config.model import Cluster, CodeEntry, FolderEntry, StorageAccount
 from blobsync.config.trusted_code import trust_code
+from blobsync.jobs.batchai.job_file import read_job_file
+from blobsync.jobs.batchai.recorded_job import record_job
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.submit import new_run_id, plan_job, resubmit, submit
@@ -386,6 +389,21 @@ def test_an_elastic_job_that_moves_keeps_its_nodes_and_its_bounds(context: JobCo
     elastic = replace(old.spec, platform="slurm", nodes=2, min_nodes=1, max_nodes=3, gpus_per_node=1)
     new = resubmit(context, replace(old, spec=elastic), to="us").record.spec
     assert (new.nodes, new.min_nodes, new.max_nodes) == (2, 1, 3)
+
+
+def test_a_job_file_of_batch_ai_is_translated_for_where_its_job_moves(context: JobContext, tmp_path: Path) -> None:
+    mpi = {"commandLine": "./a", "processCount": 4}
+    given = {"nodeCount": 2, "stdOutErrPathPrefix": "/logs", "customMpiSettings": mpi}
+    written = tmp_path / "job.json"
+    written.write_text(json.dumps({"properties": {**given, "secrets": [{"name": "PIN", "value": "sentinel"}]}}))
+    recorded = record_job(read_job_file(written, None, {}))
+    (tmp_path / "aux_data/aml/us.yaml").write_text("platform: local\nconfig_param: {}\nenv: {PIN: x, A_TOKEN: x}\n")
+    old = send(context, "true")
+    done = resubmit(context, replace(old, spec=replace(old.spec, options={"batchai": {"job_file": recorded}})), to="us")
+    new = done.record.spec
+    assert (new.argv, new.nodes, new.secret_env) == (("bash", "-c", "./a"), 1, ("A_TOKEN", "PIN"))
+    assert new.options["batchai"]["mpi_processes"] == 4
+    assert any("nodeCount: this machine is one node" in each for each in done.warnings)
 
 
 def test_a_job_that_waits_for_its_user_does_so_where_it_moves(context: JobContext) -> None:

@@ -24,7 +24,7 @@ from blobsync.local.sorted_runs import Spill
 from blobsync.local.tree import LinkPolicy
 from blobsync.plan.left_out import Exclusion
 from blobsync.plan.pairing import Pair
-from blobsync.plan.survey import LONG, Request, Survey, complete, survey
+from blobsync.plan.survey import LONG, Listing, Request, Survey, complete, remember, remember_nothing, survey
 from blobsync.plan.transfer_plan import Route, Shape
 from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.store.protocol import BlobInfo
@@ -758,3 +758,137 @@ def test_a_copy_reads_the_blobs_of_both_ends(place: Place) -> None:
     pair = compare(place, Route.CROSS_ACCOUNT)
     assert pair.source is not None and pair.destination is not None
     assert (pair.source.md5, pair.destination.md5) == (md5(b"body"), md5(b"BODY"))
+
+
+# -- what is stored of a listing -----------------------------------------------------------------------------------
+
+
+def stored(place: Place, folder: str = "v") -> dict[str, RemoteState]:
+    return dict(place.records.as_last_listed(folder))
+
+
+def remembered(place: Place, route: Route, **changes: Any) -> tuple[Survey, Request]:
+    request = place.request(route, **changes)
+    found = survey(request, place.emit)
+    remember(request, found, lambda: 5.0)
+    return found, request
+
+
+@pytest.mark.parametrize("route", [Route.UPLOAD, Route.DOWNLOAD])
+def test_a_listing_is_stored_after_its_last_pair(place: Place, route: Route) -> None:
+    for name in ("both", "here"):
+        place.write(name)
+    for name in ("v/both", "v/there"):
+        place.store.add(name, b"x")
+    found, _ = remembered(place, route)
+    paths = [pair.path for pair in itertools.islice(found.pairs, 3)]
+    assert place.records.listed_at("v") is None
+    assert list(found.pairs) == []
+    assert sorted(paths) == ["both", "here", "there"]
+    assert stored(place) == {name: remote_state(place.store, name) for name in ("v/both", "v/there")}
+    assert place.records.listed_at("v") == 5.0
+
+
+@pytest.mark.parametrize(
+    ("route", "selective"), [(Route.UPLOAD, True), (Route.DOWNLOAD, True), (Route.CROSS_ACCOUNT, False)]
+)
+def test_neither_a_selection_nor_a_copy_is_stored(place: Place, route: Route, *, selective: bool) -> None:
+    place.write("a")
+    place.store.add("v/a", b"x")
+    found, _ = remembered(place, route, selective=selective)
+    assert len(list(found.pairs)) == 1
+    assert (stored(place), place.records.listed_at("v")) == ({}, None)
+
+
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("route", [Route.UPLOAD, Route.DOWNLOAD])
+def test_of_a_single_file_the_blob_is_stored(place: Place, route: Route, *, there: bool) -> None:
+    file = place.folder / "one"
+    place.local, place.remote = LocalLocation(file), OpenBlob(place.store, "v/one")
+    if route is Route.UPLOAD or there:
+        file.write_bytes(b"one")
+    if route is Route.DOWNLOAD or there:
+        place.store.add("v/one", b"one")
+    found, _ = remembered(place, route, record_path="v/one")
+    assert len(list(found.pairs)) == 1
+    assert place.records.blob_listed_at("v/one") == 5.0
+    assert place.records.blob_as_last_listed("v/one") == remote_state(place.store, "v/one")
+
+
+def nothing_there(place: Place, route: Route, **changes: Any) -> None:
+    request = place.request(route, **changes)
+    with pytest.raises(NothingMatchedError) as nothing:
+        survey(request, place.emit)
+    remember_nothing(request, nothing.value, lambda: 5.0)
+
+
+def listed_once(place: Place) -> None:
+    """``v`` was a blob and a folder with one blob, some time ago."""
+    found = place.records.differences("v")
+    found.seen("v/old", RemoteState(1, "0x1", None))
+    place.records.remember_listing("v", found, 1.0)
+    place.records.remember_blob("v", RemoteState(1, "0x2", None), 1.0)
+
+
+@pytest.mark.parametrize("folder_only", [True, False])
+def test_a_container_that_has_nothing_there_is_stored_as_such(place: Place, *, folder_only: bool) -> None:
+    listed_once(place)
+    nothing_there(place, Route.DOWNLOAD, folder_only=folder_only)
+    assert (stored(place), place.records.listed_at("v")) == ({}, 5.0)
+    # Without a folder in mind, a blob of that name was looked for, too.
+    assert (place.records.blob_as_last_listed("v") is None) is not folder_only
+
+
+def test_an_upload_without_a_file_here_tells_of_the_container_only_if_that_was_empty_too(place: Place) -> None:
+    listed_once(place)
+    place.folder.rmdir()
+    place.store.add("v/there", b"x")
+    nothing_there(place, Route.UPLOAD)
+    assert place.records.listed_at("v") == 1.0
+    place.store.blobs.clear()
+    nothing_there(place, Route.UPLOAD, selective=True)
+    assert place.records.listed_at("v") == 1.0
+    nothing_there(place, Route.UPLOAD)
+    assert (stored(place), place.records.listed_at("v")) == ({}, 5.0)
+
+
+def test_a_download_tells_of_the_container_whatever_is_here(place: Place) -> None:
+    listed_once(place)
+    place.write("here")
+    nothing_there(place, Route.DOWNLOAD)
+    assert (stored(place), place.records.listed_at("v")) == ({}, 5.0)
+
+
+@pytest.mark.parametrize("folder", ["v", ""])
+def test_a_listing_that_is_compared_with_nothing_is_stored_at_its_end(place: Place, folder: str) -> None:
+    at = f"{folder}/" if folder else ""
+    states = {f"{at}{name}": RemoteState(1, name, None) for name in ("a", "sub/b")}
+    listing = Listing(place.records, folder, Spill(), recursive=True, now=lambda: 5.0)
+    for path, state in states.items():
+        listing.blob(path.removeprefix(at), state)
+    assert place.records.listed_at(folder) is None
+    listing.ended()
+    assert (stored(place, folder), place.records.listed_at(folder)) == (states, 5.0)
+
+
+@pytest.mark.parametrize("has_folders", [True, False])
+def test_a_level_counts_as_the_whole_folder_only_if_it_has_no_other(place: Place, *, has_folders: bool) -> None:
+    listed_once(place)
+    found = place.records.differences("v/sub")
+    found.seen("v/sub/b", RemoteState(1, "0x3", None))
+    place.records.remember_listing("v/sub", found, 2.0)
+    listing = Listing(place.records, "v", Spill(), recursive=False, now=lambda: 5.0)
+    listing.blob("a", RemoteState(1, "0x4", None))
+    if has_folders:
+        listing.inner()
+    listing.ended()
+    assert stored(place).keys() == ({"v/a", "v/sub/b"} if has_folders else {"v/a"})
+    assert place.records.blob_listed_at("v/other") == 5.0
+    assert place.records.listed_at("v") == (1.0 if has_folders else 5.0)
+
+
+@pytest.mark.parametrize("state", [None, RemoteState(1, "0x4", None)])
+def test_a_path_that_is_a_blob_or_nothing_is_stored_as_that(place: Place, state: RemoteState | None) -> None:
+    listed_once(place)
+    Listing(place.records, "v", Spill(), recursive=False, now=lambda: 5.0).only_blob(state)
+    assert (place.records.blob_as_last_listed("v"), place.records.blob_listed_at("v")) == (state, 5.0)
