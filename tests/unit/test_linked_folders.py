@@ -83,6 +83,22 @@ def test_each_linked_folder_is_looked_at_whatever_the_others_are(tmp_path: Path)
     assert len(told(tmp_path, replace(cluster_of(tmp_path), folders=whole), "a.txt")) == 1
 
 
+def test_only_links_are_looked_at_and_of_folders_that_the_cluster_file_still_names(tmp_path: Path) -> None:
+    store, cluster = MemoryStore(), cluster_of(tmp_path)
+    store.add("me/data/a.txt", b"x")
+    context = JobContext(tmp_path, os.environ, cluster, stores={CONTAINER: store})
+    spec = describe(cluster, SubmitRequest(("true",)), "me_1_x", CODE)
+    assert len(list(empty_links(context, cluster, spec))) == 1
+    copied = replace(spec, folders=tuple(replace(folder, mode="download") for folder in spec.folders))
+    assert list(empty_links(context, cluster, copied)) == []
+    assert list(empty_links(context, replace(cluster, folders=()), spec)) == []
+
+
+def test_a_folder_of_a_job_on_this_machine_is_looked_at_here(tmp_path: Path) -> None:
+    (missing,) = told(tmp_path, cluster_of(tmp_path, ssh="me@login"), "me/data/a.txt")
+    assert "which is not there" in missing
+
+
 def test_a_container_that_does_not_answer_hides_no_other_folder(tmp_path: Path) -> None:
     class Away(MemoryStore):
         def list_blobs(self, prefix: str = "") -> Any:
