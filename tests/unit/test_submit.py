@@ -32,7 +32,7 @@ from blobsync.jobs.batchai.job_file import read_job_file
 from blobsync.jobs.batchai.recorded_job import record_job
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobRecord
-from blobsync.jobs.submit import new_run_id, plan_job, resubmit, submit
+from blobsync.jobs.submit import hand_over, new_run_id, plan_job, resubmit, submit
 from blobsync.jobspec.code_choice import CodeChoice
 from blobsync.jobspec.describe import SubmitRequest
 from blobsync.jobspec.spec import CodeRef, JobRef, NodeArchiveRef, Secrets
@@ -186,6 +186,9 @@ def test_a_job_does_not_move_to_where_nobody_says_where_jobs_run(context: JobCon
         ),
         pytest.param({"nodes": 2, "gpus_per_node": 1}, False, 4, (1, 4, 4), id="two of two, to four"),
         pytest.param({"gpus_per_node": 0}, True, None, (1, 1, 0), id="no GPU"),
+        pytest.param({"gpus_per_node": 1}, True, None, (1, 1, 1), id="one GPU"),
+        pytest.param({"nodes": 2, "gpus_per_node": 0}, True, None, (1, 2, 2), id="no GPU on two nodes"),
+        pytest.param({"procs_per_node": 2, "gpus_per_node": 0}, True, None, (1, 2, 2), id="two processes without one"),
         pytest.param(
             {"platform": "slurm", "gpus_per_node": 0}, True, None, (1, 1, 1), id="Slurm: a partition has them"
         ),
@@ -232,6 +235,15 @@ def test_nodes_elsewhere_get_the_archive_once_and_by_its_digest(
         assert len(box.body(archive.path)) == archive.size
         assert remote.history.find(record.run_id).spec.node_archive == archive
     assert len(box.asked("put")) == 1
+
+
+def test_an_archive_in_a_folder_that_nodes_see_is_not_uploaded(remote: JobContext, eu: Moody, box: MemoryStore) -> None:
+    assert remote.current
+    plan, _ = plan_job(remote, remote.current, SubmitRequest(("true",)), lambda _: CodeChoice(None))
+    archive = NodeArchiveRef("mounted:/shared/state", "node.zip", "x", 1)
+    hand_over(remote, remote.current, replace(plan.spec, node_archive=archive))
+    assert eu.specs[plan.spec.run_id].node_archive == archive
+    assert box.requests == []
 
 
 def test_a_job_without_code_needs_no_archive(remote: JobContext, eu: Moody, box: MemoryStore) -> None:
@@ -389,6 +401,8 @@ def test_an_elastic_job_that_moves_keeps_its_nodes_and_its_bounds(context: JobCo
     elastic = replace(old.spec, platform="slurm", nodes=2, min_nodes=1, max_nodes=3, gpus_per_node=1)
     new = resubmit(context, replace(old, spec=elastic), to="us").record.spec
     assert (new.nodes, new.min_nodes, new.max_nodes) == (2, 1, 3)
+    without = replace(elastic, platform="kubernetes", gpus_per_node=0)
+    assert resubmit(context, replace(old, spec=without), to="us").record.spec.gpus_per_node == 0
 
 
 def test_a_job_file_of_batch_ai_is_translated_for_where_its_job_moves(context: JobContext, tmp_path: Path) -> None:
