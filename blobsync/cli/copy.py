@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import ExitCode, UsageError
-from blobsync.base.events import Note
 from blobsync.base.formatting import count_text, size_text
 from blobsync.base.patterns import pattern
 from blobsync.cli.output import Result
@@ -325,7 +324,7 @@ def _plan(
     make = project.plan_upload if direction is Direction.UP else project.plan_download
     made = with_consent(session, project, lambda: make(paths, options))
     for warning in made.warnings:
-        project.listener.emit(Note(warning))
+        session.note(warning)
     return made
 
 

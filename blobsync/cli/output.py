@@ -23,7 +23,6 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from blobsync.base.errors import BlobsyncError, ExitCode, LocalFileError, UnsafeNamesError, UsageError
-from blobsync.base.events import Note
 from blobsync.base.formatting import count_text, printable
 from blobsync.base.patterns import pattern
 from blobsync.base.redaction import redact, redact_answer, redact_tree
@@ -399,8 +398,11 @@ class QuietListener:
 
     def emit(self, event: Event) -> None:
         """Show a note."""
-        if self._console and isinstance(event, Note):
-            self._console.say(event.text)
+        if self._console:
+            from blobsync.base.events import Note  # late: help has no events
+
+            if isinstance(event, Note):
+                self._console.say(event.text)
 
     def aside(self) -> AbstractContextManager[None]:
         return nullcontext()

@@ -26,7 +26,6 @@ from blobsync.base.errors import (
     UntrustedStateError,
     UsageError,
 )
-from blobsync.base.events import Note
 from blobsync.cli.output import QuietListener, Result
 
 if TYPE_CHECKING:
@@ -94,6 +93,8 @@ class Session:
 
     def note(self, text: str) -> None:
         """Show a note on standard error."""
+        from blobsync.base.events import Note  # late: help has no events
+
         self.listener.emit(Note(text))
 
     @property
