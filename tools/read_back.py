@@ -259,6 +259,7 @@ ROWS: tuple[ReadBack, ...] = (
             "local.resume_records:left_intents",
             "project.logbook:TransferLog._open",
             "project.logbook:TransferLog._rows",
+            "project.logbook:TransferLog._take_in",
         ),
     ),
     ReadBack(

@@ -11,11 +11,16 @@ million verified blobs stores one row, its time.
 
 A listing covers a folder with everything below it (``a/b``), one level of it without its folders (``a/b/``),
 or a single blob (``a/b`` again: if it is a blob, nothing is below it).
+
+Each transaction waits for the disk three times. So a listing is stored with the next records, or when somebody asks for
+listings, or at the end: a killed process may leave none, which only makes the last one older.
 """
 
 from __future__ import annotations
 
+import atexit
 import sqlite3
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
@@ -75,6 +80,9 @@ class Index:
         # Valid for one connection: another one may have another file.
         self._roots: dict[tuple[str, str], int] = {}
         self._roots_of: sqlite3.Connection | None = None
+        # What is to be stored with the next transaction.
+        self._waiting: list[tuple[tuple[str, str], Callable[[sqlite3.Connection, int], None]]] = []
+        self._lock = threading.Lock()
 
     def pair(self, source: str, remote: str) -> PairIndex:
         """The records between two roots: a project-relative folder (or container URL) and a blob URL."""
@@ -82,6 +90,7 @@ class Index:
 
     def close(self) -> None:
         """Close the file; the next use opens it again."""
+        self._store_waiting()
         self._file.close()
 
     def _get(self, key: tuple[str, str], paths: Sequence[str]) -> dict[str, Record]:
@@ -101,8 +110,10 @@ class Index:
 
     def _put(self, key: tuple[str, str], records: Mapping[str, Record]) -> None:
         rows = [_row(path, record) for path, record in records.items() if _storable(path)]
+        waiting = self._take_waiting()
 
         def write(db: sqlite3.Connection) -> None:
+            self._run(db, waiting)
             root = self._root(db, key, make=True)
             assert root is not None
             db.executemany(
@@ -116,8 +127,10 @@ class Index:
 
     def _forget(self, key: tuple[str, str], paths: Iterable[str]) -> None:
         gone = [path for path in paths if _storable(path)]
+        waiting = self._take_waiting()
 
         def write(db: sqlite3.Connection) -> None:
+            self._run(db, waiting)
             root = self._root(db, key, make=False)
             if root is None:
                 return
@@ -125,6 +138,34 @@ class Index:
             index.drop(db, root, gone)
 
         self._file.write(write)
+
+    def _later(self, key: tuple[str, str], work: Callable[[sqlite3.Connection, int], None]) -> None:
+        """Do ``work`` in the next transaction, at the end of the process at the latest."""
+        with self._lock:
+            if not self._waiting:
+                atexit.register(self._store_waiting)
+            self._waiting.append((key, work))
+
+    def _take_waiting(self) -> list[tuple[tuple[str, str], Callable[[sqlite3.Connection, int], None]]]:
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        if waiting:
+            atexit.unregister(self._store_waiting)
+        return waiting
+
+    def _run(
+        self,
+        db: sqlite3.Connection,
+        waiting: Iterable[tuple[tuple[str, str], Callable[[sqlite3.Connection, int], None]]],
+    ) -> None:
+        for key, work in waiting:
+            root = self._root(db, key, make=True)
+            assert root is not None
+            work(db, root)
+
+    def _store_waiting(self) -> None:
+        if waiting := self._take_waiting():
+            self._file.write(lambda db: self._run(db, waiting))
 
     def _pages(
         self, key: tuple[str, str], folder: str, page: Callable[[sqlite3.Connection, int, str, str], list[_Row]]
@@ -165,19 +206,21 @@ class Index:
             if len(rows) <= index.PAGE:
                 index.note_listing(db, root, listed, at)
 
+        if len(rows) <= index.PAGE:
+            self._later(key, first)
+            return
         self._write(key, first)
-        if len(rows) > index.PAGE:
-            while page := list(islice(storable, index.PAGE)):
-                self._write(key, partial(index.store, rows=page))
-            self._write(key, lambda db, root: index.note_listing(db, root, listed, at))
+        while page := list(islice(storable, index.PAGE)):
+            self._write(key, partial(index.store, rows=page))
+        self._write(key, lambda db, root: index.note_listing(db, root, listed, at))
 
     def _write(self, key: tuple[str, str], work: Callable[[sqlite3.Connection, int], None]) -> None:
-        def transaction(db: sqlite3.Connection) -> None:
-            root = self._root(db, key, make=True)
-            assert root is not None
-            work(db, root)
+        waiting = [*self._take_waiting(), (key, work)]
+        self._file.write(lambda db: self._run(db, waiting))
 
-        self._file.write(transaction)
+    def _read_listings(self, key: tuple[str, str], ask: Callable[[sqlite3.Connection, int], _T | None]) -> _T | None:
+        self._store_waiting()
+        return self._read(key, ask)
 
     def _read(self, key: tuple[str, str], ask: Callable[[sqlite3.Connection, int], _T | None]) -> _T | None:
         def read(db: sqlite3.Connection) -> _T | None:
@@ -234,10 +277,11 @@ class PairIndex:
     def remember_blob(self, path: str, state: RemoteState | None, at: float) -> None:
         """Store the result of looking up one blob by its exact name; None: there is none."""
         if _storable(path):
-            self._index._write(self._key, lambda db, root: index.note_blob(db, root, path, state, at))
+            self._index._later(self._key, lambda db, root: index.note_blob(db, root, path, state, at))
 
     def as_last_listed(self, folder: str) -> Iterator[tuple[str, RemoteState]]:
         """What the container presumably holds below ``folder``, in the order of the paths."""
+        self._index._store_waiting()
         for path, state in self._index._pages(self._key, folder, index.known_page):
             if state is not None:
                 yield path, state
@@ -246,25 +290,25 @@ class PairIndex:
         """The same for one blob; None if there presumably is none."""
         if not _storable(path):
             return None
-        return self._index._read(self._key, lambda db, root: index.known_blob(db, root, path))
+        return self._index._read_listings(self._key, lambda db, root: index.known_blob(db, root, path))
 
     def listed_at(self, folder: str) -> float | None:
         """When ``folder`` was last listed as a whole (seconds since 1970); None if never."""
         if not _storable(folder):
             return None
-        return self._index._read(self._key, lambda db, root: index.listed_at(db, root, folder))
+        return self._index._read_listings(self._key, lambda db, root: index.listed_at(db, root, folder))
 
     def blob_listed_at(self, path: str) -> float | None:
         """The same for a path that is no folder."""
         if not _storable(path):
             return None
-        return self._index._read(self._key, lambda db, root: index.blob_listed_at(db, root, path))
+        return self._index._read_listings(self._key, lambda db, root: index.blob_listed_at(db, root, path))
 
     def listed_in(self, folder: str) -> index.Listed:
         """Which parts of ``folder`` were listed."""
         if not _storable(folder):
             return index.Listed()
-        found = self._index._read(self._key, lambda db, root: index.listed_in(db, root, folder))
+        found = self._index._read_listings(self._key, lambda db, root: index.listed_in(db, root, folder))
         return found or index.Listed()
 
 

@@ -1,8 +1,9 @@
 """The log of transfers and removals, and the records of those that run now.
 
-The log has one row for each upload, download, copy and removal, in SQLite. A row is written when bytes begin to move
-and again at the end, so that a killed transfer shows as well. It contains no secret, but whole command lines, so only
-the owner can read the file. A failure to log stops nothing.
+The log has one row for each upload, download, copy and removal, in SQLite, written at the end. When bytes begin to
+move, a file is written instead, without waiting for the disk; the next reader puts it into the log, so that a running
+and a killed transfer show as well. After a power failure such a beginning may be missing. The log contains no secret,
+but whole command lines, so only the owner can read it. A failure to log stops nothing.
 
 A running transfer is shown to other processes, which can ask it to stop. Each transfer writes a small record beside
 the log, twice a second, from its first half second to its end, and so does the planning before it; each time it
@@ -44,7 +45,7 @@ from blobsync.base.redaction import redact, redact_tree
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.config.mapping import PathName, path_text, project_relative
 from blobsync.config.project_root import current_folder, find_project
-from blobsync.local.state_dir import StateDir, open_state_dir
+from blobsync.local.state_dir import StateDir, open_state_dir, own_folder
 from blobsync.plan.progress import WORKING, Progress, ProgressCounter, RatePoint, add_point, read_progress
 from blobsync.plan.transfer_plan import Action, Direction, Route, TransferPlan, TransferResult
 from blobsync.store.open_locations import Connections
@@ -125,17 +126,60 @@ class TransferLog:
 
     def __init__(self, file: Path, on_trouble: Callable[[str], None] = lambda text: None) -> None:
         self._file = file
+        self._begun = file.with_name("begun")
         self._on_trouble = on_trouble
+
+    def begin(self, entry: TransferEntry) -> None:
+        """Leave a file for the next reader; never raises."""
+        fresh, text = self._begun / f".{entry.id}", _row(entry)[2].encode()
+        if len(text) > _LARGEST:
+            # A command line with thousands of paths.
+            self.write(entry)
+            return
+        try:
+            own_folder(self._begun)
+            with open(os.open(fresh, _WRITE, 0o600), "wb") as file:
+                file.write(text)
+            os.replace(fresh, self._beginning(entry.id))
+        except OSError:
+            self.write(entry)
 
     def write(self, entry: TransferEntry) -> None:
         """Add or replace a row; never raises."""
-        plain = asdict(replace(entry, command=redact(entry.command), problem=redact(entry.problem)))
         try:
             with self._open() as db:
-                row = (entry.id, entry.began, json.dumps(redact_tree(plain)))
-                db.execute("INSERT OR REPLACE INTO transfers (id, began, entry) VALUES (?, ?, ?)", row)
+                db.execute("INSERT OR REPLACE INTO transfers (id, began, entry) VALUES (?, ?, ?)", _row(entry))
         except (sqlite3.Error, OSError) as error:
             self._on_trouble(f"this transfer is not in the history: {self._file}: {error}")
+        else:
+            with suppress(OSError):
+                self._beginning(entry.id).unlink(missing_ok=True)
+
+    def _beginning(self, id: str) -> Path:
+        return self._begun / f"{id}.json"
+
+    def _take_in(self) -> None:
+        """Put the beginnings into the log. A transfer that has ended since has a row already, which stays."""
+        names: list[str] = []
+        with suppress(OSError):
+            names = [name for name in os.listdir(self._begun) if not name.startswith(".")]
+        found: dict[Path, TransferEntry] = {}
+        for file in map(self._begun.__truediv__, names):
+            try:
+                entry = _read_entry(parse_object(_text(file)))
+                if not _ID.fullmatch(file.stem) or entry.id != file.stem:
+                    raise ValueError("it has the name of another one")
+                found[file] = entry
+            except (OSError, ValueError, TypeError, KeyError):
+                _remove_old(file)
+        if not found:
+            return
+        with self._open() as db:
+            rows = map(_row, found.values())
+            db.executemany("INSERT OR IGNORE INTO transfers (id, began, entry) VALUES (?, ?, ?)", rows)
+        for file in found:
+            with suppress(OSError):
+                file.unlink(missing_ok=True)
 
     def recent(
         self, *, since: float | None = None, path: str | None = None, limit: int | None = None, offset: int = 0
@@ -155,6 +199,8 @@ class TransferLog:
 
     def count(self) -> int:
         """How many rows there are. Raises ``LocalFileError``."""
+        with self._reporting():
+            self._take_in()
         if not self._file.exists():
             return 0
         with self._reporting(), self._open() as db:
@@ -177,6 +223,8 @@ class TransferLog:
         return found[0]
 
     def _rows(self, query: str, *values: object) -> Generator[TransferEntry, None, None]:
+        with self._reporting():
+            self._take_in()
         if self._file.exists():
             with self._reporting(), self._open() as db:
                 for row in db.execute(query, values):
@@ -208,15 +256,25 @@ class TransferLog:
 _NAMES = {each.name for each in fields(TransferEntry)}
 
 
+def _row(entry: TransferEntry) -> tuple[str, float, str]:
+    plain = asdict(replace(entry, command=redact(entry.command), problem=redact(entry.problem)))
+    return entry.id, entry.began, json.dumps(redact_tree(plain))
+
+
 def _entry(values: Mapping[str, Any]) -> TransferEntry:
+    entry = _read_entry(values)
+    if entry.result == RUNNING and entry.host == os.uname().nodename and not _is_alive(entry.pid):
+        return replace(entry, result=KILLED)
+    return entry
+
+
+def _read_entry(values: Mapping[str, Any]) -> TransferEntry:
     # A newer blobsync may have written more fields.
     known = {name: value for name, value in values.items() if name in _NAMES}
     if not isinstance(known["paths"], list):
         raise TypeError("paths is not a list")
     entry = TransferEntry(**{**known, "paths": tuple(known["paths"])})
     demand_types(entry)
-    if entry.result == RUNNING and entry.host == os.uname().nodename and not _is_alive(entry.pid):
-        return replace(entry, result=KILLED)
     return entry
 
 
@@ -538,9 +596,9 @@ EndWith = Callable[[TransferEntry], None]
 
 @contextmanager
 def logged(log: TransferLog, entry: TransferEntry) -> Iterator[EndWith]:
-    """Write ``entry`` now, and at the end the entry that the block passed to its argument, or the failure of the
+    """Note ``entry`` now, and write at the end the entry that the block passed to its argument, or the failure of the
     block."""
-    log.write(entry)
+    log.begin(entry)
     ends: list[TransferEntry] = []
     try:
         yield ends.append

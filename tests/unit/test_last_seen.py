@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -197,3 +200,46 @@ def test_a_look_for_one_blob_is_remembered_as_it_was(tmp_path: Path) -> None:
         assert remembered(pair) == ({"a": known} if known else {}) | {"b": state(1)}
     pair.remember_blob("new", None, 1.0)
     assert pair.blob_as_last_listed("new") is None
+
+
+def test_a_listing_is_stored_with_the_next_records(tmp_path: Path) -> None:
+    file = tmp_path / "index.sqlite"
+    with closing(Index(file)) as ours, closing(Index(file)) as others:
+        pair, seen_by_others = ours.pair("data", "http://x/1"), others.pair("data", "http://x/1")
+        pair.put({"a": record(1)})
+        before = file.read_bytes()
+        listed(pair, "", {"a": 2, "b": 1}, ["a", "b"], at=7.0)
+        pair.remember_blob("c", state(3), 8.0)
+        assert pair.get(["a"]) == {"a": record(1)} and file.read_bytes() == before, "nothing waited for the disk yet"
+        pair.put({"b": record(1)})
+        assert seen_by_others.listed_at("") == 7.0
+        assert remembered(seen_by_others) == {"a": state(2), "b": state(1), "c": state(3)}
+
+
+@pytest.mark.parametrize("way", ["asked", "closed", "forgotten", "another listing"])
+def test_a_listing_is_stored_before_anybody_asks(tmp_path: Path, way: str) -> None:
+    file = tmp_path / "index.sqlite"
+    with closing(Index(file)) as index:
+        pair = index.pair("data", "http://x/1")
+        listed(pair, "", {"a": 1}, ["a"], at=7.0)
+        if way == "asked":
+            assert pair.listed_at("") == 7.0
+        elif way == "closed":
+            index.close()
+        elif way == "forgotten":
+            pair.forget(["x"])
+        else:
+            many = {f"b/{number}": 1 for number in range(6_000)}
+            listed(pair, "b", many, sorted(many), at=8.0)
+        with closing(Index(file)) as other:
+            assert other.pair("data", "http://x/1").listed_at("") == 7.0
+
+
+def test_a_listing_is_stored_when_the_program_ends(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from blobsync.local.index import Index;"
+        "pair = Index(Path(sys.argv[1])).pair('data', 'http://x/1');"
+        "pair.remember_listing('', pair.differences(''), 7.0)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "index.sqlite")], check=True)
+    assert Index(tmp_path / "index.sqlite").pair("data", "http://x/1").listed_at("") == 7.0

@@ -52,6 +52,59 @@ def test_an_entry_is_replaced_when_it_ends(log: TransferLog) -> None:
     assert found.seconds is not None and 0 <= found.seconds < 60
 
 
+def test_a_beginning_is_a_file_until_somebody_reads_the_log(log: TransferLog, tmp_path: Path) -> None:
+    begun = entry(began=time.time())
+    log.begin(begun)
+    assert not (tmp_path / "transfers.sqlite").exists()
+    file = tmp_path / "begun" / f"{begun.id}.json"
+    assert file.stat().st_mode & 0o077 == 0
+    assert [each.result for each in log.recent()] == ["running"]
+    assert not file.exists() and log.count() == 1 and log.find(begun.id) == begun
+    log.write(begun.ended("done"))
+    assert [each.result for each in log.recent()] == ["done"]
+
+
+def test_the_end_of_a_transfer_takes_its_beginning_away(log: TransferLog, tmp_path: Path) -> None:
+    log.begin(entry(1))
+    log.write(entry(1).ended("done"))
+    assert os.listdir(tmp_path / "begun") == []
+    # A reader that had read it before, and is slow.
+    log.begin(entry(1))
+    assert [each.result for each in log.recent()] == ["done"]
+
+
+def test_a_beginning_without_its_process_was_killed(log: TransferLog) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "pass"])
+    process.wait()
+    log.begin(entry(1, pid=process.pid))
+    assert [each.result for each in log.recent()] == ["killed"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"id": "00000002", "kind": "upload", "paths": []}', '{"id": 1}'])
+def test_what_is_no_beginning_is_not_believed(log: TransferLog, tmp_path: Path, text: str) -> None:
+    log.begin(entry(1))
+    file = tmp_path / "begun/00000003.json"
+    file.write_text(text)
+    assert [each.id for each in log.recent()] == ["00000001"]
+    os.utime(file, (0, 0))
+    assert len(log.recent()) == 1 and not file.exists()
+
+
+def test_a_beginning_contains_no_secret(log: TransferLog, tmp_path: Path) -> None:
+    signature = "A" * 43 + "="
+    log.begin(entry(1, command=f"blobsync u data --sas '?sv=2024-01-01&sig={signature}'"))
+    assert signature not in (tmp_path / "begun/00000001.json").read_text()
+
+
+def test_where_no_file_can_be_left_the_log_has_it_at_once(log: TransferLog, tmp_path: Path) -> None:
+    (tmp_path / "begun").symlink_to(tmp_path)
+    log.begin(entry(1))
+    assert log.count() == 1 and not (tmp_path / "00000001.json").exists()
+    (tmp_path / "begun").unlink()
+    log.begin(entry(2, paths=tuple(f"data/{number:0100}" for number in range(3_000))))
+    assert log.count() == 2 and not (tmp_path / "begun").exists()
+
+
 def test_a_transfer_whose_process_is_gone_was_killed(log: TransferLog) -> None:
     process = subprocess.Popen([sys.executable, "-c", "pass"])
     process.wait()
