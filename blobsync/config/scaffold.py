@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from blobsync.base.errors import LocalFileError, UsageError
-from blobsync.base.redaction import Secret
+from blobsync.base.redaction import Secret, redact_answer
 from blobsync.base.trusted_hosts import host_of
 from blobsync.base.user_data import environment
 from blobsync.config.model import DEFAULT_CLUSTER, EMULATOR_ACCOUNT
@@ -365,8 +365,15 @@ def cluster_file(cluster: str) -> str:
     return f"aux_data/aml/{cluster}.yaml"
 
 
+def _demand_no_secret(given: str) -> None:
+    """Raise ``UsageError`` for a credential that was pasted too early: these files are for git."""
+    if redact_answer(given) != given:
+        raise UsageError("that looks like a credential, which is asked for later, unseen", hint="paste it there")
+
+
 def folder_names(given: str) -> tuple[str, ...]:
     """``data, output`` as a list. Raises ``UsageError`` for what cannot be a folder entry."""
+    _demand_no_secret(given)
     names = tuple(dict.fromkeys(word.strip().strip("/").removeprefix("./") for word in given.split(",")))
     for name in filter(None, names):
         parts = PurePosixPath(name).parts
@@ -379,6 +386,7 @@ def folder_names(given: str) -> tuple[str, ...]:
 
 def base_folder(given: str) -> str:
     """A folder of the container, empty for the container itself. Raises ``UsageError`` for what cannot be one."""
+    _demand_no_secret(given)
     path = given.strip().strip("/")
     hint = "a folder such as segmentation or teams/vision; / is the container itself"
     if path and not _FOLDER_NAME.fullmatch(path):

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from blobsync.base.errors import FileFailure
 from blobsync.base.events import Event, Note
 from blobsync.base.file_states import LocalState
+from blobsync.base.formatting import count_text
 from blobsync.base.locations import LocalLocation
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.pool import was_tried
@@ -119,7 +120,9 @@ class NodeTransfers:
         seconds = time.monotonic() - began
         for warning in looked.warnings[:_LOGGED_FAILURES]:
             self._job.say(warning)
-        self._job.say(f"{shown}: {len(actions):,} files, {result.bytes_transferred:,} bytes in {seconds:.1f} s")
+        self._job.say(
+            f"{shown}: {count_text(len(actions), 'file')}, {result.bytes_transferred:,} bytes in {seconds:.1f} s"
+        )
         self._demand_all(result)
 
     def drop_unrecorded(self, name: str, remote: OpenBlob, local: Path) -> None:

@@ -43,6 +43,7 @@ from pathlib import PurePosixPath
 
 from blobsync.base.errors import FailureCode, FileFailure, UnsafeNamesError
 from blobsync.base.file_states import FileState, LocalState
+from blobsync.base.formatting import count_text
 from blobsync.base.patterns import pattern
 from blobsync.base.reasons import Reason
 from blobsync.local.names import MAX_PART_BYTES, shape_clashes
@@ -311,17 +312,18 @@ def guard_mirror(
     more = f", and {deletions - len(named):,} more" if deletions > len(named) else ""
     names = f": {', '.join(named)}{more}" if named else ""
     if source_files == 0:
+        all_files = f"all {deletions:,} files" if deletions > 1 else "the only file"
         return FileFailure(
             shown,
             code,
-            f"--mirror would delete all {deletions:,} files of the destination, because the source is empty{names}",
+            f"--mirror would delete {all_files} of the destination, because the source is empty{names}",
             "check the source; to remove the destination on purpose use 'blobsync rm'",
         )
     if unreadable:
         return FileFailure(
             shown,
             code,
-            f"--mirror is refused: {unreadable:,} entries of the source could not be read, so blobsync cannot"
+            f"--mirror is refused: {count_text(unreadable, 'name')} of the source could not be read, so blobsync cannot"
             f" tell what is missing there{names}",
             "make them readable, or omit --mirror",
         )

@@ -26,6 +26,7 @@ from blobsync.base.errors import (
     MirrorRefusedError,
 )
 from blobsync.base.file_states import FileState, RemoteState
+from blobsync.base.formatting import count_text
 from blobsync.base.locations import Location, below
 from blobsync.base.reasons import Reason
 from blobsync.local.sorted_runs import IN_MEMORY, Packing, Row, Spill, Spool, pack_state, unpack_state
@@ -607,7 +608,7 @@ class TransferResult:
             hint = (hints.pop() if len(hints) == 1 else None) or _CONFLICT_HINT
         stopped = "interrupted; " if self.interrupted else ""
         raise IncompleteTransferError(
-            f"{stopped}{len(self.failures):,} files failed, {self.plan.count(Action.CONFLICT):,} conflict: "
+            f"{stopped}{count_text(len(self.failures), 'file')} failed, {self.plan.count(Action.CONFLICT):,} conflict: "
             f"{named}{more}; next: {hint}",
             failures=left,
             hint=hint,

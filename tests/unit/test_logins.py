@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,15 @@ from blobsync.config.account_files import files_for_login, folder_in_use
 from blobsync.config.check import check_project
 from blobsync.config.loader import load_cluster
 from blobsync.config.logins import forget_login, load_login, logins_file, parse_login, save_login, stored_logins
-from blobsync.config.scaffold import StorageAnswers, first_files, folder_names, ignore_data, split_account, write_files
+from blobsync.config.scaffold import (
+    StorageAnswers,
+    base_folder,
+    first_files,
+    folder_names,
+    ignore_data,
+    split_account,
+    write_files,
+)
 from blobsync.store.connect import signer_for
 from tests.unit.project_files import ProjectFiles
 
@@ -164,6 +173,14 @@ def test_folders_that_no_entry_can_have_are_refused(given: str) -> None:
     with pytest.raises(UsageError):
         folder_names(given)
     assert folder_names("data/, ./output,data") == ("data", "output")
+
+
+@pytest.mark.parametrize("read", [folder_names, base_folder])
+def test_a_key_that_was_pasted_too_early_is_no_folder(read: Callable[[str], object]) -> None:
+    key = base64.b64encode(bytes(range(7, 71))).decode()
+    with pytest.raises(UsageError, match="looks like a credential") as refused:
+        read(key)
+    assert key not in str(refused.value)
 
 
 def test_another_cluster_gets_files_of_its_own_name() -> None:

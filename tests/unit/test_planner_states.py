@@ -268,6 +268,9 @@ def test_a_refusal_names_the_files(here: int, unreadable: int, options: Transfer
     assert refusal.message.endswith(f"{limit}: data/x/a, data/x/b/c, data/x/d, and 1,201 more")
     one = guard_mirror(1, 1, 0, 0, options, "data/x", [""])
     assert one is not None and one.message.endswith(": data/x")
+    assert one.message.startswith("--mirror would delete the only file of the destination")
+    unread = guard_mirror(1, 30, 9, 1, options, "data/x", ["a"])
+    assert unread is not None and "1 name of the source could not be read" in unread.message
 
 
 def test_a_refusal_that_knows_no_names_says_its_limit() -> None:

@@ -294,7 +294,7 @@ def test_conflicts_count_as_failures_there(opened: Opened) -> None:
     opened.store.add("store/data/a", b"theirs")
     result = opened.project.upload("data")
     assert [conflict.path for conflict in result.conflicts] == ["data/a"]
-    with pytest.raises(IncompleteTransferError, match=r"0 files failed, 1 conflict: data/a: .*--keep") as caught:
+    with pytest.raises(IncompleteTransferError, match=r"^0 files failed, 1 conflict: data/a: .*--keep") as caught:
         result.raise_for_failures()
     assert [failure.code for failure in caught.value.failures] == ["conflict"]
 

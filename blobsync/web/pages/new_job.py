@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from blobsync.base.errors import BlobsyncError, UntrustedCodeError
+from blobsync.base.formatting import count_text
 from blobsync.base.redaction import redact, redact_answer
 from blobsync.code.project_code import Code
 from blobsync.config.known_keys import FOLDER_MODES
@@ -130,7 +131,9 @@ def _synchronize(source: Source, found: CheckedForm) -> _Message:
     with source.open(found.form.cluster, changes=found.changes) as project:
         result = Code(project).publish()
     words = "The code is unchanged:" if result.status == "unchanged" else "Uploaded the code:"
-    return _Message(f"{words} {result.digest[:12]}, {len(result.state.snapshot.files):,} files.", notes=result.notes)
+    return _Message(
+        f"{words} {result.digest[:12]}, {count_text(len(result.state.snapshot.files), 'file')}.", notes=result.notes
+    )
 
 
 def _check(request: Request) -> Response:
