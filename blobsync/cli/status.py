@@ -159,4 +159,6 @@ def _summary(found: ProjectStatus) -> str:
     if found.fresh:
         doubtful = any(entry.never_verified.files for entry in found.entries)
         return "some files were never verified" if doubtful else "everything is equal"
+    if any(entry.silence for entry in found.entries):
+        return "nothing is known to differ; 'blobsync doctor' shows how to reach what does not answer"
     return "nothing is known to differ; --fresh lists the containers"

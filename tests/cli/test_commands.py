@@ -175,7 +175,7 @@ def test_status_needs_no_network_and_says_that_the_account_does_not_answer(cli: 
     assert first == "data: 1 file (1 B) here, container not listed yet"
     assert rest[0] == "  never verified: 1 file (1 B)"
     assert rest[1].startswith("  the account does not answer: ")
-    assert rest[-1] == "nothing is known to differ; --fresh lists the containers"
+    assert rest[-1] == "nothing is known to differ; 'blobsync doctor' shows how to reach what does not answer"
     entry = cli("status", "data", "--json").document["data"]["entries"][0]
     assert (entry["path"], entry["there"], entry["as_of"], entry["answers"]) == ("data", None, None, False)
     assert entry["here"] == {"files": 1, "bytes": 1}
