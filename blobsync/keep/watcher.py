@@ -5,6 +5,10 @@ that we write there is told of; every few minutes the folder is walked all the s
 Elsewhere it is walked again and again, as often as that takes no more than a tenth of a core: network file systems
 tell nothing of what other machines write, a folder with links does not tell of their targets, and the system limits
 how many folders a user may watch. Each reason is told once.
+
+A folder that is made when that limit is reached is not watched, and nobody tells. So the watches of this process are
+counted after folders were made; and where a walk finds a change that was not told of, watching begins anew, which fails
+if the limit is the cause.
 """
 
 from __future__ import annotations
@@ -47,6 +51,8 @@ _SELDOM, _SELDOM_SHARE = 60.0, 50.0
 _PROBE_SECONDS, _POLL_SECONDS = 3.0, 0.2
 # More events than this and a quarter of the files: a walk costs less.
 _MOST_TOLD = 1000
+# Seconds until the system watches a new folder, and until a change has surely been told of.
+_WATCHED_SOON, _TOLD_SOON = 1.0, 5.0
 _MOUNTS = Path("/proc/self/mountinfo")
 # They may tell of changes by this machine, and tell nothing of those by others.
 _REMOTE = frozenset(
@@ -69,7 +75,8 @@ def watched_by_the_system(folder: Path, over: threading.Event) -> Iterator[Itera
         stop_event=over,
         rust_timeout=1000,
         raise_interrupt=False,
-        ignore_permission_denied=True,
+        # True would hide other errors as well, such as a limit that is reached.
+        ignore_permission_denied=False,
     ):
         yield [path for _, path in changes]
 
@@ -96,6 +103,19 @@ def _is_remote(kind: str) -> bool:
     return kind in _REMOTE or (kind.startswith("fuse.") and kind != "fuse.fuse-overlayfs")
 
 
+def watched_folders(process: Path = Path("/proc/self")) -> int | None:
+    """How many folders the system watches for this process; None if it does not say."""
+    count = 0
+    try:
+        for fd in os.listdir(process / "fd"):
+            with suppress(OSError):
+                if os.readlink(process / "fd" / fd) == "anon_inode:inotify":
+                    count += (process / "fdinfo" / fd).read_text(encoding="ascii").count("inotify wd:")
+    except OSError:
+        return None
+    return count
+
+
 class FolderWatcher:
     """Watches ``folder``, whose files ``walk`` finds. ``listen`` None: only by walking."""
 
@@ -109,13 +129,18 @@ class FolderWatcher:
         shown: str = "",
         clock: Callable[[], float] = time.monotonic,
         cost: Callable[[], float] = time.thread_time,
+        wall: Callable[[], float] = time.time,
         file_system: Callable[[Path], str] = file_system_of,
+        watched: Callable[[], int | None] = watched_folders,
     ) -> None:
         self._folder, self._walk, self._listen = folder, walk, listen
         # Where events say that they happened.
         self._lead = ""
         self._emit, self._shown = emit, shown or folder.name
-        self._clock, self._cost, self._file_system = clock, cost, file_system
+        self._clock, self._cost, self._wall = clock, cost, wall
+        self._file_system, self._watched = file_system, watched
+        # When to count what is watched, after folders were made.
+        self._count_at: float | None = None
         self._files: dict[str, LocalState] = {}
         self._left_out: dict[str, TreeEntry] = {}
         self._folders: set[str] = set()
@@ -125,6 +150,7 @@ class FolderWatcher:
         self._told = ""
         self._listener: _Listener | None = None
         self._given_up = listen is None
+        self._has_walked = False
 
     @property
     def polls(self) -> bool:
@@ -151,8 +177,14 @@ class FolderWatcher:
         if self._listener.failure:
             self._poll(self._listener.failure)
             return self._walked()
+        if self._count_at is not None and self._clock() >= self._count_at:
+            self._count_at = None
+            count = self._watched()
+            if count is not None and count <= len(self._folders):
+                return self._listen_anew()
         if anew or self._clock() >= self._walk_at:
-            return self._walked()
+            found = self._walked()
+            return self._listen_anew(found) if self._misses(found, told) else found
         return self._told_of(told)
 
     def wait(self, seconds: float, stop: threading.Event) -> None:
@@ -199,7 +231,25 @@ class FolderWatcher:
             listener.close()
             self._poll(why)
         else:
-            self._listener, self._walk_at = listener, 0.0
+            self._listener, self._walk_at, self._has_walked = listener, 0.0, False
+
+    def _misses(self, found: Found, told: Collection[str]) -> bool:
+        """Whether a walk found a change that should have been told of."""
+        if self._listener is None or not self._has_walked:
+            self._has_walked = True
+            return False
+        long_ago = (self._wall() - _TOLD_SOON) * 1e9
+        states = ((path, found.files.get(path)) for path in found.changed)
+        return any(
+            state is not None and max(state.mtime_ns, state.ctime_ns) < long_ago and f"{self._lead}{path}" not in told
+            for path, state in states
+        )
+
+    def _listen_anew(self, before: Found | None = None) -> Found:
+        self._stop_listening()
+        self._start_listening()
+        found, self._has_walked = self._walked(), True
+        return found._replace(changed=found.changed | (before.changed if before is not None else frozenset()))
 
     def _stop_listening(self) -> None:
         listener, self._listener = self._listener, None
@@ -294,6 +344,7 @@ class FolderWatcher:
             before = {each: state for each, state in self._files.items() if each.startswith(lead)}
         self._forget(path, set())
         self._folders.add(path)
+        self._count_at = self._clock() + _WATCHED_SOON
         self._folders.update(_folders_above(path, self._folders))
         followed: dict[str, str] = {}
         for entry in self._walk(path, followed):

@@ -414,20 +414,25 @@ def test_random_edits_and_kills_end_exact(kept: Project, container: Container, e
 
 @pytest.mark.soak
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may lower the limit")
-def test_where_the_real_limit_is_reached_it_says_so_and_goes_on(kept: Project, container: Container) -> None:
+@pytest.mark.parametrize("when", ["from the beginning", "later"])
+def test_where_the_real_limit_is_reached_it_says_so_and_goes_on(kept: Project, container: Container, when: str) -> None:
     pytest.importorskip("watchfiles")
     limit = Path("/proc/sys/fs/inotify/max_user_watches")
     before = limit.read_text()
     write_tree(kept.data, {f"d{number}/f": b"x" for number in range(40)})
     try:
+        process = started(kept) if when == "later" else None
         try:
             limit.write_text("16")
         except OSError:
             pytest.skip("the limit cannot be set here")
-        process = started(kept)
+        process = process or started(kept)
         arrives(container, lambda: hashes({"d39/f": b"x"}))
-        write_tree(kept.data, {"d39/later": b"later"})
-        arrives(container, lambda: hashes({"d39/later": b"later"}))
+        write_tree(kept.data, {"new/deep/f": b"x"})
+        arrives(container, lambda: hashes({"new/deep/f": b"x"}))
+        time.sleep(3)
+        write_tree(kept.data, {"d39/later": b"later", "new/deep/later": b"later"})
+        arrives(container, lambda: hashes({"d39/later": b"later", "new/deep/later": b"later"}), seconds=30)
         (state,) = kept.json("keep", "ls").data["keepers"]
         assert "limit of watched folders" in state["polling"]
         assert stopped(kept, process).count("limit of watched folders") == 1

@@ -14,7 +14,7 @@ import pytest
 
 from blobsync.base.events import Event, Note
 from blobsync.base.reasons import Reason
-from blobsync.keep.watcher import FolderWatcher, file_system_of, installed_listener
+from blobsync.keep.watcher import FolderWatcher, file_system_of, installed_listener, watched_folders
 from blobsync.local.tree import LinkPolicy
 from blobsync.project.keeping import walk_of
 
@@ -49,6 +49,7 @@ class Scene:
         self.now = 0.0
         self.said: list[str] = []
         self.walks = 0
+        self.wall, self.watched = time.time(), 1_000_000
         self._cost, self._spent = cost, 0.0
         links = LinkPolicy("follow", os.path.realpath(folder.parent), "data")
         walk = walk_of(folder, links)
@@ -61,7 +62,8 @@ class Scene:
 
         self.watcher = FolderWatcher(
             folder, counted, listen=listen, emit=self.emit, shown="data", clock=self.clock,  # type: ignore[arg-type]
-            cost=lambda: self._spent, file_system=lambda place: kind,
+            cost=lambda: self._spent, file_system=lambda place: kind, wall=lambda: self.wall,
+            watched=lambda: self.watched,
         )  # fmt: skip
 
     def clock(self) -> float:
@@ -71,6 +73,9 @@ class Scene:
     def emit(self, event: Event) -> None:
         if isinstance(event, Note):
             self.said.append(event.text)
+
+    def polls(self) -> bool:
+        return self.watcher.polls
 
     def tell(self, *paths: str) -> frozenset[str]:
         """Say that these have changed; what the watcher makes of it."""
@@ -179,6 +184,34 @@ def test_events_that_get_lost_are_made_good_by_a_walk_now_and_then(told: Scene) 
     told.now += 61
     assert told.watcher.look().changed == {"lost"} and told.walks == 2
     assert not told.watcher.look().changed and told.walks == 2
+
+
+def test_where_a_change_was_not_told_of_watching_begins_anew(told: Scene) -> None:
+    """As after an overflow of the kernel's queue; where the limit is the cause, beginning anew fails and says so."""
+    assert told.listen is not None
+    first = told.listen.over
+    (told.folder / "lost").write_text("nobody tells")
+    told.now, told.wall = told.now + 61, time.time() + 61
+    assert told.watcher.look().changed == {"lost"}
+    assert told.polls() is False and told.listen.over is not first
+    told.listen.error = OSError(28, "OS file watch limit reached.")
+    (told.folder / "lost").write_text("again")
+    told.now, told.wall = told.now + 61, time.time() + 122
+    assert told.watcher.look().changed == {"lost"}
+    assert told.polls() and "limit of watched folders" in told.watcher.why and len(told.said) == 1
+
+
+def test_a_new_folder_that_the_system_does_not_watch_is_noticed_by_counting(told: Scene) -> None:
+    assert told.listen is not None
+    (told.folder / "new").mkdir()
+    (told.folder / "new" / "x").write_text("x")
+    told.watched = 1
+    assert told.tell("new") == {"new/x"} and told.polls() is False
+    told.listen.error = OSError(28, "OS file watch limit reached.")
+    (told.folder / "new" / "y").write_text("not told of")
+    told.now += 1.1
+    assert told.watcher.look().changed == {"new/y"}
+    assert told.polls() and "limit of watched folders" in told.watcher.why
 
 
 def test_a_flood_of_events_is_one_walk(told: Scene) -> None:
@@ -306,6 +339,16 @@ def test_the_type_of_a_file_system_is_that_of_the_nearest_mount(tmp_path: Path) 
     assert file_system_of(tmp_path / "my", mounts) == "lustre"
     assert file_system_of(tmp_path / "mine", mounts) == "ext4"
     assert file_system_of(tmp_path, tmp_path / "absent") == ""
+
+
+def test_what_the_system_watches_for_a_process_can_be_counted(tmp_path: Path) -> None:
+    assert watched_folders(tmp_path) is None
+    (tmp_path / "fd").mkdir()
+    (tmp_path / "fdinfo").mkdir()
+    for fd, target, text in (("3", "anon_inode:inotify", "pos:\t0\ninotify wd:2 x\ninotify wd:1 x\n"), ("4", "/x", "")):
+        (tmp_path / "fd" / fd).symlink_to(target)
+        (tmp_path / "fdinfo" / fd).write_text(text)
+    assert watched_folders(tmp_path) == 2
 
 
 @pytest.mark.skipif(installed_listener() is None, reason="watchfiles is not installed")
