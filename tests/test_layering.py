@@ -252,7 +252,7 @@ WRITERS: dict[str, str] = {
         "what the user asked to be made",
     ),
     "keep.watcher": "a probe, to find out whether the system tells of changes",
-    "project.keepers": "the lock under which keepers look for each other",
+    "project.keepers": "the lock under which keepers look for each other, and their logs",
     "web.login": "the file that logs the browser in",
     "web.server": "the socket that is listened on",
     "emulator": "programs in the user's data folder",

@@ -419,6 +419,7 @@ ROWS: tuple[ReadBack, ...] = (
             "base.trusted_hosts:socket_table",
             "base.process_mark:_facts",
             "keep.watcher:file_system_of",
+            "keep.watcher:watched_folders",
             "project.keepers:_by_whom",
             "emulator.server:Emulator._is_ours",
             "node.standalone.interactive:environment_of",

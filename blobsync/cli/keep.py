@@ -179,9 +179,10 @@ def _result_data(done: KeepResult) -> dict[str, Any]:
 def _detached(session: Session, project: Project, paths: Sequence[str], settle: float) -> Result:
     """Start the same command in the background, and wait until it keeps the folders or has failed."""
     from blobsync.base.process import SubprocessRunner, python_module
+    from blobsync.project.keepers import new_log
 
     with_consent(session, project, lambda: project.demand_keepable(paths))
-    log = project.state.folder("keepers") / f"log-{os.urandom(4).hex()}"
+    log = new_log(project.state)
     words = [*(["-c", session.cluster] if session.cluster else []), *(["-p", session.param] if session.param else [])]
     words += ["-n", str(session.num_gpu)] if session.num_gpu is not None else []
     argv = (*python_module("blobsync"), *words, "keep", "start", "-q", "--settle", f"{settle:g}", "--", *paths)

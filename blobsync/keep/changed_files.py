@@ -7,11 +7,12 @@ where somebody else was there. Then the next round looks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from blobsync.base.errors import FileFailure
+from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.events import Emit
 from blobsync.base.file_states import FileState, LocalState
 from blobsync.base.locations import LocalLocation
@@ -34,11 +35,6 @@ class PlannedRound(NamedTuple):
 
     actions: tuple[FileAction, ...]
     misnamed: tuple[FileFailure, ...] = ()
-
-    @property
-    def conflicts(self) -> tuple[str, ...]:
-        """The paths in conflict."""
-        return tuple(each.path for each in self.actions if each.action is Action.CONFLICT)
 
 
 def plan_round(
@@ -74,6 +70,39 @@ def changed_pairs(part: LivePart, files: Mapping[str, LocalState], records: Pair
     known = records.get(list(at.values()))
     pairs = (Pair(path, state, None, known.get(at[path])) for path, state in files.items())
     return [pair for pair in pairs if pair.record is None or not is_as_recorded(files[pair.path], pair.record.near)]
+
+
+def shape_conflicts(part: LivePart, files: Mapping[str, LocalState], records: PairIndex) -> Mapping[str, FileFailure]:
+    """The new files that would be a blob beside a folder of its name, by what was uploaded before; with the failures.
+
+    A file in the place of a folder, or the reverse, while the container has what was there before: ``d`` could not
+    bring both.
+    """
+    at = {path: part.key.at(path) for path in files}
+    known = records.get(list(at.values()))
+    new = [path for path in files if at[path] not in known]
+    above = {folder for path in new for folder in _folders_above(path)}
+    taken = records.get([part.key.at(folder) for folder in above])
+    found: dict[str, FileFailure] = {}
+    for path in new:
+        blob = next((folder for folder in _folders_above(path) if part.key.at(folder) in taken), None)
+        below = None if blob else next(iter(records.as_last_listed(at[path])), None)
+        if blob is not None or below is not None:
+            shown = f"{part.path}/{path}"
+            what = f"a blob of the name of its folder {part.path}/{blob}" if blob else "a folder of its name"
+            hint = (
+                f"blobsync rm --blob {shlex.quote(f'{part.path}/{blob}')}" if blob else "remove that with blobsync rm"
+            )
+            said = f"{shown}: left alone, the container has {what} from before"
+            found[path] = FileFailure(shown, FailureCode.SHAPE_CONFLICT, said, f"{hint}, or rename the file")
+    return found
+
+
+def _folders_above(path: str) -> Iterator[str]:
+    above = path.rpartition("/")[0]
+    while above:
+        yield above
+        above = above.rpartition("/")[0]
 
 
 def _at_destination(pair: Pair, there: Mapping[str, FileState], presumed: Callable[[str], bool]) -> FileState | None:

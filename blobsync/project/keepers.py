@@ -32,6 +32,8 @@ _FOLDER = "keepers"
 _EVERY, _FORGOTTEN = 0.5, 7 * 86400.0
 # How long a keeper may take to stop: it finishes what is on its way (seconds).
 _STOP_SECONDS, _POLL_SECONDS = 60.0, 0.1
+# Logs of detached keepers that stay.
+_LOGS = 10
 _LOCKS = Path("/proc/locks")
 
 
@@ -213,6 +215,15 @@ class KeeperRecord:
                 with suppress(OSError, BlobsyncError):
                     self.write()
                 written = self.state
+
+
+def new_log(state: StateDir) -> Path:
+    """The file for what a detached keeper says; the newest of these files stay. Raises ``LocalFileError``."""
+    folder = state.folder(_FOLDER)
+    with suppress(OSError):
+        for old in sorted(folder.glob("log-*"), key=lambda file: file.stat().st_mtime)[: -_LOGS + 1]:
+            old.unlink()
+    return folder / f"log-{os.urandom(4).hex()}"
 
 
 def keeper_state(paths: Sequence[str], roots: Sequence[str], **known: Any) -> KeeperState:

@@ -32,7 +32,7 @@ from blobsync.base.formatting import count_text
 from blobsync.base.locations import BlobLocation, LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.base.stopping import StopRequest
-from blobsync.keep.changed_files import Presumption, plan_round
+from blobsync.keep.changed_files import Presumption, plan_round, shape_conflicts
 from blobsync.keep.keeper import EVERYWHERE, Files, Keeper
 from blobsync.keep.watcher import FolderWatcher, Listen, Walk, installed_listener
 from blobsync.local.errors import where_to_look
@@ -218,11 +218,13 @@ class _FolderUpload:
             assert isinstance(part.destination, OpenBlob)
             part.destination.store.head(_NO_BLOB)
             self._is_doubtful = False
-        planned = plan_round(part, files, request.records, _OPTIONS, self._emit, self._presumed)
+        clashing = shape_conflicts(part, files, request.records)
+        fitting = {path: state for path, state in files.items() if path not in clashing}
+        planned = plan_round(part, fitting, request.records, _OPTIONS, self._emit, self._presumed)
         partial = partial_uploads(part, planned.actions, self._project.context.journal)
         for warning in partial.warnings:
             self._emit(Note(warning))
-        failures: list[FileFailure] = [*planned.misnamed]
+        failures: list[FileFailure] = [*planned.misnamed, *clashing.values()]
         if partial.actions:
             failures += self._carried_out(request, partial.actions)
         lead = f"{part.path}/"

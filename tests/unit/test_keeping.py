@@ -26,7 +26,7 @@ from blobsync.base.errors import (
 from blobsync.base.process_mark import ProcessMark
 from blobsync.base.stopping import StopRequest
 from blobsync.local.state_dir import StateDir
-from blobsync.project.keepers import Keepers, KeeperState, keeper_state
+from blobsync.project.keepers import Keepers, KeeperState, keeper_state, new_log
 from blobsync.project.keeping import KeepResult, KeptRound
 from blobsync.project.logbook import RunningRecords
 from tests.fakes.store import Request
@@ -127,6 +127,29 @@ def test_a_touched_file_is_not_sent_again(opened: Opened) -> None:
     running.until(lambda: "data/b" in opened.blobs())
     assert [each.name for each in opened.store.requests if each.operation == "put"] == ["store/data/b"]
     running.stop(opened)
+
+
+def test_a_file_in_the_place_of_a_folder_and_the_reverse_are_left_alone_by_name(opened: Opened) -> None:
+    opened.write("data/x", b"a file")
+    opened.write("data/y/in", b"in a folder")
+    assert opened.project.keep("data", settle=_SETTLE, until_idle=True).ok
+    (opened.root / "data/x").unlink()
+    (opened.root / "data/y/in").unlink()
+    (opened.root / "data/y").rmdir()
+    opened.write("data/x/deep/in", b"now a folder")
+    opened.write("data/y", b"now a file")
+    opened.write("data/xy", b"another")
+    done = opened.project.keep("data", settle=_SETTLE, until_idle=True)
+    assert {(each.path, each.code) for each in done.failures} == {
+        ("data/x/deep/in", FailureCode.SHAPE_CONFLICT),
+        ("data/y", FailureCode.SHAPE_CONFLICT),
+    }
+    assert "rm --blob data/x" in str({each.path: each.hint for each in done.failures}["data/x/deep/in"])
+    assert opened.blobs() == {"data/x": b"a file", "data/y/in": b"in a folder", "data/xy": b"another"}
+    opened.project.remove(opened.project.find_removal(["data/x"], blob_only=True))
+    opened.project.remove(opened.project.find_removal(["data/y/in"]))
+    assert opened.project.keep("data", settle=_SETTLE, until_idle=True).ok
+    assert opened.blobs() == {"data/x/deep/in": b"now a folder", "data/y": b"now a file", "data/xy": b"another"}
 
 
 def test_an_outage_leaves_no_record_but_the_first_and_asks_before_it_begins_again(opened: Opened) -> None:
@@ -259,6 +282,15 @@ def test_a_lock_of_another_keeper_is_seen_without_its_record(state: StateDir, tm
         assert not Keepers(other).all()
     with Keepers(other).held(_known(tmp_path, "data/sub"), StopRequest()):
         pass
+
+
+def test_only_the_newest_logs_stay(state: StateDir) -> None:
+    logs = []
+    for number in range(14):
+        logs.append(new_log(state))
+        logs[-1].write_text("said")
+        os.utime(logs[-1], (number, number))
+    assert sorted((state.root / "keepers").glob("log-*")) == sorted(logs[-10:])
 
 
 def test_an_entry_inside_another_one_is_no_second_keeper(state: StateDir, tmp_path: Path) -> None:
