@@ -854,3 +854,27 @@ def test_workers_are_told_of_blocks_from_an_earlier_run_in_a_record_of_the_coord
     assert large.shard(int(name[:7])).actions[0].path == "f1"
     # It is no word of a worker.
     assert large.place.listed["refused"] == [0.0]
+
+
+def test_blocks_of_an_earlier_run_count_although_no_worker_names_them_again(large: Scene) -> None:
+    (action,) = [each for each in large.task.actions if each.path == "f1"]
+    first = cut_file(large.task.part, action, 4 * _MIB)[0]
+    named: dict[int, str] = {}
+    assert first.order is not None
+    blocks = first.order.blocks
+    task = large.task._replace(actions=[action])
+    DirectEngine().move_blocks(task, first.order, named.__setitem__, CollectedReport(), RecordingListener())
+    earlier = EarlierBlocks()
+    earlier.add(first, named)
+
+    def work() -> None:
+        for number in [*large.numbers("f1"), *large.numbers("f2")]:
+            order = large.shard(number).order
+            is_there = order is not None and order.blocks == blocks and number in large.numbers("f1")
+            large.tell(number, *([*large.moved(number), ShardDone(number)] if is_there else large.put(number)))
+        large.finish(*large.numbers("f0"))
+
+    large.time.at(1, work)
+    report = large.run(range_bytes=4 * _MIB, earlier=earlier)
+    assert large.paths == ["f0", "f1", "f2"] and not report.failed
+    assert large.there.body("y/f1") == b"x" * 12 * _MIB
