@@ -36,7 +36,7 @@ from blobsync.spread.shared_store import FolderStore
 from blobsync.spread.spread_engine import SpreadClock, SpreadEngine, SpreadRefusedError
 from blobsync.transfer.engines import CollectedReport, Engine, MoveReport, MoveTask
 from tests.fakes.store import MemoryStore
-from tests.fakes.tasks import RecordingListener, copy, upload
+from tests.fakes.tasks import RecordingListener, copy, download, upload
 
 _MIB = 1 << 20
 # By then every test should have ended.
@@ -653,6 +653,18 @@ def test_the_ranges_of_files_are_begun_from_the_heaviest_and_each_file_is_commit
     assert len(large.there.asked("put_block_list")) == 2 and large.there.body("y/f1") == b"x" * 12 * _MIB
 
 
+def test_the_other_ranges_of_a_file_go_on_when_one_has_ended(large: Scene) -> None:
+    def put(*numbers: int) -> None:
+        for number in numbers:
+            large.tell(number, *large.put(number))
+
+    large.time.at(10, lambda: put(large.numbers("f1")[0], large.numbers("f2")[0]))
+    large.time.at(30, lambda: put(*large.numbers("f1")[1:], *large.numbers("f2")[1:]))
+    large.time.at(31, lambda: large.finish(*large.numbers("f0")))
+    report = large.run(range_bytes=4 * _MIB, keep_records=True)
+    assert large.paths == ["f0", "f1", "f2"] and not report.failed
+
+
 def test_a_range_that_the_next_attempt_has_put_does_not_fail_the_file(large: Scene) -> None:
     denied = _failed("f1", FailureCode.ACCESS_DENIED)
     large.time.at(1, lambda: large.tell(large.numbers("f1")[0], Ready(), denied))
@@ -770,6 +782,33 @@ def test_what_this_machine_has_read_is_reported_while_others_still_move(tmp_path
     for thread in readers:
         thread.join(20)
     assert readers and not [thread for thread in readers if thread.is_alive()]
+
+
+def test_of_an_upload_no_worker_says_what_is_in_the_container(tmp_path: Path) -> None:
+    scene = Sending(tmp_path, (3,))
+    scene.time.at(1, lambda: scene.arrived(0))
+    (moved,) = scene.run().moved
+    assert moved.destination is None
+    assert isinstance(moved.source, LocalState) and moved.source.md5 == _md5_of_zeros(3)
+
+
+def test_of_a_download_this_machine_says_what_it_has_read_itself(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, (3,))
+    here = MemoryStore("here")
+    here.add("x/f0", b"abc")
+    file = tmp_path / "down" / "f0"
+    file.parent.mkdir()
+    scene.task = download(here, "x", file.parent, ["f0"])
+
+    def fetch() -> None:
+        file.write_bytes(b"abc")
+        (action,) = scene.shard(0).actions
+        there = LocalState.of(file.stat(), b"a worker's word.")
+        scene.tell(0, FileRecord("f0", action.source, there), ShardDone(0))
+
+    scene.time.at(1, fetch)
+    (moved,) = scene.run().moved
+    assert moved.destination == LocalState.of(file.stat(), hashlib.md5(b"abc").digest())
 
 
 def test_a_job_that_ends_while_only_this_machine_still_reads_is_not_started_again(tmp_path: Path) -> None:
