@@ -83,29 +83,24 @@ class Division(NamedTuple):
 USUAL = Division()
 
 
-def list_wide(
-    store: BlobSource, wide: BlobStore | None, prefix: str, spill: Spill, division: Division = USUAL
-) -> Iterator[BlobInfo]:
+def list_wide(store: BlobStore, prefix: str, spill: Spill, division: Division = USUAL) -> Iterator[BlobInfo]:
     """As ``store.list_blobs(prefix)``: every blob once, in the service's order unless the listing is long.
 
-    ``wide`` is the container, None if ``store`` is only a remembered listing. Raises the store's errors.
+    Raises the store's errors.
     """
     listing = store.list_blobs(prefix)
-    if wide is None:
-        yield from listing
-        return
     listed_names: set[str] = set()
     for blob in islice(listing, division.long):
         listed_names.add(blob.name)
         yield blob
-    shares = _shares(wide, prefix, division) if len(listed_names) == division.long else None
+    shares = _shares(store, prefix, division) if len(listed_names) == division.long else None
     if shares is None:
         yield from listing
         return
     runs = SortedRuns(spill)
     for each in shares.blobs:
         runs.add(*each)
-    for handful in _side_by_side(wide, shares.prefixes):
+    for handful in _side_by_side(store, shares.prefixes):
         for each in handful:
             # In an opened folder: already listed.
             if each.name[: each.name.rfind("/") + 1] not in shares.opened:
@@ -494,8 +489,7 @@ def _look_at_blobs(end: OpenBlob, request: Request) -> _Side:
     hidden: list[str] = []
     unsafe: dict[str, str] = {}
     store = request.remembered or end.store
-    wide = None if request.remembered else end.store
-    blobs = list_wide(store, wide, prefix, request.spill)
+    blobs = store.list_blobs(prefix) if request.remembered else list_wide(end.store, prefix, request.spill)
     listing = (blob for blob in blobs if not _is_odd(blob, request, hidden, unsafe, len(prefix)))
     began = request.clock()
     head = Ahead(store.head, end.name) if end.name and not request.folder_only else None

@@ -34,7 +34,7 @@ def holding(*names: str) -> MemoryStore:
 
 def listed(store: MemoryStore, division: Division, prefix: str = "t/") -> list[str]:
     """Each blob once; returns what was requested."""
-    found = [blob.name for blob in list_wide(store, store, prefix, Spill(), division)]
+    found = [blob.name for blob in list_wide(store, prefix, Spill(), division)]
     assert Counter(found) == Counter(name for name in store.blobs if name.startswith(prefix))
     return [each.name for each in store.asked("list")]
 
@@ -43,20 +43,14 @@ def listed(store: MemoryStore, division: Division, prefix: str = "t/") -> list[s
 def test_every_blob_is_listed_once(names: set[str], division: Division, prefix: str) -> None:
     store = holding(*names)
     expected = {blob.name: blob for blob in store.list_blobs(prefix)}
-    found = list(list_wide(store, store, prefix, Spill(most=3), division))
+    found = list(list_wide(store, prefix, Spill(most=3), division))
     assert len(found) == len(expected) and {blob.name: blob for blob in found} == expected
 
 
 def test_what_comes_after_a_long_beginning_comes_sorted() -> None:
     store = holding(*(f"t/{folder}/{number:02}" for folder in "hgfedcba" for number in range(5)))
-    found = [blob.name for blob in list_wide(store, store, "t/", Spill(most=4), Division(7, shares=8))]
+    found = [blob.name for blob in list_wide(store, "t/", Spill(most=4), Division(7, shares=8))]
     assert found == sorted(store.blobs)
-
-
-def test_a_remembered_listing_is_read_once_and_never_divided() -> None:
-    store = holding(*(f"t/{folder}/{number}" for folder in "abcdefgh" for number in range(9)))
-    assert [blob.name for blob in list_wide(store, None, "t/", Spill(), Division(2))] == sorted(store.blobs)
-    assert [each.name for each in store.asked("list")] == ["t/"]
 
 
 def test_a_listing_is_divided_from_its_length_on() -> None:
@@ -142,7 +136,7 @@ def test_a_slow_disk_loses_no_blob(tmp_path: Path) -> None:
         time.sleep(1.0)
         return tmp_path
 
-    found = [blob.name for blob in list_wide(store, store, "t/", Spill(slow_folder, 100), Division(10, shares=8))]
+    found = [blob.name for blob in list_wide(store, "t/", Spill(slow_folder, 100), Division(10, shares=8))]
     assert found == sorted(store.blobs)
 
 
@@ -169,7 +163,7 @@ def test_an_error_of_one_listing_is_raised_and_ends_the_others(kind: type[Memory
 
     store.before = refuse
     with pytest.raises(StorageError, match="said no"):
-        for _ in list_wide(store, store, "t/", Spill(), Division(10, shares=8)):
+        for _ in list_wide(store, "t/", Spill(), Division(10, shares=8)):
             pass
     ended = time.monotonic() + 30
     while threading.active_count() > before and time.monotonic() < ended:

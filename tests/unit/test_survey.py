@@ -809,6 +809,7 @@ def test_of_a_single_file_the_blob_is_stored(place: Place, route: Route, *, ther
         file.write_bytes(b"one")
     if route is Route.DOWNLOAD or there:
         place.store.add("v/one", b"one")
+    place.records.remember_blob("v/one", RemoteState(1, "an older one", None), 1.0)
     found, _ = remembered(place, route, record_path="v/one")
     assert len(list(found.pairs)) == 1
     assert place.records.blob_listed_at("v/one") == 5.0
@@ -877,12 +878,13 @@ def test_a_level_counts_as_the_whole_folder_only_if_it_has_no_other(place: Place
     found = place.records.differences("v/sub")
     found.seen("v/sub/b", RemoteState(1, "0x3", None))
     place.records.remember_listing("v/sub", found, 2.0)
+    place.records.put({"v/sub/c": Record(LocalState(1, 1, 1, 1), RemoteState(1, "0x5", None))})
     listing = Listing(place.records, "v", Spill(), recursive=False, now=lambda: 5.0)
     listing.blob("a", RemoteState(1, "0x4", None))
     if has_folders:
         listing.inner()
     listing.ended()
-    assert stored(place).keys() == ({"v/a", "v/sub/b"} if has_folders else {"v/a"})
+    assert stored(place).keys() == ({"v/a", "v/sub/b", "v/sub/c"} if has_folders else {"v/a"})
     assert place.records.blob_listed_at("v/other") == 5.0
     assert place.records.listed_at("v") == (1.0 if has_folders else 5.0)
 
