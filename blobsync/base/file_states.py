@@ -7,7 +7,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from dataclasses import dataclass, field
+
+from blobsync.base.dataclass import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass, field
+
+from blobsync.base.dataclass import dataclass, field
 
 KEY_BYTES = 32
 _FIRST = b"blobsync-seal 1 "

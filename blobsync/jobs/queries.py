@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from blobsync.backends.protocol import KEEP_SECRETS, Grouping, Recalling, SeenJob
+from blobsync.base.dataclass import dataclass
 from blobsync.base.errors import (
     AmbiguousJobError,
     BlobsyncError,

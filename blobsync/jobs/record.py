@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+from blobsync.base.dataclass import dataclass, field
 from blobsync.jobs.home import Home
 from blobsync.jobspec.spec import JobRef, JobSpec, RunInfo, State, StateChange
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
+from blobsync.base.dataclass import dataclass, field
 from blobsync.base.errors import NothingMatchedError
 from blobsync.base.events import Emit
 from blobsync.base.file_states import LocalState

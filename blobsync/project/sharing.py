@@ -8,9 +8,10 @@ the whole container, which must be requested explicitly.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 
+from blobsync.base.dataclass import dataclass
 from blobsync.base.errors import UnsafeNameError, UsageError
 from blobsync.base.locations import reaches_another
 from blobsync.config.mapping import Resolution

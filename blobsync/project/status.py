@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from blobsync.base.background_calls import Ahead
+from blobsync.base.dataclass import dataclass, field
 from blobsync.base.errors import AccessDeniedError, BlobsyncError, ExitCode, FileFailure, NothingMatchedError
 from blobsync.base.events import Emit
 from blobsync.base.locations import BlobContainer
