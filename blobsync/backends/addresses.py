@@ -13,9 +13,9 @@ import re
 import shlex
 import socket
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
-from blobsync.base.dataclass import dataclass
 from blobsync.base.errors import UsageError
 
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from blobsync.base.check_results import CheckResult
-from blobsync.base.dataclass import dataclass, field
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.process import ProcessRunner
 from blobsync.config.model import Cluster

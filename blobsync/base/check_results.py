@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
 
-from blobsync.base.dataclass import dataclass
 from blobsync.base.errors import BlobsyncError, FailureCode
 
 _ITSELF = "; `blobsync doctor` "

@@ -69,10 +69,9 @@ compare them. Each has one sentence, the exit code of the command, and the retry
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Any, Protocol
-
-from blobsync.base.dataclass import dataclass
 
 
 class ExitCode(IntEnum):

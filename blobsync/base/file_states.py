@@ -7,8 +7,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-
-from blobsync.base.dataclass import dataclass, field
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

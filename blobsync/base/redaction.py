@@ -16,13 +16,12 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cache, lru_cache
 from itertools import islice
 from typing import Any
 from urllib.parse import parse_qsl, unquote
-
-from blobsync.base.dataclass import dataclass, field
 
 HIDDEN = "***"
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-
-from blobsync.base.dataclass import dataclass, field
+from dataclasses import dataclass, field
 
 KEY_BYTES = 32
 _FIRST = b"blobsync-seal 1 "

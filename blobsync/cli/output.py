@@ -18,10 +18,10 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from blobsync.base.dataclass import dataclass, field
 from blobsync.base.errors import BlobsyncError, ExitCode, LocalFileError, UnsafeNamesError, UsageError
 from blobsync.base.formatting import count_text, printable
 from blobsync.base.patterns import pattern

@@ -12,11 +12,11 @@ import shlex
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, fields
 from functools import cached_property, wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_args
 
-from blobsync.base.dataclass import dataclass, field
 from blobsync.base.errors import (
     BlobsyncError,
     FailureCode,
@@ -154,6 +154,8 @@ class Session:
             self.note(warning)
 
 
+_NOT_GIVEN = {each.name: each.default for each in fields(Session)}
+
 # Name, annotation with its option or argument, default.
 OptionRow = tuple[str, Any, Any]
 # The default of a parameter that has to be given.
@@ -238,7 +240,6 @@ GLOBALS: tuple[OptionRow, ...] = (
     ("log_file", LogOption, None),
     ("timings", TimingsOption, False),
 )
-_NOT_GIVEN = {name: default for name, _, default in GLOBALS}
 CommandFunction = Callable[..., Result]
 
 # Which cluster options have a meaning for a command. All are accepted before and after each command, but help and

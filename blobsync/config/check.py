@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from blobsync.base.dataclass import dataclass, field
 from blobsync.base.errors import ConfigError, ConfigNotFoundError
 from blobsync.base.user_data import environment
 from blobsync.config.account_files import ACCOUNT_FOLDER, account_file_names

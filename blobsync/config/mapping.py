@@ -11,10 +11,10 @@ import os
 import posixpath
 import shlex
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote, urlsplit
 
-from blobsync.base.dataclass import dataclass
 from blobsync.base.errors import MappingError, OutsideProjectError, UnmappedPathError, UsageError
 from blobsync.base.locations import MAX_NAME_CHARS, BlobLocation, reaches_another
 from blobsync.config.known_keys import did_you_mean, nearest

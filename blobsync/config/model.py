@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from blobsync.base.dataclass import dataclass, field
 from blobsync.base.errors import ConfigError
 from blobsync.base.locations import BlobContainer, BlobLocation
 from blobsync.base.redaction import SasToken, Secret

@@ -11,13 +11,13 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
 import yaml
 
-from blobsync.base.dataclass import dataclass, field
 from blobsync.base.errors import LocalFileError, UsageError
 from blobsync.base.redaction import Secret, redact_answer
 from blobsync.base.trusted_hosts import host_of

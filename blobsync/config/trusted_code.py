@@ -14,11 +14,10 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from blobsync.base.dataclass import dataclass
 from blobsync.base.errors import ConfigError, UsageError
 from blobsync.base.plain_json import parse_object
 from blobsync.base.user_data import config_home, locked_own, read_own, write_own

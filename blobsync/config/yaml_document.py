@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from blobsync.base.dataclass import dataclass, field
 from blobsync.base.errors import ConfigError, ConfigNotFoundError
 from blobsync.base.file_states import regular_only
 from blobsync.base.formatting import count_text

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from blobsync.base.dataclass import dataclass
 from blobsync.base.redaction import HIDDEN, redact
 from blobsync.jobs.home import is_secret
 from blobsync.jobs.record import JobRecord

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from blobsync.backends.protocol import ClusterSummary
-from blobsync.base.dataclass import dataclass
 from blobsync.base.errors import BackendUnavailableError, BlobsyncError
 from blobsync.base.formatting import count_text
 from blobsync.config.model import Cluster

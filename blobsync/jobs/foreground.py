@@ -14,9 +14,9 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from blobsync.base.dataclass import dataclass
 from blobsync.base.errors import BlobsyncError, ConfigError, ProcessError
 from blobsync.base.process import ProcessRunner, python_module
 from blobsync.config.model import Cluster

@@ -8,11 +8,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from blobsync.base.dataclass import dataclass, field
 from blobsync.base.errors import BackendUnavailableError, ConfigError
 from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.config.loader import load_workspace, reload_cluster

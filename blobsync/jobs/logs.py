@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from blobsync.backends.protocol import Backend
-from blobsync.base.dataclass import dataclass
 from blobsync.base.errors import BlobsyncError, ConfigError, JobError, UnsafeNameError
 from blobsync.jobs.parse import FoundCause, log_lines, read_causes, summarise
 from blobsync.jobspec.spec import JobRef, LogFile, LogMirror

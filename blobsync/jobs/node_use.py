@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from blobsync.base.dataclass import dataclass
 from blobsync.jobs.logs import FetchedLogs
 
 _NODE_LOG = re.compile(r"(?:task_\d+/)?(?:attempt_\d{1,6}/)?system_logs/node_(\d{1,6})\.txt")

@@ -16,10 +16,10 @@ import shlex
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
-from blobsync.base.dataclass import dataclass, field
 from blobsync.base.errors import (
     BlobsyncError,
     ConfigError,

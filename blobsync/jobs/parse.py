@@ -10,9 +10,8 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TextIO
-
-from blobsync.base.dataclass import dataclass
 
 # How many lines back ``after`` is looked for.
 CONTEXT_LINES = 100

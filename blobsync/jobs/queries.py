@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from blobsync.backends.protocol import KEEP_SECRETS, Grouping, Recalling, SeenJob
-from blobsync.base.dataclass import dataclass
 from blobsync.base.errors import (
     AmbiguousJobError,
     BlobsyncError,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from blobsync.base.dataclass import dataclass, field
+from dataclasses import dataclass, field
+
 from blobsync.jobs.home import Home
 from blobsync.jobspec.spec import JobRef, JobSpec, RunInfo, State, StateChange
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from blobsync.backends.protocol import Scaling
-from blobsync.base.dataclass import dataclass
 from blobsync.base.errors import BlobsyncError, JobError, UsageError
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.parse import FoundCause, is_retriable

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from blobsync.base.dataclass import dataclass
 from blobsync.base.errors import BlobsyncError, ConfigError, UsageError
 from blobsync.base.locations import MountedLocation
 from blobsync.config.model import Cluster

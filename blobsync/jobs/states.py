@@ -8,11 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from blobsync.backends.protocol import KEEP_SECRETS, Backend, KeepingSecrets, Outcome, Refused, Renewing, Unknown
-from blobsync.base.dataclass import dataclass
 from blobsync.base.errors import BlobsyncError, JobError
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobRecord

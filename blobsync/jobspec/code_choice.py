@@ -7,10 +7,10 @@ is recorded here (``config.trusted_code``), or is that of the code here; the nod
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from blobsync.base.dataclass import dataclass
 from blobsync.base.errors import ArchiveError, ConfigError, NothingMatchedError, UntrustedCodeError, UsageError
 from blobsync.code.project_code import Code, CodeProject, CodeState
 from blobsync.config.model import Cluster, CodeEntry

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict, cast
 
-from blobsync.base.dataclass import dataclass, field
 from blobsync.base.errors import ConfigError, UsageError
 from blobsync.config.job_keys import LINKING, READ_ONLY_MODES, demand_keys, folder_mode, read_only_words
 from blobsync.config.known_keys import GONE_PLATFORMS, PHILLY_MARKS

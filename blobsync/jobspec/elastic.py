@@ -6,9 +6,9 @@ From ``--elastic MIN:MAX``, or ``min_nodes`` and ``max_nodes`` of the cluster fi
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from blobsync.base.dataclass import dataclass
 from blobsync.base.errors import ConfigError, UsageError
 from blobsync.jobspec.spec import JobSpec, State
 

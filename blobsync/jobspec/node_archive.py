@@ -17,11 +17,11 @@ import tempfile
 import zipfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from importlib import util
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from blobsync.base.dataclass import dataclass, field
 from blobsync.base.errors import AccessDeniedError, ArchiveError, PreconditionFailedError
 from blobsync.base.user_data import state_home
 from blobsync.jobspec.hold import HOLDER

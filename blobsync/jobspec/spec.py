@@ -12,11 +12,10 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any, TypedDict
 
-from blobsync.base.dataclass import dataclass, field
 from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.base.redaction import redact
 from blobsync.config.model import AML_PLATFORMS

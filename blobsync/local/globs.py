@@ -15,8 +15,8 @@ import re
 import shlex
 import string
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from blobsync.base.dataclass import dataclass
 from blobsync.base.errors import IgnorePatternError
 
 # Group names are unique across all patterns, which are joined to one expression.

@@ -26,11 +26,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
-from blobsync.base.dataclass import dataclass
 from blobsync.base.errors import IgnorePatternError, LocalFileError
 from blobsync.local.globs import MAX_PATTERN_BYTES, bracket, byte_text, first_place, regex_class
 

@@ -39,12 +39,11 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from blobsync.base.dataclass import dataclass
 from blobsync.base.errors import LocalFileError
 from blobsync.base.file_states import LocalState
 from blobsync.base.plain_json import demand_types, parse_object

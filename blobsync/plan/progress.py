@@ -14,10 +14,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from blobsync.base.dataclass import dataclass
 from blobsync.base.events import (
     NO_ANSWER,
     BytesMoved,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from blobsync.base.dataclass import dataclass, field
 from blobsync.base.locations import BlobLocation, LocalLocation, Location
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.config.mapping import is_below
@@ -64,7 +64,7 @@ class ProjectContext:
     trusted: frozenset[OutsideLink] = frozenset()
     unfinished: RangeRecords | None = None
     spill: Spill = field(default_factory=Spill)
-    disks: LocalDisks = LocalDisks()
+    disks: LocalDisks = LocalDisks()  # noqa: RUF009 - it is frozen
     stop: StopRequest = NEVER
 
     def opened(self, part: PlanPart) -> LivePart:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args
 
-from blobsync.base.dataclass import dataclass
 from blobsync.base.errors import UsageError
 
 EngineName = Literal["auto", "azcopy", "direct", "relay"]

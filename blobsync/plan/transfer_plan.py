@@ -10,14 +10,13 @@ import enum
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from itertools import islice
 from operator import eq
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
-from blobsync.base.dataclass import dataclass, field
 from blobsync.base.errors import (
     DiskTooSmallError,
     ExitCode,

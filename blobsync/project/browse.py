@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
-from blobsync.base.dataclass import dataclass
 from blobsync.base.errors import LocalFileError, NothingMatchedError
 from blobsync.base.file_states import LocalState, regular_only
 from blobsync.base.locations import LocalLocation

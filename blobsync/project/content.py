@@ -6,10 +6,10 @@ import hashlib
 import os
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import takewhile
 
-from blobsync.base.dataclass import dataclass
 from blobsync.base.errors import ChecksumError, LocalFileError, ShapeConflictError
 from blobsync.base.file_states import regular_only
 from blobsync.base.locations import LocalLocation

@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
-from blobsync.base.dataclass import dataclass, field
 from blobsync.base.errors import NothingMatchedError
 from blobsync.base.events import Emit
 from blobsync.base.file_states import LocalState

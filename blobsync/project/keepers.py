@@ -14,11 +14,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from blobsync.base.dataclass import dataclass
 from blobsync.base.errors import BlobsyncError, NothingMatchedError, UsageError
 from blobsync.base.formatting import count_text, duration_text
 from blobsync.base.plain_json import demand_types

@@ -13,12 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeAlias
 
-from blobsync.base.dataclass import dataclass
 from blobsync.base.errors import (
     BlobsyncError,
     ExitCode,

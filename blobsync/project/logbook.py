@@ -23,12 +23,11 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from blobsync.base.dataclass import dataclass, field
 from blobsync.base.errors import (
     BlobsyncError,
     ExitCode,
@@ -254,7 +253,7 @@ class TransferLog:
             yield db
 
 
-_NAMES = frozenset(TransferEntry.__match_args__)
+_NAMES = {each.name for each in fields(TransferEntry)}
 
 
 def _row(entry: TransferEntry) -> tuple[str, float, str]:

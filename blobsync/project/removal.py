@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from blobsync.base.background_calls import side_by_side
-from blobsync.base.dataclass import dataclass, field
 from blobsync.base.errors import FailureCode, FileFailure, NothingMatchedError, ShapeConflictError, UsageError
 from blobsync.base.events import Expected, FileDone, Listener, Note, Phase
 from blobsync.base.locations import reaches_another

@@ -8,10 +8,9 @@ the whole container, which must be requested explicitly.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 
-from blobsync.base.dataclass import dataclass
 from blobsync.base.errors import UnsafeNameError, UsageError
 from blobsync.base.locations import reaches_another
 from blobsync.config.mapping import Resolution

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from blobsync.base.background_calls import Ahead
-from blobsync.base.dataclass import dataclass, field
 from blobsync.base.errors import AccessDeniedError, BlobsyncError, ExitCode, FileFailure, NothingMatchedError
 from blobsync.base.events import Emit
 from blobsync.base.locations import BlobContainer

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import overload
 
 from blobsync.base.background_calls import side_by_side
-from blobsync.base.dataclass import dataclass
 from blobsync.base.errors import BlobsyncError, ExitCode, FileFailure, NothingMatchedError
 from blobsync.base.events import Emit
 from blobsync.base.file_states import FileState, LocalState, RemoteState

@@ -7,9 +7,9 @@ There are three: ``direct`` (in this process), ``azcopy`` (a managed subprocess)
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from blobsync.base.dataclass import dataclass, field
 from blobsync.base.errors import FileFailure
 from blobsync.base.events import Listener
 from blobsync.base.file_states import FileState

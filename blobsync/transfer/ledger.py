@@ -15,11 +15,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from blobsync.base.dataclass import dataclass, field
 from blobsync.base.errors import FailureCode, FileFailure, LocalFileError
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation

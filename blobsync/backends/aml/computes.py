@@ -9,12 +9,12 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from blobsync.backends.aml.client import AmlClient
 from blobsync.backends.aml.errors import MOST_SAID, az_ml, compute_hint
 from blobsync.backends.aml.replies import AmlReply
-from blobsync.base.dataclass import dataclass, field
 from blobsync.base.errors import JobError, NothingMatchedError, UsageError
 from blobsync.base.formatting import quoted
 

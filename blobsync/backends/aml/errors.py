@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from blobsync.base.dataclass import dataclass
 from blobsync.base.errors import (
     BackendBusyError,
     BackendDeniedError,

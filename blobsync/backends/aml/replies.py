@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from blobsync.backends.protocol import ClusterSummary, Holder
-from blobsync.base.dataclass import dataclass, field
 from blobsync.base.errors import LostContactError, UnsafeNameError
 from blobsync.base.formatting import quoted
 from blobsync.jobspec.spec import JobSpec, RunInfo, State

@@ -13,6 +13,7 @@ import secrets as random_source
 import shlex
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from blobsync.backends.aml import platforms as aml_platforms
 from blobsync.backends.aml import storage as aml_storage
 from blobsync.backends.aml.replies import spec_tags
 from blobsync.backends.aml.storage import Datastore
-from blobsync.base.dataclass import dataclass
 from blobsync.base.errors import ConfigError
 from blobsync.config.job_keys import NESTED_HINT, enclosing, nested_sentence
 from blobsync.config.model import Cluster, WorkspaceConfig

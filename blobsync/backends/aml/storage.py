@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
-from blobsync.base.dataclass import dataclass
 from blobsync.base.errors import ConfigError
 from blobsync.base.redaction import HIDDEN
 from blobsync.config.model import Cluster, StorageAccount

@@ -7,14 +7,13 @@ https://github.com/kubernetes-sigs/blob-csi-driver
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from blobsync.backends.kubernetes.naming import FAILURES_NOTE, IGNORED_NOTE, MANAGED_BY, RUN_LABEL, US, pull_name
 from blobsync.backends.kubernetes.settings import KubernetesSettings
-from blobsync.base.dataclass import dataclass, field
 from blobsync.base.errors import ConfigError
 from blobsync.base.locations import MountedLocation
 from blobsync.jobspec.node_archive import travelling_sources

@@ -7,11 +7,11 @@ https://kubernetes.io/docs/concepts/security/pod-security-admission/
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from blobsync.backends.kubernetes.kubectl import KubernetesRefusal
 from blobsync.backends.kubernetes.place import Place
-from blobsync.base.dataclass import dataclass, field
 from blobsync.base.errors import BackendDeniedError, JobNotFoundError
 
 RESTRICTED = "restricted"

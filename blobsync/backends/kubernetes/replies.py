@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -28,7 +28,6 @@ from blobsync.backends.kubernetes.naming import (
 )
 from blobsync.backends.kubernetes.pod import CONTAINER
 from blobsync.backends.protocol import ClusterSummary, Holder
-from blobsync.base.dataclass import dataclass, field
 from blobsync.base.formatting import quoted
 from blobsync.jobspec.spec import RUN_ID, SETUP_FAILED_EXIT, RunInfo, State, StateChange
 

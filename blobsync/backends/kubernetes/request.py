@@ -10,7 +10,7 @@ import copy
 import io
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from blobsync.backends.kubernetes.naming import (
@@ -30,7 +30,6 @@ from blobsync.backends.kubernetes.naming import (
 from blobsync.backends.kubernetes.pod import Mount, find_mounts, node_files, on_node, pod_template
 from blobsync.backends.kubernetes.pod_security import RESTRICTED_CONTEXT
 from blobsync.backends.kubernetes.settings import KubernetesSettings
-from blobsync.base.dataclass import dataclass
 from blobsync.jobspec.node_sas import rights_needed
 from blobsync.jobspec.spec import SETUP_FAILED_EXIT, JobSpec, Secrets
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from blobsync.backends.kubernetes.pod_security import FIELDS, RESTRICTED, RESTRICTED_CONTEXT, SecurityContext
-from blobsync.base.dataclass import dataclass, field
 from blobsync.base.errors import ConfigError
 from blobsync.config.known_keys import nearest
 from blobsync.config.model import Cluster

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from blobsync.backends.local.fleet import address_of
 from blobsync.backends.local.queue import Capacity, LocalQueue, gpus_of
 from blobsync.backends.local.run_files import RunFiles, SavedState
 from blobsync.backends.protocol import Accepted, ClusterSummary, Holder, Outcome, Plan, Refused, Surroundings
-from blobsync.base.dataclass import dataclass
 from blobsync.base.errors import BlobsyncError, ConfigError, JobError, JobNotFoundError, ProcessError, SubmissionError
 from blobsync.base.formatting import count_text
 from blobsync.base.process import python_module

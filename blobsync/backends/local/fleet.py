@@ -13,10 +13,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from blobsync.backends.local.run_files import RunFiles
-from blobsync.base.dataclass import dataclass
 from blobsync.base.process import ProcessRunner, RunningProcess
 from blobsync.jobspec.elastic import bounds_of
 from blobsync.jobspec.spec import OUTPUT_FAILED_EXIT, JobSpec, NodeChange

@@ -17,10 +17,10 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from blobsync.base.dataclass import dataclass
 from blobsync.base.errors import JobError
 from blobsync.base.plain_json import parse_json
 from blobsync.jobspec.spec import JobSpec, run_name

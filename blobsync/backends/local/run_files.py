@@ -9,12 +9,11 @@ import shutil
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from blobsync.backends.login import LOG_FOLDERS, nonempty_logs
-from blobsync.base.dataclass import dataclass
 from blobsync.base.plain_json import parse_json
 from blobsync.jobspec.spec import JobSpec, LogFile, NodeChange, State, StateChange
 

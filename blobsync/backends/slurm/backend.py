@@ -13,7 +13,7 @@ import shlex
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from blobsync.backends.addresses import SshMachine, read_host, read_machine
 from blobsync.backends.forwarding import LOOPBACK, forward_line
@@ -31,7 +31,6 @@ from blobsync.backends.protocol import (
 )
 from blobsync.backends.slurm import replies as slurm_replies
 from blobsync.backends.slurm.script import build_script
-from blobsync.base.dataclass import dataclass
 from blobsync.base.errors import (
     BackendUnavailableError,
     BlobsyncError,

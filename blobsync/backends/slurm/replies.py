@@ -11,11 +11,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from blobsync.backends.protocol import ClusterSummary, Holder
-from blobsync.base.dataclass import dataclass
 from blobsync.jobspec.spec import RunInfo, State, StateChange
 
 # https://slurm.schedmd.com/job_state_codes.html. A preempted job that will run again is PENDING in squeue; one that is

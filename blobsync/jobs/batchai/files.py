@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from blobsync.base.dataclass import dataclass, field
 from blobsync.base.errors import ConfigError, UsageError
 from blobsync.config.account_files import ACCOUNT_FOLDER
 from blobsync.config.accounts import AccountFile, first_of

@@ -9,10 +9,9 @@ import posixpath
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from blobsync.base.dataclass import dataclass, field
 from blobsync.base.redaction import Secret
 from blobsync.config.job_keys import read_only_words
 from blobsync.jobs.batchai.reader import JsonPart, inner_properties, open_json

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from blobsync.base.dataclass import dataclass, field
 from blobsync.base.errors import ConfigError, ConfigNotFoundError
 from blobsync.config.known_keys import nearest
 from blobsync.config.yaml_document import Document, KeyPath, is_placeholder, read_document

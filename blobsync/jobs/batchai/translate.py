@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from blobsync.base.dataclass import dataclass, field
 from blobsync.config.job_keys import LINKING, ONLY_ON, READ_ONLY_MODES, folder_mode
 from blobsync.config.model import AML_PLATFORMS, Cluster, FolderEntry
 from blobsync.config.yaml_document import FOLDER_SUFFIX

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from blobsync.base.dataclass import dataclass
 from blobsync.config.job_keys import ONLY_ON, OUTRANKED
 from blobsync.config.known_keys import CLUSTER, PLATFORMS, Key, Kind
 from blobsync.config.model import AML_PLATFORMS, Cluster

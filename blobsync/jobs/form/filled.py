@@ -14,11 +14,10 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blobsync.base.dataclass import dataclass, field
 from blobsync.base.errors import BlobsyncError, ConfigError
 from blobsync.config.known_keys import Kind
 from blobsync.config.loader import SHOWN, ClusterFile, apply_overrides, find_cluster_file, load_cluster, parse_overrides
