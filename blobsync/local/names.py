@@ -40,6 +40,9 @@ PROBE_PREFIX = ".probe-of-blobsync-"
 _PROBE = pattern(rf"{re.escape(PROBE_PREFIX)}[0-9a-f]{{16}}")
 AZCOPYS_PREFIX_BYTES = len(".azDownload-") + 36 + 1
 
+# What a container keeps for blobsync itself: no data, also where a folder entry maps the container's root.
+OWN_BLOBS = ".blobsync/"
+
 # The service refuses these in a blob's name: "Naming and Referencing Containers, Blobs, and Metadata".
 _CONTROL = pattern("[\x00-\x1f\x7f-\x9f\ufffe\uffff]")
 _SURROGATE = pattern("[\ud800-\udfff]")

@@ -37,7 +37,7 @@ from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.local.errors import where_to_look
 from blobsync.local.files import hash_file, reading_threads
 from blobsync.local.index import PairIndex
-from blobsync.local.names import is_temporary, local_problem
+from blobsync.local.names import OWN_BLOBS, is_temporary, local_problem
 from blobsync.local.sorted_runs import SortedRuns, Spill, Spool
 from blobsync.local.tree import LinkPolicy, walk
 from blobsync.plan.clashes import blob_hint, both_hint
@@ -516,9 +516,10 @@ def _is_odd(blob: BlobInfo, request: Request, hidden: list[str], unsafe: dict[st
 
 
 def _is_marker(blob: BlobInfo, hidden: list[str], start: int) -> bool:
-    """Whether a blob only represents a folder, without data: ``hdi_isfolder``, or an empty ``name/``.
+    """Whether a blob is no data: it only represents a folder (``hdi_isfolder``, or an empty ``name/``), or is ours.
 
-    ``hidden`` gets those that azcopy would treat as data, or whose name (from ``start`` on) is not possible on a disk.
+    ``hidden`` gets those that azcopy would treat as data, or whose name (from ``start`` on) is not possible on a disk,
+    and what the container keeps for blobsync itself.
     """
     if blob.is_folder_stub:
         if local_problem(blob.name[start:]):
@@ -529,6 +530,9 @@ def _is_marker(blob: BlobInfo, hidden: list[str], start: int) -> bool:
     if (blob.size == 0 and blob.name[-1:] == "/") or (
         blob.name[last : last + 1] == "." and is_temporary(blob.name[last:])
     ):
+        hidden.append(blob.name)
+        return True
+    if blob.name[:1] == "." and blob.name.startswith(OWN_BLOBS):
         hidden.append(blob.name)
         return True
     return False

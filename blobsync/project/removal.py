@@ -14,6 +14,7 @@ from blobsync.base.locations import reaches_another
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.config.mapping import Resolution
 from blobsync.local.index import Index
+from blobsync.local.names import OWN_BLOBS
 from blobsync.plan.clashes import both_hint
 from blobsync.plan.path_suggestions import look_nearby
 from blobsync.project.browse import nothing_at
@@ -102,8 +103,8 @@ def find_deletions(connections: Connections, place: Resolution, inner: Sequence[
     end = connections.open(place.remote)
     blob = None if place.folder_only or not end.name else end.store.head(end.name)
     prefix = f"{end.name}/" if end.name else ""
-    hidden = tuple(f"{prefix}{other.path[len(place.path) + 1 :]}/" for other in inner)
-    blobs = [item for item in end.store.list_blobs(prefix) if not (hidden and item.name.startswith(hidden))]
+    hidden = (OWN_BLOBS, *(f"{prefix}{other.path[len(place.path) + 1 :]}/" for other in inner))
+    blobs = [item for item in end.store.list_blobs(prefix) if not item.name.startswith(hidden)]
     if blob is not None and blobs and not blob.is_folder_stub:
         raise ShapeConflictError(
             f"{place.path} is both a blob and a folder: {place.remote} and {place.remote}/...",

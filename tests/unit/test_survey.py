@@ -285,6 +285,18 @@ def test_counts_and_hidden_blobs_are_known_after_the_last_pair(place: Place) -> 
     assert (counts(found), found.has_hidden) == ((1, 1), True)
 
 
+@pytest.mark.parametrize("route", [Route.UPLOAD, Route.DOWNLOAD])
+def test_what_a_container_keeps_for_blobsync_is_no_data_of_an_entry_at_its_root(place: Place, route: Route) -> None:
+    place.store.add(".blobsync/checkpoints/out/job/checkpoint-1.json", b"{}")
+    place.store.add(".blobsyncs", b"x")
+    place.store.add("sub/.blobsync/x", b"x")
+    root = OpenBlob(place.store, "")
+    ends = {"destination": root} if route is Route.UPLOAD else {"source": root}
+    found, pairs = place.look(route, **ends)
+    assert set(pairs) == {".blobsyncs", "sub/.blobsync/x"}
+    assert found.has_hidden == (route is Route.DOWNLOAD), "azcopy gets no folder with such blobs"
+
+
 # -- patterns --------------------------------------------------------------------------------------------
 
 
