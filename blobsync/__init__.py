@@ -109,7 +109,7 @@ if TYPE_CHECKING:
     from blobsync.code.secrets import PossibleSecret
     from blobsync.code.snapshot import CodeSnapshot, HashedFile
     from blobsync.config.mapping import PathName, Paths, Resolution
-    from blobsync.config.model import Cluster, CodeEntry, Docker, FolderEntry, StorageAccount
+    from blobsync.config.model import CheckpointRule, Cluster, CodeEntry, Docker, FolderEntry, StorageAccount
     from blobsync.jobs.compare import ComparedCode, ComparedFact, ComparedJobs
     from blobsync.jobs.logs import FetchedLogs
     from blobsync.jobs.outputs import CopiedOutputs, JobOutputs, OutputFile
@@ -133,6 +133,8 @@ if TYPE_CHECKING:
         StateChange,
     )
     from blobsync.jobspec.spec import State as JobState
+    from blobsync.keep.listing import Checkpoint
+    from blobsync.local.set_requests import mark_complete
     from blobsync.plan.progress import Progress, WorkerProgress
     from blobsync.plan.saved_plan import SavedPlan
     from blobsync.plan.transfer_options import EngineName, Keep, Links, TransferKeywords, TransferOptions
@@ -196,6 +198,8 @@ __all__ = [
     "BytesReused",
     "Cancellation",
     "Cause",
+    "Checkpoint",
+    "CheckpointRule",
     "ChecksumError",
     "Cluster",
     "ClusterSummary",
@@ -371,6 +375,7 @@ __all__ = [
     "WorkerMoved",
     "WorkerProgress",
     "__version__",
+    "mark_complete",
     "open_jobs",
 ]
 
@@ -400,6 +405,7 @@ _HOMES = {
     "blobsync.base.file_states": ("FileState", "LocalState", "RemoteState"),
     "blobsync.base.locations": ("BlobContainer", "BlobLocation"),
     "blobsync.base.reasons": ("Reason",),
+    "blobsync.local.set_requests": ("mark_complete",),
     "blobsync.base.version": ("__version__",),
     "blobsync.code.files": ("CodeDecision", "CodeFile"),
     "blobsync.code.git": ("GitState",),
@@ -407,7 +413,7 @@ _HOMES = {
     "blobsync.code.secrets": ("PossibleSecret",),
     "blobsync.code.snapshot": ("CodeSnapshot", "HashedFile"),
     "blobsync.config.mapping": ("PathName", "Paths", "Resolution"),
-    "blobsync.config.model": ("Cluster", "CodeEntry", "Docker", "FolderEntry", "StorageAccount"),
+    "blobsync.config.model": ("CheckpointRule", "Cluster", "CodeEntry", "Docker", "FolderEntry", "StorageAccount"),
     "blobsync.backends.aml.computes": ("Compute", "ComputeRequest", "Computes", "NodeBounds"),
     "blobsync.backends.protocol": ("ClusterSummary", "Holder"),
     "blobsync.jobs.compare": ("ComparedFact", "ComparedCode", "ComparedJobs"),
@@ -438,6 +444,7 @@ _HOMES = {
     "blobsync.tunnels.job_tunnel": ("JobTunnel",),
     "blobsync.tunnels.named": ("NamedTunnel", "TunnelState", "Tunnels"),
     "blobsync.project.logbook": ("RunningTransfer", "TransferEntry"),
+    "blobsync.keep.listing": ("Checkpoint",),
     "blobsync.plan.progress": ("Progress", "WorkerProgress"),
     "blobsync.plan.saved_plan": ("SavedPlan",),
     "blobsync.plan.transfer_options": ("EngineName", "Keep", "Links", "TransferKeywords", "TransferOptions"),

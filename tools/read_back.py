@@ -399,6 +399,43 @@ ROWS: tuple[ReadBack, ...] = (
         ("web.transfer_process:_decoded",),
     ),
     ReadBack(
+        "the marks of checkpoints, and what the nodes of a job say to each other about them",
+        "`.blobsync/checkpoints/` of a folder entry's container",
+        "each name passes the gate for paths, each number is bounded; size and MD5 of every file are compared with a"
+        " listing before one is taken, and with the bytes that arrived before the command runs",
+        (
+            "unit/test_marks.py::test_a_mark_of_somebody_else_passes_the_gate_or_is_left_alone",
+            "unit/test_marks.py::test_files_are_compared_with_their_mark",
+            "unit/test_sets.py::test_a_forged_answer_of_a_node_is_held_against_the_container",
+            "unit/test_node_checkpoints.py::test_a_set_that_was_changed_in_the_container_is_passed_over",
+        ),
+        (
+            "keep.listing:_BlobContent.text",
+            "keep.marks:Mark.from_json",
+            "keep.marks:Marks._read",
+            "keep.marks:Marks.noted",
+        ),
+    ),
+    ReadBack(
+        "checkpoints that a program writes, what it says of them, and which one it was started from",
+        "a job's folders on its node",
+        "the job's own program and blobsync wrote them; they decide only whether a set of its files goes up, and a"
+        " number for `keep_best`",
+        (
+            "unit/test_sets.py::test_a_file_that_is_cut_off_is_seen_by_its_format",
+            "unit/test_set_requests.py::test_what_is_no_request_says_nothing",
+        ),
+        (
+            "keep.sets:FolderContent.is_json",
+            "keep.sets:FolderContent.text",
+            "keep.sets:FolderSets._value",
+            "keep.sets:_is_whole",
+            "keep.sets:_tensor_bytes",
+            "local.set_requests:_request",
+            "node.job:NodeJob._checkpoint_variables",
+        ),
+    ),
+    ReadBack(
         "azcopy, when it is installed",
         "a download, or a file that you name",
         "its SHA-256 is in blobsync, or you gave it",

@@ -28,6 +28,8 @@ SECTIONS: tuple[tuple[str, tuple[Word, ...]], ...] = (
             Word(("ls",), "look", "List blobs, or the folder entries if no PATH is given."),
             Word(("du",), "look", "Count the blobs and bytes below a path."),
             Word(("stat",), "look", "Show one path: the local file, the blob, and the record."),
+            Word(("checkpoints",), "checkpoints", "List checkpoints, and which one a restart would take."),
+            Word(("checkpoint",), "checkpoints", "Say that a checkpoint is complete."),
             Word(("cat",), "content", "Print the bytes of a blob."),
             Word(("diff",), "content", "Show how a local file differs from its blob, line by line."),
             Word(("resolve",), "look", "Show where a path lives, and why."),

@@ -103,6 +103,7 @@ _ROWS: tuple[OptionRow, ...] = (
     ),
     ("detach", _flag("With --nodes: print the job's id, and do not wait for it.", "--detach"), False),
     ("force", _flag("Download what fits, even if the disk has too little free space for all.", "--force"), False),
+    ("incomplete", _flag("Download a checkpoint that is not complete, too.", "--incomplete"), False),
     ("relay", _flag("Copy through this machine if the service refuses to copy.", "--relay"), False),
     ("all_entries", _flag("All folder entries, in place of PATHs.", "--all"), False),
     ("receipt", _flag("Also save the receipt beside the data, as PATH.receipts/TIME.json.", "--receipt"), False),

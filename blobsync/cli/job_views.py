@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import UsageError
@@ -60,6 +60,8 @@ def query(
       blobsync q
       blobsync q 3f2a
     """
+    from blobsync.jobs.node_use import seconds_behind
+
     jobs = find_jobs(session)
     if not ids:
         return _listed(session, jobs, (), max)
@@ -70,18 +72,24 @@ def query(
         report = jobs.report(record)
         logs = log_data(report.fetched)
         causes = cause_data(report.causes)
-        data.append({**job_data(record), "logs": logs, "causes": causes, "tail": list(report.tail)})
+        behind = seconds_behind(record, report.fetched)
+        told = {"logs": logs, "causes": causes, "tail": list(report.tail), "checkpoint_seconds_behind": behind}
+        data.append({**job_data(record), **told})
         lines += [*report.tail, *([""] if report.tail else []), *logs]
         problem = report.fetched.problem
         lines += [f"no logs: {problem.message}"] if problem and not report.fetched.names else []
         _note_age(session, report.fetched)
-        lines += [*job_details(record), *cause_lines(report.causes)]
+        late = [f"{'checkpoint:':<14} {behind:,} s behind in the container"] if behind is not None else []
+        lines += [*job_details(record), *late, *cause_lines(report.causes)]
     return Result({"jobs": data}, lines)
+
+
+_NO_LOGS: Mapping[str, Any] = {"logs": [], "causes": [], "tail": [], "checkpoint_seconds_behind": None}
 
 
 def _facts(records: JobList) -> Result:
     """The facts of jobs without their logs."""
-    data = {"jobs": [{**job_data(record), "logs": [], "causes": [], "tail": []} for record in records]}
+    data = {"jobs": [{**job_data(record), **_NO_LOGS} for record in records]}
     return Result(data, (line for record in records for line in job_details(record)))
 
 

@@ -88,6 +88,8 @@ ONLY_ON: Mapping[str, tuple[str, ...]] = {
     "config_param.*.blob_cache_timeout": _MOUNTING,
     "config_param.*.blob_fuse_options": _MOUNTING,
     "blob_mount_info.*.blob_fuse_options": _MOUNTING,
+    # The keys beside it count only with it.
+    "config_param.*.checkpoints": _MOUNTING,
 }
 
 # What to do instead.
@@ -95,6 +97,7 @@ _INSTEAD: Mapping[str, str] = {
     "docker.username": _REGISTRY,
     "docker.password": _REGISTRY,
     "config_param.*.blob_cache_timeout": "Azure ML mounts folders with its own cache",
+    "config_param.*.checkpoints": "write them to a mounted folder, and resume from there",
     "config_param.*.blob_fuse_options": "Azure ML mounts folders by itself; read-only is mode: ro_mount",
     "blob_mount_info.*.blob_fuse_options": "Azure ML mounts folders by itself; read-only is mode: ro_mount",
 }
@@ -275,6 +278,8 @@ def _of_folder(values: Mapping[str, Any], platform: str, entry: FolderEntry) -> 
         for name in ("blob_cache_timeout", "blob_fuse_options"):
             if own.get(name) and platform in ONLY_ON[f"config_param.*.{name}"]:
                 yield (*at, name), needed
+    if entry.checkpoints and mode != "upload" and platform in ONLY_ON["config_param.*.checkpoints"]:
+        yield (*at, "checkpoints"), f"only a folder with mode: upload has it, and this one has mode {mode}"
     if entry.storage_type == "file" and platform == "kubernetes":
         yield (*at, "storage_type"), "jobs on kubernetes cannot mount an Azure file share"
     if entry.file_share and (entry.storage_type != "file" or platform == "kubernetes"):

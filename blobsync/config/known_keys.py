@@ -97,7 +97,31 @@ FOLDER: Mapping[str, Key] = {
     "mode": one_of(*FOLDER_MODES),
     "include": TEXTS,
     "ignore": TEXTS,
+    "checkpoints": TEXT,
+    "complete": TEXTS,
+    "settle_seconds": WHOLE,
+    "restore": TEXT,
+    "restore_from": TEXT,
+    "keep_last": WHOLE,
+    "keep_every": WHOLE,
+    "keep_best": TEXT,
+    "upload_cores": WHOLE,
+    "cap_mbps": WHOLE,
 }
+
+# The keys of a folder entry that say how its sets of files are uploaded, besides ``checkpoints`` itself.
+CHECKPOINT_KEYS = (
+    "complete",
+    "settle_seconds",
+    "restore",
+    "restore_from",
+    "keep_last",
+    "keep_every",
+    "keep_best",
+    "upload_cores",
+    "cap_mbps",
+)
+RESTORE_CHOICES = ("latest", "best", "own", "none")
 
 DOCKER: Mapping[str, Key] = {
     "image": TEXT,

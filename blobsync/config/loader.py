@@ -23,13 +23,22 @@ from typing import Any
 from blobsync.base import redaction
 from blobsync.base.errors import ConfigError, ConfigNotFoundError, UnknownClusterError
 from blobsync.base.locations import MAX_NAME_CHARS, reaches_another
+from blobsync.base.patterns import pattern
 from blobsync.base.user_data import environment
 from blobsync.config.accounts import AccountFile, WorkspaceFile, first_of, warn_if_others_can_read
 from blobsync.config.job_keys import job_keys
-from blobsync.config.known_keys import CLUSTER, PHILLY_MARKS, PLATFORMS, did_you_mean
+from blobsync.config.known_keys import (
+    CHECKPOINT_KEYS,
+    CLUSTER,
+    PHILLY_MARKS,
+    PLATFORMS,
+    RESTORE_CHOICES,
+    did_you_mean,
+)
 from blobsync.config.model import (
     AML_PLATFORMS,
     DEFAULT_CLUSTER,
+    CheckpointRule,
     Cluster,
     CodeEntry,
     Docker,
@@ -122,7 +131,21 @@ class EntryReader:
             blob_cache_timeout=options.get("blob_cache_timeout"),
             ignore=options.get("ignore", ()),
             blob_fuse_options=options.get("blob_fuse_options", self._fuse_options(given)),
+            checkpoints=self._checkpoints(("config_param", f"{prefix}{FOLDER_SUFFIX}"), location[1], options),
         )
+
+    def _checkpoints(self, where: KeyPath, path: str, options: Mapping[str, Any]) -> CheckpointRule | None:
+        """The sets of files of an entry, None if it has none or they are wrong."""
+        given = {key: options[key] for key in CHECKPOINT_KEYS if key in options}
+        if "checkpoints" not in options:
+            for key in given:
+                self._checker.problem((*where, key), "counts only with checkpoints: PATTERN beside it")
+            return None
+        rule = CheckpointRule(options["checkpoints"], **given)
+        wrong = list(_wrong_in(rule, path))
+        for key, sentence in wrong:
+            self._checker.problem((*where, key), sentence)
+        return None if wrong else rule
 
     def _fuse_options(self, given: Any) -> tuple[str, ...]:
         """The options of the mount point that the entry lies below."""
@@ -255,6 +278,50 @@ class EntryReader:
         if point in mounts:
             self._checker.problem(where, f"the mount point {point} is given twice")
         mounts[point] = mount[_ROOT_KEY]
+
+
+_KEEP_BEST = pattern(r"[^:/][^:]*:[^:]+(:(min|max))?")
+_STEP = pattern(r"[0-9]{1,18}")
+_JOB_ID = pattern(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+
+
+def _wrong_in(rule: CheckpointRule, path: str) -> Iterator[tuple[str, str]]:
+    """The keys of a rule that have no meaning, each with the reason."""
+    if not path:
+        yield "checkpoints", "needs an entry with a path: the container's root also holds the marks of the sets"
+    if not _is_plain(rule.sets) or "**" in rule.sets:
+        yield (
+            "checkpoints",
+            f"{rule.sets!a} is no pattern of folders or files below this one, such as run-*/checkpoint-*",
+        )
+    for text in rule.complete:
+        if not _is_plain(text.removeprefix("../")):
+            yield "complete", f"{text!a} names no file: write one of a set, ../NAME for one beside it, or still"
+    if "still" in rule.complete and len(rule.complete) > 1:
+        yield "complete", "still cannot be combined with names of files"
+    if rule.restore == "best" and not rule.keep_best:
+        yield "restore", "best needs keep_best, which says what is best"
+    yield from _misshaped_in(rule)
+
+
+def _misshaped_in(rule: CheckpointRule) -> Iterator[tuple[str, str]]:
+    """The keys of a rule whose values do not have their form."""
+    if rule.restore not in RESTORE_CHOICES and not _STEP.fullmatch(rule.restore):
+        yield "restore", f"{rule.restore!a} is none of {', '.join(RESTORE_CHOICES)}, and no step"
+    for key, form, example in (
+        ("restore_from", _JOB_ID, "the whole id of a job"),
+        ("keep_best", _KEEP_BEST, "FILE:FIELD or FILE:FIELD:max, such as trainer_state.json:best_metric"),
+    ):
+        given = getattr(rule, key)
+        if given and not form.fullmatch(given):
+            yield key, f"{given!a} is not {example}"
+    for key in ("keep_last", "keep_every", "upload_cores", "cap_mbps"):
+        if getattr(rule, key) == 0:
+            yield key, "must be at least 1"
+
+
+def _is_plain(text: str) -> bool:
+    return not any(part in ("", ".", "..") for part in text.split("/"))
 
 
 def _how_to_get(file: str) -> str:

@@ -85,6 +85,37 @@ class StorageAccount:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class CheckpointRule:
+    """Which sets of files below a folder are uploaded as one, when each is complete, and how long it stays there.
+
+    ``sets`` is a pattern on folders or single files (``run-*/checkpoint-*``). ``complete`` are the files whose presence
+    says that the program is done with a set, or ``still``; empty: by kind of framework. ``settle_seconds`` is how long
+    nothing may change in it (None: by ``complete``). ``restore`` is ``latest``, ``best``, ``own``, ``none`` or a step,
+    ``restore_from`` the job whose sets a first start takes. ``keep_best`` is ``FILE:FIELD`` or ``FILE:FIELD:max``.
+    ``upload_cores`` and ``cap_mbps`` (megabits, 10^6, a second) limit the uploads of sets.
+    """
+
+    sets: str
+    complete: tuple[str, ...] = ()
+    settle_seconds: int | None = None
+    restore: str = "latest"
+    restore_from: str = ""
+    keep_last: int | None = None
+    keep_every: int | None = None
+    keep_best: str = ""
+    upload_cores: int = 1
+    cap_mbps: int | None = None
+
+    def __repr__(self) -> str:
+        return f"<CheckpointRule {self.sets!r}, restore {self.restore}>"
+
+    @property
+    def rotates(self) -> bool:
+        """Whether sets are ever deleted from the container; only then a job gets the right to."""
+        return bool(self.keep_last or self.keep_every or self.keep_best)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class FolderEntry:
     """One ``*_folder`` key: the local folder ``prefix`` and the blob folder ``path`` are the same thing.
 
@@ -92,7 +123,7 @@ class FolderEntry:
     parts below the folder that a job needs) matter to jobs only, as do the ACT options ``datastore_name``,
     ``storage_type`` (blob or file), ``file_share`` and ``blob_cache_timeout`` (seconds), and
     ``blob_fuse_options``, words for blobfuse2. ``ignore`` are patterns, as in
-    .gitignore, of files that no transfer touches.
+    .gitignore, of files that no transfer touches. ``checkpoints`` are the sets of files that go up as one.
     """
 
     prefix: str
@@ -106,6 +137,7 @@ class FolderEntry:
     blob_cache_timeout: int | None = None
     ignore: tuple[str, ...] = ()
     blob_fuse_options: tuple[str, ...] = ()
+    checkpoints: CheckpointRule | None = None
 
     def __repr__(self) -> str:
         return f"<FolderEntry {self.prefix!r}: {self.remote}>"

@@ -1,6 +1,7 @@
 """How busy a job's nodes were: the heartbeats in their logs, as values.
 
-``node/machine.py`` writes them: ``heartbeat: disk 120 of 500 GB free, load 3.1, GPU 97%/30000MB 95%/...``.
+``node/machine.py`` writes them: ``heartbeat: disk 120 of 500 GB free, load 3.1, GPU 97%/30000MB 95%/...``, and
+``checkpoint 42 s behind`` where a complete one is not in the container yet.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from blobsync.jobs.logs import FetchedLogs
+from blobsync.jobs.record import JobRecord
 
 _NODE_LOG = re.compile(r"(?:task_\d+/)?(?:attempt_\d{1,6}/)?system_logs/node_(\d{1,6})\.txt")
 _HEARTBEAT = re.compile(
     r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) heartbeat: disk (\d{1,9}) of (\d{1,9}) GB free, load (\d{1,6}\.\d)"
-    r"(?:, GPU ((?:\d{1,3}%/\d{1,7}MB ?)+))?"
+    r"(?:, GPU ((?:\d{1,3}%/\d{1,7}MB ?)+))?(?:, checkpoint (\d{1,9}) s behind)?"
 )
 # A chart has no more points; of more, the ones between are left out.
 _MOST = 400
@@ -23,13 +25,17 @@ _MOST = 400
 
 @dataclass(frozen=True, slots=True)
 class NodeSample:
-    """A node at one moment (seconds since 1970). Disk in GB; ``gpus`` are each one's use in percent and MB."""
+    """A node at one moment (seconds since 1970). Disk in GB; ``gpus`` are each one's use in percent and MB.
+
+    ``behind`` is how many seconds a complete checkpoint had been on the node alone; None: all were in the container.
+    """
 
     at: float
     disk_free: int
     disk_total: int
     load: float
     gpus: tuple[tuple[int, int], ...] = ()
+    behind: int | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -60,6 +66,14 @@ def use_of_nodes(fetched: FetchedLogs) -> tuple[NodeUse, ...]:
     return tuple(use for use in sorted(found, key=lambda use: use.node) if use.samples)
 
 
+def seconds_behind(record: JobRecord, fetched: FetchedLogs) -> int | None:
+    """How many seconds a complete checkpoint has been on a node of a running job alone; None: none, or not known."""
+    if record.state.is_final or not any(entry.checkpoints for entry in record.spec.folders):
+        return None
+    last = [use.samples[-1].behind for use in use_of_nodes(fetched)]
+    return max((each for each in last if each is not None), default=None)
+
+
 def node_use(node: int, lines: Iterable[str]) -> NodeUse:
     """What the heartbeats among these lines say."""
     found: list[NodeSample] = []
@@ -68,9 +82,11 @@ def node_use(node: int, lines: Iterable[str]) -> NodeUse:
         if match and (at := _moment(match[1])) is not None:
             gpus = re.findall(r"(\d+)%/(\d+)MB", match[5] or "")
             used = tuple((min(100, int(share)), int(size)) for share, size in gpus)
-            found.append(NodeSample(at, int(match[2]), int(match[3]), float(match[4]), used))
+            behind = int(match[6]) if match[6] else None
+            found.append(NodeSample(at, int(match[2]), int(match[3]), float(match[4]), used, behind))
     step = -(-len(found) // _MOST) or 1
-    return NodeUse(node, tuple(found[::step]))
+    # The last one is the present.
+    return NodeUse(node, tuple(found[::-1][::step][::-1]))
 
 
 def _moment(text: str) -> float | None:

@@ -158,7 +158,8 @@ def resubmit(
     if moved:
         cluster, notes = moved.cluster, moved.translation.notes
     with cluster.naming_lines():
-        spec = _with_node_archive(context, _spec_again(context, old, cluster, code.ref, num_gpu, moved))
+        again = _in_lineage(_spec_again(context, old, cluster, code.ref, num_gpu, moved), old.spec)
+        spec = _with_node_archive(context, again)
     _note_plan(context, cluster, spec)
     new = hand_over(context, cluster, spec, successor_of=old.run_id, origin=origin)
     warnings = notes + code.warnings + new.warnings
@@ -184,6 +185,13 @@ def _with_node_archive(context: JobContext, spec: JobSpec) -> JobSpec:
     elsewhere = spec.platform != "local"
     archive = node_archive(context.environ).beside(spec.code) if spec.code and elsewhere else None
     return replace(spec, node_archive=archive)
+
+
+def _in_lineage(spec: JobSpec, old: JobSpec) -> JobSpec:
+    """The specification with the lineage of the job in whose place it comes, whose checkpoints it takes."""
+    if not any(entry.checkpoints for entry in (*spec.folders, *old.folders)):
+        return spec
+    return replace(spec, options={**spec.options, "lineage": old.lineage})
 
 
 def _spec_again(

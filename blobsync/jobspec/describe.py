@@ -236,6 +236,7 @@ def folder_link(cluster: Cluster, entry: FolderEntry) -> FolderLink:
         ignore=entry.ignore,
         # The mode says read-only.
         fuse_options=read_only_words(entry.blob_fuse_options)[1],
+        checkpoints=entry.checkpoints if mode == "upload" else None,
     )
 
 

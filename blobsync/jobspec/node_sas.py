@@ -8,7 +8,7 @@ from dataclasses import replace
 from blobsync.base.errors import ConfigError, CredentialError
 from blobsync.config.model import Cluster, StorageAccount
 from blobsync.jobspec.spec import SERVICES, JobSpec, Secrets
-from blobsync.store.sas import JOB_FOLDER, JOB_LOGS, JOB_SECONDS, READ_FOLDER, SasForAccount
+from blobsync.store.sas import JOB_FOLDER, JOB_LOGS, JOB_SECONDS, READ_FOLDER, ROTATED_FOLDER, SasForAccount
 from blobsync.store.sas_token import ordered_rights
 
 
@@ -17,7 +17,9 @@ def rights_needed(spec: JobSpec) -> Mapping[str, str]:
     needed = {spec.code.container: READ_FOLDER} if spec.code else {}
     needed.update((spec.spread or {}).get("rights", {}))
     for folder in spec.folders:
-        needed[folder.container] = needed.get(folder.container, "") + JOB_FOLDER[folder.mode]
+        rotated = folder.checkpoints is not None and folder.checkpoints.rotates
+        letters = ROTATED_FOLDER if rotated else JOB_FOLDER[folder.mode]
+        needed[folder.container] = needed.get(folder.container, "") + letters
     return {container: ordered_rights(letters) for container, letters in needed.items() if letters}
 
 

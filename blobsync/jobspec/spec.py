@@ -18,7 +18,7 @@ from typing import Any, TypedDict
 
 from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.base.redaction import redact
-from blobsync.config.model import AML_PLATFORMS
+from blobsync.config.model import AML_PLATFORMS, CheckpointRule
 from blobsync.local.names import SafeName, safe_name
 
 VERSION = 1
@@ -127,7 +127,8 @@ class FolderLink:
 
     ``source`` is the target of mode ``link``. ``include`` are the parts that ``download`` fetches; empty: all.
     ``cache_seconds`` is for mounts. ``read_only``: nothing may be written behind a ``link``. ``ignore`` are patterns of
-    files that transfers skip; ``fuse_options`` are options of blobfuse2.
+    files that transfers skip; ``fuse_options`` are options of blobfuse2. ``checkpoints`` are sets of files that
+    ``upload`` treats as one.
     """
 
     name: str
@@ -140,6 +141,7 @@ class FolderLink:
     read_only: bool = False
     ignore: tuple[str, ...] = ()
     fuse_options: tuple[str, ...] = ()
+    checkpoints: CheckpointRule | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,8 @@ class NodeOptions(TypedDict, total=False):
     ``sleep_if_succeed``, ``batchai``), and where the job runs.
 
     ``container`` are the options of the image, ``own_output`` is the folder with one of the job's own, ``in_place`` the
-    project of a job without a code archive, and ``hold`` how many seconds an interactive job waits.
+    project of a job without a code archive, and ``hold`` how many seconds an interactive job waits. ``lineage`` is the
+    id of the first of the jobs that were submitted in each other's place.
     """
 
     work_dir: str
@@ -177,6 +180,7 @@ class NodeOptions(TypedDict, total=False):
     own_output: str
     in_place: str
     hold: int
+    lineage: str
 
 
 class SlurmOptions(TypedDict, total=False):
@@ -266,6 +270,12 @@ class JobSpec:
         return found if isinstance(found, Mapping) else None
 
     @property
+    def lineage(self) -> str:
+        """The id of the first of the jobs that were submitted in each other's place: its own, if it is that one."""
+        first = self.options.get("lineage")
+        return first if isinstance(first, str) and RUN_ID.fullmatch(first) else self.run_id
+
+    @property
     def is_foreign(self) -> bool:
         """Whether another program submitted it, so that this is incomplete."""
         return bool(self.options.get("foreign"))
@@ -334,9 +344,11 @@ def _from_plain(values: dict[str, Any]) -> JobSpec:
 
 def _folder_link(entry: dict[str, Any]) -> FolderLink:
     include = _listed(entry["include"])
-    # Records of an older blobsync have neither of these.
+    # Records of an older blobsync have none of these.
     listed = {name: _listed(entry.get(name, [])) for name in ("ignore", "fuse_options")}
-    return FolderLink(**{**entry, "include": include, **listed})
+    rule = entry.get("checkpoints")
+    sets = CheckpointRule(**{**rule, "complete": _listed(rule["complete"])}) if rule else None
+    return FolderLink(**{**entry, "include": include, **listed, "checkpoints": sets})
 
 
 def _listed(value: object) -> tuple[Any, ...]:

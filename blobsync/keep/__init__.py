@@ -1,12 +1,17 @@
 """Uploads folders while programs write them, and knows when a set of files is complete.
 
-Decides when a file is still, what is uploaded in a round, when a failed file is tried again, and how the keeper waits.
-In: a folder, and what carries out an upload. Out: rounds, each with what was found and done. Used by ``node``, for
+Decides when a file is still, what is uploaded in a round, when a failed file is tried again, and how the keeper waits;
+which sets of files are complete, which one a start takes, and which ones go. In: a folder, and what carries out an
+upload. Out: rounds, each with what was found and done, and marks in the container. Used by ``node``, for
 the outputs of a job, and by ``project``, for ``blobsync keep``. It travels to compute nodes: pure Python 3.10, and
 ``watchfiles`` is imported only where it is installed.
 
-    keeper     settling, rounds, pauses after failures, and the stop
-    watcher    which files there are, and which have changed: told by the system, or found by walking
+    keeper         settling, rounds, pauses after failures, and the stop
+    watcher        which files there are, and which have changed: told by the system, or found by walking
+    checkpoints    the rule of sets: complete or not, order, what stays, what a start takes; pure
+    marks          what says in a container that a set is complete; read with distrust
+    sets           carries it out: uploads a set as one, marks it, lets old ones go, finds the one to bring back
+    listing        the sets here and there, for people
 
 Calls ``base``, ``config``, ``local``, ``store``, ``plan``, ``transfer`` and ``direct``.
 """

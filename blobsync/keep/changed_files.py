@@ -105,6 +105,18 @@ def _folders_above(path: str) -> Iterator[str]:
         above = above.rpartition("/")[0]
 
 
+def forget_replaced(part: LivePart, files: Mapping[str, LocalState], records: PairIndex, emit: Emit) -> None:
+    """Forget the records of files whose blob is another version now: what is marked has to be there."""
+    assert isinstance(part.destination, OpenBlob)
+    at = {path: part.key.at(path) for path in files}
+    known = records.get(list(at.values()))
+    moved = [Moved(_looked_for(Pair(path, files[path], None))) for path in files if at[path] in known]
+    there = states_at_destination(part.destination, moved, emit)
+    records.forget(
+        at[each.action.path] for each in moved if there.get(each.action.path) != known[at[each.action.path]].remote
+    )
+
+
 def _at_destination(pair: Pair, there: Mapping[str, FileState], presumed: Callable[[str], bool]) -> FileState | None:
     if presumed(pair.path):
         return pair.record.remote if pair.record is not None else None

@@ -251,8 +251,8 @@ class Keeper:
         try:
             failures = list(self._upload(given)) if given else []
             self._raise_if_everywhere(given, failures)
-            if self._owned:
-                failures += self._sets.round(dict(self._owned), last=last)
+            # Also without any file: this node may have to say that it has none of a set.
+            failures += self._sets.round(dict(self._owned), last=last)
         except BlobsyncError as error:
             self.cause = error
             return self._stuck(error.message, self._clock())

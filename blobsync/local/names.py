@@ -38,6 +38,8 @@ _AZCOPYS_TEMPORARY = pattern(r"\.azDownload-[0-9a-fA-F-]{36}-(.*)", re.DOTALL)
 # The temporary file of a download over several nodes in its folder: each node has to see it.
 PROBE_PREFIX = ".probe-of-blobsync-"
 _PROBE = pattern(rf"{re.escape(PROBE_PREFIX)}[0-9a-f]{{16}}")
+# Beside a set of files: a program says that it is complete (``set_requests``, which programs import alone).
+_SET_REQUEST = pattern(r"\..+\.blobsync-complete", re.DOTALL)
 AZCOPYS_PREFIX_BYTES = len(".azDownload-") + 36 + 1
 
 # What a container keeps for blobsync itself: no data, also where a folder entry maps the container's root.
@@ -50,8 +52,9 @@ _MAX_SEGMENTS = 254
 
 
 def is_temporary(name: str) -> bool:
-    """Whether the last part of a path is the unfinished file of a download, or the probe of one over several nodes."""
-    return any(each.fullmatch(name) for each in (_OWN_TEMPORARY, _AZCOPYS_TEMPORARY, _PROBE))
+    """Whether the last part of a path is the unfinished file of a download, the probe of one over several nodes, or
+    what a program said about a set of files."""
+    return any(each.fullmatch(name) for each in (_OWN_TEMPORARY, _AZCOPYS_TEMPORARY, _PROBE, _SET_REQUEST))
 
 
 def unfinished_name(name: str) -> str | None:

@@ -14,6 +14,7 @@ from blobsync.base.locations import BlobContainer
 from blobsync.base.process import ProcessRunner, SubprocessRunner
 from blobsync.jobspec.spec import FolderLink
 from blobsync.local.names import relative_name
+from blobsync.node.checkpoints import outside_sets, restore_checkpoint
 from blobsync.node.job import NodeJob
 from blobsync.node.places import JobPlaces
 from blobsync.node.ranks import NotReadyError
@@ -102,6 +103,8 @@ def place_folders(job: NodeJob, places: JobPlaces, transfers: NodeTransfers) -> 
             if job.is_later:
                 # A resumed job finds its checkpoints among the files of the earlier attempt.
                 _download(job, places, transfers, entry, inner)
+            if entry.checkpoints:
+                restore_checkpoint(job, places, transfers, entry)
         else:
             raise NotReadyError(f"folder {entry.name}: unknown mode {entry.mode!r}")
 
@@ -187,7 +190,10 @@ def _download(
                 transfers.download(entry.name, remote, path, wanted=_wanted(plain, inner), ignore=entry.ignore)
             else:
                 below = relative_name(plain, str(path)) if plain else ""
-                transfers.download(entry.name, remote, path, below, _wanted("", [] if below else inner), entry.ignore)
+                wanted = _wanted("", [] if below else inner)
+                if entry.checkpoints:
+                    wanted = outside_sets(job, entry, wanted)
+                transfers.download(entry.name, remote, path, below, wanted, entry.ignore)
         except NothingMatchedError as error:
             if plain:
                 raise NotReadyError(

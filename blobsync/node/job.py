@@ -21,12 +21,13 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import blobsync
+from blobsync.base.plain_json import parse_object
 from blobsync.base.process import python_module
 from blobsync.base.redaction import Secret, redact
 from blobsync.jobspec.containers import wanted_image
@@ -41,6 +42,7 @@ from blobsync.jobspec.spec import (
     Secrets,
     batchai_settings,
 )
+from blobsync.local.set_requests import VARIABLE as REQUESTS_VARIABLE
 from blobsync.node.batchai import NodePlace, batchai_variables, kept_command
 from blobsync.node.ranks import OF_ONE_PROCESS, NotReadyError, Ranks, master_address, master_port, rank_variables
 
@@ -119,6 +121,8 @@ def elastic_variables(
     return {**own, "PET_RDZV_CONF": conf, **bounds}
 
 
+# The set of files that was brought back before the command, and with _STEP behind it its step.
+RESTORED_VARIABLE = "BLOBSYNC_RESTORED"
 # Launchers: programs that start others and set their ranks.
 _RANK_STARTERS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
@@ -147,6 +151,8 @@ class NodeJob:
         self.keep_root = arguments.keep_root
         self.sync_seconds = arguments.sync_seconds
         self.asked_to_stop_at = 0.0
+        # The nodes that are part of the job now; only those of an elastic job change.
+        self.members: Callable[[], Collection[int]] = lambda: range(spec.nodes)
         self._secret_env = secret_env
         # Each task of a Slurm array, and each replacement of a pod, has its own logs and code.
         number, pods = environ.get("SLURM_ARRAY_TASK_ID"), pods_before(environ)
@@ -179,6 +185,27 @@ class NodeJob:
     def is_later(self) -> bool:
         """Whether outputs of the job may have been uploaded before this node started."""
         return self.attempt != "0" or (self.spec.is_elastic and self.node_rank >= self.spec.nodes)
+
+    @property
+    def lineage(self) -> str:
+        """Whose checkpoints this job goes on from: each task of a Slurm array has its own."""
+        number = self.environ.get("SLURM_ARRAY_TASK_ID")
+        return f"{self.spec.lineage}_{self.task}" if number else self.spec.lineage
+
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether a folder has sets of files that are uploaded as one."""
+        return any(entry.checkpoints for entry in self.folders("upload"))
+
+    @property
+    def set_requests(self) -> Path:
+        """The folder in which programs say that a set of files is complete."""
+        return self.beside("complete")
+
+    @property
+    def restored(self) -> Path:
+        """The file that says which set of files was brought to this node."""
+        return self.beside("restored.json")
 
     @property
     def mark(self) -> str:
@@ -254,6 +281,8 @@ class NodeJob:
             env.setdefault("TORCH_HOME", str(self.root / "output" / "torch_home"))
         if self.own_output:
             env[OUTPUT_VARIABLE] = str(self.own_output)
+        if self.has_checkpoints:
+            env.update(self._checkpoint_variables())
         if self.spec.is_elastic:
             env.update(elastic_variables(self.spec, ranks, self.environ, env))
             env[MARK] = self.mark
@@ -266,6 +295,14 @@ class NodeJob:
         # listens: with TensorBoard at 6006, mpirun would never start.
         env.setdefault("HWLOC_COMPONENTS", "-gl")
         return env
+
+    def _checkpoint_variables(self) -> dict[str, str]:
+        """Where programs say that a set is complete, and which one was restored."""
+        text = read_text(self.restored)
+        found = parse_object(text) if text else {}
+        names = {RESTORED_VARIABLE: found.get("path"), f"{RESTORED_VARIABLE}_STEP": found.get("step")}
+        said = {name: str(value) for name, value in names.items() if value is not None}
+        return {REQUESTS_VARIABLE: str(self.set_requests), **said}
 
     def command(self) -> tuple[str, ...]:
         """The user's argument vector; a single argument that contains white space is a shell line."""

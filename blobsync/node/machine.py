@@ -27,8 +27,8 @@ def describe_machine(job: NodeJob, process: ProcessRunner) -> None:
             job.say(f"$ {' '.join(command)}\n{_answer(command, job.root.parent, process)}")
 
 
-def heartbeat(job: NodeJob, process: ProcessRunner) -> str:
-    """The current free disk space, load and GPU use."""
+def heartbeat(job: NodeJob, process: ProcessRunner, behind: float | None = None) -> str:
+    """The current free disk space, load and GPU use, and how long a complete checkpoint has been on this node alone."""
     disk = shutil.disk_usage(job.root if job.root.is_dir() else "/")
     parts = [
         f"heartbeat: disk {disk.free / 1e9:.0f} of {disk.total / 1e9:.0f} GB free",
@@ -37,6 +37,8 @@ def heartbeat(job: NodeJob, process: ProcessRunner) -> str:
     if shutil.which(_GPU_USE[0], path=job.environ.get("PATH")):
         used = [line.replace(", ", "%/") + "MB" for line in _answer(_GPU_USE, Path("/"), process).splitlines()]
         parts.append("GPU " + " ".join(used))
+    if behind is not None:
+        parts.append(f"checkpoint {behind:.0f} s behind")
     return ", ".join(parts)
 
 

@@ -82,6 +82,7 @@ class FirstNode:
         self._job, self._held = job, held
         port = membership_port(int(master_port(job.spec, job.environ)))
         self._server = RendezvousServer(job.spec.run_id, port, job.spec.max_nodes or 1)
+        job.members = lambda: {0} | self._server.present
         self._parent = os.getppid()
 
     def run(self, log_of: LogOf, ranks: Ranks) -> int:

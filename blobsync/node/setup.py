@@ -19,6 +19,7 @@ from blobsync.base.redaction import redact
 from blobsync.code.unpack import keep_listed, unpack_archive
 from blobsync.jobspec.spec import batchai_settings
 from blobsync.node.batchai import make_directories
+from blobsync.node.checkpoints import restore_checkpoint
 from blobsync.node.container import fetch_image, remove_image
 from blobsync.node.folders import KEPT, keep_downloads, place_folders, unmount_folders
 from blobsync.node.job import NodeJob, read_text, shell_line, write_text
@@ -34,6 +35,9 @@ def make_ready(job: NodeJob, places: JobPlaces) -> None:
     ready, failed = job.beside("ready"), job.beside("failed")
     with _node_lock(job):
         if ready.exists():
+            if read_text(ready) != job.attempt and job.has_checkpoints:
+                _restore_again(job, places)
+                write_text(ready, job.attempt)
             return
         if read_text(failed).startswith(job.attempt + "\n"):
             raise NotReadyError(read_text(failed).partition("\n")[2])
@@ -60,12 +64,36 @@ def _make_ready(job: NodeJob, places: JobPlaces) -> None:
     transfers = NodeTransfers(job)
     try:
         _place_code(job, places, transfers)
+        _forget_sets(job)
         place_folders(job, places, transfers)
         _run_setup(job)
     finally:
         transfers.close()
         if not job.in_place:
             shutil.rmtree(job.beside(KEPT), ignore_errors=True)
+
+
+def _restore_again(job: NodeJob, places: JobPlaces) -> None:
+    """Bring a checkpoint to a node that still has the files of an earlier start: those may be half ones, and newer on
+    one node than on another."""
+    job.say("the files of an earlier start are here; only the checkpoint is looked at again")
+    _forget_sets(job)
+    transfers = NodeTransfers(job)
+    try:
+        for entry in job.folders("upload"):
+            restore_checkpoint(job, places, transfers, entry)
+    except BlobsyncError as error:
+        raise NotReadyError(_sentence(error)) from error
+    finally:
+        transfers.close()
+
+
+def _forget_sets(job: NodeJob) -> None:
+    """What programs of an earlier attempt said of their sets counts no more."""
+    job.restored.unlink(missing_ok=True)
+    shutil.rmtree(job.set_requests, ignore_errors=True)
+    if job.has_checkpoints:
+        job.set_requests.mkdir(parents=True, exist_ok=True)
 
 
 def _sentence(error: Exception) -> str:

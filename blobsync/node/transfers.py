@@ -23,7 +23,9 @@ from blobsync.base.locations import LocalLocation
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.pool import was_tried
 from blobsync.jobspec.spec import FolderLink
-from blobsync.keep.changed_files import changed_pairs, plan_round
+from blobsync.keep.changed_files import changed_pairs, forget_replaced, plan_round
+from blobsync.keep.checkpoints import FileSet
+from blobsync.keep.sets import Uploaded
 from blobsync.local.disks import LocalDisks
 from blobsync.local.index import Index, PairIndex
 from blobsync.local.names import local_problem
@@ -33,6 +35,7 @@ from blobsync.node.ranks import NotReadyError
 from blobsync.plan.clashes import Names
 from blobsync.plan.decisions import check_names, decide_all
 from blobsync.plan.disk_space import WrittenHere, lacking_room
+from blobsync.plan.pairing import is_as_recorded
 from blobsync.plan.project_context import LivePart, without_stores
 from blobsync.plan.survey import Request, survey
 from blobsync.plan.transfer_options import TransferOptions, ignored_by
@@ -150,6 +153,24 @@ class NodeTransfers:
         for failure in missed[:_LOGGED_FAILURES]:
             self._job.say(f"upload of {_failure_line(failure)}")
         return tuple(missed)
+
+    def upload_set(
+        self, entry: FolderLink, one: FileSet, local: Path, destination: OpenBlob, *, cap_mbps: float | None
+    ) -> Uploaded:
+        """Upload the files of a set that lies at ``local``. Returns failures, and the ETags of what is verified."""
+        name, options = f"{entry.name}/{one.name}", replace(_UP, cap_mbps=cap_mbps)
+        key, shape = _key(name, destination), Shape.FILE if one.is_file else Shape.FOLDER
+        part: LivePart = Part(name, Route.UPLOAD, LocalLocation(local), destination, key, shape=shape)
+        records = self._index.pair(*key.roots)
+        forget_replaced(part, one.files, records, self._listener.emit)
+        planned = plan_round(part, one.files, records, options, self._listener.emit)
+        result = self._carry_out(replace(part, actions=planned.actions), options, planned.misnamed)
+        missed = tuple(each for each in result.failures if os.path.lexists(local / each.path[len(name) + 1 :]))
+        for failure in missed[:_LOGGED_FAILURES]:
+            self._job.say(f"upload of {_failure_line(failure)}")
+        known = records.get(list(one.files))
+        sure = {path: known[path].remote.etag for path in known if is_as_recorded(one.files[path], known[path].near)}
+        return Uploaded(missed, sure)
 
     def _carry_out(self, part: LivePart, options: TransferOptions, unseen: tuple[FileFailure, ...]) -> TransferResult:
         plan = TransferPlan(

@@ -15,10 +15,11 @@ from blobsync.base.file_states import LocalState
 from blobsync.base.process import SubprocessRunner
 from blobsync.base.reasons import Reason
 from blobsync.jobspec.spec import FolderLink
-from blobsync.keep.keeper import Files, Keeper, Round
+from blobsync.keep.keeper import NO_SETS, Files, Keeper, Round, Sets
 from blobsync.keep.watcher import FolderWatcher
 from blobsync.local.names import is_temporary
 from blobsync.local.tree import TreeEntry
+from blobsync.node.checkpoints import folder_sets
 from blobsync.node.job import NodeJob
 from blobsync.node.machine import heartbeat
 from blobsync.node.places import JobPlaces
@@ -86,7 +87,10 @@ class Uploader:
         self._job = job
         self._transfers = NodeTransfers(job)
         self._mirror = NodeLogs(job, places)
-        self._keepers = [_keeper(job, places, self._transfers, entry) for entry in job.folders("upload")]
+        entries = job.folders("upload")
+        self._sets = [folder_sets(job, places, self._transfers, entry) for entry in entries]
+        pairs = zip(entries, self._sets, strict=True)
+        self._keepers = [_keeper(job, places, self._transfers, entry, sets or NO_SETS) for entry, sets in pairs]
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._rounds, daemon=True)
 
@@ -94,9 +98,12 @@ class Uploader:
         """Start the thread."""
         self._thread.start()
 
-    def stop(self) -> bool:
-        """Make the last round; False if something could not be uploaded."""
+    def stop(self, code: int | None = None) -> bool:
+        """Make the last round; False if something could not be uploaded. ``code`` is what the command ended with."""
         self._done.set()
+        for sets in self._sets:
+            if sets:
+                sets.ended_well = code == 0
         if self._thread.is_alive():
             self._thread.join()
         try:
@@ -108,7 +115,8 @@ class Uploader:
 
     def _rounds(self) -> None:
         while not self._done.wait(self._job.sync_seconds):
-            self._job.say(heartbeat(self._job, SubprocessRunner()))
+            behind = [seconds for keeper in self._keepers if (seconds := keeper.behind()) is not None]
+            self._job.say(heartbeat(self._job, SubprocessRunner(), max(behind, default=None)))
             for keeper in self._keepers:
                 self._round(keeper)
             self._mirror.append_new()
@@ -133,7 +141,7 @@ class Uploader:
         return made
 
 
-def _keeper(job: NodeJob, places: JobPlaces, transfers: NodeTransfers, entry: FolderLink) -> Keeper:
+def _keeper(job: NodeJob, places: JobPlaces, transfers: NodeTransfers, entry: FolderLink, sets: Sets) -> Keeper:
     """The keeper of one output folder; it polls, since the node archive has no ``watchfiles``."""
     base = job.root / entry.name
 
@@ -146,7 +154,9 @@ def _keeper(job: NodeJob, places: JobPlaces, transfers: NodeTransfers, entry: Fo
 
     watcher = FolderWatcher(base, partial(_files_below, base), emit=emit, shown=entry.name)
     ignored = ignored_by([("", entry.ignore)])
-    return Keeper(base, watcher, upload, settle=_SETTLED_SECONDS, ignored=ignored, emit=emit, shown=entry.name)
+    return Keeper(
+        base, watcher, upload, settle=_SETTLED_SECONDS, ignored=ignored, sets=sets, emit=emit, shown=entry.name
+    )
 
 
 def _files_below(base: Path, below: str, followed: dict[str, str]) -> Iterator[TreeEntry]:

@@ -50,7 +50,7 @@ def run_rank(job: NodeJob, places: JobPlaces, held: HeldSignals, *, log: bool) -
             file.write(str(code))
     if uploader:
         alone = _wait_for_the_others(job, code)
-        fine = uploader.stop()
+        fine = uploader.stop(code)
         if member:
             _leave(job, member, code if fine else code or OUTPUT_FAILED_EXIT)
         if not fine:
@@ -103,7 +103,7 @@ def run_node(job: NodeJob, places: JobPlaces, held: HeldSignals) -> int:
     ranks = ranks_of_node(job.spec, job.node_rank)
     code = _run(job, held, member, lambda one: job.rank_log(one.rank), list(ranks))
     job.say(f"the command ended with {code}")
-    fine = uploader.stop()
+    fine = uploader.stop(code)
     if member:
         member.leave()
     if not fine:
@@ -136,7 +136,7 @@ def _become(job: NodeJob, ranks: Ranks) -> int:
 
 def finish_node(job: NodeJob, places: JobPlaces, code: int) -> int:
     """Make the last uploads and clean up; ``code`` is the command's exit code."""
-    if not Uploader(job, places).stop():
+    if not Uploader(job, places).stop(code):
         return OUTPUT_FAILED_EXIT
     clean_up(job, code)
     return 0

@@ -41,7 +41,7 @@ class TransferOptions:
     differs. ``receipt`` uploads the receipt beside the data. ``all_entries`` means a PATH for each folder entry; one
     that is not at the source is skipped. ``processes`` is how many the direct engine uses; None: as many as are worth
     it. ``nodes`` of the cluster carry out the transfer (None: this machine); with ``detach`` on their own. ``force``
-    downloads what fits if the disk has too little free space.
+    downloads what fits if the disk has too little free space. ``incomplete`` downloads half a checkpoint, too.
     """
 
     engine: EngineName | None = None
@@ -63,6 +63,7 @@ class TransferOptions:
     nodes: int | None = None
     detach: bool = False
     force: bool = False
+    incomplete: bool = False
 
     def __repr__(self) -> str:
         """Only what is not the default."""
@@ -108,6 +109,7 @@ class TransferKeywords(TypedDict, total=False):
     nodes: int | None
     detach: bool
     force: bool
+    incomplete: bool
 
 
 def chosen_options(options: TransferOptions | None, keywords: Mapping[str, Any]) -> TransferOptions:
@@ -160,6 +162,8 @@ def check_options(options: TransferOptions, from_cluster: object, *, uploads: bo
             "--force is about the free space of this machine, to which an upload without --keep writes nothing",
             hint="omit it; --overwrite replaces what has changed at the destination",
         )
+    if options.incomplete and uploads:
+        raise UsageError("--incomplete is about downloads of checkpoints", hint="omit it: an upload takes what is here")
     if options.engine == "relay" and from_cluster is None:
         raise UsageError("--engine relay is for copies between clusters", hint="pass -f CLUSTER")
 

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from blobsync.jobs.record import JobRecord
+    from blobsync.keep.listing import Checkpoint
     from blobsync.plan.engine_model import EngineRules
     from blobsync.plan.saved_plan import SavedPlan
     from blobsync.project import browse, content, removal, sharing, status
@@ -422,6 +423,8 @@ class Project:
             demand_spreadable(options, self.cluster, copies=copies)
         given = one_or_many(paths, or_none=options.all_entries)
         context, rules = replace(self._open_context, stop=self._stop), self._engine_rules(options)
+        if direction is Direction.DOWN and not options.incomplete:
+            self._demand_complete(given)
         with self._stop.waking(self._hang_up):
             try:
                 plan = make_plan(context, direction, given, options, rules, self.listener)
@@ -441,6 +444,24 @@ class Project:
         from blobsync.project.spreading import with_spread
 
         return with_spread(plan, self.cluster, self.environ, copies=copies)
+
+    def _demand_complete(self, paths: Sequence[str]) -> None:
+        """Refuse a path that is half a checkpoint, or in one."""
+        cluster = self.from_cluster or self.cluster
+        if not any(entry.checkpoints for entry in cluster.folders):
+            return
+        from blobsync.project.checkpoints import demand_complete
+
+        for path in paths:
+            try:
+                place = resolve(path, cwd=self.cwd, root=self.root, cluster=cluster)
+            except BlobsyncError:
+                # The plan says so.
+                continue
+            demand_complete(cluster, self.connections, self.root, place, self._note)
+
+    def _note(self, text: str) -> None:
+        self.listener.emit(Note(text))
 
     def recovery(self, container: BlobContainer) -> str:
         """Whether what is deleted from a container can be had back, and how: one sentence."""
@@ -477,6 +498,19 @@ class Project:
 
         inner = self._inner(place)
         return browse.list_path(context.connections, place, inner, recursive=recursive, remembering=remembering)
+
+    def checkpoints(self, path: PathName | None = None, *, job: str | None = None) -> tuple[Checkpoint, ...]:
+        """The sets of files here and in the container, the last one first; which are complete, and which one a restart
+        takes.
+
+        Those below ``path``, or of all folder entries with ``checkpoints``; ``job``: only those of its lineage. Raises
+        ``NothingMatchedError``.
+        """
+        from blobsync.project.checkpoints import list_checkpoints
+
+        place = self.resolve(path) if path is not None else None
+        lineage = self.jobs.find(job).spec.lineage if job is not None else ""
+        return list_checkpoints(self.cluster, self.connections, self.root, place, self._note, lineage=lineage)
 
     def usage(self, path: PathName) -> browse.Usage:
         """Blobs and bytes below ``path``."""

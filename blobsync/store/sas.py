@@ -39,6 +39,8 @@ JOB_FOLDER = {
     "ro_mount": READ_FOLDER,
     "link": "",
 }
+# A job's folder of mode upload, whose sets of files a key of the cluster file lets go.
+ROTATED_FOLDER = "rcwdl"
 # Logs grow by Append Block.
 JOB_LOGS = "racw"
 # The rights that a link may have.

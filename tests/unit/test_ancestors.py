@@ -367,6 +367,6 @@ def test_the_files_hold_every_key_of_the_ancestors() -> None:
     tops = {name.partition(".")[0] for name in there}
     missing = {*known_keys._ACT, *known_keys._PHILLY} - tops
     assert missing == {"azure_blob_config_file", "datastore_name", "platform", "aks_compute"} - tops
-    ours = {"ignore", "include", "mode", "blob_fuse_options"}
+    ours = {"ignore", "include", "mode", "blob_fuse_options", "checkpoints", *known_keys.CHECKPOINT_KEYS}
     assert {name for name in FOLDER if f"config_param.*.{name}" not in there} <= ours
     assert tops <= CLUSTER.keys()

@@ -152,6 +152,16 @@ READ_IN: Mapping[str, str] = {
     "config_param.*.storage_type": "backends/aml/storage.py",
     "config_param.*.file_share": "backends/aml/storage.py",
     "config_param.*.blob_cache_timeout": "jobspec/describe.py",
+    "config_param.*.checkpoints": "config/loader.py",
+    "config_param.*.complete": "keep/checkpoints.py",
+    "config_param.*.settle_seconds": "keep/checkpoints.py",
+    "config_param.*.restore": "keep/checkpoints.py",
+    "config_param.*.restore_from": "keep/sets.py",
+    "config_param.*.keep_last": "keep/checkpoints.py",
+    "config_param.*.keep_every": "keep/checkpoints.py",
+    "config_param.*.keep_best": "keep/checkpoints.py",
+    "config_param.*.upload_cores": "keep/sets.py",
+    "config_param.*.cap_mbps": "node/checkpoints.py",
     "aml_config": "config/loader.py",
     "platform": "config/loader.py",
     "aks_compute": "config/loader.py",
@@ -262,6 +272,7 @@ READ_VALUES: Mapping[str, Any] = {
     "aks_compute_global_dispatch_arg": {"my_resource_only": True},
     "config_param.*.blob_cache_timeout": 60,
     "config_param.*.blob_fuse_options": ["-o attr_timeout=240"],
+    "config_param.*.checkpoints": "run-*/checkpoint-*",
 }
 
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from blobsync.keep.listing import Checkpoint
 from blobsync.project.browse import Beginning
 from blobsync.project.folders import FolderName, FolderStatus
 from blobsync.project.logbook import TransferEntry
@@ -195,6 +196,8 @@ def test_characters_of_a_name_that_nobody_sees_are_shown_and_forms_send_them_bac
     )  # fmt: skip
     assert f'name="name" value="{name}"' in outputs
     assert ">rlo\\u202egpj.exe</td>" in outputs
+    sets = [Checkpoint(f"output/{name}", 5, None, 1, 1, "none", "half", f"{name} is missing")]
+    assert fragment("job_checkpoints.html", problem=None, found=sets, most=5).count("rlo\\u202egpj.exe") == 2
     lines = "یک\u200cدو\n\tdrei"
     shown = fragment("preview.html", preview=preview_of(Beginning("a", 30, lines.encode())), path=name, as_text=False)
     assert f">{lines}</pre>" in shown, "the content of a file is what it is"

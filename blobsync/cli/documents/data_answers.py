@@ -23,6 +23,7 @@ from blobsync.cli.documents.kinds import (
     record,
 )
 from blobsync.jobspec.spec import State
+from blobsync.keep.listing import COMPLETE, HALF, NONE, Checkpoint
 from blobsync.plan.progress import Progress
 from blobsync.plan.transfer_plan import VERBS, Action, Route, Shape, SpreadPlan
 from blobsync.project.logbook import TransferEntry
@@ -108,6 +109,18 @@ _ENTRY_STATUS = record(
         "as_of": described(maybe(NUMBER), "when the container was last listed as a whole, in seconds since 1970"),
         "answers": described(FLAG, "whether the account answers"),
         "silence": described(maybe(TEXT), "why it does not"),
+    }
+)
+
+_SET_STATE = choice(COMPLETE, HALF, NONE)
+_CHECKPOINT = record(
+    {
+        **of_fields(Checkpoint, time=maybe(MOMENT)),
+        "here": _SET_STATE,
+        "there": described(_SET_STATE, "in the container; complete: it has a mark, and its files are as that says"),
+        "missing": described(TEXT, "why one of the two is half"),
+        "lineage": described(TEXT, "the id of the first of the jobs that were submitted in each other's place"),
+        "is_next": described(FLAG, "a restart of that lineage takes it"),
     }
 )
 
@@ -266,6 +279,8 @@ def data_answers(job: Schema) -> Mapping[str, Sequence[Schema]]:
         "keep start": (_KEPT, record({**_KEEPER["properties"], "log": TEXT})),
         "keep ls": (record({"keepers": list_of(_KEEPER)}),),
         "keep stop": (record({"stopped": list_of(record({"id": TEXT, "paths": list_of(PATH)}))}),),
+        "checkpoints": (record({"checkpoints": list_of(_CHECKPOINT)}),),
+        "checkpoint done": (record({"path": TEXT, "ranks": COUNT}),),
         "history": (
             record({"transfers": list_of(_TRANSFER), "jobs": list_of(job)}),
             record(

@@ -89,7 +89,16 @@ _CAUSE = record(
 )
 _LOG_NAME = described(TEXT, "empty: there is none yet")
 _LOGS = described(list_of(TEXT), "local files of the logs")
-_REPORT = record({**_JOB_FIELDS, "logs": _LOGS, "causes": list_of(_CAUSE), "tail": list_of(TEXT)})
+_BEHIND = described(maybe(COUNT), "how long a complete checkpoint has been on a node alone; null: none, or not known")
+_REPORT = record(
+    {
+        **_JOB_FIELDS,
+        "logs": _LOGS,
+        "causes": list_of(_CAUSE),
+        "tail": list_of(TEXT),
+        "checkpoint_seconds_behind": _BEHIND,
+    }
+)
 _LISTED = record({"jobs": list_of(JOB), "experiment": maybe(TEXT)})
 _ATTEMPT = record({**_JOB_FIELDS, "causes": list_of(_CAUSE), "next_job_id": maybe(TEXT)})
 

@@ -1,4 +1,7 @@
-"""The output files of a job, with a link for each; loaded after the job's page, since listing a container is slow."""
+"""The output files of a job, with a link for each, and its checkpoints.
+
+They are loaded after the job's page, since listing a container is slow.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +42,19 @@ def _list(request: Request) -> Response:
     return HTMLResponse(redact_answer(text))
 
 
+def _checkpoints(request: Request) -> Response:
+    """The sets of files that a restart of the job can go on from, and the halves that it passes over."""
+    source, run_id = app_state_of(request).source, request.path_params["run_id"]
+    found, problem = None, None
+    try:
+        record = open_jobs(source.root, environ=source.environ).find(run_id)
+        with source.open(record.cluster) as project:
+            found = project.checkpoints(job=record.run_id)
+    except BlobsyncError as error:
+        problem = error
+    return HTMLResponse(redact_answer(fragment("job_checkpoints.html", found=found, problem=problem, most=_MOST)))
+
+
 def _link(request: Request) -> Response:
     """A link that reads one file for a day. It is a secret, shown only on request."""
     source, wanted = app_state_of(request).source, form_of(request).get("name", "")
@@ -53,5 +69,6 @@ def _link(request: Request) -> Response:
 
 ROUTES = (
     Route("/jobs/{run_id}/outputs", _list),
+    Route("/jobs/{run_id}/checkpoints", _checkpoints),
     Route("/jobs/{run_id}/outputs/link", _link, methods=["POST"]),
 )

@@ -18,7 +18,7 @@ from blobsync.base.errors import BlobsyncError
 from blobsync.base.redaction import redact, redact_answer
 from blobsync.config.loader import cluster_names
 from blobsync.jobs.logs import FetchedLogs, attempt_of, log_piece, rank_of, search_logs
-from blobsync.jobs.node_use import node_of_log, use_of_nodes
+from blobsync.jobs.node_use import node_of_log, seconds_behind, use_of_nodes
 from blobsync.jobs.queries import known_causes
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.submit import Submitted
@@ -90,10 +90,16 @@ def _parts(record: JobRecord, fetched: FetchedLogs, name: str) -> dict[str, str]
         "job-facts": fragment("job_facts.html", **about),
         "job-causes": fragment("job_causes.html", record=record, causes=causes),
         "job-use": use_charts(use),
+        "job-behind": _behind(record, fetched),
         "job-logs": fragment(
             "job_logs.html", record=record, logs=_labelled(names), current=name, problem=fetched.problem
         ),
     }
+
+
+def _behind(record: JobRecord, fetched: FetchedLogs) -> str:
+    seconds = seconds_behind(record, fetched)
+    return "" if seconds is None else f"{seconds:,} s behind in the container"
 
 
 def _in_order(fetched: FetchedLogs) -> list[str]:

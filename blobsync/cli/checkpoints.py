@@ -1,0 +1,86 @@
+"""``checkpoints`` and ``checkpoint``: which sets of files are complete, and saying that one is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Annotated, Any
+
+from blobsync.base.errors import LocalFileError, UsageError
+from blobsync.base.formatting import count_text, size_text
+from blobsync.cli.output import Result
+from blobsync.cli.session import NO_CLUSTER, Commands, Session, argument, command, option
+
+if TYPE_CHECKING:
+    from blobsync.keep.listing import Checkpoint
+
+
+def register(app: Commands) -> None:
+    """Add these commands."""
+    command(app, "checkpoints", looks=True)(checkpoints)
+    group = app.group("checkpoint", "Say that a checkpoint is complete.")
+    command(group, "done", takes=NO_CLUSTER)(done)
+
+
+def checkpoints(
+    session: Session,
+    path: Annotated[str | None, argument(metavar="[PATH]", help="A folder, or one checkpoint. Default: all.")] = None,
+    job: Annotated[str | None, option("--job", metavar="ID", help="Only those that this job can go on from.")] = None,
+) -> Result:
+    """List checkpoints, here and in the container, and which one a restart would take.
+
+    They are what 'checkpoints: PATTERN' in a folder entry of the cluster file names. In the container one is complete
+    if it has a mark, and its files are as the mark says; 'half' ones are never restored.
+
+    \b
+      blobsync checkpoints
+      blobsync checkpoints output/run-7
+      blobsync checkpoints --job 3f2a
+    """
+    found = session.project().checkpoints(path, job=job)
+    data = {"checkpoints": [checkpoint_data(each) for each in found]}
+    return Result(data, _lines(found))
+
+
+def checkpoint_data(one: Checkpoint) -> Mapping[str, Any]:
+    """A checkpoint in ``--json``."""
+    return {each.name: getattr(one, each.name) for each in fields(one)} | {"time": _moment(one.time)}
+
+
+def _moment(time: float | None) -> str | None:
+    return None if time is None else datetime.fromtimestamp(time, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _lines(found: Sequence[Checkpoint]) -> list[str]:
+    rows = [("checkpoint", "step", "written", "files", "size", "here", "there", "")]
+    for one in found:
+        step = "" if one.step is None else str(one.step)
+        told = (_moment(one.time) or "", f"{one.files:,}", size_text(one.size))
+        rows.append((one.path, step, *told, one.here, one.there, "a restart takes it" if one.is_next else one.missing))
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
+    return ["  ".join([*map(str.ljust, row, widths), row[-1]]).rstrip() for row in rows]
+
+
+def done(
+    session: Session,
+    path: Annotated[str, argument(metavar="PATH", help="The checkpoint: a folder or a file.")],
+    ranks: Annotated[int, option("--ranks", min=1, metavar="N", help="How many processes must say so.")] = 1,
+) -> Result:
+    """Say that all files of a checkpoint are written: it is uploaded as one, and marked.
+
+    For programs that no rule knows; in Python it is blobsync.mark_complete(PATH).
+
+    \b
+      blobsync checkpoint done output/checkpoint-1000
+    """
+    from blobsync.local.set_requests import mark_complete
+
+    try:
+        mark_complete(path, ranks)
+    except FileNotFoundError as error:
+        raise UsageError(f"{path}: there is no such file or folder", path=path) from error
+    except OSError as error:
+        raise LocalFileError(f"{path}: {error.strerror}", path=path) from error
+    said = "" if ranks == 1 else f", by one of {count_text(ranks, 'rank')}"
+    return Result({"path": path, "ranks": ranks}, [f"{path}: said to be complete{said}"])

@@ -1,0 +1,352 @@
+"""Which sets of files a folder has, which are complete, which one a restart takes, and which ones go. Pure.
+
+A set is a folder or a single file that a pattern names. When a program is done with one is known by kind; the order in
+which each framework writes was read in its source:
+
+    Hugging Face Trainer   checkpoint-N/   trainer_state.json is the last file (Trainer._save_checkpoint, 5.24)
+    torch.distributed      .metadata is renamed to its name when all ranks have written
+    .checkpoint (DCP)                      (FileSystemWriter.finish, torch 2.13)
+    DeepSpeed              global_stepN/   ``latest`` beside it names the set, written at the end (save_checkpoint)
+    Megatron-LM            iter_NNNNNNN/   latest_checkpointed_iteration.txt beside it, written at the end
+    PyTorch Lightning      *.ckpt          one file, written elsewhere and moved (_atomic_save, 2.6): still
+    anything else                          still
+
+``still`` waits longer, since nothing but time says that it is over. A file that its own format shows to be cut off
+(a zip, as torch.save writes them, safetensors) makes no set complete.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timezone
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from blobsync.base.file_states import LocalState
+from blobsync.config.model import CheckpointRule
+
+STILL = "still"
+# How long nothing may change in a set (seconds): after its last file, and where only stillness is known.
+SETTLED_SECONDS, STILL_SECONDS = 5, 60
+# How many versions of an overwritten set stay where the cluster file does not say it.
+VERSIONS = 3
+_BESIDE = "../"
+_LATEST, _MEGATRON = f"{_BESIDE}latest", f"{_BESIDE}latest_checkpointed_iteration.txt"
+_BY_NAME = (
+    (re.compile(r"checkpoint-\d+"), "trainer_state.json"),
+    (re.compile(r"global_step\d+"), _LATEST),
+    (re.compile(r"iter_\d{7}"), _MEGATRON),
+)
+_METADATA = "*.metadata"
+_STEP = re.compile(r"step[=_-]?(\d{1,18})")
+_NUMBER = re.compile(r"\d{1,18}")
+
+
+class FileSet(NamedTuple):
+    """A set here: its name below the folder, and its files by their paths below it (``""``: the set is one file)."""
+
+    name: str
+    files: Mapping[str, LocalState]
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a single file."""
+        return "" in self.files
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(state.size for state in self.files.values())
+
+    @property
+    def changed_at(self) -> float:
+        """When something in it last changed, in seconds since 1970."""
+        return max(state.ctime_ns for state in self.files.values()) / 1e9
+
+    def same_as(self, other: FileSet) -> bool:
+        """Whether both have the same files, unchanged by their ``stat``."""
+        return self.files.keys() == other.files.keys() and all(
+            state.same_file(other.files[path]) for path, state in self.files.items()
+        )
+
+
+class Marked(Protocol):
+    """What is known of a marked set, here or there."""
+
+    @property
+    def set(self) -> str: ...
+    @property
+    def stored(self) -> str: ...
+    @property
+    def step(self) -> int | None: ...
+    @property
+    def time(self) -> float: ...
+    @property
+    def generation(self) -> int: ...
+    @property
+    def values(self) -> Mapping[str, float]: ...
+
+
+M = TypeVar("M", bound=Marked)
+
+
+class Told(NamedTuple):
+    """What programs said about a set: by how many ranks on this node, of how many that must say it, and when last."""
+
+    ranks: int
+    needed: int
+    at: float
+
+
+class Judgement(NamedTuple):
+    """Whether a set is complete; ``missing`` says what is not there yet."""
+
+    is_complete: bool
+    missing: str = ""
+
+
+class Content(Protocol):
+    """Reads files of the folder, by their paths below it."""
+
+    def text(self, path: str) -> str | None:
+        """A small text file; None if there is none."""
+        ...
+
+    def is_whole(self, path: str) -> bool:
+        """Whether the file's own format says that nothing of it is missing; True if the format is unknown."""
+        ...
+
+    def is_json(self, path: str) -> bool:
+        """Whether the file can be read as JSON."""
+        ...
+
+
+def set_of(rule: CheckpointRule, path: str) -> str | None:
+    """The set that the file ``path`` belongs to; None if it belongs to none. A pointer to a set is none."""
+    wanted, parts = rule.sets.split("/"), path.split("/")
+    if len(parts) < len(wanted) or not all(map(fnmatchcase, parts, wanted)):
+        return None
+    if len(parts) == len(wanted) and f"{_BESIDE}{parts[-1]}" in (*rule.complete, _LATEST, _MEGATRON):
+        return None
+    return "/".join(parts[: len(wanted)])
+
+
+def is_of_set(rule: CheckpointRule, path: str) -> bool:
+    """Whether a blob, by its path below the folder, is of a set or of a version of one (``last.ckpt@1200``)."""
+    at = rule.sets.count("/")
+    parts = path.split("/")
+    plain = [part.rpartition("@")[0] or part if number == at else part for number, part in enumerate(parts)]
+    return set_of(rule, path) is not None or set_of(rule, "/".join(plain)) is not None
+
+
+def fitting(rule: CheckpointRule, marks: Iterable[M]) -> list[M]:
+    """The marks of sets that the rule means; what else a mark names is none of its business."""
+    return [mark for mark in marks if set_of(rule, mark.set) == mark.set]
+
+
+def sets_in(rule: CheckpointRule, files: Mapping[str, LocalState]) -> list[FileSet]:
+    """The sets among these files, in the order of their names."""
+    found: dict[str, dict[str, LocalState]] = {}
+    for path, state in files.items():
+        name = set_of(rule, path)
+        if name is not None:
+            found.setdefault(name, {})[path[len(name) + 1 :]] = state
+    return [FileSet(name, found[name]) for name in sorted(found)]
+
+
+def completing(rule: CheckpointRule, one: FileSet) -> tuple[str, ...]:
+    """The files that say that a set is complete, or ``still``."""
+    if rule.complete:
+        return rule.complete
+    if one.is_file:
+        return (STILL,)
+    last = one.name.rpartition("/")[2]
+    if any(path.endswith((".metadata", ".distcp", ".metadata.tmp")) for path in one.files):
+        return (_METADATA,)
+    return next(((needed,) for form, needed in _BY_NAME if form.fullmatch(last)), (STILL,))
+
+
+def settle_seconds(rule: CheckpointRule, needed: Sequence[str]) -> float:
+    """How long nothing may change in a set."""
+    if rule.settle_seconds is not None:
+        return rule.settle_seconds
+    return STILL_SECONDS if needed == (STILL,) else SETTLED_SECONDS
+
+
+def judge(
+    rule: CheckpointRule,
+    one: FileSet,
+    content: Content,
+    now: float,
+    *,
+    told: Told | None = None,
+    last: bool = False,
+    ended_well: bool = False,
+) -> Judgement:
+    """Whether the program is done with a set.
+
+    ``last``: nothing writes any more, so a set with all its files need not be still; ``ended_well``: the program did
+    not fail either, so that a set without any such file is as it wanted it.
+    """
+    cut = next((path for path in sorted(one.files) if not content.is_whole(_joined(one.name, path))), None)
+    if cut is not None:
+        return Judgement(False, f"{_joined(one.name, cut)} is cut off")
+    if told is not None and told.at >= one.changed_at:
+        missing = "" if told.ranks >= told.needed else f"{told.ranks} of {told.needed} ranks on this node said so"
+        return Judgement(not missing, missing)
+    if told is not None and not rule.complete:
+        return Judgement(False, "it changed after it was said to be complete")
+    needed = completing(rule, one)
+    missing = "" if needed == (STILL,) else _missing(one, needed, content)
+    if missing:
+        return Judgement(False, missing)
+    wait = settle_seconds(rule, needed)
+    if last and (needed != (STILL,) or ended_well):
+        return Judgement(True)
+    if now - one.changed_at < wait:
+        return Judgement(False, f"it has not been still for {wait:g} s")
+    return Judgement(True)
+
+
+def _missing(one: FileSet, needed: Sequence[str], content: Content) -> str:
+    """What says that a set is complete, and is not there; empty if all is."""
+    for text in needed:
+        if text.startswith(_BESIDE):
+            pointer = _joined(one.name.rpartition("/")[0], text.removeprefix(_BESIDE))
+            if not _points_to(content.text(pointer), one.name):
+                return f"{pointer} does not name it yet"
+            continue
+        there = [path for path in one.files if path == text or fnmatchcase(path.rpartition("/")[2], text)]
+        if not there:
+            return f"it has no {'.metadata' if text == _METADATA else text} yet"
+        whole = [path for path in there if path.endswith(".json")]
+        if any(not content.is_json(_joined(one.name, path)) for path in whole):
+            return f"{text} is cut off"
+        if any(one.files[path].size == 0 for path in there):
+            return f"{text} is empty"
+    return ""
+
+
+def _points_to(text: str | None, name: str) -> bool:
+    """Whether a pointer names this set, or a later one of the same kind."""
+    last, said = name.rpartition("/")[2], (text or "").strip()
+    if not said:
+        return False
+    if said == last:
+        return True
+    named, own = step_of(said), step_of(last)
+    return named is not None and own is not None and named >= own
+
+
+def pointer_of(rule: CheckpointRule, one: FileSet) -> tuple[str, str] | None:
+    """The pointer beside a restored set: its path below the folder and its text; None if its kind has none."""
+    last = one.name.rpartition("/")[2]
+    for text in completing(rule, one):
+        if text.startswith(_BESIDE):
+            path = _joined(one.name.rpartition("/")[0], text.removeprefix(_BESIDE))
+            return path, str(step_of(last)) if text == _MEGATRON else last
+    return None
+
+
+def step_of(name: str) -> int | None:
+    """The step in a set's name: after ``step``, else its last number; None if it has none."""
+    last = name.rpartition("/")[2]
+    if found := _STEP.search(last):
+        return int(found[1])
+    numbers = _NUMBER.findall(last)
+    return int(numbers[-1]) if numbers else None
+
+
+def stored_names(name: str, step: int | None, now: float) -> tuple[str, ...]:
+    """The names that a set may get in the container, the first that no mark has counts.
+
+    What was marked is never replaced: another version of ``last.ckpt`` becomes ``last.ckpt@1200``, or, without a step
+    of its own or with one in its name, ``last.ckpt@20261125T170300Z``.
+    """
+    stamp = datetime.fromtimestamp(now, timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    own = (f"{name}@{step}",) if step is not None and step_of(name) is None else ()
+    return (name, *own, f"{name}@{stamp}")
+
+
+def in_order(marks: Iterable[M]) -> list[M]:
+    """From the first to the last: by generation, in one by step, or by time where one has no step.
+
+    Each start of a job begins a generation, so that what it writes comes after what it started from, whatever clocks
+    say and however far back that was.
+    """
+    listed = list(marks)
+    timed = {each.generation for each in listed if each.step is None}
+
+    def place(each: M) -> tuple[int, float, float, str]:
+        step = 0 if each.generation in timed or each.step is None else each.step
+        return each.generation, step, each.time, each.stored
+
+    return sorted(listed, key=place)
+
+
+def best_first(rule: CheckpointRule, marks: Iterable[M]) -> list[M]:
+    """Those with a value of ``keep_best``, the best one first; of equal ones the latest."""
+    if not rule.keep_best:
+        return []
+    name, most = best_field(rule.keep_best)
+    valued = [each for each in reversed(in_order(marks)) if name in each.values]
+    return sorted(valued, key=lambda each: -each.values[name] if most else each.values[name])
+
+
+def best_field(text: str) -> tuple[str, bool]:
+    """The name of a value in marks (``FILE:FIELD``), and whether the largest is the best."""
+    file, field, *order = text.split(":")
+    return f"{file}:{field}", order == ["max"]
+
+
+def value_at(document: Any, field: str) -> float | None:
+    """The number at a dotted path in JSON; in a list, of its last entry that has one; None if there is none."""
+    here, *rest = [document], *field.split(".")
+    for part in rest:
+        inner = [item for each in here for item in (each if isinstance(each, list) else [each])]
+        here = [item[part] for item in inner if isinstance(item, dict) and part in item]
+    numbers = [item for item in here if isinstance(item, (int, float)) and not isinstance(item, bool)]
+    return float(numbers[-1]) if numbers and math.isfinite(numbers[-1]) else None
+
+
+def kept(rule: CheckpointRule, marks: Collection[M]) -> list[M]:
+    """The sets that stay in the container; all of them without a key that lets some go, and always the last one."""
+    ordered = in_order(marks)
+    if not rule.rotates or not ordered:
+        return ordered
+    stays = {ordered[-1].stored}
+    if rule.keep_last:
+        stays.update(each.stored for each in ordered[-rule.keep_last :])
+    if rule.keep_every:
+        stays.update(each.stored for each in ordered if each.step is not None and each.step % rule.keep_every == 0)
+    stays.update(each.stored for each in best_first(rule, ordered)[:1])
+    if not rule.keep_last:
+        for name in {each.set for each in ordered}:
+            versions = [each for each in ordered if each.set == name]
+            if len(versions) > 1:
+                stays.update(each.stored for each in versions[-VERSIONS:])
+    return [each for each in ordered if each.stored in stays]
+
+
+def preferred(rule: CheckpointRule, marks: Collection[M]) -> list[M]:
+    """The sets that a start may take, in this order: if one does not match its mark, the next is looked at."""
+    if rule.restore == "none":
+        return []
+    latest = list(reversed(in_order(marks)))
+    if rule.restore == "best":
+        return best_first(rule, marks) or latest
+    if rule.restore in ("latest", "own"):
+        return latest
+    return [each for each in latest if each.step == int(rule.restore)]
+
+
+def seconds_behind(here: Sequence[FileSet], there: Callable[[FileSet], bool], now: float) -> float | None:
+    """How long the oldest complete set here that has no mark yet has been complete; None if all have one."""
+    waiting = [one.changed_at for one in here if not there(one)]
+    return max(0.0, now - min(waiting)) if waiting else None
+
+
+def _joined(folder: str, path: str) -> str:
+    return "/".join(part for part in (folder, path) if part)

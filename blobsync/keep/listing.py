@@ -1,0 +1,207 @@
+"""Lists the sets of a folder, here and in its container: which are complete, and which one a restart would take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from blobsync.base.errors import BlobsyncError
+from blobsync.base.file_states import LocalState
+from blobsync.config.model import CheckpointRule
+from blobsync.keep import checkpoints
+from blobsync.keep.checkpoints import FileSet
+from blobsync.keep.marks import Mark, Marks
+from blobsync.keep.sets import FolderContent, Writer, decide_restore, files_of, told_of
+from blobsync.store.open_locations import OpenBlob
+
+COMPLETE, HALF, NONE = "complete", "half", "none"
+_MAX_POINTER = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A set: ``here`` and ``there`` (in the container) are ``complete``, ``half`` or ``none``.
+
+    ``path`` is from the project's root. ``time`` is when it was written, in seconds since 1970, None if unknown;
+    ``size`` is in bytes. ``missing`` says why one of the two is half. ``run_id`` and ``lineage`` are those of its mark,
+    or empty. ``is_next``: a restart of that lineage takes it.
+    """
+
+    path: str
+    step: int | None
+    time: float | None
+    files: int
+    size: int
+    here: str
+    there: str
+    missing: str = ""
+    run_id: str = ""
+    lineage: str = ""
+    is_next: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetsPlace:
+    """A folder with sets: its entry's rule, the folder here, the one in the container, and its path in the project.
+
+    ``is_per_job``: the sets of each job are below a folder with its id.
+    """
+
+    rule: CheckpointRule
+    here: Path
+    there: OpenBlob
+    shown: str
+    is_per_job: bool = False
+
+    @property
+    def pattern(self) -> CheckpointRule:
+        """The rule for paths below the entry."""
+        return replace(self.rule, sets=f"*/{self.rule.sets}") if self.is_per_job else self.rule
+
+    def marks(self, warn: Callable[[str], None]) -> Marks:
+        """Its marks."""
+        return Marks(self.there.store, self.there.name, warn)
+
+
+class _BlobContent:
+    """What is in a container, for the question whether a set there could be complete."""
+
+    def __init__(self, place: SetsPlace) -> None:
+        self._place = place
+
+    def text(self, path: str) -> str | None:
+        try:
+            with self._place.there.store.open(self._place.there.at(path)) as reader:
+                return reader.read(_MAX_POINTER).decode("utf-8", "replace")
+        except BlobsyncError:
+            return None
+
+    def is_whole(self, path: str) -> bool:
+        return True
+
+    def is_json(self, path: str) -> bool:
+        return True
+
+
+def list_sets(
+    place: SetsPlace,
+    warn: Callable[[str], None],
+    *,
+    lineage: str = "",
+    now: Callable[[], float] = time.time,
+) -> list[Checkpoint]:
+    """The sets of a folder, the last one first; ``lineage``: only those of one, and what has no mark."""
+    marks = place.marks(warn)
+    known = marks.lineages()
+    wanted = {each for lineages in known.values() for each in lineages if not lineage or each == lineage}
+    marked = [mark for each in sorted(wanted) for mark in _of(marks, each, warn)]
+    following = {each: _next_of(place.rule, marks, each) for each in wanted}
+    here = {one.name: one for one in checkpoints.sets_in(place.pattern, dict(files_of(place.here)))}
+    found = [_marked(place, marks, mark, here.get(mark.stored), following.get(mark.lineage), now()) for mark in marked]
+    names = {mark.stored for mark in marked}
+    there = {one.name: one for one in checkpoints.sets_in(place.pattern, _states(place))}
+    for name in sorted({*here, *there} - names):
+        if name in known:
+            # Another lineage's.
+            continue
+        found.append(_unmarked(place, name, here.get(name), there.get(name), now()))
+    return sorted(found, key=lambda each: (each.step if each.step is not None else -1, each.time or 0), reverse=True)
+
+
+def half_problem(place: SetsPlace, path: str, warn: Callable[[str], None]) -> str:
+    """Why what is at ``path`` below the entry belongs to a set that is not complete in the container; else empty."""
+    name = checkpoints.set_of(place.pattern, path) or (checkpoints.set_of(place.pattern, f"{path}/-") if path else None)
+    if name is None:
+        return ""
+    marks = place.marks(warn)
+    why = ""
+    for lineage in marks.lineages().get(name, ()):
+        for mark in _of(marks, lineage, warn):
+            if mark.stored == name:
+                why = marks.mismatch(mark)
+                if not why:
+                    return ""
+    listed = marks.listing(name)
+    if not listed:
+        return ""
+    return why or _lacking(place, FileSet(name, {path: _state(blob.size) for path, blob in listed.items()}))
+
+
+def _of(marks: Marks, lineage: str, warn: Callable[[str], None]) -> Sequence[Mark]:
+    try:
+        return marks.of(lineage)
+    except ValueError as error:
+        warn(f"marks are left alone: {error}")
+        return ()
+
+
+def _next_of(rule: CheckpointRule, marks: Marks, lineage: str) -> str:
+    """The set that the next start of a lineage takes; empty: none."""
+    try:
+        mark = decide_restore(rule, marks, Writer("", lineage), lambda _: None).mark
+    except ValueError:
+        return ""
+    return mark.stored if mark else ""
+
+
+def _marked(
+    place: SetsPlace, marks: Marks, mark: Mark, here: FileSet | None, following: str | None, now: float
+) -> Checkpoint:
+    why = marks.mismatch(mark)
+    state, missing = _state_here(place, here, now)
+    return Checkpoint(
+        f"{place.shown}/{mark.stored}",
+        mark.step,
+        mark.time,
+        len(mark.files),
+        mark.size,
+        state,
+        HALF if why else COMPLETE,
+        why or missing,
+        mark.run_id,
+        mark.lineage,
+        mark.stored == following,
+    )
+
+
+def _unmarked(place: SetsPlace, name: str, here: FileSet | None, there: FileSet | None, now: float) -> Checkpoint:
+    state, missing = _state_here(place, here, now)
+    shown = here or there
+    files, size = (len(shown.files), shown.size) if shown else (0, 0)
+    lacking = _lacking(place, there) if there else ""
+    return Checkpoint(
+        f"{place.shown}/{name}",
+        checkpoints.step_of(name),
+        here.changed_at if here else None,
+        files,
+        size,
+        state,
+        HALF if there else NONE,
+        lacking or missing,
+    )
+
+
+def _state_here(place: SetsPlace, here: FileSet | None, now: float) -> tuple[str, str]:
+    if here is None:
+        return NONE, ""
+    told = told_of(place.here / here.name, None)
+    judged = checkpoints.judge(place.rule, here, FolderContent(place.here), now, told=told)
+    return (COMPLETE, "") if judged.is_complete else (HALF, judged.missing)
+
+
+def _lacking(place: SetsPlace, there: FileSet) -> str:
+    """What a set in the container has not, besides a mark."""
+    judged = checkpoints.judge(place.rule, there, _BlobContent(place), time.time(), last=True, ended_well=True)
+    return judged.missing or "it has no mark that says that it is complete"
+
+
+def _states(place: SetsPlace) -> Mapping[str, LocalState]:
+    lead = f"{place.there.name}/" if place.there.name else ""
+    found = place.there.store.list_blobs(lead)
+    return {blob.name[len(lead) :]: _state(blob.size) for blob in found if not blob.is_folder_stub}
+
+
+def _state(size: int) -> LocalState:
+    return LocalState(size, 0, 0, 0)

@@ -1,0 +1,619 @@
+"""Uploads sets of files as one, marks them, lets old ones go, and brings one back.
+
+A mark is written last: after all files of a set were seen in the container as they are here, and if they are unchanged
+here since. A set that changes while it goes up gets no mark and goes again; one that is deleted meanwhile is dropped.
+Of a job with several nodes, node 0 announces a set, every node uploads its own files and says so, and node 0 marks it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import stat
+import struct
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure
+from blobsync.base.file_states import LocalState, regular_only
+from blobsync.base.plain_json import parse_json
+from blobsync.config.model import CheckpointRule
+from blobsync.keep import checkpoints
+from blobsync.keep.checkpoints import FileSet, Judgement, Told
+from blobsync.keep.keeper import Files
+from blobsync.keep.marks import Mark, MarkedFile, Marks, merged, parts_name
+from blobsync.local.files import hash_file
+from blobsync.local.names import is_temporary, local_problem
+from blobsync.local.set_requests import requests_beside, requests_in
+
+# How long the last round waits for other nodes (seconds).
+LAST_SECONDS = 60.0
+_POLL_SECONDS = 1.0
+_MAX_TEXT = 16 << 20
+# The end of a zip's directory, and how far from the file's end it may begin: a comment of 64 KiB.
+_ZIP, _ZIP_END, _ZIP_TAIL = b"PK\x03\x04", b"PK\x05\x06", 65_557
+_MAX_HEADER = 100 << 20
+
+
+class Uploaded(NamedTuple):
+    """What became of the upload of a set: failures, and the ETag of each file that is verified at the destination."""
+
+    failures: Sequence[FileFailure] = ()
+    etags: Mapping[str, str] = {}
+
+
+class UploadSet(Protocol):
+    """Uploads the files of a set below its name in the container."""
+
+    def __call__(self, one: FileSet, stored: str) -> Uploaded:
+        """Raises ``BlobsyncError`` if nothing can work."""
+        ...
+
+
+class Writer(NamedTuple):
+    """Who writes the sets of a folder: the job, its lineage and code, this node's number, and how many nodes there are.
+
+    ``within`` is where the folder lies below its entry: a job's own one with ``output: per_job``. ``start`` tells the
+    starts of a job with several nodes apart.
+    """
+
+    run_id: str
+    lineage: str
+    code: str = ""
+    node: int = 0
+    within: str = ""
+    start: str = ""
+
+
+class FolderContent:
+    """Reads files of a folder for :func:`blobsync.keep.checkpoints.judge`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._whole: dict[str, tuple[LocalState, bool]] = {}
+
+    def text(self, path: str) -> str | None:
+        """A small text file; None if there is none."""
+        try:
+            with open(self._folder / path, "rb", opener=regular_only) as body:
+                return body.read(_MAX_TEXT).decode("utf-8", "replace")
+        except OSError:
+            return None
+
+    def is_whole(self, path: str) -> bool:
+        """Whether a zip has its end, and safetensors all its bytes; True for anything else."""
+        file = self._folder / path
+        try:
+            state = LocalState.of(file.stat())
+        except OSError:
+            return False
+        known = self._whole.get(path)
+        if known is None or not known[0].same_file(state):
+            known = self._whole[path] = (state, _is_whole(file, state.size))
+        return known[1]
+
+    def is_json(self, path: str) -> bool:
+        """Whether the file can be read as JSON; not a number, which programs write, is no JSON for others only."""
+        text = self.text(path)
+        with suppress(ValueError, RecursionError):
+            json.loads(text or "")
+            return True
+        return False
+
+
+def _is_whole(file: Path, size: int) -> bool:
+    try:
+        with open(file, "rb", opener=regular_only) as body:
+            head = body.read(8)
+            if file.suffix == ".safetensors":
+                (length,) = struct.unpack("<Q", head) if len(head) == 8 else (_MAX_HEADER,)
+                return bool(length < _MAX_HEADER and 8 + length + _tensor_bytes(body.read(length)) <= size)
+            if head[:4] != _ZIP:
+                return True
+            body.seek(max(0, size - _ZIP_TAIL))
+            tail = body.read(_ZIP_TAIL)
+            end = tail.rfind(_ZIP_END)
+            # Behind it are 18 bytes, the last two of which are the length of the comment that ends the file.
+            return end >= 0 and len(tail) - end - 22 == int.from_bytes(tail[end + 20 : end + 22], "little")
+    except (OSError, ValueError):
+        return False
+
+
+def _tensor_bytes(header: bytes) -> int:
+    """Where the last tensor ends behind the header of safetensors. Raises ``ValueError``."""
+    found = parse_json(header)
+    if not isinstance(found, dict):
+        raise ValueError("it is no header")
+    ends = [each["data_offsets"][1] for name, each in found.items() if name != "__metadata__"]
+    return max([0, *(end for end in ends if isinstance(end, int))])
+
+
+class FolderSets:
+    """The sets of one folder; a :class:`blobsync.keep.keeper.Sets`."""
+
+    def __init__(
+        self,
+        rule: CheckpointRule,
+        folder: Path,
+        marks: Marks,
+        upload: UploadSet,
+        writer: Writer,
+        *,
+        say: Callable[[str], None],
+        requests: Path | None = None,
+        ignored: Callable[[str], bool] | None = None,
+        nodes: Callable[[], Collection[int]] = lambda: (0,),
+        now: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """``requests`` is the folder in which programs say that a set is complete (None: beside it); ``nodes`` are the
+        job's, of which node 0 marks."""
+        self.rule, self._folder, self._marks, self._upload, self._writer = rule, folder, marks, upload, writer
+        self._say, self._requests, self._ignored, self._nodes = say, requests, ignored, nodes
+        self._now, self._sleep = now, sleep
+        self._content = FolderContent(folder)
+        # Sets as they were when they were marked, or were found to be marked.
+        self._done: dict[str, FileSet] = {}
+        self._verified: set[str] = set()
+        self._told: set[tuple[str, str]] = set()
+        self._waiting: dict[str, _Waiting] = {}
+        self._answered: dict[str, str] = {}
+        self._generation: int | None = None
+        self._behind: list[FileSet] = []
+        self.ended_well = False
+
+    def owns(self, path: str) -> bool:
+        """Whether this file belongs to a set, or is a pointer to one."""
+        inside = self._inside(path)
+        return inside is not None and checkpoints.set_of(self.rule, inside) is not None
+
+    def round(self, files: Files, *, last: bool) -> Sequence[FileFailure]:
+        """Upload and mark the sets that are complete, and let old ones go. Raises nothing."""
+        inside = {name: state for path, state in files.items() if (name := self._inside(path)) is not None}
+        here = sorted(checkpoints.sets_in(self.rule, inside), key=lambda one: one.changed_at)
+        self._done = {name: done for name, done in self._done.items() if any(one.name == name for one in here)}
+        try:
+            with limited_cores(self.rule.upload_cores):
+                return self._answer(here, last=last) if self._writer.node else self._lead(here, last=last)
+        except BlobsyncError as error:
+            return [FileFailure(self.rule.sets, error.code, error.message, error.hint or "")]
+        except OSError as error:
+            return [FileFailure(self.rule.sets, FailureCode.LOCAL_FILE, f"{error.filename}: {error.strerror}", "")]
+
+    def behind(self, now: float) -> float | None:
+        """How many seconds a complete set here has been without a mark; None if all have one."""
+        return checkpoints.seconds_behind(self._behind, self._is_done, now)
+
+    # -- node 0 -------------------------------------------------------------------------------------------------
+
+    def _lead(self, here: Sequence[FileSet], *, last: bool) -> list[FileFailure]:
+        complete, failures = [], list[FileFailure]()
+        for one in here:
+            if self._is_done(one):
+                continue
+            judged = self._judge(one, last=last)
+            if judged.is_complete:
+                complete.append(one)
+            elif last:
+                failures += self._leave_half(one, judged.missing)
+        self._behind = complete
+        for one in complete:
+            failures += self._take(one)
+        self._collect(last=last)
+        self._rotate()
+        return failures
+
+    def _take(self, one: FileSet) -> Sequence[FileFailure]:
+        """Upload and mark a complete set, unless it is marked already or would be let go at once."""
+        marks = self._own_marks()
+        # What another job wrote, and this one started from, is there already.
+        others = self._marks.named(self.rule.restore_from) if self.rule.restore_from else []
+        if any(mark.set == one.name and self._equals(one, mark) for mark in (*marks, *others)):
+            self._done[one.name] = one
+            return ()
+        waiting = self._waiting.get(one.name)
+        if waiting and waiting.one.same_as(one):
+            return ()
+        mark = self._mark_for(one, self._free_name(one))
+        complete = [self._mark_for(each, each.name) for each in self._behind if each is not one]
+        if mark not in checkpoints.kept(self.rule, [*marks, *complete, mark]):
+            self._say_once(one.name, f"checkpoint {one.name} is not uploaded: newer ones are there, and it would go")
+            self._done[one.name] = one
+            return ()
+        return self._carry_out(one, mark)
+
+    def _carry_out(self, one: FileSet, mark: Mark) -> Sequence[FileFailure]:
+        began, nodes = self._now(), sorted(self._nodes())
+        token = secrets.token_hex(8)
+        if len(nodes) > 1:
+            who = {"run_id": mark.run_id, "start": self._writer.start}
+            said = {"set": mark.set, "stored": mark.stored, "token": token, **who}
+            self._marks.note(mark.lineage, parts_name(one.name), "announced", said)
+        files, failures = self._bring_up(one, mark.stored)
+        if files is None:
+            return failures
+        if len(nodes) > 1:
+            self._waiting[one.name] = _Waiting(one, mark, token, tuple(nodes), files)
+            return ()
+        self._finish(one, merged(mark, [(0, files)]), began)
+        return ()
+
+    def _bring_up(self, one: FileSet, stored: str) -> tuple[list[MarkedFile] | None, Sequence[FileFailure]]:
+        """Upload this node's files of a set and verify them; None if they cannot be marked."""
+        uploaded = self._upload(one, stored)
+        now = self._seen_again(one.name)
+        if now is None or not one.files.keys() <= now.files.keys():
+            self._say(f"checkpoint {one.name} was deleted while it was read: dropped")
+            return None, ()
+        if not now.same_as(one):
+            self._say(f"checkpoint {one.name} changed while it went up: no mark, it goes again")
+            return None, ()
+        if uploaded.failures:
+            return None, uploaded.failures
+        files = self._verify(one, stored, uploaded.etags)
+        if files is None:
+            failure = f"checkpoint {one.name}: is not in the container as it is here"
+            return None, [FileFailure(one.name, FailureCode.MD5_MISMATCH, failure, "it goes again in the next round")]
+        now = self._seen_again(one.name)
+        if now is None or not now.same_as(one):
+            self._say(f"checkpoint {one.name} changed while it was checked: no mark, it goes again")
+            return None, ()
+        return files, ()
+
+    def _verify(self, one: FileSet, stored: str, etags: Mapping[str, str]) -> list[MarkedFile] | None:
+        """The files as a fresh listing of the container has them; None if one of them differs from the one here."""
+        there = self._marks.listing(stored)
+        files = []
+        for path, state in sorted(one.files.items()):
+            blob = there.get(path)
+            if blob is None or blob.size != state.size or blob.md5 is None:
+                return None
+            if etags.get(path) != blob.etag:
+                hashed = hash_file(self._path(one.name, path))
+                if hashed is None or hashed.md5 != blob.md5:
+                    return None
+            files.append(MarkedFile(path, blob.size, blob.md5.hex(), blob.etag, self._writer.node))
+        return files
+
+    def _finish(self, one: FileSet, mark: Mark, began: float) -> None:
+        if not self._marks.write(mark):
+            self._say(f"checkpoint {mark.stored} has got a mark from elsewhere: it goes again")
+            return
+        self._done[one.name] = one
+        self._verified.add(mark.stored)
+        seconds = self._now() - began
+        size = f"{len(mark.files):,} files, {mark.size:,} bytes in {seconds:.1f} s"
+        self._say(f"checkpoint {mark.stored} is complete in the container: {size}")
+
+    def _collect(self, *, last: bool) -> None:
+        """Mark the sets whose nodes have all answered; in the last round wait for them."""
+        until = self._now() + (LAST_SECONDS if last else 0)
+        while self._waiting:
+            for name, waiting in list(self._waiting.items()):
+                self._collect_one(name, waiting)
+            if not self._waiting or self._now() >= until:
+                break
+            self._sleep(_POLL_SECONDS)
+        if last:
+            for name in self._waiting:
+                self._say(f"checkpoint {name}: not all nodes uploaded their files within {LAST_SECONDS:g} s: no mark")
+
+    def _collect_one(self, name: str, waiting: _Waiting) -> None:
+        lineage, parts = self._writer.lineage, [(0, waiting.files)]
+        for node in waiting.nodes[1:]:
+            said = self._marks.noted(lineage, parts_name(name), f"node-{node}")
+            if said is None or said.get("token") != waiting.token:
+                return
+            parts.append((node, _files_of(said, node)))
+        del self._waiting[name]
+        now = self._seen_again(name)
+        try:
+            mark = merged(waiting.mark, parts)
+            why = "it changed" if now is None or not now.same_as(waiting.one) else self._marks.mismatch(mark)
+        except ValueError as error:
+            why = str(error)
+        if why:
+            self._say(f"checkpoint {name} gets no mark: {why}; it goes again")
+            return
+        self._finish(waiting.one, mark, self._now())
+        if self.rule.rotates:
+            self._marks.forget_parts(lineage, name)
+
+    def _rotate(self) -> None:
+        """Let sets go: first the mark, then the files; never the last one that is verified."""
+        if not self.rule.rotates or not self._verified:
+            return
+        marks = self._own_marks()
+        stays = checkpoints.kept(self.rule, marks)
+        # Verified in this very process, or now: else nothing goes.
+        if not any(mark.stored in self._verified for mark in stays) and all(map(self._marks.mismatch, stays)):
+            return
+        for mark in marks:
+            if mark not in stays:
+                self._marks.remove(mark)
+                self._say(f"checkpoint {mark.stored} is let go")
+
+    def _leave_half(self, one: FileSet, missing: str) -> Sequence[FileFailure]:
+        """The last round brings up what there is of a half set, without a mark, unless its name is marked."""
+        if one.name in self._marked_names():
+            self._say(f"checkpoint {one.name} is not complete ({missing}): the marked one stays as it is")
+            return ()
+        self._say(f"checkpoint {one.name} is not complete ({missing}): its files are uploaded, without a mark")
+        return self._upload(one, self._stored(one.name)).failures
+
+    # -- other nodes --------------------------------------------------------------------------------------------
+
+    def _answer(self, here: Sequence[FileSet], *, last: bool) -> list[FileFailure]:
+        """Upload this node's files of the sets that node 0 announced; in the last round wait for that."""
+        self._behind = []
+        failures = list[FileFailure]()
+        until = self._now() + (LAST_SECONDS if last else 0)
+        marked = {mark.set for mark in self._own_marks()} if last else set[str]()
+        while True:
+            for name, etag in list(self._marks.announced(self._writer.lineage)):
+                if self._answered.get(name) != etag:
+                    failures = self._answer_one(name, etag, here, last=last)
+            unsaid = [one for one in here if one.name not in self._answered and one.name not in marked]
+            if not unsaid or self._now() >= until:
+                break
+            self._sleep(_POLL_SECONDS)
+        for one in unsaid if last else ():
+            failures += self._leave_half(one, "node 0 did not say that it is")
+        return failures
+
+    def _answer_one(self, name: str, etag: str, here: Sequence[FileSet], *, last: bool) -> list[FileFailure]:
+        said = self._marks.noted(self._writer.lineage, parts_name(name), "announced") or {}
+        stored, token = str(said.get("stored")), said.get("token")
+        who = self._writer
+        is_ours = (said.get("set"), said.get("run_id"), said.get("start")) == (name, who.run_id, who.start)
+        if not is_ours or local_problem(name) or local_problem(stored):
+            # Of an earlier start, of an earlier job of the lineage, or nothing that node 0 wrote.
+            self._answered[name] = etag
+            return []
+        one = next((each for each in here if each.name == name), None)
+        files = list[MarkedFile]()
+        if one is not None:
+            given = self.rule.settle_seconds
+            wait = checkpoints.SETTLED_SECONDS if given is None else min(given, checkpoints.SETTLED_SECONDS)
+            if not last and self._now() - one.changed_at < wait:
+                return []
+            found, failures = self._bring_up(one, stored)
+            if found is None:
+                return list(failures)
+            files = found
+        listed = [{"path": each.path, "size": each.size, "md5": each.md5, "etag": each.etag} for each in files]
+        node = self._writer.node
+        self._marks.note(self._writer.lineage, parts_name(name), f"node-{node}", {"token": token, "files": listed})
+        self._answered[name] = etag
+        return []
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _inside(self, path: str) -> str | None:
+        """The path below the job's own folder; None outside of it."""
+        within = self._writer.within
+        if not within:
+            return path
+        return path[len(within) + 1 :] if path.startswith(f"{within}/") else None
+
+    def _path(self, name: str, path: str = "") -> Path:
+        return self._folder / name / path if path else self._folder / name
+
+    def _stored(self, name: str) -> str:
+        return "/".join(part for part in (self._writer.within, name) if part)
+
+    def _is_done(self, one: FileSet) -> bool:
+        done = self._done.get(one.name)
+        return done is not None and one.same_as(done)
+
+    def _judge(self, one: FileSet, *, last: bool) -> Judgement:
+        told = self._told_of(one)
+        return checkpoints.judge(
+            self.rule, one, self._content, self._now(), told=told, last=last, ended_well=self.ended_well
+        )
+
+    def _told_of(self, one: FileSet) -> Told | None:
+        """What programs on this node said about a set."""
+        return told_of(self._path(one.name), self._requests, len(self._nodes()))
+
+    def _own_marks(self) -> list[Mark]:
+        found = checkpoints.fitting(self.rule, self._marks.of(self._writer.lineage))
+        if self._generation is None:
+            self._generation = 1 + max((mark.generation for mark in found), default=0)
+        return found
+
+    def _marked_names(self) -> Collection[str]:
+        lead = f"{self._writer.within}/" if self._writer.within else ""
+        return {name.removeprefix(lead) for name in self._marks.lineages()}
+
+    def _free_name(self, one: FileSet) -> str:
+        taken = self._marks.lineages()
+        names = [self._stored(name) for name in checkpoints.stored_names(one.name, self._step(one), self._now())]
+        return next((name for name in names if name not in taken), f"{names[-1]}-{secrets.token_hex(2)}")
+
+    def _step(self, one: FileSet) -> int | None:
+        """The step in a set's name, else in what the Trainer of Hugging Face says."""
+        step = checkpoints.step_of(one.name)
+        if step is None and "trainer_state.json" in one.files:
+            found = self._value(one, "trainer_state.json", "global_step")
+            return int(found) if found is not None and 0 <= found < 10**18 else None
+        return step
+
+    def _value(self, one: FileSet, file: str, field: str) -> float | None:
+        text = self._content.text(f"{one.name}/{file}") if file in one.files else None
+        with suppress(ValueError, RecursionError):
+            # Programs write NaN and Infinity, which are no values.
+            return checkpoints.value_at(json.loads(text), field) if text else None
+        return None
+
+    def _mark_for(self, one: FileSet, stored: str) -> Mark:
+        values = {}
+        if self.rule.keep_best:
+            name, _ = checkpoints.best_field(self.rule.keep_best)
+            file, _, field = name.partition(":")
+            if (value := self._value(one, file, field)) is not None:
+                values[name] = value
+        who = self._writer
+        generation = self._generation or 1
+        step = self._step(one)
+        return Mark(one.name, stored, step, one.changed_at, who.run_id, who.lineage, generation, who.code, values)
+
+    def _equals(self, one: FileSet, mark: Mark) -> bool:
+        """Whether a set here has the content of a marked one; of several nodes' sets, this node's files."""
+        marked = {each.path: each for each in mark.files}
+        if mark.nodes == 1 and marked.keys() != one.files.keys():
+            return False
+        own = {each.path for each in mark.files if each.node == self._writer.node}
+        if not own <= one.files.keys() <= marked.keys():
+            return False
+        if any(marked[path].size != state.size for path, state in one.files.items()):
+            return False
+        for path in one.files:
+            hashed = hash_file(self._path(one.name, path))
+            if hashed is None or hashed.md5 is None or hashed.md5.hex() != marked[path].md5:
+                return False
+        return True
+
+    def _seen_again(self, name: str) -> FileSet | None:
+        """The set as it is now; None if nothing is there."""
+        files = {path: state for path, state in files_of(self._path(name)) if not self._leaves_out(name, path)}
+        return FileSet(name, files) if files else None
+
+    def _leaves_out(self, name: str, path: str) -> bool:
+        whole = "/".join(part for part in (self._writer.within, name, path) if part)
+        return self._ignored is not None and self._ignored(whole)
+
+    def _say_once(self, name: str, text: str) -> None:
+        if (name, text) not in self._told:
+            self._told.add((name, text))
+            self._say(text)
+
+
+class _Waiting(NamedTuple):
+    """A set of several nodes whose other nodes have not answered yet."""
+
+    one: FileSet
+    mark: Mark
+    token: str
+    nodes: tuple[int, ...]
+    files: list[MarkedFile]
+
+
+def _files_of(said: Mapping[str, Any], node: int) -> list[MarkedFile]:
+    """What another node says that it uploaded; the mark that is made of it is checked against the container."""
+    found = []
+    for each in said.get("files", ()):
+        with suppress(TypeError, KeyError, ValueError):
+            found.append(MarkedFile(str(each["path"]), int(each["size"]), str(each["md5"]), str(each["etag"]), node))
+    return found
+
+
+def told_of(path: Path, requests: Path | None, nodes: int = 1) -> Told | None:
+    """What programs of this machine, one of so many ``nodes``, said about the set at ``path``; None: nothing.
+
+    ``requests`` is the folder of their requests (None: they are beside the set).
+    """
+    real = os.path.realpath(path)
+    said = requests_in(requests) if requests else requests_beside(path.parent)
+    found = [each for each in said if each.path == real]
+    if not found:
+        return None
+    needed = -(-max(each.ranks for each in found) // max(1, nodes))
+    return Told(len({each.rank for each in found}), needed, max(each.at for each in found))
+
+
+def files_of(path: Path) -> Iterator[tuple[str, LocalState]]:
+    """The files of a set, by their paths below it; ``""`` for a set that is one file."""
+    with suppress(OSError):
+        found = path.stat()
+        if stat.S_ISREG(found.st_mode):
+            yield "", LocalState.of(found)
+            return
+    for folder, _, names in os.walk(path):
+        for name in names:
+            file = Path(folder, name)
+            with suppress(OSError):
+                found = file.stat()
+                if stat.S_ISREG(found.st_mode) and not is_temporary(name):
+                    yield file.relative_to(path).as_posix(), LocalState.of(found)
+
+
+@contextmanager
+def limited_cores(cores: int) -> Iterator[None]:
+    """Run this thread, and those that it starts, on so many cores. Linux alone can; elsewhere nothing is limited."""
+    before = None
+    with suppress(AttributeError, OSError):
+        before = os.sched_getaffinity(0)
+        # The last ones: programs that bind themselves begin with the first.
+        os.sched_setaffinity(0, sorted(before)[-cores:])
+    try:
+        yield
+    finally:
+        if before:
+            with suppress(OSError):
+                os.sched_setaffinity(0, before)
+
+
+# -- bringing one back ----------------------------------------------------------------------------------------------
+
+
+class Decision(NamedTuple):
+    """Which set a job starts from; ``mark`` None: none."""
+
+    mark: Mark | None
+    passed_over: Sequence[str] = ()
+
+
+def decide_restore(
+    rule: CheckpointRule,
+    marks: Marks,
+    writer: Writer,
+    say: Callable[[str], None],
+    *,
+    without: Collection[str] = (),
+) -> Decision:
+    """The set that a job starts from: the first that matches its mark. Those that do not are named.
+
+    Sets ``without`` could not be brought. A job whose own sets are there goes on from the last of them, whatever it
+    first started from.
+    """
+    if rule.restore == "none":
+        return Decision(None)
+    of_lineage = checkpoints.fitting(rule, marks.of(writer.lineage))
+    own = [mark for mark in of_lineage if mark.run_id == writer.run_id]
+    begins_elsewhere = rule.restore not in ("latest", "own") or (rule.restore_from and not of_lineage)
+    if own and begins_elsewhere:
+        listed = list(reversed(checkpoints.in_order(own)))
+    else:
+        others = checkpoints.fitting(rule, marks.named(rule.restore_from)) if rule.restore_from else []
+        listed = checkpoints.preferred(rule, of_lineage or others)
+    passed = list[str]()
+    for mark in listed:
+        if mark.stored in without:
+            continue
+        why = marks.mismatch(mark)
+        if not why:
+            return Decision(mark, passed)
+        say(f"checkpoint {mark.stored} is passed over: {why}")
+        passed.append(mark.stored)
+    return Decision(None, passed)
+
+
+def wanted_files(rule: CheckpointRule, mark: Mark, node: int, nodes: int) -> list[MarkedFile]:
+    """The files of a set that a node gets: all, or with ``restore: own`` its own, if there are as many nodes."""
+    if rule.restore == "own" and mark.nodes == nodes > 1:
+        return [each for each in mark.files if each.node == node]
+    return list(mark.files)
+
+
+def unlike(path: Path, files: Sequence[MarkedFile]) -> str:
+    """The first file of a set at ``path`` that is not as its mark says; empty if all are."""
+    for each in files:
+        hashed = hash_file(path / each.path if each.path else path)
+        if hashed is None or hashed.md5 is None or (hashed.size, hashed.md5.hex()) != (each.size, each.md5):
+            return each.path or path.name
+    return ""

@@ -1,0 +1,75 @@
+"""The sets of files of a project's folders, and the refusal to download half a one."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+from blobsync.base.errors import NothingMatchedError, UsageError
+from blobsync.config.mapping import Resolution
+from blobsync.config.model import Cluster, FolderEntry
+from blobsync.jobspec.describe import own_output
+from blobsync.jobspec.spec import OWN_OUTPUT
+from blobsync.keep.listing import Checkpoint, SetsPlace, half_problem, list_sets
+from blobsync.store.open_locations import Connections
+
+
+def list_checkpoints(
+    cluster: Cluster,
+    connections: Connections,
+    root: Path,
+    place: Resolution | None,
+    warn: Callable[[str], None],
+    *,
+    lineage: str = "",
+) -> tuple[Checkpoint, ...]:
+    """The sets of all folder entries, or of what is at ``place``; ``lineage``: only those of one.
+
+    Raises ``UsageError`` if there is no entry with ``checkpoints``, ``NothingMatchedError`` if nothing is there.
+    """
+    entries = [entry for entry in cluster.folders if entry.checkpoints and (place is None or entry is place.entry)]
+    if not entries:
+        where = f"{place.entry.key} in {cluster.file}" if place else f"no folder entry of {cluster.file}"
+        raise UsageError(
+            f"{where} has {'no ' if place else ''}checkpoints",
+            hint="add checkpoints: PATTERN to an entry with mode: upload, such as run-*/checkpoint-*",
+        )
+    found = []
+    for entry in entries:
+        if sets := sets_place(cluster, connections, root, entry):
+            found += list_sets(sets, warn, lineage=lineage)
+    if place is not None:
+        found = [each for each in found if f"{each.path}/".startswith(f"{place.path}/")]
+    if not found:
+        shown = place.path if place else ", ".join(entry.prefix for entry in entries)
+        raise NothingMatchedError(
+            f"{shown}: there is no checkpoint, neither here nor in the container",
+            hint="the pattern of checkpoints names them below the folder entry: blobsync config check",
+        )
+    return tuple(found)
+
+
+def sets_place(cluster: Cluster, connections: Connections, root: Path, entry: FolderEntry) -> SetsPlace | None:
+    """The sets of a folder entry; None if it has none."""
+    if entry.checkpoints is None:
+        return None
+    is_per_job = own_output(cluster).get(OWN_OUTPUT) == entry.prefix
+    there = connections.open(entry.remote)
+    return SetsPlace(entry.checkpoints, root / entry.prefix, there, entry.prefix, is_per_job)
+
+
+def demand_complete(
+    cluster: Cluster, connections: Connections, root: Path, place: Resolution, warn: Callable[[str], None]
+) -> None:
+    """Raise ``UsageError`` if ``place`` is a set, or in one, that is not complete in the container."""
+    sets = sets_place(cluster, connections, root, place.entry)
+    why = half_problem(sets, place.relative, warn) if sets else ""
+    if why:
+        again = f"blobsync d {shlex.quote(place.given)} --incomplete"
+        shown = f"blobsync checkpoints {shlex.quote(place.entry.prefix)} shows the whole ones"
+        raise UsageError(
+            f"{place.path} is half a checkpoint: {why}",
+            hint=f"{shown}; {again} takes it anyway",
+            path=place.path,
+        )

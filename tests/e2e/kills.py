@@ -1,0 +1,234 @@
+"""Rounds in which a job that trains is killed and started elsewhere, and what has to hold in each."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from blobsync.config.model import CheckpointRule
+from blobsync.jobspec.spec import CodeRef, FolderLink, JobSpec
+from tests.e2e.world import Container, read_tree, sha256, wait_until
+from tests.fakes.jobs import zip_of
+
+TRAINERS = Path(__file__).with_name("trainers")
+# A ledger's sets by name: each version's files and their SHA-256.
+Versions = list[dict[str, str]]
+
+
+@dataclass
+class Tally:
+    """What the rounds of a test came to."""
+
+    rounds: int = 0
+    restores: int = 0
+    lost: list[int] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lost = f"{sum(self.lost)} in all, {max(self.lost, default=0)} at most"
+        return f"{self.rounds} rounds, {self.restores} restores, steps lost: {lost}"
+
+
+@dataclass
+class Training:
+    """A job whose program is killed; ``folder`` is the test's, in which each start has a node of its own."""
+
+    folder: Path
+    container: Container
+    sas: str
+    argv: tuple[str, ...]
+    rule: CheckpointRule
+    tally: Tally = field(default_factory=Tally)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(self.seed)
+        body, digest = zip_of({"here.txt": ""})
+        self.container.put("code/project.zip", body)
+        url = f"{self.container.service}/{self.container.account}/{self.container.name}"
+        entry = FolderLink("output", url, "mine/output", "upload", checkpoints=self.rule)
+        self.spec = JobSpec(
+            "me_1_0badcafe",
+            self.argv,
+            "here",
+            "slurm",
+            code=CodeRef(url, "code/project.zip", digest),
+            folders=(entry,),
+        )
+        self.url = url
+        self.starts = 0
+
+    @property
+    def ledger(self) -> Path:
+        return self.folder / "ledger.jsonl"
+
+    def told(self) -> list[dict[str, Any]]:
+        with suppress(FileNotFoundError):
+            # The last line may be cut off by a kill.
+            lines = self.ledger.read_text().splitlines()
+            return [json.loads(line) for line in lines if line.endswith("}")]
+        return []
+
+    def start(self) -> Node:
+        """Start the job on another node."""
+        place = self.folder / f"node{self.starts}"
+        (place / "run").mkdir(parents=True)
+        (place / "run/job.json").write_text(self.spec.to_json())
+        (place / "run/secrets.json").write_text(json.dumps({"sas": {self.url: self.sas}, "env": {}}))
+        command = [
+            *(sys.executable, "-m", "blobsync.node", "node", "--job", str(place / "run/job.json")),
+            *("--secrets", str(place / "run/secrets.json"), "--run-dir", str(place / "run")),
+            *("--root", str(place / "root"), "--keep-root", "always", "--sync-seconds", "0.3"),
+        ]
+        env = {**os.environ, "BLOBSYNC_ATTEMPT": str(self.starts), "LEDGER": str(self.ledger)}
+        with (place / "out.txt").open("wb") as out:
+            process = subprocess.Popen(command, env=env, stdout=out, stderr=out, start_new_session=True)
+        self.starts += 1
+        return Node(place, process)
+
+    def marks(self) -> dict[str, dict[str, Any]]:
+        """The marks in the container by their stored names, read past blobsync."""
+        names = self.container.names(".blobsync/checkpoints/")
+        sets = [name for name in names if "/parts/" not in name and "/restore/" not in name]
+        found = [json.loads(self.container.get(name)) for name in sets]
+        return {each["stored"]: each for each in found}
+
+    def last_step(self) -> int:
+        """The last step whose mark stands, by what the files of the sets say."""
+        return max((self.step_of(each) for each in self.marks().values()), default=0)
+
+    def step_of(self, mark: Mapping[str, Any]) -> int:
+        if mark["step"] is not None:
+            return int(mark["step"])
+        there = sha256(self.container.get(f"mine/output/{mark['stored']}"))
+        saved = [each["saved"] for each in self.told() if "saved" in each and each["files"].get("") == there]
+        return int(saved[0]) if saved else 0
+
+    def round(self, how: str, seconds: tuple[float, float], *, after_mark: bool = False) -> None:
+        """Start elsewhere, check what came back, kill at a random moment, and check what the container has.
+
+        ``after_mark``: not before a set is marked, so that the next start has one to go on from.
+        """
+        before, known = self.last_step(), len([each for each in self.told() if "started" in each])
+        reached = max((each["saved"] for each in self.told() if "saved" in each), default=0)
+        node = self.start()
+        try:
+            started = self.wait_for_start(node, known)
+            step = started["started"]
+            assert step >= before, f"went back to {step}, although {before} was marked\n{node.log()}"
+            self.tally.rounds += 1
+            if started["restored"]:
+                self.tally.restores += 1
+                assert self.was_written(started["restored"], started["files"]), f"{started}\n{node.log()}"
+            self.tally.lost.append(max(0, reached - step))
+            if after_mark:
+                marks = len(self.marks())
+                assert wait_until(lambda: len(self.marks()) != marks or self.last_step() > before, seconds=60), (
+                    node.log()
+                )
+            time.sleep(self.chance.uniform(*seconds))
+            node.kill(how)
+        finally:
+            node.end()
+        self.check_marks(node)
+
+    def wait_for_start(self, node: Node, known: int) -> dict[str, Any]:
+        until = time.monotonic() + 120
+        while time.monotonic() < until:
+            starts = [each for each in self.told() if "started" in each]
+            if len(starts) > known:
+                return starts[-1]
+            assert node.process.poll() is None, node.log()
+            time.sleep(0.02)
+        raise AssertionError(f"the program did not start\n{node.log()}")
+
+    def versions(self, name: str) -> Versions:
+        """What was written under a set's name: what the program told, and what is on the nodes' disks."""
+        told = [each["files"] for each in self.told() if each.get("set") == name]
+        for number in range(self.starts):
+            path = self.folder / f"node{number}" / "root" / "output" / name
+            if path.is_dir():
+                told.append(read_tree(path))
+            elif path.is_file():
+                told.append({"": sha256(path.read_bytes())})
+        return told
+
+    def was_written(self, name: str, files: Mapping[str, str]) -> bool:
+        return dict(files) in self.versions(name)
+
+    def check_marks(self, node: Node) -> None:
+        """Every marked set is in the container as it was written, whole."""
+        for stored, mark in self.marks().items():
+            lead = f"mine/output/{stored}"
+            there = {
+                each["path"]: sha256(self.container.get(f"{lead}/{each['path']}" if each["path"] else lead))
+                for each in mark["files"]
+            }
+            assert self.was_written(mark["set"], there), f"{stored} is not what was written\n{node.log()}"
+
+    def finish(self, seconds: float = 120) -> Node:
+        """Start once more and let it end."""
+        node = self.start()
+        try:
+            assert node.process.wait(seconds) == 0, node.log()
+        finally:
+            node.end()
+        self.check_marks(node)
+        return node
+
+
+@dataclass
+class Node:
+    """One start: its files, and the process of blobsync."""
+
+    place: Path
+    process: subprocess.Popen[bytes]
+
+    def log(self) -> str:
+        files = (self.place / "out.txt", *self.place.glob("run/*_logs/*"))
+        return "\n".join(path.read_text(errors="replace") for path in files)[-6000:]
+
+    def programs(self) -> list[int]:
+        """The processes below blobsync's."""
+        found, waiting = [], [self.process.pid]
+        while waiting:
+            pid = waiting.pop()
+            for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
+                with suppress(OSError):
+                    below = [int(word) for word in tasks.read_text().split()]
+                    found += below
+                    waiting += below
+        return found
+
+    def kill(self, how: str) -> None:
+        """Kill the ``program``, blobsync's ``runner``, or ``both``."""
+        programs = self.programs()
+        if how in ("runner", "both"):
+            self.process.kill()
+        for pid in programs if how in ("program", "both") else ():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if how == "runner":
+            # The program goes on for a moment without blobsync, as it does on a node.
+            time.sleep(0.2)
+            for pid in programs:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Wait for blobsync's last round, and let nothing of this start run on."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(60)
+        for pid in (*self.programs(), self.process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(10)

@@ -1,0 +1,184 @@
+"""Jobs that train are killed and started elsewhere: no half set comes back, and no step below the last mark."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import yaml
+
+from blobsync.config.model import CheckpointRule
+from tests.e2e.kills import TRAINERS, Training
+from tests.e2e.web_server import web_server
+from tests.e2e.world import Container, Project
+
+pytestmark = pytest.mark.e2e
+
+RIGHTS = "rcwdl"
+LAYOUTS = {
+    "huggingface": CheckpointRule("checkpoint-*", settle_seconds=0, keep_last=2),
+    "dcp": CheckpointRule("step-*", settle_seconds=0, keep_last=2),
+    "lightning": CheckpointRule("epoch=*.ckpt", settle_seconds=1),
+    "last": CheckpointRule("last.ckpt", settle_seconds=0, keep_last=2),
+    "deepspeed": CheckpointRule("global_step*", settle_seconds=0),
+}
+
+
+REAL = {
+    "hf_trainer": ("transformers", CheckpointRule("checkpoint-*", settle_seconds=0, keep_last=2)),
+    "lightning_trainer": ("lightning", CheckpointRule("*.ckpt", settle_seconds=1, keep_last=3)),
+    "dcp_trainer": ("torch", CheckpointRule("step-*", settle_seconds=0)),
+}
+
+
+def training(tmp_path: Path, container: Container, layout: str, *, steps: int, seed: int = 0) -> Training:
+    output = "output"
+    argv = (
+        sys.executable,
+        str(TRAINERS / "played.py"),
+        layout,
+        output,
+        str(tmp_path / "ledger.jsonl"),
+        str(steps),
+        "5",
+    )
+    return Training(tmp_path, container, container.sas(RIGHTS), argv, LAYOUTS[layout], seed=seed)
+
+
+@pytest.mark.kill
+def test_a_killed_job_goes_on_from_its_last_whole_checkpoint(tmp_path: Path, container: Container) -> None:
+    job = training(tmp_path, container, "huggingface", steps=100_000)
+    for how in ("program", "runner", "both"):
+        job.round(how, (0.0, 1.5), after_mark=True)
+    print(job.tally)
+    assert job.tally.rounds == 3 and job.tally.restores == 2
+
+
+TRAIN = """\
+import json, os, pathlib, sys
+start = int(os.environ.get("BLOBSYNC_RESTORED_STEP", 0))
+print("started at", start, os.environ.get("BLOBSYNC_RESTORED"))
+for step in range(start + 10, start + 30, 10):
+    folder = pathlib.Path("output", f"checkpoint-{step}")
+    folder.mkdir()
+    (folder / "model.bin").write_bytes(os.urandom(1000))
+    (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+"""
+
+
+def with_checkpoints(project: Project, container: Container, **keys: object) -> None:
+    project.configure(container)
+    file = project.root / "aux_data/aml/aml.yaml"
+    cluster = yaml.safe_load(file.read_text())
+    account = cluster["config_param"]["data_folder"]["azure_blob_config_file"]
+    here = {"azure_blob_config_file": account}
+    entry = {**here, "path": "mine/output", "mode": "upload", "checkpoints": "checkpoint-*", "settle_seconds": 0}
+    cluster["config_param"] = {"code_path": {**here, "path": "mine/c.zip"}, "output_folder": {**entry, **keys}}
+    cluster["platform"] = "local"
+    file.write_text(yaml.safe_dump(cluster))
+    (project.root / "train.py").write_text(TRAIN)
+
+
+def test_checkpoints_from_the_command_line(project: Project, container: Container) -> None:
+    with_checkpoints(project, container)
+    first = project.run("--json", "submit", "--init", "--wait", "python", "train.py")
+    assert first.code == 0, first
+    run_id = first.data["job_id"]
+    container.put("mine/output/checkpoint-30/model.bin", b"half")
+
+    listed = project.run("--json", "checkpoints").data["checkpoints"]
+    assert [(each["path"], each["there"], each["is_next"]) for each in listed] == [
+        ("output/checkpoint-30", "half", False),
+        ("output/checkpoint-20", "complete", True),
+        ("output/checkpoint-10", "complete", False),
+    ]
+    assert listed[0]["missing"] == "it has no trainer_state.json yet"
+    assert {each["lineage"] for each in listed[1:]} == {run_id}
+    text = project.run("checkpoints", "output/checkpoint-20").out
+    assert "a restart takes it" in text and "checkpoint-10" not in text
+
+    refused = project.run("--json", "d", "output/checkpoint-30")
+    assert refused.code == 2 and "it has no trainer_state.json yet" in refused.errors[0]["message"]
+    assert "blobsync d output/checkpoint-30 --incomplete" in refused.errors[0]["hint"]
+    assert not (project.root / "output/checkpoint-30").exists()
+    assert project.run("d", "output/checkpoint-30", "--incomplete").code == 0
+    assert project.run("d", "output/checkpoint-20").code == 0
+    here = {each["path"]: each["here"] for each in project.run("--json", "checkpoints", "output").data["checkpoints"]}
+    assert here["output/checkpoint-20"] == "complete" and here["output/checkpoint-30"] == "half"
+
+    # A half one of the next run does not come back; the last complete one does.
+    again = project.run("--json", "resubmit", run_id)
+    assert again.code == 0, again
+    second = again.data["job_id"]
+    assert project.run("logs", second, "-F").code == 0
+    log = project.run("logs", second).out
+    assert "started at 20" in log and "/output/checkpoint-20" in log
+    of_job = project.run("--json", "checkpoints", "--job", second).data["checkpoints"]
+    assert {each["lineage"] for each in of_job if each["lineage"]} == {run_id}
+    assert [each["path"] for each in of_job if each["is_next"]] == ["output/checkpoint-40"]
+    # Half before, it was written by this run again, and whole.
+    assert {each["path"] for each in of_job if each["there"] == "complete"} == {
+        f"output/checkpoint-{step}" for step in (10, 20, 30, 40)
+    }
+    assert project.run("checkpoints", "output/nothing").code == 4
+    with web_server(project) as page:
+        page.log_in()
+        assert 'id="checkpoints"' in page.ask(f"/jobs/{second}").body
+        told = page.ask(f"/jobs/{second}/checkpoints").body
+        assert re.search(r"output/checkpoint-40 <span[^>]*>a restart takes it", told), told
+
+
+def test_a_project_without_checkpoints_is_told_how_to_have_some(project: Project, container: Container) -> None:
+    project.configure(container)
+    done = project.run("--json", "checkpoints")
+    assert done.code == 2 and "checkpoints: PATTERN" in done.errors[0]["hint"]
+    (project.root / "data/run").mkdir(parents=True)
+    assert project.run("checkpoint", "done", "data/run").code == 0
+    assert project.run("checkpoint", "done", "data/nothing").code == 2
+    assert project.run("u", "data").code == 0
+    assert container.names() == [], "what was said of a set is no data"
+
+
+def test_marks_are_no_data_of_an_entry_at_the_containers_root(project: Project, container: Container) -> None:
+    project.configure(container, path="")
+    mark = ".blobsync/checkpoints/out/me_1_0badcafe/checkpoint-1.json"
+    for name in (mark, "a.txt", "b.txt"):
+        container.put(name, b"x")
+    assert project.run("d", "data").code == 0
+    assert sorted(path.name for path in (project.root / "data").iterdir()) == ["a.txt", "b.txt"]
+    (project.root / "data/a.txt").unlink()
+    assert project.run("u", "data", "--mirror", "--max-delete", "9", "-y").code == 0
+    assert container.names() == [mark, "b.txt"]
+    assert project.run("rm", "-y", "data/").code == 0
+    assert container.names() == [mark]
+
+
+@pytest.mark.kill
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("layout", sorted(LAYOUTS))
+def test_the_layout_of_a_framework_through_kills(tmp_path: Path, container: Container, layout: str) -> None:
+    job = training(tmp_path, container, layout, steps=100_000, seed=7)
+    for number in range(6):
+        job.round(("program", "runner", "both")[number % 3], (0.2, 6.0))
+    print(layout, job.tally)
+    assert job.marks() and job.tally.restores >= 4
+
+
+@pytest.mark.kill
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", sorted(REAL))
+def test_a_framework_through_kills(tmp_path: Path, container: Container, name: str) -> None:
+    needed, rule = REAL[name]
+    if find_spec(needed) is None:
+        pytest.skip(f"{needed} is not installed")
+    argv = (sys.executable, str(TRAINERS / f"{name}.py"), "output", "100000", "20")
+    job = Training(tmp_path, container, container.sas(RIGHTS), argv, rule, seed=8)
+    for number in range(10):
+        job.round(("program", "runner", "both")[number % 3], (0.2, 10.0))
+    print(name, job.tally)
+    assert job.marks() and job.tally.restores >= 5

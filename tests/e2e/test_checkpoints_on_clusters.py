@@ -1,0 +1,132 @@
+"""Jobs that train are preempted on Slurm and evicted on Kubernetes, and go on from their last whole checkpoint."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.e2e.kills import TRAINERS
+from tests.e2e.test_jobs import PATIENCE, Lab, slurm_cluster
+from tests.e2e.test_kubernetes import KubeLab, kube_cluster
+from tests.e2e.world import Container, Project, wait_until, write_tree
+from tests.servers.kube.cluster import RealCluster
+from tests.servers.slurm_cluster import SlurmCluster
+
+__all__ = ["kube_cluster", "slurm_cluster"]
+
+pytestmark = pytest.mark.e2e
+
+ENTRY = {
+    "azure_blob_config_file": "aux_data/configs/box.yaml",
+    "path": "mine/output",
+    "mode": "upload",
+    "checkpoints": "step-*",
+    "settle_seconds": 0,
+}
+ROUNDS = 3
+
+
+def entries(**keys: Any) -> dict[str, Any]:
+    code = {"azure_blob_config_file": "aux_data/configs/box.yaml", "path": "mine/code.zip"}
+    return {"code_path": code, "output_folder": {**ENTRY, **keys}}
+
+
+def last_marked(container: Container) -> int:
+    """The last step whose mark stands, read past blobsync."""
+    names = container.names(".blobsync/checkpoints/")
+    sets = [name for name in names if "/parts/" not in name and "/restore/" not in name]
+    return max((int(json.loads(container.get(name))["step"]) for name in sets), default=0)
+
+
+def began(lab: Lab, job_id: str) -> list[list[int]]:
+    """The steps at which each of the job's programs began, one list for each log."""
+    lab.run("logs", job_id)
+    folder = lab.project.root / "assets" / job_id
+    texts = [path.read_text() for path in sorted(folder.rglob("std_log*"))]
+    return [[int(step) for step in re.findall(r"started at (\d+)", text)] for text in texts]
+
+
+def wait_for(condition: Callable[[], Any], seconds: float, told: Callable[[], object]) -> None:
+    assert wait_until(condition, seconds=seconds, pause=0.5), told()
+
+
+@pytest.mark.slurm
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_two_nodes_that_are_preempted_go_on_from_one_checkpoint(
+    project: Project, container: Container, slurm_cluster: SlurmCluster
+) -> None:
+    lab = Lab(project, container)
+    project.environ.update(slurm_cluster.environ)
+    write_tree(project.root, {"sharded.py": (TRAINERS / "sharded.py").read_bytes()})
+    runtime = {"python": sys.executable, "scratch": str(project.root.parent / "scratch"), "sync_seconds": 1}
+    lab.configure("uni", "slurm", gpu_per_node=0, nodes=2, runtime=runtime, config_param=entries(keep_last=3))
+    words = ("-c", "uni", "submit", "--init", "--partition", "normal", "--nodes", "2", "python3", "sharded.py", "9999")
+    low = lab.ask(*words)["job_id"]
+    rounds = []
+    for number in range(1, ROUNDS + 1):
+        rounds.append(preempt(lab, slurm_cluster, low, number))
+    lab.run("abort", low)
+    print(f"{ROUNDS} preemptions: (last mark, where both nodes began) {rounds}")
+    assert all(len(set(steps)) == 1 and steps[0] >= stood > 0 for stood, steps in rounds), rounds
+
+
+def preempt(lab: Lab, slurm: SlurmCluster, job_id: str, number: int) -> tuple[int, list[int]]:
+    """Preempt the job on both nodes; returns the last step that was marked, and where each began afterwards."""
+    before = last_marked(lab.container)
+    wait_for(lambda: last_marked(lab.container) > before, PATIENCE, lambda: lab.run("logs", job_id))
+    high = lab.submit("uni", "--nodes", "2", "--partition", "urgent", "sleep", "600", gpus=8)
+    lab.until(high, "Running")
+    wait_for(lambda: lab.job(job_id)["restarts"] == number, PATIENCE, lambda: lab.job(job_id))
+    stood = last_marked(lab.container)
+    lab.run("abort", high)
+    slurm.client("scontrol", "update", f"JobId={lab.detail(job_id)['native_id']}", "StartTime=now")
+
+    def both() -> bool:
+        starts = began(lab, job_id)
+        return len(starts) == 2 and all(each and each[-1] >= stood for each in starts)
+
+    def told() -> object:
+        logs = [path.read_text()[-3000:] for path in (lab.project.state / "jobs" / job_id).rglob("*.txt")]
+        return stood, began(lab, job_id), logs
+
+    wait_for(both, 90, told)
+    return stood, [each[-1] for each in began(lab, job_id)]
+
+
+@pytest.mark.kubernetes
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_an_evicted_pod_goes_on_from_its_last_whole_checkpoint(
+    project: Project, container: Container, kube_cluster: RealCluster
+) -> None:
+    lab = KubeLab(project, container)
+    lab.namespace = kube_cluster.new_namespace()
+    project.environ.update(kube_cluster.environ)
+    write_tree(project.root, {"sharded.py": (TRAINERS / "sharded.py").read_bytes()})
+    lab.kubernetes(config_param=entries(keep_last=3))
+    lab.run("-c", "k8s", "init")
+    job_id = lab.submit("k8s", "python3", "sharded.py", "9999")
+    rounds = []
+    for number in range(1, ROUNDS + 1):
+        rounds.append(evict(lab, kube_cluster, job_id, number))
+    lab.run("abort", job_id)
+    print(f"{ROUNDS} evictions: (last mark, where it began) {rounds}")
+    assert all(step >= stood > 0 for stood, step in rounds), rounds
+
+
+def evict(lab: KubeLab, cluster: RealCluster, job_id: str, number: int) -> tuple[int, int]:
+    """Evict the job's pod; returns the last step that was marked, and where the next one began."""
+    before = last_marked(lab.container)
+    pod = cluster.running(lab.name_of(job_id), 0, lab.namespace)
+    wait_for(lambda: last_marked(lab.container) > before, 60, lambda: lab.run("logs", job_id))
+    cluster.evict(pod, lab.namespace)
+    wait_for(lambda: lab.job(job_id)["restarts"] == number, 60, lambda: lab.job(job_id))
+    stood = last_marked(lab.container)
+    wait_for(lambda: len(began(lab, job_id)) > number, 60, lambda: began(lab, job_id))
+    return stood, max(step for each in began(lab, job_id) for step in each)

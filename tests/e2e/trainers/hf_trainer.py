@@ -1,0 +1,57 @@
+"""Trains a tiny model with the Trainer of Hugging Face, and goes on from the checkpoint that was restored."""
+
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import torch
+from ledger import restored, saved, started
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
+
+output, steps, every = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, at):
+        ids = torch.arange(8) + at % 8
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": at % 2}
+
+
+class Tell(TrainerCallback):
+    def on_train_begin(self, args, state, control, **_):
+        started(state.global_step, found)
+
+    def on_step_end(self, args, state, control, **_):
+        time.sleep(0.02)
+
+    def on_save(self, args, state, control, **_):
+        saved(state.global_step, Path(args.output_dir) / f"checkpoint-{state.global_step}")
+
+
+found = restored()
+config = BertConfig(
+    vocab_size=32,
+    hidden_size=32,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=64,
+    max_position_embeddings=16,
+)
+arguments = TrainingArguments(
+    output,
+    max_steps=steps,
+    save_steps=every,
+    save_total_limit=3,
+    use_cpu=True,
+    report_to=[],
+    disable_tqdm=True,
+    per_device_train_batch_size=4,
+    logging_steps=every,
+)
+trainer = Trainer(BertForSequenceClassification(config), arguments, train_dataset=Rows(), callbacks=[Tell()])
+trainer.train(resume_from_checkpoint=str(found) if found else None)

@@ -1,0 +1,301 @@
+"""Which sets there are, which are complete, which one a restart takes, and which ones go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from blobsync.base.file_states import LocalState
+from blobsync.config.model import CheckpointRule
+from blobsync.keep.checkpoints import (
+    FileSet,
+    Told,
+    best_first,
+    fitting,
+    in_order,
+    is_of_set,
+    judge,
+    kept,
+    pointer_of,
+    preferred,
+    seconds_behind,
+    set_of,
+    sets_in,
+    step_of,
+    stored_names,
+    value_at,
+)
+
+NOW = 1_000.0
+HF = CheckpointRule("checkpoint-*")
+
+
+def state(changed_at: float = 0.0, size: int = 1) -> LocalState:
+    return LocalState(size, int(changed_at * 1e9), int(changed_at * 1e9), 1)
+
+
+def a_set(name: str, *files: str, changed_at: float = 0.0) -> FileSet:
+    return FileSet(name, {file: state(changed_at) for file in files})
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Files of a folder: texts by path, those that are cut off, and those that are no JSON."""
+
+    texts: Mapping[str, str] = field(default_factory=dict)
+    cut: tuple[str, ...] = ()
+    not_json: tuple[str, ...] = ()
+
+    def text(self, path: str) -> str | None:
+        return self.texts.get(path)
+
+    def is_whole(self, path: str) -> bool:
+        return path not in self.cut
+
+    def is_json(self, path: str) -> bool:
+        return path not in self.not_json
+
+
+@dataclass(frozen=True)
+class Known:
+    """A marked set."""
+
+    set: str
+    step: int | None = None
+    time: float = 0.0
+    generation: int = 1
+    values: Mapping[str, float] = field(default_factory=dict)
+    stored: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stored", self.stored or self.set)
+
+
+def names(marks: list[Known]) -> list[str]:
+    return [each.stored for each in marks]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "expected"),
+    [
+        ("checkpoint-*", "checkpoint-10/model.bin", "checkpoint-10"),
+        ("checkpoint-*", "checkpoint-10/deep/er.bin", "checkpoint-10"),
+        ("checkpoint-*", "run/checkpoint-10/a", None),
+        ("run-*/checkpoint-*", "run-1/checkpoint-10/a", "run-1/checkpoint-10"),
+        ("run-*/checkpoint-*", "run-1/a", None),
+        ("*.ckpt", "last.ckpt", "last.ckpt"),
+        ("*.ckpt", "logs/last.ckpt", None),
+        # What names a set is none, also where the pattern fits everything.
+        ("*", "latest", None),
+        ("run/*", "run/latest_checkpointed_iteration.txt", None),
+        ("run/*", "run/global_step5/a", "run/global_step5"),
+    ],
+)
+def test_the_set_of_a_file(pattern: str, path: str, expected: str | None) -> None:
+    assert set_of(CheckpointRule(pattern), path) == expected
+
+
+def test_a_pointer_that_the_rule_names_is_no_set() -> None:
+    assert set_of(CheckpointRule("*", complete=("../current",)), "current") is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "expected"),
+    [
+        ("*.ckpt", "last.ckpt@1200", True),
+        ("*.ckpt", "a@b.ckpt", True),
+        ("run-*/checkpoint-*", "run-1/checkpoint-9@20261125T170300Z/model.bin", True),
+        ("*.ckpt", "log@1.csv", False),
+        ("run-*/checkpoint-*", "run-1@2/x", False),
+    ],
+)
+def test_versions_of_a_set_belong_to_it(pattern: str, path: str, expected: bool) -> None:
+    assert is_of_set(CheckpointRule(pattern), path) == expected
+
+
+def test_a_mark_of_something_else_than_a_set_of_the_rule_counts_for_nothing() -> None:
+    good, wrong = Known("checkpoint-1", 1), Known("results", 2)
+    assert fitting(HF, [good, wrong, Known("checkpoint-1/model.bin", 3)]) == [good]
+
+
+def test_sets_have_their_files_by_paths_below_them() -> None:
+    files = {"checkpoint-1/a": state(), "checkpoint-1/b/c": state(), "log.txt": state(), "checkpoint-2": state()}
+    assert [(one.name, sorted(one.files)) for one in sets_in(HF, files)] == [
+        ("checkpoint-1", ["a", "b/c"]),
+        ("checkpoint-2", [""]),
+    ]
+
+
+# Each kind: its rule, a complete set with the texts beside it, and what is missing without the last file or text.
+KINDS = [
+    (HF, a_set("checkpoint-9", "model.safetensors", "optimizer.pt", "trainer_state.json"), {}, "trainer_state.json"),
+    (CheckpointRule("step-*"), a_set("step-9", "__0_0.distcp", ".metadata"), {}, ".metadata"),
+    (CheckpointRule("global_step*"), a_set("global_step9", "mp_rank_00.pt"), {"latest": "global_step9"}, "latest"),
+    (
+        CheckpointRule("run/iter_*"),
+        a_set("run/iter_0000009", "model.pt"),
+        {"run/latest_checkpointed_iteration.txt": "9\n"},
+        "run/latest_checkpointed_iteration.txt",
+    ),
+    (CheckpointRule("run/*", complete=("done.txt",)), a_set("run/a", "w.bin", "done.txt"), {}, "done.txt"),
+]
+
+
+@pytest.mark.parametrize(("rule", "one", "texts", "last"), KINDS, ids=lambda value: str(value)[:20])
+def test_a_set_is_complete_when_its_framework_has_written_its_last_file(
+    rule: CheckpointRule, one: FileSet, texts: Mapping[str, str], last: str
+) -> None:
+    assert judge(rule, one, Texts(texts), NOW).is_complete
+    fewer = replace_files(one, {path: found for path, found in one.files.items() if path != last})
+    half = judge(rule, fewer, Texts({}), NOW)
+    assert not half.is_complete and last in half.missing
+    # Neither the end of the program nor its good end changes that.
+    assert not judge(rule, fewer, Texts({}), NOW, last=True, ended_well=True).is_complete
+    # It has to be still, unless nothing writes any more.
+    busy = replace_files(one, dict.fromkeys(one.files, state(NOW - 1)))
+    assert "still" in judge(rule, busy, Texts(texts), NOW).missing
+    assert judge(rule, busy, Texts(texts), NOW, last=True).is_complete
+
+
+def replace_files(one: FileSet, files: Mapping[str, LocalState]) -> FileSet:
+    return one._replace(files=files)
+
+
+def test_an_earlier_pointer_says_nothing_of_a_later_set_and_a_later_one_does() -> None:
+    rule, one = CheckpointRule("global_step*"), a_set("global_step20", "a")
+    assert not judge(rule, one, Texts({"latest": "global_step10"}), NOW).is_complete
+    assert judge(rule, one, Texts({"latest": "global_step30"}), NOW).is_complete
+    assert not judge(rule, one, Texts({"latest": "best"}), NOW).is_complete
+
+
+def test_a_file_without_more_to_say_has_to_be_still_for_longer() -> None:
+    rule = CheckpointRule("*.ckpt")
+    assert not judge(rule, a_set("last.ckpt", "", changed_at=NOW - 59), Texts(), NOW).is_complete
+    assert judge(rule, a_set("last.ckpt", "", changed_at=NOW - 61), Texts(), NOW).is_complete
+    fresh = a_set("last.ckpt", "", changed_at=NOW)
+    assert not judge(rule, fresh, Texts(), NOW, last=True).is_complete, "its program was killed"
+    assert judge(rule, fresh, Texts(), NOW, last=True, ended_well=True).is_complete
+    soon = replace(rule, settle_seconds=2)
+    assert judge(soon, a_set("last.ckpt", "", changed_at=NOW - 3), Texts(), NOW).is_complete
+
+
+def test_what_is_cut_off_is_never_complete() -> None:
+    one = a_set("checkpoint-9", "model.safetensors", "trainer_state.json")
+    told = Told(1, 1, NOW)
+    for content in (
+        Texts(cut=("checkpoint-9/model.safetensors",)),
+        Texts(not_json=("checkpoint-9/trainer_state.json",)),
+    ):
+        assert "cut off" in judge(HF, one, content, NOW, last=True, ended_well=True).missing
+    assert not judge(HF, one, Texts(cut=("checkpoint-9/model.safetensors",)), NOW, told=told).is_complete
+    empty = replace_files(one, {**one.files, "trainer_state.json": state(size=0)})
+    assert "empty" in judge(HF, empty, Texts(), NOW).missing
+
+
+def test_a_program_can_say_it_itself() -> None:
+    one = a_set("checkpoint-9", "anything", changed_at=NOW - 1)
+    assert judge(HF, one, Texts(), NOW, told=Told(1, 1, NOW)).is_complete
+    few = judge(HF, one, Texts(), NOW, told=Told(1, 2, NOW))
+    assert not few.is_complete and few.missing == "1 of 2 ranks on this node said so"
+    assert "changed after" in judge(HF, one, Texts(), NOW, told=Told(1, 1, NOW - 2)).missing
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("checkpoint-1000", 1000),
+        ("run-3/epoch=2-step=1200.ckpt", 1200),
+        ("epoch=2-step=1200-v1.ckpt", 1200),
+        ("global_step77", 77),
+        ("iter_0000100", 100),
+        ("last.ckpt", None),
+        ("run-7/last.ckpt", None),
+        ("best-" + "9" * 30, int("9" * 12)),
+    ],
+)
+def test_the_step_in_a_name(name: str, step: int | None) -> None:
+    assert step_of(name) == step
+
+
+def test_another_version_gets_another_name() -> None:
+    stamp = "20010909T014640Z"
+    assert stored_names("last.ckpt", 1200, 1e9) == ("last.ckpt", "last.ckpt@1200", f"last.ckpt@{stamp}")
+    assert stored_names("last.ckpt", None, 1e9) == ("last.ckpt", f"last.ckpt@{stamp}")
+    assert stored_names("checkpoint-9", 9, 1e9) == ("checkpoint-9", f"checkpoint-9@{stamp}")
+
+
+def test_a_start_comes_after_what_it_started_from_whatever_steps_and_clocks_say() -> None:
+    marks = [Known("checkpoint-1000", 1000, time=500), Known("checkpoint-600", 600, time=100, generation=2)]
+    assert names(in_order(marks)) == ["checkpoint-1000", "checkpoint-600"]
+    one = [Known("a-20", 20, time=1), Known("a-10", 10, time=2)]
+    assert names(in_order(one)) == ["a-10", "a-20"], "a node's clock may be wrong"
+    assert names(in_order([*one, Known("last.ckpt", None, time=3)])) == ["a-20", "a-10", "last.ckpt"]
+
+
+STEPS = [Known(f"checkpoint-{step}", step, time=step) for step in range(100, 1100, 100)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "stays"),
+    [
+        (HF, range(100, 1100, 100)),
+        (replace(HF, keep_last=2), (900, 1000)),
+        (replace(HF, keep_every=300), (300, 600, 900, 1000)),
+        (replace(HF, keep_last=1, keep_every=500), (500, 1000)),
+    ],
+)
+def test_what_stays(rule: CheckpointRule, stays: tuple[int, ...]) -> None:
+    assert [each.step for each in kept(rule, STEPS)] == list(stays)
+    assert kept(rule, []) == []
+
+
+def test_the_best_one_stays_and_can_be_asked_for() -> None:
+    rule = replace(HF, keep_best="trainer_state.json:loss", restore="best")
+    key = "trainer_state.json:loss"
+    marks = [replace(each, values={key: abs(each.step - 420)}) for each in STEPS if each.step is not None]
+    assert [each.step for each in kept(rule, marks)] == [400, 1000]
+    assert preferred(rule, marks)[0].step == 400
+    most = replace(rule, keep_best=f"{key}:max")
+    assert best_first(most, marks)[0].step == 1000
+    assert [each.step for each in preferred(rule, STEPS)[:2]] == [1000, 900], "no set has a value"
+
+
+def test_versions_of_an_overwritten_file_stay_in_threes() -> None:
+    versions = [Known("last.ckpt", None, float(at), stored=f"last.ckpt@{at}") for at in range(6)]
+    rule = CheckpointRule("last.ckpt", keep_every=1000)
+    assert names(kept(rule, versions)) == ["last.ckpt@3", "last.ckpt@4", "last.ckpt@5"]
+    assert names(kept(replace(rule, keep_last=1), versions)) == ["last.ckpt@5"]
+    assert len(kept(CheckpointRule("last.ckpt"), versions)) == 6, "nothing goes without a key that says so"
+
+
+def test_what_a_start_takes() -> None:
+    assert [each.step for each in preferred(HF, STEPS)[:2]] == [1000, 900]
+    assert [each.step for each in preferred(replace(HF, restore="300"), STEPS)] == [300]
+    assert preferred(replace(HF, restore="none"), STEPS) == []
+    assert preferred(replace(HF, restore="own"), STEPS)[0].step == 1000
+
+
+def test_the_value_in_a_json_file() -> None:
+    trainer = {"best_metric": 0.5, "log_history": [{"eval_loss": 3.0}, {"loss": 9}, {"eval_loss": 2.0}, {"loss": 1}]}
+    assert value_at(trainer, "best_metric") == 0.5
+    assert value_at(trainer, "log_history.eval_loss") == 2.0
+    for field_name in ("nothing", "log_history", "log_history.eval_loss.more", "best_metric.x"):
+        assert value_at(trainer, field_name) is None
+    for value in (float("nan"), float("inf"), True, "7", None):
+        assert value_at({"a": value}, "a") is None
+
+
+def test_the_pointer_beside_a_restored_set() -> None:
+    assert pointer_of(CheckpointRule("global_step*"), a_set("run/global_step9", "a")) == ("run/latest", "global_step9")
+    megatron = pointer_of(CheckpointRule("iter_*"), a_set("iter_0000009", "a"))
+    assert megatron == ("latest_checkpointed_iteration.txt", "9")
+    assert pointer_of(HF, a_set("checkpoint-9", "trainer_state.json")) is None
+
+
+def test_seconds_behind_count_from_the_oldest_set_without_a_mark() -> None:
+    sets = [a_set("a", "x", changed_at=NOW - 30), a_set("b", "x", changed_at=NOW - 10)]
+    assert seconds_behind(sets, lambda one: False, NOW) == 30
+    assert seconds_behind(sets, lambda one: one.name == "a", NOW) == 10
+    assert seconds_behind(sets, lambda one: True, NOW) is None

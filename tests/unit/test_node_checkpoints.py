@@ -1,0 +1,265 @@
+"""Checkpoints on nodes: marked while the command runs, brought back before it, on one node and on two."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blobsync.base.process import SubprocessRunner
+from blobsync.config.model import CheckpointRule
+from blobsync.jobs.node_use import node_use
+from blobsync.jobspec.spec import JobSpec
+from blobsync.node.job import NodeJob, parse_arguments
+from blobsync.node.machine import heartbeat
+from tests.fakes.blob_service import BlobService, serve
+from tests.fakes.jobs import Node, make_spec
+
+RULE = CheckpointRule("checkpoint-*", settle_seconds=0)
+MARKS = ".blobsync/checkpoints/mine%2Foutput/me_1_0badcafe"
+# Writes checkpoint-N as the Trainer does, after it has said what it was given.
+TRAIN = (
+    'echo "restored ${BLOBSYNC_RESTORED:-nothing} at ${BLOBSYNC_RESTORED_STEP:-0}"; ls output;'
+    " train() { mkdir -p output/checkpoint-$1; echo weights $1 > output/checkpoint-$1/model.bin;"
+    " echo '{}' > output/checkpoint-$1/trainer_state.json; };"
+)
+
+
+@pytest.fixture
+def service() -> Iterator[BlobService]:
+    with serve() as service:
+        yield service
+
+
+@pytest.fixture
+def node(tmp_path: Path, service: BlobService) -> Node:
+    return Node(tmp_path / "node0", service)
+
+
+def spec_of(node: Node, line: str, rule: CheckpointRule = RULE, **changes: Any) -> JobSpec:
+    folders = (node.folder_link("output", "upload", checkpoints=rule),)
+    # Of node 0 a job of several has the code, too.
+    return make_spec(TRAIN + line, code=node.code({"a": ""}), folders=folders, **changes)
+
+
+def again(node: Node, number: int = 1, **variables: str) -> Node:
+    """Another node, on which the job starts for another time."""
+    env = {"BLOBSYNC_ATTEMPT": str(number), **variables}
+    return Node(node.folder.parent / f"node{number}", node.service, env=env)
+
+
+def marked(service: BlobService, prefix: str = MARKS) -> dict[str, dict[str, Any]]:
+    found = [name for name in service.blobs if name.startswith(f"{prefix}/") and "/" not in name[len(prefix) + 1 :]]
+    return {each["stored"]: each for each in (json.loads(service.blobs[name]) for name in found)}
+
+
+def test_a_checkpoint_is_marked_and_the_next_start_goes_on_from_it(node: Node, service: BlobService) -> None:
+    spec = spec_of(node, "train 10; train 20; mkdir output/checkpoint-30; echo x > output/checkpoint-30/model.bin")
+    assert node.do("node", spec).returncode == 0
+    assert sorted(marked(service)) == ["checkpoint-10", "checkpoint-20"]
+    mark = marked(service)["checkpoint-20"]
+    assert (mark["step"], mark["run_id"], mark["lineage"]) == (20, "me_1_0badcafe", "me_1_0badcafe")
+    assert spec.code is not None and mark["code"] == spec.code.digest
+    assert "mine/output/checkpoint-30/model.bin" in service.blobs, "nothing is lost, though it is half"
+    assert "checkpoint-30 is not complete" in node.node_log
+
+    other = again(node)
+    # What is no set comes back as it is.
+    service.put("mine/output/log.csv", b"1")
+    assert other.do("node", spec_of(other, "cat output/checkpoint-20/model.bin")).returncode == 0
+    root = other.root / "output/checkpoint-20"
+    assert other.log().splitlines() == [f"restored {root} at 20", "checkpoint-20", "log.csv", "weights 20"]
+    assert "checkpoint checkpoint-20 restored: 2 files" in other.node_log
+
+
+def test_a_job_without_a_mark_starts_from_nothing(node: Node) -> None:
+    assert node.do("node", spec_of(node, "true")).returncode == 0
+    assert node.log() == "restored nothing at 0\n"
+
+
+def test_none_brings_no_set_back(node: Node, service: BlobService) -> None:
+    node.do("node", spec_of(node, "train 10"))
+    other = again(node)
+    assert other.do("node", spec_of(other, "true", replace(RULE, restore="none"))).returncode == 0
+    assert other.log() == "restored nothing at 0\n" and "checkpoint-10" in marked(service)
+
+
+def test_a_set_that_was_changed_in_the_container_is_passed_over(node: Node, service: BlobService) -> None:
+    node.do("node", spec_of(node, "train 10; train 20"))
+    service.put("mine/output/checkpoint-20/model.bin", b"weights 99\n")
+    other = again(node)
+    assert other.do("node", spec_of(other, "true")).returncode == 0
+    assert f"restored {other.root}/output/checkpoint-10 at 10" in other.log()
+    assert "checkpoint-20 is passed over: mine/output/checkpoint-20/model.bin has other content" in other.node_log
+    assert not (other.root / "output/checkpoint-20").exists()
+
+
+def test_a_set_that_changes_while_it_is_brought_is_passed_over_and_leaves_nothing(
+    node: Node, service: BlobService
+) -> None:
+    node.do("node", spec_of(node, "train 10; train 20"))
+    # The service lists what the mark says and sends something else.
+    service.blobs["mine/output/checkpoint-20/model.bin"] = b"WEIGHTS 20\n"
+    other = again(node)
+    assert other.do("node", spec_of(other, "true"), "--keep-root", "always").returncode == 0
+    assert f"restored {other.root}/output/checkpoint-10 at 10" in other.log()
+    assert "checkpoint-20 is passed over" in other.node_log
+    assert sorted(path.name for path in (other.root / "output").iterdir()) == ["checkpoint-10"]
+
+
+def test_a_job_whose_sets_are_all_broken_does_not_start_from_nothing(node: Node, service: BlobService) -> None:
+    node.do("node", spec_of(node, "train 10"))
+    service.put("mine/output/checkpoint-10/model.bin", b"weights 99\n")
+    other = again(node)
+    done = other.do("node", spec_of(other, "true"))
+    assert done.returncode == 72
+    assert "1 marked checkpoints are there, and none is as its mark says" in done.stderr
+    assert "restore: none" in done.stderr
+
+
+def test_a_start_on_a_node_that_has_the_files_of_a_killed_one_looks_at_its_checkpoint_again(
+    node: Node, service: BlobService
+) -> None:
+    # Prepared, and killed after it had trained: nothing was cleaned up.
+    spec = spec_of(node, "true")
+    assert node.do("prepare", spec).returncode == 0
+    line = "train 10; train 20; echo cut > output/checkpoint-20/model.bin"
+    other = Node(node.folder.parent / "first", service)
+    assert other.do("node", spec_of(other, "train 10; train 20")).returncode == 0
+    subprocess.run(["bash", "-c", TRAIN + line], cwd=node.root, check=True, stdout=subprocess.DEVNULL)
+    node.env = {"SLURM_RESTART_COUNT": "1"}
+    kept = (node.root / "output/checkpoint-10/model.bin").stat()
+    assert node.do("node", spec_of(node, "cat output/checkpoint-20/model.bin")).returncode == 0
+    assert node.log().splitlines()[0] == f"restored {node.root}/output/checkpoint-20 at 20"
+    assert node.log().splitlines()[-1] == "weights 20" and kept.st_size
+    assert "only the checkpoint is looked at again" in node.node_log
+
+
+def test_another_jobs_sets_are_not_taken_unless_it_is_of_their_lineage(node: Node) -> None:
+    node.do("node", spec_of(node, "train 10"))
+    stranger = again(node, 1)
+    stranger.do("node", spec_of(stranger, "true", run_id="me_2_0badcafe"))
+    assert stranger.log() == "restored nothing at 0\n"
+    heir = again(node, 2)
+    heir.do("node", spec_of(heir, "true", run_id="me_2_0badcafe", options={"lineage": "me_1_0badcafe"}))
+    assert "at 10" in heir.log()
+
+
+def test_a_resubmit_finds_the_sets_of_the_run_before_in_a_folder_of_its_own(node: Node, service: BlobService) -> None:
+    own = {"own_output": "output"}
+    line = (
+        'cd "$BLOBSYNC_OUTPUT"; mkdir checkpoint-5; echo w > checkpoint-5/model.bin; echo {} >'
+        " checkpoint-5/trainer_state.json"
+    )
+    node.do("node", spec_of(node, line, options=own))
+    (mark,) = marked(service).values()
+    assert (mark["set"], mark["stored"]) == ("checkpoint-5", "me_1_0badcafe/checkpoint-5")
+    heir = again(node)
+    options = {**own, "lineage": "me_1_0badcafe"}
+    assert heir.do("node", spec_of(heir, "true", run_id="me_2_0badcafe", options=options)).returncode == 0
+    assert f"restored {heir.root}/output/me_2_0badcafe/checkpoint-5 at 5" in heir.log()
+
+
+def test_the_pointer_beside_a_restored_set_names_it(node: Node, service: BlobService) -> None:
+    rule = CheckpointRule("global_step*", settle_seconds=0)
+    line = "mkdir output/global_step5; echo w > output/global_step5/w.pt; echo -n global_step5 > output/latest"
+    node.do("node", spec_of(node, line, rule))
+    service.put("mine/output/latest", b"global_step9")
+    other = again(node)
+    other.do("node", spec_of(other, "cat output/latest", rule))
+    assert other.log().endswith("global_step5")
+
+
+def test_versions_of_an_overwritten_file_come_back_under_its_name_alone(node: Node, service: BlobService) -> None:
+    rule = CheckpointRule("last.ckpt", settle_seconds=0)
+    assert node.do("node", spec_of(node, "echo one > output/last.ckpt", rule)).returncode == 0
+    other = again(node)
+    assert other.do("node", spec_of(other, "echo two > output/last.ckpt", rule)).returncode == 0
+    assert len(marked(service)) == 2 and service.blobs["mine/output/last.ckpt"] == b"one\n"
+    third = again(node, 2)
+    assert third.do("node", spec_of(third, "cat output/last.ckpt", rule)).returncode == 0
+    assert third.log().splitlines()[1:] == ["last.ckpt", "two"]
+
+
+def test_a_mark_of_a_folder_that_is_no_set_removes_nothing(node: Node, service: BlobService) -> None:
+    node.do("node", spec_of(node, "train 10"))
+    (name,) = [name for name in service.blobs if name.startswith(MARKS)]
+    forged = {**json.loads(service.blobs[name]), "set": "results", "stored": "results", "step": 99}
+    service.put(f"{MARKS}/results.json", json.dumps(forged).encode())
+    service.put("mine/output/results/model.bin", b"weights 10\n")
+    service.put("mine/output/results/trainer_state.json", b"{}\n")
+    other = again(node)
+    assert other.do("node", spec_of(other, "true")).returncode == 0
+    assert " at 10" in other.log()
+
+
+def test_a_program_says_that_its_set_is_complete(node: Node, service: BlobService) -> None:
+    rule = CheckpointRule("mine-*", settle_seconds=10_000)
+    say = f"{node.python} -c 'import blobsync; blobsync.mark_complete(\"output/mine-1\")'"
+    line = f"mkdir output/mine-1 output/mine-2; echo w | tee output/mine-1/w > output/mine-2/w; {say}; exit 5"
+    assert node.do("node", spec_of(node, line, rule)).returncode == 5
+    assert list(marked(service)) == ["mine-1"]
+
+
+def test_a_file_of_a_program_that_failed_is_not_taken_for_complete(node: Node, service: BlobService) -> None:
+    rule = CheckpointRule("*.ckpt", settle_seconds=10_000)
+    assert node.do("node", spec_of(node, "echo half > output/last.ckpt; exit 9", rule)).returncode == 9
+    assert marked(service) == {} and "mine/output/last.ckpt" in service.blobs
+    other = again(node)
+    assert other.do("node", spec_of(other, "echo whole > output/last.ckpt", rule)).returncode == 0
+    assert list(marked(service)) == ["last.ckpt"], "it has ended well: it wanted the file so"
+
+
+def test_the_heartbeat_says_how_far_behind_the_container_is(tmp_path: Path) -> None:
+    arguments = parse_arguments(["node", "--job", str(tmp_path / "job.json"), "--run-dir", str(tmp_path)])
+    job = NodeJob(make_spec("true"), {}, arguments, {"BLOBSYNC_SCRATCH": str(tmp_path)}, 0)
+    for behind in (None, 41.7):
+        job.say(heartbeat(job, SubprocessRunner(), behind))
+    lines = job.node_log.read_text().splitlines()
+    assert lines[1].endswith(", checkpoint 42 s behind")
+    assert [each.behind for each in node_use(0, lines).samples] == [None, 42]
+
+
+def test_two_nodes_mark_one_set_and_start_from_the_same(node: Node, service: BlobService) -> None:
+    rule = CheckpointRule("step-*", settle_seconds=0, restore="own")
+    line = (
+        "mkdir -p output/step-5; echo shard $NODE_RANK > output/step-5/__${NODE_RANK}_0.distcp;"
+        ' if [ "$NODE_RANK" = 0 ]; then echo m > output/step-5/.metadata; fi; ls -A output/step-5; sleep 3'
+    )
+    master = {"MASTER_ADDR": "127.0.0.1"}
+    nodes = [replace_node(node, number, master) for number in (0, 1)]
+
+    def start(each: Node, number: int, text: str) -> subprocess.Popen[bytes]:
+        spec = spec_of(each, text, rule, nodes=2, platform="slurm")
+        command = each.command("node", spec, "--node-rank", str(number), "--sync-seconds", "0.3")
+        return subprocess.Popen(command, env=each.environ())
+
+    running = [start(each, number, line) for number, each in enumerate(nodes)]
+    assert [each.wait(60) for each in running] == [0, 0]
+    (mark,) = marked(service).values()
+    assert {each["path"]: each["node"] for each in mark["files"]} == {
+        ".metadata": 0,
+        "__0_0.distcp": 0,
+        "__1_0.distcp": 1,
+    }
+    assert mark["nodes"] == 2
+
+    # Node 1 is there first, and waits for what node 0 decides.
+    later = [again(node, 2 + number, BLOBSYNC_ATTEMPT="1", **master) for number in (0, 1)]
+    show = "ls -A output/step-5"
+    second = start(later[1], 1, show)
+    first = start(later[0], 0, show)
+    assert [first.wait(60), second.wait(60)] == [0, 0]
+    assert later[0].log(0).splitlines()[2:] == [".metadata", "__0_0.distcp"]
+    assert later[1].log(1).splitlines()[2:] == ["__1_0.distcp"]
+    for each in later:
+        assert " at 5" in each.log(later.index(each))
+
+
+def replace_node(node: Node, number: int, env: dict[str, str]) -> Node:
+    return Node(node.folder.parent / f"first{number}", node.service, env=env)

@@ -1,0 +1,631 @@
+"""Sets of files go up as one, get a mark, are let go, and come back."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import struct
+import threading
+import time
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blobsync.base.errors import FailureCode, FileFailure, StorageError
+from blobsync.base.file_states import LocalState
+from blobsync.config.model import CheckpointRule
+from blobsync.keep.checkpoints import FileSet
+from blobsync.keep.marks import Mark, Marks
+from blobsync.keep.sets import (
+    FolderContent,
+    FolderSets,
+    Uploaded,
+    Writer,
+    decide_restore,
+    files_of,
+    limited_cores,
+    unlike,
+    wanted_files,
+)
+from tests.fakes.store import MemoryStore
+
+HF = CheckpointRule("checkpoint-*", settle_seconds=0)
+
+
+@dataclass
+class Here:
+    """A folder, a container, and what uploads sets from one to the other; ``during`` runs in the middle of each."""
+
+    folder: Path
+    store: MemoryStore = field(default_factory=MemoryStore)
+    rule: CheckpointRule = HF
+    writer: Writer = field(default_factory=lambda: Writer("job", "job"))
+    during: Callable[[FileSet], None] = lambda one: None
+    fails: bool = False
+    said: list[str] = field(default_factory=list)
+    uploads: list[str] = field(default_factory=list)
+    now: Callable[[], float] = time.time
+    nodes: tuple[int, ...] = (0,)
+    sleep: Callable[[float], None] = lambda seconds: None
+    requests: Path | None = None
+
+    def __post_init__(self) -> None:
+        self.marks = Marks(self.store, "out", self.said.append)
+        self.sets = self.start()
+
+    def start(self) -> FolderSets:
+        """As after a restart: nothing is known."""
+        self.sets = FolderSets(
+            self.rule,
+            self.folder / self.writer.within,
+            self.marks,
+            self.upload,
+            self.writer,
+            say=self.said.append,
+            requests=self.requests,
+            nodes=lambda: self.nodes,
+            now=self.now,
+            sleep=self.sleep,
+        )
+        return self.sets
+
+    def upload(self, one: FileSet, stored: str) -> Uploaded:
+        self.uploads.append(stored)
+        etags = {}
+        for number, path in enumerate(sorted(one.files)):
+            if number == 1:
+                self.during(one)
+            source = self.folder / self.writer.within / one.name / path if path else self.folder / one.name
+            if not source.exists():
+                continue
+            if self.fails:
+                failure = FileFailure(path, FailureCode.STORAGE_UNREACHABLE, "no answer", "")
+                return Uploaded([failure], {})
+            etags[path] = self.store.add("/".join(p for p in ("out", stored, path) if p), source.read_bytes()).etag
+        if len(one.files) == 1:
+            self.during(one)
+        return Uploaded((), etags)
+
+    def write(self, name: str, **files: str) -> None:
+        for file, text in files.items():
+            path = self.folder / self.writer.within / name / file.replace("__", ".")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    def checkpoint(self, step: int, **more: str) -> str:
+        name = f"checkpoint-{step}"
+        self.write(name, model__bin=f"weights {step}", trainer_state__json=json.dumps({"global_step": step, **more}))
+        return name
+
+    def round(self, *, last: bool = False) -> list[FileFailure]:
+        files = {path: state for path, state in files_of(self.folder) if self.sets.owns(path)}
+        return list(self.sets.round(files, last=last))
+
+    @property
+    def marked(self) -> list[str]:
+        return [mark.stored for mark in self.marks.of(self.writer.lineage)]
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Here:
+    return Here(tmp_path)
+
+
+def test_a_set_goes_up_as_one_and_the_mark_comes_last(here: Here) -> None:
+    here.checkpoint(10)
+    order: list[str] = []
+    here.store.before = lambda request: order.append(request.name) if request.operation == "put" else None
+    assert here.round() == []
+    (mark,) = here.marks.of("job")
+    assert (mark.set, mark.stored, mark.step, mark.run_id, mark.lineage) == ("checkpoint-10",) * 2 + (10, "job", "job")
+    assert [each.path for each in mark.files] == ["model.bin", "trainer_state.json"]
+    assert here.marks.mismatch(mark) == "" and order[-1].endswith("/job/checkpoint-10.json")
+    here.uploads.clear()
+    assert here.round() == [] and here.uploads == [], "it is there"
+    assert here.sets.behind(time.time()) is None
+
+
+def test_a_half_set_waits_and_in_the_last_round_goes_up_without_a_mark(here: Here) -> None:
+    here.write("checkpoint-5", model__bin="half")
+    assert here.round() == [] and here.uploads == [] and here.marked == []
+    here.round(last=True)
+    assert here.uploads == ["checkpoint-5"] and here.marked == []
+    assert "is not complete (it has no trainer_state.json yet)" in here.said[-1]
+
+
+def test_a_half_version_never_touches_the_marked_one(here: Here) -> None:
+    here.checkpoint(5)
+    here.round()
+    (here.folder / "checkpoint-5/trainer_state.json").write_text("{")
+    here.uploads.clear()
+    here.round(last=True)
+    assert here.uploads == [] and here.marks.mismatch(here.marks.of("job")[0]) == ""
+    assert "the marked one stays" in here.said[-1]
+
+
+@pytest.mark.parametrize("how", ["content", "new file", "touched"])
+def test_a_set_that_changes_while_it_goes_up_gets_no_mark_and_goes_again(here: Here, how: str) -> None:
+    here.checkpoint(10)
+
+    def change(one: FileSet) -> None:
+        path = here.folder / one.name / ("more.bin" if how == "new file" else "model.bin")
+        if how == "touched":
+            os.utime(path, ns=(1, 1))
+        else:
+            path.write_text("other")
+        here.during = lambda one: None
+
+    here.during = change
+    assert here.round() == [] and here.marked == []
+    assert "changed while it went up: no mark" in here.said[-1]
+    assert here.round() == [] and here.marked == ["checkpoint-10"]
+    assert here.marks.mismatch(here.marks.of("job")[0]) == ""
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_set_that_is_deleted_while_it_is_read_is_dropped_without_a_failure(here: Here, whole: bool) -> None:
+    here.checkpoint(10)
+
+    def delete(one: FileSet) -> None:
+        for path in one.files if whole else ["trainer_state.json"]:
+            (here.folder / one.name / path).unlink()
+
+    here.during = delete
+    assert here.round() == [] and here.marked == []
+    assert "dropped" in here.said[-1]
+    here.during = lambda one: None
+    assert here.round() == [] and here.marked == []
+
+
+def test_a_failed_upload_is_told_and_tried_again(here: Here) -> None:
+    here.checkpoint(10)
+    here.fails = True
+    (failure,) = here.round()
+    assert failure.code is FailureCode.STORAGE_UNREACHABLE and here.marked == []
+    assert here.sets.behind(time.time() + 5) == pytest.approx(5, abs=2)
+    here.fails = False
+    assert here.round() == [] and here.marked == ["checkpoint-10"]
+
+
+def test_what_the_container_has_is_looked_at_before_the_mark(here: Here) -> None:
+    here.checkpoint(10)
+    # Somebody else writes there, after our file was verified.
+
+    def write(one: FileSet) -> None:
+        here.store.add("out/checkpoint-10/model.bin", b"WEIGHTS 10")
+
+    here.during = write
+    (failure,) = here.round()
+    assert failure.code is FailureCode.MD5_MISMATCH and here.marked == []
+
+
+def test_a_blob_without_an_md5_gets_no_mark(here: Here) -> None:
+    here.checkpoint(10)
+    body = b"weights 10"
+
+    def write(one: FileSet) -> None:
+        here.store.add("out/checkpoint-10/model.bin", body, with_md5=False)
+
+    here.during = write
+    assert here.round() and here.marked == []
+
+
+def test_what_was_marked_is_never_replaced_in_place(here: Here) -> None:
+    here.rule = CheckpointRule("last.ckpt", settle_seconds=0)
+    here.start()
+    for number in range(3):
+        (here.folder / "last.ckpt").write_text(f"version {number}")
+        assert here.round() == []
+    first, *others = here.uploads
+    assert first == "last.ckpt" and len(set(others)) == 2 and all(each.startswith("last.ckpt@2") for each in others)
+    assert here.store.body("out/last.ckpt") == b"version 0"
+    assert sorted(mark.set for mark in here.marks.of("job")) == ["last.ckpt"] * 3
+    assert all(here.marks.mismatch(mark) == "" for mark in here.marks.of("job"))
+
+
+def test_another_lineages_set_of_that_name_is_left_alone(here: Here) -> None:
+    here.checkpoint(10)
+    here.round()
+    other = replace(here, folder=here.folder.parent / "elsewhere", writer=Writer("job2", "job2"))
+    other.folder.mkdir()
+    other.write("checkpoint-10", model__bin="others", trainer_state__json="{}")
+    other.round()
+    assert other.uploads[-1].startswith("checkpoint-10@2")
+    assert here.marks.mismatch(here.marks.of("job")[0]) == ""
+
+
+def test_after_a_restart_the_marked_set_is_known_by_its_content(here: Here) -> None:
+    here.checkpoint(10)
+    here.round()
+    here.uploads.clear()
+    here.start()
+    os.utime(here.folder / "checkpoint-10/model.bin", ns=(5, 5))
+    assert here.round() == [] and here.uploads == []
+    here.write("checkpoint-10", model__bin="weights !!")
+    here.round()
+    assert len(here.uploads) == 1 and here.uploads[0].startswith("checkpoint-10@")
+
+
+def test_each_start_begins_a_generation(here: Here) -> None:
+    here.checkpoint(1000)
+    here.round()
+    here.start()
+    here.checkpoint(600)
+    here.round()
+    assert {mark.step: mark.generation for mark in here.marks.of("job")} == {1000: 1, 600: 2}
+    assert decide_restore(HF, here.marks, here.writer, print).mark == here.marks.of("job")[1]
+
+
+def test_a_set_that_stays_elsewhere_is_let_go_only_by_a_key(here: Here) -> None:
+    for step in (10, 20, 30):
+        here.checkpoint(step)
+        here.round()
+    (here.folder / "checkpoint-10/model.bin").unlink()
+    (here.folder / "checkpoint-10/trainer_state.json").unlink()
+    here.round()
+    assert len(here.marked) == 3, "the program deleted one here"
+    here.rule = replace(HF, keep_last=2)
+    here.start()
+    here.checkpoint(40)
+    here.round()
+    assert here.marked == ["checkpoint-30", "checkpoint-40"]
+    names = [name for name in here.store.blobs if "checkpoint-10" in name or "checkpoint-20" in name]
+    assert names == []
+
+
+def test_an_old_set_that_would_go_at_once_is_not_uploaded(here: Here) -> None:
+    here.rule = replace(HF, keep_last=2)
+    here.start()
+    for step in (10, 20, 30, 40):
+        here.checkpoint(step)
+    here.round()
+    assert sorted(here.uploads) == ["checkpoint-30", "checkpoint-40"]
+    here.uploads.clear()
+    here.round()
+    assert here.uploads == [] and sorted(here.marked) == ["checkpoint-30", "checkpoint-40"]
+    assert here.sets.behind(time.time()) is None
+
+
+def test_nothing_goes_before_a_newer_one_is_verified(here: Here) -> None:
+    here.checkpoint(10)
+    here.round()
+    here.rule = replace(HF, keep_last=1)
+    here.start()
+    here.fails = True
+    here.checkpoint(20)
+    here.round()
+    assert here.marked == ["checkpoint-10"]
+
+
+def test_rotation_leaves_other_lineages_alone(here: Here) -> None:
+    here.checkpoint(1)
+    here.round()
+    here.writer = Writer("job2", "job2")
+    here.rule = replace(HF, keep_last=1)
+    here.start()
+    for step in (2, 3):
+        here.checkpoint(step)
+        here.round()
+    assert [mark.stored for mark in here.marks.of("job")] == ["checkpoint-1"]
+    assert here.marked == ["checkpoint-3"]
+
+
+def test_an_unreachable_container_is_a_failure_of_the_round_and_no_more(here: Here) -> None:
+    here.checkpoint(10)
+
+    def broken(request: object) -> None:
+        raise StorageError("it does not answer")
+
+    here.store.before = broken
+    (failure,) = here.round()
+    assert failure.message == "it does not answer"
+    here.store.before = lambda request: None
+    assert here.round() == [] and here.marked == ["checkpoint-10"]
+
+
+def test_sets_of_a_job_with_a_folder_of_its_own_are_marked_below_that(tmp_path: Path) -> None:
+    here = Here(tmp_path, writer=Writer("job", "job", within="job"))
+    here.checkpoint(10)
+    (tmp_path / "other/checkpoint-9").mkdir(parents=True)
+    (tmp_path / "other/checkpoint-9/trainer_state.json").write_text("{}")
+    here.round()
+    (mark,) = here.marks.of("job")
+    assert (mark.set, mark.stored) == ("checkpoint-10", "job/checkpoint-10")
+    assert "out/job/checkpoint-10/model.bin" in here.store.blobs
+    assert not here.sets.owns("other/checkpoint-9/trainer_state.json")
+
+
+def test_the_best_value_is_in_the_mark_and_nan_is_none(here: Here) -> None:
+    here.rule = replace(HF, keep_best="trainer_state.json:log_history.eval_loss")
+    here.start()
+    here.write("checkpoint-1", trainer_state__json='{"log_history": [{"eval_loss": 0.25}]}')
+    here.write("checkpoint-2", trainer_state__json='{"log_history": [{"eval_loss": NaN}]}')
+    here.round()
+    values = {mark.step: dict(mark.values) for mark in here.marks.of("job")}
+    assert values == {1: {"trainer_state.json:log_history.eval_loss": 0.25}, 2: {}}
+
+
+def test_the_step_of_a_set_without_a_number_is_the_trainers(here: Here) -> None:
+    here.rule = CheckpointRule("last", complete=("trainer_state.json",), settle_seconds=0)
+    here.start()
+    for step in (7, 8):
+        here.write("last", trainer_state__json=json.dumps({"global_step": step}))
+        here.round()
+    assert {mark.stored: mark.step for mark in here.marks.of("job")} == {"last": 7, "last@8": 8}
+
+
+def test_a_request_marks_a_set_that_no_rule_knows(tmp_path: Path) -> None:
+    requests = tmp_path / "requests"
+    requests.mkdir()
+    here = Here(tmp_path / "out", rule=CheckpointRule("*", settle_seconds=10_000), requests=requests)
+    here.write("a", weights__bin="x")
+    here.round()
+    assert here.marked == []
+    said = {"path": str(tmp_path / "out/a"), "ranks": 2, "rank": "0"}
+    time.sleep(0.02)
+    (requests / "1.0.json").write_text(json.dumps(said))
+    here.round()
+    assert here.marked == [], "the other rank has not said so"
+    (requests / "1.1.json").write_text(json.dumps({**said, "rank": "1"}))
+    here.round()
+    assert here.marked == ["a"]
+
+
+# -- several nodes ---------------------------------------------------------------------------------------------------
+
+
+def two_nodes(tmp_path: Path) -> tuple[Here, Here]:
+    store = MemoryStore()
+    rule = CheckpointRule("step-*", settle_seconds=0)
+    first = Here(tmp_path / "0", store, rule, Writer("job", "job", node=0), nodes=(0, 1))
+    second = Here(tmp_path / "1", store, rule, Writer("job", "job", node=1), nodes=(0, 1))
+    for each in (first, second):
+        each.folder.mkdir()
+    return first, second
+
+
+def settled(*nodes: Here) -> None:
+    """Node 1 takes part with files that have been still for a while."""
+    for each in nodes:
+        each.now = lambda: time.time() + 60
+        each.start()
+
+
+def test_a_set_of_two_nodes_is_marked_when_both_have_uploaded_their_files(tmp_path: Path) -> None:
+    first, second = two_nodes(tmp_path)
+    settled(first, second)
+    first.write("step-1", __metadata="m", rank0__distcp="zero")
+    second.write("step-1", rank1__distcp="one")
+    assert first.round() == [] and first.marked == []
+    assert second.round() == []
+    assert first.round() == [] and first.marked == ["step-1"]
+    (mark,) = first.marks.of("job")
+    assert [(each.path, each.node) for each in mark.files] == [
+        (".metadata", 0),
+        ("rank0.distcp", 0),
+        ("rank1.distcp", 1),
+    ]
+    assert mark.nodes == 2 and first.marks.mismatch(mark) == ""
+    assert [each.path for each in wanted_files(replace(first.rule, restore="own"), mark, 1, 2)] == ["rank1.distcp"]
+    assert len(wanted_files(replace(first.rule, restore="own"), mark, 1, 3)) == 3
+    assert len(wanted_files(first.rule, mark, 1, 2)) == 3
+    first.uploads.clear()
+    first.round()
+    second.round()
+    assert first.uploads == []
+
+
+def test_a_node_without_files_of_a_set_says_so(tmp_path: Path) -> None:
+    first, second = two_nodes(tmp_path)
+    first.write("step-1", __metadata="m")
+    first.round()
+    second.round()
+    first.round()
+    assert first.marked == ["step-1"]
+
+
+@pytest.mark.parametrize("earlier", [Writer("before", "job"), Writer("job", "job", start="0")])
+def test_an_announcement_of_an_earlier_job_or_start_is_not_answered(tmp_path: Path, earlier: Writer) -> None:
+    first, second = two_nodes(tmp_path)
+    first.writer = earlier
+    second.writer = second.writer._replace(start="1")
+    second.start()
+    first.start()
+    first.write("step-1", __metadata="m")
+    first.round()
+    second.round()
+    first.round()
+    assert first.marked == []
+
+
+def test_a_set_that_changes_while_the_others_upload_goes_again(tmp_path: Path) -> None:
+    first, second = two_nodes(tmp_path)
+    first.write("step-1", __metadata="m")
+    first.round()
+    second.round()
+    first.write("step-1", __metadata="other")
+    first.round()
+    assert first.marked == []
+    second.round()
+    first.round()
+    assert first.marked == ["step-1"]
+    assert first.marks.mismatch(first.marks.of("job")[0]) == ""
+
+
+def test_the_last_round_of_node_0_waits_for_the_others_within_bounds(tmp_path: Path) -> None:
+    first, _ = two_nodes(tmp_path)
+    first.write("step-1", __metadata="m")
+    clock = [time.time()]
+    first.now, first.sleep = lambda: clock[0], lambda seconds: clock.__setitem__(0, clock[0] + seconds)
+    first.start()
+    assert first.round(last=True) == [] and first.marked == []
+    assert "not all nodes uploaded their files within 60 s" in first.said[-1]
+
+
+def test_the_last_round_of_another_node_waits_for_node_0(tmp_path: Path) -> None:
+    first, second = two_nodes(tmp_path)
+    first.write("step-1", __metadata="m")
+    second.write("step-1", rank1__distcp="one")
+
+    def meanwhile(seconds: float) -> None:
+        first.round()
+
+    second.sleep = meanwhile
+    second.start()
+    assert second.round(last=True) == []
+    first.round()
+    assert first.marked == ["step-1"]
+
+
+def test_what_two_nodes_wrote_differently_is_no_set(tmp_path: Path) -> None:
+    first, second = two_nodes(tmp_path)
+    settled(first, second)
+    first.write("step-1", __metadata="m", same__bin="zero")
+    second.write("step-1", same__bin="one!")
+    first.round()
+    second.round()
+    first.round()
+    assert first.marked == []
+    assert any("wrote same.bin differently" in each for each in first.said)
+
+
+def test_a_forged_answer_of_a_node_is_held_against_the_container(tmp_path: Path) -> None:
+    first, _ = two_nodes(tmp_path)
+    first.write("step-1", __metadata="m")
+    first.round()
+    said = first.marks.noted("job", "parts/step-1", "announced")
+    assert said is not None
+    forged = {"path": "../../etc/passwd", "size": 1, "md5": "a" * 32, "etag": "e"}
+    first.marks.note("job", "parts/step-1", "node-1", {"token": said["token"], "files": [forged]})
+    first.round()
+    assert first.marked == []
+
+
+# -- bringing one back -----------------------------------------------------------------------------------------------
+
+
+def test_a_set_that_does_not_match_its_mark_is_named_and_the_one_before_is_taken(here: Here) -> None:
+    for step in (10, 20, 30):
+        here.checkpoint(step)
+        here.round()
+    here.store.delete("out/checkpoint-30/model.bin")
+    here.store.add("out/checkpoint-20/model.bin", b"WEIGHTS 20")
+    here.said.clear()
+    decision = decide_restore(HF, here.marks, here.writer, here.said.append)
+    assert decision.mark is not None and decision.mark.step == 10
+    assert list(decision.passed_over) == ["checkpoint-30", "checkpoint-20"]
+    assert here.said == [
+        "checkpoint checkpoint-30 is passed over: out/checkpoint-30/model.bin is missing",
+        "checkpoint checkpoint-20 is passed over: out/checkpoint-20/model.bin has other content",
+    ]
+
+
+def test_a_chosen_step_counts_for_the_first_start_of_a_job_only(here: Here) -> None:
+    for step in (10, 20):
+        here.checkpoint(step)
+        here.round()
+    rule = replace(HF, restore="10")
+    later = Writer("job2", "job")
+    assert decide_restore(rule, here.marks, later, print).mark == here.marks.of("job")[0]
+    here.writer = later
+    here.start()
+    here.write("checkpoint-15", trainer_state__json="{}")
+    here.round()
+    found = decide_restore(rule, here.marks, later, print).mark
+    assert found is not None and found.step == 15
+
+
+def test_another_jobs_sets_come_only_if_they_are_named_and_only_at_first(here: Here) -> None:
+    here.checkpoint(10)
+    here.round()
+    other = Writer("job2", "job2")
+    assert decide_restore(HF, here.marks, other, print).mark is None
+    named = replace(HF, restore_from="job")
+    found = decide_restore(named, here.marks, other, print).mark
+    assert found is not None and found.lineage == "job"
+    here.writer, here.rule = other, named
+    here.start()
+    here.write("checkpoint-3", trainer_state__json="{}")
+    here.round()
+    found = decide_restore(named, here.marks, other, print).mark
+    assert found is not None and (found.lineage, found.step) == ("job2", 3)
+    assert here.uploads == ["checkpoint-10", "checkpoint-3"], "what it started from is there already"
+    assert decide_restore(replace(HF, restore="none"), here.marks, other, print).mark is None
+
+
+def test_what_arrived_is_compared_with_the_mark(here: Here) -> None:
+    here.checkpoint(10)
+    here.round()
+    (mark,) = here.marks.of("job")
+    path = here.folder / "checkpoint-10"
+    assert unlike(path, mark.files) == ""
+    (path / "model.bin").write_text("weights 11")
+    assert unlike(path, mark.files) == "model.bin"
+    (path / "model.bin").unlink()
+    assert unlike(path, mark.files) == "model.bin"
+
+
+# -- files that are cut off ------------------------------------------------------------------------------------------
+
+
+def zipped() -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("data.pkl", os.urandom(100_000))
+    return buffer.getvalue()
+
+
+def tensors() -> bytes:
+    header = json.dumps({"__metadata__": {"format": "pt"}, "w": {"dtype": "F32", "data_offsets": [0, 400]}}).encode()
+    return struct.pack("<Q", len(header)) + header + bytes(400)
+
+
+@pytest.mark.parametrize(("name", "body"), [("last.ckpt", zipped()), ("model.safetensors", tensors())])
+def test_a_file_that_is_cut_off_is_seen_by_its_format(tmp_path: Path, name: str, body: bytes) -> None:
+    content = FolderContent(tmp_path)
+    for size in (len(body), len(body) - 1, len(body) // 2, 20, 5):
+        (tmp_path / name).write_bytes(body[:size])
+        assert content.is_whole(name) == (size == len(body)), size
+    (tmp_path / name).unlink()
+    assert not content.is_whole(name)
+
+
+def test_other_formats_say_nothing_of_themselves(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"any")
+    (tmp_path / "empty.ckpt").write_bytes(b"")
+    content = FolderContent(tmp_path)
+    assert content.is_whole("a.bin") and content.is_whole("empty.ckpt")
+    for text, is_json in (("{}", True), ('{"loss": NaN}', True), ('{"a": ', False), ("", False), ("[" * 99_999, False)):
+        (tmp_path / "a.json").write_text(text)
+        assert content.is_json("a.json") == is_json
+    assert not content.is_json("missing.json") and content.text("missing.json") is None
+
+
+def test_a_pipe_in_a_sets_place_blocks_nobody(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "latest")
+    assert FolderContent(tmp_path).text("latest") is None
+    assert dict(files_of(tmp_path / "latest")) == {}
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux")
+def test_uploads_run_on_few_cores_with_the_threads_that_they_start() -> None:
+    before, seen = os.sched_getaffinity(0), []
+    with limited_cores(1):
+        seen.append(os.sched_getaffinity(0))
+        thread = threading.Thread(target=lambda: seen.append(os.sched_getaffinity(0)))
+        thread.start()
+        thread.join()
+    assert [len(each) for each in seen] == [1, 1] and os.sched_getaffinity(0) == before
+
+
+def test_states_of_marked_files_are_those_of_stat(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("x")
+    (tmp_path / ".a.0.blobsync-complete").write_text("{}")
+    found: dict[str, Any] = dict(files_of(tmp_path))
+    assert found == {"a": LocalState.of((tmp_path / "a").stat())}
+    assert Mark("s", "s", None, 0.0, "job", "job").size == 0
