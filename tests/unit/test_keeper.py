@@ -150,6 +150,18 @@ def test_a_sleep_makes_no_half_file_still(scene: Scene) -> None:
     assert scene.keeper.round().given == 1
 
 
+def test_a_file_that_appeared_before_a_sleep_is_no_older_than_the_last_look(scene: Scene) -> None:
+    scene.keeper.round()
+    scene.write("half")
+    scene.now += 0.5
+    scene.wall = scene.files["half"].ctime_ns / 1e9 + 8 * 3600
+    assert scene.keeper.round().given == 0
+    scene.later(SETTLE - 1)
+    assert scene.keeper.round().given == 0
+    scene.later(1)
+    assert scene.keeper.round().given == 1
+
+
 def test_a_clock_that_is_set_back_delays_nothing_for_ever(scene: Scene) -> None:
     scene.wall -= 10 * 86400
     scene.write("a")
@@ -244,6 +256,17 @@ def test_when_every_file_fails_for_a_cause_that_is_in_none_of_them_the_round_has
     made = scene.keeper.round()
     assert made.problem.endswith(": failed") and not made.failures and made.waiting == 3
     assert scene.keeper.cause is not None and scene.keeper.cause.code is FailureCode.ACCESS_DENIED
+
+
+def test_a_file_that_fails_for_its_own_cause_shows_that_the_service_works(scene: Scene) -> None:
+    codes = {"a": FailureCode.ACCESS_DENIED, "b": FailureCode.CHANGED_WHILE_READ}
+    scene.fails = lambda files: [failure(path, codes[path]) for path in files]
+    for path in codes:
+        scene.write(path)
+    scene.keeper.round()
+    scene.later(SETTLE)
+    made = scene.keeper.round()
+    assert not made.problem and {each.path for each in made.failures} == {"data/a", "data/b"}
 
 
 def test_a_folder_that_is_away_is_waited_for_and_forgets_nothing(scene: Scene) -> None:
