@@ -12,6 +12,8 @@ from pathlib import Path
 from blobsync.jobs.logs import fetch_logs, follow, rank_of
 from blobsync.jobs.parse import is_retriable, log_lines, read_causes, summarise
 from blobsync.jobspec.spec import LogFile
+from blobsync.keep.marks import Mark, MarkedFile
+from blobsync.local.names import local_problem
 from tests.soak.target import Target, ignoring, text
 
 
@@ -55,6 +57,20 @@ def _fetched(scratch: Path) -> Callable[[bytes], None]:
     return run
 
 
+def _mark(data: bytes) -> None:
+    """A mark is refused, or all that it names may be joined to a folder and to a container's name."""
+    try:
+        mark = Mark.from_json(data)
+    except ValueError:
+        return
+    assert all(local_problem(each.path) is None for each in mark.files if each.path)
+    assert local_problem(mark.set) is None and local_problem(mark.stored) is None
+    assert Mark.from_json(mark.to_json()) == mark
+
+
+_FILES = (MarkedFile("model.bin", 7, "a" * 32, "0x1"), MarkedFile("deep/er.bin", 0, "b" * 32, "0x2", 1))
+_MARK = Mark("checkpoint-5", "checkpoint-5@20261125T170300Z", 5, 1.5, "me_1", "me_0", 2, "ab", {"a:b": 1.0}, 2, _FILES)
+
 _LOG = b"""\
 step 1 loss 0.5
 Traceback (most recent call last):
@@ -67,6 +83,25 @@ barrier()
 """
 
 TARGETS = (
+    Target(
+        "checkpoint-mark",
+        ignoring(_mark),
+        (_MARK.to_json().encode(),),
+        (
+            b"../",
+            b"/etc/passwd",
+            b"null",
+            b"9" * 30,
+            b"-1",
+            b"1e999",
+            b"NaN",
+            b"\\u0000",
+            b"[",
+            b"{}",
+            b"@",
+            b'"path": ""',
+        ),
+    ),
     Target(
         "log-lines",
         ignoring(_causes),
