@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -213,6 +214,15 @@ def test_a_file_of_a_program_that_failed_is_not_taken_for_complete(node: Node, s
     other = again(node)
     assert other.do("node", spec_of(other, "echo whole > output/last.ckpt", rule)).returncode == 0
     assert list(marked(service)) == ["last.ckpt"], "it has ended well: it wanted the file so"
+
+
+def test_a_set_goes_up_no_faster_than_it_may(node: Node) -> None:
+    rule = replace(RULE, cap_mbps=16)
+    line = "train 10; for file in model more; do head -c 5000000 /dev/urandom > output/checkpoint-10/$file.bin; done"
+    assert node.do("node", spec_of(node, line, rule)).returncode == 0
+    (seconds,) = re.findall(r"complete in the container: 3 files, 10,000,003 bytes in ([0-9.]+) s", node.node_log)
+    # At 2 MB a second the second file has to wait for the first one's time.
+    assert float(seconds) >= 2
 
 
 def test_the_heartbeat_says_how_far_behind_the_container_is(tmp_path: Path) -> None:
