@@ -302,7 +302,8 @@ class NodeJob:
         found = parse_object(text) if text else {}
         names = {RESTORED_VARIABLE: found.get("path"), f"{RESTORED_VARIABLE}_STEP": found.get("step")}
         said = {name: str(value) for name, value in names.items() if value is not None}
-        return {REQUESTS_VARIABLE: str(self.set_requests), **said}
+        # In the foreground of a workstation nothing uploads what is said there.
+        return {**said, **({REQUESTS_VARIABLE: str(self.set_requests)} if self.set_requests.is_dir() else {})}
 
     def command(self) -> tuple[str, ...]:
         """The user's argument vector; a single argument that contains white space is a shell line."""

@@ -15,9 +15,10 @@ import pytest
 from blobsync.base.process import SubprocessRunner
 from blobsync.config.model import CheckpointRule
 from blobsync.jobs.node_use import node_use
-from blobsync.jobspec.spec import JobSpec
+from blobsync.jobspec.spec import FolderLink, JobSpec
 from blobsync.node.job import NodeJob, parse_arguments
 from blobsync.node.machine import heartbeat
+from blobsync.node.ranks import Ranks
 from tests.fakes.blob_service import BlobService, serve
 from tests.fakes.jobs import Node, make_spec
 
@@ -205,6 +206,13 @@ def test_a_program_says_that_its_set_is_complete(node: Node, service: BlobServic
     line = f"mkdir output/mine-1 output/mine-2; echo w | tee output/mine-1/w > output/mine-2/w; {say}; exit 5"
     assert node.do("node", spec_of(node, line, rule)).returncode == 5
     assert list(marked(service)) == ["mine-1"]
+
+
+def test_in_the_foreground_of_a_workstation_nobody_listens(tmp_path: Path) -> None:
+    arguments = parse_arguments(["here", "--job", str(tmp_path / "job.json"), "--run-dir", str(tmp_path)])
+    folders = (FolderLink("output", "https://a/b", "out", "upload", checkpoints=RULE),)
+    job = NodeJob(make_spec("true", folders=folders), {}, arguments, {"BLOBSYNC_SCRATCH": str(tmp_path)}, 0)
+    assert not {"BLOBSYNC_COMPLETE", "BLOBSYNC_RESTORED"} & job.user_environment(Ranks(0, 0, 1, 1, 0)).keys()
 
 
 def test_a_file_of_a_program_that_failed_is_not_taken_for_complete(node: Node, service: BlobService) -> None:

@@ -51,6 +51,13 @@ def test_elsewhere_it_lies_beside_the_set_and_is_no_data(tmp_path: Path) -> None
     assert [entry.path for entry in walk(made.parent, policy)] == ["last.ckpt"]
 
 
+def test_a_program_does_not_end_because_nobody_listens(tmp_path: Path) -> None:
+    made = tmp_path / "a"
+    made.mkdir()
+    assert say(made, BLOBSYNC_COMPLETE=str(tmp_path / "gone")).returncode == 0
+    assert len(list(requests_beside(tmp_path))) == 1
+
+
 def test_it_costs_a_program_no_other_module_of_blobsync(tmp_path: Path) -> None:
     line = f"import sys; {SAY}; print([name for name in sys.modules if name.startswith('blobsync')])"
     done = subprocess.run([sys.executable, "-c", line, str(tmp_path), "1"], capture_output=True, text=True, check=True)
