@@ -24,7 +24,7 @@ from benchmarks.trees import Tree
 _PROFILED = Path(__file__).with_name("profiled.py")
 # A stage, and what is in the names of the functions that belong to it: the first that fits counts.
 _STAGES = (
-    ("libcurl: sockets, TLS", ("rest/curl.py:_step", "rest/curl.py:sleep")),
+    ("libcurl: sockets, TLS", ("rest/curl.py:_step", "rest/curl.py:sleep", "base/socket_owners.py")),
     ("a request into libcurl, an answer out", ("rest/curl.py", "rest/transport.py")),
     ("requests, signatures, answers, retries", ("rest/", "store/", "base64.py", "hmac.py", "urllib/parse.py")),
     ("files: open, read, write, name", ("local/files.py", "local/part_files.py", "local/errors.py", "local/names.py")),

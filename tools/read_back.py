@@ -452,8 +452,8 @@ ROWS: tuple[ReadBack, ...] = (
         ),
         (
             "azcopy.workspace:_works_in",
-            "base.trusted_hosts:_knows_some_users_only",
-            "base.trusted_hosts:socket_table",
+            "base.socket_owners:_knows_some_users_only",
+            "base.socket_owners:socket_table",
             "base.process_mark:_facts",
             "keep.watcher:file_system_of",
             "keep.watcher:watched_folders",

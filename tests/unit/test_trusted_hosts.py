@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from blobsync.base.socket_owners import Listener
 from blobsync.base.trusted_hosts import (
-    Listener,
     Service,
     host_of,
     is_safe_from_listeners,

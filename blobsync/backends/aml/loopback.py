@@ -11,7 +11,8 @@ from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection
 
 from blobsync.base.errors import CredentialError
-from blobsync.base.trusted_hosts import Trusted, how_to_trust, listener_behind, may_listen, stranger_text
+from blobsync.base.socket_owners import listener_behind
+from blobsync.base.trusted_hosts import Trusted, how_to_trust, may_listen, stranger_text
 
 
 def guarded_transport(url: str, trusted: Trusted) -> RequestsTransport:

@@ -729,7 +729,7 @@ def _guard_of(endpoint: str, environ: Mapping[str, str], trusted: Trusted | None
         return None
 
     def demand_trusted(connection: socket.socket) -> None:
-        from blobsync.base.trusted_hosts import listener_behind
+        from blobsync.base.socket_owners import listener_behind
 
         found = listener_behind(connection, environ)
         hosts = trusted or (lambda: listed_in(environ, TRUSTED_HOSTS_VARIABLE))
