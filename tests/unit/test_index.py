@@ -7,6 +7,8 @@ import sqlite3
 import threading
 from pathlib import Path
 
+import pytest
+
 from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.local.index import Index, Record
 
@@ -52,6 +54,21 @@ def test_a_name_that_is_not_utf8_has_no_record_and_does_no_harm(tmp_path: Path) 
     pair = Index(tmp_path / "index.sqlite").pair("data", "http://x/1")
     pair.put({"bad\udcff": record(), "good": record()})
     assert set(pair.get(["bad\udcff", "good"])) == {"good"}
+
+
+@pytest.mark.parametrize("wanted", [1, 3, 40, 999])
+def test_records_among_many_others_are_found(tmp_path: Path, wanted: int) -> None:
+    """Near each other, and far apart, in the order of any alphabet, with names that have no record."""
+    letters = ["", "-", "0", "a", "é", "\ud7ff", "\uffff", "\U00010000", "\U0010ffff"]
+    paths = [f"{letter}{number}" for letter in letters for number in range(111)]
+    records = {path: record(number % 256) for number, path in enumerate(paths)}
+    pair = Index(tmp_path / "index.sqlite").pair("data", "http://x/1")
+    pair.put(records)
+    for step in (1, len(paths) // wanted):
+        asked = paths[::step][:wanted]
+        assert pair.get([*reversed(asked), "b/none"]) == {path: records[path] for path in asked}
+    assert pair.get([]) == {}
+    assert pair.get(["b/none", "\udcff"]) == {}
 
 
 def test_a_damaged_file_is_set_aside_and_reported(tmp_path: Path) -> None:
