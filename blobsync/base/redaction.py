@@ -118,6 +118,9 @@ def _collect_texts(value: Any, texts: list[str]) -> None:
     """Append every string of a JSON value, keys included."""
     if isinstance(value, str):
         texts.append(value)
+    elif value is None or isinstance(value, (int, float)):
+        # Whether something is a mapping takes longer to find out.
+        return
     elif isinstance(value, Mapping):
         texts += map(str, value)
         for inner in value.values():

@@ -54,7 +54,10 @@ _MAX_SEGMENTS = 254
 def is_temporary(name: str) -> bool:
     """Whether the last part of a path is the unfinished file of a download, the probe of one over several nodes, or
     what a program said about a set of files."""
-    return any(each.fullmatch(name) for each in (_OWN_TEMPORARY, _AZCOPYS_TEMPORARY, _PROBE, _SET_REQUEST))
+    # Asked several times for each file; all of these names begin with a dot, and few others do.
+    return name[:1] == "." and any(
+        each.fullmatch(name) for each in (_OWN_TEMPORARY, _AZCOPYS_TEMPORARY, _PROBE, _SET_REQUEST)
+    )
 
 
 def unfinished_name(name: str) -> str | None:
@@ -97,14 +100,15 @@ def local_problem(relative: str, root: str = "") -> str | None:
     """Why the blob ``relative`` (below the mapped folder) cannot or must not become a file below ``root``."""
     if "\x00" in relative:
         return "contains a NUL character"
+    is_ascii = relative.isascii()
     for part in relative.split("/"):
         if part == "":
             return "has an empty part ('//', or a '/' at an end)"
         if part in {".", ".."}:
             return f"has the part '{part}', which would escape the folder"
-        if len(part.encode("utf-8", "surrogatepass")) > MAX_PART_BYTES:
+        if len(part if is_ascii else part.encode("utf-8", "surrogatepass")) > MAX_PART_BYTES:
             return f"has a part of more than {MAX_PART_BYTES:,} bytes"
-        if _SURROGATE.search(part):
+        if not is_ascii and _SURROGATE.search(part):
             return "is not valid Unicode"
     if is_temporary(relative.rpartition("/")[2]):
         return "looks like an unfinished download"

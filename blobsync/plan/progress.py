@@ -82,7 +82,7 @@ class RemainingTime:
         """Add the present totals. An interval that is too short is joined with the next one. ``moved`` None: all of
         ``size``."""
         self._now = _Stretch(seconds, files, size, size if moved is None else moved)
-        if seconds - self._at.seconds < _STRETCH:
+        if not self.is_due(seconds):
             return
         self._stretches.append(_since(self._at, self._now))
         self._at = self._now
@@ -90,6 +90,10 @@ class RemainingTime:
             pairs = zip(self._stretches[::2], self._stretches[1::2], strict=False)
             odd = self._stretches[-1:] if len(self._stretches) % 2 else []
             self._stretches = [_joined(one, other) for one, other in pairs] + odd
+
+    def is_due(self, seconds: float) -> bool:
+        """Whether the present interval is long enough by now."""
+        return seconds - self._at.seconds >= _STRETCH
 
     def go_on(self, seconds: float, files: int, size: int, moved: int) -> None:
         """Set the totals after an outage, whose time does not count."""
@@ -464,6 +468,8 @@ class ProgressCounter:
 
     def progress(self, now: float) -> Progress:
         """The present numbers; ``now`` is the clock's time in seconds."""
+        if self.step in WORKING:
+            self._note()
         waiting, since, retrying = self._waiting(now)
         looking = Progress(
             self.step,
@@ -477,7 +483,6 @@ class ProgressCounter:
         if self.step not in WORKING:
             hashing = looking.doing == "hashing"
             return replace(looking, under_way=self._hashing, bytes_expected=self._hashing_bytes) if hashing else looking
-        self._note()
         return replace(
             looking,
             files=_within(self._files, self.files_expected),
@@ -532,8 +537,10 @@ class ProgressCounter:
         return self.bytes - min(self.reused, self._on_record)
 
     def _stir(self) -> None:
-        self._stirred = self.clock()
-        self._note()
+        self._stirred = now = self.clock()
+        # Several times for each file, and each note counts until the next: one for each interval is enough.
+        if self._remaining.is_due(now - self.began):
+            self._note()
 
     def _note(self) -> None:
         # The time of an outage does not count.

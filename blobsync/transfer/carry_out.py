@@ -146,8 +146,10 @@ def remove_unrecorded(records: RangeRecords | None, part: LivePart, actions: Seq
     """Remove part files without a record, in the folders of these files."""
     if isinstance(part.destination, LocalLocation):
         kept = {of.part for of, _ in records.all()} if records else set[str]()
-        for folder in {part.destination.at(action.path).parent for action in actions}:
-            remove_leftovers(folder, kept)
+        place = str(part.destination.path)
+        # Strings: creating a Path for each of many small files takes longer than finding its folder.
+        for folder in {os.path.dirname(f"{place}/{action.path}" if action.path else place) for action in actions}:
+            remove_leftovers(Path(folder), kept)
 
 
 # The same command with the same credential would fail in the same way.

@@ -121,3 +121,10 @@ def test_a_transfer_removes_what_it_will_not_go_on_from(tmp_path: Path) -> None:
     assert world.run("d", "data").transferred == 0
     assert not part.exists()
     assert [of.destination for of, _ in place.records.all()] == [str(place.root / "a")]
+
+
+def test_of_a_single_file_the_folder_that_it_is_in_is_looked_at(place: Place) -> None:
+    part = place.part()
+    file = replace(part, destination=LocalLocation(place.root / "a"))
+    remove_unrecorded(place.records, file, [replace(part.actions[0], path="")])
+    assert place.left() == {PART}

@@ -45,6 +45,7 @@ def test_names_that_a_disk_can_hold(name: str) -> None:
         ("a\x00b", "NUL"),
         ("x" * 256, "255 bytes"),
         ("é" * 128, "255 bytes"),
+        ("é/" + "x" * 256, "255 bytes"),
         ("/".join(["x" * 200] * 25), "4,095 bytes"),
         ("\ud800", "Unicode"),
         ("d/.blobsync-0123abcd.part", "unfinished download"),

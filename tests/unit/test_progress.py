@@ -147,6 +147,20 @@ def test_a_stall_is_reported_where_bytes_are_counted_as_they_move(doing: str, sa
     assert bool(now.rate) is not bool(said)
 
 
+def test_what_moved_in_the_first_moment_counts_for_a_stall_and_for_the_rate() -> None:
+    """Too short an interval to be noted by itself."""
+    counter = new_counter(1, 1000 * MB)
+    counter.now += 0.1
+    counter.emit(BytesMoved(10 * MB))
+    counter.now += 0.9
+    assert counter.seen_now().rate == pytest.approx(10 * MB)
+    again = new_counter(1, 1000 * MB)
+    again.now += 0.1
+    again.emit(BytesMoved(10 * MB))
+    again.now += 9
+    assert again.seen_now().waiting == "no answer"
+
+
 def test_an_outage_during_listing_is_shown() -> None:
     counter = Counter()
     counter.emit(Phase("surveying"))
