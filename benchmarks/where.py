@@ -2,6 +2,9 @@
 
 Moves the files up and down with the whole command, in one process, on the fast server: once as it is, for the time, and
 once under the profiler, for the shares. The profiler makes calls dearer, so that stages of many small ones look larger.
+
+With ``--against CHECKOUT`` it prints only the CPU time, medians of ``--rounds``, beside that of the blobsync of another
+checkout in turn, and the median of the ratios of the rounds; also of the same commands again, when nothing has changed.
 """
 
 from __future__ import annotations
@@ -15,8 +18,9 @@ import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
+from statistics import median
 
-from benchmarks.emulator import ACCOUNT, Emulator
+from benchmarks.emulator import ACCOUNT, ROOT, Emulator
 from benchmarks.fast_server import fast_server
 from benchmarks.tools import Blobsync, Command, Place
 from benchmarks.trees import Tree
@@ -44,6 +48,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--size", type=int, default=16 * 1024)
     parser.add_argument("--tls", action="store_true")
     parser.add_argument("--lines", type=int, default=0, help="add so many functions that took most")
+    parser.add_argument("--against", type=Path, help="another checkout, to be compared with this one")
+    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args(argv)
     tree = Tree(options.files, options.size)
     # What was there last time is kept: ext4 is slow to make files where it has just removed as many.
@@ -52,6 +58,9 @@ def main(argv: list[str] | None = None) -> None:
     scratch = Path(tempfile.mkdtemp(dir=kept))
     ours = Blobsync(scratch)
     with fast_server(tls=options.tls) as server:
+        if options.against:
+            _compare(options, ours, tree, kept, scratch, server)
+            return
         cpu: dict[str, tuple[float, float, int]] = {}
         for turn in ("plain", "profiled"):
             box = server.new_container()
@@ -71,7 +80,31 @@ def main(argv: list[str] | None = None) -> None:
                 _print(way, options, cpu[way], json.loads(output.read_text(encoding="utf-8")))
 
 
-def _run(command: Command, argv: list[str], server: Emulator) -> tuple[float, float, int]:
+def _compare(
+    options: argparse.Namespace, ours: Blobsync, tree: Tree, kept: Path, scratch: Path, server: Emulator
+) -> None:
+    checkouts = (ROOT, options.against.resolve())
+    taken: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+    for turn in range(options.rounds):
+        for number in (0, 1) if turn % 2 else (1, 0):
+            box = server.new_container()
+            for way in ("up", "down"):
+                local = scratch / f"{turn}-{number}-{way}" / "data" / "tree"
+                local.parent.mkdir(parents=True)
+                if way == "up":
+                    tree.link(kept / "trees", local)
+                command = ours.command(way, Place(f"{server.url}/{ACCOUNT}", box, "base/tree", local, single=False))
+                for name in (way, f"{way}, nothing changed"):
+                    argv = [*command.argv, "--processes", "1"]
+                    user, system, _ = _run(command, argv, server, PYTHONPATH=str(checkouts[number]))
+                    taken[name][number].append((user + system) * 1000 / options.files)
+    print(f"{options.files:,} files of {options.size:,} bytes: ms of CPU a file")
+    for name, (here, there) in taken.items():
+        ratio = median(one / other for one, other in zip(here, there, strict=True))
+        print(f"  {name:22}{median(here):.4f}, the other {median(there):.4f}, ratio {ratio:.2f}", flush=True)
+
+
+def _run(command: Command, argv: list[str], server: Emulator, **more: str) -> tuple[float, float, int]:
     """Seconds in the program and in the kernel, and context switches."""
     os.sync()
     # As installed: modules are compiled once.
@@ -80,7 +113,7 @@ def _run(command: Command, argv: list[str], server: Emulator) -> tuple[float, fl
     subprocess.run(
         argv,
         cwd=command.cwd,
-        env={**environ, **server.environ},
+        env={**environ, **server.environ, **more},
         check=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
