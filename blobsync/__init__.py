@@ -157,8 +157,8 @@ if TYPE_CHECKING:
     from blobsync.project.content import FileDifference
     from blobsync.project.folders import FolderName, FolderStatus
     from blobsync.project.jobs import Jobs
-    from blobsync.project.keepers import KeeperState
-    from blobsync.project.keeping import Keeping, KeepResult, KeptRound
+    from blobsync.project.keep import Keeping, KeepResult, KeptRound
+    from blobsync.project.keeper_records import KeeperState
     from blobsync.project.logbook import RunningTransfer, TransferEntry
     from blobsync.project.open_jobs import open_jobs
     from blobsync.project.progress_listeners import OnProgress
@@ -468,8 +468,8 @@ _HOMES = {
     "blobsync.project.content": ("FileDifference",),
     "blobsync.project.folders": ("FolderName", "FolderStatus"),
     "blobsync.project.jobs": ("Jobs",),
-    "blobsync.project.keepers": ("KeeperState",),
-    "blobsync.project.keeping": ("KeepResult", "Keeping", "KeptRound"),
+    "blobsync.project.keeper_records": ("KeeperState",),
+    "blobsync.project.keep": ("KeepResult", "Keeping", "KeptRound"),
     "blobsync.project.open_jobs": ("open_jobs",),
     "blobsync.project.removal": ("Deletion", "Removal"),
     "blobsync.project.sharing": ("Link",),

@@ -457,7 +457,7 @@ ROWS: tuple[ReadBack, ...] = (
             "base.process_mark:_facts",
             "keep.watcher:file_system_of",
             "keep.watcher:watched_folders",
-            "project.keepers:_by_whom",
+            "project.keeper_records:_by_whom",
             "emulator.server:Emulator._is_ours",
             "node.standalone.interactive:environment_of",
             "node.standalone.interactive:fields_of",

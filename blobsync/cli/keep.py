@@ -27,8 +27,8 @@ from blobsync.cli.session import (
 if TYPE_CHECKING:
     from blobsync.base.errors import FileFailure
     from blobsync.project.api import Project
-    from blobsync.project.keepers import KeeperState
-    from blobsync.project.keeping import KeepResult, KeptRound
+    from blobsync.project.keep import KeepResult, KeptRound
+    from blobsync.project.keeper_records import KeeperState
 
 
 def register(app: Commands) -> None:
@@ -93,7 +93,7 @@ def _kept(session: Session, project: Project, paths: Sequence[str], settle: floa
     kept = with_consent(
         session,
         project,
-        lambda: session.held.enter_context(project.keeping(paths, settle=settle, until_idle=until_idle)),
+        lambda: session.held.enter_context(project.keep(paths, settle=settle, until_idle=until_idle)),
     )
     named = " ".join(kept.paths)
     session.note(f"{named}: kept uploaded from now on; Ctrl-C ends it")
@@ -179,7 +179,7 @@ def _result_data(done: KeepResult) -> dict[str, Any]:
 def _detached(session: Session, project: Project, paths: Sequence[str], settle: float) -> Result:
     """Start the same command in the background, and wait until it keeps the folders or has failed."""
     from blobsync.base.process import SubprocessRunner, python_module
-    from blobsync.project.keepers import new_log
+    from blobsync.project.keeper_records import new_log
 
     with_consent(session, project, lambda: project.demand_keepable(paths))
     log = new_log(project.state)

@@ -15,7 +15,7 @@ from blobsync.cli.session import Commands, OptionalPaths, Session, command, opti
 
 if TYPE_CHECKING:
     from blobsync.base.errors import FileFailure
-    from blobsync.project.keepers import KeeperState
+    from blobsync.project.keeper_records import KeeperState
     from blobsync.project.logbook import RunningTransfer
     from blobsync.project.status import EntryStatus, FileTally, ProjectStatus
 

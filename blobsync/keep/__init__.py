@@ -7,6 +7,7 @@ the outputs of a job, and by ``project``, for ``blobsync keep``. It travels to c
 ``watchfiles`` is imported only where it is installed.
 
     keeper         settling, rounds, pauses after failures, and the stop
+    round_plan     what happens to each file that may have changed, without a look at the others
     watcher        which files there are, and which have changed: told by the system, or found by walking
     checkpoints    the rule of sets: complete or not, order, what stays, what a start takes; pure
     marks          what says in a container that a set is complete; read with distrust

@@ -23,8 +23,8 @@ from blobsync.base.locations import LocalLocation
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.pool import was_tried
 from blobsync.jobspec.spec import FolderLink
-from blobsync.keep.changed_files import changed_pairs, forget_replaced, plan_round
 from blobsync.keep.checkpoints import FileSet
+from blobsync.keep.round_plan import changed_pairs, forget_replaced, plan_round
 from blobsync.keep.sets import Uploaded
 from blobsync.local.disks import LocalDisks
 from blobsync.local.index import Index, PairIndex

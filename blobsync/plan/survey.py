@@ -532,7 +532,7 @@ def _is_marker(blob: BlobInfo, hidden: list[str], start: int) -> bool:
     ):
         hidden.append(blob.name)
         return True
-    if blob.name[:1] == "." and blob.name.startswith(OWN_BLOBS):
+    if blob.name.startswith(OWN_BLOBS):
         hidden.append(blob.name)
         return True
     return False

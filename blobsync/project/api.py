@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from blobsync.project import browse, content, removal, sharing, status
     from blobsync.project.folders import FolderStatus
     from blobsync.project.jobs import Jobs
-    from blobsync.project.keepers import Keepers, KeeperState
-    from blobsync.project.keeping import Keeping, KeepResult, KeptRound, Uploads
+    from blobsync.project.keep import Keeping, KeepResult, KeptRound, Uploads
+    from blobsync.project.keeper_records import Keepers, KeeperState
     from blobsync.project.logbook import LogBook, RunningTransfer, TransferEntry
     from blobsync.project.progress_listeners import OnProgress
     from blobsync.project.spreading import Spreading
@@ -745,13 +745,13 @@ class Project:
     @contextmanager
     def keeping(self, paths: Paths, *, settle: float = 5.0, until_idle: bool = False) -> Iterator[Keeping]:
         """As :meth:`keep`; the rounds are iterated in the block."""
-        from blobsync.project import keeping
+        from blobsync.project import keep
 
         if not 0 < settle <= _LONGEST_SETTLE:
             raise UsageError(f"{settle:g} seconds is no time to settle", hint="a number above 0, up to an hour")
-        chosen = keeping.kept_legs(self._open_context, one_or_many(paths))
+        chosen = keep.kept_legs(self._open_context, one_or_many(paths))
         known = {"cluster": self.cluster.name, "command": redact(self.command_line)}
-        keeper = keeping.keeping(
+        keeper = keep.keeping(
             chosen,
             self._for_keeper,
             self._keepers,
@@ -773,7 +773,7 @@ class Project:
 
         Raises ``NothingMatchedError``, and ``UsageError`` for one of another machine.
         """
-        from blobsync.project.keepers import find_keepers
+        from blobsync.project.keeper_records import find_keepers
 
         chosen = find_keepers(self.keepers(), path_text(id_or_path), self._from_root(path_text(id_or_path)))
         self._keepers.stop(chosen)
@@ -781,13 +781,13 @@ class Project:
 
     def demand_keepable(self, paths: Paths) -> None:
         """Raise what :meth:`keeping` raises for these folders, except that they are kept already."""
-        from blobsync.project.keeping import kept_legs
+        from blobsync.project.keep import kept_legs
 
         kept_legs(self._open_context, one_or_many(paths))
 
     def _for_keeper(self) -> Uploads:
         """The same project with the logins of now and connections of its own, for a thread."""
-        from blobsync.project.keeping import Uploads
+        from blobsync.project.keep import Uploads
 
         other = type(self)(self.root, self.cwd, self._reload(), environ=self.environ, connect=self._connect)
         other.command_line, other._has_handle, other.listener = self.command_line, True, SilentListener()
@@ -795,7 +795,7 @@ class Project:
 
     @property
     def _keepers(self) -> Keepers:
-        from blobsync.project.keepers import Keepers
+        from blobsync.project.keeper_records import Keepers
 
         return Keepers(self.state)
 

@@ -7,7 +7,7 @@ one part. Out: a report of each of them. Uses ``direct`` and ``store``.
     record            what a worker answers about one file
     file_json         validates names, sizes and states in shards and records
     orders            what a worker is given in private: its ends, the credentials, the limits
-    worker            the worker's program: reads orders and shards, moves files, answers with records
+    worker_process    the worker's program: reads orders and shards, moves files, answers with records
     worker_pipe       the coordinator's end of its pipes
     process_engine    the engine that starts workers here, and counts their records
     shard_account     which files of a shard have a record, and what this machine has verified

@@ -13,7 +13,7 @@ from blobsync.base.errors import UsageError
 from blobsync.config.loader import cluster_names
 from blobsync.local.state_dir import open_state_dir
 from blobsync.project.api import Project
-from blobsync.project.keepers import Keepers, KeeperState
+from blobsync.project.keeper_records import Keepers, KeeperState
 from blobsync.project.logbook import LogBook
 
 

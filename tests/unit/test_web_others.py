@@ -18,7 +18,7 @@ from blobsync.base.redaction import register_secret
 from blobsync.local.state_dir import StateDir, open_state_dir
 from blobsync.plan.progress import Progress, WorkerProgress
 from blobsync.plan.transfer_plan import Direction
-from blobsync.project.keepers import keeper_state
+from blobsync.project.keeper_records import keeper_state
 from blobsync.project.logbook import RunningRecords, TransferEntry, TransferLog
 from blobsync.web.source import Source
 from tests.fakes.web_pages import WebPages, words_of

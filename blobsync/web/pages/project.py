@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.redaction import redact
-from blobsync.project.keepers import KeeperState
+from blobsync.project.keeper_records import KeeperState
 from blobsync.project.logbook import TransferEntry
 from blobsync.project.status import EntryStatus, ProjectStatus
 from blobsync.web.app_state import app_state_of

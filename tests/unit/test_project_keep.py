@@ -26,8 +26,8 @@ from blobsync.base.errors import (
 from blobsync.base.process_mark import ProcessMark
 from blobsync.base.stopping import StopRequest
 from blobsync.local.state_dir import StateDir
-from blobsync.project.keepers import Keepers, KeeperState, keeper_state, new_log
-from blobsync.project.keeping import KeepResult, KeptRound
+from blobsync.project.keep import KeepResult, KeptRound
+from blobsync.project.keeper_records import Keepers, KeeperState, keeper_state, new_log
 from blobsync.project.logbook import RunningRecords
 from tests.fakes.store import Request
 from tests.unit.test_project import Opened
@@ -51,7 +51,7 @@ class Running:
         self.rounds: list[KeptRound] = []
         self.ended: list[BaseException | KeepResult] = []
         self._project = opened.open()
-        self._thread = threading.Thread(target=self._run, args=(paths or ("data",),))
+        self._thread = threading.Thread(target=self._run, args=(paths or ("data",),), daemon=True)
         self._thread.start()
 
     def _run(self, paths: tuple[str, ...]) -> None:

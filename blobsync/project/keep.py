@@ -32,8 +32,8 @@ from blobsync.base.formatting import count_text
 from blobsync.base.locations import BlobLocation, LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.base.stopping import StopRequest
-from blobsync.keep.changed_files import Presumption, plan_round, shape_conflicts
 from blobsync.keep.keeper import EVERYWHERE, Files, Keeper
+from blobsync.keep.round_plan import Presumption, plan_round, shape_conflicts
 from blobsync.keep.watcher import FolderWatcher, Listen, Walk, installed_listener
 from blobsync.local.errors import where_to_look
 from blobsync.local.tree import LinkPolicy, TreeEntry, walk
@@ -44,7 +44,7 @@ from blobsync.plan.project_context import ProjectContext, without_stores
 from blobsync.plan.survey import Request
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Direction, EngineChoice, FileAction, TransferPlan, TransferResult, actions_of
-from blobsync.project.keepers import KeeperRecord, Keepers, KeeperState, keeper_state
+from blobsync.project.keeper_records import KeeperRecord, Keepers, KeeperState, keeper_state
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.sas import WRITE_FOLDER
 
@@ -329,7 +329,8 @@ class KeptFolder:
         if made.problem and not self._works and cause is not None and cause.exit_code is ExitCode.USAGE:
             # A mistake that was there from the beginning: nobody has to wait for its end.
             raise cause
-        self._works = self._works or not made.problem
+        # A round that had nothing to upload shows nothing: its files may still have to settle.
+        self._works = self._works or bool(made.given and not made.problem)
         self.rounds += bool(made.given)
         return KeptRound(
             path=self.path,
