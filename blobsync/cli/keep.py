@@ -93,7 +93,7 @@ def _kept(session: Session, project: Project, paths: Sequence[str], settle: floa
     kept = with_consent(
         session,
         project,
-        lambda: session.held.enter_context(project.keep(paths, settle=settle, until_idle=until_idle)),
+        lambda: session.held.enter_context(project.keeping(paths, settle=settle, until_idle=until_idle)),
     )
     named = " ".join(kept.paths)
     session.note(f"{named}: kept uploaded from now on; Ctrl-C ends it")

@@ -94,6 +94,7 @@ PLACE = "https://acct.blob.core.windows.net/cont"
 MOUNT = f"  - {{blob_mount_point: /blob, azure_blob_config_file: {ACCT}}}\n"
 MOUNTS = "blob_mount_info:\n" + 2 * MOUNT
 FOLDERS = f"config_param:\n  data_folder: {{azure_blob_config_file: {ACCT}, path: %s}}\n"
+CHECKPOINTS = f"config_param:\n  output_folder: {{azure_blob_config_file: {ACCT}, path: out, mode: upload, %s}}\n"
 BOMB = "a: &a [1,1,1,1,1,1,1,1,1]\n" + "".join(
     f"{new}: &{new} [{','.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefg", "bcdefgh", strict=True)
 )
@@ -121,6 +122,8 @@ MISTAKES: Mapping[str, Damage] = {
     "a folder for a file": a_folder_for_an_account,
     "a reserved folder": cluster(f"config_param:\n  .git_folder: {ENTRY}\n"),
     "the example's path": cluster(FOLDERS % "<your path>"),
+    "keys of checkpoints without checkpoints": cluster(CHECKPOINTS % "restore: latest"),
+    "checkpoints that are no pattern": cluster(CHECKPOINTS % "checkpoints: ../x"),
     "a path with a backslash": cluster(FOLDERS % "'a\\\\b'"),
     "a path too long": cluster(FOLDERS % ("x" * 950)),
     "a mount point twice": cluster(MOUNTS + "config_param:\n  data_folder: /blob/x\n"),
@@ -159,8 +162,6 @@ _INNER = ("RecursionError", "yaml.MarkedYAMLError")
 NOT_A_FILES_FAULT: Mapping[str, str] = {
     "-p takes YAML": "the words after -p are wrong",
     "only a file of Philly": "the name after -c is wrong",
-    "which does not exist": "AML_CONFIG_PATH is wrong; tests/unit/test_config_check.py",
-    "names the folder": "AML_CONFIG_PATH is wrong; tests/unit/test_config_loader.py",
     "the given text is": "only login asks for it",
     "is not one of {container}": "only login asks for it",
     "cannot be written": "only login and trust-link write",
