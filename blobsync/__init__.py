@@ -109,7 +109,17 @@ if TYPE_CHECKING:
     from blobsync.code.secrets import PossibleSecret
     from blobsync.code.snapshot import CodeSnapshot, HashedFile
     from blobsync.config.mapping import PathName, Paths, Resolution
-    from blobsync.config.model import CheckpointRule, Cluster, CodeEntry, Docker, FolderEntry, StorageAccount
+    from blobsync.config.model import (
+        BucketAccess,
+        CheckpointRule,
+        Cluster,
+        CodeEntry,
+        Docker,
+        FolderEntry,
+        ListedFile,
+        StorageAccount,
+        WebFiles,
+    )
     from blobsync.jobs.compare import ComparedCode, ComparedFact, ComparedJobs
     from blobsync.jobs.logs import FetchedLogs
     from blobsync.jobs.outputs import CopiedOutputs, JobOutputs, OutputFile
@@ -167,7 +177,7 @@ if TYPE_CHECKING:
     from blobsync.project.status import EntryStatus, FileTally, ProjectStatus
     from blobsync.project.transfer import Transfer
     from blobsync.project.verify import ComparedFile, VerifyReport
-    from blobsync.store.protocol import BlobInfo
+    from blobsync.store.protocol import BlobInfo, Checksum
     from blobsync.tunnels.job_tunnel import JobTunnel
     from blobsync.tunnels.named import NamedTunnel, Tunnels, TunnelState
     from blobsync.tunnels.node_apps import TunnelRequest
@@ -194,12 +204,14 @@ __all__ = [
     "BlobLocation",
     "BlobNotFoundError",
     "BlobsyncError",
+    "BucketAccess",
     "BytesMoved",
     "BytesReused",
     "Cancellation",
     "Cause",
     "Checkpoint",
     "CheckpointRule",
+    "Checksum",
     "ChecksumError",
     "Cluster",
     "ClusterSummary",
@@ -286,6 +298,7 @@ __all__ = [
     "KeptRound",
     "Link",
     "Links",
+    "ListedFile",
     "Listener",
     "ListingEntry",
     "LocalFileError",
@@ -372,6 +385,7 @@ __all__ = [
     "Usage",
     "UsageError",
     "VerifyReport",
+    "WebFiles",
     "WorkerMoved",
     "WorkerProgress",
     "__version__",
@@ -413,7 +427,10 @@ _HOMES = {
     "blobsync.code.secrets": ("PossibleSecret",),
     "blobsync.code.snapshot": ("CodeSnapshot", "HashedFile"),
     "blobsync.config.mapping": ("PathName", "Paths", "Resolution"),
-    "blobsync.config.model": ("CheckpointRule", "Cluster", "CodeEntry", "Docker", "FolderEntry", "StorageAccount"),
+    "blobsync.config.model": (
+        *("BucketAccess", "CheckpointRule", "Cluster", "CodeEntry", "Docker", "FolderEntry", "ListedFile"),
+        *("StorageAccount", "WebFiles"),
+    ),
     "blobsync.backends.aml.computes": ("Compute", "ComputeRequest", "Computes", "NodeBounds"),
     "blobsync.backends.protocol": ("ClusterSummary", "Holder"),
     "blobsync.jobs.compare": ("ComparedFact", "ComparedCode", "ComparedJobs"),
@@ -476,7 +493,7 @@ _HOMES = {
     "blobsync.project.status": ("EntryStatus", "FileTally", "ProjectStatus"),
     "blobsync.project.transfer": ("Transfer",),
     "blobsync.project.verify": ("ComparedFile", "VerifyReport"),
-    "blobsync.store.protocol": ("BlobInfo",),
+    "blobsync.store.protocol": ("BlobInfo", "Checksum"),
 }
 # In their rooms it goes without saying what they are about.
 _NAMES_AT_HOME = {"CodeDecision": "Decision", "JobState": "State"}

@@ -347,6 +347,7 @@ ROWS: tuple[ReadBack, ...] = (
             "e2e/test_links.py::test_a_saved_plan_needs_the_trust_of_the_user_who_applies_it",
             "unit/test_job_form.py::test_a_template_from_a_clone_reads_no_other_file_and_writes_none",
             "unit/test_hostile_input.py::test_a_configuration_of_megabytes_is_refused_unread",
+            "unit/test_url_list.py::test_a_list_reaches_nothing_inside_the_network",
         ),
         (
             "cli.completion:complete_plan",
@@ -356,6 +357,7 @@ ROWS: tuple[ReadBack, ...] = (
             "config.check:_not_ignored",
             "config.scaffold:_add_ignore_lines",
             "config.scaffold:follow_emulator",
+            "config.given_source:read_list",
             "config.yaml_document:read_document",
             "backends.aml.ssh_service:_is_public_key",
             "local.files:hash_file",

@@ -1,4 +1,5 @@
-"""Where data is: a file or folder of this machine, a blob or folder of a container, what a compute node has mounted.
+"""Where data is: a file or folder of this machine, a blob or folder of a container, an object of a bucket, what a
+compute node has mounted.
 
 Values without a connection or a secret, made from a configuration, a command line or the text of a URL and carried
 through plans and jobs as they are. ``str`` is the path or the URL, as in messages and files.
@@ -20,6 +21,14 @@ MAX_NAME_CHARS = 1024
 
 # How the text of a mounted location begins: in the specification of a job, and on its nodes.
 _MOUNTED = "mounted:"
+
+# Where Amazon's own buckets are; a bucket of another service has that service's endpoint.
+AMAZON = "https://s3.amazonaws.com"
+
+# Names a source on the command line.
+SOURCE_OPTION = "--source"
+# How the names of lists of URLs end.
+LISTS = (".tsv", ".txt")
 
 # RFC 3986's unreserved characters, and the separator of virtual folders.
 _SAFE_IN_BLOB_NAME = "/-._~"
@@ -77,6 +86,42 @@ class BlobContainer:
     def same_service(self, other: BlobContainer) -> bool:
         """Whether both are in one storage account, so that a copy stays inside the service."""
         return (self.endpoint.lower(), self.account) == (other.endpoint.lower(), other.account)
+
+
+class Source(BlobContainer):
+    """A place outside Azure that is only read: nothing is written or deleted there.
+
+    Its objects are named as blobs are, by :class:`BlobLocation`.
+    """
+
+    __slots__ = ()
+
+    def same_service(self, other: BlobContainer) -> bool:
+        """False: no service copies within a source."""
+        return False
+
+
+class Bucket(Source):
+    """A bucket of an S3-compatible service; ``account`` is the host of its ``endpoint``."""
+
+    __slots__ = ()
+
+    @classmethod
+    def at(cls, name: str, endpoint: str = AMAZON) -> Bucket:
+        """The bucket ``name`` of a service; ``endpoint`` is a URL without a trailing slash."""
+        return cls(host_of(endpoint) or endpoint, name, endpoint)
+
+    def __str__(self) -> str:
+        return f"s3://{self.name}" if self.endpoint == AMAZON else f"{self.endpoint}/{self.name}"
+
+
+class UrlList(Source):
+    """Files of the web: those of a list, or the one of a URL. ``name`` is the list's path, or the URL of the folder."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return self.name if "://" in self.name else f"list:{self.name}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -158,6 +203,16 @@ class MountedLocation:
 # The root of a store.
 StoreLocation = BlobContainer | MountedLocation
 Location = LocalLocation | BlobLocation | MountedLocation
+
+
+def is_given(name: str) -> bool:
+    """Whether the name of a cluster is a source that a command named itself."""
+    return "://" in name or name.endswith(LISTS)
+
+
+def is_source(location: Location | StoreLocation) -> bool:
+    """Whether it is outside Azure, and only read."""
+    return isinstance(location.container if isinstance(location, BlobLocation) else location, Source)
 
 
 def parse_store_location(text: str) -> StoreLocation:

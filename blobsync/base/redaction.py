@@ -34,6 +34,9 @@ _LONGEST = 1024
 # How URLs, JSON and HTML encode one character. Go's JSON escapes <, > and & as well.
 _NAMES_OF_HTML = {"&": "amp", "<": "lt", ">": "gt", '"': "quot", "'": "apos", "+": "plus", "/": "sol", "=": "equals"}
 
+# Parameters that open a URL: of a SAS, and of presigned URLs of S3 and of Google Cloud Storage.
+_SIGNING = frozenset({"sig", "signature", "x-amz-signature", "x-amz-security-token", "x-goog-signature"})
+
 # Plain text of a secret -> substrings, one of which occurs in every encoding of it.
 _held: dict[str, tuple[str, ...]] = {}
 
@@ -73,10 +76,10 @@ def register_secret(secret: str) -> None:
 
 
 def register_query(query: str) -> None:
-    """Register the signature in the query of a URL, in plain form."""
+    """Register the signature in the query of a URL, in plain form; and the token beside it, if there is one."""
     for part in query.split("&"):
         name, _, value = part.partition("=")
-        if name.lower() == "sig":
+        if name.lower() in _SIGNING:
             register_secret(unquote(value))
 
 
@@ -307,6 +310,31 @@ def _utc(text: str | None) -> datetime | None:
         return moment.astimezone(timezone.utc) if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
     except (ValueError, OverflowError):
         return None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SignedUrl:
+    """A URL that opens one object of a source to whoever has it; only :meth:`reveal` shows it."""
+
+    _url: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        register_query(self._url.partition("?")[2])
+
+    def reveal(self) -> str:
+        """The URL itself. Pass it only to a request."""
+        return self._url
+
+    @property
+    def length(self) -> int:
+        """Characters; services take only so many."""
+        return len(self._url)
+
+    def __repr__(self) -> str:
+        return f"SignedUrl({self._url.partition('?')[0]}?{HIDDEN})"
+
+    def __str__(self) -> str:
+        return repr(self)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

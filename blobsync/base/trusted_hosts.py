@@ -100,6 +100,15 @@ def is_loopback(url: str) -> bool:
         return host == "localhost"
 
 
+def is_private(host: str) -> bool:
+    """Whether ``host`` is an address that only this machine or its network reaches; False for a name."""
+    try:
+        found = Endpoint.of(host, 0).address
+    except ValueError:
+        return host == "localhost"
+    return not found.is_global or found.is_multicast
+
+
 def is_safe_from_listeners(url: str) -> bool:
     """Whether nobody can read on the way what is sent there: https, or this machine."""
     return host_of(url) is not None and (url.lower().startswith("https:") or is_loopback(url))

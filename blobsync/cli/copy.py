@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from blobsync.base.errors import ExitCode, UsageError
 from blobsync.base.formatting import count_text, size_text
@@ -141,6 +141,37 @@ Full = Annotated[bool, option("--full", help="Show every line, not only the firs
 Yes = Annotated[bool, option("-y", "--yes", help="Do not ask before deleting.")]
 
 
+SourceOption = Annotated[
+    str | None,
+    option("--source", metavar="SOURCE", help="Copy from s3://BUCKET/PREFIX, https://HOST/FILE or LIST.tsv."),
+]
+EndpointOption = Annotated[
+    str | None, option("--endpoint-url", metavar="URL", help="With --source: the service, if it is not Amazon.")
+]
+NoSignOption = Annotated[bool, option("--no-sign-request", help="With --source: without credentials.")]
+
+
+class Far(NamedTuple):
+    """The source that a command names itself, if it names one."""
+
+    source: str | None
+    endpoint_url: str | None
+    no_sign_request: bool
+
+    def of(self, project: Project, paths: list[str], *, looks: bool = False) -> Project:
+        """The project with this source; ``looks``: in place of its own containers. Raises ``UsageError``."""
+        if self.source is None:
+            if self.endpoint_url is not None or self.no_sign_request:
+                raise UsageError("--endpoint-url and --no-sign-request are about --source")
+            return project
+        if project.from_cluster is not None:
+            raise UsageError("-f and --source both name the source", hint="leave one out")
+        if len(paths) != 1:
+            raise UsageError("--source requires exactly one PATH: where the files are in the project")
+        url, plain = self.endpoint_url, self.no_sign_request
+        return project.with_source(self.source, paths[0], endpoint_url=url, anonymous=plain, looks=looks)
+
+
 def register(app: Commands) -> None:
     """Add these commands."""
     command(app, "u", bundle=TRANSFER_OPTIONS, takes=TWO_CLUSTERS)(upload)
@@ -154,6 +185,9 @@ def upload(
     session: Session,
     options: TransferOptions,
     paths: OptionalPaths = None,
+    source: SourceOption = None,
+    endpoint_url: EndpointOption = None,
+    no_sign_request: NoSignOption = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     full: Full = False,
@@ -168,17 +202,22 @@ def upload(
       blobsync u data/voc20                   a folder, or a file
       blobsync u data/a.zip output/run7       several at once
       blobsync -c eu -f we3v32 u data/voc20   from we3v32's storage to eu's
+      blobsync u data/x --source s3://b/x     from a bucket, or from the web
       blobsync u --all                        every folder entry of the cluster
     """
     from blobsync.plan.transfer_plan import Direction
 
-    return _transfer(session, Direction.UP, paths or [], options, dry_run=dry_run, yes=yes, full=full)
+    far = Far(source, endpoint_url, no_sign_request)
+    return _transfer(session, Direction.UP, paths or [], options, far, dry_run=dry_run, yes=yes, full=full)
 
 
 def download(
     session: Session,
     options: TransferOptions,
     paths: OptionalPaths = None,
+    source: SourceOption = None,
+    endpoint_url: EndpointOption = None,
+    no_sign_request: NoSignOption = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     full: Full = False,
@@ -196,7 +235,8 @@ def download(
     """
     from blobsync.plan.transfer_plan import Direction
 
-    return _transfer(session, Direction.DOWN, paths or [], options, dry_run=dry_run, yes=yes, full=full)
+    far = Far(source, endpoint_url, no_sign_request)
+    return _transfer(session, Direction.DOWN, paths or [], options, far, dry_run=dry_run, yes=yes, full=full)
 
 
 def plan(
@@ -204,6 +244,9 @@ def plan(
     direction: Annotated[str, argument(metavar="u|d", help="u to upload, d to download.")],
     options: TransferOptions,
     paths: OptionalPaths = None,
+    source: SourceOption = None,
+    endpoint_url: EndpointOption = None,
+    no_sign_request: NoSignOption = False,
     save: Annotated[Path | None, option(metavar="FILE", help="Save the plan for 'blobsync apply FILE'.")] = None,
     full: Full = False,
 ) -> Result:
@@ -219,8 +262,11 @@ def plan(
       blobsync plan u data/voc20 --full
       blobsync plan d data/voc20 --save voc20.plan
     """
-    project = session.project(copies=True)
+    far = Far(source, endpoint_url, no_sign_request)
+    project = far.of(session.project(copies=True), paths or [])
     made = _plan(session, project, _direction(direction), paths or [], options)
+    if save and source:
+        raise UsageError("--save and --source cannot be combined", hint="give the source a cluster file, and use -f")
     if save:
         project.save_plan(made, save)
     return _shown_plan(session, project, made, full=full)
@@ -282,13 +328,14 @@ def _transfer(
     direction: Direction,
     paths: list[str],
     options: TransferOptions,
+    far: Far,
     *,
     dry_run: bool,
     yes: bool,
     full: bool,
 ) -> Result:
     with looking():
-        project = session.project(copies=True)
+        project = far.of(session.project(copies=True), paths)
         with nullcontext() if dry_run else project.planning(direction, paths):
             made = _plan(session, project, direction, paths, options)
     if dry_run:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from blobsync.base.errors import UsageError
 from blobsync.base.formatting import count_text, size_text
 from blobsync.base.patterns import pattern
+from blobsync.cli.copy import EndpointOption, Far, NoSignOption, SourceOption
 from blobsync.cli.output import Result
 from blobsync.cli.session import Commands, OptionalPaths, PathsArgument, Session, command, option
 from blobsync.store.sas import LINK, LINK_LIFETIME, READ_BLOB
@@ -40,6 +41,9 @@ def ls(
     long: Annotated[bool, option("-l", "--long", help="Show size, time and tier.")] = False,
     sizes: Annotated[bool, option("--du", help="Show the blobs and bytes below each folder.")] = False,
     jsonl: Annotated[bool, option("--jsonl", help="Print one JSON object per line.")] = False,
+    source: SourceOption = None,
+    endpoint_url: EndpointOption = None,
+    no_sign_request: NoSignOption = False,
 ) -> Result:
     """List blobs; without a PATH, the folder entries of the cluster.
 
@@ -50,10 +54,11 @@ def ls(
       blobsync ls data/voc20 -l         one folder
       blobsync ls 'data/voc*'           blobs and folders by pattern, in quotes
       blobsync ls data -r --jsonl       everything, in bounded memory
+      blobsync ls data/x --source s3://b/x    a bucket, as it would be copied
     """
     if jsonl and session.json:
         raise UsageError("--json and --jsonl cannot be combined")
-    project = session.project()
+    project = Far(source, endpoint_url, no_sign_request).of(session.project(), paths or [], looks=True)
     if not paths:
         return _usages(project, list(project.cluster.prefixes)) if sizes else _folders(project, jsonl=jsonl)
     if sizes:

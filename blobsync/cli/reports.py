@@ -76,6 +76,7 @@ def result_data(result: TransferResult, seconds: float) -> dict[str, Any]:
         "failed": len(result.failures),
         "bytes_transferred": result.bytes_transferred,
         "bytes_reused": result.bytes_reused,
+        "not_compared": result.not_compared,
         "seconds": round(seconds, 3),
         "azcopy_job_ids": list(result.azcopy_job_ids),
         "receipt": str(result.receipt) if result.receipt else None,
@@ -115,6 +116,7 @@ def _counts(plan: TransferPlan) -> dict[str, Any]:
         "conflicts": plan.count(Action.CONFLICT),
         "bytes_transferred": 0,
         "bytes_reused": 0,
+        "not_compared": 0,
         "seconds": 0.0,
         "azcopy_job_ids": [],
         "warnings": list(plan.warnings),
@@ -246,6 +248,8 @@ def result_lines(result: TransferResult, seconds: float) -> Iterator[str]:
     if result.failures:
         words.append(f"{len(result.failures):,} failed")
     words.append(f"{result.verified:,} verified")
+    if result.not_compared:
+        words.append(f"{result.not_compared:,} of them copied, not compared: their source keeps no checksum of them")
     yield "; ".join(words)
 
 

@@ -8,12 +8,13 @@ from typing import Any
 
 from blobsync.base.errors import ConfigError
 from blobsync.config.accounts import AccountFile
-from blobsync.config.known_keys import ACCOUNT
 from blobsync.config.loader import cluster_names
 from blobsync.config.project_root import CLUSTER_FOLDER
 from blobsync.config.yaml_document import read_document
 
 ACCOUNT_FOLDER = "aux_data/configs"
+# Other files have an endpoint or a region, too.
+_MARKS = frozenset({"account_name", "container_name", "account_key", "sas_token", "blob_endpoint", "auth", "bucket"})
 
 
 def account_file_names(root: Path) -> Iterator[str]:
@@ -27,7 +28,7 @@ def account_file_names(root: Path) -> Iterator[str]:
 
 def _is_account(path: Path, shown: str) -> bool:
     try:
-        return bool(ACCOUNT.keys() & read_document(path, shown).values.keys())
+        return bool(_MARKS & read_document(path, shown).values.keys())
     except ConfigError:
         # The error is reported when the file is read.
         return True

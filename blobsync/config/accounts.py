@@ -14,12 +14,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from blobsync.base.errors import ConfigError
+from blobsync.base.locations import AMAZON
 from blobsync.base.patterns import pattern
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.base.trusted_hosts import host_of
-from blobsync.config.known_keys import ACCOUNT, WORKSPACE
+from blobsync.config.known_keys import ACCOUNT, OF_BUCKETS, WORKSPACE
 from blobsync.config.logins import StoredLogin, load_login
-from blobsync.config.model import StorageAccount, WorkspaceConfig, default_blob_endpoint
+from blobsync.config.model import BucketAccess, StorageAccount, WorkspaceConfig, default_blob_endpoint
 from blobsync.config.user_config import load_user_config
 from blobsync.config.yaml_document import Checker, Document, KeyPath, described, is_placeholder, read_document
 
@@ -30,6 +31,11 @@ _ACCOUNT = pattern(r"[a-z0-9]{3,24}")
 _ACCOUNT_RULE = "3 to 24 lowercase letters and digits"
 # Emulators and on-premises stores have other names; an account key, which ends with "=", never matches.
 _ANY_ACCOUNT = pattern(r"[A-Za-z0-9._-]{1,63}")
+# https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html; older buckets, and those of other
+# services, may have capitals and underscores.
+_BUCKET = pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
+_REGION = pattern(r"[A-Za-z0-9-]{1,40}")
+_OF_AZURE = ("account_name", "container_name", "account_key", "sas_token", "blob_endpoint", "auth")
 _CREDENTIAL_KEYS = {"sas": "sas_token", "key": "account_key"}
 
 
@@ -50,15 +56,46 @@ class AccountFile:
         self.warnings = self._checker.warnings
         if not self._is_new:
             self.warnings.extend(warn_if_others_can_read(path, document, (("account_key",), ("sas_token",))))
-        self.takes_login = not self._values.keys() & {"account_key", "sas_token"}
+        is_bucket = self._values.get("storage_type") == "s3"
+        self.takes_login = not is_bucket and not self._values.keys() & {"account_key", "sas_token"}
         self.holds_secret = any(_is_literal_secret(document.get((key,))) for key in ("account_key", "sas_token"))
-        account = self._read(shown)
+        account = self._read_bucket(shown) if is_bucket else self._read(shown)
         # The account without its missing login; None if anything else is wrong.
         self.without_login = None if self.problems else account
         account = self._with_login(account)
         self.account = None if self.problems else account
 
+    def _read_bucket(self, shown: str) -> StorageAccount:
+        """A bucket as a source. The file holds no key: boto3 finds the user's own."""
+        for key in _OF_AZURE:
+            if key in self._values:
+                self._checker.problem((key,), "is of Azure, and the file has storage_type: s3")
+        name = self._required("bucket")
+        if name and not is_placeholder(name) and (problem := bucket_problem(name)):
+            self._checker.problem(("bucket",), problem)
+        endpoint = str(self._values.get("endpoint", AMAZON)).rstrip("/")
+        problem = service_problem(endpoint)
+        if problem:
+            self._checker.problem(("endpoint",), problem)
+        region, profile = (str(self._values.get(key, "")) for key in ("region", "profile"))
+        if region and not _REGION.fullmatch(region):
+            self._checker.problem(("region",), f"{described(region)} is not a region: for example eu-west-1")
+        anonymous = bool(self._values.get("anonymous", False))
+        if profile and anonymous:
+            self._checker.problem(("profile",), "is given with anonymous: true, which uses no credential")
+        return StorageAccount(
+            file=shown,
+            account_name="",
+            container_name=name,
+            blob_endpoint=endpoint,
+            origin="of no one" if anonymous else "of boto3",
+            bucket=BucketAccess(region, profile, anonymous),
+        )
+
     def _read(self, shown: str) -> StorageAccount:
+        for key in OF_BUCKETS:
+            if key in self._values:
+                self._checker.problem((key,), "is of a bucket", hint="a bucket has storage_type: s3")
         name = self._required("account_name")
         container = self._required("container_name")
         self._not_the_example("account_key", "sas_token", "blob_endpoint")
@@ -192,6 +229,23 @@ def _endpoint_problem(endpoint: str, account: str) -> str | None:
     if _is_ip(parts.hostname or "") and parts.path != f"/{account}":
         return f"must end with the account name after an IP address: {parts.scheme}://{parts.netloc}/{account}"
     return None
+
+
+def bucket_problem(name: str) -> str | None:
+    """What is wrong with the name of a bucket."""
+    return None if _BUCKET.fullmatch(name) else f"{described(name)} is not a valid bucket name"
+
+
+def service_problem(endpoint: str) -> str | None:
+    """What is wrong with the URL of an S3-compatible service."""
+    no_url = "is not a URL: expected https://HOST"
+    try:
+        parts = urlsplit(endpoint)
+    except ValueError:
+        return no_url
+    if parts.query or parts.fragment or parts.username or parts.path:
+        return "must be https://HOST alone: the bucket and the path have keys of their own"
+    return no_url if host_of(endpoint) is None else None
 
 
 def _is_ip(host: str) -> bool:

@@ -75,7 +75,15 @@ ACCOUNT: Mapping[str, Key] = {
     "sas_token": SECRET,
     "blob_endpoint": TEXT,
     "auth": one_of(*AUTH_CHOICES)._replace(quoted=False),
+    "storage_type": one_of("blob", "s3"),
+    "bucket": TEXT,
+    "endpoint": TEXT,
+    "region": TEXT,
+    "profile": TEXT,
+    "anonymous": FLAG,
 }
+# What only a file with ``storage_type: s3`` has.
+OF_BUCKETS = ("bucket", "endpoint", "region", "profile", "anonymous")
 
 WORKSPACE: Mapping[str, Key] = {
     "subscription_id": TEXT,
@@ -314,6 +322,8 @@ USER: Mapping[str, Key] = {
     "trusted_hosts": TEXTS,
     "allowed_variables": TEXTS,
     "safe_projects": TEXTS,
+    "trusted_buckets": TEXTS,
+    "trusted_profiles": TEXTS,
 }
 
 CLUSTER: Mapping[str, Key] = {**_ACT, **_PHILLY, **_OURS}

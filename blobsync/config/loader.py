@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -43,6 +43,7 @@ from blobsync.config.model import (
     CodeEntry,
     Docker,
     FolderEntry,
+    JobRefusal,
     StorageAccount,
     WorkspaceConfig,
     Written,
@@ -109,6 +110,8 @@ class EntryReader:
             return None
         if not location[1]:
             self._checker.problem(where, "needs a path below the container, such as code/project.zip")
+        if location[0].bucket is not None:
+            self._checker.problem(where, f"is in {location[0].container}, a source, which is only read")
         options = given if isinstance(given, Mapping) else {}
         return CodeEntry(
             *location,
@@ -579,10 +582,19 @@ class ClusterFile:
             max_file_size=values.get("max_file_size"),
             values=values,
             job_notes=jobs.notes,
-            job_refusals=jobs.refusals,
+            job_refusals=(*jobs.refusals, *self._of_buckets(folders)),
             document=self.document,
             written=self._written,
         )
+
+    def _of_buckets(self, folders: Sequence[FolderEntry]) -> Iterator[JobRefusal]:
+        """The entries that jobs cannot have: their nodes get rights to containers only."""
+        for entry in folders:
+            if entry.account.bucket is not None:
+                where = ("config_param", entry.key)
+                said = f"is in {entry.account.container}, a source, which jobs do not get"
+                hint = "copy it into a container first: blobsync -f SOURCE u PATH"
+                yield JobRefusal(where, self.document.error(where, said, hint=hint))
 
     def _check_numbers(self) -> None:
         # Nodes of Azure ML have GPUs; elsewhere there may be none.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blobsync.base.errors import ConfigError
-from blobsync.base.locations import BlobContainer, BlobLocation
+from blobsync.base.locations import BlobContainer, BlobLocation, Bucket, UrlList
 from blobsync.base.redaction import SasToken, Secret
 
 if TYPE_CHECKING:
@@ -34,9 +34,37 @@ def default_blob_endpoint(account_name: str) -> str:
     return f"https://{account_name}.blob.core.windows.net"
 
 
+class BucketAccess(NamedTuple):
+    """How a bucket is asked: with the credentials that boto3 finds (of ``profile``, if there is one), or without any.
+
+    ``by_hand``: the user named the bucket on the command line, no file of a project did.
+    """
+
+    region: str = ""
+    profile: str = ""
+    anonymous: bool = False
+    by_hand: bool = False
+
+
+class ListedFile(NamedTuple):
+    """A file of the web. ``size`` is None and ``checksum`` empty if nothing is said of it; else the latter is its name
+    and its value, as S3 names them."""
+
+    url: str
+    size: int | None = None
+    checksum: tuple[str, bytes] | tuple[()] = ()
+
+
+class WebFiles(NamedTuple):
+    """Files of the web by their paths. ``by_hand``: the user typed the URL, no list did."""
+
+    files: Mapping[str, ListedFile]
+    by_hand: bool = False
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class StorageAccount:
-    """One storage account file: a container and the right to use it.
+    """One storage account file: a container and the right to use it, or a source: a ``bucket``, or ``web`` files.
 
     ``file`` is how the cluster file named it, for messages. ``auth`` forces one credential (``sas``, ``key``
     or ``identity``); None means the first that is there, in this order. ``from_outside`` are the credentials
@@ -53,6 +81,8 @@ class StorageAccount:
     auth: str | None = None
     from_outside: frozenset[str] = frozenset()
     origin: str = field(default="in the file", compare=False)
+    bucket: BucketAccess | None = None
+    web: WebFiles | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         return f"<StorageAccount {self.file!r}: {self.container}, {self.credential}>"
@@ -60,11 +90,22 @@ class StorageAccount:
     @property
     def container(self) -> BlobContainer:
         """The container's URL, without any credential."""
+        if self.bucket is not None:
+            return Bucket.at(self.container_name, self.blob_endpoint)
+        if self.web is not None:
+            return UrlList("", self.container_name, self.blob_endpoint)
         return BlobContainer(self.account_name, self.container_name, self.blob_endpoint)
 
     @property
+    def is_source(self) -> bool:
+        """Whether this is outside Azure, and only read."""
+        return self.bucket is not None or self.web is not None
+
+    @property
     def credential(self) -> str:
-        """Which credential is used: ``sas``, ``key`` or ``identity``."""
+        """Which credential is used: ``sas``, ``key`` or ``identity``; of a source ``aws`` or ``anonymous``."""
+        if self.is_source:
+            return "aws" if self.bucket is not None and not self.bucket.anonymous else "anonymous"
         if self.auth:
             return self.auth
         if self.sas_token:
@@ -75,8 +116,10 @@ class StorageAccount:
     def granting_credential(self) -> str:
         """Which credential signs a SAS for others: a key or an identity if there is one, else ``sas``.
 
-        A SAS cannot be narrowed; a key in the same file can make a narrower one.
+        A SAS cannot be narrowed; a key in the same file can make a narrower one. A bucket has no SAS.
         """
+        if self.is_source:
+            return self.credential
         if self.auth:
             return self.auth
         if self.account_key:

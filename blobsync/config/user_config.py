@@ -17,6 +17,7 @@ from blobsync.config.known_keys import USER
 from blobsync.config.yaml_document import ALLOWED_VARIABLES_VARIABLE, Checker, parse_document
 
 SAFE_PROJECTS_VARIABLE = "BLOBSYNC_SAFE_PROJECTS"
+TRUSTED_BUCKETS_VARIABLE = "BLOBSYNC_TRUSTED_BUCKETS"
 
 
 class UserConfig(NamedTuple):
@@ -28,6 +29,8 @@ class UserConfig(NamedTuple):
     trusted_hosts: tuple[str, ...] = ()
     allowed_variables: tuple[str, ...] = ()
     safe_projects: tuple[str, ...] = ()
+    trusted_buckets: tuple[str, ...] = ()
+    trusted_profiles: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -46,10 +49,11 @@ def load_user_config(environ: Mapping[str, str]) -> UserConfig:
     names = listed_in(environ, ALLOWED_VARIABLES_VARIABLE)
     # Paths may hold commas and blanks.
     projects = tuple(filter(None, environ.get(SAFE_PROJECTS_VARIABLE, "").split(os.pathsep)))
+    buckets = listed_in(environ, TRUSTED_BUCKETS_VARIABLE)
     file = user_config_file(environ)
     text = read_own(file)
     if text is None:
-        return UserConfig(hosts, names, projects)
+        return UserConfig(hosts, names, projects, buckets)
     checker = Checker(parse_document(text, str(file)), {})
     values = checker.check(USER)
     if checker.problems:
@@ -58,5 +62,7 @@ def load_user_config(environ: Mapping[str, str]) -> UserConfig:
         trusted_hosts=(*hosts, *values.get("trusted_hosts", ())),
         allowed_variables=(*names, *values.get("allowed_variables", ())),
         safe_projects=(*projects, *values.get("safe_projects", ())),
+        trusted_buckets=(*buckets, *values.get("trusted_buckets", ())),
+        trusted_profiles=tuple(values.get("trusted_profiles", ())),
         warnings=tuple(checker.warnings),
     )

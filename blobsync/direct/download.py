@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-
-from blobsync.base.errors import BlobsyncError, ChecksumError
+from blobsync.base.errors import BlobsyncError
 from blobsync.base.file_states import RemoteState
 from blobsync.direct.pool import FileJob, RunState
-from blobsync.direct.reads import ANOTHER_VERSION, changed_while_read, read_range, version_of, wrong_length
+from blobsync.direct.reads import ANOTHER_VERSION, Content, changed_while_read, read_range, version_of, wrong_length
 from blobsync.local.files import LocalFolder
 from blobsync.local.names import relative_name
 from blobsync.local.part_files import PartFile
 from blobsync.plan.transfer_plan import FileAction
-from blobsync.store.protocol import BlobInfo, BlobStore, GetOrder
+from blobsync.store.protocol import BlobInfo, BlobReader, BlobStore, GetOrder
 from blobsync.transfer.engines import Moved
-
-
-def demand_md5(name: str, version: RemoteState, md5: bytes) -> None:
-    """Raise ``ChecksumError`` if the received bytes do not have the blob's MD5."""
-    if version.md5 not in {None, md5}:
-        raise ChecksumError(
-            f"{name} arrived with a different MD5 than the blob's own",
-            hint="the blob or the connection is damaged: try again, then upload the blob again",
-            path=name,
-        )
 
 
 class DownloadJob(FileJob):
@@ -48,17 +36,18 @@ class DownloadJob(FileJob):
     def open(self) -> int:
         self._version = version_of(self._store, self._name, self.action)
         self._part = self._folder.create(relative_name(self._relative))
-        self._md5 = hashlib.md5(usedforsecurity=False)
+        self._content = Content(self._store, self._version)
         return 1
 
     def piece(self) -> None:
         start = 0
         part = self._opened
-        for data in read_range(self._store, self._name, self._version, 0, self._version.size):
+        opened = self._expect if self._content.waits else None
+        for data in read_range(self._store, self._name, self._version, 0, self._version.size, opened=opened):
             self.run.pace(len(data))
             part.write_at(start, data)
             start += len(data)
-            self._md5.update(data)
+            self._content.update(data)
             self.count(len(data))
 
     def order(self) -> GetOrder:
@@ -69,20 +58,20 @@ class DownloadJob(FileJob):
         if len(end) != self._version.size:
             raise wrong_length(self._name, len(end), self._version.size)
         self._opened.write_at(0, end)
-        self._md5.update(end)
+        self._content.update(end)
         self.count(len(end))
 
     def refused(self, error: BlobsyncError) -> BlobsyncError:
         return changed_while_read(self._name) if isinstance(error, ANOTHER_VERSION) else error
 
     def commit(self) -> Moved:
-        md5 = self._md5.digest()
-        demand_md5(self._name, self._version, md5)
+        md5 = self._content.digest()
+        self._content.demand(self._name)
         expected = self.action.destination if self.action.target is None else None
         self.run.about_to_write(self.action, self._version.size, md5)
         state = self._opened.commit(expected, md5)
         source = RemoteState(self._version.size, self._version.etag, md5)
-        return Moved(self.action, source=source, destination=state)
+        return Moved(self.action, source=source, destination=state, compared_by=self._content.compared_by)
 
     def release(self) -> None:
         part, self._part = self._part, None
@@ -93,6 +82,9 @@ class DownloadJob(FileJob):
         part = self._part
         if part is not None:
             part.abandon()
+
+    def _expect(self, reader: BlobReader) -> None:
+        self._content.expect(reader.info)
 
     @property
     def _opened(self) -> PartFile:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from blobsync.base.errors import CredentialError, LocalFileError, StorageError
 from blobsync.base.events import Listener, notes_to
-from blobsync.base.locations import LocalLocation
+from blobsync.base.locations import LocalLocation, is_source
 from blobsync.base.redaction import SasToken
 from blobsync.direct.pool import MIB, FileJob, RunState, ThreadWork, WorkerPool, WorkerThreads
 from blobsync.direct.upload import UploadJob
@@ -80,6 +80,7 @@ class DirectEngine:
         fewest_small: int = _LITTLE_FILES + 1,
         processes: int = 1,
         intents: WriteIntents | None = None,
+        comparing: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``source_sas`` returns the SAS with which the destination's service reads a copy's source.
@@ -87,7 +88,8 @@ class DirectEngine:
         ``journal`` remembers the blocks of uploads; without one, whole files are sent. ``unfinished`` are the records
         of downloads that were killed; without it they start from the beginning. ``fewest_small`` is from how many
         small files on they get connections of their own. ``processes`` is how many processes do the same at the same
-        time and share memory and connections. ``intents`` note what is about to be written. ``clock`` (seconds)
+        time and share memory and connections. ``intents`` note what is about to be written.
+        ``comparing``: an object from outside Azure whose copy nothing else verifies is read once. ``clock`` (seconds)
         measures response times.
         """
         self._source_sas = source_sas
@@ -96,6 +98,7 @@ class DirectEngine:
         self._fewest_small = fewest_small
         self._processes = processes
         self._intents = intents
+        self._comparing = comparing
         self._clock = clock
 
     def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
@@ -142,6 +145,13 @@ class DirectEngine:
         if isinstance(source, OpenBlob) and isinstance(destination, LocalLocation):
             return self._download(run, source, destination, _tune(task, source, self._clock))
         if isinstance(source, OpenBlob) and isinstance(destination, OpenBlob):
+            if is_source(source.store.container):
+                from blobsync.direct.copy_from_source import CopyFromSourceJob
+
+                comparing = self._comparing
+                return _Way(
+                    FAR, lambda action: CopyFromSourceJob(run, action, source, destination, comparing=comparing)
+                )
             from blobsync.direct.copy import CopyJob
 
             sas = self._source_sas(source) if self._source_sas else None

@@ -21,10 +21,10 @@ from typing import NamedTuple
 
 from blobsync.base.errors import ChecksumError, LocalFileError
 from blobsync.base.file_states import RemoteState
-from blobsync.direct.download import demand_md5
+from blobsync.base.locations import is_source
 from blobsync.direct.download_blocks import KnownBlock, known_blocks
 from blobsync.direct.pool import FileJob, RunState, Stopped
-from blobsync.direct.reads import CHUNK, read_range, version_of
+from blobsync.direct.reads import CHUNK, Content, looked_up, read_range, version_of
 from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.files import LocalFolder, SourceFile
 from blobsync.local.names import RelativeName, relative_name
@@ -234,12 +234,12 @@ _SPOILING = (ChecksumError, ChangedWhileReadError, LocalFileError)
 
 
 class OrderedHash:
-    """MD5 of a file whose pieces are written in any order; each is hashed once, in the file's order."""
+    """Hashes a file whose pieces are written in any order into ``content``; each once, in the file's order."""
 
-    def __init__(self, part: PartFile, pieces: Sequence[Piece]) -> None:
+    def __init__(self, part: PartFile, pieces: Sequence[Piece], content: Content) -> None:
         self._part = part
         self._pieces = pieces
-        self._md5 = hashlib.md5(usedforsecurity=False)
+        self._content = content
         self._lock = threading.Lock()
         self._landed: set[int] = set()
         self._next = 0
@@ -255,13 +255,9 @@ class OrderedHash:
         while piece is not None:
             # Read from the page cache: these bytes were written a moment ago.
             for data in self._part.chunks(piece.start, piece.length, CHUNK):
-                self._md5.update(data)
+                self._content.update(data)
             with self._lock:
                 piece = self._take()
-
-    def digest(self) -> bytes:
-        """The MD5; call after every piece is written."""
-        return self._md5.digest()
 
     def _take(self) -> Piece | None:
         """The next piece in the file's order, if it is written."""
@@ -307,11 +303,15 @@ class LargeDownloadJob(FileJob):
         # After a wrong MD5 the ids of the blocks are no longer trusted.
         expected = self.action.destination if self.attempt == 1 else None
         self._before = self._folder.version_before(relative, expected)
-        blocks = known_blocks(self._store, self._name, self._version) if self._before is not None else ()
+        has_blocks = self._before is not None and not is_source(self._store.container)
+        blocks = known_blocks(self._store, self._name, self._version) if has_blocks else ()
         self._pieces = pieces_of(self._version.size, self._piece, record.ranges if record else (), blocks)
         after = self._records.worth_seconds if self._records else math.inf
         self._recording = Recording(self._part, self._version.size, self._start_record, after, resumed=record)
-        self._hash = OrderedHash(self._part, self._pieces)
+        self._content = Content(self._store, self._version)
+        if self._content.waits:
+            self._content.expect(looked_up(self._store, self._name, self._version))
+        self._hash = OrderedHash(self._part, self._pieces, self._content)
         self._index = itertools.count()
         return len(self._pieces)
 
@@ -331,8 +331,8 @@ class LargeDownloadJob(FileJob):
 
     def commit(self) -> Moved:
         try:
-            md5 = self._hash.digest()
-            demand_md5(self._name, self._version, md5)
+            md5 = self._content.digest()
+            self._content.demand(self._name)
             expected = self.action.destination if self.action.target is None else None
             self.run.about_to_write(self.action, self._version.size, md5)
             state = self._opened.commit(expected, md5)
@@ -343,7 +343,8 @@ class LargeDownloadJob(FileJob):
             self._recording.record.remove()
             self._recording.record = None
         source = RemoteState(self._version.size, self._version.etag, md5)
-        return Moved(self.action, source=source, destination=state, reused=self.reused)
+        compared_by = self._content.compared_by
+        return Moved(self.action, source=source, destination=state, reused=self.reused, compared_by=compared_by)
 
     def release(self) -> None:
         part, self._part = self._part, None

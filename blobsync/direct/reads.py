@@ -1,15 +1,22 @@
-"""Reading ranges of a blob of one known version."""
+"""Reading ranges of a blob of one known version, and comparing the whole with what its source says of it."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from blobsync.base.errors import BlobNotFoundError, ChecksumError, PreconditionFailedError, SourceChangedError
 from blobsync.base.file_states import RemoteState
+from blobsync.base.locations import is_source
 from blobsync.local.errors import ChangedWhileReadError
 from blobsync.plan.transfer_plan import FileAction
-from blobsync.store.protocol import BlobReader, BlobStore
+from blobsync.store.protocol import BlobInfo, BlobReader, BlobStore
+from blobsync.transfer.engines import NOTHING_COMPARED
+
+if TYPE_CHECKING:
+    from blobsync.store.checksums import Running
 
 # Large enough to save system calls, small enough to limit a download's memory to threads x this.
 CHUNK = 1024 * 1024
@@ -49,6 +56,82 @@ def demand_version(store: BlobStore, name: str, version: RemoteState) -> None:
     found = store.head(name)
     if found is None or found.etag != version.etag:
         raise changed_while_read(name)
+
+
+class Content:
+    """The content of one blob as it arrives, in its order: its MD5, and whatever a source outside Azure says of it.
+
+    A blob in Azure has an MD5 in its listing or none at all; of an object elsewhere only an answer about that object
+    tells.
+    """
+
+    def __init__(self, store: BlobStore, version: RemoteState) -> None:
+        self._md5 = hashlib.md5(usedforsecurity=False)
+        self._known = version.md5
+        self._is_outside = is_source(store.container)
+        self._said: BlobInfo | None = None
+        self._other: Running | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether :meth:`expect` has to be called before the first byte."""
+        return self._is_outside and self._said is None
+
+    def expect(self, info: BlobInfo) -> None:
+        """What the source answers about this object."""
+        from blobsync.store.checksums import running  # late: only for sources
+
+        self._said = info
+        self._other = running(info.checksum)
+
+    def update(self, data: bytes) -> None:
+        """Add bytes."""
+        self._md5.update(data)
+        if self._other is not None:
+            self._other.update(data)
+
+    def digest(self) -> bytes:
+        """The MD5 of all bytes."""
+        return self._md5.digest()
+
+    def demand(self, name: str) -> None:
+        """Raise ``ChecksumError`` if all bytes together are not what the blob's service says."""
+        md5 = self._md5.digest()
+        said = self._said
+        if self._known not in {None, md5} or (said is not None and said.md5 not in {None, md5}):
+            raise _damaged(name, "MD5")
+        kept = said.checksum if said is not None else None
+        if kept is not None and self._other is not None and self._other.digest() != kept.value:
+            raise _damaged(name, kept.name.upper())
+
+    @property
+    def compared_by(self) -> str:
+        """What :meth:`demand` compares the content of an object outside Azure by; empty for blobs of Azure."""
+        if not self._is_outside:
+            return ""
+        if self._said is not None and self._said.checksum is not None and self._other is not None:
+            return self._said.checksum.name
+        return "md5" if self._said is not None and self._said.md5 is not None else NOTHING_COMPARED
+
+
+def _damaged(name: str, kind: str) -> ChecksumError:
+    return ChecksumError(
+        f"{name} arrived with a different {kind} than the blob's own",
+        hint="the blob or the connection is damaged: try again, then upload the blob again",
+        path=name,
+    )
+
+
+def looked_up(store: BlobStore, name: str, version: RemoteState) -> BlobInfo:
+    """What a source says now of an object. Raises ``ChangedWhileReadError`` if it is not ``version`` any more."""
+    return demand_same(name, store.head(name), version)
+
+
+def demand_same(name: str, found: BlobInfo | None, version: RemoteState) -> BlobInfo:
+    """``found``. Raises ``ChangedWhileReadError`` if it is not ``version``."""
+    if found is None or (found.etag, found.size) != (version.etag, version.size):
+        raise changed_while_read(name)
+    return found
 
 
 def read_range(

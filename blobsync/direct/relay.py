@@ -5,15 +5,13 @@ Memory: at most ``BUFFERS`` bytes of content at once, whatever the sizes of the 
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from contextlib import ExitStack
 
-from blobsync.base.errors import ChecksumError
 from blobsync.base.events import Listener
 from blobsync.base.file_states import RemoteState
 from blobsync.direct.pool import MIB, FileJob, RunState, Stopped, WorkerPool
-from blobsync.direct.reads import read_range, version_of
+from blobsync.direct.reads import Content, looked_up, read_range, version_of
 from blobsync.direct.upload import BlockIds, BlockSizes, precondition_of
 from blobsync.local.resume_records import WriteIntents
 from blobsync.plan.transfer_plan import FileAction
@@ -71,13 +69,16 @@ class RelayJob(FileJob):
             # Only if the survey did not record it: Get Blob returns all properties that a copy carries over, but not
             # the tier.
             self._properties = self._from.properties(self._source)
-        self._whole = hashlib.md5(usedforsecurity=False)
+        self._whole = Content(self._from, self._version)
         self._info: BlobInfo | None = None
         self._begun = self._hashed = 0
         self._broken = False
         self._ids = BlockIds()
         size = self._version.size
         self._block = size if size <= _BLOCKS.single else _BLOCKS.block_for(size)
+        if self._whole.waits and size > self._block:
+            # The answers to requests for ranges do not say all.
+            self._whole.expect(looked_up(self._from, self._source, self._version))
         return -(-size // self._block) if size else 1
 
     def piece(self) -> None:
@@ -107,26 +108,30 @@ class RelayJob(FileJob):
     def commit(self) -> Moved:
         md5 = self._whole.digest()
         if self._info is None:
-            self._demand(md5)
+            self._whole.demand(self._source)
             self._info = self._put_list(md5)
         size = self._version.size
         return Moved(
             self.action,
             source=RemoteState(size, self._version.etag, md5),
             destination=RemoteState(size, self._info.etag, md5),
+            compared_by=self._whole.compared_by,
         )
 
     def release(self) -> None:
         """Nothing on this machine to close or remove."""
 
     def _read(self, index: int, length: int) -> bytes:
-        opened = self._note_properties if self._properties is None else None
+        opened = self._note if self._properties is None or self._whole.waits else None
         start = index * self._block
         return b"".join(read_range(self._from, self._source, self._version, start, length, opened=opened))
 
-    def _note_properties(self, reader: BlobReader) -> None:
-        assert self._version.tier is not None, "else they were asked for"
-        self._properties = reader.properties._replace(tier=self._version.tier)
+    def _note(self, reader: BlobReader) -> None:
+        if self._whole.waits:
+            self._whole.expect(reader.info)
+        if self._properties is None:
+            assert self._version.tier is not None, "else they were asked for"
+            self._properties = reader.properties._replace(tier=self._version.tier)
 
     @property
     def _carried(self) -> BlobProperties:
@@ -145,13 +150,9 @@ class RelayJob(FileJob):
             self._hashed += 1
             self._turn.notify_all()
 
-    def _demand(self, md5: bytes) -> None:
-        if self._version.md5 not in {None, md5}:
-            raise ChecksumError(f"{self._source} arrived with a different MD5 than the blob's own", path=self._source)
-
     def _put(self, data: bytes, sent: Sent) -> None:
         md5 = self._whole.digest()
-        self._demand(md5)
+        self._whole.demand(self._source)
         self.run.about_to_write(self.action, self._version.size, md5)
         condition = precondition_of(self.action)
         properties = self._carried

@@ -499,7 +499,7 @@ class Ends(NamedTuple):
 
 class WriteIntent(NamedTuple):
     """So many bytes with this MD5 were about to be written to ``target`` below the destination; ``path`` is the file's
-    name below the source."""
+    name below the source. ``md5`` is empty if nobody knew it, because a service fetched the bytes itself."""
 
     ends: Ends
     path: str
@@ -642,6 +642,6 @@ def _ends(line: str) -> Ends:
 def _intent(ends: Ends, line: str) -> WriteIntent:
     digest, size, path, *target = line.split("\0")
     md5 = bytes.fromhex(digest)
-    if len(md5) != _MD5_BYTES or len(target) > 1:
+    if len(md5) not in (0, _MD5_BYTES) or len(target) > 1:
         raise ValueError("no intent")
     return WriteIntent(ends, path, target[0] if target else path, int(size), md5)

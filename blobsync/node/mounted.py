@@ -12,7 +12,7 @@ from typing import NoReturn, final
 
 from blobsync.base.errors import AccessDeniedError, BlobNotFoundError, PreconditionFailedError, StorageError
 from blobsync.base.locations import MountedLocation
-from blobsync.base.redaction import SasToken
+from blobsync.base.redaction import SasToken, SignedUrl
 from blobsync.store.protocol import (
     ANYTHING,
     BlobInfo,
@@ -142,13 +142,14 @@ class MountedStore:
         self,
         name: str,
         block_id: str,
-        source_url: str,
+        source_url: str | SignedUrl,
         source_sas: SasToken | None,
         *,
         start: int,
         length: int,
         source_etag: str = "",
-    ) -> None:
+        source_md5: bytes | None = None,
+    ) -> int | None:
         self._refuse(name)
 
     def delete(self, name: str, *, etag: str | None = None) -> bool:

@@ -10,13 +10,21 @@ from itertools import chain
 
 from blobsync.base.errors import FileFailure, NothingMatchedError, UsageError
 from blobsync.base.events import Listener, Phase
-from blobsync.base.locations import BlobLocation, LocalLocation, Location
+from blobsync.base.locations import BlobLocation, LocalLocation, Location, is_source
 from blobsync.local import names
 from blobsync.local.tree import LinkPolicy, demand_trust, ignores_case, way_to
 from blobsync.plan.blocks import for_engine, partial_uploads, with_on_record
 from blobsync.plan.clashes import Names, refuse_blob_above, settle, spare_links
 from blobsync.plan.decisions import Decisions, check_names, guard_mirror, leave_out
-from blobsync.plan.engine_model import NOT_DIRECT, EngineRules, Work, choose_engine, choose_processes
+from blobsync.plan.engine_model import (
+    NOT_DIRECT,
+    ONE_FOR_SOURCES,
+    EngineRules,
+    RequestedEngine,
+    Work,
+    choose_engine,
+    choose_processes,
+)
 from blobsync.plan.path_mapping import Leg, chosen_paths, legs, rooted
 from blobsync.plan.project_context import LivePart, ProjectContext
 from blobsync.plan.survey import Request, Survey, remember, remember_nothing, survey
@@ -36,6 +44,7 @@ from blobsync.plan.transfer_plan import (
     totals_of,
 )
 from blobsync.store.open_locations import OpenBlob
+from blobsync.store.read_only import LONGEST_SOURCE_URL, ReadOnlyStore
 from blobsync.store.sas import MIRROR_FOLDER, READ_FOLDER, WRITE_FOLDER
 
 
@@ -126,10 +135,14 @@ def make_plan(
     volume = totals.volume(both_ends=options.settles_both_ends(context.from_cluster))
     if writing is Action.TRANSFER or options.keep is not None:
         _look_for_room(context, found, parts, volume.size, force=options.force, writing=writing)
+    engines = _for_sources(context, chosen, options, engines)
     work = _work(chosen, volume, engines.cores, found)._replace(spared=totals.spared)
-    processes = choose_processes(options.processes, work, options.cap_mbps)
+    outside = any(is_source(leg.part.source) for leg in chosen)
+    processes = ONE_FOR_SOURCES if outside else choose_processes(options.processes, work, options.cap_mbps)
     engine = choose_engine(engines, work._replace(processes=processes.count))
     parts, whole = for_engine(parts, engine.name)
+    if outside and engine.name == "direct":
+        found.warnings += _relayed_by_name(context, parts)
     return TransferPlan(
         route=chosen[0].part.route,
         cluster=context.cluster.name,
@@ -146,6 +159,45 @@ def make_plan(
         refusals=tuple(found.refusals),
         created_at=time.time(),
     )
+
+
+def _for_sources(
+    context: ProjectContext, chosen: Sequence[Leg], options: TransferOptions, engines: EngineRules
+) -> EngineRules:
+    """The rules for sources outside Azure: azcopy is not used for them, and the destination's service fetches, unless
+    it cannot."""
+    asked = engines.requested
+    for leg in chosen:
+        source, destination = leg.part.source, leg.part.destination
+        if not isinstance(source, BlobLocation) or not is_source(source):
+            continue
+        if asked.name == "azcopy":
+            raise UsageError(f"{asked.reason}, which does not read {source.container}", hint="leave it out")
+        if options.nodes is not None:
+            raise UsageError(f"--nodes {options.nodes}: copies from {source.container} are not spread over nodes")
+        if asked.name == "relay":
+            return engines
+        why = context.connections.why_not_fetched(source, destination) if isinstance(destination, BlobLocation) else ""
+        if why:
+            return engines._replace(requested=RequestedEngine("relay", why))
+        reason = asked.reason or "azcopy is not used for sources outside Azure"
+        engines = engines._replace(requested=RequestedEngine("direct", reason))
+    return engines
+
+
+def _relayed_by_name(context: ProjectContext, parts: Sequence[PlanPart]) -> Iterator[str]:
+    """Say which objects go through this machine, because the service does not take their URLs."""
+    for part in parts:
+        live = context.opened(part)
+        if not isinstance(live.source, OpenBlob) or not isinstance(live.destination, OpenBlob):
+            continue
+        if not isinstance(live.source.store, ReadOnlyStore):
+            continue
+        store, moving = live.source.store, (each for each in part.actions if each.action is Action.TRANSFER)
+        long = [each.path for each in moving if store.url_length(live.source.at(each.path)) > LONGEST_SOURCE_URL]
+        if long:
+            count = "1 file goes" if len(long) == 1 else f"{len(long):,} files go"
+            yield f"{part.path}: {count} through this machine, because the URL is too long for the service: {long[0]}"
 
 
 def _look_for_room(
@@ -269,7 +321,7 @@ def _prepared(context: ProjectContext, request: Request, looked: Survey, decided
         if names is not None:
             actions = actions if isinstance(part.source, LocalLocation) else spare_links(actions, names)
             warnings |= dict.fromkeys(_writes_through_links(part, names, actions))
-        if part.route is Route.UPLOAD and looked.shape is Shape.FOLDER:
+        if _names_from_elsewhere(part) and looked.shape is Shape.FOLDER:
             actions, left_out = leave_out(actions, part.path, _name_rule(part, looked.shape))
             found.unreadable += left_out
         partial = partial_uploads(part, actions, context.journal)
@@ -323,13 +375,19 @@ def _look_above(part: LivePart, looked: Survey, *, writes: bool) -> None:
         refuse_blob_above(part.destination, looked.shape, part.path, part.key.path)
 
 
+def _names_from_elsewhere(part: LivePart) -> bool:
+    """Whether the names come to a container from a place with other rules for names."""
+    outside = isinstance(part.source, OpenBlob) and is_source(part.source.location)
+    return isinstance(part.destination, OpenBlob) and (part.route is Route.UPLOAD or outside)
+
+
 def _name_rule(part: LivePart, shape: Shape) -> Callable[[str], str | None]:
     if isinstance(part.destination, LocalLocation):
         root = part.destination.path
         if shape is Shape.FILE:
             return lambda name: names.local_problem(root.name, str(root.parent))
         return lambda name: names.local_problem(name, str(root))
-    if part.route is Route.UPLOAD:
+    if _names_from_elsewhere(part):
         end = part.destination
         return lambda name: names.blob_problem(end.at(name))
     return lambda name: None

@@ -20,6 +20,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -28,15 +30,22 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from blobsync.base.background_calls import Ahead, side_by_side
-from blobsync.base.errors import FailureCode, FileFailure, LocalFileError, NothingMatchedError, ShapeConflictError
+from blobsync.base.errors import (
+    FailureCode,
+    FileFailure,
+    LocalFileError,
+    NothingMatchedError,
+    ShapeConflictError,
+    StorageError,
+)
 from blobsync.base.events import Emit, Hashing, Looked, ignore
 from blobsync.base.file_states import FileState, LocalState, RemoteState
-from blobsync.base.locations import LocalLocation, reaches_another
+from blobsync.base.locations import LocalLocation, is_source, reaches_another
 from blobsync.base.reasons import Reason
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.local.errors import where_to_look
 from blobsync.local.files import hash_file, reading_threads
-from blobsync.local.index import PairIndex
+from blobsync.local.index import PairIndex, Record
 from blobsync.local.names import OWN_BLOBS, is_temporary, local_problem
 from blobsync.local.sorted_runs import SortedRuns, Spill, Spool
 from blobsync.local.tree import LinkPolicy, walk
@@ -194,6 +203,8 @@ class _ListingThreads:
 
 
 _BATCH = 2000
+_HEAD_THREADS = 16
+_RESTORE = "restore it with the service's own tools, then run the same command again; --exclude leaves it out"
 
 
 def complete(
@@ -212,6 +223,8 @@ def complete(
     threads = reading_threads()
     while batch := list(islice(pairs, _BATCH)):
         batch = _with_records(batch, part, records)
+        if is_source(part.source.location if isinstance(part.source, OpenBlob) else part.source):
+            batch = list(side_by_side(partial(_with_said_md5, part), batch, _HEAD_THREADS, stop))
         unknown = [at for at, pair in enumerate(batch) if needs_local_md5(pair, part.route)]
         size = sum(_near(batch[at], part).size for at in unknown)
         if unknown:
@@ -235,6 +248,25 @@ def _with_records(batch: list[Pair], part: LivePart, records: PairIndex) -> list
         Pair(pair.path, pair.source, pair.destination, known.get(at[pair.path])) if pair.path in at else pair
         for pair in batch
     ]
+
+
+def _with_said_md5(part: LivePart, pair: Pair) -> Pair:
+    """Ask a source outside Azure for the MD5 of an object that may be equal: its listing has none."""
+    source, there, end = pair.source, pair.destination, part.source
+    assert isinstance(end, OpenBlob)
+    if not isinstance(source, RemoteState) or there is None or source.size != there.size or source.md5 is not None:
+        return pair
+    if pair.record is not None and is_as_recorded(source, _of_source(pair.record, part.route)):
+        return pair
+    with suppress(StorageError):
+        found = end.store.head(end.at(pair.path))
+        if found is not None and (found.size, found.etag) == (source.size, source.etag):
+            return pair._replace(source=replace(source, md5=found.md5))
+    return pair
+
+
+def _of_source(record: Record, route: Route) -> FileState:
+    return record.near if source_is_near(route) else record.remote
 
 
 def _near(pair: Pair, part: LivePart) -> LocalState:
@@ -351,7 +383,8 @@ class _Side(NamedTuple):
     """The content of one end: a file, or the entries of a folder (empty if it does not exist).
 
     While the entries are iterated, ``hidden`` gets the blobs that contain no data although they look like it, and
-    ``unsafe`` those that a request for their names would not reach, with the reason.
+    ``unsafe`` those that a request for their names would not reach, and ``archived`` objects outside Azure that nobody
+    can read now, with the reasons.
     """
 
     file: FileState | None
@@ -359,6 +392,7 @@ class _Side(NamedTuple):
     is_folder: bool
     hidden: Sequence[str] = ()
     unsafe: Mapping[str, str] = MappingProxyType({})
+    archived: Mapping[str, str] = MappingProxyType({})
     followed: Mapping[str, str] = MappingProxyType({})
     round_trip: float | None = None
 
@@ -408,6 +442,9 @@ def _noting_odd(
         shown = f"{request.part.path}/{path}"
         hint = "its owner can store it under another name"
         found.blocked.append(FileFailure(shown, FailureCode.NAMES_UNSAFE, f"left out: its name {why}", hint))
+    for path, why in source.archived.items():
+        shown = f"{request.part.path}/{path}"
+        found.unreadable.append(FileFailure(shown, FailureCode.UNREADABLE, f"left out: {why}", _RESTORE))
     for path, why in destination.unsafe.items():
         found.warnings.append(f"{request.part.path}/{path} at the destination: left alone, its name {why}")
 
@@ -488,9 +525,11 @@ def _look_at_blobs(end: OpenBlob, request: Request) -> _Side:
     prefix = f"{end.name}/" if end.name else ""
     hidden: list[str] = []
     unsafe: dict[str, str] = {}
+    archived: dict[str, str] = {}
     store = request.remembered or end.store
     blobs = store.list_blobs(prefix) if request.remembered else list_wide(end.store, prefix, request.spill)
-    listing = (blob for blob in blobs if not _is_odd(blob, request, hidden, unsafe, len(prefix)))
+    readable = (blob for blob in blobs if not _is_archived(blob, request, archived, len(prefix)))
+    listing = (blob for blob in readable if not _is_odd(blob, request, hidden, unsafe, len(prefix)))
     began = request.clock()
     head = Ahead(store.head, end.name) if end.name and not request.folder_only else None
     first = list(islice(listing, 1))
@@ -499,9 +538,20 @@ def _look_at_blobs(end: OpenBlob, request: Request) -> _Side:
     trips = 3 if str(end).startswith("https:") else 2
     round_trip = None if request.remembered else (request.clock() - began) / trips
     file = None if blob is None or blob.is_folder_stub else _state(blob)
+    if blob is not None and blob.archived:
+        raise StorageError(f"{request.part.path}: {end.location} cannot be copied: {blob.archived}")
     start = len(prefix)
     entries = ((blob.name[start:], _state(blob), None, "") for blob in chain(first, listing))
-    return _Side(file, entries, is_folder=bool(first), hidden=hidden, unsafe=unsafe, round_trip=round_trip)
+    return _Side(*(file, entries, bool(first)), hidden=hidden, unsafe=unsafe, archived=archived, round_trip=round_trip)
+
+
+def _is_archived(blob: BlobInfo, request: Request, archived: dict[str, str], start: int) -> bool:
+    """Whether an object outside Azure has to be restored before it is read; ``archived`` gets it, if it takes part."""
+    if not blob.archived:
+        return False
+    if _exclusion(request, blob.name[start:]) is None:
+        archived[blob.name[start:]] = blob.archived
+    return True
 
 
 def _is_odd(blob: BlobInfo, request: Request, hidden: list[str], unsafe: dict[str, str], start: int) -> bool:

@@ -27,7 +27,7 @@ from blobsync.base.errors import (
 )
 from blobsync.base.file_states import FileState, RemoteState
 from blobsync.base.formatting import count_text
-from blobsync.base.locations import Location, below
+from blobsync.base.locations import SOURCE_OPTION, Location, below, is_given
 from blobsync.base.reasons import Reason
 from blobsync.local.sorted_runs import IN_MEMORY, Packing, Row, Spill, Spool, pack_state, unpack_state
 from blobsync.plan.transfer_options import TransferOptions
@@ -507,8 +507,11 @@ class TransferPlan:
     @property
     def command(self) -> str:
         """The words that make the same plan, without its options, from the project's root."""
-        words = ["blobsync", "-c", self.cluster, *(["-f", self.from_cluster] if self.from_cluster else [])]
-        return shlex.join([*words, "d" if self.route is Route.DOWNLOAD else "u", *self.paths])
+        far, word = self.from_cluster, "d" if self.route is Route.DOWNLOAD else "u"
+        named = far is not None and is_given(far)
+        before = ["-f", far] if far is not None and not named else []
+        after = [SOURCE_OPTION, far] if far is not None and named else []
+        return shlex.join(["blobsync", "-c", self.cluster, *before, word, *self.paths, *after])
 
     def __repr__(self) -> str:
         what = f"{self.files_to_transfer:,} files, {self.bytes_to_transfer:,} bytes to move by {self.engine.name}"
@@ -575,6 +578,8 @@ class TransferResult:
     ``verified`` counts the files of the plan whose destination was seen to be equal, by a new listing or by the
     service's response to the write; ``transferred`` are those that moved now. ``bytes_transferred`` moved;
     ``bytes_reused``, the rest of these files, were already there from an earlier run or the previous version.
+    ``not_compared`` are those of the transferred files that came from outside Azure, from a source that keeps nothing
+    that their content could be compared with: their size is right, and the version that was read.
     ``interrupted``: Ctrl-C ended it, and the rest of the plan was not tried.
     """
 
@@ -585,6 +590,7 @@ class TransferResult:
     bytes_transferred: int
     seconds: float
     bytes_reused: int = 0
+    not_compared: int = 0
     failures: tuple[FileFailure, ...] = ()
     azcopy_job_ids: tuple[str, ...] = ()
     receipt: Path | None = None

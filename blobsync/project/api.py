@@ -145,6 +145,32 @@ class Project:
         other.listener = self.listener
         return other
 
+    def with_source(
+        self,
+        source: str,
+        path: PathName,
+        *,
+        endpoint_url: str | None = None,
+        anonymous: bool = False,
+        looks: bool = False,
+    ) -> Self:
+        """The same project, where copies and downloads of ``path`` come from ``source``: ``s3://BUCKET/PREFIX``,
+        ``https://HOST/FILE``, or a list of URLs (``*.tsv``); close it separately.
+
+        ``endpoint_url`` is the bucket's service, if that is not Amazon; ``anonymous`` uses no credential. ``looks``:
+        the source takes the place of the cluster, so that ``list`` shows it. Raises ``UsageError`` and
+        ``MappingError``.
+        """
+        from blobsync.config.given_source import GivenSource, cluster_of
+
+        self._demand_open()
+        place = project_relative(path_text(path), cwd=self.cwd, root=self.root)
+        given = cluster_of(GivenSource(source, endpoint_url, anonymous), place, self.root, self.cwd, self.environ)
+        clusters = (given, None) if looks else (self.cluster, given)
+        other = type(self)(self.root, self.cwd, *clusters, environ=self.environ, connect=self._connect)
+        other.listener, other.command_line = self.listener, self.command_line
+        return other
+
     def close(self) -> None:
         """Wait for the transfers that it started, and close connections and files. Safe to repeat; any other use
         afterwards raises ``UsageError``. Ctrl-C during the wait stops the transfers."""
@@ -966,7 +992,20 @@ class Project:
 
         cli_login = self.cluster.flag("use_cli_auth")
 
+        def why_not_fetched(source: StorageAccount, destination: StorageAccount) -> str:
+            from blobsync.store.source_trust import why_not_fetched as found  # late: only for sources
+
+            return found(source, destination)
+
         def connected(account: StorageAccount) -> BlobStore:
+            if account.web is not None:
+                from blobsync.store.url_list import open_urls
+
+                return open_urls(account, self.environ)
+            if account.bucket is not None:
+                from blobsync.store.s3 import open_bucket
+
+                return open_bucket(account, self.environ)
             # The listener of the present call.
             return connect(
                 account, environ=self.environ, use_cli_auth=cli_login, emit=lambda event: self.listener.emit(event)
@@ -976,6 +1015,7 @@ class Project:
             clusters,
             self._connect or connected,
             lambda account, needs: check_sas(account, needs),
+            why_not_fetched,
         )
 
     def _inner(self, place: Resolution) -> tuple[Resolution, ...]:

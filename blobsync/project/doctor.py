@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timezone
 
@@ -126,6 +127,9 @@ def examine_account(
     Below ``folders`` it looks for unfinished uploads. ``identity`` names the one in use, which is known once
     the service has accepted it.
     """
+    if account.bucket is not None:
+        yield from _bucket(account, path, environ)
+        return
     about = account.file
     folder = f"{path}/" if path else ""
     # A credential is OK only after the service has accepted it.
@@ -155,6 +159,25 @@ def examine_account(
         yield _writing(about, store, folder, account)
         yield _recovery(about, store)
         yield from _leftovers(about, store, folders)
+
+
+def _bucket(account: StorageAccount, path: str, environ: Mapping[str, str]) -> Iterator[CheckResult]:
+    """Check a source: it is listed, and nothing more is ever done there."""
+    from blobsync.store.s3 import open_bucket
+
+    about = account.file
+    with closing(open_bucket(account, environ)) as store:
+        try:
+            next(store.list_blobs(f"{path}/" if path else ""), None)
+        except BlobsyncError as error:
+            refused = isinstance(error, CredentialError)
+            yield failed_check(about, "credential" if refused else "listing", error)
+            return
+    used = (
+        "no credential" if account.bucket is not None and account.bucket.anonymous else "credentials that boto3 finds"
+    )
+    yield CheckResult(about, "credential", CheckStatus.OK, f"{used}; {account.container} is only read")
+    yield CheckResult(about, "listing", CheckStatus.OK, f"{account.container.child(path)} can be listed")
 
 
 def _connector(environ: Mapping[str, str], use_cli_auth: bool) -> ConnectRest:

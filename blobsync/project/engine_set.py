@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
 from blobsync.base.errors import UsageError
-from blobsync.base.locations import BlobContainer, BlobLocation, Location
+from blobsync.base.locations import BlobContainer, BlobLocation, Location, is_source
 from blobsync.base.redaction import SasToken
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.base.trusted_hosts import TRUSTED_HOSTS_VARIABLE
@@ -109,6 +109,7 @@ def engine_set(
             journal=context.journal,
             unfinished=context.unfinished,
             intents=intents,
+            comparing=plan.options.compare_content,
         )
         if plan.processes.count == 1:
             return alone
@@ -124,7 +125,8 @@ def engine_set(
 
         return AzcopyEngine(state_dir=state.folder(_AZCOPYS), mint=mint, environ=environ)
 
-    allowed = plan.options.relay or context.cluster.relay == "auto" or _is_emulator(plan)
+    outside = any(is_source(part.source) for part in plan.parts)
+    allowed = plan.options.relay or context.cluster.relay == "auto" or outside or _is_emulator(plan)
     makers = {"direct": direct, "relay": relay, "azcopy": azcopy}
     return Engines(makers, relay_allowed=allowed, unfinished=context.unfinished, stop=stop, intents=intents)
 

@@ -4,6 +4,9 @@ A conflict is a killed run's own file if that run was about to write it, and it 
 be written. Then both states are recorded, as if the run had verified them, and the plan is made again: the source has
 changed since, the destination has not. Whoever wrote the same bytes, a plan would have recorded them as equal before
 the source changed. Anything else stays a conflict: a size, a name or a time is no evidence.
+
+Of a file that a service has fetched from a source outside Azure, nobody may have known the MD5: then both ends are read
+and compared. These are the files of a run's last seconds.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from blobsync.local.resume_records import WriteIntent, left_intents
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.project_context import LivePart, PartOpener
 from blobsync.plan.transfer_plan import Action, FileAction, PlanPart, TransferPlan
+from blobsync.store.open_locations import OpenBlob, with_md5
 from blobsync.transfer.engines import Moved
 from blobsync.transfer.ledger import Ledger
 
@@ -25,7 +29,7 @@ _DOUBTFUL = (Action.CONFLICT, Action.NEWER_AT_DESTINATION)
 
 
 def record_killed_runs(plan: TransferPlan, context: PartOpener, state: StateDir) -> int:
-    """Record those of the plan's conflicts that killed runs have written; returns how many. Touches no network."""
+    """Record those of the plan's conflicts that killed runs have written; returns how many."""
     doubtful = [
         (part, action)
         for part in plan.parts
@@ -84,6 +88,21 @@ def _record(ledger: Ledger, part: LivePart, action: FileAction, intents: list[Wr
         if there is not None and (each.size, each.md5) == (there.size, there.md5):
             ledger.seen(Moved(action, source=_gone(part, each)), there)
             return
+    if any(not each.md5 and there is not None and each.size == there.size for each in intents):
+        _record_if_equal(ledger, part, action)
+
+
+def _record_if_equal(ledger: Ledger, part: LivePart, action: FileAction) -> None:
+    """Read both ends, and record the file if they are equal."""
+    source, there = action.source, action.destination
+    if not isinstance(part.source, OpenBlob) or not isinstance(part.destination, OpenBlob):
+        return
+    if source is None or there is None or source.size != there.size:
+        return
+    one = with_md5(part.source, action.path, source)
+    other = with_md5(part.destination, action.path, there)
+    if one.md5 is not None and one.md5 == other.md5:
+        ledger.seen(Moved(action, source=one), other)
 
 
 def _gone(part: LivePart, intent: WriteIntent) -> FileState:

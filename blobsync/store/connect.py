@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 
-from blobsync.base.errors import CredentialError
+from blobsync.base.errors import CredentialError, PlanError
 from blobsync.base.events import ConnectionEvent
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.base.trusted_hosts import (
@@ -35,6 +35,9 @@ from blobsync.store.rest.store import RestBlobStore
 from blobsync.store.rest.transport import Timeouts
 from blobsync.store.sas_token import check_token
 
+# The letters of SAS rights with which nothing is changed.
+READ_ONLY = "rl"
+
 
 def connect(
     account: StorageAccount,
@@ -51,6 +54,7 @@ def connect(
     ``CredentialError`` for a credential that cannot work: missing, malformed, expired.
     """
     environ = environment(environ)
+    demand_container(account)
     demand_usable(account, environ)
     signer = signer_for(account, environ=environ, use_cli_auth=use_cli_auth)
     http = BlobHttp(
@@ -79,6 +83,7 @@ def signer_for(
 ) -> Signer:
     """The signer of requests to ``account``; raises ``CredentialError``."""
     environ = environment(environ)
+    demand_container(account)
     check_host(account, account.credential, environ)
     own = _signer_of_own(account)
     if own is not None:
@@ -94,6 +99,16 @@ def demand_usable(account: StorageAccount, environ: Mapping[str, str]) -> None:
     check_host(account, account.credential, environ)
     _signer_of_own(account)
     check_sas(account, "")
+
+
+def demand_container(account: StorageAccount) -> None:
+    """Raise ``PlanError`` for a source, where this would be more than it can do."""
+    if account.is_source:
+        raise PlanError(
+            f"{account.file}: {account.container} is a source: blobsync reads it, and nothing is written there,"
+            " deleted there, or handed out from there",
+            hint="copy it with -f into a cluster of yours, or download it",
+        )
 
 
 def _signer_of_own(account: StorageAccount) -> Signer | None:
@@ -174,6 +189,8 @@ def check_sas(account: StorageAccount, needs: str, *, seconds: int = 0, now: dat
     ``needs`` are letters of rights, ``seconds`` is how long the work may take. Returns warnings, and raises
     ``SasExpiredError``, ``SasPermissionError`` or ``CredentialError``.
     """
+    if set(needs) - set(READ_ONLY):
+        demand_container(account)
     if account.credential != "sas":
         return ()
     return check_token(

@@ -89,11 +89,26 @@ def _no_check(account: StorageAccount, needs: str) -> tuple[str, ...]:
     return ()
 
 
+# Why the service of the second account cannot fetch from the first, a source outside Azure; empty if it may.
+WhyNotFetched = Callable[[StorageAccount, StorageAccount], str]
+
+
+def _always_fetched(source: StorageAccount, destination: StorageAccount) -> str:
+    return ""
+
+
 class Connections:
     """Creates stores on first use and keeps them; creating one uses no network."""
 
-    def __init__(self, clusters: Sequence[Cluster], connect: Connect, check_rights: CheckRights = _no_check) -> None:
+    def __init__(
+        self,
+        clusters: Sequence[Cluster],
+        connect: Connect,
+        check_rights: CheckRights = _no_check,
+        why_not_fetched: WhyNotFetched = _always_fetched,
+    ) -> None:
         self._connect = connect
+        self._why_not_fetched = why_not_fetched
         self._check_rights = check_rights
         self._stores: dict[BlobContainer, BlobStore] = {}
         self._accounts: dict[BlobContainer, StorageAccount] = {}
@@ -124,6 +139,10 @@ class Connections:
         ``needs`` are letters of SAS rights. Raises ``CredentialError``.
         """
         return self._check_rights(self.account(location.container), needs)
+
+    def why_not_fetched(self, source: BlobLocation, destination: BlobLocation) -> str:
+        """Why the destination's service cannot fetch from a source outside Azure; empty if it may."""
+        return self._why_not_fetched(self.account(source.container), self.account(destination.container))
 
     def open(self, location: BlobLocation) -> OpenBlob:
         """A blob or folder with its store."""

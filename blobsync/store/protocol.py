@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.locations import StoreLocation
-from blobsync.base.redaction import SasToken
+from blobsync.base.redaction import SasToken, SignedUrl
 
 # The tag contains the version of the scheme.
 _TAG = b"bsc1"
@@ -61,12 +61,21 @@ BlockKind = Literal["all", "committed", "uncommitted"]
 Sent = Callable[[int], None]
 
 
+class Checksum(NamedTuple):
+    """A checksum of all bytes of an object, by the name that S3 gives it: ``crc64nvme``, ``sha256``, ..."""
+
+    name: str
+    value: bytes
+
+
 class BlobInfo(NamedTuple):
     """A blob as in a listing, or after a HEAD or a write. Sizes in bytes, times in seconds since 1970 (UTC).
 
     ``md5`` is the 16-byte Content-MD5 property, None if the blob has none. ``is_folder_stub`` marks the
     zero-byte ``hdi_isfolder`` blobs (and ADLS directories) that represent a folder and hold no data.
-    ``tier_inferred`` says that ``tier`` is the account's default.
+    ``tier_inferred`` says that ``tier`` is the account's default. Only sources have the rest: ``archived`` is why
+    nothing can be read before somebody restores it, ``checksum`` is of all bytes, ``version`` names this version,
+    also when there is a newer one.
     """
 
     name: str
@@ -79,6 +88,9 @@ class BlobInfo(NamedTuple):
     blob_type: str = "BlockBlob"
     is_folder_stub: bool = False
     tier_inferred: bool = False
+    archived: str = ""
+    checksum: Checksum | None = None
+    version: str = ""
 
     @property
     def given_tier(self) -> str:
@@ -318,14 +330,19 @@ class BlobStore(BlobSource, Protocol):
         self,
         name: str,
         block_id: str,
-        source_url: str,
+        source_url: str | SignedUrl,
         source_sas: SasToken | None,
         *,
         start: int,
         length: int,
         source_etag: str = "",
-    ) -> None:
-        """Put Block From URL for one range of the source, in bytes; ``source_etag`` and errors as above."""
+        source_md5: bytes | None = None,
+    ) -> int | None:
+        """Put Block From URL for one range of the source, in bytes; ``source_etag`` and errors as above.
+
+        The service refuses bytes that have not ``source_md5``. Returns the CRC64 of the bytes that it stored, None if
+        it does not tell.
+        """
         ...
 
     def delete(self, name: str, *, etag: str | None = None) -> bool:

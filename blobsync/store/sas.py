@@ -93,9 +93,10 @@ def mint_sas(
     (seven days at most). If the file has only a SAS, or ``auth: sas``, that SAS is checked
     for the rights and returned unchanged.
     """
-    from blobsync.store.connect import check_host, check_sas, own_sas
+    from blobsync.store.connect import check_host, check_sas, demand_container, own_sas
 
     environ = environment(environ)
+    demand_container(account)
     if account.granting_credential == "sas":
         check_host(account, "sas", environ)
         check_sas(account, rights, seconds=seconds)
@@ -119,9 +120,10 @@ def sas_url(
     It contains a signature: anyone who has it has its rights. Raises ``CredentialError`` if the file has only a SAS,
     unless that grants no more than the container and ``rights``: a SAS cannot be narrowed.
     """
-    from blobsync.store.connect import check_host
+    from blobsync.store.connect import check_host, demand_container
 
     environ = environment(environ)
+    demand_container(account)
     if account.granting_credential == "sas":
         check_host(account, "sas", environ)
         return f"{target}?{_own_sas_to_give_away(account, rights, scope).reveal()}"

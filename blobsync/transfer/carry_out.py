@@ -47,7 +47,7 @@ from blobsync.plan.progress import interleaved
 from blobsync.plan.project_context import LivePart, PartOpener
 from blobsync.plan.transfer_plan import Action, FileAction, Route, TransferPlan, TransferResult, actions_of, batches_of
 from blobsync.store.open_locations import OpenBlob, OpenLocation
-from blobsync.transfer.engines import Engine, Moved, MoveTask
+from blobsync.transfer.engines import NOTHING_COMPARED, Engine, Moved, MoveTask
 from blobsync.transfer.fresh_look import read_without_md5, remote_state, states_at_destination, written_before
 from blobsync.transfer.ledger import CollectedReceipts, Deletions, Ledger, record_unreported, retry_with
 
@@ -201,6 +201,7 @@ class _Account:
         self.deleted = 0
         self.bytes_transferred = 0
         self.bytes_reused = 0
+        self.not_compared = 0
         self.azcopy_job_ids: list[str] = []
         self.failures: list[FileFailure] = []
         self.started = time.monotonic()
@@ -212,6 +213,7 @@ class _Account:
         for moved in (each for ledger in run.ledgers for each in ledger.verified.values()):
             self.bytes_transferred += (moved.source or moved.action).size - moved.reused
             self.bytes_reused += moved.reused
+            self.not_compared += moved.compared_by == NOTHING_COMPARED
         self.azcopy_job_ids += run.azcopy_job_ids
         self.failures += failures
         self.receipt.add(run.ledgers, Deletions((), ()))
@@ -225,6 +227,7 @@ class _Account:
             deleted=self.deleted,
             bytes_transferred=self.bytes_transferred,
             bytes_reused=self.bytes_reused,
+            not_compared=self.not_compared,
             seconds=time.monotonic() - self.started,
             failures=(*self.plan.unreadable, *self.failures),
             azcopy_job_ids=tuple(self.azcopy_job_ids),

@@ -17,6 +17,9 @@ from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction
 
+# Of a file from outside Azure: its source keeps nothing that its content could be compared with.
+NOTHING_COMPARED = "nothing"
+
 
 class Moved(NamedTuple):
     """One file that the engine reports as moved.
@@ -24,13 +27,16 @@ class Moved(NamedTuple):
     ``source`` and ``destination`` are the present states, if the engine saw them itself (``direct`` and ``relay`` from
     the service's responses). With ``destination`` None the destination has to be looked at. ``source`` has the MD5 of
     the bytes that were read. ``reused`` bytes of the file were at the destination already, from an earlier run or
-    the previous version, and did not move.
+    the previous version, and did not move. ``compared_by`` is what the content of a file from outside Azure was
+    compared by: ``md5``, ``crc64nvme``, another checksum of its source, ``content``, or ``NOTHING_COMPARED``; empty for
+    all other files.
     """
 
     action: FileAction
     source: FileState | None = None
     destination: FileState | None = None
     reused: int = 0
+    compared_by: str = ""
 
 
 class MoveTask(NamedTuple):

@@ -436,6 +436,7 @@ def _head(result: TransferResult) -> dict[str, object]:
         "failed": len(result.failures),
         "bytes_transferred": result.bytes_transferred,
         "bytes_reused": result.bytes_reused,
+        "not_compared": result.not_compared,
         "seconds": round(result.seconds, 3),
         "failures": _failed(result.failures),
     }
@@ -454,6 +455,7 @@ def _file(verified: tuple[LivePart, Moved]) -> dict[str, object]:
         "etag": moved.destination.etag if isinstance(moved.destination, RemoteState) else None,
         "replaced": _replaced(moved.action.destination),
         "route": part.route.value,
+        **({"compared_by": moved.compared_by} if moved.compared_by else {}),
     }
 
 

@@ -26,7 +26,7 @@ from blobsync.base.errors import (
     StorageError,
 )
 from blobsync.base.locations import BlobContainer
-from blobsync.base.redaction import SasToken
+from blobsync.base.redaction import SasToken, SignedUrl
 from blobsync.store.protocol import (
     ANYTHING,
     BlobInfo,
@@ -180,17 +180,20 @@ class SdkBlobStore:
         self,
         name: str,
         block_id: str,
-        source_url: str,
+        source_url: str | SignedUrl,
         source_sas: SasToken | None,
         *,
         start: int,
         length: int,
         source_etag: str = "",
-    ) -> None:
+        source_md5: bytes | None = None,
+    ) -> int | None:
+        assert isinstance(source_url, str), "the suite copies blobs"
         with translated(name, copying=True):
             self._client.get_blob_client(name).stage_block_from_url(
                 RawId(block_id), with_sas(source_url, source_sas), source_offset=start, source_length=length
             )
+        return None
 
     def delete(self, name: str, *, etag: str | None = None) -> bool:
         try:

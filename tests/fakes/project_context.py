@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from blobsync.base.events import Listener, SilentListener
-from blobsync.config.model import Cluster, FolderEntry, StorageAccount
+from blobsync.config.model import BucketAccess, Cluster, FolderEntry, StorageAccount
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.relay import RelayEngine
 from blobsync.local.disks import LocalDisks
@@ -23,6 +23,7 @@ from blobsync.store.open_locations import Connections
 from blobsync.store.protocol import BlobStore
 from blobsync.transfer.carry_out import Engines, carry_out
 from blobsync.transfer.engines import Engine
+from tests.fakes.source_store import MemorySource
 from tests.fakes.store import MemoryStore
 
 DEFAULTS = TransferOptions()
@@ -32,6 +33,11 @@ SILENT = SilentListener()
 def account(name: str, container: str = "data") -> StorageAccount:
     """An account whose endpoint does not exist."""
     return StorageAccount(f"aux_data/configs/{name}.yaml", name, container, f"http://127.0.0.1:1/{name}")
+
+
+def bucket(name: str) -> StorageAccount:
+    """A bucket of a service that does not exist."""
+    return StorageAccount(f"aux_data/configs/{name}.yaml", "", name, "https://s3.example", bucket=BucketAccess())
 
 
 def cluster(name: str, **folders: StorageAccount) -> Cluster:
@@ -59,6 +65,7 @@ class World:
     here: Cluster
     there: Cluster | None = None
     stores: dict[str, MemoryStore] = field(default_factory=dict)
+    sources: dict[str, MemorySource] = field(default_factory=dict)
     relay_allowed: bool = False
     unfinished: RangeRecords | None = None
     spill: Spill = field(default_factory=Spill)
@@ -76,7 +83,16 @@ class World:
             self.stores[name].container_url = account(name).container
         return self.stores[name]
 
+    def source(self, name: str) -> MemorySource:
+        """The bucket of this name."""
+        if name not in self.sources:
+            self.sources[name] = MemorySource(name)
+            self.stores[f"bucket {name}"] = self.sources[name].inner
+        return self.sources[name]
+
     def _connect(self, of: StorageAccount) -> BlobStore:
+        if of.bucket is not None:
+            return self.source(of.container_name)
         return self.store(of.account_name)
 
     def context(self, *, copy: bool = False) -> ProjectContext:

@@ -20,7 +20,7 @@ from blobsync.base.errors import (
     StorageError,
 )
 from blobsync.base.locations import BlobContainer
-from blobsync.base.redaction import SasToken
+from blobsync.base.redaction import SasToken, SignedUrl
 from blobsync.store.protocol import (
     ANYTHING,
     BlobInfo,
@@ -35,6 +35,7 @@ from blobsync.store.protocol import (
     PutOrder,
     Sent,
 )
+from tests.fakes.crc64 import crc64
 
 _NO_PROPERTIES = BlobProperties()
 
@@ -115,6 +116,7 @@ class MemoryStore:
         self.closed = 0
         self.hurried = 0
         self.tells_md5_of_copies = True
+        self.tells_crc64_of_copies = True
         self.heeds_source_etag = True
         self.takes_orders = True
 
@@ -271,15 +273,21 @@ class MemoryStore:
         self,
         name: str,
         block_id: str,
-        source_url: str,
+        source_url: str | SignedUrl,
         source_sas: SasToken | None,
         *,
         start: int,
         length: int,
         source_etag: str = "",
-    ) -> None:
+        source_md5: bytes | None = None,
+    ) -> int | None:
         self._ask("put_block_from_url", name, start, length)
-        self._stage(name, block_id, self._copy_source(source_url, source_etag).body[start : start + length])
+        url = source_url.reveal() if isinstance(source_url, SignedUrl) else source_url
+        body = self._copy_source(url, source_etag).body[start : start + length]
+        if source_md5 is not None:
+            self._check(body, source_md5)
+        self._stage(name, block_id, body)
+        return crc64(body) if self.tells_crc64_of_copies else None
 
     def delete(self, name: str, *, etag: str | None = None) -> bool:
         self._ask("delete", name)
@@ -349,7 +357,7 @@ class MemoryStore:
         for store in [self, *self._others.values()]:
             # Others write meanwhile.
             for name, blob in tuple(store.blobs.items()):
-                if url == str(store.container.child(name)):
+                if url.partition("?X-Amz")[0] == str(store.container.child(name)):
                     if self.heeds_source_etag and etag and etag != blob.info.etag:
                         raise SourceChangedError("the source changed", service_code="SourceConditionNotMet")
                     return blob

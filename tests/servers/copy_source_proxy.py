@@ -9,6 +9,9 @@ passes through byte for byte, requests signed with an account key included.
 The rewritten requests need a SAS at the destination: a SharedKey signature covers headers that have to change. A body
 is held in memory, of some requests at a time. Not covered: page and append blobs From URL, and the asynchronous Copy
 Blob, which Azurite has.
+
+A source at one of the ``outside`` addresses is fetched from there instead, as the service fetches from anywhere. The
+answer to a block from a URL has the CRC64 of its bytes, as the service's has.
 """
 
 from __future__ import annotations
@@ -25,9 +28,21 @@ from typing import Any
 from urllib.parse import urlsplit
 from xml.sax.saxutils import escape
 
+from anycrc import Model
+
 from tests.servers import child
 from tests.servers.proxy import Entry, Link, Proxy, Stats
-from tests.servers.wire import Headers, Request, encode_request, encode_response, pump, read_body
+from tests.servers.wire import (
+    MAX_HEAD_BYTES,
+    Headers,
+    Request,
+    Response,
+    encode_request,
+    encode_response,
+    pump,
+    read_body,
+    read_response,
+)
 
 # Status, x-ms-error-code and first line of the message of each refusal.
 REFUSALS: Mapping[str, tuple[int, str, str]] = {
@@ -74,10 +89,12 @@ class Refusal:
 class CopySourceProxy(Proxy):
     """See the module's docstring."""
 
-    def __init__(self, upstream: str) -> None:
+    def __init__(self, upstream: str, outside: Sequence[str] = ()) -> None:
         super().__init__(upstream)
+        self._outside = frozenset(urlsplit(each).netloc for each in outside)
         self._refusals: list[tuple[Refusal, int]] = []
         self._room = asyncio.Semaphore(_AT_A_TIME)
+        self.tells_crc64 = True
 
     async def handle(self, link: Link, request: Request) -> bool:
         if request.method != "PUT" or not request.get("x-ms-copy-source"):
@@ -98,8 +115,11 @@ class CopySourceProxy(Proxy):
 
     async def _copy(self, link: Link, request: Request, *, block: bool) -> bool:
         """Read the source, write the destination, respond as the service does."""
-        reader, source = await link.ask(self._source_request(request))
-        body = await read_body(reader, source.framing("GET"))
+        netloc = urlsplit(request.get("x-ms-copy-source") or "").netloc
+        try:
+            source, body = await self._fetch(link, request, netloc)
+        except (OSError, asyncio.IncompleteReadError):
+            return await self._fail(link, request, 500, "CannotVerifyCopySource", "The source cannot be read.")
         self.stats.fetched += len(body)
         if source.status in (304, 412):
             return await self._fail(
@@ -114,14 +134,33 @@ class CopySourceProxy(Proxy):
             return await self._fail(link, request, 400, "Md5Mismatch", "The MD5 of the source is not as given.")
         headers = _write_headers(request, block=block, source=source.headers)
         head = encode_request("PUT", request.target, [*headers, ("Content-Length", str(len(body)))])
-        return await self._write(link, request, head, body, digest)
+        crc64 = Model("CRC64-NVME").calc(body).to_bytes(8, "little") if block and self.tells_crc64 else b""
+        return await self._write(link, request, head, body, digest, base64.b64encode(crc64).decode())
 
-    async def _write(self, link: Link, request: Request, head: bytes, body: bytes, digest: str) -> bool:
+    async def _fetch(self, link: Link, request: Request, netloc: str) -> tuple[Response, bytes]:
+        """The source's answer and its body, from upstream or from outside."""
+        asked = self._source_request(request, outside=netloc in self._outside)
+        if netloc not in self._outside:
+            reader, source = await link.ask(asked)
+            return source, await read_body(reader, source.framing("GET"))
+        host, _, port = netloc.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port), limit=MAX_HEAD_BYTES * 8)
+        try:
+            writer.write(asked)
+            await writer.drain()
+            source = await read_response(reader)
+            return source, await read_body(reader, source.framing("GET"))
+        finally:
+            writer.close()
+
+    async def _write(self, link: Link, request: Request, head: bytes, body: bytes, digest: str, crc64: str) -> bool:
         reader, answer = await link.ask(head, body)
         text = await read_body(reader, answer.framing("PUT"))
         headers = answer.without(lambda name: name in ("content-length", "transfer-encoding"))
         if answer.status == 201 and answer.get("content-md5") is None:
             headers.append(("Content-MD5", digest))
+        if answer.status == 201 and crc64:
+            headers.append(("x-ms-content-crc64", crc64))
         link.writer.write(
             encode_response(answer.status, answer.first[2], [*headers, ("Content-Length", str(len(text)))]) + text
         )
@@ -129,14 +168,18 @@ class CopySourceProxy(Proxy):
         self.count(request, answer.status, 0, len(text))
         return not (request.last_on_connection() or answer.last_on_connection())
 
-    def _source_request(self, request: Request) -> bytes:
+    def _source_request(self, request: Request, *, outside: bool) -> bytes:
         source = urlsplit(request.get("x-ms-copy-source") or "")
         target = source.path + (f"?{source.query}" if source.query else "")
-        headers: Headers = [("Host", source.netloc), ("x-ms-version", request.get("x-ms-version") or "2021-12-02")]
+        headers: Headers = [("Host", source.netloc)]
+        if outside:
+            headers.append(("Connection", "close"))
+        else:
+            headers.append(("x-ms-version", request.get("x-ms-version") or "2021-12-02"))
         for name, value in request.headers:
             lower = name.lower()
             if lower == "x-ms-source-range":
-                headers.append(("x-ms-range", value))
+                headers.append(("Range" if outside else "x-ms-range", value))
             elif lower == "x-ms-copy-source-authorization":
                 headers.append(("Authorization", value))
             elif lower.startswith(_SOURCE_CONDITIONS):
@@ -163,6 +206,9 @@ class CopySourceProxy(Proxy):
             if unknown:
                 raise ValueError(f"no such refusal: {unknown}")
             self._refusals = [(each, 0) for each in refusals]
+            return None
+        if name == "tell crc64":
+            self.tells_crc64 = bool(values["tells"])
             return None
         return super().command(name, values)
 
@@ -224,11 +270,19 @@ class CopySourceHandle(child.ServerProcess):
         """Refuse these requests from now on, and no others."""
         self.ask("refuse", refusals=[asdict(each) for each in refusals])
 
+    def tell_crc64(self, *, tells: bool) -> None:
+        """Whether answers have the CRC64 of blocks from now on."""
+        self.ask("tell crc64", tells=tells)
+
 
 @contextmanager
-def copy_source_proxy(upstream: str, *refusals: Refusal, host: str = "127.0.0.1") -> Iterator[CopySourceHandle]:
-    """Run the proxy for ``upstream`` (``http://host:port``) in a child process, listening at ``host``."""
-    handle = CopySourceHandle("copy_source_proxy", ["--upstream", upstream, "--host", host])
+def copy_source_proxy(
+    upstream: str, *refusals: Refusal, host: str = "127.0.0.1", outside: Sequence[str] = ()
+) -> Iterator[CopySourceHandle]:
+    """Run the proxy for ``upstream`` (``http://host:port``) in a child process, listening at ``host``. It fetches from
+    the URLs ``outside``, too."""
+    elsewhere = [word for url in outside for word in ("--outside", url)]
+    handle = CopySourceHandle("copy_source_proxy", ["--upstream", upstream, "--host", host, *elsewhere])
     with handle:
         if refusals:
             handle.refuse(*refusals)
@@ -237,9 +291,10 @@ def copy_source_proxy(upstream: str, *refusals: Refusal, host: str = "127.0.0.1"
 
 def main() -> None:
     options = child.parser("Carries out Put Blob From URL and Put Block From URL before Azurite.")
+    options.add_argument("--outside", action="append", default=[], help="http://host:port that is fetched from, too")
     options.add_argument("--refuse", default="[]", help='JSON, e.g. [{"kind": "cannot_verify"}]')
     chosen = options.parse_args()
-    proxy = CopySourceProxy(chosen.upstream)
+    proxy = CopySourceProxy(chosen.upstream, chosen.outside)
     proxy.command("refuse", {"refusals": json.loads(chosen.refuse)})
     child.run(proxy, chosen)
 

@@ -11,7 +11,7 @@ import pytest
 
 from blobsync.base.errors import PreconditionFailedError
 from blobsync.base.file_states import RemoteState
-from blobsync.base.redaction import SasToken
+from blobsync.base.redaction import SasToken, SignedUrl
 from blobsync.direct.copy import CopyJob
 from blobsync.direct.pool import MIB, WorkerPool
 from blobsync.direct.upload import BlockSizes
@@ -72,14 +72,15 @@ class IgnoresRanges(MemoryStore):
         self,
         name: str,
         block_id: str,
-        source_url: str,
+        source_url: str | SignedUrl,
         source_sas: SasToken | None,
         *,
         start: int,
         length: int,
         source_etag: str = "",
-    ) -> None:
-        super().put_block_from_url(name, block_id, source_url, source_sas, start=0, length=1 << 40)
+        source_md5: bytes | None = None,
+    ) -> int | None:
+        return super().put_block_from_url(name, block_id, source_url, source_sas, start=0, length=1 << 40)
 
 
 @pytest.mark.parametrize("with_md5", [True, False])

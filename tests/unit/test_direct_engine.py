@@ -15,7 +15,7 @@ import pytest
 
 from blobsync.base.errors import FailureCode, LoginRequiredError
 from blobsync.base.locations import LocalLocation
-from blobsync.base.redaction import SasToken
+from blobsync.base.redaction import SasToken, SignedUrl
 from blobsync.direct.engine import FAR, FAR_FEW, NEAR, DirectEngine
 from blobsync.direct.file_blocks import BlockOrder
 from blobsync.direct.pool import MIB
@@ -84,15 +84,16 @@ class Line(MemoryStore):
         self,
         name: str,
         block_id: str,
-        source_url: str,
+        source_url: str | SignedUrl,
         source_sas: SasToken | None,
         *,
         start: int,
         length: int,
         source_etag: str = "",
-    ) -> None:
+        source_md5: bytes | None = None,
+    ) -> int | None:
         self.given.append(source_sas)
-        super().put_block_from_url(
+        return super().put_block_from_url(
             name, block_id, source_url, source_sas, start=start, length=length, source_etag=source_etag
         )
 

@@ -264,7 +264,7 @@ def test_a_file_with_the_content_of_the_blob_was_written_before(tmp_path: Path) 
     (tmp_path / "a").write_bytes(b"other!!")
     assert written_before(task.part, planned) is None
     (tmp_path / "a").write_bytes(b"content")
-    assert written_before(task.part, planned) == (planned, planned.source, None, 0)
+    assert written_before(task.part, planned) == Moved(planned, planned.source)
     assert written_before(task.part, replace(planned, source=None)) is None
     aside = replace(planned, target="b")
     assert written_before(task.part, aside) is None
@@ -293,7 +293,7 @@ def test_of_blobs_without_md5_only_the_bytes_show_that_they_are_equal(with_md5: 
     two.add("p/a", b"other!!", with_md5=with_md5)
     assert written_before(task.part, planned) is None
     two.add("p/a", b"content", with_md5=with_md5)
-    assert written_before(task.part, planned) == (planned, planned.source, None, 0)
+    assert written_before(task.part, planned) == Moved(planned, planned.source)
     one.add("p/a", b"changed", with_md5=False)
     assert written_before(task.part, planned) is None
 

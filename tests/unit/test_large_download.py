@@ -21,10 +21,10 @@ from blobsync.base.errors import (
     StorageError,
 )
 from blobsync.base.events import Listener
-from blobsync.base.file_states import FileState, LocalState
+from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.direct.large_download import LargeDownloadJob, OrderedHash, Piece
 from blobsync.direct.pool import RunState, Stopped
-from blobsync.direct.reads import CHUNK
+from blobsync.direct.reads import CHUNK, Content
 from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.files import LocalFolder, SourceFile
 from blobsync.local.names import RelativeName
@@ -189,7 +189,8 @@ def test_pieces_that_land_in_any_order_are_hashed_in_the_files_order(tmp_path: P
     folder = FolderDescriptor(os.open(tmp_path, os.O_RDONLY), unnamed=False)
     part = Interleaved(folder, "large", tmp_path / "large", 50)
     part.write_at(0, BODY[:50])
-    ordered = OrderedHash(part, [Piece(at, 10) for at in range(0, 50, 10)])
+    content = Content(MemoryStore(), RemoteState(50, "1"))
+    ordered = OrderedHash(part, [Piece(at, 10) for at in range(0, 50, 10)], content)
     ordered.landed(3)
     ordered.landed(1)
 
@@ -199,7 +200,7 @@ def test_pieces_that_land_in_any_order_are_hashed_in_the_files_order(tmp_path: P
     part.meanwhile = meanwhile
     ordered.landed(0)
     ordered.landed(4)
-    assert ordered.digest() == hashlib.md5(BODY[:50]).digest()
+    assert content.digest() == hashlib.md5(BODY[:50]).digest()
     part.discard()
 
 

@@ -45,6 +45,7 @@ from blobsync.spread.shard import Shard, ShardReader, can_be_in_shard, cut, cut_
 from blobsync.spread.shard_account import TRIES, ShardAccount, WorkersBusy
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import block_id_of
+from blobsync.transfer.engines import Moved
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import RecordingListener, live_part
 
@@ -645,7 +646,7 @@ def test_a_record_of_the_planned_version_is_believed() -> None:
     action = _action("a", source=dataclasses.replace(_FILE, md5=None))
     account = ShardAccount(Shard(0, Route.UPLOAD, "d", "s", "t", (action,)))
     assert account.planned("a") is action
-    assert account.moved(FileRecord("a", _FILE, _BLOB, 2)) == (action, _FILE, _BLOB, 2)
+    assert account.moved(FileRecord("a", _FILE, _BLOB, 2)) == Moved(action, _FILE, _BLOB, 2)
     # Also after its record.
     assert not account.left and account.planned("a") is action
     # All of it may have been there already.

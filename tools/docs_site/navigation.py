@@ -15,7 +15,7 @@ KINDS: Mapping[str, Sequence[str]] = {
         *("how-to/restore-a-deleted-blob", "how-to/share-a-folder", "how-to/limit-bandwidth", "how-to/many-accounts"),
         *("how-to/use-a-proxy", "how-to/without-internet", "how-to/in-ci", "how-to/from-azcopy", "how-to/from-rclone"),
         *("how-to/from-dvc", "migrating-from-act", "code-archive", "jobs", "tunnels", "web", "kubernetes", "aml"),
-        *("batchai", "spread", "keep", "checkpoints"),
+        *("batchai", "spread", "keep", "checkpoints", "sources"),
     ),
     "Reference": (
         *("commands", "reference/options", "configuration", "reference/keys", "reference/environment", "credentials"),

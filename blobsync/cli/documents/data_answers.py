@@ -54,6 +54,9 @@ _COUNTS: Mapping[str, Schema] = {
     "conflicts": described(COUNT, "files that both sides changed; they are left alone"),
     "bytes_transferred": BYTES,
     "bytes_reused": described(COUNT, "bytes that were at the destination already"),
+    "not_compared": described(
+        COUNT, "files from outside Azure that were copied, but not compared: their source keeps no checksum of them"
+    ),
     "seconds": described(NUMBER, "of the whole command"),
     "azcopy_job_ids": list_of(TEXT),
     "warnings": list_of(TEXT),

@@ -94,7 +94,7 @@ def transport_to(
 ) -> Transport:
     """The transport for an endpoint's host; ``guard``: see ``ServerOrigin``. Raises ``StorageUnreachableError`` for an
     unusable endpoint or proxy."""
-    origin = _origin(endpoint, environ)._replace(guard=guard)
+    origin = origin_of(endpoint, environ)._replace(guard=guard)
     wanted = environ.get("BLOBSYNC_TRANSPORT") or "curl"
     if wanted not in ("curl", "urllib3"):
         raise UsageError(f"BLOBSYNC_TRANSPORT must be curl or urllib3, not {wanted!r}")
@@ -111,7 +111,8 @@ def transport_to(
     return Urllib3Transport(origin, timeouts)
 
 
-def _origin(endpoint: str, environ: Mapping[str, str]) -> ServerOrigin:
+def origin_of(endpoint: str, environ: Mapping[str, str]) -> ServerOrigin:
+    """The server of a URL, and the way to it. Raises ``StorageUnreachableError``."""
     try:
         parts = urlsplit(endpoint)
         scheme, host, _ = parts.scheme or "https", parts.hostname, parts.port

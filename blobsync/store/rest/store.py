@@ -21,7 +21,7 @@ from blobsync.base.errors import (
     StorageError,
 )
 from blobsync.base.locations import BlobContainer, reaches_another
-from blobsync.base.redaction import SasToken
+from blobsync.base.redaction import SasToken, SignedUrl
 from blobsync.store.protocol import (
     ANYTHING,
     BlobInfo,
@@ -576,19 +576,28 @@ class RestBlobStore:
         self,
         name: str,
         block_id: str,
-        source_url: str,
+        source_url: str | SignedUrl,
         source_sas: SasToken | None,
         *,
         start: int,
         length: int,
         source_etag: str = "",
-    ) -> None:
-        """Put Block From URL: ``length`` bytes from ``start`` of the source as one uncommitted block."""
+        source_md5: bytes | None = None,
+    ) -> int | None:
+        """Put Block From URL: ``length`` bytes from ``start`` of the source as one uncommitted block.
+
+        https://learn.microsoft.com/rest/api/storageservices/put-block-from-url has the headers of both ways.
+        """
         headers = _copy_source(source_url, source_sas, source_etag)
         headers["x-ms-source-range"] = f"bytes={start}-{start + length - 1}"
+        if source_md5 is not None:
+            headers["x-ms-source-content-md5"] = b64encode(source_md5).decode()
         reply = self._copy(name, {"comp": "block", "blockid": block_id}, headers)
         if reply.status != 201:
             raise self._error(reply, "write", name, copying=True)
+        from blobsync.store.checksums import crc64_of_header  # late: few commands copy from elsewhere
+
+        return crc64_of_header(reply.headers.get("x-ms-content-crc64"))
 
     def delete(self, name: str, *, etag: str | None = None) -> bool:
         """Delete Blob with its snapshots; False if there was none."""
@@ -739,10 +748,10 @@ class RestBlobStore:
         return ""
 
 
-def _copy_source(url: str, sas: SasToken | None, etag: str) -> dict[str, str]:
+def _copy_source(url: str | SignedUrl, sas: SasToken | None, etag: str) -> dict[str, str]:
     """https://learn.microsoft.com/rest/api/storageservices/put-blob-from-url#request-headers has the condition, as the
     pages of Put Block From URL and Copy Blob From URL do."""
-    headers = {"x-ms-copy-source": with_sas(url, sas)}
+    headers = {"x-ms-copy-source": url.reveal() if isinstance(url, SignedUrl) else with_sas(url, sas)}
     if etag:
         headers["x-ms-source-if-match"] = f'"{etag}"'
     return headers

@@ -58,7 +58,7 @@ class _WarmSecureConnection(_WarmConnection, HTTPSConnection):
     pass
 
 
-def _guarded(guard: Guard) -> type[_WarmConnection]:
+def _guarded(guard: Guard, *, secure: bool) -> type[_WarmConnection]:
     """A connection class that calls ``guard`` for each new connection."""
 
     class Guarded(_WarmConnection):
@@ -70,7 +70,10 @@ def _guarded(guard: Guard) -> type[_WarmConnection]:
                 self.close()
                 raise
 
-    return Guarded
+    class GuardedSecure(Guarded, _WarmSecureConnection):
+        pass
+
+    return GuardedSecure if secure else Guarded
 
 
 @final
@@ -170,7 +173,7 @@ def _pool(origin: ServerOrigin, timeouts: Timeouts) -> urllib3.HTTPConnectionPoo
         ) from error
     pool.ConnectionCls = _WarmSecureConnection if origin.scheme == "https" else _WarmConnection
     if origin.guard is not None:
-        pool.ConnectionCls = _guarded(origin.guard)
+        pool.ConnectionCls = _guarded(origin.guard, secure=origin.scheme == "https")
     return pool
 
 

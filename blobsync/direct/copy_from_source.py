@@ -1,0 +1,186 @@
+"""Copies an object from outside Azure without its bytes: the destination's service fetches them, block by block.
+
+The service answers each Put Block From URL with the CRC64 of the bytes that it stored. Joined in the order of the
+blocks, they are the CRC64 of the whole object, which S3 keeps for many of its objects: compared before Put Block List
+gives the blob its content. An object that has an MD5 goes in one block where that is not too large, and the service
+compares it itself.
+
+An object that is replaced on the way is a failure, never a mixture: the URL names its version, or the object is looked
+up again before the blob is committed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import threading
+from contextlib import suppress
+
+from blobsync.base.errors import ChecksumError, CopySourceRefusedError, StorageError
+from blobsync.base.file_states import RemoteState
+from blobsync.base.redaction import SignedUrl
+from blobsync.direct.pool import MIB, FileJob, RunState
+from blobsync.direct.reads import demand_same, demand_version, naming_the_source, read_range, version_of
+from blobsync.direct.upload import BlockIds, BlockSizes, precondition_of
+from blobsync.plan.transfer_plan import FileAction
+from blobsync.store.checksums import CRC64, JoinedCrc64, running
+from blobsync.store.open_locations import OpenBlob
+from blobsync.store.protocol import BlobInfo, BlobProperties
+from blobsync.store.read_only import LONGEST_SOURCE_URL, ReadOnlyStore
+from blobsync.transfer.engines import NOTHING_COMPARED, Moved
+
+# ``single``: up to this many bytes an object that has only an MD5 is one block. The answer waits for it.
+FETCHED = BlockSizes(single=1024 * MIB, block=64 * MIB)
+# A URL is valid for one request, which may have to wait and to be repeated.
+_URL_SECONDS = 3600
+_EMPTY_MD5 = hashlib.md5(b"", usedforsecurity=False).digest()
+
+
+class CopyFromSourceJob(FileJob):
+    """One object. With ``comparing`` its bytes are read once if nothing else tells whether the copy is right."""
+
+    def __init__(
+        self,
+        run: RunState,
+        action: FileAction,
+        source: OpenBlob,
+        destination: OpenBlob,
+        *,
+        comparing: bool = False,
+        sizes: BlockSizes = FETCHED,
+    ) -> None:
+        if not isinstance(source.store, ReadOnlyStore):
+            raise ValueError(f"{source} is not outside Azure")
+        super().__init__(run, action)
+        self._from, self._to = source.store, destination.store
+        self._source = source.at(action.path)
+        self._name = destination.at(action.target or action.path)
+        self._comparing, self._sizes = comparing, sizes
+        self._noting = threading.Lock()
+
+    def open(self) -> int:
+        self._version = version_of(self._from, self._source, self.action)
+        found = self._from.described(self._source)
+        self._info = demand_same(self._source, found and found[0], self._version)
+        self._properties = found[1] if found else BlobProperties()
+        if self._info.archived:
+            raise StorageError(f"{self._source}: {self._info.archived}", path=self._source)
+        # One URL now: one that is too long is found before anything is sent.
+        self._url()
+        size = self._info.size
+        kept = self._info.checksum
+        self._by_crc64 = kept is not None and kept.name == CRC64
+        # With an MD5 in the only block, the blob has one, too.
+        most = self._sizes.block if self._by_crc64 else self._sizes.single
+        whole = 0 < size <= most and self._info.md5 is not None
+        self._block = size if whole else self._sizes.block_for(size)
+        self._md5 = self._info.md5 if whole else None
+        self._index = itertools.count()
+        self._ids = BlockIds()
+        self._crc64s: dict[int, int | None] = {}
+        self._pieces = -(-size // self._block) if size else 0
+        return max(1, self._pieces)
+
+    def piece(self) -> None:
+        self.run.pace(0)
+        index = next(self._index)
+        if not self._pieces:
+            return
+        length = self._length(index)
+        with naming_the_source(self._source):
+            crc64 = self._to.put_block_from_url(
+                self._name,
+                self._ids[index],
+                self._url(),
+                None,
+                start=index * self._block,
+                length=length,
+                source_md5=self._md5,
+            )
+        with self._noting:
+            self._crc64s[index] = crc64
+        self.count(length)
+
+    def commit(self) -> Moved:
+        compared_by = self._compare()
+        if not self._info.version:
+            # Blocks were fetched by name, from whatever had it at that moment.
+            demand_version(self._from, self._source, self._version)
+        md5 = self._md5 if self._pieces else _EMPTY_MD5
+        self.run.about_to_write(self.action, self._info.size, md5 or b"")
+        condition = precondition_of(self.action)
+        if not self._pieces:
+            there = self._to.put(self._name, b"", md5=_EMPTY_MD5, properties=self._properties, condition=condition)
+        else:
+            there = self._to.put_block_list(
+                self._name,
+                [self._ids[index] for index in range(self._pieces)],
+                size=self._info.size,
+                md5=md5 or b"",
+                properties=self._properties,
+                condition=condition,
+            )
+        source = RemoteState(self._info.size, self._info.etag, md5)
+        return Moved(self.action, source=source, destination=self._seen(there), compared_by=compared_by)
+
+    def release(self) -> None:
+        """Nothing to close: blocks that are not committed are dropped by the service."""
+
+    def _url(self) -> SignedUrl:
+        url = self._from.source_url(self._source, self._info.version, _URL_SECONDS)
+        if url.length > LONGEST_SOURCE_URL:
+            raise CopySourceRefusedError(
+                f"{self._source}: its URL is longer than the {LONGEST_SOURCE_URL:,} characters that the service takes",
+                path=self._source,
+            )
+        return url
+
+    def _length(self, index: int) -> int:
+        return min(self._block, self._info.size - index * self._block)
+
+    def _compare(self) -> str:
+        """Compare what the service stored with what the source says; returns by what."""
+        if not self._pieces or (self._md5 is not None and not self._by_crc64):
+            # The service has compared the only block.
+            return "md5"
+        joined = self._joined()
+        kept = self._info.checksum
+        if joined is not None and kept is not None and self._by_crc64:
+            if joined != kept.value:
+                raise ChecksumError(f"{self._source} arrived with a different CRC64 than its own", path=self._source)
+            return CRC64
+        if self._md5 is not None:
+            return "md5"
+        if joined is not None and self._comparing:
+            content, other = JoinedCrc64(), running(kept)
+            for data in read_range(self._from, self._source, self._version, 0, self._info.size):
+                self.run.pace(len(data))
+                content.update(data)
+                if other is not None:
+                    other.update(data)
+            is_other = other is not None and kept is not None and other.digest() != kept.value
+            if joined != content.digest() or is_other:
+                raise ChecksumError(f"{self._source} arrived with other bytes than its own", path=self._source)
+            return "content"
+        return NOTHING_COMPARED
+
+    def _joined(self) -> bytes | None:
+        """The CRC64 of all blocks; None if the service did not tell each, or nothing here joins them."""
+        try:
+            joined = JoinedCrc64()
+        except ImportError:
+            return None
+        for index in range(self._pieces):
+            crc64 = self._crc64s.get(index)
+            if crc64 is None:
+                return None
+            joined.add(crc64, self._length(index))
+        return joined.digest()
+
+    def _seen(self, written: BlobInfo) -> RemoteState | None:
+        """The blob as the service has it now, with the size that it counted; None if it has to be looked up."""
+        with suppress(StorageError):
+            there = self._to.head(self._name)
+            if there is not None and there.etag == written.etag:
+                return RemoteState(there.size, there.etag, there.md5)
+        return None

@@ -1,0 +1,101 @@
+"""Checksums of whole objects outside Azure: what is computed of bytes that pass, and of blocks that a service fetched.
+
+Azure's CRC64 and S3's CRC64NVME are one polynomial. Azure writes the value's bytes from the small end
+(https://learn.microsoft.com/rest/api/storageservices/put-block-from-url#response-headers), S3 from the great one
+(https://docs.aws.amazon.com/AmazonS3/latest/userguide/checking-object-integrity.html).
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import zlib
+from base64 import b64decode
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from blobsync.store.protocol import Checksum
+
+CRC64 = "crc64nvme"
+_CRC64_BYTES = 8
+
+
+class Running(Protocol):
+    """A checksum of bytes that arrive one after the other."""
+
+    def update(self, data: bytes, /) -> object: ...
+
+    def digest(self) -> bytes: ...
+
+
+class JoinedCrc64:
+    """A CRC64 of bytes that arrive one part after the other, and of parts whose CRC64 is known.
+
+    Raises ``ImportError`` where anycrc is not installed.
+    """
+
+    def __init__(self) -> None:
+        from anycrc import Model
+
+        self._model = Model("CRC64-NVME")
+        self._value = 0
+
+    def update(self, data: bytes, /) -> None:
+        """Add bytes."""
+        self._value = self._model.calc(data, self._value)
+
+    def add(self, crc64: int, length: int) -> None:
+        """Add ``length`` bytes that have this CRC64."""
+        self._value = self._model.combine(self._value, crc64, length)
+
+    def digest(self) -> bytes:
+        """The value as S3 writes it."""
+        return self._value.to_bytes(_CRC64_BYTES, "big")
+
+
+class _Crc32:
+    def __init__(self) -> None:
+        self._value = 0
+
+    def update(self, data: bytes, /) -> None:
+        self._value = zlib.crc32(data, self._value)
+
+    def digest(self) -> bytes:
+        return self._value.to_bytes(4, "big")
+
+
+class _Crc32c:
+    def __init__(self) -> None:
+        from anycrc import Model
+
+        self._model = Model("CRC32C")
+        self._value = 0
+
+    def update(self, data: bytes, /) -> None:
+        self._value = self._model.calc(data, self._value)
+
+    def digest(self) -> bytes:
+        value: int = self._value
+        return value.to_bytes(4, "big")
+
+
+def running(checksum: Checksum | None) -> Running | None:
+    """What computes such a checksum; None if there is none, or nothing here computes it."""
+    if checksum is None:
+        return None
+    if checksum.name in ("sha256", "sha1"):
+        return hashlib.new(checksum.name, usedforsecurity=False)
+    kinds: Mapping[str, Callable[[], Running]] = {CRC64: JoinedCrc64, "crc32": _Crc32, "crc32c": _Crc32c}
+    try:
+        return kinds[checksum.name]()
+    except (KeyError, ImportError):
+        return None
+
+
+def crc64_of_header(text: str | None) -> int | None:
+    """The CRC64 in an answer of Azure; None if there is none, or it has another form."""
+    try:
+        raw = b64decode(text or "", validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return int.from_bytes(raw, "little") if len(raw) == _CRC64_BYTES else None

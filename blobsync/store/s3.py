@@ -1,0 +1,481 @@
+"""Reads buckets of S3-compatible services: Amazon, MinIO, Ceph, R2, Google Cloud Storage with HMAC keys.
+
+boto3 finds the credentials, signs and lists. What the service says of an object is believed as far as it binds: a
+version by its ETag, content by an MD5 or by a checksum of the whole object. An ETag is the MD5 of the content only of
+an object that was written in one part without a key of KMS or of the customer
+(https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html), and a listing does not tell that: so only the
+answers about one object have an MD5.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+import threading
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from blobsync.base.errors import (
+    AccessDeniedError,
+    BlobNotFoundError,
+    BlobsyncError,
+    ContainerNotFoundError,
+    CredentialError,
+    PreconditionFailedError,
+    StorageError,
+    StorageUnreachableError,
+    ThrottledError,
+    UsageError,
+)
+from blobsync.base.locations import AMAZON, Bucket, quote_blob_name
+from blobsync.base.patterns import pattern
+from blobsync.base.redaction import SignedUrl
+from blobsync.config.model import StorageAccount
+from blobsync.store.protocol import BlobInfo, BlobProperties, Checksum
+from blobsync.store.read_only import ReadOnlyStore
+from blobsync.store.source_trust import check_bucket
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+# The client of boto3, as far as it is used: ``list_objects_v2``, ``head_object``, ``get_object``,
+# ``generate_presigned_url``, ``close``.
+S3Client = Any
+
+# Seconds; connections at once; attempts of one request.
+_CONNECT_SECONDS, _READ_SECONDS, _CONNECTIONS, _ATTEMPTS = 10, 60, 64, 5
+# Version ids have up to so many characters; most buckets have none.
+_ANY_VERSION = "v" * 40
+# How often a body that breaks off is continued.
+_MOST_BREAKS = 5
+_MD5 = pattern(r"[0-9a-f]{32}")
+_ETAG = pattern(r"[\x21\x23-\x7e]{1,256}")
+# https://docs.aws.amazon.com/AmazonS3/latest/userguide/directory-buckets-overview.html: their ETags are no MD5s.
+_DIRECTORY_BUCKET = "--x-s3"
+# https://docs.aws.amazon.com/AmazonS3/latest/userguide/storage-class-intro.html: these have to be restored first.
+_ARCHIVES = frozenset({"GLACIER", "DEEP_ARCHIVE"})
+# Names in answers, with the bytes of each. A composite one is of the checksums of parts, which nobody else knows.
+_CHECKSUMS = {"crc64nvme": 8, "sha256": 32, "sha1": 20, "crc32c": 4, "crc32": 4}
+# https://learn.microsoft.com/rest/api/storageservices/setting-and-retrieving-properties-and-metadata-for-blob-resources
+_METADATA_NAME = pattern(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+INSTALL = "pip install 'blobsync[s3]'"
+
+
+def open_bucket(account: StorageAccount, environ: Mapping[str, str]) -> S3Store:
+    """The bucket of ``account``. Its first request raises ``UsageError`` without boto3, and ``CredentialError`` for a
+    bucket that the account's file may not name, or a profile that does not exist."""
+
+    def connected() -> S3Client:
+        check_bucket(account, environ)
+        return _client_of(account)
+
+    return S3Store(Bucket.at(account.container_name, account.blob_endpoint), connected)
+
+
+def _client_of(account: StorageAccount) -> S3Client:
+    """With the credentials that boto3 finds. Uses no network of its own."""
+    access = account.bucket
+    assert access is not None
+    try:
+        import boto3
+        from botocore import UNSIGNED
+        from botocore.config import Config
+    except ImportError as error:
+        raise UsageError(f"{account.container} needs boto3, which is not installed", hint=INSTALL) from error
+    is_amazon = account.blob_endpoint == AMAZON
+    config = Config(
+        signature_version=UNSIGNED if access.anonymous else "s3v4",
+        connect_timeout=_CONNECT_SECONDS,
+        read_timeout=_READ_SECONDS,
+        max_pool_connections=_CONNECTIONS,
+        retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+        s3={"addressing_style": "auto" if is_amazon else "path"},
+        # Bodies are compared with what the service says of them once they are complete.
+        response_checksum_validation="when_required",
+        # The file says where the bucket is, and the user trusted that.
+        ignore_configured_endpoint_urls=True,
+    )
+    with _translated(str(account.container)):
+        session = boto3.session.Session(profile_name=access.profile or None)
+        # Other services do not know regions, but a signature names one.
+        region = access.region or session.region_name or "us-east-1"
+        endpoint = None if is_amazon else account.blob_endpoint
+        return session.client("s3", region_name=region, endpoint_url=endpoint, config=config)
+
+
+class S3Store(ReadOnlyStore):
+    """One bucket. Thread-safe, as boto3's clients are."""
+
+    def __init__(self, bucket: Bucket, connect: Callable[[], S3Client]) -> None:
+        """``connect`` makes the client when it is needed first."""
+        super().__init__(bucket)
+        self._connect = connect
+        self._connected: S3Client | None = None
+        self._connecting = threading.Lock()
+        # What a URL has besides the name.
+        self._signed: int | None = None
+        self._stopped = threading.Event()
+
+    @property
+    def _client(self) -> S3Client:
+        with self._connecting:
+            if self._connected is None:
+                self._connected = self._connect()
+            return self._connected
+
+    def close(self) -> None:
+        """See the protocol."""
+        if self._connected is not None:
+            self._connected.close()
+
+    def hurry(self) -> None:
+        """See the protocol."""
+        self._stopped.set()
+        self.close()
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:
+        """ListObjectsV2, page by page. Raises the store's errors; a listing that breaks off is never taken for a whole
+        one."""
+        for entry in self._list(prefix, ""):
+            if isinstance(entry, BlobInfo):
+                yield entry
+
+    def list_folder(self, prefix: str = "") -> Iterator[BlobInfo | str]:
+        """ListObjectsV2 with the delimiter ``/``."""
+        return self._list(prefix, "/")
+
+    def head(self, name: str) -> BlobInfo | None:
+        """HeadObject; None if there is no such object."""
+        found = self.described(name)
+        return None if found is None else found[0]
+
+    def described(self, name: str) -> tuple[BlobInfo, BlobProperties] | None:
+        """HeadObject."""
+        try:
+            reply = self._head(name)
+        except BlobNotFoundError:
+            return None
+        return self._info(name, reply), _properties(reply)
+
+    def properties(self, name: str) -> BlobProperties:
+        """The properties that a copy keeps. Metadata whose names Azure does not take are left out."""
+        return _properties(self._head(name))
+
+    def open(self, name: str, *, start: int = 0, length: int | None = None, etag: str | None = None) -> S3Reader:
+        """GetObject; a body that breaks off is continued, from the same version."""
+        return S3Reader(self._get, name, start, length, etag, self._stopped.is_set)
+
+    def source_url(self, name: str, version: str, seconds: int) -> SignedUrl:
+        """A URL that opens this object for ``seconds``; of this ``version`` if it is not empty.
+
+        Raises ``CredentialError`` if there is nothing to sign with.
+        """
+        words = {"Bucket": self._container.name, "Key": name, **({"VersionId": version} if version else {})}
+        with _translated(self._shown(name)):
+            url = self._client.generate_presigned_url("get_object", Params=words, ExpiresIn=seconds)
+        return SignedUrl(url)
+
+    def url_length(self, name: str) -> int:
+        """The characters of such a URL, at most; signed once for all names."""
+        if self._signed is None:
+            self._signed = self.source_url("x", _ANY_VERSION, 1).length - 1
+        return self._signed + len(quote_blob_name(name))
+
+    # -- requests -----------------------------------------------------------------------------------------
+
+    def _list(self, prefix: str, delimiter: str) -> Iterator[BlobInfo | str]:
+        words: dict[str, Any] = {"Bucket": self._container.name, "Prefix": prefix}
+        words |= {"Delimiter": delimiter} if delimiter else {}
+        words["OptionalObjectAttributes"] = ["RestoreStatus"]
+        token: str | None = None
+        while True:
+            with _translated(str(self._container)):
+                page = self._client.list_objects_v2(**words, **({"ContinuationToken": token} if token else {}))
+            yield from self._entries(page, prefix)
+            if not page.get("IsTruncated"):
+                return
+            token, last = page.get("NextContinuationToken"), token
+            if not token or token == last:
+                raise StorageError(f"{self._container}: the service broke the listing off, and does not say where")
+
+    def _entries(self, page: Mapping[str, Any], prefix: str) -> Iterator[BlobInfo | str]:
+        try:
+            folders = [str(each["Prefix"]) for each in page.get("CommonPrefixes", ())]
+            objects = [_listed(each) for each in page.get("Contents", ())]
+        except (KeyError, TypeError, ValueError) as error:
+            raise StorageError(f"{self._container}: cannot understand the listing") from error
+        for each in (*folders, *(blob.name for blob in objects)):
+            if not each.startswith(prefix):
+                raise StorageError(f"{self._container}: the service lists names that were not asked for")
+        yield from folders
+        yield from objects
+
+    def _head(self, name: str) -> Mapping[str, Any]:
+        with _translated(self._shown(name)):
+            found: Mapping[str, Any] = self._client.head_object(
+                Bucket=self._container.name, Key=name, ChecksumMode="ENABLED"
+            )
+        return found
+
+    def _get(self, name: str, start: int, length: int | None, etag: str | None) -> tuple[BlobInfo, BlobProperties, Any]:
+        words: dict[str, Any] = {"Bucket": self._container.name, "Key": name, "ChecksumMode": "ENABLED"}
+        if start or length is not None:
+            words["Range"] = f"bytes={start}-" + ("" if length is None else str(start + length - 1))
+        if etag is not None:
+            words["IfMatch"] = f'"{etag}"'
+        shown = self._shown(name)
+        with _translated(shown):
+            reply = self._client.get_object(**words)
+        size = _whole_size(reply, start) if "Range" in words else reply["ContentLength"]
+        info = self._info(name, {**reply, "ContentLength": size})
+        if etag is not None and info.etag != etag:
+            # A service that does not heed the condition.
+            reply["Body"].close()
+            raise PreconditionFailedError(f"{shown} is another version now", status=412)
+        return info, _properties(reply), reply["Body"]
+
+    def _info(self, name: str, reply: Mapping[str, Any]) -> BlobInfo:
+        try:
+            etag = _etag(reply["ETag"])
+            kept_by_key = reply.get("ServerSideEncryption", "AES256") != "AES256" or "SSECustomerAlgorithm" in reply
+            is_md5 = not kept_by_key and not self._container.name.endswith(_DIRECTORY_BUCKET)
+            version = reply.get("VersionId") or ""
+            return BlobInfo(
+                name,
+                _size(reply["ContentLength"]),
+                etag,
+                md5=bytes.fromhex(etag) if is_md5 and _MD5.fullmatch(etag) else None,
+                last_modified=_seconds(reply.get("LastModified")),
+                tier=reply.get("StorageClass") or "STANDARD",
+                content_type=reply.get("ContentType"),
+                tier_inferred=True,
+                archived=_archived(reply.get("StorageClass"), reply.get("Restore") or ""),
+                checksum=_checksum(reply),
+                # Suspended versioning gives this one name to each new version.
+                version="" if version == "null" else version,
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise StorageError(f"{self._shown(name)}: cannot understand what the service says of it") from error
+
+    def _shown(self, name: str) -> str:
+        return str(self._container.child(name))
+
+
+class S3Reader:
+    """The body of one GetObject; see ``BlobReader``."""
+
+    def __init__(
+        self,
+        get: Callable[[str, int, int | None, str | None], tuple[BlobInfo, BlobProperties, Any]],
+        name: str,
+        start: int,
+        length: int | None,
+        etag: str | None,
+        is_stopped: Callable[[], bool],
+    ) -> None:
+        self._get, self._name, self._is_stopped = get, name, is_stopped
+        self._at = start
+        self.info, self.properties, self._body = get(name, start, length, etag)
+        left = self.info.size - start
+        self._end = start + (left if length is None else min(length, left))
+        self._breaks = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._body.close()
+
+    def read(self, limit: int) -> bytes:
+        """See the protocol."""
+        while self._at < self._end:
+            try:
+                with _translated(self._name):
+                    data: bytes = self._body.read(min(limit, self._end - self._at))
+                if data:
+                    self._at += len(data)
+                    return data
+                raise StorageUnreachableError(f"{self._name}: the body ended {self._end - self._at:,} bytes early")
+            except StorageUnreachableError:
+                self._breaks += 1
+                if self._breaks > _MOST_BREAKS or self._is_stopped():
+                    raise
+                self._body.close()
+                found, _, self._body = self._get(self._name, self._at, self._end - self._at, self.info.etag)
+                if found.size != self.info.size:
+                    raise
+        return b""
+
+
+def _listed(entry: Mapping[str, Any]) -> BlobInfo:
+    storage = entry.get("StorageClass") or "STANDARD"
+    status = entry.get("RestoreStatus") or {}
+    restored = 'ongoing-request="false"' if status.get("RestoreExpiryDate") else ""
+    return BlobInfo(
+        str(entry["Key"]),
+        _size(entry["Size"]),
+        _etag(entry["ETag"]),
+        last_modified=_seconds(entry.get("LastModified")),
+        tier=storage,
+        # Consoles make them so that an empty folder shows.
+        is_folder_stub=str(entry["Key"]).endswith("/") and entry["Size"] == 0,
+        tier_inferred=True,
+        archived=_archived(storage, restored),
+    )
+
+
+def _archived(storage: str | None, restore: str) -> str:
+    if storage not in _ARCHIVES or 'ongoing-request="false"' in restore:
+        return ""
+    return f"it is in the storage class {storage}, and has to be restored before it can be read"
+
+
+def _etag(text: str) -> str:
+    etag = text.removeprefix('"').removesuffix('"')
+    if not _ETAG.fullmatch(etag):
+        raise ValueError("not an ETag")
+    return etag
+
+
+def _size(value: object) -> int:
+    if not isinstance(value, int) or value < 0:
+        raise ValueError("not a size")
+    return value
+
+
+def _seconds(when: object) -> float:
+    return when.timestamp() if isinstance(when, datetime) else 0.0
+
+
+def _whole_size(reply: Mapping[str, Any], start: int) -> int:
+    """The object's size in the answer to a request for a range; ``ValueError`` if the answer is another range."""
+    given = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", reply.get("ContentRange") or "")
+    if given is None:
+        if start:
+            raise StorageError("the service sends other bytes than those that it was asked for")
+        return _size(reply["ContentLength"])
+    if int(given[1]) != start:
+        raise StorageError("the service sends other bytes than those that it was asked for")
+    return int(given[2])
+
+
+def _checksum(reply: Mapping[str, Any]) -> Checksum | None:
+    """The best checksum of the whole object. A composite one ends with ``-`` and the number of parts."""
+    if reply.get("ChecksumType", "FULL_OBJECT") != "FULL_OBJECT":
+        return None
+    for name, length in _CHECKSUMS.items():
+        text = reply.get(f"Checksum{name.upper()}")
+        try:
+            value = b64decode(text or "", validate=True)
+        except (binascii.Error, ValueError):
+            continue
+        if len(value) == length:
+            return Checksum(name, value)
+    return None
+
+
+def _properties(reply: Mapping[str, Any]) -> BlobProperties:
+    metadata = {
+        key: value
+        for key, value in (reply.get("Metadata") or {}).items()
+        if _METADATA_NAME.fullmatch(key) and value.isascii() and value.isprintable()
+    }
+
+    def text(key: str) -> str:
+        value = reply.get(key) or ""
+        return value if value.isascii() and value.isprintable() else ""
+
+    return BlobProperties(
+        content_type=text("ContentType"),
+        content_encoding=text("ContentEncoding"),
+        content_language=text("ContentLanguage"),
+        content_disposition=text("ContentDisposition"),
+        cache_control=text("CacheControl"),
+        metadata=metadata,
+    )
+
+
+_AGAIN = "sign in again, for example: aws sso login"
+_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"})
+_BUSY = frozenset({"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests"})
+
+
+@contextmanager
+def _translated(shown: str) -> Iterator[None]:
+    """Convert boto3's exceptions to ours. Their texts are left out: they quote requests."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        yield
+    except ClientError as error:
+        raise _refusal(shown, error.response) from error
+    except BotoCoreError as error:
+        raise _failure(shown, type(error).__name__) from error
+    except (OSError, ValueError) as error:
+        # A connection that was closed while it was read.
+        raise StorageUnreachableError(f"{shown}: the connection broke ({type(error).__name__})") from error
+
+
+_CREDENTIALS = {
+    "NoCredentialsError": "boto3 finds no credentials",
+    "PartialCredentialsError": "boto3 finds only a part of the credentials",
+    "ProfileNotFound": "there is no such profile in your configuration of AWS",
+    "SSOTokenLoadError": "the login by SSO has ended",
+    "UnauthorizedSSOTokenError": "the login by SSO has ended",
+    "TokenRetrievalError": "the login by SSO has ended",
+    "CredentialRetrievalError": "the credentials cannot be fetched",
+    "ConfigParseError": "your configuration of AWS cannot be read",
+    "LoginRefreshRequired": "the login has ended",
+}
+_UNREACHABLE = frozenset(
+    {
+        *("EndpointConnectionError", "ConnectTimeoutError", "ReadTimeoutError", "ConnectionClosedError"),
+        *("HTTPClientError", "ProxyConnectionError", "ResponseStreamingError", "IncompleteReadError", "SSLError"),
+    }
+)
+
+
+def _failure(shown: str, kind: str) -> BlobsyncError:
+    if kind in _CREDENTIALS:
+        hint = f"{_AGAIN}; or export AWS_PROFILE=NAME; a public bucket needs none: anonymous: true, --no-sign-request"
+        return CredentialError(f"{shown}: {_CREDENTIALS[kind]}", hint=hint)
+    if kind in _UNREACHABLE:
+        return StorageUnreachableError(f"{shown}: the service cannot be reached ({kind})")
+    return StorageError(f"{shown}: boto3 cannot ask for it ({kind})")
+
+
+def _refusal(shown: str, reply: Mapping[str, Any]) -> BlobsyncError:
+    code = str(reply.get("Error", {}).get("Code", ""))[:60]
+    status = int(reply.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    said = f"{shown}: the service answers {code or status}"
+    words: dict[str, Any] = {"status": status, "service_code": code if code.isascii() and code.isprintable() else ""}
+    if code == "NoSuchBucket":
+        return ContainerNotFoundError(f"{shown}: there is no such bucket", **words)
+    if status == 404:
+        return BlobNotFoundError(f"{shown}: there is no such object", **words)
+    if status == 412:
+        return PreconditionFailedError(f"{shown} is another version now", **words)
+    if status in (429, 503) or code in _BUSY:
+        return ThrottledError(said, **words)
+    if code in _EXPIRED:
+        return AccessDeniedError(f"{shown}: your credentials have ended", hint=_AGAIN, **words)
+    if code == "InvalidObjectState":
+        return AccessDeniedError(f"{shown}: it is archived", hint="restore it first", **words)
+    if status in (301, 307) or code == "AuthorizationHeaderMalformed":
+        region = reply.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("x-amz-bucket-region", "")
+        known = f": {region}" if re.fullmatch(r"[a-z0-9-]{1,40}", region) else ""
+        return StorageError(f"{shown}: the bucket is in another region{known}", hint="set region", **words)
+    if status in (401, 403):
+        hint = "your credentials may not read this; the aws command line with the same profile shows the same"
+        return AccessDeniedError(said, hint=hint, **words)
+    if status >= 500:
+        return ThrottledError(said, **words)
+    return StorageError(said, **words)

@@ -1,0 +1,338 @@
+"""Reads files of the web: one URL, or a list of them. Writes nothing.
+
+A list may come with a project, and so from a stranger: its URLs reach no address inside the user's network, wherever
+they redirect to. Which address it is, is seen on the connection, before anything is sent.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING
+from urllib.parse import urljoin, urlsplit
+
+from blobsync.base.background_calls import side_by_side
+from blobsync.base.errors import (
+    AccessDeniedError,
+    BlobNotFoundError,
+    PreconditionFailedError,
+    StorageError,
+    StorageUnreachableError,
+    ThrottledError,
+)
+from blobsync.base.locations import UrlList
+from blobsync.base.patterns import pattern
+from blobsync.base.redaction import SignedUrl, redact_word
+from blobsync.base.trusted_hosts import host_of, is_loopback, is_private
+from blobsync.config.model import ListedFile, StorageAccount
+from blobsync.config.user_config import load_user_config
+from blobsync.store.protocol import BlobInfo, BlobProperties, Checksum
+from blobsync.store.read_only import ReadOnlyStore
+from blobsync.store.rest.http import origin_of
+from blobsync.store.rest.transport import Response, Timeouts, Transport, TransportError, Trouble, parse_http_date
+from blobsync.store.rest.urllib3_transport import Urllib3Transport
+from blobsync.store.source_trust import Addresses, addresses_of, reaches_inside
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_MOST_REDIRECTS, _MOST_BREAKS, _HEADS = 5, 5, 16
+_TIMEOUTS = Timeouts(connect=10.0, read=60.0)
+_ETAG = pattern(r'(?:W/)?"([\x21\x23-\x7e]{0,256})"')
+_RANGE = pattern(r"bytes (\d+)-\d+/(\d+)")
+
+
+def open_urls(account: StorageAccount, environ: Mapping[str, str]) -> UrlListStore:
+    """The files of ``account``. Uses no network of its own."""
+    web, container = account.web, account.container
+    assert web is not None
+    assert isinstance(container, UrlList)
+    listed = {each.rstrip("/") for each in load_user_config(environ).trusted_buckets}
+    return UrlListStore(container, web.files, environ, may_reach=lambda origin: web.by_hand or origin in listed)
+
+
+class UrlListStore(ReadOnlyStore):
+    """The files of a list, or the one of a URL. Thread-safe."""
+
+    def __init__(
+        self,
+        container: UrlList,
+        files: Mapping[str, ListedFile],
+        environ: Mapping[str, str],
+        *,
+        may_reach: Callable[[str], bool] = lambda url: False,
+        addresses: Addresses = addresses_of,
+    ) -> None:
+        """``may_reach`` is whether the user has allowed a URL inside the network."""
+        super().__init__(container)
+        self._files, self._environ = files, environ
+        self._may_reach, self._addresses = may_reach, addresses
+        self._lock = threading.Lock()
+        self._transports: dict[str, Transport] = {}
+        # Where each file was in the end.
+        self._final: dict[str, str] = {}
+        self._stopped = threading.Event()
+
+    def close(self) -> None:
+        """See the protocol."""
+        with self._lock:
+            transports, self._transports = list(self._transports.values()), {}
+        for each in transports:
+            each.close()
+
+    def hurry(self) -> None:
+        """See the protocol."""
+        self._stopped.set()
+        self.close()
+
+    def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:
+        """Each file of the list as its server has it now, in the order of the names. Raises the store's errors: for one
+        that cannot be reached, too."""
+        names = sorted(name for name in self._files if name.startswith(prefix))
+        for name, info in zip(names, side_by_side(self.head, names, _HEADS), strict=True):
+            if info is None:
+                raise BlobNotFoundError(f"{self._shown(name)}: there is no such file", path=name)
+            yield info
+
+    def list_folder(self, prefix: str = "") -> Iterator[BlobInfo | str]:
+        """One level of it."""
+        folders: set[str] = set()
+        here: list[str] = []
+        for name in sorted(self._files):
+            if name.startswith(prefix):
+                first, slash, _ = name[len(prefix) :].partition("/")
+                folders |= {f"{prefix}{first}/"} if slash else set()
+                here += [] if slash else [name]
+        yield from sorted(folders)
+        for name, info in zip(here, side_by_side(self.head, here, _HEADS), strict=True):
+            if info is None:
+                raise BlobNotFoundError(f"{self._shown(name)}: there is no such file", path=name)
+            yield info
+
+    def head(self, name: str) -> BlobInfo | None:
+        """HEAD, or a GET of the first byte where the server does not answer that; None if there is no such file."""
+        found = self.described(name)
+        return None if found is None else found[0]
+
+    def described(self, name: str) -> tuple[BlobInfo, BlobProperties] | None:
+        """See :meth:`head`."""
+        if name not in self._files:
+            return None
+        try:
+            reply = self._ask("HEAD", name, {})
+            if reply.status in (400, 403, 405, 501):
+                reply.close()
+                reply = self._ask("GET", name, {"Range": "bytes=0-0"})
+            try:
+                return self._info(name, reply), _properties(reply)
+            finally:
+                reply.close()
+        except BlobNotFoundError:
+            return None
+
+    def properties(self, name: str) -> BlobProperties:
+        """The content type and language. Raises ``BlobNotFoundError``."""
+        found = self.described(name)
+        if found is None:
+            raise BlobNotFoundError(f"{self._shown(name)}: there is no such file", path=name)
+        return found[1]
+
+    def open(self, name: str, *, start: int = 0, length: int | None = None, etag: str | None = None) -> UrlReader:
+        """GET; a body that breaks off is continued, from the same version."""
+        return UrlReader(self._get, name, start, length, etag, self._stopped.is_set)
+
+    def source_url(self, name: str, version: str, seconds: int) -> SignedUrl:
+        """The URL, after its redirects."""
+        return SignedUrl(self._final.get(name) or self._url(name))
+
+    def url_length(self, name: str) -> int:
+        """The characters of the URL."""
+        return self.source_url(name, "", 0).length
+
+    # -- requests -----------------------------------------------------------------------------------------
+
+    def _get(
+        self, name: str, start: int, length: int | None, etag: str | None
+    ) -> tuple[BlobInfo, BlobProperties, Response]:
+        wanted = (
+            {}
+            if not start and length is None
+            else {"Range": f"bytes={start}-{'' if length is None else start + length - 1}"}
+        )
+        reply = self._ask("GET", name, wanted)
+        try:
+            info = self._info(name, reply, start)
+            if etag is not None and info.etag != etag:
+                raise PreconditionFailedError(f"{self._shown(name)} is another version now", status=412)
+        except BaseException:
+            reply.close()
+            raise
+        return info, _properties(reply), reply
+
+    def _ask(self, method: str, name: str, headers: Mapping[str, str]) -> Response:
+        url = self._url(name)
+        for _ in range(_MOST_REDIRECTS):
+            parts = urlsplit(url)
+            target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+            try:
+                reply = self._transport(url).exchange(
+                    method, target, {**headers, "Accept-Encoding": "identity", "Host": parts.netloc}, None
+                )
+            except TransportError as error:
+                raise self._unreachable(name, url, error) from error
+            if reply.status not in (301, 302, 303, 307, 308):
+                self._final[name] = url
+                return self._accepted(name, reply)
+            reply.close()
+            url = urljoin(url, reply.headers.get("Location") or "")
+            if host_of(url) is None or (not url.startswith("https:") and not is_loopback(url)):
+                raise StorageError(f"{self._shown(name)}: leads to what is no https URL")
+        raise StorageError(f"{self._shown(name)}: leads from one URL to the next without end")
+
+    def _accepted(self, name: str, reply: Response) -> Response:
+        shown, status = self._shown(name), reply.status
+        if status in (200, 206, 400, 405, 501):
+            return reply
+        if status == 403 and self._final.get(name):
+            # Signed URLs are of one method only: the caller may try another.
+            return reply
+        reply.close()
+        if status in (404, 410):
+            raise BlobNotFoundError(f"{shown}: there is no such file", status=status)
+        if status in (401, 403):
+            raise AccessDeniedError(f"{shown}: its server answers {status}", status=status)
+        if status in (429, 500, 502, 503, 504):
+            raise ThrottledError(f"{shown}: its server answers {status}", status=status)
+        raise StorageError(f"{shown}: its server answers {status}", status=status)
+
+    def _info(self, name: str, reply: Response, start: int = 0) -> BlobInfo:
+        shown, listed = self._shown(name), self._files[name]
+        if reply.status not in (200, 206):
+            raise AccessDeniedError(f"{shown}: its server answers {reply.status}", status=reply.status)
+        given = _RANGE.fullmatch(reply.headers.get("Content-Range") or "") if reply.status == 206 else None
+        length = reply.headers.get("Content-Length") or ""
+        if (reply.status == 206 and (given is None or int(given[1]) != start)) or (reply.status == 200 and start):
+            raise StorageError(f"{shown}: its server does not send the range that it was asked for")
+        if given is None and not (length.isascii() and length.isdigit() and len(length) < 20):
+            raise StorageError(f"{shown}: its server does not say how large it is")
+        if (reply.headers.get("Content-Encoding") or "identity") != "identity":
+            raise StorageError(f"{shown}: its server sends it compressed, so its bytes are not those of the file")
+        size = int(given[2]) if given is not None else int(length)
+        if listed.size not in (None, size):
+            raise StorageError(f"{shown}: has {size:,} bytes, and the list says {listed.size:,}")
+        kept = Checksum(*listed.checksum) if listed.checksum else None
+        return BlobInfo(
+            name,
+            size,
+            self._version(reply, size),
+            md5=kept.value if kept is not None and kept.name == "md5" else None,
+            last_modified=_seconds(reply.headers.get("Last-Modified")),
+            content_type=reply.headers.get("Content-Type"),
+            checksum=kept if kept is not None and kept.name != "md5" else None,
+        )
+
+    def _version(self, reply: Response, size: int) -> str:
+        """What tells one version from the next: the ETag, else what the server says of its time and size."""
+        match = _ETAG.fullmatch(reply.headers.get("ETag") or "")
+        if match is not None and match[1]:
+            return match[1]
+        return f"{size}-{_seconds(reply.headers.get('Last-Modified')):.0f}"
+
+    def _transport(self, url: str) -> Transport:
+        parts = urlsplit(url)
+        origin = f"{parts.scheme}://{parts.netloc}"
+        with self._lock:
+            found = self._transports.get(origin)
+            if found is None:
+                way = origin_of(origin, self._environ)
+                if not self._may_reach(origin):
+                    # A proxy looks the name up itself.
+                    if way.proxy is not None and reaches_inside(origin, self._addresses):
+                        raise TransportError(Trouble.REFUSED, _INSIDE)
+                    way = way if way.proxy is not None else way._replace(guard=_only_outside)
+                found = self._transports[origin] = Urllib3Transport(way, _TIMEOUTS)
+        return found
+
+    def _unreachable(self, name: str, url: str, error: TransportError) -> StorageError:
+        host = host_of(url) or "its host"
+        if _INSIDE in str(error):
+            return AccessDeniedError(
+                f"{self._shown(name)}: {host} is an address inside your network, which a list may not name",
+                hint="if you trust the list, export BLOBSYNC_TRUSTED_BUCKETS=https://HOST, or name the URL yourself",
+            )
+        return StorageUnreachableError(f"{self._shown(name)}: {host} cannot be reached ({error.trouble.name.lower()})")
+
+    def _url(self, name: str) -> str:
+        listed = self._files.get(name)
+        if listed is None:
+            raise BlobNotFoundError(f"{name} is not in {self._container}", path=name)
+        return listed.url
+
+    def _shown(self, name: str) -> str:
+        return redact_word(self._url(name))
+
+
+_INSIDE = "an address inside the network"
+
+
+def _only_outside(connection: socket.socket) -> None:
+    if is_private(str(connection.getpeername()[0])):
+        raise TransportError(Trouble.REFUSED, _INSIDE)
+
+
+class UrlReader:
+    """The body of one GET; see ``BlobReader``."""
+
+    def __init__(
+        self,
+        get: Callable[[str, int, int | None, str | None], tuple[BlobInfo, BlobProperties, Response]],
+        name: str,
+        start: int,
+        length: int | None,
+        etag: str | None,
+        is_stopped: Callable[[], bool],
+    ) -> None:
+        self._get, self._name, self._is_stopped = get, name, is_stopped
+        self._at, self._breaks = start, 0
+        self.info, self.properties, self._body = get(name, start, length, etag)
+        left = self.info.size - start
+        self._end = start + (left if length is None else min(length, left))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._body.close()
+
+    def read(self, limit: int) -> bytes:
+        """See the protocol."""
+        while self._at < self._end:
+            try:
+                data = self._body.read(min(limit, self._end - self._at))
+            except TransportError:
+                data = b""
+            if data:
+                self._at += len(data)
+                return data
+            self._breaks += 1
+            if self._breaks > _MOST_BREAKS or self._is_stopped():
+                raise StorageUnreachableError(f"{self._name}: the body ended {self._end - self._at:,} bytes early")
+            self._body.close()
+            _, _, self._body = self._get(self._name, self._at, self._end - self._at, self.info.etag)
+        return b""
+
+
+def _properties(reply: Response) -> BlobProperties:
+    def text(name: str) -> str:
+        value = reply.headers.get(name) or ""
+        return value if value.isascii() and value.isprintable() else ""
+
+    return BlobProperties(content_type=text("Content-Type"), content_language=text("Content-Language"))
+
+
+def _seconds(text: str | None) -> float:
+    return (parse_http_date(text) if text else None) or 0.0

@@ -1,0 +1,148 @@
+"""The half of a store that reads, on buckets that others serve: moto, and rclone before a folder."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from blobsync.base.errors import AccessDeniedError, BlobNotFoundError, ContainerNotFoundError, PreconditionFailedError
+from blobsync.base.locations import Bucket
+from blobsync.config.model import BucketAccess, StorageAccount
+from blobsync.store.protocol import BlobInfo
+from blobsync.store.s3 import S3Store, open_bucket
+from tests.servers.s3 import KEYS, S3Server, moto_server, rclone_server
+
+# What all services and file systems take.
+NAMES = (
+    "plain",
+    "a b",
+    "a+b",
+    "a%20b",
+    "a#b",
+    "a?b",
+    "a&b=c",
+    "caf\u00e9",
+    "\u65e5\u672c",
+    "x;y",
+    "sub/a",
+    "sub/deep/b",
+)
+BODY = bytes(range(256)) * 100
+
+
+@pytest.fixture(scope="module", params=["moto", "rclone"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with ExitStack() as held:
+        if request.param == "moto":
+            found = held.enter_context(moto_server())
+            found.make_bucket("laion")
+        else:
+            folder: Path = tmp_path_factory.mktemp("served")
+            (folder / "laion").mkdir()
+            found = held.enter_context(rclone_server(folder))
+        for name in NAMES:
+            found.put("laion", f"p/{name}", BODY + name.encode())
+        found.put("laion", "p2/other", b"")
+        yield found
+
+
+@pytest.fixture
+def store(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Store]:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    account = StorageAccount(
+        "laion.yaml", "", "laion", server.url, bucket=BucketAccess(region="us-east-1", by_hand=True)
+    )
+    opened = open_bucket(account, {"HOME": "/nonexistent"})
+    yield opened
+    opened.close()
+
+
+def test_everything_is_listed_once(store: S3Store) -> None:
+    found = {blob.name: blob for blob in store.list_blobs("p/")}
+    assert found.keys() == {f"p/{name}" for name in NAMES}
+    assert all(found[f"p/{name}"].size == len(BODY + name.encode()) for name in NAMES)
+    assert {blob.name for blob in store.list_blobs()} == {*found, "p2/other"}
+    assert not list(store.list_blobs("nothing"))
+
+
+def test_one_level_is_listed(store: S3Store) -> None:
+    found = list(store.list_folder("p/"))
+    assert [each for each in found if isinstance(each, str)] == ["p/sub/"]
+    names = {each.name for each in found if isinstance(each, BlobInfo)}
+    assert names == {f"p/{name}" for name in NAMES if "/" not in name}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_object_is_looked_up_and_read(store: S3Store, name: str) -> None:
+    body = BODY + name.encode()
+    info = store.head(f"p/{name}")
+    assert info is not None and info.size == len(body) and info.md5 in (None, hashlib.md5(body).digest())
+    with store.open(f"p/{name}", etag=info.etag) as reader:
+        assert b"".join(iter(lambda: reader.read(1000), b"")) == body
+        assert reader.info.size == len(body)
+    with store.open(f"p/{name}", start=100, length=50) as reader:
+        assert reader.read(1000) == body[100:150] and reader.read(1) == b"" and reader.info.size == len(body)
+
+
+def test_what_is_not_there(store: S3Store) -> None:
+    assert store.head("p/none") is None and store.head("p") is None
+    for ask in (lambda: store.properties("p/none"), lambda: store.open("p/none")):
+        with pytest.raises(BlobNotFoundError):
+            ask()
+
+
+def test_another_version_is_not_read(store: S3Store) -> None:
+    with pytest.raises(PreconditionFailedError):
+        store.open("p/plain", etag="0" * 32)
+
+
+def test_an_empty_object(store: S3Store) -> None:
+    with store.open("p2/other") as reader:
+        assert reader.read(10) == b"" and reader.info.size == 0
+
+
+def test_a_url_opens_the_object_to_whoever_has_it(store: S3Store, server: S3Server) -> None:
+    import urllib3
+
+    for name in NAMES:
+        url = store.source_url(f"p/{name}", "", 60)
+        reply = urllib3.request("GET", url.reveal(), headers={"Range": "bytes=0-9"})
+        # rclone answers 200, with the range.
+        assert reply.status in (200, 206) and reply.data == (BODY + name.encode())[:10]
+        assert url.length <= store.url_length(f"p/{name}")
+
+
+def test_no_such_bucket(server: S3Server) -> None:
+    client: Any = boto3.client(
+        "s3",
+        endpoint_url=server.url,
+        region_name="us-east-1",
+        aws_access_key_id=KEYS["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=KEYS["AWS_SECRET_ACCESS_KEY"],
+        config=Config(s3={"addressing_style": "path"}),
+    )
+    with pytest.raises((ContainerNotFoundError, BlobNotFoundError)):
+        list(S3Store(Bucket.at("nothing-here", server.url), lambda: client).list_blobs())
+
+
+def test_a_wrong_key_is_refused(store: S3Store, server: S3Server, request: pytest.FixtureRequest) -> None:
+    if "moto" in request.node.name:
+        pytest.skip("moto checks no signature")
+    client: Any = boto3.client(
+        "s3",
+        endpoint_url=server.url,
+        region_name="us-east-1",
+        aws_access_key_id="AKIAIOSFODNN7EXAMPLE",
+        aws_secret_access_key="wrong",
+        config=Config(s3={"addressing_style": "path"}),
+    )
+    with pytest.raises(AccessDeniedError):
+        S3Store(Bucket.at("laion", server.url), lambda: client).head("p/plain")

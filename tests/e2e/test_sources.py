@@ -1,0 +1,488 @@
+"""Buckets as sources: fetched by the destination's service or through this machine, exact, verified, never written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import yaml
+
+from tests.e2e.world import (
+    Container,
+    Done,
+    Project,
+    every_text_below,
+    hashes,
+    kill_tree,
+    random_files,
+    read_tree,
+    wait_until,
+    write_tree,
+)
+from tests.servers.copy_source_proxy import CopySourceHandle, Refusal, copy_source_proxy
+from tests.servers.fault_proxy import Fault, fault_proxy
+from tests.servers.s3 import KEYS, S3Server, moto_server, rclone_server, rclone_web_server
+
+pytestmark = pytest.mark.e2e
+
+_MIB = 1 << 20
+_COPY = ("-c", "eu", "-f", "laion", "u", "data")
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[S3Server]:
+    with moto_server() as server:
+        yield server
+
+
+@pytest.fixture
+def copying(service: str, moto: S3Server) -> Iterator[CopySourceHandle]:
+    with copy_source_proxy(service, outside=[moto.url]) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def bucket(moto: S3Server, tmp_path: Path) -> str:
+    name = f"b{hashlib.sha256(str(tmp_path).encode()).hexdigest()[:20]}"
+    moto.make_bucket(name)
+    return name
+
+
+def configure(
+    project: Project,
+    server: S3Server,
+    bucket: str,
+    *,
+    path: str = "far/data",
+    trusted: bool = True,
+    **more: Any,
+) -> None:
+    """A cluster ``laion`` whose data are in a bucket; ``trusted``: as the user's own configuration says."""
+    project.environ.update(KEYS, AWS_CONFIG_FILE="/dev/null", AWS_SHARED_CREDENTIALS_FILE="/dev/null")
+    project.environ.update(AWS_EC2_METADATA_DISABLED="true")
+    if trusted:
+        project.environ["BLOBSYNC_TRUSTED_BUCKETS"] = f"{server.url}/{bucket}"
+    values = {"storage_type": "s3", "bucket": bucket, "endpoint": server.url, **more}
+    file = project.root / "aux_data/configs/laion.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(yaml.safe_dump(values))
+    cluster = {"config_param": {"data_folder": {"azure_blob_config_file": "aux_data/configs/laion.yaml", "path": path}}}
+    (project.root / "aux_data/aml").mkdir(exist_ok=True)
+    (project.root / "aux_data/aml/laion.yaml").write_text(yaml.safe_dump(cluster))
+
+
+def fill(server: S3Server, bucket: str, files: Mapping[str, bytes], prefix: str = "far/data/") -> None:
+    for name, body in files.items():
+        server.put(bucket, prefix + name, body)
+
+
+def receipt_of(done: Done) -> dict[str, dict[str, Any]]:
+    found = json.loads(Path(done.data["receipt"]).read_text())
+    return {each["path"]: each for each in found["files"]}
+
+
+def no_secret_in(project: Project, *runs: Done) -> None:
+    """No key and no signature in what was printed or written."""
+    secret = KEYS["AWS_SECRET_ACCESS_KEY"]
+    texts = [text.encode() for done in runs for text in (done.out, done.err)]
+    texts += [text for _, text in every_text_below(project.root)]
+    for text in texts:
+        assert secret.encode() not in text
+        assert not re.search(rb"X-Amz-Signature=[0-9a-f]{8}", text)
+
+
+def test_a_bucket_is_listed_planned_and_downloaded(project: Project, moto: S3Server, bucket: str) -> None:
+    files = dict(random_files(1, 60, [9 * _MIB]))
+    fill(moto, bucket, files)
+    moto.client.put_object(Bucket=bucket, Key="far/data/folder/", Body=b"")
+    configure(project, moto, bucket)
+    listed = project.json("-c", "laion", "ls", "-r", "data")
+    assert listed.code == 0, listed
+    assert {each["path"]: each["size"] for each in listed.data["entries"]} == {
+        f"data/{name}": len(body) for name, body in files.items()
+    }
+    planned = project.json("-f", "laion", "-c", "laion", "plan", "d", "data")
+    assert planned.code == 0 and planned.data["planned"] == len(files), planned
+    done = project.json("-c", "laion", "d", "data")
+    assert done.code == 0 and done.data["transferred"] == done.data["verified"] == len(files), done
+    assert done.data["not_compared"] == 0 and done.data["engine"] == "direct"
+    assert read_tree(project.data) == hashes(files)
+    assert {each["compared_by"] for each in receipt_of(done).values()} == {"md5"}
+    assert project.json("-c", "laion", "d", "data").data["transferred"] == 0
+    for words in (("status", "--fresh"), ("verify", "data"), ("verify", "data", "--deep")):
+        seen = project.json("-c", "laion", *words)
+        assert seen.code == 0, seen
+    no_secret_in(project, listed, planned, done)
+
+
+@pytest.mark.parametrize("engine", ["direct", "relay"])
+def test_a_bucket_is_copied(
+    engine: str, project: Project, moto: S3Server, bucket: str, copying: CopySourceHandle, container: Container
+) -> None:
+    files = dict(random_files(2, 50, [5 * _MIB]))
+    fill(moto, bucket, files)
+    body = random_files(3, 0, [70 * _MIB])["large0.bin"]
+    moto.put_parts(bucket, "far/data/parts.bin", [body[: 40 * _MIB], body[40 * _MIB :]])
+    moto.put(bucket, "far/data/crc64.bin", body[:1000], ChecksumAlgorithm="CRC64NVME")
+    files |= {"parts.bin": body, "crc64.bin": body[:1000]}
+    configure(project, moto, bucket)
+    project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
+    done = project.json(*_COPY, "--engine", engine)
+    assert done.code == 0, done
+    assert done.data["engine"] == engine and done.data["verified"] == len(files)
+    assert container.contents("near/data/") == hashes(files)
+    receipt = receipt_of(done)
+    assert receipt["data/crc64.bin"]["compared_by"] == "crc64nvme"
+    assert receipt["data/large0.bin"]["compared_by"] == "md5"
+    assert receipt["data/parts.bin"]["compared_by"] == "nothing" and done.data["not_compared"] == 1
+    fetched = copying.stats().fetched
+    assert fetched >= sum(map(len, files.values())) if engine == "direct" else fetched == 0
+    again = project.json(*_COPY)
+    assert again.code == 0 and again.data["transferred"] == 0, again
+    no_secret_in(project, done, again)
+
+
+def test_every_checksum_that_a_bucket_keeps_is_compared(
+    project: Project, moto: S3Server, bucket: str, copying: CopySourceHandle, container: Container
+) -> None:
+    body = b"The same bytes with another checksum each."
+    kinds = ("CRC64NVME", "SHA256", "SHA1", "CRC32", "CRC32C")
+    for kind in kinds:
+        moto.put(bucket, f"far/data/{kind.lower()}", body, ChecksumAlgorithm=kind)
+    moto.put(bucket, "far/data/kms", body, ServerSideEncryption="aws:kms")
+    moto.put(bucket, "far/data/empty", b"")
+    configure(project, moto, bucket)
+    done = project.json("-c", "laion", "d", "data")
+    assert done.code == 0 and done.data["not_compared"] == 1, done
+    by = {path.removeprefix("data/"): each["compared_by"] for path, each in receipt_of(done).items()}
+    assert by == {**{kind.lower(): kind.lower() for kind in kinds}, "kms": "nothing", "empty": "md5"}
+    project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
+    copied = project.json(*_COPY)
+    assert copied.code == 0 and copied.data["not_compared"] == 1, copied
+    by = {path.removeprefix("data/"): each["compared_by"] for path, each in receipt_of(copied).items()}
+    assert by["crc64nvme"] == "crc64nvme" and by["kms"] == "nothing" and by["sha256"] == "md5"
+    text = project.run(*_COPY, "--overwrite", "--include", "kms")
+    assert text.code == 0, text
+
+
+def test_what_keeps_no_checksum_is_compared_by_content_if_asked(
+    project: Project, moto: S3Server, bucket: str, copying: CopySourceHandle, container: Container
+) -> None:
+    body = random_files(5, 0, [7 * _MIB])["large0.bin"]
+    moto.put_parts(bucket, "far/data/parts.bin", [body[: 5 * _MIB], body[5 * _MIB :]])
+    configure(project, moto, bucket)
+    project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
+    done = project.json(*_COPY, "--compare-content")
+    assert done.code == 0 and done.data["not_compared"] == 0, done
+    assert receipt_of(done)["data/parts.bin"]["compared_by"] == "content"
+    assert container.contents("near/data/") == hashes({"parts.bin": body})
+
+
+def test_a_source_is_only_read(project: Project, moto: S3Server, bucket: str, container: Container) -> None:
+    fill(moto, bucket, {"a.bin": b"a"})
+    configure(project, moto, bucket)
+    project.configure(container, cluster="eu", path="near/data")
+    write_tree(project.data, {"mine.bin": b"mine"})
+    before = moto.client.list_objects_v2(Bucket=bucket)["Contents"]
+    for words in (
+        ("-c", "laion", "u", "data"),
+        ("-c", "laion", "-f", "eu", "u", "data"),
+        ("-c", "laion", "rm", "-y", "data"),
+        ("-c", "laion", "url", "data/a.bin"),
+    ):
+        done = project.json(*words)
+        assert done.code == 2 and "is a source" in done.errors[0]["message"], done
+    job = project.run("--json", "-c", "laion", "-p", "{platform: local}", "submit", "true")
+    assert job.code == 2 and "a source, which jobs do not get" in job.errors[0]["message"], job
+    assert moto.client.list_objects_v2(Bucket=bucket)["Contents"] == before
+
+
+def test_a_project_has_no_bucket_read_that_the_user_did_not_list(project: Project, moto: S3Server, bucket: str) -> None:
+    fill(moto, bucket, {"a.bin": b"private"})
+    with fault_proxy(moto.url) as watched:
+        server = S3Server(watched.url)
+        configure(project, server, bucket, trusted=False)
+        for more in ({}, {"anonymous": True}, {"profile": "research"}):
+            configure(project, server, bucket, trusted=False, **more)
+            done = project.json("-c", "laion", "d", "data")
+            assert done.code == 2 and done.codes == {"credential_invalid"}, done
+        assert watched.stats().requests == 0
+        configure(project, server, bucket, profile="research")
+        done = project.json("-c", "laion", "d", "data")
+        assert done.code == 2 and "trusted_profiles" in str(done.errors[0]["hint"]), done
+        assert watched.stats().requests == 0
+    assert not project.data.exists()
+
+
+def test_without_boto3_the_answer_is_how_to_install_it(
+    project: Project, moto: S3Server, bucket: str, tmp_path: Path
+) -> None:
+    configure(project, moto, bucket)
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none/boto3.py").write_text("raise ImportError('not here')\n")
+    project.environ["PYTHONPATH"] = str(tmp_path / "none")
+    done = project.json("-c", "laion", "ls", "data")
+    assert done.code == 2 and "pip install 'blobsync[s3]'" in str(done.errors[0]["hint"]), done
+
+
+def test_what_cannot_be_copied_is_named_before_anything_moves(
+    project: Project, moto: S3Server, bucket: str, container: Container
+) -> None:
+    fill(moto, bucket, {"good.bin": b"good", "a/../b.bin": b"up", "x\\y.bin": b"backslash"})
+    moto.put(bucket, "far/data/frozen.bin", b"ice", StorageClass="GLACIER")
+    configure(project, moto, bucket)
+    project.configure(container, cluster="eu", path="near/data")
+    container.put("near/data/extra.bin", b"extra")
+    plan = project.json("-c", "eu", "-f", "laion", "plan", "u", "data")
+    assert plan.code == 3 and plan.named() == {"data/a/../b.bin", "data/x\\y.bin", "data/frozen.bin"}, plan
+    mirror = project.json(*_COPY, "--mirror", "-y", "--max-delete", "100%")
+    assert mirror.code == 2 and mirror.codes == {"mirror_refused"}, mirror
+    done = project.json(*_COPY)
+    assert done.code == 3 and container.names("near/data/") == ["near/data/extra.bin", "near/data/good.bin"], done
+
+
+def test_a_mirror_whose_listing_breaks_off_deletes_nothing(
+    project: Project, moto: S3Server, bucket: str, container: Container
+) -> None:
+    fill(moto, bucket, {f"f{number:04}": b"" for number in range(1100)})
+    for number in range(5):
+        container.put(f"near/data/extra{number}", b"extra")
+    with fault_proxy(moto.url) as faulty:
+        configure(project, S3Server(faulty.url), bucket)
+        project.configure(container, cluster="eu", path="near/data")
+        for fault in (
+            Fault("status", rate=1.0, pattern="continuation-token", status=403),
+            Fault("truncate_lying", rate=1.0, pattern="continuation-token"),
+        ):
+            faulty.inject(fault)
+            done = project.json(*_COPY, "--mirror", "-y", "--max-delete", "100%")
+            assert done.code not in (0, 3) and not done.data.get("deleted"), done
+    assert len(container.names("near/data/extra")) == 5
+
+
+@pytest.mark.parametrize("engine", ["direct", "relay"])
+def test_credentials_that_end_on_the_way_name_each_file_that_is_left(
+    engine: str, project: Project, moto: S3Server, bucket: str, service: str, container: Container
+) -> None:
+    files = dict(random_files(7, 60))
+    fill(moto, bucket, files)
+    with fault_proxy(moto.url) as faulty, copy_source_proxy(service, outside=[faulty.url]) as copying:
+        configure(project, S3Server(faulty.url), bucket)
+        project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
+        # The service's own requests, and ours for what it is told to fetch, are more than those of a relay.
+        first = 100 if engine == "direct" else 30
+        faulty.inject(Fault("status", at=tuple(range(first, 2000)), pattern="far/data/", status=403))
+        done = project.json(*_COPY, "--engine", engine)
+        assert done.code in (1, 3), done
+        there = {f"data/{name}" for name in container.contents("near/data/")}
+        assert done.named() | there == {f"data/{name}" for name in files} and not done.named() & there, done
+        assert container.contents("near/data/").items() <= hashes(files).items()
+        faulty.inject()
+        again = project.json(*_COPY, "--engine", engine)
+        assert again.code == 0 and container.contents("near/data/") == hashes(files), again
+        no_secret_in(project, done, again)
+
+
+@pytest.mark.parametrize("engine", ["direct", "relay"])
+def test_a_source_on_a_bad_line_is_exact_in_the_end(
+    engine: str, project: Project, moto: S3Server, bucket: str, service: str, container: Container
+) -> None:
+    files = dict(random_files(8, 40, [9 * _MIB]))
+    fill(moto, bucket, files)
+    body = random_files(9, 0, [12 * _MIB])["large0.bin"]
+    moto.put(bucket, "far/data/crc64.bin", body, ChecksumAlgorithm="CRC64NVME")
+    files["crc64.bin"] = body
+    with fault_proxy(moto.url) as faulty, copy_source_proxy(service, outside=[faulty.url]) as copying:
+        configure(project, S3Server(faulty.url), bucket)
+        project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
+        get = ("get blob",)
+        faulty.inject(
+            Fault("truncate", rate=0.05, operations=get, pattern="far/data/"),
+            Fault("truncate_lying", rate=0.05, operations=get, pattern="far/data/"),
+            Fault("flip_down", rate=0.05, operations=get, pattern="far/data/"),
+            Fault("status", rate=0.05, status=503, pattern="far/data/"),
+            Fault("drip", rate=0.02, operations=get, pattern="far/data/", seconds=0.5),
+        )
+        for _ in range(6):
+            done = project.json(*_COPY, "--engine", engine)
+            found = container.contents("near/data/")
+            assert found.items() <= hashes(files).items(), "nothing wrong under a final name"
+            assert {f"data/{name}" for name in files.keys() - found.keys()} <= done.named(), done
+            if done.code == 0:
+                break
+        assert sum(faulty.stats().injected.values()) > 3
+        faulty.inject()
+        last = project.json(*_COPY, "--engine", engine)
+        assert last.code == 0 and container.contents("near/data/") == hashes(files), last
+
+
+def test_what_the_service_may_not_fetch_goes_through_this_machine(
+    project: Project, moto: S3Server, bucket: str, copying: CopySourceHandle, container: Container
+) -> None:
+    long = "\u00e9" * 400
+    fill(moto, bucket, {"a.bin": b"fetched", "b.bin": b"refused", long: b"too long"})
+    configure(project, moto, bucket)
+    project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
+    copying.refuse(Refusal("cannot_verify", pattern="b.bin"))
+    plan = project.json("-c", "eu", "-f", "laion", "plan", "u", "data")
+    assert any("1 file goes through this machine" in each for each in plan.data["warnings"]), plan
+    done = project.json(*_COPY)
+    assert done.code == 0 and done.data["verified"] == 3, done
+    assert container.contents("near/data/") == hashes({"a.bin": b"fetched", "b.bin": b"refused", long: b"too long"})
+
+
+def test_a_service_far_away_fetches_nothing_from_inside(
+    project: Project, moto: S3Server, bucket: str, service: str, container: Container
+) -> None:
+    fill(moto, bucket, {"a.bin": b"inside"})
+    configure(project, moto, bucket)
+    project.configure(container, cluster="eu", path="near/data")
+    config = project.root / "aux_data/configs/eu.yaml"
+    config.write_text(config.read_text().replace("127.0.0.1", "blobs.example"))
+    done = project.json("-c", "eu", "-f", "laion", "plan", "u", "data")
+    assert done.code != 0 or done.data["engine"] == "relay", done
+
+
+def test_a_kill_and_a_second_run(
+    project: Project, moto: S3Server, bucket: str, service: str, container: Container
+) -> None:
+    files = dict(random_files(11, 200))
+    fill(moto, bucket, files)
+    with fault_proxy(moto.url) as slow, copy_source_proxy(service, outside=[slow.url]) as copying:
+        slow.inject(Fault("drip", rate=0.5, operations=("get blob",), pattern="far/data/", seconds=0.3))
+        configure(project, S3Server(slow.url), bucket)
+        project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
+        process = project.start(*_COPY, "--json")
+        assert wait_until(lambda: len(container.names("near/data/")) > 20, seconds=120)
+        kill_tree(process.pid)
+        process.communicate()
+        there = container.contents("near/data/")
+        assert there.items() <= hashes(files).items()
+        slow.inject()
+        done = project.json(*_COPY)
+        assert done.code == 0 and container.contents("near/data/") == hashes(files), done
+        assert done.data["transferred"] < len(files)
+
+
+def test_versions_are_named_and_replaced_objects_are_copied_again(
+    project: Project, moto: S3Server, bucket: str, copying: CopySourceHandle, container: Container
+) -> None:
+    moto.client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    fill(moto, bucket, {"a.bin": b"first", "gone.bin": b"gone"})
+    configure(project, moto, bucket)
+    project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
+    assert project.json(*_COPY).code == 0
+    fill(moto, bucket, {"a.bin": b"again"})
+    moto.client.delete_object(Bucket=bucket, Key="far/data/gone.bin")
+    plan = project.json("-c", "eu", "-f", "laion", "plan", "u", "data")
+    assert {each["path"]: each["action"] for each in plan.data["actions"]} == {"data/a.bin": "copy"}, plan
+    done = project.json(*_COPY, "--mirror", "-y", "--max-delete", "5")
+    assert done.code == 0 and container.contents("near/data/") == hashes({"a.bin": b"again"}), done
+
+
+def test_rclone_serves_a_bucket(project: Project, service: str, container: Container, tmp_path: Path) -> None:
+    files = dict(random_files(12, 40, [6 * _MIB])) | {"a b+c&d=\u00e9.bin": b"odd"}
+    write_tree(tmp_path / "served/laion/far/data", files)
+    with rclone_server(tmp_path / "served") as server, copy_source_proxy(service, outside=[server.url]) as copying:
+        configure(project, server, "laion")
+        project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
+        for engine in ("direct", "relay"):
+            done = project.json(*_COPY, "--engine", engine, "--overwrite")
+            assert done.code == 0 and container.contents("near/data/") == hashes(files), done
+        here = project.json("-c", "laion", "d", "data")
+        assert here.code == 0 and read_tree(project.data) == hashes(files), here
+
+
+def test_a_command_names_a_source_itself(
+    project: Project, moto: S3Server, bucket: str, service: str, container: Container
+) -> None:
+    files = {"a.bin": b"a", "sub/b.bin": b"b"}
+    fill(moto, bucket, files, "public/data/")
+    configure(project, moto, bucket, trusted=False)
+    project.configure(container, path="near/data")
+    there = (f"--source=s3://{bucket}/public/data", f"--endpoint-url={moto.url}")
+    listed = project.json("ls", "-r", "data/laion", *there)
+    assert {each["path"] for each in listed.data["entries"]} == {f"data/laion/{name}" for name in files}, listed
+    plan = project.json("plan", "u", "data/laion", *there)
+    assert plan.code == 0 and plan.data["planned"] == 2, plan
+    done = project.json("u", "data/laion", *there)
+    assert done.code == 0 and container.contents("near/data/laion/") == hashes(files), done
+    one = project.json("u", "data/one.bin", f"--source=s3://{bucket}/public/data/a.bin", there[1])
+    assert one.code == 0 and container.get("near/data/one.bin") == b"a", one
+    here = project.json("d", "data/laion", *there)
+    assert here.code == 0 and read_tree(project.data / "laion") == hashes(files), here
+    for words in (
+        ("u", "data/x", "data/y", *there),
+        ("u", "data/x", "--source=ftp://elsewhere"),
+        ("u", "data/x", "--endpoint-url=https://s3.example"),
+        ("-f", "laion", "u", "data/x", *there),
+        ("u", "data/x", "--source=s3://_/x"),
+        ("plan", "u", "data/laion", "--save", "p.json", *there),
+    ):
+        refused = project.json(*words)
+        assert refused.code == 2, refused
+    project.environ["AWS_ENDPOINT_URL"] = moto.url
+    assert project.json("ls", "data/laion", there[0]).code == 0
+    assert project.json("history").code == 0
+    no_secret_in(project, listed, plan, done, here)
+    private = project.json("u", "data/fresh", *there, "--no-sign-request")
+    assert private.code in (1, 2) and private.codes == {"access_denied"}, private
+
+
+def test_what_anybody_may_read_needs_no_credential(
+    project: Project, moto: S3Server, bucket: str, service: str, container: Container
+) -> None:
+    moto.client.put_bucket_acl(Bucket=bucket, ACL="public-read")
+    for name in ("a.bin", "b.bin"):
+        moto.put(bucket, f"far/data/{name}", name.encode(), ACL="public-read")
+    with copy_source_proxy(service, outside=[moto.url]) as copying:
+        configure(project, moto, bucket, anonymous=True)
+        for name in KEYS:
+            project.environ[name] = ""
+        project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
+        done = project.json(*_COPY)
+        assert done.code == 0 and done.data["engine"] == "direct", done
+        assert container.contents("near/data/") == hashes({name: name.encode() for name in ("a.bin", "b.bin")})
+
+
+def test_files_of_the_web(project: Project, service: str, container: Container, tmp_path: Path) -> None:
+    files = dict(random_files(13, 20, [9 * _MIB])) | {"a b+c&d=\u00e9.bin": b"odd"}
+    write_tree(tmp_path / "served", files)
+    project.configure(container, path="near/data")
+    with rclone_web_server(tmp_path / "served") as url, copy_source_proxy(service, outside=[url]) as copying:
+        project.configure(container, url=copying.url, sas=container.sas(), path="near/data")
+        lines = ["# made by hand", ""]
+        for number, (name, body) in enumerate(files.items()):
+            known = ["", str(len(body)), f"sha256:{hashlib.sha256(body).hexdigest()}"] if number % 3 == 0 else []
+            known = ["", "", f"md5:{hashlib.md5(body).hexdigest()}"] if number % 3 == 1 else known
+            lines.append("\t".join([f"{url}/{quote(name)}", f"sub/{name}", *known[1:]]))
+        (project.root / "list.tsv").write_text("\n".join(lines))
+        refused = project.json("u", "data/web", "--source=list.tsv")
+        assert refused.code != 0 and refused.codes == {"access_denied"}, refused
+        project.environ["BLOBSYNC_TRUSTED_BUCKETS"] = url
+        listed = project.json("ls", "-r", "data/web", "--source=list.tsv")
+        assert {each["path"] for each in listed.data["entries"]} == {f"data/web/sub/{name}" for name in files}, listed
+        for engine in ("direct", "relay"):
+            done = project.json("u", "data/web", "--source=list.tsv", "--engine", engine, "--overwrite")
+            assert done.code == 0 and container.contents("near/data/web/sub/") == hashes(files), done
+            for name in container.names("near/data/"):
+                container.blob(name).delete_blob()
+        here = project.json("d", "data/web", "--source=list.tsv")
+        assert here.code == 0 and read_tree(project.data / "web/sub") == hashes(files), here
+        assert {each["compared_by"] for each in receipt_of(here).values()} == {"sha256", "md5", "nothing"}
+        again = project.json("d", "data/web", "--source=list.tsv")
+        assert again.code == 0 and again.data["transferred"] == 0, again
+        del project.environ["BLOBSYNC_TRUSTED_BUCKETS"]
+        one = project.json("u", "data/one.bin", f"--source={url}/large0.bin")
+        assert one.code == 0 and container.get("near/data/one.bin") == files["large0.bin"], one
+        project.environ["BLOBSYNC_TRUSTED_BUCKETS"] = url
+        (project.root / "wrong.tsv").write_text(f"{url}/large0.bin\tlarge.bin\t\tsha256:{'0' * 64}\n")
+        wrong = project.json("d", "data/wrong", "--source=wrong.tsv")
+        assert wrong.code == 1 and wrong.codes == {"checksum_mismatch"}, wrong
+        assert not (project.data / "wrong/large.bin").exists()

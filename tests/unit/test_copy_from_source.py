@@ -1,0 +1,290 @@
+"""Objects that a service fetches from outside Azure: one version, compared by what the source keeps of its content."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from blobsync.base.file_states import RemoteState
+from blobsync.base.redaction import HIDDEN, SignedUrl, redact
+from blobsync.direct.copy_from_source import CopyFromSourceJob
+from blobsync.direct.engine import DirectEngine
+from blobsync.direct.pool import MIB
+from blobsync.direct.relay import RelayEngine
+from blobsync.direct.upload import BlockSizes
+from blobsync.plan.transfer_plan import FileAction
+from blobsync.store.checksums import CRC64, JoinedCrc64, crc64_of_header
+from blobsync.store.open_locations import OpenBlob
+from blobsync.store.protocol import BlobProperties, Checksum
+from blobsync.transfer.engines import NOTHING_COMPARED, CollectedReport, Moved
+from tests.fakes.crc64 import crc64
+from tests.fakes.source_store import MemorySource
+from tests.fakes.store import MemoryStore, Request
+from tests.fakes.tasks import RecordedRun, RecordingListener, copy, moved_by
+
+BODY = random.Random(3).randbytes(2 * MIB + 5)
+SIZES = BlockSizes(single=400, block=MIB)
+# Of bytes 0 to 3, 4 to 7 and 8 to 9 of "HelloWorld", as the service answered Put Block From URL, and of the whole, as
+# it answered Put Blob: from the recordings of Azure's SDK for JavaScript (github.com/Azure/azure-sdk-for-js), below
+# sdk/storage/storage-blob/recordings/node/blockblobclient, in
+# recording_stageblockfromurl_copy_source_blob_as_separate_blocks.json.
+RECORDED = (("nuXQFtc8BqA=", 4), ("n6BouArmEbQ=", 4), ("sMJJw3kkP8c=", 2))
+RECORDED_WHOLE = "8R2aIe9T07E="
+
+
+def crc64_of(body: bytes) -> Checksum:
+    return Checksum(CRC64, crc64(body).to_bytes(8, "big"))
+
+
+class Place:
+    def __init__(self) -> None:
+        self.source = MemorySource()
+        self.there = MemoryStore("there", {"source": self.source.inner})
+
+    def action(self) -> FileAction:
+        (found,) = copy(self.source, "x", self.there, "y", ["a"]).actions
+        # As planned from a listing, which has no MD5.
+        info = next(iter(self.source.list_blobs("x/a")))
+        return self.planned(found, info.size, info.etag)
+
+    def planned(self, action: FileAction, size: int, etag: str) -> FileAction:
+        return replace(action, source=RemoteState(size, etag, None, ""))
+
+    def job(self, action: FileAction | None = None, *, comparing: bool = False) -> CopyFromSourceJob:
+        task = copy(self.source, "x", self.there, "y", ["a"])
+        run = RecordedRun(task, RecordingListener(), 1 << 30)
+        return CopyFromSourceJob(
+            run,
+            action or self.action(),
+            OpenBlob(self.source, "x"),
+            OpenBlob(self.there, "y"),
+            comparing=comparing,
+            sizes=SIZES,
+        )
+
+    def moved(self, *, comparing: bool = False) -> Moved:
+        job = self.job(comparing=comparing)
+        for _ in range(job.open()):
+            job.piece()
+        return job.commit()
+
+
+@pytest.fixture
+def place() -> Place:
+    found = Place()
+    found.source.add("x/a", BODY)
+    return found
+
+
+def test_the_services_own_answers_join_to_its_crc64_of_the_whole() -> None:
+    joined = JoinedCrc64()
+    for text, length in RECORDED:
+        value = crc64_of_header(text)
+        assert value is not None
+        joined.add(value, length)
+    whole = crc64_of_header(RECORDED_WHOLE)
+    assert whole == crc64(b"HelloWorld") and joined.digest() == whole.to_bytes(8, "big")
+    assert crc64_of_header(None) is None and crc64_of_header("AAAA") is None and crc64_of_header("?") is None
+
+
+def test_a_crc64_of_the_whole_is_compared_with_that_of_the_blocks(place: Place) -> None:
+    place.source.checksums["x/a"] = crc64_of(BODY)
+    moved = place.moved()
+    assert moved.compared_by == "crc64nvme" and place.there.body("y/a") == BODY
+    assert len(place.there.asked("put_block_from_url")) == 3
+    assert not place.source.inner.asked("get"), "no byte came here"
+
+
+def test_a_small_object_with_both_is_compared_by_both(place: Place) -> None:
+    place.source.add("x/a", BODY[:500])
+    place.source.checksums["x/a"] = crc64_of(BODY[:500])
+    assert place.moved().compared_by == "crc64nvme"
+    assert place.there.blobs["y/a"].info.md5 == hashlib.md5(BODY[:500]).digest()
+    place.there.tells_crc64_of_copies = False
+    place.there.blobs.clear()
+    assert place.moved().compared_by == "md5"
+
+
+def test_another_crc64_is_a_failure_before_anything_has_the_name(place: Place) -> None:
+    place.source.checksums["x/a"] = crc64_of(b"other")
+    with pytest.raises(Exception, match="different CRC64"):
+        place.moved()
+    assert "y/a" not in place.there.blobs
+
+
+def test_a_service_that_tells_no_crc64_proves_nothing(place: Place) -> None:
+    place.source.checksums["x/a"] = crc64_of(BODY)
+    place.there.tells_crc64_of_copies = False
+    assert place.moved().compared_by == NOTHING_COMPARED
+
+
+def test_an_md5_goes_with_the_only_block(place: Place) -> None:
+    place.source.add("x/a", BODY[:400])
+    moved = place.moved()
+    assert moved.compared_by == "md5" and len(place.there.asked("put_block_from_url")) == 1
+    assert place.there.blobs["y/a"].info.md5 == hashlib.md5(BODY[:400]).digest()
+
+
+def test_bytes_that_have_not_the_md5_are_refused(place: Place) -> None:
+    place.source.add("x/a", BODY[:400])
+    job = place.job()
+    job.open()
+    kept = place.source.inner.blobs["x/a"]
+    place.source.inner.blobs["x/a"] = type(kept)(b"x" * 400, kept.info, kept.properties)
+    with pytest.raises(Exception, match="does not match"):
+        job.piece()
+    assert "y/a" not in place.there.blobs
+
+
+def test_a_large_object_with_only_an_md5_is_not_compared(place: Place) -> None:
+    moved = place.moved()
+    assert moved.compared_by == NOTHING_COMPARED and place.there.body("y/a") == BODY
+    assert place.there.blobs["y/a"].info.md5 is None, "an MD5 that nobody has compared is not written"
+
+
+def test_an_etag_of_a_key_is_no_md5(place: Place) -> None:
+    place.source.add("x/a", BODY[:100])
+    place.source.hides_md5.add("x/a")
+    assert place.moved().compared_by == NOTHING_COMPARED
+
+
+def test_comparing_reads_the_source_once(place: Place) -> None:
+    assert place.moved(comparing=True).compared_by == "content"
+    assert len(place.source.inner.asked("get")) == 1
+
+
+def test_comparing_finds_a_block_that_is_another(place: Place) -> None:
+    job = place.job(comparing=True)
+    pieces = job.open()
+    kept = place.source.inner.blobs["x/a"]
+    place.source.inner.blobs["x/a"] = type(kept)(b"y" + BODY[1:], kept.info, kept.properties)
+    job.piece()
+    place.source.inner.blobs["x/a"] = kept
+    for _ in range(pieces - 1):
+        job.piece()
+    with pytest.raises(Exception, match="other bytes"):
+        job.commit()
+    assert "y/a" not in place.there.blobs
+
+
+@pytest.mark.parametrize("when", ["planned", "opened", "half"])
+def test_an_object_that_is_replaced_is_a_failure_and_no_mixture(place: Place, when: str) -> None:
+    action = place.action()
+    if when == "planned":
+        place.source.add("x/a", BODY[::-1])
+    job = place.job(action)
+
+    def move() -> None:
+        for index in range(job.open()):
+            if (when, index) in (("opened", 0), ("half", 2)):
+                place.source.add("x/a", BODY[::-1])
+            job.piece()
+        job.commit()
+
+    with pytest.raises(Exception, match="changed while"):
+        move()
+    assert "y/a" not in place.there.blobs
+
+
+def test_a_deleted_object_is_a_failure(place: Place) -> None:
+    job = place.job()
+    pieces = job.open()
+    for _ in range(pieces):
+        job.piece()
+    del place.source.inner.blobs["x/a"]
+    with pytest.raises(Exception, match="changed while"):
+        job.commit()
+    assert "y/a" not in place.there.blobs
+
+
+def test_a_version_is_named_in_each_url_and_not_looked_up_again(place: Place) -> None:
+    place.source.versions["x/a"] = "v1"
+    job = place.job()
+    place.source.inner.requests.clear()
+    for _ in range(job.open()):
+        job.piece()
+    job.commit()
+    assert {version for _, version in place.source.signed} == {"v1"}
+    assert len(place.source.inner.asked("head")) == 1
+
+
+def test_an_object_without_bytes(place: Place) -> None:
+    place.source.add("x/a", b"")
+    moved = place.moved()
+    assert place.there.body("y/a") == b"" and moved.compared_by == "md5"
+    assert not place.there.asked("put_block_from_url")
+
+
+def test_properties_come_along(place: Place) -> None:
+    png = BlobProperties(content_type="image/png", metadata={"k": "v"})
+    place.source.inner.add("x/a", BODY, properties=png)
+    place.moved()
+    assert place.there.blobs["y/a"].properties == png
+
+
+def test_an_archived_object_and_a_long_url_are_refused(place: Place) -> None:
+    place.source.archived["x/a"] = "it is in GLACIER"
+    with pytest.raises(Exception, match="GLACIER"):
+        place.job().open()
+    place.source.archived.clear()
+    place.source.padding = "x" * 2048
+    with pytest.raises(Exception, match="longer than the 2,048"):
+        place.job().open()
+
+
+def test_nothing_is_replaced_that_the_plan_did_not_see(place: Place) -> None:
+    job = place.job()
+    for _ in range(job.open()):
+        job.piece()
+    place.there.add("y/a", b"somebody else's")
+    with pytest.raises(Exception, match="changed since"):
+        job.commit()
+    assert place.there.body("y/a") == b"somebody else's"
+
+
+@pytest.mark.parametrize("engine", [DirectEngine, RelayEngine])
+def test_both_ways_give_the_same(place: Place, engine: Callable[[], DirectEngine | RelayEngine]) -> None:
+    names = {f"f{number}": random.Random(number).randbytes(size) for number, size in enumerate((0, 1, 700, 5 * MIB))}
+    for name, body in names.items():
+        place.source.add(f"x/{name}", body)
+        place.source.checksums[f"x/{name}"] = crc64_of(body) if len(body) < MIB else Checksum("sha256", b"")
+    del place.source.checksums["x/f3"]
+    report: CollectedReport = moved_by(engine(), copy(place.source, "x", place.there, "y", sorted(names)))
+    assert not report.failed
+    assert {name: place.there.body(f"y/{name}") for name in names} == names
+    by = {each.action.path: each.compared_by for each in report.moved}
+    assert by["f2"] == "crc64nvme" and by["f3"] == "md5"
+
+
+@pytest.mark.parametrize("kind", ["sha256", "sha1", "crc32", "crc32c", "crc64nvme"])
+def test_a_relay_compares_every_checksum(place: Place, kind: str) -> None:
+    wrong = {"sha256": 32, "sha1": 20, "crc32": 4, "crc32c": 4, "crc64nvme": 8}[kind]
+    place.source.checksums["x/a"] = Checksum(kind, b"\1" * wrong)
+    report = moved_by(RelayEngine(), copy(place.source, "x", place.there, "y", ["a"]))
+    ((_, failure),) = report.failed
+    assert failure.code == "checksum_mismatch" and kind.upper() in failure.message
+    assert "y/a" not in place.there.blobs
+
+
+def test_a_source_that_refuses_the_service_is_told_so(place: Place) -> None:
+    def refuse(request: Request) -> None:
+        if request.operation == "put_block_from_url":
+            place.source.inner.blobs.pop("x/a", None)
+
+    place.there.before = refuse
+    report = moved_by(DirectEngine(), copy(place.source, "x", place.there, "y", ["a"]))
+    assert [failure.code for _, failure in report.failed] == ["copy_source_refused"]
+
+
+def test_a_signed_url_is_never_shown() -> None:
+    source = MemorySource()
+    url = source.source_url("secret name", "", 5)
+    assert "ffff" not in repr(url) and "ffff" not in str(url) and HIDDEN in str(url)
+    assert "ffff" not in redact(f"the request was {url.reveal()}")
+    token = "IQoJb3JpZ2luX2VjEXAMPLETOKEN/abc+def=="
+    SignedUrl(f"https://b.example/a?X-Amz-Security-Token={token.replace('+', '%2B').replace('/', '%2F')}&x=1")
+    assert token not in redact(f"token {token}")

@@ -1,0 +1,109 @@
+"""Which sources a project may name: what the user listed, and nothing inside the network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from blobsync.base.errors import CredentialError
+from blobsync.base.locations import AMAZON, BlobContainer, Bucket, UrlList, is_source
+from blobsync.config.model import BucketAccess, StorageAccount
+from blobsync.store.source_trust import check_bucket, reaches_inside, why_not_fetched
+
+NOWHERE = {"HOME": "/nonexistent"}
+
+
+def account(endpoint: str = AMAZON, **access: object) -> StorageAccount:
+    return StorageAccount("laion.yaml", "", "b-1", endpoint, bucket=BucketAccess(**access))  # type: ignore[arg-type]
+
+
+def at(*addresses: str) -> Iterable[str]:
+    return addresses
+
+
+def outside(host: str) -> Iterable[str]:
+    return at("93.184.216.34")
+
+
+@pytest.mark.parametrize("listed", ["s3://b-1", AMAZON])
+def test_a_listed_bucket_is_read_with_the_users_credentials(listed: str) -> None:
+    with pytest.raises(CredentialError, match="not one of your trusted buckets") as raised:
+        check_bucket(account(), NOWHERE, outside)
+    assert "BLOBSYNC_TRUSTED_BUCKETS=s3://b-1" in (raised.value.hint or "")
+    check_bucket(account(), {**NOWHERE, "BLOBSYNC_TRUSTED_BUCKETS": f"s3://other {listed}"}, outside)
+
+
+@pytest.mark.parametrize("listed", ["s3://b-10", "s3://b", "https://s3.example", "s3://", "b-1"])
+def test_another_one_is_not(listed: str) -> None:
+    with pytest.raises(CredentialError):
+        check_bucket(account(), {**NOWHERE, "BLOBSYNC_TRUSTED_BUCKETS": listed}, outside)
+
+
+def test_the_same_name_at_another_service_is_another_bucket() -> None:
+    there = account("https://minio.example")
+    with pytest.raises(CredentialError):
+        check_bucket(there, {**NOWHERE, "BLOBSYNC_TRUSTED_BUCKETS": "s3://b-1"}, outside)
+    check_bucket(there, {**NOWHERE, "BLOBSYNC_TRUSTED_BUCKETS": "https://minio.example/b-1"}, outside)
+
+
+def test_a_profile_is_listed_apart(tmp_path: Path) -> None:
+    environ = {**NOWHERE, "XDG_CONFIG_HOME": str(tmp_path), "BLOBSYNC_TRUSTED_BUCKETS": "s3://b-1"}
+    with pytest.raises(CredentialError, match="trusted profiles"):
+        check_bucket(account(profile="research"), environ, outside)
+    file = tmp_path / "blobsync/config.yaml"
+    file.parent.mkdir(mode=0o700)
+    file.write_text("trusted_profiles: [research]\n")
+    file.chmod(0o600)
+    check_bucket(account(profile="research"), environ, outside)
+
+
+@pytest.mark.parametrize(
+    "inside", ["127.0.0.1", "10.0.0.5", "169.254.169.254", "192.168.1.1", "::1", "fd00::1", "fe80::1%eth0", "0.0.0.0"]
+)
+def test_a_project_reaches_nothing_inside_the_network(inside: str) -> None:
+    there = account("https://minio.example", anonymous=True)
+    check_bucket(there, NOWHERE, outside)
+    with pytest.raises(CredentialError, match="inside your network"):
+        check_bucket(there, NOWHERE, lambda host: at("93.184.216.34", inside))
+    check_bucket(there, {**NOWHERE, "BLOBSYNC_TRUSTED_BUCKETS": "https://minio.example/b-1"}, lambda host: at(inside))
+
+
+def test_what_the_user_typed_is_the_users_word() -> None:
+    check_bucket(account("https://minio.example", by_hand=True), NOWHERE, lambda host: at("10.0.0.1"))
+
+
+def test_credentials_sign_nothing_that_the_network_can_read() -> None:
+    for by_hand in (True, False):
+        with pytest.raises(CredentialError, match="plain http"):
+            check_bucket(account("http://minio.example", by_hand=by_hand), NOWHERE, outside)
+    check_bucket(account("http://127.0.0.1:9000", by_hand=True), NOWHERE, outside)
+
+
+def test_what_a_service_cannot_fetch() -> None:
+    azure = StorageAccount("eu.yaml", "acct", "c", "https://acct.blob.core.windows.net")
+    emulator = StorageAccount("eu.yaml", "acct", "c", "http://127.0.0.1:10000/acct")
+    assert why_not_fetched(account(), azure, outside) == ""
+    assert "inside your network" in why_not_fetched(account("https://m.example"), azure, lambda host: at("10.1.1.1"))
+    assert "plain http" in why_not_fetched(account("http://m.example"), azure, outside)
+    assert why_not_fetched(account("http://127.0.0.1:9000"), emulator, outside) == ""
+
+
+def test_literal_addresses_need_no_lookup() -> None:
+    assert reaches_inside("https://10.0.0.1", lambda host: at())
+    assert reaches_inside("https://[::ffff:10.0.0.1]", lambda host: at())
+    assert not reaches_inside("https://93.184.216.34", lambda host: at("93.184.216.34"))
+
+
+def test_locations_of_sources() -> None:
+    amazon, other = Bucket.at("b"), Bucket.at("b", "https://minio.example:9000")
+    assert str(amazon.child("a b")) == "s3://b/a%20b" and str(other.child("x")) == "https://minio.example:9000/b/x"
+    assert amazon != other and amazon != BlobContainer(amazon.account, "b", AMAZON)
+    assert not amazon.same_service(amazon) and len({amazon, Bucket.at("b"), other}) == 2
+    assert (
+        is_source(amazon.child("x"))
+        and is_source(UrlList("", "list.tsv", ""))
+        and not is_source(BlobContainer("a", "c", "https://a.blob.core.windows.net"))
+    )
+    assert str(UrlList("", "list.tsv", "").child("a")) == "list:list.tsv/a"
