@@ -34,8 +34,8 @@ _LONGEST = 1024
 # How URLs, JSON and HTML encode one character. Go's JSON escapes <, > and & as well.
 _NAMES_OF_HTML = {"&": "amp", "<": "lt", ">": "gt", '"': "quot", "'": "apos", "+": "plus", "/": "sol", "=": "equals"}
 
-# Parameters that open a URL: of a SAS, and of presigned URLs of S3 and of Google Cloud Storage.
-_SIGNING = frozenset({"sig", "signature", "x-amz-signature", "x-amz-security-token", "x-goog-signature"})
+# The part of a presigned URL of S3 that belongs to a session.
+_TOKEN = "X-Amz-Security-Token="
 
 # Plain text of a secret -> substrings, one of which occurs in every encoding of it.
 _held: dict[str, tuple[str, ...]] = {}
@@ -76,10 +76,10 @@ def register_secret(secret: str) -> None:
 
 
 def register_query(query: str) -> None:
-    """Register the signature in the query of a URL, in plain form; and the token beside it, if there is one."""
+    """Register the signature in the query of a URL, in plain form."""
     for part in query.split("&"):
         name, _, value = part.partition("=")
-        if name.lower() in _SIGNING:
+        if name.lower() == "sig":
             register_secret(unquote(value))
 
 
@@ -314,12 +314,18 @@ def _utc(text: str | None) -> datetime | None:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SignedUrl:
-    """A URL that opens one object of a source to whoever has it; only :meth:`reveal` shows it."""
+    """A URL that opens one object of a source to whoever has it; only :meth:`reveal` shows it.
+
+    There is one for each request: what they have in common, the token of a session, is registered, and each signature
+    is found by its form.
+    """
 
     _url: str = field(repr=False)
 
     def __post_init__(self) -> None:
-        register_query(self._url.partition("?")[2])
+        at = self._url.find(_TOKEN)
+        if at >= 0:
+            register_secret(unquote(self._url[at + len(_TOKEN) :].partition("&")[0]))
 
     def reveal(self) -> str:
         """The URL itself. Pass it only to a request."""

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from blobsync.base.errors import UsageError
 from blobsync.base.file_states import regular_only
 from blobsync.base.locations import AMAZON, LISTS, SOURCE_OPTION
-from blobsync.base.redaction import register_query
+from blobsync.base.redaction import register_secret
 from blobsync.base.trusted_hosts import host_of, is_loopback
 from blobsync.config.accounts import bucket_problem, service_problem
 from blobsync.config.model import BucketAccess, Cluster, FolderEntry, ListedFile, StorageAccount, WebFiles
@@ -77,6 +77,8 @@ def _one_url(url: str, shown: str) -> tuple[StorageAccount, str]:
     except ValueError as error:
         raise UsageError(f"{SOURCE_OPTION} {shown}: {error}") from error
     parts = urlsplit(url)
+    # It is in the command, which is recorded. Those of a list are in nothing that is shown.
+    register_secret(parts.query)
     folder = f"{parts.scheme}://{parts.netloc}{parts.path.rpartition('/')[0]}"
     return StorageAccount(SOURCE_OPTION, "", folder, folder, web=WebFiles({name: file}, by_hand=True)), name
 
@@ -118,7 +120,6 @@ def _parsed(line: str) -> tuple[str, ListedFile]:
         raise ValueError("not a URL")
     if not url.startswith("https:") and not is_loopback(url):
         raise ValueError("not an https URL")
-    register_query(urlsplit(url).query)
     path = (path or unquote(urlsplit(url).path.rpartition("/")[2])).strip("/")
     if not path:
         raise ValueError("the URL has no name at its end: give a path")

@@ -232,12 +232,15 @@ class S3Store(ReadOnlyStore):
         shown = self._shown(name)
         with _translated(shown):
             reply = self._client.get_object(**words)
-        size = _whole_size(reply, start) if "Range" in words else reply["ContentLength"]
-        info = self._info(name, {**reply, "ContentLength": size})
-        if etag is not None and info.etag != etag:
-            # A service that does not heed the condition.
+        try:
+            size = _whole_size(reply, start) if "Range" in words else reply["ContentLength"]
+            info = self._info(name, {**reply, "ContentLength": size})
+            if etag is not None and info.etag != etag:
+                # A service that does not heed the condition.
+                raise PreconditionFailedError(f"{shown} is another version now", status=412)
+        except BaseException:
             reply["Body"].close()
-            raise PreconditionFailedError(f"{shown} is another version now", status=412)
+            raise
         return info, _properties(reply), reply["Body"]
 
     def _info(self, name: str, reply: Mapping[str, Any]) -> BlobInfo:

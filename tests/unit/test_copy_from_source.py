@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from blobsync.base.file_states import RemoteState
-from blobsync.base.redaction import HIDDEN, SignedUrl, redact
+from blobsync.base.redaction import HIDDEN, SignedUrl, _held, redact
 from blobsync.direct.copy_from_source import CopyFromSourceJob
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.pool import MIB
@@ -285,6 +285,10 @@ def test_a_signed_url_is_never_shown() -> None:
     url = source.source_url("secret name", "", 5)
     assert "ffff" not in repr(url) and "ffff" not in str(url) and HIDDEN in str(url)
     assert "ffff" not in redact(f"the request was {url.reveal()}")
+    known = len(_held)
+    for number in range(100):
+        SignedUrl(f"https://b.example/a?X-Amz-Signature={number:064x}")
+    assert len(_held) == known, "there may be millions of them"
     token = "IQoJb3JpZ2luX2VjEXAMPLETOKEN/abc+def=="
     SignedUrl(f"https://b.example/a?X-Amz-Security-Token={token.replace('+', '%2B').replace('/', '%2F')}&x=1")
     assert token not in redact(f"token {token}")

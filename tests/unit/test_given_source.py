@@ -34,7 +34,10 @@ def test_a_bucket() -> None:
 
 def test_a_url() -> None:
     assert given("https://h.example/a/f.bin?sig=" + "k" * 40) == ("https://h.example/a", "f.bin", "data/laion")
-    assert "kkkk" not in redact("the url with " + "k" * 40)
+    assert given("https://h.example/a/f.bin?token=anything-at-all")[1] == "f.bin"
+    assert "kkkk" not in redact("the url with ?sig=" + "k" * 40) and "anything-at-all" not in redact(
+        "?token=anything-at-all"
+    )
 
 
 @pytest.mark.parametrize(
