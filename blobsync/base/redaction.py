@@ -35,7 +35,7 @@ _LONGEST = 1024
 _NAMES_OF_HTML = {"&": "amp", "<": "lt", ">": "gt", '"': "quot", "'": "apos", "+": "plus", "/": "sol", "=": "equals"}
 
 # The part of a presigned URL of S3 that belongs to a session.
-_TOKEN = "X-Amz-Security-Token="
+_OF_SESSION = "X-Amz-Security-Token="
 
 # Plain text of a secret -> substrings, one of which occurs in every encoding of it.
 _held: dict[str, tuple[str, ...]] = {}
@@ -323,9 +323,9 @@ class SignedUrl:
     _url: str = field(repr=False)
 
     def __post_init__(self) -> None:
-        at = self._url.find(_TOKEN)
+        at = self._url.find(_OF_SESSION)
         if at >= 0:
-            register_secret(unquote(self._url[at + len(_TOKEN) :].partition("&")[0]))
+            register_secret(unquote(self._url[at + len(_OF_SESSION) :].partition("&")[0]))
 
     def reveal(self) -> str:
         """The URL itself. Pass it only to a request."""

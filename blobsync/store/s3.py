@@ -23,6 +23,7 @@ from blobsync.base.errors import (
     AccessDeniedError,
     BlobNotFoundError,
     BlobsyncError,
+    ChecksumError,
     ContainerNotFoundError,
     CredentialError,
     PreconditionFailedError,
@@ -450,6 +451,8 @@ def _failure(shown: str, kind: str) -> BlobsyncError:
     if kind in _CREDENTIALS:
         hint = f"{_AGAIN}; or export AWS_PROFILE=NAME; a public bucket needs none: anonymous: true, --no-sign-request"
         return CredentialError(f"{shown}: {_CREDENTIALS[kind]}", hint=hint)
+    if kind == "FlexibleChecksumError":
+        return ChecksumError(f"{shown} arrived with another checksum than the service's own")
     if kind in _UNREACHABLE:
         return StorageUnreachableError(f"{shown}: the service cannot be reached ({kind})")
     return StorageError(f"{shown}: boto3 cannot ask for it ({kind})")

@@ -12,6 +12,7 @@ import pytest
 from botocore.exceptions import (
     ClientError,
     EndpointConnectionError,
+    FlexibleChecksumError,
     IncompleteReadError,
     NoCredentialsError,
     ParamValidationError,
@@ -22,6 +23,7 @@ from blobsync.base.errors import (
     AccessDeniedError,
     BlobNotFoundError,
     BlobsyncError,
+    ChecksumError,
     ContainerNotFoundError,
     CredentialError,
     PlanError,
@@ -287,6 +289,7 @@ def test_other_bytes_than_those_that_were_asked_for(
         (SSOTokenLoadError(error_msg="secret"), CredentialError, "SSO has ended"),
         (EndpointConnectionError(endpoint_url="https://x?secret"), StorageUnreachableError, "cannot be reached"),
         (ParamValidationError(report="secret"), StorageError, "ParamValidationError"),
+        (FlexibleChecksumError(error_msg="secret"), ChecksumError, "another checksum"),
         (OSError("secret"), StorageUnreachableError, "connection broke"),
     ],
 )
