@@ -223,3 +223,17 @@ def test_nothing_is_read_after_a_kill_that_no_run_was_about_to_write(world: Worl
     world.store("eu").add("store/data/x/a", b"body", with_md5=False)
     assert record_killed_runs(plan(world), world.context(copy=True), state) == 0
     assert not world.source("laion").inner.asked("get")
+
+
+def test_what_cannot_be_read_after_a_kill_stays_a_conflict(world: World, tmp_path: Path) -> None:
+    state = StateDir(tmp_path)
+    world.source("laion").hides_md5.add(add(world, "a", b"body"))
+    killed(world, state)
+
+    def refuse(request: Request) -> None:
+        if request.operation == "get":
+            raise StorageError("not now")
+
+    world.source("laion").inner.before = refuse
+    assert record_killed_runs(plan(world), world.context(copy=True), state) == 0
+    assert actions(plan(world)) == {"a": Action.CONFLICT}
