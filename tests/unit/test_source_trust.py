@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.errors import CredentialError
+from blobsync.base.errors import CredentialError, PlanError
 from blobsync.base.locations import AMAZON, BlobContainer, Bucket, UrlList, is_source
+from blobsync.config.accounts import AccountFile
 from blobsync.config.model import BucketAccess, StorageAccount
+from blobsync.store.connect import check_sas, connect, signer_for
+from blobsync.store.sas import READ_FOLDER, REMOVE, WRITE_FOLDER, mint_sas, sas_url
 from blobsync.store.source_trust import check_bucket, reaches_inside, why_not_fetched
 
 NOWHERE = {"HOME": "/nonexistent"}
@@ -107,3 +110,50 @@ def test_locations_of_sources() -> None:
         and not is_source(BlobContainer("a", "c", "https://a.blob.core.windows.net"))
     )
     assert str(UrlList("", "list.tsv", "").child("a")) == "list:list.tsv/a"
+
+
+def test_a_source_gives_no_rights_and_opens_no_container() -> None:
+    there = account()
+    assert check_sas(there, READ_FOLDER) == () and there.granting_credential == "aws"
+    for ask in (
+        lambda: check_sas(there, WRITE_FOLDER),
+        lambda: check_sas(there, REMOVE),
+        lambda: connect(there, environ=NOWHERE),
+        lambda: signer_for(there, environ=NOWHERE),
+        lambda: mint_sas(there, READ_FOLDER, 60, environ=NOWHERE),
+        lambda: sas_url(there, there.container.child("x"), READ_FOLDER, 60, environ=NOWHERE),
+    ):
+        with pytest.raises(PlanError, match="is a source"):
+            ask()
+
+
+def test_the_file_of_a_bucket(tmp_path: Path) -> None:
+    (tmp_path / "s3.yaml").write_text(
+        "storage_type: s3\nbucket: laion-data\nendpoint: https://minio.example/\nregion: eu-west-1\nprofile: p\n"
+    )
+    found = AccountFile(tmp_path / "s3.yaml", "s3.yaml", NOWHERE)
+    assert not found.problems and found.account is not None and not found.takes_login and not found.holds_secret
+    assert str(found.account.container) == "https://minio.example/laion-data"
+    assert found.account.bucket == BucketAccess("eu-west-1", "p") and found.account.credential == "aws"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "storage_type: s3",
+        "storage_type: s3\nbucket: b",
+        "storage_type: s3\nbucket: laion\naccount_name: x",
+        "storage_type: s3\nbucket: laion\naccount_key: x",
+        "storage_type: s3\nbucket: laion\nendpoint: minio.example",
+        "storage_type: s3\nbucket: laion\nendpoint: https://u:p@minio.example",
+        "storage_type: s3\nbucket: laion\nregion: 'a b'",
+        "storage_type: s3\nbucket: laion\nprofile: p\nanonymous: true",
+        "storage_type: gcs\nbucket: laion",
+        "account_name: acct\ncontainer_name: data\nbucket: laion",
+        "account_name: acct\ncontainer_name: data\nanonymous: true",
+    ],
+)
+def test_a_file_that_is_neither_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "s3.yaml").write_text(text)
+    found = AccountFile(tmp_path / "s3.yaml", "s3.yaml", NOWHERE)
+    assert found.problems and found.account is None
