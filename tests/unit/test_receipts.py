@@ -118,6 +118,7 @@ def test_a_receipt_says_what_the_transfer_was_and_how_it_ended(
         "failed": 1,
         "bytes_transferred": 5,
         "bytes_reused": 4,
+        "not_compared": 0,
         "seconds": 1.235,
         "failures": [{"path": "data/x/b", "code": "md5_mismatch", "message": "other bytes"}],
         "interrupted": interrupted,

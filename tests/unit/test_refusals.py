@@ -100,6 +100,14 @@ BOMB = "a: &a [1,1,1,1,1,1,1,1,1]\n" + "".join(
 )
 USES_HOME = DATA + "env: {A: '${EDITOR}'}\n"
 
+BUCKET = "storage_type: s3\nbucket: laion\n"
+
+
+def code_in_a_bucket(files: ProjectFiles, home: Path) -> None:
+    files.account("acct", BUCKET)
+    files.cluster(f"config_param:\n  code_path: {{azure_blob_config_file: {ACCT}, path: code.zip}}\n")
+
+
 MISTAKES: Mapping[str, Damage] = {
     **{name: cluster(text) for name, (text, _) in CLUSTER_MISTAKES.items()},
     **{f"account: {name}": account(text) for name, (text, _) in ACCOUNT_MISTAKES.items()},
@@ -136,6 +144,14 @@ MISTAKES: Mapping[str, Damage] = {
     "trusted links of odd bytes": own("trusted-links.json", b"\xff"),
     "trusted links without end": own("trusted-links.json", "x" * (1 << 20 | 1)),
     "a folder for trusted links": a_folder_for_trusted_links,
+    "a bucket without a name": account("storage_type: s3\n"),
+    "a bucket's name": account("storage_type: s3\nbucket: b\n"),
+    "a bucket with a key of Azure": account(BUCKET + "account_name: acct\n"),
+    "the endpoint of a bucket": account(BUCKET + "endpoint: minio.example\n"),
+    "the region of a bucket": account(BUCKET + "region: 'a b'\n"),
+    "a profile without credentials": account(BUCKET + "profile: p\nanonymous: true\n"),
+    "a container with a key of buckets": account(BASE + "bucket: laion\n"),
+    "code in a bucket": code_in_a_bucket,
     "no workspace": cluster(DATA + "platform: aml\naml_config: aux_data/aml/no.json\n"),
     "half a workspace": a_workspace('{"subscription_id": "s", "resource_group": "g"}'),
     "the example's workspace": a_workspace('{"subscription_id": "xxxx", "resource_group": "g", "workspace_name": "w"}'),
@@ -155,6 +171,7 @@ OTHERS: Mapping[str, str] = {
     "model": "gives an error of submit its line in the file; tests/unit/test_preflight.py",
     "trusted_code": "submit and config trust-code read it; tests/unit/test_trusted_code.py",
     "trusted_docker": "local, initc and config trust-docker read it; tests/unit/test_trusted_docker.py",
+    "given_source": "--source on the command line is wrong; tests/unit/test_given_source.py",
     "philly": "only convert reads files of Philly",
 }
 # Raised on purpose in those modules, and never shown: others take their place.
