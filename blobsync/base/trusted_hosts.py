@@ -21,7 +21,7 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from blobsync.base.patterns import pattern
-from blobsync.base.socket_owners import Listener, listener_at
+from blobsync.base.socket_owners import Endpoint, Listener, listener_at
 
 
 class Service(enum.Enum):
