@@ -14,7 +14,7 @@ import re
 import threading
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -69,6 +69,11 @@ INSTALL = "pip install 'blobsync[s3]'"
 def open_bucket(account: StorageAccount, environ: Mapping[str, str]) -> S3Store:
     """The bucket of ``account``. Its first request raises ``UsageError`` without boto3, and ``CredentialError`` for a
     bucket that the account's file may not name, or a profile that does not exist."""
+
+    # Here, before threads ask: two that import the same large package at a time may find a half of it.
+    with suppress(ImportError):
+        import boto3  # noqa: F401
+        import botocore.exceptions  # noqa: F401
 
     def connected() -> S3Client:
         check_bucket(account, environ)
