@@ -14,12 +14,14 @@ from dataclasses import dataclass, field, replace
 from blobsync.base.errors import NothingMatchedError
 from blobsync.base.events import Emit
 from blobsync.base.file_states import LocalState
+from blobsync.local.names import blob_problem
 from blobsync.plan.pairing import Pair
 from blobsync.plan.planner import both_ends
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.survey import Request
 from blobsync.project.status import FileCounter, FileTally, as_remembered
 from blobsync.project.verify import both_sides, classify
+from blobsync.store.open_locations import OpenBlob
 
 # More names of a folder are counted, but not stored.
 MOST_NAMES = 200_000
@@ -31,7 +33,8 @@ _RESULT_SECONDS = 0.5
 class FolderName:
     """A file, or a folder with all that is below it.
 
-    ``states`` counts files by class, as ``verify`` names them: ``equal``, ``changed_here``, ``local_only``, ...
+    ``states`` counts files by class, as ``verify`` names them: ``equal``, ``changed_here``, ``local_only``, ..., and
+    ``left_out`` and ``unnamable`` (no blob can have that name).
     ``modified`` is the local file's time (seconds since 1970).
     """
 
@@ -103,8 +106,10 @@ class _Look:
         self._in_all = self._unreadable = 0
         self._is_file = False
 
-    def add(self, part: str, pair: Pair) -> None:
+    def add(self, part: str, pair: Pair, end: OpenBlob) -> None:
         kind = "left_out" if pair.left_out is not None else classify(pair)
+        if pair.source is not None and blob_problem(end.at(pair.path)):
+            kind = "unnamable"
         shown = f"{part}/{pair.path}" if pair.path else part
         path = self._status.path
         if kind is None or shown == path:
@@ -174,8 +179,10 @@ def look_into(
     shown = os.path.commonpath([request.part.path for request in requests])
     look = _Look(FolderStatus(shown, as_of=as_of, fresh=not any(listed)))
     for request, at in zip(requests, listed, strict=True):
+        end = request.part.destination
+        assert isinstance(end, OpenBlob)
         for pair in _pairs(request if at is None else as_remembered(request), look, emit):
-            look.add(request.part.path, pair)
+            look.add(request.part.path, pair, end)
             if (now := clock()) - yielded > _RESULT_SECONDS:
                 yielded = now
                 yield look.snapshot(whole=False)

@@ -73,3 +73,14 @@ def test_a_name_that_is_no_utf8_and_what_is_left_out_can_be_shown(place: Place, 
     (place.root / "data/link").symlink_to(tmp_path / "away")
     for each in _whole(place).names.values():
         each.name.encode()
+
+
+def test_a_name_that_no_blob_can_have_is_nothing_to_upload(place: Place) -> None:
+    place.write("data/x", b"1")
+    place.write("data/a\\b", b"22")
+    place.write("data/sub/c\\d", b"333")
+    assert _said(_whole(place)) == {
+        "a\\b": (2, 0, {"unnamable": 1}),
+        "sub/": (3, 0, {"unnamable": 1}),
+        "x": (1, 0, {"local_only": 1}),
+    }

@@ -124,6 +124,15 @@ def test_the_names_of_a_folder_are_filtered_and_sorted() -> None:
     assert (row.badges, row.uploads, row.downloads) == ((("up", "only here"),), True, False)
 
 
+def test_a_name_that_no_blob_can_have_is_not_offered_for_upload() -> None:
+    view = folder_view(_names(a=("unnamable", 2, 0), sub_=("unnamable", 3, 0)), "differs", "", "")
+    said = [(row.entry.name, row.badges, row.uploads) for row in view.rows]
+    assert said == [
+        ("sub", (("bad", "1 cannot be uploaded"),), False),
+        ("a", (("bad", "cannot be uploaded"),), False),
+    ]
+
+
 def _entry(ago: float, size: int, kind: str = "upload") -> TransferEntry:
     entry = TransferEntry(kind, ("data",), bytes=size, seconds=2.0, transferred=1, result="done")
     return replace(entry, began=time.time() - ago)

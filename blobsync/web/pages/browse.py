@@ -25,11 +25,12 @@ from blobsync.web.status_cache import CachedStatus
 _UPLOAD = ("local_only", "changed_here")
 _DOWNLOAD = ("remote_only", "changed_there")
 _CONFLICT = ("differs", "unknown", "damaged", "unreadable")
+_UNNAMABLE = ("unnamable",)
 # Filters: the word in the address -> its name, and the classes of files that it shows.
 SHOWN = MappingProxyType(
     {
         "": ("Everything", ()),
-        "differs": ("What differs", (*_UPLOAD, *_DOWNLOAD, *_CONFLICT)),
+        "differs": ("What differs", (*_UPLOAD, *_DOWNLOAD, *_CONFLICT, *_UNNAMABLE)),
         "upload": ("To upload", _UPLOAD),
         "download": ("To download", _DOWNLOAD),
         "conflict": ("In conflict", _CONFLICT),
@@ -48,6 +49,7 @@ _WORDS = {
     "damaged": ("bad", "damaged"),
     "unreadable": ("bad", "unreadable"),
     "left_out": ("", "left out"),
+    "unnamable": ("bad", "cannot be uploaded"),
 }
 # Sort keys of the columns; sorted by name, folders come first.
 COLUMNS: MappingProxyType[str, tuple[str, Callable[[FolderName], Any]]] = MappingProxyType(
@@ -112,7 +114,12 @@ def _row(entry: FolderName) -> FolderRow:
 
 
 def _folder_badges(entry: FolderName) -> Iterator[tuple[str, str]]:
-    counts = (("warn", _CONFLICT, "in conflict"), ("up", _UPLOAD, "to upload"), ("down", _DOWNLOAD, "to download"))
+    counts = (
+        ("warn", _CONFLICT, "in conflict"),
+        ("up", _UPLOAD, "to upload"),
+        ("down", _DOWNLOAD, "to download"),
+        ("bad", _UNNAMABLE, "cannot be uploaded"),
+    )
     badges = [(look, f"{count:,} {words}") for look, classes, words in counts if (count := _count(entry, classes))]
     yield from badges
     if not badges:
