@@ -96,7 +96,8 @@ def _kept(session: Session, project: Project, paths: Sequence[str], settle: floa
         lambda: session.held.enter_context(project.keeping(paths, settle=settle, until_idle=until_idle)),
     )
     named = " ".join(kept.paths)
-    session.note(f"{named}: kept uploaded from now on; Ctrl-C ends it")
+    until = f"until nothing has changed for {settle:g} s" if until_idle else "from now on"
+    session.note(f"{named}: kept uploaded {until}; Ctrl-C ends it")
     result = Result({}, live=True)
 
     def rounds() -> Iterator[KeptRound]:
@@ -109,6 +110,8 @@ def _kept(session: Session, project: Project, paths: Sequence[str], settle: floa
         except KeyboardInterrupt as stop:
             raise interrupted(stop) from stop
         done = kept.result
+        if until_idle and done.ok:
+            session.note(f"{named}: all is uploaded and verified")
         result.data, result.failures, result.exit_code = _result_data(done), done.failures, done.exit_code
 
     if session.json:

@@ -107,6 +107,8 @@ def test_until_idle_ends_when_nothing_changes_and_writes_one_line_of_json_a_roun
     before = kept.json("history").data["transfers"]
     again = kept.json("keep", "data", *_QUICKLY, "--until-idle")
     assert again.code == 0 and again.data["uploaded"] == 0
+    assert "kept uploaded until nothing has changed for " in again.err
+    assert again.err.rstrip().endswith("data: all is uploaded and verified"), "it never ends in silence"
     assert kept.json("history").data["transfers"] == before
 
 
@@ -115,6 +117,7 @@ def test_a_conflict_is_left_alone_and_told_once(kept: Project, container: Contai
     done = kept.run("keep", "data", *_QUICKLY, "--until-idle")
     assert done.code == 3, str(done)
     assert done.out.count("conflict data/a") == 1
+    assert "all is uploaded" not in done.err
     assert container.get("data/a") == b"somebody else's"
     assert container.get("data/sub/b") == b"two" * 1000
     assert kept.run("u", "data", "--overwrite").code == 0
