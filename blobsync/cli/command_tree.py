@@ -27,6 +27,9 @@ _SETTINGS: dict[str, Any] = {
     "context_settings": {"help_option_names": ["-h", "--help"], "max_content_width": 100},
 }
 
+# More characters than any first sentence.
+_WHOLE = 1_000
+
 
 def run(words: Sequence[str], session: Session) -> Any:
     """Read a command line and run its command; returns its result, or an exit code.
@@ -97,7 +100,7 @@ def read_by_typer(name: str, command: Command) -> Any:
 
 
 def _group(commands: Commands) -> typer.Typer:
-    settings: dict[str, Any] = {**_SETTINGS, "help": commands.help}
+    settings: dict[str, Any] = {**_SETTINGS, "help": commands.help, "cls": _Group}
     if commands.else_word is not None:
         # Options before the first word are those of the command that it is for.
         context = {**_SETTINGS["context_settings"], "ignore_unknown_options": True}
@@ -108,10 +111,18 @@ def _group(commands: Commands) -> typer.Typer:
     return group
 
 
-def _with_else_word(name: str) -> type[TyperGroup]:
+class _Group(TyperGroup):
+    """A group whose help has the first sentence of each command whole; the base class cuts it at the line's end."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, each.get_short_help_str(_WHOLE)) for name, each in self.commands.items()])
+
+
+def _with_else_word(name: str) -> type[_Group]:
     """A group that puts the command ``name`` before a word that is none of its commands."""
 
-    class WithElseWord(TyperGroup):
+    class WithElseWord(_Group):
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
             if args and args[0] not in self.commands:
                 args = [name, *args]

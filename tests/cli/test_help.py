@@ -46,6 +46,13 @@ def test_each_command_explains_itself_with_an_example(cli: Cli, names: tuple[str
         assert not [line for line in examples if len(line) > 80 and re.search(r"\S {2,}\S", line)], ended.out
 
 
+@pytest.mark.parametrize("name", sorted({names[0].split()[0] for names in TYPED if " " in names[0]}))
+def test_the_help_of_a_group_cuts_no_sentence(cli: Cli, name: str) -> None:
+    _, listed = cli(name, "--help").out.split("\nCommands:\n")
+    assert "..." not in listed
+    assert listed.rstrip().endswith(".")
+
+
 @pytest.mark.parametrize("names", TYPED, ids=lambda names: names[0])
 def test_help_shows_the_options_of_a_cluster_only_where_they_have_a_meaning(cli: Cli, names: tuple[str, ...]) -> None:
     shown = cli(*names[0].split(), "--help").out
