@@ -152,7 +152,7 @@ def _standing(entry: EntryStatus) -> Iterator[str]:
 def _summary(found: ProjectStatus) -> str:
     differing = sum(entry.differs for entry in found.entries)
     if differing:
-        entries = f"{differing} of {count_text(len(found.entries), 'path')} differ"
+        entries = f"{differing} of {count_text(len(found.entries), 'path')} {'differs' if differing == 1 else 'differ'}"
         return f"{entries}; 'blobsync plan u PATH' or 'plan d PATH' shows the files"
     if any(entry.problem or entry.unreadable for entry in found.entries):
         return "not everything could be looked at"

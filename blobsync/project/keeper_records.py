@@ -81,7 +81,7 @@ class KeeperState:
     def who(self) -> str:
         """Its process, user and age, in words."""
         place = "" if self.is_here else f" on {self.host}"
-        return f"process {self.pid} of {self.user}{place}, since {duration_text(max(0.0, time.time() - self.began))}"
+        return f"process {self.pid} of {self.user}{place}, for {duration_text(max(0.0, time.time() - self.began))}"
 
     @property
     def standing(self) -> str:
