@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from blobsync.base.errors import ExitCode, UsageError
+from blobsync.base.errors import ExitCode, NothingMatchedError, UsageError
 from blobsync.base.formatting import count_text, size_text
 from blobsync.base.patterns import pattern
 from blobsync.cli.output import Result
@@ -29,8 +29,11 @@ from blobsync.plan.transfer_options import NO_LIMIT, TransferOptions
 
 if TYPE_CHECKING:
     # Help and completion show no plan.
+    from collections.abc import Sequence
+
     from blobsync.plan.transfer_plan import Direction, TransferPlan
     from blobsync.project.api import Project
+    from blobsync.project.verify import VerifyReport
 
 
 _DEFAULTS = TransferOptions()
@@ -315,12 +318,31 @@ def verify(
 
     project = session.project()
     chosen = project.chosen_paths(paths or (), all_entries=every)
-    reports = with_consent(session, project, lambda: [project.verify(path, deep=deep) for path in chosen])
+    reports = with_consent(session, project, lambda: _verified(project, chosen, every=every, deep=deep))
     shown = files_shown(quiet=session.quiet, full=full)
     unreadable = [failure for report in reports for failure in report.unreadable]
     if session.json:
         return Result(verify_data(reports), (), unreadable, verify_code(reports))
     return Result({}, verify_lines(reports, shown), unreadable, verify_code(reports), wraps=True)
+
+
+def _verified(project: Project, paths: Sequence[str], *, every: bool, deep: bool) -> list[VerifyReport]:
+    """A report for each path. With ``every``, a folder entry that has nothing on either side is skipped, as by u and d.
+
+    Raises ``NothingMatchedError`` for any other path without files, and if no entry has any.
+    """
+    reports: list[VerifyReport] = []
+    nothing: NothingMatchedError | None = None
+    for path in paths:
+        try:
+            reports.append(project.verify(path, deep=deep))
+        except NothingMatchedError as error:
+            if not every:
+                raise
+            nothing = nothing or error
+    if nothing is not None and not reports:
+        raise nothing
+    return reports
 
 
 def _transfer(

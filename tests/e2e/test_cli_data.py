@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import pytest
 import urllib3
+import yaml
 
 from blobsync.direct.upload import BlockIds
 from tests.e2e.world import Container, Project, blobsync_command, hashes, read_tree, sha256, write_tree
@@ -284,3 +285,22 @@ def _fill(container: Container, count: int) -> set[str]:
 def _url(container: Container, blob: str) -> str:
     """For requests that the SDK does not make."""
     return f"{container.service}/{container.account}/{container.name}/{blob}?{container.sas('cw')}"
+
+
+def test_verify_all_skips_an_entry_that_has_nothing_on_either_side(project: Project, container: Container) -> None:
+    account = "aux_data/configs/aml.yaml"
+    project.configure(container)
+    empty = {"azure_blob_config_file": account, "path": "elsewhere"}
+    file = project.root / "aux_data/aml/aml.yaml"
+    settings = yaml.safe_load(file.read_text())
+    settings["config_param"]["output_folder"] = empty
+    file.write_text(yaml.safe_dump(settings))
+    nothing = project.json("verify", "--all")
+    assert (nothing.code, nothing.errors[0]["path"]) == (4, "data"), str(nothing)
+
+    write_tree(project.data, {"a": b"a", "b": b"bb"})
+    assert project.run("u", "--all").code == 0
+    done = project.json("verify", "--all")
+    assert (done.code, done.data["counts"]) == (0, {"equal": 2}), str(done)
+    named = project.json("verify", "data", "output")
+    assert (named.code, named.errors[0]["path"]) == (4, "output"), "a PATH that was typed is looked for"
