@@ -31,6 +31,7 @@ NO_PAGES = {
     "/jobs/{run_id}/log": "a stream",
     "/picture": "a picture",
     "/jobs/{run_id}/outputs": "a part of the job's page",
+    "/jobs/{run_id}/checkpoints": "a part of the job's page",
     "/clusters/{name}/free": "a part of a page",
     "/clusters/{name}/holders": "a part of a page",
 }
