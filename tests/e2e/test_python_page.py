@@ -61,6 +61,7 @@ def test_every_example_of_the_page_does_what_it_says(project: Project, container
     # Nobody interrupts.
     assert told.pop(4) == ""
     assert told.pop(4).splitlines()[-1] == told.pop(4).strip() == "5 verified"
+    assert told.pop(4).splitlines()[-1] == "0 uploaded"
     assert "data/voc20/4.jpg 5 " in told[4]
     assert "100020 bytes" in told[4] and "{'equal': 7} True" in told[4] and "5 bytes will go" in told[4]
     assert told[5].splitlines()[0] == "hello from a job"
