@@ -26,7 +26,7 @@ from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.checksums import CRC64, JoinedCrc64, running
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobInfo, BlobProperties
-from blobsync.store.read_only import LONGEST_SOURCE_URL, ReadOnlyStore
+from blobsync.store.read_only import LONGEST_SOURCE_URL, SourceStore
 from blobsync.transfer.engines import NOTHING_COMPARED, Moved
 
 # ``single``: up to this many bytes an object that has only an MD5 is one block. The answer waits for it.
@@ -49,7 +49,7 @@ class CopyFromSourceJob(FileJob):
         comparing: bool = False,
         sizes: BlockSizes = FETCHED,
     ) -> None:
-        if not isinstance(source.store, ReadOnlyStore):
+        if not isinstance(source.store, SourceStore):
             raise ValueError(f"{source} is not outside Azure")
         super().__init__(run, action)
         self._from, self._to = source.store, destination.store

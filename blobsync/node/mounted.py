@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn, final
+from typing import final
 
-from blobsync.base.errors import AccessDeniedError, BlobNotFoundError, PreconditionFailedError, StorageError
+from blobsync.base.errors import (
+    AccessDeniedError,
+    BlobNotFoundError,
+    BlobsyncError,
+    PreconditionFailedError,
+    StorageError,
+)
 from blobsync.base.locations import MountedLocation
-from blobsync.base.redaction import SasToken, SignedUrl
 from blobsync.store.protocol import (
-    ANYTHING,
     BlobInfo,
     BlobProperties,
     BlockKind,
     BlockList,
-    CopiedBlob,
-    Precondition,
-    Sent,
 )
+from blobsync.store.read_only import ReadOnlyStore
 
 
 @final
-class MountedStore:
+class MountedStore(ReadOnlyStore):
     """A ``BlobStore`` of a folder; a file's ETag is made of its ``stat``."""
 
     def __init__(self, location: MountedLocation) -> None:
@@ -86,80 +87,14 @@ class MountedStore:
             raise _unreadable(name, error) from error
         return MountedReader(name, fd, start, length, etag)
 
-    def orders(self) -> None:
-        """Empty: a file needs no connection."""
-        return
-
     def close(self) -> None:
         """Does nothing: no file stays open."""
 
     def hurry(self) -> None:
         """Does nothing: there are no waits to cut short."""
 
-    # -- not supported: a mount is read-only ------------------------------------------------------------------
-
-    def put(
-        self,
-        name: str,
-        body: bytes,
-        *,
-        md5: bytes,
-        properties: BlobProperties | None = None,
-        condition: Precondition = ANYTHING,
-        sent: Sent | None = None,
-    ) -> BlobInfo:
-        self._refuse(name)
-
-    def put_block(self, name: str, block_id: str, body: bytes, *, sent: Sent | None = None) -> None:
-        self._refuse(name)
-
-    def put_block_list(
-        self,
-        name: str,
-        block_ids: Sequence[str],
-        *,
-        size: int,
-        md5: bytes,
-        properties: BlobProperties | None = None,
-        condition: Precondition = ANYTHING,
-        committed: AbstractSet[str] = frozenset(),
-    ) -> BlobInfo:
-        self._refuse(name)
-
-    def put_from_url(
-        self,
-        name: str,
-        source_url: str,
-        source_sas: SasToken | None,
-        *,
-        condition: Precondition = ANYTHING,
-        tier: str = "",
-        source_etag: str = "",
-    ) -> CopiedBlob:
-        self._refuse(name)
-
-    def put_block_from_url(
-        self,
-        name: str,
-        block_id: str,
-        source_url: str | SignedUrl,
-        source_sas: SasToken | None,
-        *,
-        start: int,
-        length: int,
-        source_etag: str = "",
-        source_md5: bytes | None = None,
-    ) -> int | None:
-        self._refuse(name)
-
-    def delete(self, name: str, *, etag: str | None = None) -> bool:
-        self._refuse(name)
-
-    def delete_many(self, names: Sequence[str], *, etags: Mapping[str, str] | None = None) -> Mapping[str, str]:
-        self._refuse(", ".join(names))
-
-    def _refuse(self, name: str) -> NoReturn:
-        raise AccessDeniedError(f"{name}: the mount at {self._root} is read-only", path=name)
+    def refusal(self, name: str) -> BlobsyncError:
+        return AccessDeniedError(f"{name}: the mount at {self._root} is read-only", path=name)
 
 
 @final

@@ -44,7 +44,6 @@ from blobsync.plan.transfer_plan import (
     totals_of,
 )
 from blobsync.store.open_locations import OpenBlob
-from blobsync.store.read_only import LONGEST_SOURCE_URL, ReadOnlyStore
 from blobsync.store.sas import MIRROR_FOLDER, READ_FOLDER, WRITE_FOLDER
 
 
@@ -188,10 +187,14 @@ def _for_sources(
 def _relayed_by_name(context: ProjectContext, parts: Sequence[PlanPart]) -> Iterator[str]:
     """Say which objects go through this machine, because the service does not take their URLs."""
     for part in parts:
+        if not is_source(part.source):
+            continue
+        from blobsync.store.read_only import LONGEST_SOURCE_URL, SourceStore  # late: most plans have no such source
+
         live = context.opened(part)
         if not isinstance(live.source, OpenBlob) or not isinstance(live.destination, OpenBlob):
             continue
-        if not isinstance(live.source.store, ReadOnlyStore):
+        if not isinstance(live.source.store, SourceStore):
             continue
         store, moving = live.source.store, (each for each in part.actions if each.action is Action.TRANSFER)
         long = [each.path for each in moving if store.url_length(live.source.at(each.path)) > LONGEST_SOURCE_URL]

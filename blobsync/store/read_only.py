@@ -1,15 +1,11 @@
-"""A store that only reads: the base of sources outside Azure. Every write is refused with our own error.
-
-Azure's service may read an object itself, by a URL that opens it.
-"""
+"""Stores that only read: the base of sources outside Azure and of mounted folders. Every write is refused."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import NoReturn
 
-from blobsync.base.errors import PlanError
+from blobsync.base.errors import BlobsyncError, PlanError
 from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import SasToken, SignedUrl
 from blobsync.store.protocol import (
@@ -33,6 +29,85 @@ _NO_PROPERTIES = BlobProperties()
 class ReadOnlyStore:
     """The half of :class:`blobsync.store.protocol.BlobStore` that writes, refused."""
 
+    def refusal(self, name: str) -> BlobsyncError:
+        """The error for whoever wants to write or delete ``name``."""
+        raise NotImplementedError
+
+    def orders(self) -> Orders | None:
+        """See the protocol; there are none."""
+        return None
+
+    def put(
+        self,
+        name: str,
+        body: bytes,
+        *,
+        md5: bytes,
+        properties: BlobProperties = _NO_PROPERTIES,
+        condition: Precondition = ANYTHING,
+        sent: Sent | None = None,
+    ) -> BlobInfo:
+        """Refused."""
+        raise self.refusal(name)
+
+    def put_block(self, name: str, block_id: str, body: bytes, *, sent: Sent | None = None) -> None:
+        """Refused."""
+        raise self.refusal(name)
+
+    def put_block_list(
+        self,
+        name: str,
+        block_ids: Sequence[str],
+        *,
+        size: int,
+        md5: bytes,
+        properties: BlobProperties = _NO_PROPERTIES,
+        condition: Precondition = ANYTHING,
+        committed: AbstractSet[str] = frozenset(),
+    ) -> BlobInfo:
+        """Refused."""
+        raise self.refusal(name)
+
+    def put_from_url(
+        self,
+        name: str,
+        source_url: str,
+        source_sas: SasToken | None,
+        *,
+        condition: Precondition = ANYTHING,
+        tier: str = "",
+        source_etag: str = "",
+    ) -> CopiedBlob:
+        """Refused."""
+        raise self.refusal(name)
+
+    def put_block_from_url(
+        self,
+        name: str,
+        block_id: str,
+        source_url: str | SignedUrl,
+        source_sas: SasToken | None,
+        *,
+        start: int,
+        length: int,
+        source_etag: str = "",
+        source_md5: bytes | None = None,
+    ) -> int | None:
+        """Refused."""
+        raise self.refusal(name)
+
+    def delete(self, name: str, *, etag: str | None = None) -> bool:
+        """Refused."""
+        raise self.refusal(name)
+
+    def delete_many(self, names: Sequence[str], *, etags: Mapping[str, str] | None = None) -> Mapping[str, str]:
+        """Refused."""
+        raise self.refusal(", ".join(names))
+
+
+class SourceStore(ReadOnlyStore):
+    """A source outside Azure, whose objects Azure's service may read itself, by URLs that open them."""
+
     def __init__(self, container: BlobContainer) -> None:
         self._container = container
 
@@ -55,80 +130,9 @@ class ReadOnlyStore:
         """The characters of such a URL, at most. Raises ``CredentialError`` as :meth:`source_url` does."""
         raise NotImplementedError
 
-    def orders(self) -> Orders | None:
-        """See the protocol; there are none."""
-        return None
-
-    def put(
-        self,
-        name: str,
-        body: bytes,
-        *,
-        md5: bytes,
-        properties: BlobProperties = _NO_PROPERTIES,
-        condition: Precondition = ANYTHING,
-        sent: Sent | None = None,
-    ) -> BlobInfo:
-        """Refused."""
-        self._refuse()
-
-    def put_block(self, name: str, block_id: str, body: bytes, *, sent: Sent | None = None) -> None:
-        """Refused."""
-        self._refuse()
-
-    def put_block_list(
-        self,
-        name: str,
-        block_ids: Sequence[str],
-        *,
-        size: int,
-        md5: bytes,
-        properties: BlobProperties = _NO_PROPERTIES,
-        condition: Precondition = ANYTHING,
-        committed: AbstractSet[str] = frozenset(),
-    ) -> BlobInfo:
-        """Refused."""
-        self._refuse()
-
     def block_list(self, name: str, kind: BlockKind = "all") -> BlockList | None:
         """Refused: a source has no blocks of Azure's."""
-        self._refuse()
+        raise self.refusal(name)
 
-    def put_from_url(
-        self,
-        name: str,
-        source_url: str,
-        source_sas: SasToken | None,
-        *,
-        condition: Precondition = ANYTHING,
-        tier: str = "",
-        source_etag: str = "",
-    ) -> CopiedBlob:
-        """Refused."""
-        self._refuse()
-
-    def put_block_from_url(
-        self,
-        name: str,
-        block_id: str,
-        source_url: str | SignedUrl,
-        source_sas: SasToken | None,
-        *,
-        start: int,
-        length: int,
-        source_etag: str = "",
-        source_md5: bytes | None = None,
-    ) -> int | None:
-        """Refused."""
-        self._refuse()
-
-    def delete(self, name: str, *, etag: str | None = None) -> bool:
-        """Refused."""
-        self._refuse()
-
-    def delete_many(self, names: Sequence[str], *, etags: Mapping[str, str] | None = None) -> Mapping[str, str]:
-        """Refused."""
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise PlanError(f"{self._container} is a source: nothing is written or deleted there")
+    def refusal(self, name: str) -> BlobsyncError:
+        return PlanError(f"{self._container} is a source: nothing is written or deleted there")

@@ -37,7 +37,7 @@ from blobsync.base.patterns import pattern
 from blobsync.base.redaction import SignedUrl
 from blobsync.config.model import StorageAccount
 from blobsync.store.protocol import BlobInfo, BlobProperties, Checksum
-from blobsync.store.read_only import ReadOnlyStore
+from blobsync.store.read_only import SourceStore
 from blobsync.store.source_trust import check_bucket
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _client_of(account: StorageAccount) -> S3Client:
         return session.client("s3", region_name=region, endpoint_url=endpoint, config=config)
 
 
-class S3Store(ReadOnlyStore):
+class S3Store(SourceStore):
     """One bucket. Thread-safe, as boto3's clients are."""
 
     def __init__(self, bucket: Bucket, connect: Callable[[], S3Client]) -> None:

@@ -29,7 +29,7 @@ from blobsync.base.trusted_hosts import host_of, is_loopback, is_private
 from blobsync.config.model import ListedFile, StorageAccount
 from blobsync.config.user_config import load_user_config
 from blobsync.store.protocol import BlobInfo, BlobProperties, Checksum
-from blobsync.store.read_only import ReadOnlyStore
+from blobsync.store.read_only import SourceStore
 from blobsync.store.rest.http import origin_of
 from blobsync.store.rest.transport import Response, Timeouts, Transport, TransportError, Trouble, parse_http_date
 from blobsync.store.rest.urllib3_transport import Urllib3Transport
@@ -55,7 +55,7 @@ def open_urls(account: StorageAccount, environ: Mapping[str, str]) -> UrlListSto
     return UrlListStore(container, web.files, environ, may_reach=lambda origin: web.by_hand or origin in listed)
 
 
-class UrlListStore(ReadOnlyStore):
+class UrlListStore(SourceStore):
     """The files of a list, or the one of a URL. Thread-safe."""
 
     def __init__(

@@ -9,13 +9,13 @@ from urllib.parse import quote
 from blobsync.base.locations import Bucket, quote_blob_name
 from blobsync.base.redaction import SignedUrl
 from blobsync.store.protocol import BlobInfo, BlobProperties, Checksum
-from blobsync.store.read_only import ReadOnlyStore
+from blobsync.store.read_only import SourceStore
 from tests.fakes.store import MemoryReader, MemoryStore
 
 SIGNED = "?X-Amz-Signature="
 
 
-class MemorySource(ReadOnlyStore):
+class MemorySource(SourceStore):
     """``inner`` is what the service that fetches reads, by the URLs of this store.
 
     ``checksums`` are what the bucket keeps of objects, ``versions`` their version ids; ``archived`` are those that have
