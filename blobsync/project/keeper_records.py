@@ -340,7 +340,7 @@ def _by_whom(folder: Path, locks: Path = _LOCKS) -> str:
             if words[1] == "FLOCK" and words[5] == place:
                 about = os.stat(f"/proc/{int(words[4])}")
                 age = duration_text(max(0.0, time.time() - about.st_mtime))
-                return f", by process {words[4]} of {_name_of(about.st_uid)}, since {age}"
+                return f", by process {words[4]} of {_name_of(about.st_uid)}, for {age}"
     return ""
 
 
