@@ -16,8 +16,7 @@ from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from blobsync.base.errors import (
     AccessDeniedError,
@@ -37,11 +36,8 @@ from blobsync.base.patterns import pattern
 from blobsync.base.redaction import SignedUrl
 from blobsync.config.model import StorageAccount
 from blobsync.store.protocol import BlobInfo, BlobProperties, Checksum
-from blobsync.store.read_only import SourceStore
+from blobsync.store.read_only import SourceReader, SourceStore
 from blobsync.store.source_trust import check_bucket
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 # The client of boto3, as far as it is used: ``list_objects_v2``, ``head_object``, ``get_object``,
 # ``generate_presigned_url``, ``close``.
@@ -51,8 +47,6 @@ S3Client = Any
 _CONNECT_SECONDS, _READ_SECONDS, _CONNECTIONS, _ATTEMPTS = 10, 60, 64, 5
 # Version ids have up to so many characters; most buckets have none.
 _ANY_VERSION = "v" * 40
-# How often a body that breaks off is continued.
-_MOST_BREAKS = 5
 _MD5 = pattern(r"[0-9a-f]{32}")
 _ETAG = pattern(r"[\x21\x23-\x7e]{1,256}")
 # https://docs.aws.amazon.com/AmazonS3/latest/userguide/directory-buckets-overview.html: their ETags are no MD5s.
@@ -173,9 +167,9 @@ class S3Store(SourceStore):
         """The properties that a copy keeps. Metadata whose names Azure does not take are left out."""
         return _properties(self._head(name))
 
-    def open(self, name: str, *, start: int = 0, length: int | None = None, etag: str | None = None) -> S3Reader:
+    def open(self, name: str, *, start: int = 0, length: int | None = None, etag: str | None = None) -> SourceReader:
         """GetObject; a body that breaks off is continued, from the same version."""
-        return S3Reader(self._get, name, start, length, etag, self._stopped.is_set)
+        return SourceReader(self._get, _translated, name, start, length, etag, self._stopped.is_set)
 
     def source_url(self, name: str, version: str, seconds: int) -> SignedUrl:
         """A URL that opens this object for ``seconds``; of this ``version`` if it is not empty.
@@ -274,54 +268,6 @@ class S3Store(SourceStore):
 
     def _shown(self, name: str) -> str:
         return str(self._container.child(name))
-
-
-class S3Reader:
-    """The body of one GetObject; see ``BlobReader``."""
-
-    def __init__(
-        self,
-        get: Callable[[str, int, int | None, str | None], tuple[BlobInfo, BlobProperties, Any]],
-        name: str,
-        start: int,
-        length: int | None,
-        etag: str | None,
-        is_stopped: Callable[[], bool],
-    ) -> None:
-        self._get, self._name, self._is_stopped = get, name, is_stopped
-        self._at = start
-        self.info, self.properties, self._body = get(name, start, length, etag)
-        left = self.info.size - start
-        self._end = start + (left if length is None else min(length, left))
-        self._breaks = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._body.close()
-
-    def read(self, limit: int) -> bytes:
-        """See the protocol."""
-        while self._at < self._end:
-            try:
-                with _translated(self._name):
-                    data: bytes = self._body.read(min(limit, self._end - self._at))
-                if data:
-                    self._at += len(data)
-                    return data
-                raise StorageUnreachableError(f"{self._name}: the body ended {self._end - self._at:,} bytes early")
-            except StorageUnreachableError:
-                self._breaks += 1
-                if self._breaks > _MOST_BREAKS or self._is_stopped():
-                    raise
-                self._body.close()
-                found, _, self._body = self._get(self._name, self._at, self._end - self._at, self.info.etag)
-                if found.size != self.info.size:
-                    raise
-        return b""
 
 
 def _listed(entry: Mapping[str, Any]) -> BlobInfo:

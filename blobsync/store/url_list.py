@@ -9,8 +9,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
 from urllib.parse import urljoin, urlsplit
 
 from blobsync.base.background_calls import side_by_side
@@ -29,16 +28,13 @@ from blobsync.base.trusted_hosts import host_of, is_loopback, is_private
 from blobsync.config.model import ListedFile, StorageAccount
 from blobsync.config.user_config import load_user_config
 from blobsync.store.protocol import BlobInfo, BlobProperties, Checksum
-from blobsync.store.read_only import SourceStore
+from blobsync.store.read_only import SourceReader, SourceStore
 from blobsync.store.rest.http import origin_of
 from blobsync.store.rest.transport import Response, Timeouts, Transport, TransportError, Trouble, parse_http_date
 from blobsync.store.rest.urllib3_transport import Urllib3Transport
 from blobsync.store.source_trust import Addresses, addresses_of, reaches_inside
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-_MOST_REDIRECTS, _MOST_BREAKS, _HEADS = 5, 5, 16
+_MOST_REDIRECTS, _HEADS = 5, 16
 # A signed URL may be of GET alone, and some servers do not know HEAD.
 _NO_HEAD = frozenset({400, 403, 405, 501})
 _TIMEOUTS = Timeouts(connect=10.0, read=60.0)
@@ -141,9 +137,9 @@ class UrlListStore(SourceStore):
             raise BlobNotFoundError(f"{self._shown(name)}: there is no such file", path=name)
         return found[1]
 
-    def open(self, name: str, *, start: int = 0, length: int | None = None, etag: str | None = None) -> UrlReader:
+    def open(self, name: str, *, start: int = 0, length: int | None = None, etag: str | None = None) -> SourceReader:
         """GET; a body that breaks off is continued, from the same version."""
-        return UrlReader(self._get, name, start, length, etag, self._stopped.is_set)
+        return SourceReader(self._get, _translated, name, start, length, etag, self._stopped.is_set)
 
     def source_url(self, name: str, version: str, seconds: int) -> SignedUrl:
         """The URL, after its redirects."""
@@ -279,48 +275,13 @@ def _only_outside(connection: socket.socket) -> None:
         raise TransportError(Trouble.REFUSED, _INSIDE)
 
 
-class UrlReader:
-    """The body of one GET; see ``BlobReader``."""
-
-    def __init__(
-        self,
-        get: Callable[[str, int, int | None, str | None], tuple[BlobInfo, BlobProperties, Response]],
-        name: str,
-        start: int,
-        length: int | None,
-        etag: str | None,
-        is_stopped: Callable[[], bool],
-    ) -> None:
-        self._get, self._name, self._is_stopped = get, name, is_stopped
-        self._at, self._breaks = start, 0
-        self.info, self.properties, self._body = get(name, start, length, etag)
-        left = self.info.size - start
-        self._end = start + (left if length is None else min(length, left))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._body.close()
-
-    def read(self, limit: int) -> bytes:
-        """See the protocol."""
-        while self._at < self._end:
-            try:
-                data = self._body.read(min(limit, self._end - self._at))
-            except TransportError:
-                data = b""
-            if data:
-                self._at += len(data)
-                return data
-            self._breaks += 1
-            if self._breaks > _MOST_BREAKS or self._is_stopped():
-                raise StorageUnreachableError(f"{self._name}: the body ended {self._end - self._at:,} bytes early")
-            self._body.close()
-            _, _, self._body = self._get(self._name, self._at, self._end - self._at, self.info.etag)
-        return b""
+@contextmanager
+def _translated(shown: str) -> Iterator[None]:
+    """Convert what breaks a body to our error."""
+    try:
+        yield
+    except TransportError as error:
+        raise StorageUnreachableError(f"{shown}: the connection broke") from error
 
 
 def _properties(reply: Response) -> BlobProperties:
