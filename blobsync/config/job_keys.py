@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import yaml
+
 from blobsync.base.errors import ConfigError
 from blobsync.config.model import AML_PLATFORMS, FolderEntry, JobRefusal
 from blobsync.config.yaml_document import FOLDER_SUFFIX, Document, KeyPath
@@ -205,8 +207,6 @@ def _without(paths: Sequence[KeyPath]) -> str:
         for part in around:
             here = here.setdefault(part, {})
         here[last] = None
-    import yaml  # late: PyYAML takes longer to import than most files to read
-
     return f"-p '{yaml.safe_dump(param, default_flow_style=True, width=10**6, sort_keys=False).strip()}'"
 
 

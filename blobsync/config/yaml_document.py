@@ -1,7 +1,5 @@
 """Configuration files: YAML with the line of every key, checked against a table of keys.
 
-Most files are plain and are read here: importing PyYAML takes longer. The others are read in ``yaml_nodes``.
-
 The check covers types, ``${ENV}`` values and unknown keys, with the most similar known one. All problems are collected,
 not only the first: ``config check`` shows them together.
 
@@ -22,6 +20,7 @@ from blobsync.base.formatting import count_text
 from blobsync.base.patterns import pattern
 from blobsync.base.redaction import Secret
 from blobsync.config.known_keys import GONE_PLATFORMS, PROGRAM_FORM, Key, Kind, nearest
+from blobsync.config.yaml_nodes import parse_nodes
 
 # $${NAME} stands for a literal ${NAME}.
 _VARIABLE = pattern(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -377,93 +376,5 @@ def read_document(path: Path, shown: str) -> Document:
 
 def parse_document(text: str, file: str) -> Document:
     """Parse one YAML mapping. Raises ``ConfigError`` with the line; an empty text is an empty mapping."""
-    found = read_plain_yaml(text)
-    if found is None:
-        from blobsync.config.yaml_nodes import parse_nodes  # late: most files are plain
-
-        found = parse_nodes(text, file)
-    values, lines = found
+    values, lines = parse_nodes(text, file)
     return Document(file, values, {path: Origin(file, line) for path, line in lines.items()})
-
-
-_PLAIN_KEY = r"[A-Za-z_][A-Za-z0-9_./-]{0,99}"
-_PLAIN_VALUE = r"[A-Za-z0-9_./$~](?:[A-Za-z0-9_./+=$~%@-]|:(?=[A-Za-z0-9/_]))*" + r"""|'[^'\n]*'|"[^"\\\n]*\""""
-_PAIR = rf"{_PLAIN_KEY}: +(?:{_PLAIN_VALUE})"
-_PAIRS = pattern(rf"({_PLAIN_KEY}): +({_PLAIN_VALUE})")
-_BRACES = pattern(rf"\{{ *(?:{_PAIR}(?:, *{_PAIR})*)? *\}}")
-_ANY_PLAIN_VALUE = rf"(?P<value>{_PLAIN_VALUE})|(?P<braces>\{{[^{{}}\n]*\}})"
-_LINE = pattern(rf"(?P<indent> *)(?:(?P<key>{_PLAIN_KEY}):(?: +(?:{_ANY_PLAIN_VALUE}))? *(?: #.*)?|(?:#.*)?)")
-_PLAIN_TEXT = pattern(r"[\n\x20-\x7e]*")
-_WHOLE = pattern(r"0|[1-9][0-9]{0,17}")
-_NAMED_VALUES: dict[str, bool | None] = {
-    **dict.fromkeys(("~", "null", "Null", "NULL")),
-    **{each: True for word in ("yes", "true", "on") for each in (word, word.capitalize(), word.upper())},
-    **{each: False for word in ("no", "false", "off") for each in (word, word.capitalize(), word.upper())},
-}
-_MAX_PLAIN_LINES = 1_000
-_MAX_PLAIN_DEPTH = 20
-
-
-def read_plain_yaml(text: str) -> tuple[dict[str, Any], dict[tuple[str, ...], int]] | None:
-    """The values, and the line of each key by its path; None if PyYAML has to read ``text``.
-
-    Plain means: ASCII; one key a line, in blocks or in the braces of one line; values are quoted without escapes, or of
-    characters that need no quotes; comments. Anything else, or a fault, is left to PyYAML.
-    """
-    lines = text.split("\n")
-    if len(lines) > _MAX_PLAIN_LINES or not _PLAIN_TEXT.fullmatch(text):
-        return None
-    values: dict[str, Any] = {}
-    found: dict[tuple[str, ...], int] = {}
-    around: list[_OpenMapping] = [(0, (), values)]
-    last: str | None = None
-    for number, line in enumerate(lines, 1):
-        match = _LINE.fullmatch(line)
-        if match is None:
-            return None
-        key = match["key"]
-        if key is None:
-            continue
-        _go_to_indent(len(match["indent"]), around, last)
-        indent, path, mapping = around[-1]
-        value, pairs, below = _plain_value(match)
-        if indent != len(match["indent"]) or key in mapping or len(around) > _MAX_PLAIN_DEPTH or below != len(pairs):
-            return None
-        mapping[key] = value
-        here = (*path, key)
-        found |= {here: number, **{(*here, name): number for name in pairs}}
-        last = key if value is None and not match["value"] else None
-    return values, found
-
-
-# An open mapping: its indentation, its path, its values.
-_OpenMapping = tuple[int, tuple[str, ...], dict[str, Any]]
-
-
-def _go_to_indent(indent: int, around: list[_OpenMapping], last: str | None) -> None:
-    """Open a mapping as the value of the key ``last``, if that has none, or close those that are indented further."""
-    there, path, mapping = around[-1]
-    if last is not None and indent > there:
-        mapping[last] = {}
-        around.append((indent, (*path, last), mapping[last]))
-    while indent < around[-1][0]:
-        around.pop()
-
-
-def _plain_value(match: re.Match[str]) -> tuple[Any, Mapping[str, Any], int]:
-    """The value of a line; what is in its braces, and how many pairs are written there, -1 if they are not plain."""
-    if match["braces"] is None:
-        return _plain_scalar(match["value"]) if match["value"] else None, {}, 0
-    if not _BRACES.fullmatch(match["braces"]):
-        return None, {}, -1
-    pairs = _PAIRS.findall(match["braces"])
-    found = {name: _plain_scalar(value) for name, value in pairs}
-    return found, found, len(pairs)
-
-
-def _plain_scalar(text: str) -> str | int | bool | None:
-    if text[0] in "'\"":
-        return text[1:-1]
-    if _WHOLE.fullmatch(text):
-        return int(text)
-    return _NAMED_VALUES.get(text, text)
