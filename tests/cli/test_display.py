@@ -267,7 +267,7 @@ def test_deleting_after_moving_does_not_count_what_moved() -> None:
 
 def test_a_quick_command_draws_no_bar() -> None:
     terminal = Terminal()
-    listener = BarListener(Console(err=terminal), terminal=terminal)
+    listener = BarListener(Console(err=terminal), after=60.0, terminal=terminal)
     listener.emit(Expected(1, 10))
     listener.emit(Phase("moving"))
     listener.emit(BytesMoved(10))
