@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -119,17 +119,18 @@ def _kept(session: Session, project: Project, paths: Sequence[str], settle: floa
     elif session.quiet:
         result.lines = (line for made in rounds() for line in _failed(made.fresh))
     else:
-        result.lines = _lines(rounds())
+        result.lines = round_lines(rounds())
     return result
 
 
-def _lines(rounds: Iterator[KeptRound]) -> Iterator[str]:
+def round_lines(rounds: Iterable[KeptRound]) -> Iterator[str]:
+    """A line for each round, and one for each file that newly failed."""
     for made in rounds:
         at = time.strftime("%H:%M:%S", time.localtime(made.at))
         words = []
         if made.uploaded:
-            took = duration_text(made.seconds)
-            words.append(f"{count_text(made.uploaded, 'file')} ({size_text(made.bytes)}) uploaded in {took}")
+            took = f" in {duration_text(made.seconds)}" if made.seconds >= 1 else ""
+            words.append(f"{count_text(made.uploaded, 'file')} ({size_text(made.bytes)}) uploaded{took}")
         if made.problem:
             words.append(f"waiting: {made.problem}")
         if made.fresh:

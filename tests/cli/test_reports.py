@@ -10,6 +10,7 @@ import pytest
 from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.locations import BlobContainer, LocalLocation
 from blobsync.base.reasons import Reason
+from blobsync.cli.keep import round_lines
 from blobsync.cli.reports import (
     files_shown,
     plan_data,
@@ -32,6 +33,7 @@ from blobsync.plan.transfer_plan import (
     TransferPlan,
     TransferResult,
 )
+from blobsync.project.keep import KeptRound
 from blobsync.project.verify import ComparedFile, VerifyReport
 from tests.documents import check_data
 
@@ -194,3 +196,10 @@ def test_the_versions_that_are_kept_aside_are_named() -> None:
     assert plan_data(plan)["actions"][0]["aside"] == "data/v/d/x.remote-1f2e3d4c.bin"
     failed = replace(done, failures=(FileFailure("data/v/d/x.bin", FailureCode.SERVICE_BUSY, "busy"),))
     assert named not in list(result_lines(failed, 1.0))
+
+
+@pytest.mark.parametrize(("seconds", "end"), [(0.2, "uploaded"), (0.99, "uploaded"), (1.0, "uploaded in 1 s")])
+def test_a_round_of_less_than_a_second_has_no_time(seconds: float, end: str) -> None:
+    made = KeptRound("data", 1, 0.0, 1, 5, seconds, 0, (), (), "", 0.0, idle=False)
+    (line,) = round_lines([made])
+    assert line.endswith(f" data: 1 file (5 B) {end}")

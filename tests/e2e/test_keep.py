@@ -314,10 +314,10 @@ def test_a_terminal_shows_a_line_a_round_and_ctrl_c_ends_it(kept: Project, conta
         return shown.decode()
 
     try:
-        line = re.compile(r"\d\d:\d\d:\d\d data: 2 files \([\d.]+ KB\) uploaded in ")
+        line = re.compile(r"\d\d:\d\d:\d\d data: 2 files \([\d.]+ KB\) uploaded")
         assert wait_until(lambda: line.search(read()), seconds=_PATIENCE), read()
         write_tree(kept.data, {"a": b"again"})
-        assert wait_until(lambda: "data: 1 file (5 B) uploaded in" in read(), seconds=_PATIENCE), read()
+        assert wait_until(lambda: "data: 1 file (5 B) uploaded" in read(), seconds=_PATIENCE), read()
         os.write(main, b"\x03")
         assert process.wait(_PATIENCE) == 130
         assert "stopped: 3 files uploaded and verified in 2 rounds" in read()
