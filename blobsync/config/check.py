@@ -174,8 +174,21 @@ def _each_once(checked: list[CheckedFile]) -> tuple[CheckedFile, ...]:
                 reported.add(warning)
                 owner = next((file for file in files if warning.startswith(f"{file}:")), item.file)
                 files[owner] = replace(files[owner], warnings=(*files[owner].warnings, warning))
-    return tuple(replace(item, problems=_in_order(item.problems)) for item in files.values())
+    return tuple(
+        replace(item, problems=_in_order(item.problems), warnings=_by_line(item.file, item.warnings))
+        for item in files.values()
+    )
 
 
 def _in_order(problems: tuple[ConfigError, ...]) -> tuple[ConfigError, ...]:
     return tuple(sorted(problems, key=lambda problem: problem.line or 0))
+
+
+def _by_line(file: str, warnings: tuple[str, ...]) -> tuple[str, ...]:
+    """In the order of the file's lines; first what is said of the whole file."""
+
+    def line(warning: str) -> int:
+        number = warning.removeprefix(f"{file}:").partition(":")[0]
+        return int(number) if number.isascii() and number.isdecimal() else 0
+
+    return tuple(sorted(warnings, key=line))

@@ -114,6 +114,13 @@ def test_the_workspace_of_an_azure_ml_cluster_is_checked(tmp_path: Path) -> None
     )
 
 
+def test_warnings_are_in_the_order_of_the_lines(tmp_path: Path) -> None:
+    project = ProjectFiles(tmp_path)
+    project.cluster("with_log: true\nnum_gpuu: 2\nplatform: local\ninterpreter_path: python3\ndockerr: {}\n" + DATA)
+    lines = [int(warning.split(":")[1]) for warning in check(tmp_path)["aux_data/aml/aml.yaml"].warnings]
+    assert lines == [1, 2, 4, 5]
+
+
 @pytest.mark.parametrize("inline", [False, True])
 def test_mistakes_of_the_workspace_are_told_beside_those_of_the_cluster_file(tmp_path: Path, inline: bool) -> None:
     project = ProjectFiles(tmp_path)
