@@ -209,6 +209,8 @@ class _Reader:
             argv = ()
         elif _has_open_quote(command):
             self._wrong("command", "a quote is opened and not closed, so no shell can run the command")
+        if _has_open_quote(self._form.text("setup")):
+            self._wrong("setup", "a quote is opened and not closed, so no shell can run the script")
         return AskedJob(self._form.cluster, argv, gpus, param, self._keywords())
 
     def _keywords(self) -> SubmitKeywords:
