@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from blobsync.base.errors import ExitCode, NothingMatchedError, UsageError
 from blobsync.base.formatting import count_text, size_text
-from blobsync.base.patterns import pattern
 from blobsync.cli.output import Result
 from blobsync.cli.session import (
     NO_CLUSTER,
@@ -25,7 +23,7 @@ from blobsync.cli.session import (
     option,
     with_consent,
 )
-from blobsync.plan.transfer_options import NO_LIMIT, TransferOptions
+from blobsync.plan.transfer_options import TransferOptions, deletion_limits
 
 if TYPE_CHECKING:
     # Help and completion show no plan.
@@ -34,10 +32,6 @@ if TYPE_CHECKING:
     from blobsync.plan.transfer_plan import Direction, TransferPlan
     from blobsync.project.api import Project
     from blobsync.project.verify import VerifyReport
-
-
-_DEFAULTS = TransferOptions()
-_LIMIT = pattern(r"(\d{1,300})(%?)", re.ASCII)
 
 
 def _flag(text: str, *names: str) -> Any:
@@ -114,26 +108,10 @@ _ROWS: tuple[OptionRow, ...] = (
 
 
 def _build(**values: Any) -> TransferOptions:
-    files, percent = _limits(values.pop("max_delete") or [])
+    files, percent = deletion_limits(values.pop("max_delete") or [])
     values["include"] = tuple(values["include"] or ())
     values["exclude"] = tuple(values["exclude"] or ())
     return TransferOptions(**values, max_delete_files=files, max_delete_percent=percent)
-
-
-def _limits(given: list[str]) -> tuple[int, float]:
-    """The limits of deletions: giving one removes the other, so that ``--max-delete 50%`` has no limit in files."""
-    if not given:
-        return _DEFAULTS.max_delete_files, _DEFAULTS.max_delete_percent
-    files, percent = NO_LIMIT, 100.0
-    for text in given:
-        match = _LIMIT.fullmatch(text)
-        if not match:
-            raise UsageError(f"--max-delete {text}: neither a number of files nor a percentage such as 25%")
-        if match[2]:
-            percent = min(float(match[1]), 100.0)
-        else:
-            files = min(int(match[1]), NO_LIMIT)
-    return files, percent
 
 
 TRANSFER_OPTIONS = Bundle("options", _ROWS, _build)

@@ -7,6 +7,7 @@ entry.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import isfinite
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args
 
 from blobsync.base.errors import UsageError
+from blobsync.base.patterns import pattern
 
 EngineName = Literal["auto", "azcopy", "direct", "relay"]
 Keep = Literal["local", "remote", "both"]
@@ -83,8 +85,25 @@ def from_root(root: Path, paths: Sequence[str], options: TransferOptions) -> tup
 
 
 _DEFAULTS = TransferOptions()
+_LIMIT = pattern(r"(\d{1,300})(%?)", re.ASCII)
 _NAMES = tuple(each.name for each in fields(TransferOptions))
 _PATTERNS = ("include", "exclude")
+
+
+def deletion_limits(given: Sequence[str]) -> tuple[int, float]:
+    """The limits of deletions: giving one removes the other, so that ``--max-delete 50%`` has no limit in files."""
+    if not given:
+        return _DEFAULTS.max_delete_files, _DEFAULTS.max_delete_percent
+    files, percent = NO_LIMIT, 100.0
+    for text in given:
+        match = _LIMIT.fullmatch(text)
+        if not match:
+            raise UsageError(f"--max-delete {text}: neither a number of files nor a percentage such as 25%")
+        if match[2]:
+            percent = min(float(match[1]), 100.0)
+        else:
+            files = min(int(match[1]), NO_LIMIT)
+    return files, percent
 
 
 class TransferKeywords(TypedDict, total=False):

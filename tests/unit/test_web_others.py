@@ -17,6 +17,7 @@ from blobsync.base.process_mark import ProcessMark
 from blobsync.base.redaction import register_secret
 from blobsync.local.state_dir import StateDir, open_state_dir
 from blobsync.plan.progress import Progress, WorkerProgress
+from blobsync.plan.transfer_options import NO_LIMIT
 from blobsync.plan.transfer_plan import Direction
 from blobsync.project.keeper_records import keeper_state
 from blobsync.project.logbook import RunningRecords, TransferEntry, TransferLog
@@ -226,6 +227,25 @@ def test_a_password_that_is_an_html_word_is_hidden_in_values_and_breaks_no_page(
     assert "&#39;***&#39;" in words_of(answer) and "charset" not in words_of(answer)
 
 
+def test_nothing_is_counted_of_a_cluster_without_a_platform(pages: WebPages, source: Source) -> None:
+    file = source.root / "aux_data/aml/eu.yaml"
+    assert "/clusters/eu/free" not in pages.get("/clusters").text
+    file.write_text(file.read_text() + "\nplatform: local\n")
+    assert "/clusters/eu/free" in pages.get("/clusters").text
+
+
+@pytest.mark.parametrize(
+    ("given", "limits"), [("", (1000, 10.0)), ("50%", (NO_LIMIT, 50.0)), ("20", (20, 100.0)), ("20 50%", (20, 50.0))]
+)
+def test_a_mirror_of_the_form_has_the_limits_of_max_delete(
+    pages: WebPages, given: str, limits: tuple[int, float]
+) -> None:
+    assert 'name="max_delete"' in pages.get("/").text
+    answer = pages.post("/plans", cluster="eu", act="u:data/x", mirror="on", max_delete=given)
+    options = pages.tasks.find(answer.headers["location"].rpartition("/")[2]).request.options
+    assert options.mirror and (options.max_delete_files, options.max_delete_percent) == limits
+
+
 def test_a_plan_is_made_for_the_clusters_chosen_in_its_form(pages: WebPages) -> None:
     answer = pages.post("/plans", cluster="eu", from_cluster="aml", from_path="data/y/", act="u:data/x")
     task = pages.tasks.find(answer.headers["location"].rpartition("/")[2])
@@ -246,5 +266,5 @@ def test_a_plan_is_made_for_the_clusters_chosen_in_its_form(pages: WebPages) -> 
     fits = pages.post("/plans", again=task.id, force="1")
     forced = pages.tasks.find(fits.headers["location"].rpartition("/")[2]).request
     assert forced == replace(request, options=replace(request.options, force=True))
-    for form in ({"from_cluster": "nowhere"}, {"cluster": "nowhere"}):
+    for form in ({"from_cluster": "nowhere"}, {"cluster": "nowhere"}, {"max_delete": "many"}):
         assert pages.post("/plans", act="u:data/x", **form).status == 400

@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from blobsync.base.errors import UsageError
-from blobsync.plan.transfer_options import Keep, TransferOptions
+from blobsync.plan.transfer_options import Keep, TransferOptions, deletion_limits
 from blobsync.plan.transfer_plan import Action, Direction, FileAction, PlanPart, TransferPlan, verb
 from blobsync.web.app_state import app_state_of, form_of
 from blobsync.web.events import live_parts
@@ -127,9 +127,12 @@ def _options(form: Mapping[str, str]) -> TransferOptions:
     processes = form.get("processes", "")
     if processes and not (processes.isdecimal() and len(processes) < 5):
         raise UsageError("the number of processes is a whole number")
+    files, percent = deletion_limits(form.get("max_delete", "").split())
     return TransferOptions(
         keep=_keep(form),
         mirror="mirror" in form,
+        max_delete_files=files,
+        max_delete_percent=percent,
         compare_content="compare_content" in form,
         include=tuple(form.get("include", "").split()),
         exclude=tuple(form.get("exclude", "").split()),
