@@ -121,6 +121,25 @@ def test_a_bucket_is_listed_planned_and_downloaded(project: Project, moto: S3Ser
     no_secret_in(project, listed, planned, done)
 
 
+def test_stat_status_and_plan_know_a_bucket(project: Project, moto: S3Server, bucket: str) -> None:
+    fill(moto, bucket, {"a.bin": b"a" * 700, "sub/b.bin": b"bb"})
+    configure(project, moto, bucket)
+    planned = project.json("-c", "laion", "plan", "d", "data")
+    assert planned.code == 0 and planned.data["planned"] == 2, planned
+    listed = project.json("-c", "laion", "status", "--fresh")
+    before = project.json("-c", "laion", "stat", "data/a.bin")
+    assert before.code == 0, before
+    assert project.json("-c", "laion", "d", "data").code == 0
+    after = project.json("-c", "laion", "stat", "data/a.bin")
+    (entry,) = listed.data["entries"]
+    assert (listed.code, entry["to_download"]) == (3, {"files": 2, "bytes": 702}), listed
+    (there,), (both,) = before.data["paths"], after.data["paths"]
+    md5 = hashlib.md5(b"a" * 700).hexdigest()
+    assert there["local"] is None and there["remote"]["size"] == 700 and there["remote"]["md5"] == md5
+    assert both["local"] == {"size": 700, "md5": md5} and both["equal"] and both["verified_md5"] == md5
+    no_secret_in(project, planned, listed, before, after)
+
+
 @pytest.mark.parametrize("engine", ["direct", "relay"])
 def test_a_bucket_is_copied(
     engine: str, project: Project, moto: S3Server, bucket: str, copying: CopySourceHandle, container: Container
