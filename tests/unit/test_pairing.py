@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from itertools import islice
 
@@ -79,3 +80,21 @@ def test_files_without_a_blob_come_after_the_end_of_the_listing() -> None:
     with pytest.raises(ConnectionError):
         seen += held(["a", "b"]).matched(listing())
     assert [each.path for each in seen if each.streamed is None] == []
+
+
+def test_memory_of_matching_does_not_grow_with_the_files() -> None:
+    """As ``verify`` does it when no file has a blob: each waits for the end of the listing."""
+
+    def peak(count: int) -> int:
+        tracemalloc.start()
+        try:
+            files = HeldFiles(Spill(most=1000))
+            for number in range(count):
+                # Numbers as large as those of a real file, so that each takes memory of its own.
+                files.add(f"folder/{number:08}", LocalState(number, 10**18 + number, 10**18 - number, 10**6 + number))
+            assert sum(match.streamed is None for match in files.matched([("z", blob(0))])) == count
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    assert peak(12_000) < 1.5 * peak(4_000)
