@@ -129,6 +129,22 @@ def test_an_md5_goes_with_the_only_block(place: Place) -> None:
     assert place.there.blobs["y/a"].info.md5 == hashlib.md5(BODY[:400]).digest()
 
 
+@pytest.mark.parametrize(
+    ("size", "has_md5", "blocks"), [(1024 * MIB, True, 1), (1024 * MIB + 1, True, 17), (1024 * MIB, False, 16)]
+)
+def test_an_md5_makes_one_block_up_to_a_gibibyte_and_other_blocks_have_64_mib(
+    place: Place, size: int, has_md5: bool, blocks: int
+) -> None:
+    kept = place.source.inner.blobs["x/a"]
+    place.source.inner.blobs["x/a"] = type(kept)(kept.body, kept.info._replace(size=size), kept.properties)
+    if not has_md5:
+        place.source.hides_md5.add("x/a")
+    task = copy(place.source, "x", place.there, "y", ["a"])
+    run = RecordedRun(task, RecordingListener(), 1 << 30)
+    job = CopyFromSourceJob(run, place.action(), OpenBlob(place.source, "x"), OpenBlob(place.there, "y"))
+    assert job.open() == blocks
+
+
 def test_bytes_that_have_not_the_md5_are_refused(place: Place) -> None:
     place.source.add("x/a", BODY[:400])
     job = place.job()
