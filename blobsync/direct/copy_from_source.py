@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 from blobsync.base.errors import ChecksumError, CopySourceRefusedError, StorageError
@@ -48,6 +49,7 @@ class CopyFromSourceJob(FileJob):
         *,
         comparing: bool = False,
         sizes: BlockSizes = FETCHED,
+        joining: Callable[[], JoinedCrc64] = JoinedCrc64,
     ) -> None:
         if not isinstance(source.store, SourceStore):
             raise ValueError(f"{source} is not outside Azure")
@@ -55,7 +57,7 @@ class CopyFromSourceJob(FileJob):
         self._from, self._to = source.store, destination.store
         self._source = source.at(action.path)
         self._name = destination.at(action.target or action.path)
-        self._comparing, self._sizes = comparing, sizes
+        self._comparing, self._sizes, self._joining = comparing, sizes, joining
         self._noting = threading.Lock()
 
     def open(self) -> int:
@@ -152,14 +154,14 @@ class CopyFromSourceJob(FileJob):
         if self._md5 is not None:
             return "md5"
         if joined is not None and self._comparing:
-            content, other = JoinedCrc64(), running(kept)
+            content, other = self._joining(), running(kept)
             for data in read_range(self._from, self._source, self._version, 0, self._info.size):
                 self.run.pace(len(data))
                 content.update(data)
                 if other is not None:
                     other.update(data)
-            is_other = other is not None and kept is not None and other.digest() != kept.value
-            if joined != content.digest() or is_other:
+            expected = kept.value if kept else b""
+            if joined != content.digest() or (other is not None and other.digest() != expected):
                 raise ChecksumError(f"{self._source} arrived with other bytes than its own", path=self._source)
             return "content"
         return NOTHING_COMPARED
@@ -167,7 +169,7 @@ class CopyFromSourceJob(FileJob):
     def _joined(self) -> bytes | None:
         """The CRC64 of all blocks; None if the service did not tell each, or nothing here joins them."""
         try:
-            joined = JoinedCrc64()
+            joined = self._joining()
         except ImportError:
             return None
         for index in range(self._pieces):

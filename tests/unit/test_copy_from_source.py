@@ -54,7 +54,13 @@ class Place:
     def planned(self, action: FileAction, size: int, etag: str) -> FileAction:
         return replace(action, source=RemoteState(size, etag, None, ""))
 
-    def job(self, action: FileAction | None = None, *, comparing: bool = False) -> CopyFromSourceJob:
+    def job(
+        self,
+        action: FileAction | None = None,
+        *,
+        comparing: bool = False,
+        joining: Callable[[], JoinedCrc64] = JoinedCrc64,
+    ) -> CopyFromSourceJob:
         task = copy(self.source, "x", self.there, "y", ["a"])
         run = RecordedRun(task, RecordingListener(), 1 << 30)
         return CopyFromSourceJob(
@@ -64,10 +70,11 @@ class Place:
             OpenBlob(self.there, "y"),
             comparing=comparing,
             sizes=SIZES,
+            joining=joining,
         )
 
-    def moved(self, *, comparing: bool = False) -> Moved:
-        job = self.job(comparing=comparing)
+    def moved(self, *, comparing: bool = False, joining: Callable[[], JoinedCrc64] = JoinedCrc64) -> Moved:
+        job = self.job(comparing=comparing, joining=joining)
         for _ in range(job.open()):
             job.piece()
         return job.commit()
@@ -185,6 +192,43 @@ def test_comparing_finds_a_block_that_is_another(place: Place) -> None:
     with pytest.raises(Exception, match="other bytes"):
         job.commit()
     assert "y/a" not in place.there.blobs
+
+
+def test_comparing_compares_a_checksum_of_another_kind_too(place: Place) -> None:
+    place.source.checksums["x/a"] = Checksum("sha256", hashlib.sha256(BODY).digest())
+    assert place.moved(comparing=True).compared_by == "content"
+    place.there.blobs.clear()
+    place.source.checksums["x/a"] = Checksum("sha256", hashlib.sha256(b"other").digest())
+    with pytest.raises(Exception, match="other bytes"):
+        place.moved(comparing=True)
+    assert "y/a" not in place.there.blobs
+
+
+def test_without_anycrc_nothing_is_compared(place: Place) -> None:
+    def missing() -> JoinedCrc64:
+        raise ImportError("anycrc")
+
+    place.source.checksums["x/a"] = crc64_of(BODY)
+    moved = place.moved(comparing=True, joining=missing)
+    assert moved.compared_by == NOTHING_COMPARED and place.there.body("y/a") == BODY
+
+
+def test_the_blob_is_looked_at_after_it_was_written(place: Place) -> None:
+    moved = place.moved()
+    written = place.there.blobs["y/a"].info
+    assert moved.destination == RemoteState(len(BODY), written.etag, written.md5)
+
+
+@pytest.mark.parametrize("what", ["replaced", "deleted"])
+def test_a_blob_that_another_writes_right_after_is_looked_up_again(place: Place, what: str) -> None:
+    def before(request: Request) -> None:
+        if request.operation == "head" and "y/a" in place.there.blobs:
+            del place.there.blobs["y/a"]
+            if what == "replaced":
+                place.there.add("y/a", b"somebody else's")
+
+    place.there.before = before
+    assert place.moved().destination is None
 
 
 @pytest.mark.parametrize("when", ["planned", "opened", "half"])
