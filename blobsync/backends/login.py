@@ -94,7 +94,7 @@ class LoginNode:
         if self._ssh and done.returncode == _SSH_FAILED:
             raise LostContactError(
                 f"cannot connect to {self._ssh}: {_last_line(done.stderr)}",
-                hint=f"check that `ssh {self._ssh} true` works without asking for a password",
+                hint=f"this has to work without asking for a password: ssh {self._ssh} true",
             )
         if done.returncode < 0 or done.returncode > _KILLED:
             number = -done.returncode if done.returncode < 0 else done.returncode - _KILLED

@@ -19,7 +19,7 @@ from blobsync.cli.reports import files_shown, more_line
 from blobsync.cli.running_words import progress_data, so_far, utc_text
 from blobsync.cli.session import ITS_NAME, Commands, Session, argument, command, option
 from blobsync.jobs.timeline import lasted
-from blobsync.project.logbook import RUNNING
+from blobsync.project.logbook import RUNNING, failure_text, failures_in
 
 if TYPE_CHECKING:
     from blobsync.jobs.record import JobRecord
@@ -155,7 +155,7 @@ def _one(session: Session, book: LogBook, id: str, *, full: bool) -> Result:
             raise nothing from None
         return Result({"jobs": [job_data(job)]}, job_details(job))
     receipt = book.receipt(entry)
-    files, failures = list(_files(receipt)), _failures(receipt)
+    files, failures = list(_files(receipt)), failures_in(receipt)
     far = _progress_of(book.running.all())
     known = {"files": files, "failures": failures, "receipt_kept": receipt is not None}
     data = {"transfers": [_data(entry, far)], **known}
@@ -171,14 +171,6 @@ def _files(receipt: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
     for file in (receipt or {}).get("deleted_files", ()):
         was = {name: file.get(name) for name in ("size", "md5", "etag")}
         yield {"action": "deleted", "path": file.get("path"), "size": None, "md5": None, "etag": None, "was": was}
-
-
-def _failures(receipt: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """The failures in a receipt. Receipts of older versions have no messages."""
-    return [
-        {"path": str(each.get("path")), "code": str(each.get("code")), "message": each.get("message")}
-        for each in (receipt or {}).get("failures", ())
-    ]
 
 
 _FACTS = ("path", "size", "md5", "etag")
@@ -206,9 +198,7 @@ def _facts(entry: TransferEntry, running: RunningTransfer | None) -> Iterator[st
 
 
 def _failure_lines(failures: Sequence[Mapping[str, Any]], shown: int) -> Iterator[str]:
-    for each in failures[:shown]:
-        path, message = each["path"], each["message"] or ""
-        yield f"failed {message if message.startswith(path) else f'{path}: {message}'} ({each['code']})"
+    yield from (f"failed {failure_text(each)}" for each in failures[:shown])
     if len(failures) > shown:
         yield more_line(len(failures) - shown)
 

@@ -88,7 +88,7 @@ def install_azurite(
         if answer.returncode != 0:
             raise EmulatorError(
                 f"npm could not install Azurite {pinned_version()}: {last_lines(answer)}",
-                hint="check that `npm ping` works; blobsync uses npm's own configuration (proxy, registry)",
+                hint="check that npm ping works; blobsync uses npm's own configuration (proxy, registry)",
             )
         put_in_place(partial, target)
     finally:

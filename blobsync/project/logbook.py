@@ -584,6 +584,20 @@ class LogBook:
         return ledger.read_receipt(self._state.folder("receipts"), entry.receipt) if entry.receipt else None
 
 
+def failures_in(receipt: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """The failures in a receipt: path, code and message. Receipts of older versions have no messages."""
+    return [
+        {"path": str(each.get("path")), "code": str(each.get("code")), "message": each.get("message")}
+        for each in (receipt or {}).get("failures", ())
+    ]
+
+
+def failure_text(failure: Mapping[str, Any]) -> str:
+    """One of :func:`failures_in` for people."""
+    path, message = failure["path"], failure["message"] or ""
+    return f"{message if message.startswith(path) else f'{path}: {message}'} ({failure['code']})"
+
+
 def open_logbook(environ: Mapping[str, str], on_trouble: Callable[[str], None]) -> LogBook:
     """The log of the project that contains the current folder. Raises ``ConfigError`` if there is none."""
     cwd = current_folder(environ)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -140,6 +141,17 @@ def test_a_transfer_started_in_a_terminal_is_shown_while_planned_and_then_with_i
     assert 'aria-label="Rate over time, at most 2 MB a second"' in drawn and "<polygon" in drawn
     assert pages.post("/transfers/running/0123abcd/cancel").status == 303
     assert RunningRecords(state).is_stop_requested("0123abcd")
+
+
+def test_a_transfer_of_the_history_names_what_failed(pages: WebPages, state: StateDir) -> None:
+    name = "20261120T101112Z-0123abcd.json"
+    entry = TransferEntry("upload", ("data",), id="0123abcd", receipt=name, planned=502, failed=501, conflicts=1)
+    TransferLog(state.root / "transfers.sqlite").write(entry.ended("partial"))
+    failures = [{"path": f"data/<{number}>", "code": "io", "message": "is a pipe"} for number in range(500)]
+    failures.append({"path": "data/old", "code": "io"})
+    (state.folder("receipts") / name).write_text(json.dumps({"failures": failures}))
+    said = words_of(pages.get("/history/0123abcd").text)
+    assert "data/&lt;0&gt;: is a pipe (io)" in said and "1 more failed" in said and "In conflict 1 file" in said
 
 
 def test_a_transfer_that_cannot_be_cancelled_has_no_button_and_a_silent_one_says_so(

@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from blobsync.base.errors import BlobsyncError, NothingMatchedError
-from blobsync.project.logbook import RUNNING, LogBook, TransferEntry
+from blobsync.project.logbook import RUNNING, LogBook, TransferEntry, failure_text, failures_in
 from blobsync.web.app_state import AppState, app_state_of
 from blobsync.web.charts import CHART_SECONDS, HEIGHT, WIDTH, bytes_chart, rate_curve
 from blobsync.web.events import live_parts
@@ -130,8 +130,11 @@ def _show_entry(request: Request) -> Response:
     if entry.id != wanted:
         raise NothingMatchedError(f"no transfer of this project has the id {wanted!r}")
     receipt = book.receipt(entry)
-    files = list(_files(receipt))
-    return page(request, "history.html", entry=entry, kept=receipt is not None, files=files[:_FILES], count=len(files))
+    files, failures = list(_files(receipt)), [failure_text(each) for each in failures_in(receipt)]
+    return page(
+        request, "history.html", entry=entry, kept=receipt is not None,
+        files=files[:_FILES], count=len(files), failures=failures[:_FILES], failed=len(failures),
+    )  # fmt: skip
 
 
 def _files(receipt: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
