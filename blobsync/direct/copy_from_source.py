@@ -71,9 +71,9 @@ class CopyFromSourceJob(FileJob):
         self._url()
         size = self._info.size
         kept = self._info.checksum
-        self._by_crc64 = kept is not None and kept.name == CRC64
+        self._crc64 = kept.value if kept is not None and kept.name == CRC64 else None
         # With an MD5 in the only block, the blob has one, too.
-        most = self._sizes.block if self._by_crc64 else self._sizes.single
+        most = self._sizes.single if self._crc64 is None else self._sizes.block
         whole = 0 < size <= most and self._info.md5 is not None
         self._block = size if whole else self._sizes.block_for(size)
         self._md5 = self._info.md5 if whole else None
@@ -142,16 +142,16 @@ class CopyFromSourceJob(FileJob):
 
     def _compare(self) -> str:
         """Compare what the service stored with what the source says; returns by what."""
-        if not self._pieces or (self._md5 is not None and not self._by_crc64):
-            # The service has compared the only block.
+        if not self._pieces:
             return "md5"
         joined = self._joined()
         kept = self._info.checksum
-        if joined is not None and kept is not None and self._by_crc64:
-            if joined != kept.value:
+        if joined is not None and self._crc64 is not None:
+            if joined != self._crc64:
                 raise ChecksumError(f"{self._source} arrived with a different CRC64 than its own", path=self._source)
             return CRC64
         if self._md5 is not None:
+            # The service has compared the only block.
             return "md5"
         if joined is not None and self._comparing:
             content, other = self._joining(), running(kept)

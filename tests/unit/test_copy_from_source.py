@@ -40,6 +40,14 @@ def crc64_of(body: bytes) -> Checksum:
     return Checksum(CRC64, crc64(body).to_bytes(8, "big"))
 
 
+class Paced(RecordedRun):
+    paced = 0
+
+    def pace(self, count: int) -> None:
+        super().pace(count)
+        self.paced += count
+
+
 class Place:
     def __init__(self) -> None:
         self.source = MemorySource()
@@ -62,9 +70,9 @@ class Place:
         joining: Callable[[], JoinedCrc64] = JoinedCrc64,
     ) -> CopyFromSourceJob:
         task = copy(self.source, "x", self.there, "y", ["a"])
-        run = RecordedRun(task, RecordingListener(), 1 << 30)
+        self.run = Paced(task, RecordingListener(), 1 << 30)
         return CopyFromSourceJob(
-            run,
+            self.run,
             action or self.action(),
             OpenBlob(self.source, "x"),
             OpenBlob(self.there, "y"),
@@ -178,6 +186,7 @@ def test_an_etag_of_a_key_is_no_md5(place: Place) -> None:
 def test_comparing_reads_the_source_once(place: Place) -> None:
     assert place.moved(comparing=True).compared_by == "content"
     assert len(place.source.inner.asked("get")) == 1
+    assert place.run.paced == len(BODY), "only what comes here counts for the limit of the rate"
 
 
 def test_comparing_finds_a_block_that_is_another(place: Place) -> None:
