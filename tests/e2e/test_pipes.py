@@ -93,12 +93,12 @@ def test_a_large_file_and_its_changed_blocks_do_not_wait_for_a_pipe(
 def test_a_pipe_that_appears_at_a_random_moment_is_left_alone(
     with_azcopy: Project, container: Container, service: str, engine: str
 ) -> None:
-    """Ten moments for each engine: a pipe takes the name of a file before, or after, the file gets it."""
+    """Twenty moments for each engine: a pipe takes the name of a file before, or after, the file gets it."""
     project = with_azcopy
     files = random_files(3, 60)
     for name, data in files.items():
         container.put(f"data/{name}", data)
-    for seed in range(10):
+    for seed in range(20):
         chance = random.Random(seed)
         taken = project.data / chance.choice(sorted(files))
         with fault_proxy(service, Fault("stall", rate=0.3, operations=("get blob",), seconds=0.05)) as line:
