@@ -16,6 +16,7 @@ from blobsync.direct.engine import DirectEngine
 from blobsync.direct.pool import MIB
 from blobsync.direct.relay import RelayEngine
 from blobsync.direct.upload import BlockSizes
+from blobsync.local.errors import ChangedWhileReadError
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.checksums import CRC64, JoinedCrc64, crc64_of_header
 from blobsync.store.open_locations import OpenBlob
@@ -268,6 +269,28 @@ def test_a_deleted_object_is_a_failure(place: Place) -> None:
     with pytest.raises(Exception, match="changed while"):
         job.commit()
     assert "y/a" not in place.there.blobs
+
+
+def test_an_object_that_is_gone_before_anything_was_fetched_is_a_failure(place: Place) -> None:
+    job = place.job()
+    del place.source.inner.blobs["x/a"]
+    with pytest.raises(ChangedWhileReadError):
+        job.open()
+
+
+def test_a_file_may_get_another_name(place: Place) -> None:
+    job = place.job(replace(place.action(), target="sub/b"))
+    for _ in range(job.open()):
+        job.piece()
+    job.commit()
+    assert place.there.body("y/sub/b") == BODY and list(place.there.blobs) == ["y/sub/b"]
+
+
+def test_blobs_of_azure_are_not_copied_so(place: Place) -> None:
+    task = copy(place.there, "x", place.there, "y", ["a"])
+    run = RecordedRun(task, RecordingListener(), 1 << 30)
+    with pytest.raises(ValueError, match="not outside Azure"):
+        CopyFromSourceJob(run, task.actions[0], OpenBlob(place.there, "x"), OpenBlob(place.there, "y"))
 
 
 def test_a_version_is_named_in_each_url_and_not_looked_up_again(place: Place) -> None:
