@@ -1,5 +1,11 @@
 """Configuration files: YAML with the line of every key, checked against a table of keys.
 
+Only plain data is read: strings, integers, true and false, null, lists and mappings. What YAML 1.1 would convert to
+something else stays the string that was typed: ``12:30:00`` is not 45000 seconds, ``3.10`` not 3.1, ``0123`` not 83,
+``2026-11-20`` not a date, and twenty digits are no number. Tags that ask for a conversion are refused. JSON files are
+read as YAML, which they are. PyYAML parses, and its nodes know their lines. ruamel.yaml does too, but converts numbers
+and dates the same way, so it would not simplify this module.
+
 The check covers types, ``${ENV}`` values and unknown keys, with the most similar known one. All problems are collected,
 not only the first: ``config check`` shows them together.
 
@@ -9,10 +15,12 @@ pydantic could check the types, but adds 85 ms to each command, and its messages
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import yaml
 
 from blobsync.base.errors import ConfigError, ConfigNotFoundError
 from blobsync.base.file_states import regular_only
@@ -20,7 +28,6 @@ from blobsync.base.formatting import count_text
 from blobsync.base.patterns import pattern
 from blobsync.base.redaction import Secret
 from blobsync.config.known_keys import GONE_PLATFORMS, PROGRAM_FORM, Key, Kind, nearest
-from blobsync.config.yaml_nodes import parse_nodes
 
 # $${NAME} stands for a literal ${NAME}.
 _VARIABLE = pattern(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -307,8 +314,11 @@ class Checker:
         return raw
 
 
-# Far above real files.
+# Far above real files: a cluster file has a few hundred values.
 _MAX_BYTES = 256_000
+_MAX_VALUES = 100_000
+# PyYAML's time grows with the square of this, and it uses Python's stack.
+_MAX_DEPTH = 100
 
 KeyPath = tuple[str, ...]
 
@@ -376,5 +386,147 @@ def read_document(path: Path, shown: str) -> Document:
 
 def parse_document(text: str, file: str) -> Document:
     """Parse one YAML mapping. Raises ``ConfigError`` with the line; an empty text is an empty mapping."""
-    values, lines = parse_nodes(text, file)
+    values, lines = _parse_nodes(text, file)
     return Document(file, values, {path: Origin(file, line) for path, line in lines.items()})
+
+
+def _parse_nodes(text: str, file: str) -> tuple[dict[str, Any], dict[tuple[str, ...], int]]:
+    """The values of one YAML mapping, and the line of each key and list item by its path.
+
+    Raises ``ConfigError`` with the line; an empty text is an empty mapping.
+    """
+    try:
+        loader = _PlainLoader(text)
+        node = loader.get_single_node()
+        if node is None or (isinstance(node, yaml.ScalarNode) and not node.value):
+            return {}, {}
+        if not isinstance(node, yaml.MappingNode):
+            raise ConfigError("is not a mapping of keys to values", file=file, line=node.start_mark.line + 1)
+        _refuse_explosions(node, file)
+        lines = dict(_walk(loader, node, (), file, ()))
+        values: dict[str, Any] = loader.construct_document(node)
+        return values, lines
+    except RecursionError:
+        raise ConfigError("is nested too deeply", file=file) from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else None
+        raise ConfigError(f"is not valid YAML: {_words(error)}", file=file, line=line) from None
+    except yaml.YAMLError as error:
+        raise ConfigError("is not valid YAML: it contains a character that is not allowed", file=file) from error
+
+
+def _refuse_explosions(root: yaml.Node, file: str) -> None:
+    """Refuse aliases of aliases: each level of a few bytes multiplies the size of the one before."""
+    sizes: dict[int, int] = {}
+    # Each node once, after those below it.
+    todo = [(root, False)]
+    while todo:
+        node, below_is_done = todo.pop()
+        parts = _parts(node)
+        if below_is_done:
+            # A node whose size is still 0 is one around this node, which `_walk` refuses.
+            sizes[id(node)] = 1 + sum(sizes.get(id(part), 0) for part in parts)
+            if sizes[id(node)] > _MAX_VALUES:
+                line = node.start_mark.line + 1
+                raise ConfigError(f"expands to more than {_MAX_VALUES:,} values with its aliases", file=file, line=line)
+        elif id(node) not in sizes:
+            sizes[id(node)] = 0
+            todo.append((node, True))
+            todo += [(part, False) for part in parts if id(part) not in sizes]
+
+
+def _parts(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [each for pair in node.value for each in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """PyYAML's safe loader without floats, dates, octal and base-60 numbers; keys are always texts."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        self.flatten_mapping(node)
+        return {key.value: self.construct_object(value, deep=deep) for key, value in node.value}
+
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        # Brackets on one line are read ahead of the nodes, up to 1,024 characters, and closed again before the first.
+        if max(self._depth, self.flow_level + len(self.indents)) > _MAX_DEPTH:
+            raise RecursionError
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if node is not None and not self._is_plain(node):
+            raise yaml.MarkedYAMLError(
+                problem=f"{_shown_tag(node.tag)} is not allowed in a configuration", problem_mark=node.start_mark
+            )
+        return node
+
+    def _is_plain(self, node: yaml.Node) -> bool:
+        """Whether its tag is the one that it would have without an explicit one; any scalar may be tagged a string."""
+        if isinstance(node, yaml.ScalarNode):
+            resolved = self.resolve(yaml.ScalarNode, node.value, (True, False))  # type: ignore[no-untyped-call]
+            return node.tag in ("tag:yaml.org,2002:str", resolved)
+        return bool(node.tag == self.resolve(type(node), node.value, True))  # type: ignore[no-untyped-call]
+
+
+_PlainLoader.yaml_implicit_resolvers = {}
+for _tag, _pattern, _first in (
+    ("null", "(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
+    ("bool", "(?:yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF)$", list("yYnNtTfFoO")),
+    ("int", "(?:-?(?:0|[1-9][0-9]{0,17}))$", list("-0123456789")),
+    ("merge", "(?:<<)$", ["<"]),
+):
+    _PlainLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)
+
+
+def _shown_tag(tag: str) -> str:
+    return ascii(tag.replace("tag:yaml.org,2002:", "!!"))[1:60].rstrip("'")
+
+
+def _words(error: yaml.MarkedYAMLError) -> str:
+    """The problem alone: PyYAML's excerpt could show a key."""
+    problem = error.problem or "unknown problem"
+    if "'\\t'" in problem:
+        return "a tab where spaces belong"
+    if "mapping values are not allowed here" in problem:
+        return "a second ':' on the line (put the value in quotes), or wrong indentation"
+    if "could not find expected ':'" in problem:
+        return "a ':' is missing after a key"
+    if "expected <block end>" in problem:
+        return "wrong indentation"
+    return problem
+
+
+def _walk(
+    loader: yaml.SafeLoader, node: yaml.Node, path: tuple[str, ...], file: str, around: tuple[yaml.Node, ...]
+) -> Iterator[tuple[tuple[str, ...], int]]:
+    """The line of everything below ``node``; refuses duplicate keys and values that contain themselves."""
+    if any(node is other for other in around):
+        raise ConfigError("refers to itself", file=file, line=node.start_mark.line + 1, key=".".join(path))
+    if isinstance(node, yaml.MappingNode):
+        _refuse_duplicates(node, path, file)
+        loader.flatten_mapping(node)
+        for key, value in node.value:
+            here = (*path, str(key.value))
+            yield here, key.start_mark.line + 1
+            yield from _walk(loader, value, here, file, (*around, node))
+    elif isinstance(node, yaml.SequenceNode):
+        for number, value in enumerate(node.value):
+            here = (*path, str(number))
+            yield here, value.start_mark.line + 1
+            yield from _walk(loader, value, here, file, (*around, node))
+
+
+def _refuse_duplicates(node: yaml.MappingNode, path: tuple[str, ...], file: str) -> None:
+    seen: dict[str, int] = {}
+    for key, _ in node.value:
+        line = key.start_mark.line + 1
+        if not isinstance(key, yaml.ScalarNode):
+            raise ConfigError("a key must be a single word", file=file, line=line, key=".".join(path) or None)
+        if key.value in seen:
+            shown = ".".join((*path, key.value))
+            raise ConfigError(f"is set twice, first on line {seen[key.value]}", file=file, line=line, key=shown)
+        seen[key.value] = line
