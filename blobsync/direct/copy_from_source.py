@@ -24,7 +24,7 @@ from blobsync.direct.pool import MIB, FileJob, RunState
 from blobsync.direct.reads import demand_same, demand_version, naming_the_source, read_range, version_of
 from blobsync.direct.upload import BlockIds, BlockSizes, precondition_of
 from blobsync.plan.transfer_plan import FileAction
-from blobsync.store.checksums import CRC64, JoinedCrc64, running
+from blobsync.store.checksums import CRC64, JoinedCrc64, comparison
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobInfo, BlobProperties
 from blobsync.store.read_only import LONGEST_SOURCE_URL, SourceStore
@@ -145,7 +145,6 @@ class CopyFromSourceJob(FileJob):
         if not self._pieces:
             return "md5"
         joined = self._joined()
-        kept = self._info.checksum
         if joined is not None and self._crc64 is not None:
             if joined != self._crc64:
                 raise ChecksumError(f"{self._source} arrived with a different CRC64 than its own", path=self._source)
@@ -154,14 +153,13 @@ class CopyFromSourceJob(FileJob):
             # The service has compared the only block.
             return "md5"
         if joined is not None and self._comparing:
-            content, other = self._joining(), running(kept)
+            content, other = self._joining(), comparison(self._info.checksum)
             for data in read_range(self._from, self._source, self._version, 0, self._info.size):
                 self.run.pace(len(data))
                 content.update(data)
                 if other is not None:
                     other.update(data)
-            expected = kept.value if kept else b""
-            if joined != content.digest() or (other is not None and other.digest() != expected):
+            if joined != content.digest() or (other is not None and not other.is_right()):
                 raise ChecksumError(f"{self._source} arrived with other bytes than its own", path=self._source)
             return "content"
         return NOTHING_COMPARED

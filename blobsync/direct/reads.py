@@ -16,7 +16,7 @@ from blobsync.store.protocol import BlobInfo, BlobReader, BlobStore
 from blobsync.transfer.engines import NOTHING_COMPARED
 
 if TYPE_CHECKING:
-    from blobsync.store.checksums import Running
+    from blobsync.store.checksums import Comparison
 
 # Large enough to save system calls, small enough to limit a download's memory to threads x this.
 CHUNK = 1024 * 1024
@@ -66,23 +66,20 @@ class Content:
     """
 
     def __init__(self, store: BlobStore, version: RemoteState) -> None:
+        """``waits``: :meth:`expect` has to be called before the first byte."""
         self._md5 = hashlib.md5(usedforsecurity=False)
         self._known = version.md5
-        self._is_outside = is_source(store.container)
+        self.waits = is_source(store.container)
         self._said: BlobInfo | None = None
-        self._other: Running | None = None
-
-    @property
-    def waits(self) -> bool:
-        """Whether :meth:`expect` has to be called before the first byte."""
-        return self._is_outside and self._said is None
+        self._other: Comparison | None = None
 
     def expect(self, info: BlobInfo) -> None:
         """What the source answers about this object."""
-        from blobsync.store.checksums import running  # late: only for sources
+        from blobsync.store.checksums import comparison  # late: only for sources
 
+        self.waits = False
         self._said = info
-        self._other = running(info.checksum)
+        self._other = comparison(info.checksum)
 
     def update(self, data: bytes) -> None:
         """Add bytes."""
@@ -100,18 +97,17 @@ class Content:
         said = self._said
         if self._known not in {None, md5} or (said is not None and said.md5 not in {None, md5}):
             raise _damaged(name, "MD5")
-        kept = said.checksum if said is not None else None
-        if kept is not None and self._other is not None and self._other.digest() != kept.value:
-            raise _damaged(name, kept.name.upper())
+        if self._other is not None and not self._other.is_right():
+            raise _damaged(name, self._other.name.upper())
 
     @property
     def compared_by(self) -> str:
         """What :meth:`demand` compares the content of an object outside Azure by; empty for blobs of Azure."""
-        if not self._is_outside:
+        if self._said is None:
             return ""
-        if self._said is not None and self._said.checksum is not None and self._other is not None:
-            return self._said.checksum.name
-        return "md5" if self._said is not None and self._said.md5 is not None else NOTHING_COMPARED
+        if self._other is not None:
+            return self._other.name
+        return "md5" if self._said.md5 is not None else NOTHING_COMPARED
 
 
 def _damaged(name: str, kind: str) -> ChecksumError:

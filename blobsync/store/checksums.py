@@ -79,15 +79,36 @@ class _Crc32c:
         return value.to_bytes(4, "big")
 
 
-def running(checksum: Checksum | None) -> Running | None:
-    """What computes such a checksum; None if there is none, or nothing here computes it."""
-    if checksum is None:
+class Comparison:
+    """Whether bytes that arrive one after the other have the checksum that their source keeps of them."""
+
+    def __init__(self, kept: Checksum, running: Running) -> None:
+        self._kept = kept
+        self._running = running
+
+    @property
+    def name(self) -> str:
+        """The checksum's."""
+        return self._kept.name
+
+    def update(self, data: bytes) -> None:
+        """Add bytes."""
+        self._running.update(data)
+
+    def is_right(self) -> bool:
+        """All bytes together have this checksum."""
+        return self._running.digest() == self._kept.value
+
+
+def comparison(kept: Checksum | None) -> Comparison | None:
+    """What compares with this checksum; None if there is none, or nothing here computes it."""
+    if kept is None:
         return None
-    if checksum.name in ("sha256", "sha1"):
-        return hashlib.new(checksum.name, usedforsecurity=False)
+    if kept.name in ("sha256", "sha1"):
+        return Comparison(kept, hashlib.new(kept.name, usedforsecurity=False))
     kinds: Mapping[str, Callable[[], Running]] = {CRC64: JoinedCrc64, "crc32": _Crc32, "crc32c": _Crc32c}
     try:
-        return kinds[checksum.name]()
+        return Comparison(kept, kinds[kept.name]())
     except (KeyError, ImportError):
         return None
 

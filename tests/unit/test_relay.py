@@ -90,6 +90,7 @@ def told_right(place: Place, moved: Moved, body: bytes, version: RemoteState | N
     found = place.there.blobs["y/a"].info
     assert version is not None and moved.source == RemoteState(len(body), version.etag, md5)
     assert moved.destination == RemoteState(len(body), found.etag, md5) and found.md5 == md5
+    assert moved.compared_by == ""
 
 
 @pytest.mark.parametrize("with_md5", [True, False])
