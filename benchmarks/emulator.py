@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
@@ -27,6 +28,13 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 ACCOUNT = "benchmark"
 _SECRET = new_key()
 KEY = _SECRET.reveal()
+
+
+def installed_azcopy() -> str | None:
+    """The azcopy that ./dev installed, or the machine's."""
+    installed = map(str, sorted(TOOLS.glob("azcopy*/**/azcopy*")))
+    places = (os.environ.get("BLOBSYNC_AZCOPY"), *installed, shutil.which("azcopy"))
+    return next((place for place in places if place and os.path.isfile(place) and os.access(place, os.X_OK)), None)
 
 
 class Emulator:

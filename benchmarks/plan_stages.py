@@ -23,7 +23,6 @@ from blobsync.local.sorted_runs import Spill
 from blobsync.local.tree import LinkPolicy, walk
 from blobsync.plan.decisions import check_names, decide
 from blobsync.plan.pairing import HeldFiles, Pair
-from blobsync.plan.saved_plan import plan_record
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import (
     Actions,
@@ -34,6 +33,7 @@ from blobsync.plan.transfer_plan import (
     PlanPart,
     Route,
     TransferPlan,
+    plan_record,
 )
 from blobsync.store.protocol import BlobInfo
 from blobsync.store.rest.xml import list_page

