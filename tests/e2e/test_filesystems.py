@@ -253,7 +253,7 @@ def _stopped(process: subprocess.Popen[str]) -> Iterator[None]:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("moment", range(14))
+@pytest.mark.parametrize("moment", range(20))
 @pytest.mark.parametrize("words", [("direct",), ("azcopy",), ("direct", "--processes", "2")], ids=" ".join)
 def test_a_disk_that_becomes_full_at_a_random_moment(
     with_azcopy: Project, many: Container, service: str, words: tuple[str, ...], moment: int, tally: Tally

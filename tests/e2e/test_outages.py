@@ -1,6 +1,8 @@
 """Network outages in the middle of a transfer: it waits, says so, and completes.
 
-An outage resets all connections and refuses new ones, for longer than a single request is retried.
+An outage resets all connections and refuses new ones, for longer than a single request is retried. Twenty random
+moments are spread over the ways to transfer, and over the widths of a bar; with ``OUTAGE_GRID`` set, each of them gets
+twenty, which takes hours.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -26,6 +28,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
 _SEED = int(os.environ.get("OUTAGE_SEED") or random.SystemRandom().randrange(1 << 31))
 _MIB = 1 << 20
+_GRID = bool(os.environ.get("OUTAGE_GRID"))
+_COLUMNS = [40, 80, 120]
 # Seconds. Seven attempts of a request take less.
 _OUTAGE = 20.0
 # Files that take a few seconds over a network of so many megabits a second.
@@ -59,6 +63,11 @@ WAYS = {
     "copy": Way(("-c", "eu", "-f", "we3v32", "u", "data", "--engine", "direct"), copies=True),
     "relay": Way(("-c", "eu", "-f", "we3v32", "u", "data", "--engine", "relay"), copies=True),
 }
+
+
+def _moments(kinds: Sequence[Any]) -> list[tuple[Any, int]]:
+    """Each kind with the numbers of its moments."""
+    return [(kind, number) for number in range(20) for kind in (kinds if _GRID else [kinds[number % len(kinds)]])]
 
 
 def _seed(number: int) -> random.Random:
@@ -110,8 +119,7 @@ def _exact(way: Way, project: Project, containers: Sequence[Container]) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("number", range(20))
-@pytest.mark.parametrize("way", list(WAYS))
+@pytest.mark.parametrize(("way", "number"), _moments(list(WAYS)))
 def test_an_outage_at_any_moment_is_waited_for(
     way: str,
     number: int,
@@ -169,7 +177,7 @@ def _with_bar(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("columns", [40, 80, 120])
+@pytest.mark.parametrize("columns", _COLUMNS)
 def test_the_bar_says_that_there_is_no_connection_and_no_time_left(
     project: Project, container: Container, line: DelayHandle, columns: int
 ) -> None:
@@ -223,8 +231,7 @@ def _hold_to_the_truth(bars: Sequence[str]) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("columns", [40, 80, 120])
-@pytest.mark.parametrize("number", range(20))
+@pytest.mark.parametrize(("columns", "number"), _moments(_COLUMNS))
 def test_bars_tell_the_truth_whatever_happens(
     project: Project, container: Container, line: DelayHandle, number: int, columns: int
 ) -> None:
