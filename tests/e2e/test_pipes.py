@@ -45,6 +45,11 @@ def _files(folder: Path) -> dict[str, str]:
             other.rename(path)
 
 
+def _entries(folder: Path) -> set[str]:
+    """Of everything but folders."""
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()}
+
+
 @pytest.mark.parametrize("kind", ["pipe", pytest.param("socket", marks=pytest.mark.soak)])
 @pytest.mark.parametrize(
     "words",
@@ -88,39 +93,115 @@ def test_a_large_file_and_its_changed_blocks_do_not_wait_for_a_pipe(
     assert read_tree(project.data) == hashes({"large.bin": bytes(data), "other.bin": b"o"})
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("engine", ["direct", "azcopy"])
-def test_a_pipe_that_appears_at_a_random_moment_is_left_alone(
-    with_azcopy: Project, container: Container, service: str, engine: str
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("words", "kind", "moments"),
+    [
+        (("--engine", "direct"), "socket", 2),
+        *(
+            pytest.param(words, kind, 20, marks=pytest.mark.soak)
+            for words in (("--engine", "direct"), ("--engine", "azcopy"), ("--processes", "2"), ("--nodes", "2"))
+            for kind in ("pipe", "socket")
+        ),
+    ],
+)
+def test_a_pipe_or_socket_that_appears_at_a_random_moment_is_left_alone(
+    with_azcopy: Project, container: Container, service: str, words: tuple[str, ...], kind: str, moments: int
 ) -> None:
-    """Twenty moments for each engine: a pipe takes the name of a file before, or after, the file gets it."""
+    """It takes the name of a file before, or after, the file gets it."""
     project = with_azcopy
     files = random_files(3, 60)
     for name, data in files.items():
         container.put(f"data/{name}", data)
-    for seed in range(20):
+    for seed in range(moments):
         chance = random.Random(seed)
         taken = project.data / chance.choice(sorted(files))
         with fault_proxy(service, Fault("stall", rate=0.3, operations=("get blob",), seconds=0.05)) as line:
             project.configure(container, url=line.url)
-            process = project.start("d", "data", "--engine", engine, "--json")
+            process = project.start("d", "data", *words, "--json")
             moment = chance.randrange(60)
             wait_until(lambda: line.stats().requests >= moment or process.poll() is not None, seconds=60, pause=0.002)  # noqa: B023
             time.sleep(chance.random() / 10)
-            _put(taken, "pipe")
+            _put(taken, kind)
             done = project.finish(process)
         name = taken.relative_to(project.data).as_posix()
         rest = hashes({path: data for path, data in files.items() if path != name})
-        # The file was written before the pipe, or it is named.
+        # The file was written before, or it is named.
         named = "neither a file nor a folder" in str(done) and f"data/{name}" in str(done)
         assert done.code == (3 if named else 0), f"seed {seed}: {done}"
-        assert _files(project.data) == rest and _is(taken, "pipe"), f"seed {seed}"
+        assert _files(project.data) == rest and _is(taken, kind), f"seed {seed}"
         if seed == 0:
             project.configure(container)
             again = project.json("d", "data")
             assert (again.code, again.codes) == (3, {"local_file"}), str(again)
             assert f"data/{name}: 1 file left out" in str(again)
         shutil.rmtree(project.data)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("kind", "moments"),
+    [
+        ("pipe", 2),
+        ("link that is skipped", 2),
+        *(
+            pytest.param(kind, 20, marks=pytest.mark.soak)
+            for kind in ("pipe", "socket", "link that is skipped", "link to elsewhere")
+        ),
+    ],
+)
+def test_a_mirror_deletes_nothing_for_what_is_left_out_from_a_random_moment_on(
+    kind: str, moments: int, project: Project, container: Container, service: str, tmp_path: Path
+) -> None:
+    """A file that is in the container becomes something else, or a blob gets the name of what is something else."""
+    outside = tmp_path / "outside"
+    outside.write_bytes(b"of somebody else")
+    words = ("u", "data", "--mirror", "-y", *(("--links", "skip") if kind == "link that is skipped" else ()))
+
+    def change(place: Path) -> None:
+        place.unlink(missing_ok=True)
+        if kind in ("pipe", "socket"):
+            _put(place, kind)
+        else:
+            place.symlink_to(project.data / "f1" if kind == "link that is skipped" else outside)
+
+    def begin(number: int) -> None:
+        """30 files to send again, and a blob to delete."""
+        write_tree(project.data, {**kept, **{f"f{each}": f"{number} {each}".encode() for each in range(30)}})
+        container.put("data/extra", b"extra")
+
+    kept = {"odd": b"a file once", "z/odd": b"another"}
+    with fault_proxy(service, Fault("stall", rate=0.2, operations=("put blob",), seconds=0.05)) as line:
+        project.configure(container, url=line.url)
+        begin(-2)
+        assert project.json(*words).code == 0
+        begin(-1)
+        whole = project.json(*words)
+        assert (whole.code, whole.data["deleted"]) == (0, 1), str(whole)
+        for number in range(moments):
+            chance = random.Random(f"{kind} {number}")
+            name = chance.choice(sorted(kept))
+            begin(number)
+            blob_comes = number % 2 == 1
+            if blob_comes:
+                change(project.data / name)
+                container.blob(f"data/{name}").delete_blob()
+            process = project.start(*words, "--json")
+            moment = chance.uniform(0, whole.seconds)
+            time.sleep(moment)
+            if blob_comes:
+                container.put(f"data/{name}", kept[name])
+            else:
+                change(project.data / name)
+            done = project.finish(process)
+            for each in (done, project.json(*words)):
+                where = f"{name} after {moment:.2f} s, the blob comes: {blob_comes}: {each}"
+                assert each.code == 0 and not each.errors, where
+                assert "wrong listing" not in str(each) and "twice" not in str(each), where
+                assert container.get(f"data/{name}") == kept[name], where
+                assert set(container.names("data/")) == {f"data/{one}" for one in _entries(project.data)}, where
+            assert each.data["skipped"] == 1, where
+            (project.data / name).unlink()
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket"])
