@@ -9,7 +9,8 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,7 @@ def test_a_changed_file_sends_what_changed(large: Project, container: Container,
     plan = large.run("plan", *UP)
     assert "a.bin, only the blocks that changed" in plan.out, str(plan)
     assert sent(large, counting) == BLOCK
+    assert large.json("history").data["transfers"][0]["bytes"] == BLOCK
     demand(container, CHANGED)
     (large.data / "a.bin").write_bytes(CHANGED + b"more")
     assert sent(large, counting) == 4
@@ -236,6 +238,62 @@ def test_a_file_whose_size_changes_while_its_difference_is_sent(
     assert done.code == 0, f"after {moment:,} bytes: {done}"
     demand(container, later)
     assert sent(large, counting) == 0
+
+
+def _rewritten(file: Path, body: bytes) -> None:
+    """Written in several steps, as programs do."""
+    with file.open("wb") as writing:
+        for at in range(0, len(body), len(body) // 4):
+            writing.write(body[at : at + len(body) // 4])
+            writing.flush()
+            time.sleep(0.1)
+
+
+def _replaced(file: Path, body: bytes) -> None:
+    other = file.parent.parent / "newer"
+    other.write_bytes(body)
+    other.replace(file)
+
+
+_CHANGES: tuple[Callable[[Path, random.Random], object], ...] = (
+    lambda file, chance: os.truncate(file, 0),
+    lambda file, chance: os.truncate(file, chance.randrange(1, SIZE)),
+    lambda file, chance: file.write_bytes(chance.randbytes(SIZE)),
+    lambda file, chance: _replaced(file, chance.randbytes(chance.randrange(1, 2 * SIZE))),
+    lambda file, chance: _rewritten(file, chance.randbytes(chance.randrange(8 * MIB, SIZE))),
+)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("moments", [2, pytest.param(40, marks=pytest.mark.soak)])
+def test_whatever_happens_to_a_file_at_a_random_moment_a_whole_version_arrives(
+    moments: int, large: Project, container: Container, counting: FaultHandle
+) -> None:
+    """Its program empties, cuts, or rewrites it while the difference to the blob is sent."""
+    file, slowly = large.data / "a.bin", (*UP, "--json", "--cap-mbps", "120")
+    sent(large, counting)
+    file.write_bytes(random.Random(SIZE).randbytes(SIZE))
+    whole = large.run(*slowly)
+    assert whole.code == 0, str(whole)
+    for number in range(moments):
+        chance = random.Random(f"moment {number}")
+        before = chance.randbytes(SIZE)
+        file.write_bytes(before)
+        process = large.start(*slowly)
+        moment, change = chance.uniform(0, whole.seconds), number % len(_CHANGES)
+        time.sleep(moment)
+        _CHANGES[change](file, chance)
+        done = large.finish(process, seconds=60)
+        later = file.read_bytes()
+        where = f"change {change} after {moment:.2f} of {whole.seconds:.2f} s: {done}"
+        assert (done.code, done.errors) == (0, []), where
+        assert container.contents("data/")["a.bin"] in {sha256(before), sha256(later)}, where
+        assert large.json(*UP).code == 0, where
+        demand(container, later)
+        if not later:
+            # As large again: else the next difference is to an empty blob.
+            file.write_bytes(before)
+            sent(large, counting)
 
 
 def test_with_a_sas_that_cannot_read_nothing_begins(
