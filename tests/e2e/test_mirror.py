@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import random
 import re
+import signal
+import time
 
 import pytest
 
 from tests.e2e.terminal import on_terminal
-from tests.e2e.world import Container, Project, as_ordinary_user, hashes, read_tree, wait_until, write_tree
+from tests.e2e.world import (
+    Container,
+    Project,
+    as_ordinary_user,
+    hashes,
+    kill_tree,
+    read_tree,
+    wait_until,
+    write_tree,
+)
 from tests.servers.fault_proxy import Fault, fault_proxy
 
 pytestmark = pytest.mark.e2e
@@ -171,6 +183,67 @@ def test_a_saved_plan_with_a_limit_is_carried_out(synced: Project, container: Co
     done = synced.json("apply", "mirror.plan", "-y")
     assert (done.code, done.data["deleted"]) == (0, 2), str(done)
     assert container.contents("data/") == hashes(_FILES)
+
+
+@pytest.mark.kill
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("moments", [2, pytest.param(20, marks=pytest.mark.soak)])
+def test_a_saved_plan_that_is_killed_at_a_random_moment_deletes_no_more_and_is_finished(
+    synced: Project, container: Container, service: str, moments: int
+) -> None:
+    """What is left is carried out as it is, or made a plan again, as the message says."""
+    words = ("u", "data", "--mirror", "--max-delete", "50%")
+
+    def plan() -> set[str]:
+        """Save it; the names that it deletes."""
+        planned = synced.json("plan", *words, "--save", "mirror.plan")
+        assert planned.code == 0, str(planned)
+        return {each["path"] for each in planned.data["actions"] if each["action"] == "delete"}
+
+    def begin(number: int) -> set[str]:
+        """Files to send, and blobs to delete."""
+        extra = [f"data/extra{number}/{each}" for each in range(30)]
+        for name in extra:
+            container.put(name, b"extra")
+        write_tree(synced.data, {f"new/{each}": f"{number} {each}".encode() for each in range(20)})
+        names = plan()
+        assert names == set(extra)
+        return names
+
+    assert synced.json(*words, "-y").code == 0
+    killed = refused = 0
+    with fault_proxy(service, Fault("stall", rate=0.3, operations=("put blob", "delete blob"), seconds=0.05)) as line:
+        synced.configure(container, url=line.url)
+        begin(-1)
+        whole = synced.json("apply", "mirror.plan", "-y")
+        assert (whole.code, whole.data["deleted"]) == (0, 30), str(whole)
+        for number in range(moments):
+            moment = random.Random(number).uniform(0, whole.seconds)
+            names = begin(number)
+            there = set(container.names("data/"))
+            process = synced.start("apply", "mirror.plan", "-y", "--json")
+            time.sleep(moment)
+            kill_tree(process.pid)
+            killed += synced.finish(process).code == -signal.SIGKILL
+            assert there - names <= set(container.names("data/")), moment
+            if number % 2:
+                # No blob of that plan.
+                container.put("data/later", b"of somebody else")
+            done = synced.json("apply", "mirror.plan", "-y")
+            where = f"killed after {moment:.2f} of {whole.seconds:.2f} s: {done}"
+            if done.code == 2:
+                refused += 1
+                assert done.codes == {"plan_file_invalid"} and "save the plan again" in str(done), where
+                assert ("data/later" in container.names("data/")) == bool(number % 2), where
+                there = set(container.names("data/"))
+                names = plan()
+                done = synced.json("apply", "mirror.plan", "-y")
+            else:
+                assert not number % 2, where
+            assert (done.code, done.errors) == (0, []), where
+            assert there - names <= set(container.names("data/")), where
+            assert container.contents("data/") == read_tree(synced.data), where
+    assert killed >= moments // 2 and refused >= moments // 2
 
 
 def test_an_extra_that_is_rewritten_during_the_transfer_stays(
