@@ -42,6 +42,12 @@ def test_each_page_is_in_the_navigation_of_the_first_under_its_kind(html: Path) 
         assert [page for page in pages if f'href="{page}.html"' not in first] == []
 
 
+def test_the_first_page_begins_with_what_blobsync_is(html: Path) -> None:
+    """In a sentence, before any picture or program text."""
+    page = (html / "index.html").read_text(encoding="utf-8").partition("</h1>")[2]
+    assert re.match(r"\s*<p>blobsync moves data between", page), page[:300]
+
+
 def test_the_site_fetches_nothing_from_elsewhere(html: Path) -> None:
     loaded = ('src="http', "src='http", "@import url(http", 'rel="stylesheet" type="text/css" href="http', "url(http")
     found = {

@@ -188,6 +188,22 @@ def test_a_program_that_fails_on_one_node_of_slurm_ends_the_job_with_its_code(
     assert (job["status"], job["exit_code"]) == ("Failed", 7)
 
 
+def test_a_name_means_its_newest_job_and_logs_without_one_the_newest_of_all(lab: Lab) -> None:
+    first, second = (
+        lab.run("-c", "here", "submit", "--name", "train", f"echo {number} | tee output/n.txt; sleep {number * 60}")
+        for number in range(2)
+    )
+    ids = [done.out.splitlines()[0] for done in (first, second)]
+    assert f"next: blobsync logs {ids[0].rpartition('_')[2]} -F" in first.err
+    lab.until(ids[0])
+    lab.until(ids[1], "Running")
+    assert wait_until(lambda: lab.run("logs").out == "1\n", seconds=PATIENCE, pause=0.2)
+    assert f"the newest job: {ids[1]}" in lab.run("logs").err
+    for words in (("logs",), ("q",), ("outputs",), ("abort",)):
+        assert f"the newest job with the name train: {ids[1]}" in lab.run(*words, "train").err, words
+    assert lab.until(ids[1])["status"] == "Canceled" and lab.job(ids[0])["status"] == "Completed"
+
+
 @pytest.mark.parametrize("cluster", [ON_SLURM, pytest.param("here", marks=pytest.mark.soak)])
 def test_a_job_of_four_processes(lab: Lab, cluster: str) -> None:
     awkward = ["two words", "$HOME", ";", "*", "--wait", "-n"]
