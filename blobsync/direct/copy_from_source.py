@@ -47,7 +47,7 @@ class CopyFromSourceJob(FileJob):
         source: OpenBlob,
         destination: OpenBlob,
         *,
-        comparing: bool = False,
+        comparing: bool,
         sizes: BlockSizes = FETCHED,
         joining: Callable[[], JoinedCrc64] = JoinedCrc64,
     ) -> None:

@@ -30,7 +30,7 @@ class MemorySource(SourceStore):
         self.versions: dict[str, str] = {}
         self.archived: dict[str, str] = {}
         self.hides_md5: set[str] = set()
-        self.signed: list[tuple[str, str]] = []
+        self.signed: list[tuple[str, str, int]] = []
         self.padding = ""
 
     def add(self, name: str, body: bytes) -> BlobInfo:
@@ -71,7 +71,7 @@ class MemorySource(SourceStore):
         return reader
 
     def source_url(self, name: str, version: str, seconds: int) -> SignedUrl:
-        self.signed.append((name, version))
+        self.signed.append((name, version, seconds))
         return SignedUrl(f"{self._container.child(name)}{SIGNED}{'f' * 64}{self.padding}")
 
     def url_length(self, name: str) -> int:

@@ -21,7 +21,7 @@ from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.checksums import CRC64, JoinedCrc64, crc64_of_header
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobProperties, Checksum
-from blobsync.transfer.engines import NOTHING_COMPARED, CollectedReport, Moved
+from blobsync.transfer.engines import NOTHING_COMPARED, CollectedReport, Moved, MoveTask
 from tests.fakes.crc64 import crc64
 from tests.fakes.source_store import MemorySource
 from tests.fakes.store import MemoryStore, Request
@@ -41,12 +41,21 @@ def crc64_of(body: bytes) -> Checksum:
     return Checksum(CRC64, crc64(body).to_bytes(8, "big"))
 
 
-class Paced(RecordedRun):
-    paced = 0
+class Watched(RecordedRun):
+    """Adds up what it was asked to wait for, and remembers what is about to be written."""
+
+    def __init__(self, task: MoveTask) -> None:
+        super().__init__(task, RecordingListener(), 1 << 30)
+        self.paced = 0
+        self.noted: list[tuple[str, int, bytes | None]] = []
 
     def pace(self, count: int) -> None:
         super().pace(count)
         self.paced += count
+
+    def about_to_write(self, action: FileAction, size: int, md5: bytes | None) -> None:
+        super().about_to_write(action, size, md5)
+        self.noted.append((action.path, size, md5))
 
 
 class Place:
@@ -71,7 +80,7 @@ class Place:
         joining: Callable[[], JoinedCrc64] = JoinedCrc64,
     ) -> CopyFromSourceJob:
         task = copy(self.source, "x", self.there, "y", ["a"])
-        self.run = Paced(task, RecordingListener(), 1 << 30)
+        self.run = Watched(task)
         return CopyFromSourceJob(
             self.run,
             action or self.action(),
@@ -157,8 +166,8 @@ def test_an_md5_makes_one_block_up_to_a_gibibyte_and_other_blocks_have_64_mib(
         place.source.hides_md5.add("x/a")
     task = copy(place.source, "x", place.there, "y", ["a"])
     run = RecordedRun(task, RecordingListener(), 1 << 30)
-    job = CopyFromSourceJob(run, place.action(), OpenBlob(place.source, "x"), OpenBlob(place.there, "y"))
-    assert job.open() == blocks
+    ends = OpenBlob(place.source, "x"), OpenBlob(place.there, "y")
+    assert CopyFromSourceJob(run, place.action(), *ends, comparing=False).open() == blocks
 
 
 def test_bytes_that_have_not_the_md5_are_refused(place: Place) -> None:
@@ -290,7 +299,7 @@ def test_blobs_of_azure_are_not_copied_so(place: Place) -> None:
     task = copy(place.there, "x", place.there, "y", ["a"])
     run = RecordedRun(task, RecordingListener(), 1 << 30)
     with pytest.raises(ValueError, match="not outside Azure"):
-        CopyFromSourceJob(run, task.actions[0], OpenBlob(place.there, "x"), OpenBlob(place.there, "y"))
+        CopyFromSourceJob(run, task.actions[0], *([OpenBlob(place.there, "x")] * 2), comparing=False)
 
 
 def test_a_version_is_named_in_each_url_and_not_looked_up_again(place: Place) -> None:
@@ -300,7 +309,7 @@ def test_a_version_is_named_in_each_url_and_not_looked_up_again(place: Place) ->
     for _ in range(job.open()):
         job.piece()
     job.commit()
-    assert {version for _, version in place.source.signed} == {"v1"}
+    assert {version for _, version, _ in place.source.signed} == {"v1"}
     assert len(place.source.inner.asked("head")) == 1
 
 
@@ -323,9 +332,29 @@ def test_an_archived_object_and_a_long_url_are_refused(place: Place) -> None:
     with pytest.raises(Exception, match="GLACIER"):
         place.job().open()
     place.source.archived.clear()
-    place.source.padding = "x" * 2048
+    longest = "x" * (2048 - place.source.url_length("x/a"))
+    place.source.padding = f"{longest}x"
     with pytest.raises(Exception, match="longer than the 2,048"):
         place.job().open()
+    place.source.padding = longest
+    place.moved()
+    assert place.there.body("y/a") == BODY
+    assert {seconds for _, _, seconds in place.source.signed} == {3600}
+
+
+@pytest.mark.parametrize(("size", "has_md5"), [(0, True), (400, True), (401, False)])
+def test_what_a_blob_will_be_is_noted_before_it_is(place: Place, size: int, has_md5: bool) -> None:
+    body = BODY[:size]
+    place.source.add("x/a", body)
+    noted: list[tuple[str, int, bytes | None]] = []
+
+    def before(request: Request) -> None:
+        if request.operation in ("put", "put_block_list"):
+            noted.extend(place.run.noted)
+
+    place.there.before = before
+    place.moved()
+    assert noted == [("a", size, hashlib.md5(body).digest() if has_md5 else b"")]
 
 
 def test_nothing_is_replaced_that_the_plan_did_not_see(place: Place) -> None:
