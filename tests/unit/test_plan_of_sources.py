@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,14 +14,19 @@ import pytest
 from blobsync.base.errors import StorageError, UsageError
 from blobsync.base.reasons import Reason
 from blobsync.direct.engine import DirectEngine
+from blobsync.local.index import Index
 from blobsync.local.resume_records import INTENTS_FOLDER, WriteIntents
 from blobsync.local.state_dir import StateDir
+from blobsync.plan.pairing import Pair
+from blobsync.plan.survey import complete
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, TransferPlan
 from blobsync.project.killed_runs import record_killed_runs
+from blobsync.store.protocol import Checksum
 from blobsync.transfer.engines import CollectedReport, MoveTask
 from tests.fakes.project_context import SILENT, World, account, bucket, cluster
 from tests.fakes.store import Request
+from tests.fakes.tasks import remote_state
 
 
 @pytest.fixture
@@ -64,6 +70,34 @@ def test_equal_content_is_found_by_asking_about_objects_of_equal_size_alone(worl
     assert not source.inner.asked("get")
 
 
+@pytest.mark.parametrize("change", ["replaced", "deleted", "refused"])
+def test_of_another_version_than_the_listed_one_the_md5_is_not_believed(world: World, change: str) -> None:
+    name = add(world, "a", b"mine")
+    world.store("eu").add("store/data/x/a", b"elsw")
+    source = world.source("laion")
+
+    def meanwhile(request: Request) -> None:
+        if request != Request("head", name):
+            return
+        del source.inner.blobs[name]
+        if change == "refused":
+            raise StorageError("not now")
+        if change == "replaced":
+            source.add(name, b"elsw")
+
+    source.inner.before = meanwhile
+    assert actions(plan(world)) == {"a": Action.CONFLICT}
+
+
+def test_an_object_whose_listing_has_an_md5_is_not_asked_about(world: World, tmp_path: Path) -> None:
+    name = add(world, "a", b"same")
+    made, state = plan(world), remote_state(world.source("laion").inner, name)
+    live, records = world.context(copy=True).opened(made.parts[0]), Index(tmp_path / "index").pair("laion", "eu")
+    world.source("laion").inner.requests.clear()
+    (pair,) = complete(iter([Pair("a", state, state)]), live, records, compare_content=False)
+    assert pair == Pair("a", state, state) and not world.source("laion").inner.requests
+
+
 def test_without_an_md5_it_is_not_known(world: World) -> None:
     world.source("laion").hides_md5.add(add(world, "a", b"same"))
     world.store("eu").add("store/data/x/a", b"same")
@@ -81,6 +115,22 @@ def test_a_recorded_pair_needs_no_question(world: World) -> None:
     assert [each.name for each in world.source("laion").inner.asked("head")] == ["store/data/x"]
     add(world, "a", b"b" * 100)
     assert actions(plan(world)) == {"a": Action.TRANSFER}
+
+
+def test_an_object_that_was_written_again_as_it_was_is_not_copied_again(world: World) -> None:
+    add(world, "a", b"a")
+    assert world.run("u", "data/x", copy=True).ok
+    add(world, "a", b"a")
+    assert actions(plan(world)) == {"a": Action.UNCHANGED}
+
+
+def test_a_recorded_download_needs_no_question(world: World) -> None:
+    here = replace(world, here=world.there, there=None)  # type: ignore[arg-type]
+    add(world, "a", b"a" * 100)
+    assert here.run("d", "data/x").ok
+    world.source("laion").inner.requests.clear()
+    assert actions(here.plan("d", "data/x")) == {"a": Action.UNCHANGED}
+    assert [each.name for each in world.source("laion").inner.asked("head")] == ["store/data/x"]
 
 
 @pytest.mark.parametrize(
@@ -122,6 +172,7 @@ def test_archived_objects_are_named_and_keep_a_mirror_from_deleting(world: World
     assert [failure.path for failure in made.unreadable] == ["data/x/cold"]
     assert made.refusals and made.refusals[0].code == "mirror_refused"
     assert "cold" not in actions(made)
+    assert not plan(world, exclude=("cold",)).unreadable
     with pytest.raises(StorageError, match="GLACIER"):
         world.plan("u", "data/x/cold", copy=True)
 
@@ -159,6 +210,7 @@ def test_downloads_compare_what_the_source_keeps(world: World) -> None:
     add(world, "a", b"small")
     world.source("laion").hides_md5.add(add(world, "b", b"unknown"))
     add(world, "large", large)
+    world.source("laion").checksums[add(world, "sha", b"sha")] = Checksum("sha256", hashlib.sha256(b"sha").digest())
     result = there.run("d", "data/x")
     assert result.ok and result.not_compared == 1
     assert (world.root / "data/x/large").read_bytes() == large
