@@ -22,7 +22,8 @@ def known_blocks(store: BlobStore, name: str, version: RemoteState) -> tuple[Kno
 
     Anyone who can write a blob can choose any ids, so they are used only if the whole blob has an MD5, which is
     compared before the file gets its name. All of them must be blobsync's ids and add up to the blob's size. Without
-    permission to list them, or if the service does not answer, the whole file is downloaded.
+    permission to list them, if the service does not answer, or of an object outside Azure, which has none, the whole
+    file is downloaded.
     """
     if version.md5 is None:
         return ()

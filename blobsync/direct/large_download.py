@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 from blobsync.base.errors import ChecksumError, LocalFileError
 from blobsync.base.file_states import RemoteState
-from blobsync.base.locations import is_source
 from blobsync.direct.download_blocks import KnownBlock, known_blocks
 from blobsync.direct.pool import FileJob, RunState, Stopped
 from blobsync.direct.reads import CHUNK, Content, looked_up, read_range, version_of
@@ -303,8 +302,7 @@ class LargeDownloadJob(FileJob):
         # After a wrong MD5 the ids of the blocks are no longer trusted.
         expected = self.action.destination if self.attempt == 1 else None
         self._before = self._folder.version_before(relative, expected)
-        has_blocks = self._before is not None and not is_source(self._store.container)
-        blocks = known_blocks(self._store, self._name, self._version) if has_blocks else ()
+        blocks = known_blocks(self._store, self._name, self._version) if self._before is not None else ()
         self._pieces = pieces_of(self._version.size, self._piece, record.ranges if record else (), blocks)
         after = self._records.worth_seconds if self._records else math.inf
         self._recording = Recording(self._part, self._version.size, self._start_record, after, resumed=record)

@@ -122,9 +122,8 @@ class RelayJob(FileJob):
         """Nothing on this machine to close or remove."""
 
     def _read(self, index: int, length: int) -> bytes:
-        opened = self._note if self._properties is None or self._whole.waits else None
         start = index * self._block
-        return b"".join(read_range(self._from, self._source, self._version, start, length, opened=opened))
+        return b"".join(read_range(self._from, self._source, self._version, start, length, opened=self._note))
 
     def _note(self, reader: BlobReader) -> None:
         if self._whole.waits:

@@ -25,7 +25,7 @@ from blobsync.store.protocol import Checksum
 from blobsync.transfer.engines import NOTHING_COMPARED, Moved
 from tests.fakes.source_store import MemorySource
 from tests.fakes.store import MemoryStore, Request
-from tests.fakes.tasks import RecordedRun, RecordingListener, copy
+from tests.fakes.tasks import RecordedRun, RecordingListener, copy, local_state
 
 NAME = "x/a"
 PIECE = 1000
@@ -43,6 +43,7 @@ class Mover:
         self.file = root / "a"
         self.source.add(NAME, self.body)
         self._way = way
+        self.is_relay = way.startswith("relay")
 
     def action(self) -> FileAction:
         """As planned from a listing, which has no MD5."""
@@ -54,7 +55,7 @@ class Mover:
         action = action or self.action()
         run = RecordedRun(copy(self.source, "x", self.there, "y", ["a"]), RecordingListener(), 1 << 30)
         self.source.inner.requests.clear()
-        if self._way.startswith("relay"):
+        if self.is_relay:
             return RelayJob(run, action, OpenBlob(self.source, "x"), OpenBlob(self.there, "y"))
         folder = LocalFolder(self.file.parent)
         if self._way == "large file":
@@ -65,7 +66,7 @@ class Mover:
         return finished(self.job(action))
 
     def arrived(self) -> bytes | None:
-        if self._way.startswith("relay"):
+        if self.is_relay:
             return self.there.body("y/a") if "y/a" in self.there.blobs else None
         return self.file.read_bytes() if self.file.exists() else None
 
@@ -118,6 +119,24 @@ def test_it_is_compared_by_the_best_that_the_source_says(
     moved = mover.moved()
     assert moved.compared_by == compared_by and mover.arrived() == mover.body
     assert isinstance(moved.source, RemoteState) and moved.source.md5 == hashlib.md5(mover.body).digest()
+
+
+def test_it_is_compared_also_where_no_listing_told_its_tier(mover: Mover) -> None:
+    action = mover.action()
+    assert isinstance(action.source, RemoteState)
+    assert mover.moved(replace(action, source=replace(action.source, tier=None))).compared_by == "md5"
+
+
+def test_it_replaces_what_was_there(mover: Mover) -> None:
+    """A version before has no blocks in common with an object that has none."""
+    mover.there.add("y/a", b"before")
+    mover.file.write_bytes(b"before")
+    action = mover.action()
+    assert isinstance(action.source, RemoteState)
+    # As the planner has it after a question about its MD5.
+    action = replace(action, source=replace(action.source, md5=hashlib.md5(mover.body).digest()))
+    mover.moved(action if mover.is_relay else replace(action, destination=local_state(mover.file)))
+    assert mover.arrived() == mover.body
 
 
 def test_bytes_that_have_not_the_sources_md5_get_no_name(mover: Mover) -> None:
