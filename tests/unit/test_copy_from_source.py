@@ -199,6 +199,20 @@ def test_comparing_reads_the_source_once(place: Place) -> None:
     assert place.run.paced == len(BODY), "only what comes here counts for the limit of the rate"
 
 
+@pytest.mark.parametrize(
+    ("engine", "compared_by"),
+    [(DirectEngine(), NOTHING_COMPARED), (DirectEngine(comparing=True), "content")],
+    ids=["by itself", "where it is told to"],
+)
+def test_an_engine_reads_what_is_copied_only_where_it_is_told_to(
+    place: Place, engine: DirectEngine, compared_by: str
+) -> None:
+    place.source.add("x/a", BODY[:100])
+    place.source.hides_md5.add("x/a")
+    (moved,) = moved_by(engine, copy(place.source, "x", place.there, "y", ["a"])).moved
+    assert moved.compared_by == compared_by and place.there.body("y/a") == BODY[:100]
+
+
 def test_comparing_finds_a_block_that_is_another(place: Place) -> None:
     job = place.job(comparing=True)
     pieces = job.open()
