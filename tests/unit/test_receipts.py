@@ -128,6 +128,16 @@ def test_a_receipt_says_what_the_transfer_was_and_how_it_ended(
     }
 
 
+def test_a_file_from_outside_says_by_what_it_was_compared_and_no_other(world: World, tmp_path: Path) -> None:
+    plan, ledger = planned(world)
+    for name, body in {"a": b"aaa", "b": b"bb"}.items():
+        verify(ledger, name, LocalState(len(body), 1, 1, 1, hashlib.md5(body).digest()), None)
+    ledger.verified["a"] = ledger.verified["a"]._replace(compared_by="sha256")
+    found = read(write(tmp_path, ended(plan, not_compared=1), ledger))
+    by = {each["path"]: each.get("compared_by", "not said") for each in found["files"]}
+    assert by == {"data/x/a": "sha256", "data/x/b": "not said"} and found["not_compared"] == 1
+
+
 def test_a_transfer_that_came_to_its_end_was_not_interrupted(world: World, tmp_path: Path) -> None:
     plan, ledger = planned(world)
     assert read(write(tmp_path, ended(plan), ledger))["interrupted"] is False
