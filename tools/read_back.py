@@ -147,7 +147,7 @@ ROWS: tuple[ReadBack, ...] = (
             "unit/test_node.py::test_a_file_of_secrets_sets_no_variable_that_the_job_does_not_ask_for",
         ),
         (
-            "backends.aml.start:demand_own",
+            "backends.aml.start:open_secrets",
             "node.standalone.bootstrap:Boot.__init__",
             "node.__main__:_carry_out",
             "node.places:JobPlaces._reload_sas",
@@ -496,7 +496,6 @@ ROWS: tuple[ReadBack, ...] = (
             "cli.demo:change_some",
             "cli.demo:checksums",
             "cli.demo:_a_link_to_one_file",
-            "backends.aml.request:secrets_body",
             "backends.kubernetes.request:build_kubernetes",
             "jobs.foreground:_without_folders",
             "local.sorted_runs:_RowFile.read",

@@ -90,8 +90,6 @@ ONLY_ON: Mapping[str, tuple[str, ...]] = {
     "config_param.*.blob_cache_timeout": _MOUNTING,
     "config_param.*.blob_fuse_options": _MOUNTING,
     "blob_mount_info.*.blob_fuse_options": _MOUNTING,
-    # The keys beside it count only with it.
-    "config_param.*.checkpoints": _MOUNTING,
 }
 
 # What to do instead.
@@ -99,7 +97,6 @@ _INSTEAD: Mapping[str, str] = {
     "docker.username": _REGISTRY,
     "docker.password": _REGISTRY,
     "config_param.*.blob_cache_timeout": "Azure ML mounts folders with its own cache",
-    "config_param.*.checkpoints": "write them to a mounted folder, and resume from there",
     "config_param.*.blob_fuse_options": "Azure ML mounts folders by itself; read-only is mode: ro_mount",
     "blob_mount_info.*.blob_fuse_options": "Azure ML mounts folders by itself; read-only is mode: ro_mount",
 }
@@ -278,8 +275,10 @@ def _of_folder(values: Mapping[str, Any], platform: str, entry: FolderEntry) -> 
         for name in ("blob_cache_timeout", "blob_fuse_options"):
             if own.get(name) and platform in ONLY_ON[f"config_param.*.{name}"]:
                 yield (*at, name), needed
-    if entry.checkpoints and mode != "upload" and platform in ONLY_ON["config_param.*.checkpoints"]:
+    if entry.checkpoints and mode != "upload":
         yield (*at, "checkpoints"), f"only a folder with mode: upload has it, and this one has mode {mode}"
+    if entry.storage_type == "file" and mode == "upload" and platform in AML_PLATFORMS:
+        yield (*at, "mode"), "nodes upload to containers only: with mode mount jobs write to an Azure file share"
     if entry.storage_type == "file" and platform == "kubernetes":
         yield (*at, "storage_type"), "jobs on kubernetes cannot mount an Azure file share"
     if entry.file_share and (entry.storage_type != "file" or platform == "kubernetes"):
@@ -304,6 +303,9 @@ def _notes(values: Mapping[str, Any], platform: str, folders: Sequence[FolderEnt
         elif name in OUTRANKED and platform in AML_PLATFORMS and _is_told(name, values):
             yield path, "has no effect: use_custom_docker is false, and docker.environment is what jobs run in"
     modes = {entry.prefix: folder_mode(platform, entry) for entry in folders}
+    for entry in folders if platform in AML_PLATFORMS else ():
+        if modes[entry.prefix] == "upload" and _at(values, "config_param", entry.key, "datastore_name"):
+            yield ("config_param", entry.key, "datastore_name"), "has no effect: nodes upload this folder themselves"
     for inner, outer in enclosing(modes).items() if platform in AML_PLATFORMS else ():
         at = ("config_param", f"{inner}{FOLDER_SUFFIX}")
         yield at, f"{nested_sentence(outer)}: submit refuses it ({platform}), transfers do not; {NESTED_HINT}"

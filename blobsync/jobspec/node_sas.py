@@ -23,21 +23,28 @@ def rights_needed(spec: JobSpec) -> Mapping[str, str]:
     return {container: ordered_rights(letters) for container, letters in needed.items() if letters}
 
 
+def reached_by_nodes(spec: JobSpec) -> frozenset[str]:
+    """The containers that nodes of a service access themselves: a transfer's, and those of folders that they upload."""
+    uploaded = (folder.container for folder in spec.folders if folder.mode == "upload")
+    return frozenset({*(spec.spread or {}).get("rights", {}), *uploaded})
+
+
 def service_rights(spec: JobSpec, cluster: Cluster) -> Mapping[str, str]:
     """The same for a service that mounts and copies data itself: only containers that need a SAS of the job.
 
     Those are the containers for which the cluster file has a key, and the code in another cluster's account. A SAS in
     the file is passed on, and a container that the job's identity can access needs none. A datastore with a name from
-    the file is used by jobs of every mode, so it gets the rights of a mount. A transfer needs a SAS for each container.
+    the file is used by jobs of every mode, so it gets the rights of a mount. What nodes access themselves needs a SAS.
     """
     accounts = known_accounts([cluster])
     shares = {entry.prefix for entry in cluster.folders if entry.storage_type == "file" and entry.file_share}
     blobs = replace(spec, folders=tuple(folder for folder in spec.folders if folder.name not in shares))
     needed = {container: [letters] for container, letters in rights_needed(blobs).items()}
-    moved = (spec.spread or {}).get("rights", {})
-    if (spec.secret_env or moved) and cluster.code:
+    reached = reached_by_nodes(spec)
+    if (spec.secret_env or reached) and cluster.code:
         needed.setdefault(str(cluster.code.account.container), []).append(READ_FOLDER)
-    named = [(entry.account, entry.datastore_name) for entry in cluster.folders]
+    uploaded = {folder.name for folder in spec.folders if folder.mode == "upload"}
+    named = [(entry.account, entry.datastore_name) for entry in cluster.folders if entry.prefix not in uploaded]
     named += [(cluster.code.account, cluster.code.datastore_name)] if cluster.code else []
     for account, name in named:
         if name and str(account.container) in needed:
@@ -46,7 +53,7 @@ def service_rights(spec: JobSpec, cluster: Cluster) -> Mapping[str, str]:
     def is_minted(container: str) -> bool:
         account = accounts.get(container)
         foreign = account is None and spec.code is not None and container == spec.code.container
-        return container in moved or foreign or (account is not None and account.granting_credential == "key")
+        return container in reached or foreign or (account is not None and account.granting_credential == "key")
 
     return {
         container: ordered_rights("".join(letters)) for container, letters in needed.items() if is_minted(container)

@@ -370,20 +370,22 @@ def test_jobs_of_others_are_entered_and_stopped_as_our_own(lab: Lab) -> None:
 
 @pytest.mark.soak
 def test_secrets_that_somebody_else_put_there_reach_no_program(lab: Lab, tmp_path: Path) -> None:
-    """The blob of secrets is replaced while the job waits: bash would run a command in BASH_ENV."""
+    """The blob of secrets is changed while the job waits by somebody who knows what is in it: bash would run a command
+    in BASH_ENV."""
     lab.cluster(env={"MY_TOKEN": SECRET}, setup="true")
     lab.stub.held = True
     job_id = lab.submit("--single", "true")
     blob, taken = f"path/to/code.zip.d/secrets/{job_id}.json", tmp_path / "taken"
-    ours = json.loads(lab.container.get(blob))
-    assert ours["env"] == {"MY_TOKEN": SECRET} and len(ours["nonce"]) == 64
-    ours["env"]["BASH_ENV"] = f"$(touch {taken})"
-    lab.container.put(blob, json.dumps(ours).encode())
+    closed = lab.container.get(blob)
+    assert SECRET.encode() not in closed
+    known = json.dumps({"env": {"MY_TOKEN": SECRET}, "sas": {}}).encode()
+    theirs = json.dumps({"env": {"BASH_ENV": f"$(touch {taken})"}, "sas": {}}).encode().ljust(len(known))
+    lab.container.put(blob, bytes(a ^ b ^ c for a, b, c in zip(closed, known, theirs[: len(known)], strict=True)))
     lab.stub.release(lab.stub.jobs[job_id])
     done = lab.until(job_id)
     assert (done["status"], done["exit_code"], taken.exists()) == ("Failed", 72, False), done
     assert "its secrets are not those that the job was submitted with" in lab.run("logs", job_id).out
-    # Its own secrets still work, and two blobs with the same content have different digests.
+    # Its own secrets still work.
     lab.stub.held = False
     again = lab.ask("resubmit", job_id)["job_id"]
     assert lab.until(again)["status"] == "Completed"
@@ -396,6 +398,8 @@ def test_no_secret_is_where_others_can_read_it(lab: Lab) -> None:
     job_id = lab.submit("--single", "python", "-c", program, SECRET.replace("-", "_"))
     blob = f"path/to/code.zip.d/secrets/{job_id}.json"
     assert lab.container.names("path/to/code.zip.d/secrets") == [blob]
+    # Who can read the container needs the job, too, and who can read jobs the container.
+    assert SECRET.encode() not in lab.container.get(blob)
     lab.stub.release(lab.stub.jobs[job_id])
     assert lab.until(job_id)["status"] == "Completed"
     assert lab.container.names("path/to/code.zip.d/secrets") == []
@@ -429,6 +433,7 @@ def test_parts_of_a_folder_and_uploads_with_a_sas(lab: Lab) -> None:
     done = lab.until(lab.submit("--single", "find data -name '*.txt'; cp data/voc/a.txt output/copy.txt"))
     assert (done["status"], done["tail"]) == ("Completed", ["data/voc/a.txt"]), done
     assert lab.container.get("path/to/output/copy.txt") == b"a picture"
+    assert "outputs" not in lab.stub.jobs[done["job_id"]].body["properties"]
     kinds = {store["properties"]["credentials"]["credentialsType"] for store in lab.stub.datastores.values()}
     assert kinds == {"Sas"}
 
@@ -439,7 +444,7 @@ def test_a_key_makes_a_sas_for_each_job_and_goes_nowhere(lab: Lab) -> None:
     lab.write("aux_data/configs/acct.yaml", {**account, "sas_token": own})
     entries = yaml.safe_load(ACT_EXAMPLE)["config_param"]
     entries["data_folder"].update(mode="download", datastore_name=None)
-    entries["output_folder"].update(mode="upload", datastore_name="mine")
+    entries["output_folder"].update(datastore_name="mine")
     lab.cluster(config_param=entries, env={"MY_TOKEN": SECRET})
     renewed = []
     for _ in range(2):

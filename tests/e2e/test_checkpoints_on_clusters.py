@@ -9,15 +9,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import yaml
 
+from tests.e2e import aml_lab
+from tests.e2e.aml_lab import lab, stub
 from tests.e2e.kills import TRAINERS
 from tests.e2e.test_jobs import PATIENCE, Lab, slurm_cluster
 from tests.e2e.test_kubernetes import KubeLab, kube_cluster
 from tests.e2e.world import Container, Project, wait_until, write_tree
 from tests.servers.kube.cluster import RealCluster
 from tests.servers.slurm_cluster import SlurmCluster
+from tests.unit.test_config_loader import ACT_EXAMPLE
 
-__all__ = ["kube_cluster", "slurm_cluster"]
+__all__ = ["kube_cluster", "lab", "slurm_cluster", "stub"]
 
 pytestmark = pytest.mark.e2e
 
@@ -130,3 +134,45 @@ def evict(lab: KubeLab, cluster: RealCluster, job_id: str, number: int) -> tuple
     stood = last_marked(lab.container)
     wait_for(lambda: len(began(lab, job_id)) > number, 60, lambda: began(lab, job_id))
     return stood, max(step for each in began(lab, job_id) for step in each)
+
+
+@pytest.mark.timeout(600)
+def test_a_job_of_azure_ml_whose_node_is_taken_away_goes_on_from_its_last_whole_checkpoint(lab: aml_lab.Lab) -> None:
+    keys = {"mode": "upload", "checkpoints": "step-*", "settle_seconds": 0, "keep_last": 3}
+    known = yaml.safe_load(ACT_EXAMPLE)["config_param"]
+    output = {**known["output_folder"], **keys}
+    lab.cluster(config_param={**known, "output_folder": output}, runtime={"sync_seconds": 1})
+    write_tree(lab.project.root, {"sharded.py": (TRAINERS / "sharded.py").read_bytes()})
+    lab.run("init")
+    job_id = lab.submit("--single", "python", "sharded.py", "9999")
+    job = lab.stub.jobs[job_id]
+
+    def began_at() -> list[int]:
+        log = job.folder / "user_logs/std_log.txt"
+        return [int(step) for step in re.findall(r"started at (\d+)", log.read_text() if log.exists() else "")]
+
+    def told() -> object:
+        return [path.read_text()[-2000:] for path in job.folder.rglob("*.txt")]
+
+    before, rounds = 0, []
+    for _ in range(2):
+        # Its sets are in the container while it runs.
+        wait_for(lambda before=before: last_marked(lab.container) > before, aml_lab.PATIENCE, told)
+        assert job.status == "Running"
+        lab.stub.preempt(job)
+        stood = before = last_marked(lab.container)
+        wait_for(began_at, aml_lab.PATIENCE, told)
+        rounds.append((stood, began_at()[-1]))
+    assert all(step >= stood > 0 for stood, step in rounds), rounds
+    lab.run("abort", job_id)
+    assert lab.until(job_id)["status"] == "Canceled"
+    listed = lab.ask("checkpoints", "--job", job_id)["checkpoints"]
+    assert 1 <= len(listed) <= 3 and listed[0]["step"] == last_marked(lab.container)
+    # Neither the job nor the container has what opens the container.
+    assert not [name for name in lab.container.names() if "/secrets/" in name]
+    assert "sig=" not in json.dumps(job.body)
+    again = lab.ask("resubmit", job_id)["job_id"]
+    job = lab.stub.jobs[again]
+    wait_for(began_at, aml_lab.PATIENCE, told)
+    assert began_at() == [listed[0]["step"]]
+    lab.run("abort", again)

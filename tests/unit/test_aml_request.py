@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from blobsync.backends.aml.replies import AmlReply, read_spec
-from blobsync.backends.aml.request import build_request, node_secrets
-from blobsync.backends.aml.start import placed
+from blobsync.backends.aml.request import build_request, close_secrets, node_secrets
+from blobsync.backends.aml.start import open_secrets, placed
 from blobsync.backends.aml.storage import for_code, make
 from blobsync.base.errors import ConfigError
 from blobsync.base.redaction import SasToken
@@ -79,14 +79,13 @@ def test_the_other_modes_and_code_that_is_a_folder(tmp_path: Path) -> None:
         "code_path": {**ENTRY, "path": "me/src"},
         "data_folder": {**ENTRY, "path": "me/data", "mode": "download", "include": ["a"]},
         "model_folder": {**ENTRY, "path": "me/model", "mode": "ro_mount"},
-        "output_folder": {**ENTRY, "path": "me/output", "mode": "upload", "datastore_name": "mine"},
+        "output_folder": {**ENTRY, "path": "me/output", "datastore_name": "mine"},
     }
     code = CodeRef("https://acct.blob.core.windows.net/cont", "me/src", "")
     asked = checked(ask(tmp_path, code=code, config_param=entries))
     assert asked.job["inputs"]["code"]["jobInputType"] == "uri_folder"
     assert asked.job["inputs"]["data_folder"]["mode"] == "ReadOnlyMount"
     assert asked.job["inputs"]["model_folder"]["mode"] == "ReadOnlyMount"
-    assert asked.job["outputs"]["output_folder"]["mode"] == "Upload"
     assert asked.job["outputs"]["output_folder"]["uri"] == "azureml://datastores/mine/paths/me/output"
 
 
@@ -268,7 +267,7 @@ def test_no_datastore_gets_an_account_key_or_the_files_own_sas_where_a_key_makes
     entries = {
         "code_path": {**ENTRY, "path": "me/code.zip"},
         "data_folder": {**both, "path": "me/data", "mode": "download"},
-        "output_folder": {**ENTRY, "path": "me/out", "mode": "upload", "datastore_name": "mine"},
+        "output_folder": {**ENTRY, "path": "me/out", "datastore_name": "mine"},
         "model_folder": {**both, "path": "m", "mode": "ro_mount", "storage_type": "file", "file_share": "files"},
     }
     asked = ask(tmp_path, config_param=entries)
@@ -303,8 +302,61 @@ def test_the_nodes_of_a_transfer_get_a_sas_of_each_end_through_the_blob_beside_t
     sas = {CONTAINER: "sig=one", other: "sig=two", "of a folder": "sig=three"}
     assert node_secrets(spec, Secrets(sas, {})).sas == {CONTAINER: "sig=one", other: "sig=two"}
     assert node_secrets(plain, Secrets(sas, {"A": "b"})) == Secrets({}, {"A": "b"})
-    with pytest.raises(ConfigError, match="the SAS of a transfer's nodes need a code_path"):
+    with pytest.raises(ConfigError, match="the SAS of nodes that transfer and upload need a code_path"):
         build_request(replace(cluster, code=None), workspace, spec)
+
+
+def test_a_folder_that_nodes_upload_is_no_output_of_the_service_and_its_sas_is_with_the_secrets(tmp_path: Path) -> None:
+    far = {"azure_blob_config_file": "aux_data/configs/other.yaml"}
+    entries = {
+        "code_path": {**ENTRY, "path": "me/code.zip"},
+        "data_folder": {**ENTRY, "path": "me/data", "mode": "ro_mount"},
+        "output_folder": {**far, "path": "me/out", "mode": "upload", "checkpoints": "c-*", "keep_last": 2},
+    }
+    asked = checked(ask(tmp_path, config_param=entries))
+    assert set(asked.job["inputs"]) == {"code", "data_folder", "secrets"} and "outputs" not in asked.job
+    assert {store.container for store in asked.request.datastores} == {CONTAINER}
+    container = asked.spec.folders[1].container
+    assert service_rights(asked.spec, asked.cluster) == {CONTAINER: "rl", container: "rcwdl"}
+    sas = {CONTAINER: "sig=one", container: "sig=two"}
+    assert node_secrets(asked.spec, Secrets(sas)).sas == {container: "sig=two"}
+    spec = json.loads(asked.spec.to_json())
+    found = placed(spec, {"folder.0": "/in/data"})["folders"]
+    assert (found[0]["mode"], found[0]["source"]) == ("link", "/in/data")
+    assert (found[1]["mode"], found[1]["container"], found[1]["path"]) == ("upload", container, "me/out")
+
+
+def test_a_name_for_a_datastore_that_is_not_made_gives_no_right_to_delete(tmp_path: Path) -> None:
+    entries = {
+        "code_path": {**ENTRY, "path": "me/code.zip"},
+        "output_folder": {**ENTRY, "path": "me/out", "mode": "upload", "datastore_name": "mine"},
+    }
+    asked = checked(ask(tmp_path, config_param=entries))
+    assert service_rights(asked.spec, asked.cluster) == {CONTAINER: "rcwl"}
+    assert ["has no effect: nodes upload" in note for note in asked.cluster.job_notes] == [True]
+
+
+def test_checkpoints_on_several_nodes_are_refused(tmp_path: Path) -> None:
+    output = {**ENTRY, "path": "me/out", "mode": "upload", "checkpoints": "c-*"}
+    entries = {"code_path": {**ENTRY, "path": "me/code.zip"}, "output_folder": output}
+    request = SubmitRequest(("python", "train.py"), 8)
+    with pytest.raises(ConfigError, match=r"output_folder.checkpoints: does not work on the 2 nodes of a job"):
+        ask(tmp_path, request, config_param=entries)
+    checked(ask(tmp_path / "one", SubmitRequest(("python", "train.py"), 4), config_param=entries))
+
+
+def test_a_blob_of_secrets_says_nothing_without_the_job_nor_the_job_without_it(tmp_path: Path) -> None:
+    secrets = Secrets({CONTAINER: "sig=one"}, {"MY_TOKEN": "sentinel"})
+    file = tmp_path / "secrets"
+    blobs = set[bytes]()
+    for _ in range(2):
+        blob, opening = close_secrets(secrets)
+        blobs.add(blob)
+        file.write_bytes(blob)
+        assert Secrets.from_json(open_secrets(str(file), opening.digest, opening.pad).decode()) == secrets
+        assert b"sentinel" not in blob and b"sentinel" not in base64.b64decode(opening.pad)
+        assert opening.pad not in repr(opening)
+    assert len(blobs) == 2
 
 
 def test_each_job_has_datastores_of_its_own_where_a_key_makes_its_sas(tmp_path: Path) -> None:

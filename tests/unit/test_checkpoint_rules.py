@@ -100,7 +100,7 @@ def test_an_entry_at_the_containers_root_has_none(tmp_path: Path) -> None:
         ("local", "link", "only a folder with mode: upload has it, and this one has mode link"),
         ("slurm", "mount", "only a folder with mode: upload has it, and this one has mode mount"),
         ("kubernetes", "download", "only a folder with mode: upload has it, and this one has mode download"),
-        ("aml", "upload", "jobs on aml do not have it, only those on local, slurm, kubernetes"),
+        ("aml", "mount", "only a folder with mode: upload has it, and this one has mode mount"),
     ],
 )
 def test_a_mode_or_a_platform_without_them_is_refused_with_its_line(

@@ -25,8 +25,8 @@ from blobsync.backends.aml.replies import AmlReply
 from blobsync.backends.aml.request import (
     AmlRequest,
     build_request,
+    close_secrets,
     node_secrets,
-    secrets_body,
     secrets_path,
     with_transfer_key,
     without_bundle,
@@ -376,12 +376,11 @@ class AmlBackend:
         return f"https://ml.azure.com/runs/{run_id}?wsid={self._client.path}"
 
     def _put_secrets(self, blob: str, spec: JobSpec, secrets: Secrets) -> AmlRequest:
-        """Upload the secrets; returns the request with their digest, since others may write to that container."""
-        body = secrets_body(node_secrets(spec, secrets))
+        """Upload the secrets; returns the request that opens them, since others may use that container."""
+        body, opening = close_secrets(node_secrets(spec, secrets))
         with self._code_store() as store:
             store.put(blob, body, md5=hashlib.md5(body).digest())
-        digest = hashlib.sha256(body).hexdigest()
-        return build_request(self._cluster, self._workspace, spec, secrets_digest=digest)
+        return build_request(self._cluster, self._workspace, spec, opening=opening)
 
     def _forget_secrets(self, run_id: str, body: AmlReply) -> None:
         uri = aml_replies.secrets_uri(body)

@@ -12,8 +12,8 @@ import re
 import secrets as random_source
 import shlex
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from blobsync.base.errors import ConfigError
 from blobsync.config.job_keys import NESTED_HINT, enclosing, nested_sentence
 from blobsync.config.model import Cluster, WorkspaceConfig
 from blobsync.jobspec.node_archive import travelling_sources
+from blobsync.jobspec.node_sas import reached_by_nodes
 from blobsync.jobspec.spec import SPREAD_KEY, FolderLink, JobSpec, Secrets
 
 ENVIRONMENT = "blobsync"
@@ -36,7 +37,6 @@ _COMMAND_CHARS = 100_000
 _PACKED = re.compile(r'(?<=b64decode\(\\")[A-Za-z0-9+/=]+')
 
 _INPUT_MODES = {"download": "Download", "ro_mount": "ReadOnlyMount"}
-_OUTPUT_MODES = {"mount": "ReadWriteMount", "upload": "Upload"}
 _NODE_OPTIONS = ("keep_root", "sync_seconds")
 _IDENTITIES = {
     "amltoken": "AMLToken",
@@ -46,6 +46,18 @@ _IDENTITIES = {
     "user_identity": "UserIdentity",
     "useridentity": "UserIdentity",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What opens the blob with a job's secrets, as a part of the job's command: the blob's SHA-256, which nodes verify,
+    and the pad (base64). Who can read only one of the two, the job or the blob, learns nothing."""
+
+    digest: str = ""
+    pad: str = field(default="", repr=False)
+
+
+NOTHING = Opening()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +94,23 @@ def workspace_path(workspace: WorkspaceConfig) -> str:
 
 
 def build_request(
-    cluster: Cluster, workspace: WorkspaceConfig, spec: JobSpec, key_file: str = "", *, secrets_digest: str = ""
+    cluster: Cluster, workspace: WorkspaceConfig, spec: JobSpec, key_file: str = "", *, opening: Opening = NOTHING
 ) -> AmlRequest:
     """Make the requests of a job. Raises ``ConfigError`` for what Azure ML cannot do.
 
-    ``secrets_digest`` is the SHA-256 of the blob with the job's secrets, which its nodes verify; empty before
-    submission. ``key_file`` is the user's public key, for the hint."""
+    ``opening`` opens the blob with the job's secrets: nothing before submission. ``key_file`` is the user's public
+    key, for the hint."""
     check_request(cluster, spec, key_file)
     base = workspace_path(workspace)
     code = aml_storage.for_code(cluster, spec.code.container, spec.run_id) if spec.code else None
+    # The nodes upload the others themselves.
+    brought = [folder for folder in spec.folders if folder.mode != "upload"]
     folders = [
-        aml_storage.for_folder(cluster, folder.name, folder.container, spec.run_id, folder.mode)
-        for folder in spec.folders
+        aml_storage.for_folder(cluster, folder.name, folder.container, spec.run_id, folder.mode) for folder in brought
     ]
     secrets_blob = secrets_path(cluster, spec)
     home = aml_storage.for_code(cluster, str(cluster.code.account.container), spec.run_id) if cluster.code else None
-    inputs, outputs = _data(spec, code or home, folders)
+    inputs, outputs = _data(spec, code or home, list(zip(brought, folders, strict=True)))
     if secrets_blob and home:
         inputs["secrets"] = _input("uri_file", "Download", home.uri(secrets_blob))
     environment_id, environment = _environment(cluster, spec, base)
@@ -112,7 +125,7 @@ def build_request(
         "jobType": "Command",
         "displayName": (spec.name or shlex.join(spec.argv))[:_NAME_CHARS],
         "experimentName": cluster.experiment_name or spec.run_id.rsplit("_", 2)[0],
-        "command": command_line(cluster, spec, inputs, outputs, secrets_digest),
+        "command": command_line(cluster, spec, inputs, outputs, opening),
         "environmentId": environment_id,
         "computeId": _compute_id(cluster, workspace, base),
         "inputs": inputs,
@@ -139,6 +152,15 @@ def check_request(cluster: Cluster, spec: JobSpec, key_file: str = "") -> None:
             key="ssh_public_key",
             hint=_key_hint(key_file),
         )
+    for folder in spec.folders:
+        if folder.checkpoints and spec.nodes > 1:
+            raise ConfigError(
+                f"does not work on the {spec.nodes} nodes of a job on Azure ML: when it starts such a job again, nodes"
+                " are not told, and could go on from different checkpoints",
+                file=cluster.file,
+                key=f"config_param.{folder.name}_folder.checkpoints",
+                hint="use one node, or resume from a mounted folder",
+            )
     for name, outer in enclosing({folder.name: folder.mode for folder in spec.folders}).items():
         key = f"config_param.{name}_folder"
         raise ConfigError(nested_sentence(outer), file=cluster.file, key=key, hint=NESTED_HINT)
@@ -153,10 +175,10 @@ def _key_hint(key_file: str) -> str:
 
 def secrets_path(cluster: Cluster, spec: JobSpec) -> str:
     """The path of the blob with the job's secrets; empty if it has none."""
-    if not spec.secret_env and spec.spread is None:
+    if not spec.secret_env and spec.spread is None and not reached_by_nodes(spec):
         return ""
     if cluster.code is None:
-        what = "the SAS of a transfer's nodes" if spec.spread is not None else "secret variables"
+        what = "secret variables" if spec.secret_env else "the SAS of nodes that transfer and upload"
         raise ConfigError(
             f"{what} need a code_path, because they reach the nodes through its container",
             file=cluster.file,
@@ -166,11 +188,10 @@ def secrets_path(cluster: Cluster, spec: JobSpec) -> str:
 
 
 def node_secrets(spec: JobSpec, secrets: Secrets) -> Secrets:
-    """The contents of that blob. Only a transfer's nodes need SAS tokens; data of other jobs is in datastores."""
-    moved = (spec.spread or {}).get("rights", {})
+    """The contents of that blob, with the SAS of what nodes access themselves; other data is in datastores."""
     # Others may be able to read that container. A transfer's key is in the job's definition.
     env = {name: value for name, value in secrets.env.items() if name != SPREAD_KEY}
-    return Secrets({container: secrets.sas[container] for container in moved}, env)
+    return Secrets({container: secrets.sas[container] for container in sorted(reached_by_nodes(spec))}, env)
 
 
 def with_transfer_key(job: Mapping[str, Any], secrets: Secrets) -> Mapping[str, Any]:
@@ -182,9 +203,12 @@ def with_transfer_key(job: Mapping[str, Any], secrets: Secrets) -> Mapping[str, 
     return {**job, "properties": {**properties, "environmentVariables": variables}}
 
 
-def secrets_body(secrets: Secrets) -> bytes:
-    """The secrets as JSON, with a nonce: their SHA-256 is public, and must not help to guess a secret."""
-    return json.dumps({**json.loads(secrets.to_json()), "nonce": random_source.token_hex(32)}).encode()
+def close_secrets(secrets: Secrets) -> tuple[bytes, Opening]:
+    """The blob of secrets, which says nothing without what opens it: a one-time pad of the same length."""
+    plain = secrets.to_json().encode()
+    pad = random_source.token_bytes(len(plain))
+    closed = bytes(one ^ other for one, other in zip(plain, pad, strict=True))
+    return closed, Opening(hashlib.sha256(closed).hexdigest(), base64.b64encode(pad).decode())
 
 
 def command_line(
@@ -192,7 +216,7 @@ def command_line(
     spec: JobSpec,
     inputs: Mapping[str, Any],
     outputs: Mapping[str, Any],
-    secrets_digest: str,
+    opening: Opening,
 ) -> str:
     """A Python command with the bootstrap and the specification as one literal; Azure ML fills in the paths."""
     from blobsync.backends.aml import start as aml_start
@@ -207,7 +231,8 @@ def command_line(
         "start": Path(aml_start.__file__).read_text(encoding="utf-8"),
         "job": json.loads(spec.to_json()),
         "options": options,
-        "secrets": secrets_digest,
+        "secrets": opening.digest,
+        "pad": opening.pad,
     }
     packed = base64.b64encode(zlib.compress(json.dumps(bundle, sort_keys=True).encode(), 9)).decode()
     program = (
@@ -217,8 +242,8 @@ def command_line(
     words = [f'"{name}=${{{{inputs.{name}}}}}"' for name in ("code", "node", "secrets") if name in inputs]
     for number, folder in enumerate(spec.folders):
         name = folder_key(folder)
-        kind = "inputs" if name in inputs else "outputs"
-        words.append(f'"folder.{number}=${{{{{kind}.{name}}}}}"')
+        kinds = [kind for kind, known in (("inputs", inputs), ("outputs", outputs)) if name in known]
+        words += [f'"folder.{number}=${{{{{kind}.{name}}}}}"' for kind in kinds]
     python = cluster.text("interpreter_path") or cluster.text("runtime.python") or "python"
     line = " ".join([shlex.quote(python), "-c", f"'{program}'", *words])
     if len(line) > _COMMAND_CHARS:
@@ -272,7 +297,9 @@ def identity(cluster: Cluster, stores: list[Datastore]) -> dict[str, Any] | None
     return {"identityType": _IDENTITIES[kind.lower()], **more}
 
 
-def _data(spec: JobSpec, code: Datastore | None, folders: list[Datastore]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _data(
+    spec: JobSpec, code: Datastore | None, folders: Sequence[tuple[FolderLink, Datastore]]
+) -> tuple[dict[str, Any], dict[str, Any]]:
     inputs: dict[str, Any] = {}
     outputs: dict[str, Any] = {}
     if spec.code and code:
@@ -281,14 +308,14 @@ def _data(spec: JobSpec, code: Datastore | None, folders: list[Datastore]) -> tu
     if spec.node_archive and code:
         # It is beside the code, in the same container.
         inputs["node"] = _input("uri_file", "Download", code.uri(spec.node_archive.path))
-    for folder, store in zip(spec.folders, folders, strict=True):
+    for folder, store in folders:
         name, uri = folder_key(folder), store.uri(folder.path)
         if folder.mode in _INPUT_MODES:
             # Only parts are needed: they are copied from a mount, so that the rest is not downloaded.
             mode = "ReadOnlyMount" if folder.include else _INPUT_MODES[folder.mode]
             inputs[name] = _input("uri_folder", mode, uri)
         else:
-            outputs[name] = {"jobOutputType": "uri_folder", "mode": _OUTPUT_MODES[folder.mode], "uri": uri}
+            outputs[name] = {"jobOutputType": "uri_folder", "mode": "ReadWriteMount", "uri": uri}
     return inputs, outputs
 
 

@@ -3,12 +3,13 @@
 ``bundle`` holds the job's specification and the files of the bootstrap. The arguments say where Azure ML put the job's
 inputs and outputs: ``code=PATH``, ``node=PATH`` (the node archive), ``secrets=PATH``, ``folder.0=PATH`` and so on, in
 the specification's order. They are put into the specification; the bootstrap does the rest, as on any other node. The
-secrets came through a container that others may write to: ``bundle["secrets"]`` is the SHA-256 of the
-file that the job was submitted with.
+secrets came through a container that others may use: ``bundle["secrets"]`` is the SHA-256 of the file that the job was
+submitted with, and ``bundle["pad"]`` (base64) is what makes it readable.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import json
@@ -34,20 +35,24 @@ def main(bundle: dict[str, Any], argv: list[str]) -> None:
     run_dir = os.path.join(os.getcwd(), "logs", "blobsync")
     words = ["exec", "--job", os.path.join(private, "job.json"), "--run-dir", run_dir, *bundle["options"]]
     if places.get("secrets"):
-        demand_own(places["secrets"], bundle["secrets"])
-        words += ["--secrets", places["secrets"]]
+        opened = os.path.join(private, "secrets.json")
+        with open(opened, "wb") as file:
+            file.write(open_secrets(places["secrets"], bundle["secrets"], bundle["pad"]))
+        words += ["--secrets", opened]
     python, start = sys.executable, os.path.join(private, "bootstrap.py")
     os.execv(python, [python, "-I", start, *words])  # noqa: S606 - the program becomes another one
 
 
-def demand_own(secrets: str, digest: str) -> None:
-    """Exit unless the file is the one that the job was submitted with."""
+def open_secrets(secrets: str, digest: str, pad: str) -> bytes:
+    """The secrets as JSON. Exits unless the file is the one that the job was submitted with."""
     with open(secrets, "rb") as source:
-        found = hashlib.sha256(source.read()).hexdigest()
-    if not hmac.compare_digest(found, digest):
+        closed = source.read()
+    if not hmac.compare_digest(hashlib.sha256(closed).hexdigest(), digest):
         reason = "its secrets are not those that the job was submitted with: their SHA-256 differs"
         sys.stderr.write(f"blobsync: this node could not be made ready: {reason}\n")
         sys.exit(SETUP_FAILED)
+    other = base64.b64decode(pad)
+    return bytes(one ^ other[number] for number, one in enumerate(closed))
 
 
 def placed(job: dict[str, Any], places: dict[str, str]) -> dict[str, Any]:
@@ -56,7 +61,10 @@ def placed(job: dict[str, Any], places: dict[str, str]) -> dict[str, Any]:
         if job.get(key) and places.get(name):
             job[key]["container"] = MOUNTED + places[name]
     for number, folder in enumerate(job["folders"]):
-        path = places[f"folder.{number}"]
+        path = places.get(f"folder.{number}")
+        if path is None:
+            # It is uploaded by the node itself, with a SAS.
+            continue
         if folder["include"]:
             folder.update(mode="download", container=MOUNTED + path, path="")
         else:
