@@ -574,7 +574,13 @@ class ArchiveError(BlobsyncError):
 
 
 class IgnorePatternError(ArchiveError):
+    """``where`` is the place of the pattern as it is shown, ``detail`` the message without it."""
+
     code = FailureCode.IGNORE_PATTERN
+
+    def __init__(self, detail: str, *, where: str, path: str | None = None, hint: str | None = None) -> None:
+        super().__init__(f"{where}: {detail}", hint=hint, path=path)
+        self.detail = detail
 
 
 class SecretsFoundError(ArchiveError):

@@ -55,9 +55,10 @@ def config_check(session: Session) -> Result:
     """
     from blobsync.config.check import check_project
     from blobsync.config.project_root import current_folder, find_project
+    from blobsync.local.ignore import bad_patterns
 
     root = find_project(current_folder(session.environ), session.environ)
-    checked = check_project(root, clusters=_chosen(session), environ=session.environ)
+    checked = check_project(root, clusters=_chosen(session), environ=session.environ, further=bad_patterns)
     problems = [problem for item in checked for problem in item.problems]
     found = [_Found(item, *_refused(item, session.environ)) for item in checked]
     reported = [*map(str, problems), *(error.message for each in found for error in each.transfers)]
@@ -105,6 +106,8 @@ def _refused(item: CheckedFile, environ: Mapping[str, str]) -> tuple[Sequence[Bl
 
 def _warnings(found: _Found, reported: Sequence[str]) -> list[str]:
     """Problems that are no errors of the file: warnings, and refusals that nothing else reports."""
+    from blobsync.config.check import by_line
+
     item = found.item
     known = [*item.warnings, *reported]
     new = [
@@ -112,11 +115,12 @@ def _warnings(found: _Found, reported: Sequence[str]) -> list[str]:
     ]
     # Problems of an account are reported with its own file.
     usable = [] if item.cluster else found.transfers
-    return (
-        list(item.warnings)
-        + [_refusal(error, "transfers and submit refuse it") for error in usable]
-        + [_refusal(error, "submit refuses it, transfers do not") for error in new]
+    told = (
+        *item.warnings,
+        *(_refusal(error, "transfers and submit refuse it") for error in usable),
+        *(_refusal(error, "submit refuses it, transfers do not") for error in new),
     )
+    return list(by_line(item.file, told))
 
 
 def _refusal(error: BlobsyncError, by: str) -> str:

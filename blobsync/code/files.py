@@ -118,11 +118,11 @@ def code_rules(
 
     Raises ``IgnorePatternError`` for a pattern of the configuration or of a file above the project.
     """
-    excludes, unused = zip_excludes(cluster.zip_options, cluster.file)
+    excludes, unused = zip_excludes(cluster.zip_options, cluster.written_in("zip_options"))
     notes = (f"{cluster.file}: zip_options: only -x is supported, not {' '.join(unused)}",) if unused else ()
     return CodeRules(
         root=cluster.root,
-        ignore=project_rules(cluster.root, cluster.ignore, cluster.file),
+        ignore=project_rules(cluster.root, cluster.ignore, cluster.written_in("ignore")),
         excludes=excludes,
         config_file=cluster.file,
         folders=frozenset(prefix for prefix in cluster.prefixes if prefix),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from blobsync.base.errors import ConfigError, ConfigNotFoundError
 from blobsync.base.user_data import environment
@@ -22,6 +22,9 @@ from blobsync.config.loader import (
 from blobsync.config.model import AML_PLATFORMS, Cluster, JobRefusal, StorageAccount
 from blobsync.config.project_root import CLUSTER_FOLDER, CLUSTER_VARIABLE
 from blobsync.config.trusted_links import load_trusted_links, trusted_links_file
+
+# Finds mistakes of a cluster file, of which it may be a part.
+Look: TypeAlias = Callable[[Cluster], Iterable[ConfigError]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +57,25 @@ class _Read(NamedTuple):
 
 
 def check_project(
-    root: Path, *, clusters: Sequence[ClusterChoice] = (), environ: Mapping[str, str] | None = None
+    root: Path,
+    *,
+    clusters: Sequence[ClusterChoice] = (),
+    environ: Mapping[str, str] | None = None,
+    further: Look = lambda _: (),
 ) -> tuple[CheckedFile, ...]:
     """Check the cluster files, the account files and the workspace files of ``root``. Never raises for them.
 
-    Checks ``clusters`` instead of all; raises ``ConfigError`` for one that does not exist.
+    ``further`` finds the mistakes of a cluster file that only others can read. Checks ``clusters`` instead of all;
+    raises ``ConfigError`` for one that does not exist.
     """
     environ = environment(environ)
     if clusters:
-        read = [_check_cluster(root, find_cluster_file(root, each.name, environ), environ, each) for each in clusters]
+        read = [
+            _check_cluster(root, find_cluster_file(root, each.name, environ), environ, further, each)
+            for each in clusters
+        ]
     else:
-        read = _check_clusters(root, environ)
+        read = _check_clusters(root, environ, further)
     checked = [each.item for each in read]
     checked.extend(_check_accounts(root, environ))
     checked.extend(_check_workspaces(root, [each.partial for each in read if each.partial], environ))
@@ -72,7 +83,7 @@ def check_project(
     return _each_once(checked)
 
 
-def _check_clusters(root: Path, environ: Mapping[str, str]) -> list[_Read]:
+def _check_clusters(root: Path, environ: Mapping[str, str], further: Look) -> list[_Read]:
     without_variable = {key: value for key, value in environ.items() if key != CLUSTER_VARIABLE}
     paths = [find_cluster_file(root, name, without_variable) for name in cluster_names(root)]
     checked: list[_Read] = []
@@ -82,7 +93,7 @@ def _check_clusters(root: Path, environ: Mapping[str, str]) -> list[_Read]:
             paths += [] if any(path.samefile(chosen) for path in paths) else [chosen]
         except ConfigError as error:
             checked.append(_Read(CheckedFile(CLUSTER_VARIABLE, (error,))))
-    checked += [_check_cluster(root, path, environ) for path in paths]
+    checked += [_check_cluster(root, path, environ, further) for path in paths]
     if not checked:
         none = ConfigNotFoundError(
             f"{CLUSTER_FOLDER}/ contains no cluster file", hint="create one: blobsync config new"
@@ -91,14 +102,17 @@ def _check_clusters(root: Path, environ: Mapping[str, str]) -> list[_Read]:
     return checked
 
 
-def _check_cluster(root: Path, path: Path, environ: Mapping[str, str], choice: ClusterChoice | None = None) -> _Read:
+def _check_cluster(
+    root: Path, path: Path, environ: Mapping[str, str], further: Look, choice: ClusterChoice | None = None
+) -> _Read:
     try:
         loaded = ClusterFile(root, path, choice.overrides if choice else {}, environ)
     except ConfigError as error:
         return _Read(CheckedFile(shown_path(root, path), (error,)))
     warnings = (*loaded.warnings, *loaded.job_notes)
-    problems, refused = tuple(loaded.problems), loaded.partial.job_refusals
-    item = CheckedFile(shown_path(root, path), problems, warnings, loaded.cluster, job_refusals=refused)
+    problems, refused = (*loaded.problems, *further(loaded.partial)), loaded.partial.job_refusals
+    cluster = None if problems else loaded.cluster
+    item = CheckedFile(shown_path(root, path), problems, warnings, cluster, job_refusals=refused)
     # Problems with these keys would be reported as if the default were set.
     unclear = any(problem.key in ("platform", "aml_config") for problem in problems)
     return _Read(item, None if unclear else loaded.partial)
@@ -175,7 +189,7 @@ def _each_once(checked: list[CheckedFile]) -> tuple[CheckedFile, ...]:
                 owner = next((file for file in files if warning.startswith(f"{file}:")), item.file)
                 files[owner] = replace(files[owner], warnings=(*files[owner].warnings, warning))
     return tuple(
-        replace(item, problems=_in_order(item.problems), warnings=_by_line(item.file, item.warnings))
+        replace(item, problems=_in_order(item.problems), warnings=by_line(item.file, item.warnings))
         for item in files.values()
     )
 
@@ -184,7 +198,7 @@ def _in_order(problems: tuple[ConfigError, ...]) -> tuple[ConfigError, ...]:
     return tuple(sorted(problems, key=lambda problem: problem.line or 0))
 
 
-def _by_line(file: str, warnings: tuple[str, ...]) -> tuple[str, ...]:
+def by_line(file: str, warnings: Iterable[str]) -> tuple[str, ...]:
     """In the order of the file's lines; first what is said of the whole file."""
 
     def line(warning: str) -> int:

@@ -319,6 +319,16 @@ class Cluster:
                 raise
             raise self.document.error(tuple(str(error.key).split(".")), error.detail, hint=error.hint) from error
 
+    def written_in(self, key: str) -> str:
+        """The file that has this key, or ``-p``."""
+        return self.document.origin((key,)).file if self.document else self.file
+
+    def error(self, path: tuple[str, ...], message: str, *, hint: str | None = None) -> ConfigError:
+        """An error about a key, with its place."""
+        if self.document is None:
+            return ConfigError(message, file=self.file, key=".".join(path), hint=hint)
+        return self.document.error(path, message, hint=hint)
+
     def folder(self, prefix: str) -> FolderEntry | None:
         """The entry of exactly this prefix."""
         return next((entry for entry in self.folders if entry.prefix == prefix), None)

@@ -85,7 +85,9 @@ def zip_excludes(options: Sequence[str], config_file: str) -> tuple[tuple[ZipExc
             try:
                 found.append(ZipExclude(word, re.compile(_zip_regex(byte_text(word)), re.DOTALL)))
             except ValueError as error:
-                raise IgnorePatternError(f"{config_file}: zip_options: bad pattern '{word}': {error}") from error
+                raise IgnorePatternError(
+                    f"bad pattern '{word}': {error}", where=f"{config_file}: zip_options"
+                ) from error
         else:
             others.append(word)
     return tuple(found), tuple(others)
@@ -95,7 +97,7 @@ def _shell_words(options: Sequence[str], config_file: str) -> list[str]:
     try:
         return shlex.split(" ".join(options))
     except ValueError as error:
-        raise IgnorePatternError(f"{config_file}: zip_options: {error}") from error
+        raise IgnorePatternError(str(error), where=f"{config_file}: zip_options") from error
 
 
 def byte_text(text: str) -> str:

@@ -25,14 +25,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
-from blobsync.base.errors import IgnorePatternError, LocalFileError
-from blobsync.local.globs import MAX_PATTERN_BYTES, bracket, byte_text, first_place, regex_class
+from blobsync.base.errors import ConfigError, IgnorePatternError, LocalFileError
+from blobsync.config.model import Cluster
+from blobsync.local.globs import MAX_PATTERN_BYTES, bracket, byte_text, first_place, regex_class, zip_excludes
 
 # In rising order of precedence.
 IGNORE_FILES = (".gitignore", ".amlignore", ".blobsyncignore")
@@ -156,7 +158,7 @@ def project_rules(root: Path, ignore: Sequence[str] = (), config_file: str = "")
             rules, parts = IgnoreRules(), ()
             break
     above = byte_text("".join(f"{part}/" for part in parts))
-    listed = parse_lines("\n".join(ignore), f"{config_file}: ignore", base=len(above), numbered=False)
+    listed = parse_list(ignore, f"{config_file}: ignore", base=len(above))
     return IgnoreRules(rules.kinds, above)._adding(len(IGNORE_FILES), listed)
 
 
@@ -177,7 +179,8 @@ def parse_lines(text: str, file: str, *, base: int = 0, numbered: bool = True) -
         except ValueError as error:
             where = f"{file}:{number}" if numbered else file
             raise IgnorePatternError(
-                f"{where}: bad pattern '{_shown(line[:200])}': {error}",
+                f"bad pattern '{_shown(line[:200])}': {error}",
+                where=where,
                 hint="put a backslash before a special character to match it literally",
                 path=file,
             ) from error
@@ -186,6 +189,28 @@ def parse_lines(text: str, file: str, *, base: int = 0, numbered: bool = True) -
     names = [rule.regex for rule in rules if rule.by_name]
     paths = [rule.regex for rule in rules if not rule.by_name]
     return PatternList(tuple(rules), _any(names), _any(paths), base)
+
+
+def parse_list(patterns: Sequence[str], where: str, *, base: int = 0) -> PatternList:
+    """The patterns of a list, of a configuration or a command line; see ``parse_lines``."""
+    return parse_lines(byte_text("\n".join(patterns)), where, base=base, numbered=False)
+
+
+def bad_patterns(cluster: Cluster) -> Iterator[ConfigError]:
+    """The patterns of a cluster file that ``init`` or a transfer would refuse, each with its line."""
+    lists: list[tuple[tuple[str, ...], Sequence[str]]] = [(("ignore",), cluster.ignore)]
+    lists += [(("config_param", entry.key, "ignore"), entry.ignore) for entry in cluster.folders]
+    looks: list[tuple[tuple[str, ...], Callable[[], object]]] = [
+        ((*path, str(number)), partial(parse_list, (pattern,), ""))
+        for path, patterns in lists
+        for number, pattern in enumerate(patterns)
+    ]
+    looks.append((("zip_options",), partial(zip_excludes, cluster.zip_options, "")))
+    for path, look in looks:
+        try:
+            look()
+        except IgnorePatternError as error:
+            yield cluster.error(path, error.detail, hint=error.hint)
 
 
 def _rule(line: str, file: str, number: int) -> Rule | None:
@@ -311,7 +336,9 @@ def _read(file: Path) -> str:
             f"{file}: {error.strerror}", hint=f"make it readable: chmod u+r '{file}'", path=str(file)
         ) from error
     if len(data) > _MAX_IGNORE_FILE:
-        raise IgnorePatternError(f"{file}: an ignore file has at most {_MAX_IGNORE_FILE:,} bytes", path=str(file))
+        raise IgnorePatternError(
+            f"an ignore file has at most {_MAX_IGNORE_FILE:,} bytes", where=str(file), path=str(file)
+        )
     return data.decode("latin-1")
 
 

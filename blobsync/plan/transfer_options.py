@@ -231,12 +231,16 @@ def selector(include: Sequence[str], exclude: Sequence[str]) -> Callable[[str], 
     return lambda path: (not include or wanted(path)) and not unwanted(path)
 
 
+# Only ``config check`` reads where a pattern was written.
+_ENTRY = "ignore of a folder entry ('blobsync config check' names the line)"
+
+
 def ignored_by(patterns: Sequence[tuple[str, Sequence[str]]]) -> Callable[[str], bool] | None:
     """A function that tells whether ``ignore`` of a folder entry leaves out a relative path; None without patterns.
 
     Each item is where the paths begin below an entry, and that entry's patterns. Raises ``IgnorePatternError``.
     """
-    rules = [(f"{base}/" if base else "", base, _matcher("ignore", each)) for base, each in patterns if each]
+    rules = [(f"{base}/" if base else "", base, _matcher(_ENTRY, each)) for base, each in patterns if each]
     if not rules:
         return None
     return lambda path: any(matches(f"{lead}{path}" if path else base) for lead, base, matches in rules)
@@ -252,10 +256,9 @@ def below_any(folders: Sequence[str]) -> Callable[[str], bool] | None:
 
 
 def _matcher(option: str, patterns: Sequence[str]) -> Callable[[str], bool]:
-    from blobsync.local.globs import byte_text  # imported late: most commands have no patterns
-    from blobsync.local.ignore import IgnoreRules, parse_lines
+    from blobsync.local.ignore import IgnoreRules, parse_list  # imported late: most commands have no patterns
 
-    rules = IgnoreRules(((parse_lines(byte_text("\n".join(patterns)), option, numbered=False),),))
+    rules = IgnoreRules(((parse_list(patterns, option),),))
     folders: dict[str, bool] = {"": False}
 
     def matches(path: str, *, folder: bool) -> bool:

@@ -594,7 +594,9 @@ def failures_in(receipt: Mapping[str, Any] | None) -> list[dict[str, Any]]:
 
 def failure_text(failure: Mapping[str, Any]) -> str:
     """One of :func:`failures_in` for people."""
-    path, message = failure["path"], failure["message"] or ""
+    path, message = failure["path"], failure["message"]
+    if not message:
+        return f"{path} ({failure['code']})"
     return f"{message if message.startswith(path) else f'{path}: {message}'} ({failure['code']})"
 
 

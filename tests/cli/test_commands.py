@@ -66,6 +66,14 @@ def test_below_the_project_paths_are_relative_to_the_folder(cli: Cli, monkeypatc
     assert cli("resolve", "x").out.startswith("data/sub/x\n")
 
 
+def test_config_check_tells_warnings_and_refusals_in_the_order_of_the_lines(cli: Cli) -> None:
+    file = cli.root / "aux_data/aml/aml.yaml"
+    file.write_text(f"platform: slurm\nsetupp: 1\n{file.read_text().rstrip()}\nnmu_gpu: 2\n")
+    told = [line for line in cli("config", "check").err.splitlines() if "aml.yaml:" in line]
+    lines = [int(line.split(":")[2]) for line in told]
+    assert "submit refuses it" in told[1] and lines == sorted(lines) and len(lines) == 3
+
+
 def test_config_check_and_new(cli: Cli) -> None:
     checked = cli("config", "check")
     assert (checked.code, checked.out) == (
@@ -84,6 +92,8 @@ def test_config_check_and_new(cli: Cli) -> None:
         "aux_data/aml/aml.yaml: good (local; data, output)\naux_data/configs/acct.yaml: good\n"
     )
     assert cli("config", "check", "-c", "nope").code == 2
+    bad = cli("config", "check", "-p", "{ignore: ['[']}")
+    assert bad.code == 2 and "-p: ignore.0: bad pattern '['" in bad.err
     ended = cli("config", "new", "--emulator")
     assert ended.out == (
         "wrote aux_data/configs/storage.yaml\n"

@@ -14,8 +14,10 @@ from blobsync.base.errors import ArchiveError, IgnorePatternError, NothingMatche
 from blobsync.base.process import Completed, SubprocessRunner
 from blobsync.code.files import Decision, code_rules, find_code, why
 from blobsync.code.git import ask_git
+from blobsync.config.loader import load_cluster
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from tests.fakes.runner import ScriptedRunner
+from tests.unit.project_files import NO_ENVIRON, ProjectFiles
 
 ACCOUNT = StorageAccount("aux_data/configs/a.yaml", "acct", "cont", "http://127.0.0.1:9/acct")
 
@@ -202,6 +204,19 @@ def test_a_bad_pattern_names_file_and_line(tmp_path: Path) -> None:
         found(tmp_path)
     with pytest.raises(IgnorePatternError, match=r"aux_data/aml/aml\.yaml: ignore"):
         code_rules(cluster(tmp_path, ignore=("[",)))
+
+
+@pytest.mark.parametrize("key", ["ignore", "zip_options"])
+def test_a_bad_pattern_of_the_command_line_names_its_option(tmp_path: Path, key: str) -> None:
+    ProjectFiles(tmp_path).cluster("ignore: ['*.tmp']\n")
+    read = load_cluster(tmp_path, overrides={key: ["-x", "["]}, environ=NO_ENVIRON)
+    with pytest.raises(IgnorePatternError, match=rf"^-p: {key}: bad pattern '\['"):
+        code_rules(read)
+
+
+def test_patterns_of_the_cluster_file_may_have_any_letters(tmp_path: Path) -> None:
+    write(tmp_path, "bé.py", "日本.py", "a.py")
+    assert found(tmp_path, ignore=("bé*", "日本.py")) == {"a.py"}
 
 
 def test_why(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.redaction import Secret
-from blobsync.config.check import CheckedFile, check_project
+from blobsync.config.check import CheckedFile, ClusterChoice, check_project
 from blobsync.config.known_keys import (
     ACCOUNT,
     CLUSTER,
@@ -23,6 +23,7 @@ from blobsync.config.known_keys import (
 )
 from blobsync.config.loader import load_cluster
 from blobsync.config.scaffold import EmulatorAccount, example_files, follow_emulator, new_project
+from blobsync.local.ignore import bad_patterns
 from tests.unit.project_files import NO_ENVIRON, ProjectFiles
 
 ACCT = "aux_data/configs/acct.yaml"
@@ -119,6 +120,28 @@ def test_warnings_are_in_the_order_of_the_lines(tmp_path: Path) -> None:
     project.cluster("with_log: true\nnum_gpuu: 2\nplatform: local\ninterpreter_path: python3\ndockerr: {}\n" + DATA)
     lines = [int(warning.split(":")[1]) for warning in check(tmp_path)["aux_data/aml/aml.yaml"].warnings]
     assert lines == [1, 2, 4, 5]
+
+
+def test_patterns_that_init_or_a_transfer_would_refuse_are_mistakes(tmp_path: Path) -> None:
+    project = ProjectFiles(tmp_path)
+    project.account("acct", "account_name: acct\ncontainer_name: data\n")
+    project.cluster(
+        "ignore:\n- '*.tmp'\n- '['\nzip_options: [-x, '[']\n"
+        f"config_param:\n  data_folder:\n    azure_blob_config_file: {ACCT}\n    path: p/data\n"
+        "    ignore: [fine, 'a\\']\n"
+    )
+    checked = check_project(tmp_path, environ=NO_ENVIRON, further=bad_patterns)
+    item = next(each for each in checked if each.file == "aux_data/aml/aml.yaml")
+    assert item.cluster is None and [str(problem).partition("\n")[0] for problem in item.problems] == [
+        "aux_data/aml/aml.yaml:3: ignore.1: bad pattern '[': '[' without a closing ']'",
+        "aux_data/aml/aml.yaml:4: zip_options: bad pattern '[': '[' without a closing ']'",
+        "aux_data/aml/aml.yaml:9: config_param.data_folder.ignore.1: bad pattern 'a\\': it ends with a backslash",
+    ]
+    choice = ClusterChoice(overrides={"ignore": ["x["], "zip_options": [], "config_param": {"data_folder$ignore": []}})
+    checked = check_project(tmp_path, clusters=[choice], environ=NO_ENVIRON, further=bad_patterns)
+    assert [problem.message for problem in checked[0].problems] == [
+        "-p: ignore.0: bad pattern 'x[': '[' without a closing ']'"
+    ]
 
 
 @pytest.mark.parametrize("inline", [False, True])

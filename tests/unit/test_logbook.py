@@ -31,7 +31,14 @@ from blobsync.base.events import (
 from blobsync.base.process_mark import ProcessMark
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.local.state_dir import StateDir
-from blobsync.project.logbook import RunningTransfer, RunningTransfers, TransferEntry, recorded_while_running
+from blobsync.project.logbook import (
+    RunningTransfer,
+    RunningTransfers,
+    TransferEntry,
+    failure_text,
+    failures_in,
+    recorded_while_running,
+)
 from tests.fakes.tasks import RecordingListener
 
 _ID = "0123abcd"
@@ -280,3 +287,17 @@ def test_a_request_that_a_killed_transfer_never_saw_goes_with_its_record(state: 
     _leave(state, looks_for_stop=True, born="7")
     assert RunningTransfers(state).all() == {}
     assert list((state.root / "running").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (None, "data/x (unreadable)"),
+        ("", "data/x (unreadable)"),
+        ("data/x: is locked", "data/x: is locked (unreadable)"),
+        ("is locked", "data/x: is locked (unreadable)"),
+    ],
+)
+def test_a_failure_is_told_with_what_its_receipt_has(message: str | None, text: str) -> None:
+    (failure,) = failures_in({"failures": [{"path": "data/x", "code": "unreadable", "message": message}]})
+    assert failure_text(failure) == text

@@ -46,7 +46,7 @@ from blobsync.jobspec.describe import (
     shape_of,
 )
 from blobsync.jobspec.spec import JobSpec
-from blobsync.local.ignore import parse_lines
+from blobsync.local.ignore import parse_list
 
 if TYPE_CHECKING:
     from blobsync.jobspec.describe import SubmitKeywords
@@ -396,7 +396,7 @@ def _each(cluster: Cluster, asked: AskedJob) -> Iterator[tuple[str, BlobsyncErro
     """What the parts of the request say by themselves: one mistake must not hide another."""
     request, digest = asked.request, asked.keywords.get("code")
     # Patterns of the file alone refuse nothing: the job may run the code of the last init.
-    typed = "\n".join(cluster.ignore) if "ignore" in asked.param else ""
+    typed = cluster.ignore if "ignore" in asked.param else ()
     size = "nodes" if request.nodes and asked.num_gpu is None else "num_gpu"
     parts: tuple[tuple[str, Callable[[], object]], ...] = (
         ("command", lambda: demand_command(request)),
@@ -404,7 +404,7 @@ def _each(cluster: Cluster, asked: AskedJob) -> Iterator[tuple[str, BlobsyncErro
         (size, lambda: shape_of(cluster, request)),
         ("timeout", lambda: read_seconds(cluster, "timeout")),
         ("code", lambda: digest and demand_digest(digest, "--code")),
-        ("ignore", lambda: parse_lines(typed, "ignore", numbered=False)),
+        ("ignore", lambda: parse_list(typed, "ignore")),
     )
     seen: set[str] = set()
     for name, look in parts:

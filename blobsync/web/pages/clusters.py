@@ -12,6 +12,7 @@ from blobsync.base.redaction import redact_answer
 from blobsync.config.check import check_project
 from blobsync.config.loader import cluster_names
 from blobsync.jobs.preflight import refusals
+from blobsync.local.ignore import bad_patterns
 from blobsync.project.doctor import diagnose
 from blobsync.web.app_state import app_state_of
 from blobsync.web.render import fragment, page
@@ -26,7 +27,7 @@ def _show(request: Request) -> Response:
 
 def _page(request: Request, examined: str, checks: tuple[CheckResult, ...]) -> Response:
     source = app_state_of(request).source
-    checked = check_project(source.root, environ=source.environ)
+    checked = check_project(source.root, environ=source.environ, further=bad_patterns)
     by_name = {item.cluster.name: item for item in checked if item.cluster}
     refused = {item.file: refusals(item.cluster, source.environ) for item in checked if item.cluster}
     return page(
