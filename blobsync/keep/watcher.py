@@ -419,22 +419,22 @@ class _Listener:
         self._over.set()
 
     def probed(self, clock: Callable[[], float]) -> str:
-        """Write a probe file until the system tells of it; why it does not, else nothing."""
+        """Write a probe file until the system tells of a change; why it does not, else nothing."""
         probe = self._folder / new_temporary_name()
         until = clock() + _PROBE_SECONDS
         try:
             while clock() < until and not self.failure:
-                probe.write_bytes(b"")
+                # Removed before the wait: a keeper that is killed meanwhile leaves nothing.
+                try:
+                    probe.touch()
+                finally:
+                    probe.unlink(missing_ok=True)
                 self.changed.wait(_POLL_SECONDS)
-                probe.unlink()
-                if str(probe) in self.take():
+                if self.take():
                     return ""
         except OSError:
             # It is not ours to write in: it is believed what the system tells, and walked now and then.
             return self.failure
-        finally:
-            with suppress(OSError):
-                probe.unlink(missing_ok=True)
         return self.failure or "its file system does not tell of changes"
 
     def _run(self) -> None:

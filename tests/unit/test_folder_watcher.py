@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -20,7 +23,7 @@ from blobsync.project.keep import walk_of
 
 
 class Told:
-    """Says what a test wants to have happened, and of each probe file that it happened."""
+    """Says what a test wants to have happened, and of a probe file that it happened."""
 
     def __init__(self, *, probes: bool = True, error: Exception | None = None) -> None:
         self.queue: SimpleQueue[list[str] | Exception] = SimpleQueue()
@@ -31,9 +34,9 @@ class Told:
         self.over = over
         if self.error is not None:
             raise self.error
+        if self.probes:
+            yield [f"{folder}/.blobsync-0123abcd.part"]
         while not over.is_set():
-            if self.probes:
-                yield [str(each) for each in folder.glob(".blobsync-*.part")]
             try:
                 said = self.queue.get(timeout=0.01)
             except Empty:
@@ -349,6 +352,25 @@ def test_what_the_system_watches_for_a_process_can_be_counted(tmp_path: Path) ->
         (tmp_path / "fd" / fd).symlink_to(target)
         (tmp_path / "fdinfo" / fd).write_text(text)
     assert watched_folders(tmp_path) == 2
+
+
+_KILLED = """
+import os, signal, sys, time
+from pathlib import Path
+from blobsync.keep.watcher import FolderWatcher
+
+def listen(folder, over):
+    time.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGKILL)
+    yield []
+
+FolderWatcher(Path(sys.argv[1]), lambda below, followed: iter(()), listen=listen, file_system=lambda _: "ext4").look()
+"""
+
+
+def test_a_keeper_that_is_killed_in_its_start_leaves_no_probe_file(tmp_path: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path)], check=False)
+    assert ended.returncode == -signal.SIGKILL and os.listdir(tmp_path) == []
 
 
 @pytest.mark.skipif(installed_listener() is None, reason="watchfiles is not installed")
