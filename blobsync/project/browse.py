@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from blobsync.base.errors import LocalFileError, NothingMatchedError
 from blobsync.base.file_states import LocalState, regular_only
 from blobsync.base.locations import LocalLocation
+from blobsync.base.reasons import Reason
 from blobsync.config.mapping import Resolution
 from blobsync.local.files import hash_file
 from blobsync.local.index import Index
@@ -170,7 +171,10 @@ def file_beginning(place: Resolution, most: int) -> Beginning:
         with open(place.local, "rb", opener=regular_only) as file:
             return Beginning(place.path, os.fstat(file.fileno()).st_size, file.read(most))
     except OSError as error:
-        raise LocalFileError(f"{place.path}: {error.strerror}", path=place.path) from error
+        # Opening a socket is another error than opening a pipe.
+        is_neither = place.local.exists() and not place.local.is_file() and not place.local.is_dir()
+        why = f"left out, {Reason.NOT_A_FILE.value}" if is_neither else error.strerror
+        raise LocalFileError(f"{place.path}: {why}", path=place.path) from error
 
 
 @dataclass(frozen=True, slots=True)

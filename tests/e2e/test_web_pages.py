@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import random
 import re
 from collections.abc import Callable
@@ -302,6 +303,7 @@ def test_a_folder_is_shown_side_by_side_with_the_state_of_each_file(
     assert project.run("u", "data").code == 0
     write_tree(project.data, {f"five/{n:04}.txt": b"here\n" for n in range(1000)})
     write_tree(project.data, {"same.txt": b"edited\n"})
+    os.mkfifo(project.data / "pipe")
     container.put("data/there.bin", b"y" * 70)
     with web_server(project) as server, window(browser, server) as seen:
         page = seen.page
@@ -315,6 +317,9 @@ def test_a_folder_is_shown_side_by_side_with_the_state_of_each_file(
         page.goto(f"{server.address}/browse?path=data/nothing")
         expect(page.locator(".notice:visible")).to_contain_text("nothing below data/nothing, here or in the container")
         assert seen.errors == []
+        page.goto(f"{server.address}/browse?path=data")
+        page.get_by_role("link", name="pipe").click()
+        expect(page.locator(".notice.bad")).to_contain_text("data/pipe: left out, neither a file nor a folder")
 
 
 def test_names_and_contents_of_blobs_are_inert_and_no_page_has_a_key(

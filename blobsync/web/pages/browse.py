@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -254,8 +255,10 @@ def _show_blob(request: Request) -> Response:
         except NothingMatchedError as missing:
             try:
                 beginning, side, entry = project.beginning(place, TEXT_BYTES, local=True), "local", None
-            except LocalFileError:
-                raise missing from None
+            except LocalFileError as unseen:
+                # A folder and a name that is nowhere have no reason of their own.
+                is_told = os.path.lexists(place) and not os.path.isdir(place)
+                raise (unseen if is_told else missing) from None
     return page(
         request, "blob.html", path=path, trail=trail(path), entry=entry, size=beginning.size, side=side,
         preview=preview_of(beginning, "" if as_text else path), as_text=as_text, expiries=_EXPIRIES,
