@@ -200,9 +200,10 @@ def _in_order(problems: tuple[ConfigError, ...]) -> tuple[ConfigError, ...]:
 
 def by_line(file: str, warnings: Iterable[str]) -> tuple[str, ...]:
     """In the order of the file's lines; first what is said of the whole file."""
+    return tuple(sorted(warnings, key=lambda warning: line_in(file, warning)))
 
-    def line(warning: str) -> int:
-        number = warning.removeprefix(f"{file}:").partition(":")[0]
-        return int(number) if number.isascii() and number.isdecimal() else 0
 
-    return tuple(sorted(warnings, key=line))
+def line_in(file: str, message: str) -> int:
+    """The line of the file that a message is about; 0: the whole file, or another one."""
+    number = message.removeprefix(f"{file}:").partition(":")[0]
+    return int(number) if number.isascii() and number.isdecimal() else 0

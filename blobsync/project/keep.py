@@ -428,7 +428,7 @@ class Keeping:
         files = count_text(result.uploaded, "file")
         error = TransferCancelledError(
             f"stopped: {files} uploaded and verified in {count_text(result.rounds, 'round')}; "
-            + (result.left or "nothing is left that was still"),
+            + (result.left or "no file was waiting"),
             hint="run the same command again: it goes on from here",
         )
         error.result = result

@@ -52,6 +52,15 @@ _BROKEN = """() => [...document.querySelectorAll('button, .button, .badge, .num,
           && new Set([...range.getClientRects()].map((line) => Math.round(line.top))).size > 1;
     }))
     .map((each) => each.outerHTML.slice(0, 200))"""
+# An option's name, which a line must not end in the middle of.
+_SPLIT = """() => [...document.querySelectorAll('label, label *')].filter((each) => each.checkVisibility())
+    .filter((each) => [...each.childNodes].some((node) => [...(node.data ?? '').matchAll(/--[a-z-]+/g)].some((name) => {
+      const range = document.createRange();
+      range.setStart(node, name.index);
+      range.setEnd(node, name.index + name[0].length);
+      return range.getClientRects().length > 1;
+    })))
+    .map((each) => each.outerHTML.slice(0, 200))"""
 # What is cut off or stands over its neighbour.
 _CUT_OFF = """() => [...document.querySelectorAll('main td, main th, main td > *, textarea[readonly]')]
     .filter((each) => each.checkVisibility() && !each.closest('.sheet, .hidden-label'))
@@ -137,6 +146,7 @@ def _faults(page: Page, looks: tuple[_Look, ...]) -> list[str]:
         for fault, script in (
             ("leaves its card", _LEAVES),
             ("broken", _BROKEN),
+            ("split", _SPLIT),
             ("cut off", _CUT_OFF),
             ("unseen", _UNSEEN),
             ("without its explanation", _UNEXPLAINED),

@@ -206,7 +206,9 @@ def test_who_is_asked_to_stop_says_what_was_done_and_what_is_left(opened: Opened
     running = Running(opened)
     running.until(lambda: opened.blobs())
     ended = running.stop(opened)
-    assert isinstance(ended, TransferCancelledError) and ended.message.startswith("stopped: 1 file uploaded")
+    assert isinstance(ended, TransferCancelledError) and ended.message == (
+        "stopped: 1 file uploaded and verified in 1 round; no file was waiting"
+    )
     assert isinstance(ended.result, KeepResult) and ended.result.uploaded == 1
     assert not opened.project.keepers()
 

@@ -247,6 +247,14 @@ def test_nothing_is_counted_of_a_cluster_without_a_platform(pages: WebPages, sou
     assert not [each for each in offered if each not in pages.get("/clusters").text]
 
 
+def test_warnings_and_what_submit_refuses_are_shown_in_the_order_of_the_lines(pages: WebPages, source: Source) -> None:
+    file = source.root / "aux_data/aml/eu.yaml"
+    file.write_text(f"platform: slurm\nslrum: {{}}\n{file.read_text()}\nnoodes: 2\n")
+    shown = words_of(pages.get("/clusters").text)
+    places = [shown.index(words) for words in ("line 2: slrum", "line 3: config_param.code_path", "noodes: unknown")]
+    assert places == sorted(places)
+
+
 @pytest.mark.parametrize(
     ("given", "limits"), [("", (1000, 10.0)), ("50%", (NO_LIMIT, 50.0)), ("20", (20, 100.0)), ("20 50%", (20, 50.0))]
 )

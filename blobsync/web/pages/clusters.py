@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
@@ -9,7 +12,7 @@ from starlette.routing import Route
 from blobsync.base.check_results import CheckResult, CheckStatus
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.redaction import redact_answer
-from blobsync.config.check import check_project
+from blobsync.config.check import CheckedFile, check_project, line_in
 from blobsync.config.loader import cluster_names
 from blobsync.jobs.preflight import refusals
 from blobsync.local.ignore import bad_patterns
@@ -18,6 +21,21 @@ from blobsync.web.app_state import app_state_of
 from blobsync.web.render import fragment, page
 
 _BADGES = {CheckStatus.OK: "good", CheckStatus.UNTRIED: "", CheckStatus.WARN: "warn", CheckStatus.FAIL: "bad"}
+
+
+class _Told(NamedTuple):
+    """A warning about a file; ``jobs_only``: ``submit`` refuses it, transfers do not."""
+
+    message: str
+    hint: str | None = None
+    jobs_only: bool = False
+
+
+def _told(item: CheckedFile, environ: Mapping[str, str]) -> list[_Told]:
+    """In the order of the lines, as ``config check``."""
+    refused = refusals(item.cluster, environ) if item.cluster else ()
+    told = [*map(_Told, item.warnings), *(_Told(error.message, error.hint, jobs_only=True) for error in refused)]
+    return sorted(told, key=lambda each: line_in(item.file, each.message))
 
 
 def _show(request: Request) -> Response:
@@ -29,14 +47,13 @@ def _page(request: Request, examined: str, checks: tuple[CheckResult, ...]) -> R
     source = app_state_of(request).source
     checked = check_project(source.root, environ=source.environ, further=bad_patterns)
     by_name = {item.cluster.name: item for item in checked if item.cluster}
-    refused = {item.file: refusals(item.cluster, source.environ) for item in checked if item.cluster}
     return page(
         request,
         "clusters.html",
         names=cluster_names(source.root),
         by_name=by_name,
         files=checked,
-        refused=refused,
+        told={item.file: _told(item, source.environ) for item in checked},
         examined=examined,
         checks=[(each, _BADGES[each.status]) for each in checks],
     )
