@@ -32,17 +32,22 @@ PNG = BlobProperties(content_type="image/png", tier="Cool", metadata={"k": "v"})
 
 
 class WatchedRun(RecordedRun):
-    """Records the waits and the buffers that were taken."""
+    """Records the waits, the buffers that were taken, and what is about to be written."""
 
     def __init__(self, task: MoveTask) -> None:
         self.heard = RecordingListener()
         super().__init__(task, self.heard, 1 << 30)
         self.paced: list[int] = []
         self.buffers: list[int] = []
+        self.noted: list[tuple[str, int, bytes | None]] = []
 
     def pace(self, count: int) -> None:
         super().pace(count)
         self.paced.append(count)
+
+    def about_to_write(self, action: FileAction, size: int, md5: bytes | None) -> None:
+        super().about_to_write(action, size, md5)
+        self.noted.append((action.path, size, md5))
 
     @contextmanager
     def buffer(self, count: int) -> Iterator[None]:
@@ -168,6 +173,21 @@ def test_what_the_plan_saw_is_replaced_and_nothing_else(place: Place, size: int)
     assert place.there.body("y/a") == b"another"
     relay(place.job())
     assert place.there.body("y/a") == BODY[:size]
+
+
+@pytest.mark.parametrize("size", [7, SIZE])
+def test_what_a_blob_will_be_is_noted_before_it_is(place: Place, size: int) -> None:
+    place.add(BODY[:size])
+    job = place.job()
+    noted: list[tuple[str, int, bytes | None]] = []
+
+    def before(request: Request) -> None:
+        if request.operation in ("put", "put_block_list"):
+            noted.extend(place.run.noted)
+
+    place.there.before = before
+    relay(job)
+    assert noted == [("a", size, hashlib.md5(BODY[:size]).digest())]
 
 
 @pytest.mark.parametrize("size", [7, SIZE])
