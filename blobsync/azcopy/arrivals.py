@@ -8,7 +8,6 @@ file nor one of the wrong length (which azcopy renames although it reports it as
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import queue
 import threading
@@ -21,6 +20,7 @@ from blobsync.base.errors import BlobsyncError, ChecksumError, FailureCode, Stor
 from blobsync.base.events import UnderWay
 from blobsync.base.file_states import RemoteState
 from blobsync.direct.pool import RunState, Stopped
+from blobsync.direct.reads import Content
 from blobsync.local.errors import ChangedWhileReadError, local_error
 from blobsync.local.files import LocalFolder, SourceFile
 from blobsync.local.names import is_temporary, relative_name, unfinished_name
@@ -156,7 +156,8 @@ class Arrivals:
                 self._left -= 1
 
     def _place(self, staged: Path, action: FileAction) -> None:
-        md5, size = self._checked(staged, action)
+        content, size = self._checked(staged, action)
+        md5 = content.digest()
         part = self._folder.create(relative_name(self._only or action.target or action.path))
         try:
             part.take(staged)
@@ -166,10 +167,11 @@ class Arrivals:
             part.discard()
         remote = action.source if isinstance(action.source, RemoteState) else None
         source = RemoteState(size, remote.etag, md5) if remote else None
-        self._run.moved(Moved(action, source=source, destination=state), size)
+        moved = Moved(action, source=source, destination=state, compared_by=content.compared_by)
+        self._run.moved(moved, size)
 
-    def _checked(self, staged: Path, action: FileAction) -> tuple[bytes, int]:
-        """The file's MD5 and size, after checking that both are those of the planned blob."""
+    def _checked(self, staged: Path, action: FileAction) -> tuple[Content, int]:
+        """The file's content and size, after checking that both are those of the planned blob."""
         try:
             found = os.lstat(staged)
         except OSError as error:
@@ -181,36 +183,35 @@ class Arrivals:
                 f"{action.path}: {found.st_size:,} bytes arrived instead of {size:,}",
                 hint="the blob was changed in the meantime",
             )
-        md5 = self._md5(staged, size)
-        if isinstance(expected, RemoteState) and expected.md5 not in {None, md5}:
-            raise self._mismatch(action.path, expected)
-        return md5, size
+        planned = expected if isinstance(expected, RemoteState) else RemoteState(size, "")
+        content = Content(self._source.store, planned)
+        self._read(staged, size, content)
+        try:
+            content.demand(action.path)
+        except ChecksumError as damaged:
+            raise self._mismatch(action.path, planned, damaged) from damaged
+        return content, size
 
-    def _mismatch(self, path: str, planned: RemoteState) -> BlobsyncError:
+    def _mismatch(self, path: str, planned: RemoteState, damaged: ChecksumError) -> BlobsyncError:
         """Why the file differs from the plan: the ETag shows whether the blob is still the planned one."""
         with suppress(StorageError):
             now = self._source.store.head(self._source.at(path))
             if now is None or now.etag != planned.etag:
                 return ChangedWhileReadError(
-                    f"{path}: the downloaded file has a different MD5 than the blob had",
+                    f"{path}: the downloaded file has other content than the blob had",
                     hint="the blob was changed in the meantime",
                 )
-        return ChecksumError(
-            f"{path}: the downloaded file has a different MD5 than the blob's own",
-            hint="the blob or the connection is damaged: try again, then upload the blob again",
-        )
+        return damaged
 
-    def _md5(self, path: Path, size: int) -> bytes:
-        digest = hashlib.md5(usedforsecurity=False)
+    def _read(self, path: Path, size: int, content: Content) -> None:
         file = SourceFile(path)
         try:
             for offset in range(0, size, _CHUNK):
                 if self._abandoned.is_set():
                     raise Stopped
-                digest.update(file.read_at(offset, min(_CHUNK, size - offset)))
+                content.update(file.read_at(offset, min(_CHUNK, size - offset)))
         finally:
             file.close()
-        return digest.digest()
 
 
 def _other_disk(error: BlobsyncError) -> BlobsyncError | None:

@@ -12,13 +12,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class LocalState:
-    """A local file as ``stat`` shows it, in bytes and nanoseconds. ``md5`` is set only if it was computed."""
+    """A local file as ``stat`` shows it, in bytes and nanoseconds. ``md5`` and ``crc64`` are set only if they were
+    computed."""
 
     size: int
     mtime_ns: int
     ctime_ns: int
     inode: int
     md5: bytes | None = None
+    crc64: bytes | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, stat: os.stat_result, md5: bytes | None = None) -> LocalState:
@@ -39,14 +41,16 @@ class LocalState:
 class RemoteState:
     """A blob as a listing shows it. ``md5`` is its Content-MD5 property, None if it has none.
 
-    ``tier`` is the access tier if it was set explicitly, empty if it was not, None if unknown. Two states that differ
-    only in it are equal, because it is not content.
+    ``tier`` is the access tier if it was set explicitly, empty if it was not, None if unknown. ``crc64`` is that of the
+    bytes (CRC-64/NVME, 8 bytes from the great end), None if unknown. Two states that differ only in these two are
+    equal: a tier is not content, and no listing shows a CRC64.
     """
 
     size: int
     etag: str
     md5: bytes | None = None
     tier: str | None = field(default=None, compare=False)
+    crc64: bytes | None = field(default=None, compare=False)
 
 
 FileState = LocalState | RemoteState

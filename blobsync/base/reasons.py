@@ -16,6 +16,7 @@ class Reason(str, enum.Enum):
     KEEP_BOTH = "both sides changed, keeping both"
     SAME_RECORD = "as last verified on both sides"
     SAME_MD5 = "same size and MD5"
+    SAME_CRC64 = "same size and CRC64"
     DESTINATION_CHANGED = "only the destination changed since it was last verified"
     KEEP_DESTINATION = "both sides changed, keeping the destination"
     BOTH_CHANGED = "both sides changed since they were last verified"

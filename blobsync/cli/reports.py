@@ -268,6 +268,7 @@ def verify_data(reports: Sequence[VerifyReport]) -> dict[str, Any]:
     return {
         "counts": _verify_counts(reports),
         "bytes_equal": _bytes(reports),
+        "compared_by": _compared_by(reports),
         "not_equal": [
             {"path": file.path, "status": file.status, "size": file.size}
             for report in reports
@@ -291,7 +292,17 @@ def verify_lines(reports: Sequence[VerifyReport], shown: int) -> Iterator[str]:
         yield "nothing could be compared" if unread else "nothing to compare: no files here, none in the container"
         return
     words = ", ".join(f"{count:,} {status.replace('_', ' ')}" for status, count in counts.items())
-    yield f"{words}; {size_text(_bytes(reports))} equal"
+    by_crc64 = _compared_by(reports).get("crc64nvme", 0)
+    how = f"; {by_crc64:,} of them compared by CRC64" if by_crc64 else ""
+    yield f"{words}; {size_text(_bytes(reports))} equal{how}"
+
+
+def _compared_by(reports: Sequence[VerifyReport]) -> dict[str, int]:
+    """The number of equal files by what that is known."""
+    found: Counter[str] = Counter()
+    for report in reports:
+        found.update(report.compared_by)
+    return dict(sorted(found.items()))
 
 
 def verify_code(reports: Sequence[VerifyReport]) -> ExitCode:

@@ -80,6 +80,8 @@ class CopyFromSourceJob(FileJob):
         self._index = itertools.count()
         self._ids = BlockIds()
         self._crc64s: dict[int, int | None] = {}
+        # Of all bytes, as the service stored them.
+        self._stored: bytes | None = None
         self._pieces = -(-size // self._block) if size else 0
         return max(1, self._pieces)
 
@@ -144,7 +146,7 @@ class CopyFromSourceJob(FileJob):
         """Compare what the service stored with what the source says; returns by what."""
         if not self._pieces:
             return "md5"
-        joined = self._joined()
+        joined = self._stored = self._joined()
         if joined is not None and self._crc64 is not None:
             if joined != self._crc64:
                 raise ChecksumError(f"{self._source} arrived with a different CRC64 than its own", path=self._source)
@@ -182,5 +184,5 @@ class CopyFromSourceJob(FileJob):
         with suppress(StorageError):
             there = self._to.head(self._name)
             if there is not None and there.etag == written.etag:
-                return RemoteState(there.size, there.etag, there.md5)
+                return RemoteState(there.size, there.etag, there.md5, crc64=self._stored)
         return None

@@ -12,7 +12,7 @@ from blobsync.base.file_states import RemoteState
 from blobsync.base.locations import is_source
 from blobsync.local.errors import ChangedWhileReadError
 from blobsync.plan.transfer_plan import FileAction
-from blobsync.store.protocol import BlobInfo, BlobReader, BlobStore
+from blobsync.store.protocol import BlobInfo, BlobReader, BlobStore, Checksum
 from blobsync.transfer.engines import NOTHING_COMPARED
 
 if TYPE_CHECKING:
@@ -59,10 +59,10 @@ def demand_version(store: BlobStore, name: str, version: RemoteState) -> None:
 
 
 class Content:
-    """The content of one blob as it arrives, in its order: its MD5, and whatever a source outside Azure says of it.
+    """The content of one blob as it arrives, in its order: its MD5, and whatever else is known of it.
 
-    A blob in Azure has an MD5 in its listing or none at all; of an object elsewhere only an answer about that object
-    tells.
+    A blob in Azure has an MD5 in its listing or none at all, and then the index may know its CRC64; of an object
+    elsewhere only an answer about that object tells.
     """
 
     def __init__(self, store: BlobStore, version: RemoteState) -> None:
@@ -72,14 +72,16 @@ class Content:
         self.waits = is_source(store.container)
         self._said: BlobInfo | None = None
         self._other: Comparison | None = None
+        if version.crc64 is not None:
+            from blobsync.store.checksums import CRC64  # late: few blobs have one
+
+            self._compare_with(Checksum(CRC64, version.crc64))
 
     def expect(self, info: BlobInfo) -> None:
         """What the source answers about this object."""
-        from blobsync.store.checksums import comparison  # late: only for sources
-
         self.waits = False
         self._said = info
-        self._other = comparison(info.checksum)
+        self._compare_with(info.checksum)
 
     def update(self, data: bytes) -> None:
         """Add bytes."""
@@ -102,12 +104,18 @@ class Content:
 
     @property
     def compared_by(self) -> str:
-        """What :meth:`demand` compares the content of an object outside Azure by; empty for blobs of Azure."""
-        if self._said is None:
-            return ""
+        """What :meth:`demand` compares the content of an object outside Azure by, or of a blob whose CRC64 is known;
+        empty for all other blobs."""
         if self._other is not None:
             return self._other.name
+        if self._said is None:
+            return ""
         return "md5" if self._said.md5 is not None else NOTHING_COMPARED
+
+    def _compare_with(self, checksum: Checksum | None) -> None:
+        from blobsync.store.checksums import comparison  # late: few blobs have one
+
+        self._other = comparison(checksum)
 
 
 def _damaged(name: str, kind: str) -> ChecksumError:

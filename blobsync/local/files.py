@@ -370,14 +370,23 @@ _READ_BYTES = 1 << 20
 _FEWEST_THREADS = 2
 
 
-def hash_file(file: Path, opener: Callable[[str, int], int] = regular_only) -> LocalState | None:
-    """A local file's state with its MD5; None if it cannot be read, is no regular file, or changed meanwhile."""
+def hash_file(
+    file: Path,
+    opener: Callable[[str, int], int] = regular_only,
+    also: Callable[[bytes], object] | None = None,
+) -> LocalState | None:
+    """A local file's state with its MD5; None if it cannot be read, is no regular file, or changed meanwhile.
+
+    ``also`` gets the bytes, too, in their order.
+    """
     try:
         with open(file, "rb", buffering=0, opener=opener) as stream:
             before = LocalState.of(os.fstat(stream.fileno()))
             digest = hashlib.md5(usedforsecurity=False)
             while chunk := stream.read(_READ_BYTES):
                 digest.update(chunk)
+                if also is not None:
+                    also(chunk)
             after = LocalState.of(os.fstat(stream.fileno()), digest.digest())
     except OSError:
         return None

@@ -12,6 +12,9 @@ million verified blobs stores one row, its time.
 A listing covers a folder with everything below it (``a/b``), one level of it without its folders (``a/b/``),
 or a single blob (``a/b`` again: if it is a blob, nothing is below it).
 
+Of blobs without an MD5 that a service fetched from elsewhere it stores the CRC64 that the service answered with, by
+container, name and ETag: whatever is compared with such a blob later needs no record of both.
+
 Each transaction waits for the disk three times. So a listing is stored with the next records, or when somebody asks for
 listings, or at the end: a killed process may leave none, which only makes the last one older.
 """
@@ -36,7 +39,7 @@ _T = TypeVar("_T")
 _Row = TypeVar("_Row", bound=tuple[Any, ...])
 
 _IN_MEMORY = Spill()
-_SCHEMA_VERSION = 2
+_SCHEMA_VERSION = 3
 # Fewer host parameters than SQLite's old limit of 999 (https://www.sqlite.org/limits.html).
 _BATCH = 500
 
@@ -74,7 +77,7 @@ class Index:
             _SCHEMA + index.SCHEMA,
             _SCHEMA_VERSION,
             lambda why: on_trouble(f"the index {why}; comparing by content instead"),
-            extends=(1,),
+            extends=(1, 2),
             synchronous="NORMAL",
         )
         # Valid for one connection: another one may have another file.
@@ -87,6 +90,10 @@ class Index:
     def pair(self, source: str, remote: str) -> PairIndex:
         """The records between two roots: a project-relative folder (or container URL) and a blob URL."""
         return PairIndex(self, source, remote)
+
+    def checksums(self, container: str) -> BlobChecksums:
+        """The CRC64s of blobs in the container of this URL."""
+        return BlobChecksums(self, container)
 
     def close(self) -> None:
         """Close the file; the next use opens it again."""
@@ -256,6 +263,10 @@ class PairIndex:
         self._index = index
         self._key = (source, remote)
 
+    def checksums(self, container: str) -> BlobChecksums:
+        """See :meth:`Index.checksums`."""
+        return self._index.checksums(container)
+
     def get(self, paths: Sequence[str]) -> dict[str, Record]:
         """The records of those of ``paths`` that were verified before."""
         return self._index._get(self._key, paths)
@@ -319,6 +330,31 @@ class PairIndex:
         return found or index.Listed()
 
 
+class BlobChecksums:
+    """The CRC64s of blobs in one container that have no MD5, each of one version. Nothing here raises."""
+
+    def __init__(self, index: Index, container: str) -> None:
+        self._index = index
+        # A pair may have the same roots: its rows are in other tables.
+        self._key = ("", container)
+
+    def get(self, etags: Mapping[str, str]) -> dict[str, bytes]:
+        """The CRC64s by name, of those blobs that still have the same ETag; ``etags`` are the present ones by name."""
+        names = [name for name in etags if _storable(name)]
+        found: dict[str, bytes] = {}
+        for start in range(0, len(names), _BATCH):
+            batch = names[start : start + _BATCH]
+            rows = self._index._read_listings(self._key, partial(index.known_checksums, names=batch)) or ()
+            found.update((name, crc64) for name, etag, crc64 in rows if etags[name] == etag)
+        return found
+
+    def put(self, blobs: Mapping[str, RemoteState]) -> None:
+        """Store the CRC64s of these blobs, with the next records."""
+        rows = [(name, blob.etag, blob.crc64) for name, blob in blobs.items() if blob.crc64 and _storable(name)]
+        if rows:
+            self._index._later(self._key, partial(index.store_checksums, rows=rows))
+
+
 def _storable(path: str) -> bool:
     # Names that are not UTF-8 arrive as surrogates, which SQLite does not accept; they never have a record.
     try:
@@ -359,6 +395,9 @@ CREATE TABLE IF NOT EXISTS seen (
     PRIMARY KEY (root, path)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS listings (
     root INTEGER NOT NULL, folder TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (root, folder)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS checksums (
+    root INTEGER NOT NULL, name TEXT NOT NULL, etag TEXT NOT NULL, crc64 BLOB NOT NULL,
+    PRIMARY KEY (root, name)) WITHOUT ROWID;
 """
 # Rows read or written at a time, so that no other process waits for a whole listing.
 PAGE = 5000
@@ -485,6 +524,21 @@ def store(db: sqlite3.Connection, root: int, rows: Iterable[SeenRow]) -> None:
 def note_listing(db: sqlite3.Connection, root: int, folder: str, at: float) -> None:
     """Record that all of ``folder`` was listed at the time ``at``; the caller holds a transaction."""
     db.execute("INSERT OR REPLACE INTO listings (root, folder, at) VALUES (?, ?, ?)", (root, folder, at))
+
+
+def known_checksums(db: sqlite3.Connection, root: int, names: Sequence[str]) -> list[tuple[str, str, bytes]]:
+    """The names, ETags and CRC64s of these blobs, as far as they are known."""
+    marks = ",".join("?" * len(names))
+    query = f"SELECT name, etag, crc64 FROM checksums WHERE root = ? AND name IN ({marks})"  # noqa: S608 - only marks
+    return db.execute(query, (root, *names)).fetchall()
+
+
+def store_checksums(db: sqlite3.Connection, root: int, rows: Iterable[tuple[str, str, bytes]]) -> None:
+    """Store names, ETags and CRC64s; the caller holds a transaction."""
+    db.executemany(
+        "INSERT OR REPLACE INTO checksums (root, name, etag, crc64) VALUES (?, ?, ?, ?)",
+        [(root, *row) for row in rows],
+    )
 
 
 def drop(db: sqlite3.Connection, root: int, paths: list[str]) -> None:

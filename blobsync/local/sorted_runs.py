@@ -272,7 +272,7 @@ def _chains(runs: Sequence[_Run]) -> list[list[_Run]]:
 
 
 # A blob has one value less.
-_LOCAL_VALUES = 5
+_LOCAL_VALUES = 6
 
 
 def pack_state(state: FileState | None) -> Row | None:
@@ -280,8 +280,8 @@ def pack_state(state: FileState | None) -> Row | None:
     if state is None:
         return None
     if isinstance(state, LocalState):
-        return (state.size, state.mtime_ns, state.ctime_ns, state.inode, state.md5)
-    return (state.size, state.etag, state.md5, state.tier)
+        return (state.size, state.mtime_ns, state.ctime_ns, state.inode, state.md5, state.crc64)
+    return (state.size, state.etag, state.md5, state.tier, state.crc64)
 
 
 def unpack_state(row: Row | None) -> FileState | None:
@@ -290,9 +290,9 @@ def unpack_state(row: Row | None) -> FileState | None:
         return None
     if len(row) == _LOCAL_VALUES:
         return LocalState(*row)
-    size, etag, md5, tier = row
+    size, etag, md5, tier, crc64 = row
     # One text for all blobs of a tier.
-    return RemoteState(size, etag, md5, None if tier is None else sys.intern(tier))
+    return RemoteState(size, etag, md5, None if tier is None else sys.intern(tier), crc64)
 
 
 def _pack_with_path(row: Row) -> Row:

@@ -10,7 +10,7 @@ For a pair of files, with S and D = changed at the source / at the destination s
     both             yes     x  -   transfer (changed since verified)
     both             yes     -  x   newer_at_destination; with --overwrite transfer
     both             yes     x  x   equal content: unchanged, recorded; else a conflict
-    both             no             same size and MD5: unchanged, recorded; else a conflict
+    both             no             same size and MD5 (or CRC64): unchanged, recorded; else a conflict
 
 A conflict is left alone, unless ``--overwrite`` (transfer) or ``--keep`` resolves it. After ``--keep`` both ends are
 equal, so that neither ``u`` nor ``d`` has anything left to do:
@@ -84,7 +84,7 @@ def decide(
         return _settle(found, route, options, both_ends=both_ends, shown=shown)
     same = equal_content(source, destination)
     if same:
-        return FileAction(pair.path, Action.UNCHANGED, Reason.SAME_MD5, source.size, source, destination)
+        return _same(pair.path, source, destination)
     if same is None:
         reason = Reason.NO_MD5
     elif source.size != destination.size:
@@ -121,8 +121,14 @@ def _decide_known(
             pair.path, Action.NEWER_AT_DESTINATION, Reason.DESTINATION_CHANGED, destination.size, source, destination
         )
     if equal_content(source, destination):
-        return FileAction(pair.path, Action.UNCHANGED, Reason.SAME_MD5, source.size, source, destination)
+        return _same(pair.path, source, destination)
     return FileAction(pair.path, Action.CONFLICT, Reason.BOTH_CHANGED, source.size, source, destination)
+
+
+def _same(path: str, source: FileState, destination: FileState) -> FileAction:
+    by_md5 = source.md5 is not None and destination.md5 is not None
+    reason = Reason.SAME_MD5 if by_md5 else Reason.SAME_CRC64
+    return FileAction(path, Action.UNCHANGED, reason, source.size, source, destination)
 
 
 def _settle(action: FileAction, route: Route, options: TransferOptions, *, both_ends: bool, shown: str) -> FileAction:

@@ -109,12 +109,15 @@ class Pair(NamedTuple):
 
 
 def equal_content(one: FileState, other: FileState) -> bool | None:
-    """Whether both have the same bytes; None if an MD5 is missing and the sizes are equal."""
+    """Whether both have the same bytes, by their MD5s, else by their CRC64s; None if the sizes are equal and either has
+    neither."""
     if one.size != other.size:
         return False
-    if one.md5 is None or other.md5 is None:
-        return None
-    return one.md5 == other.md5
+    if one.md5 is not None and other.md5 is not None:
+        return one.md5 == other.md5
+    if one.crc64 is not None and other.crc64 is not None:
+        return one.crc64 == other.crc64
+    return None
 
 
 def changed_since_verified(now: FileState, then: FileState, md5: bytes | None) -> bool:
@@ -151,7 +154,7 @@ def changes_since_verified(near: FileState, remote: FileState, record: Record) -
 
 
 def known_equal(near: FileState, remote: FileState, record: Record | None) -> bool | None:
-    """Whether both sides have the same bytes, by their MD5s or by the record; None if unknown."""
+    """Whether both sides have the same bytes, by their checksums or by the record; None if unknown."""
     same = equal_content(near, remote)
     if record is None:
         return same
@@ -176,4 +179,4 @@ def needs_local_md5(pair: Pair, route: Route) -> bool:
             return False
         if near.size == local.size and pair.record.md5 is not None:
             return True
-    return other.size == local.size and other.md5 is not None
+    return other.size == local.size and (other.md5 is not None or other.crc64 is not None)

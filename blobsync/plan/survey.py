@@ -3,7 +3,8 @@
 The local side is walked while the first pages of the listing arrive. Files are read for their MD5 only if sizes are
 equal and there is no valid record.
 
-Each pair gets its record in the index, and the missing MD5s that the decision needs.
+Each pair gets its record in the index, and the missing checksums that the decision needs: the CRC64s that the index
+knows of blobs without an MD5, what a source outside Azure says of an object, and those of local files.
 
 Listings are stored, so that ``status`` works without a new one.
 
@@ -215,21 +216,21 @@ def complete(
     emit: Emit = ignore,
     stop: StopRequest = NEVER,
 ) -> Iterator[Pair]:
-    """Add each pair's record, and the MD5s that are needed to decide, a batch at a time.
+    """Add each pair's record, and the checksums that are needed to decide, a batch at a time.
 
     ``compare_content``: blobs without an MD5 are read if their size does not decide. ``emit`` gets a ``Hashing`` for
     files that are read; ``stop`` ends the reading.
     """
     threads = reading_threads()
     while batch := list(islice(pairs, _BATCH)):
-        batch = _with_records(batch, part, records)
+        batch = _with_known_crc64s(_with_records(batch, part, records), part, records)
         if is_source(part.source.location if isinstance(part.source, OpenBlob) else part.source):
-            batch = list(side_by_side(partial(_with_said_md5, part), batch, _HEAD_THREADS, stop))
+            batch = list(side_by_side(partial(_with_said_checksums, part), batch, _HEAD_THREADS, stop))
         unknown = [at for at, pair in enumerate(batch) if needs_local_md5(pair, part.route)]
         size = sum(_near(batch[at], part).size for at in unknown)
         if unknown:
             emit(Hashing(len(unknown), size))
-        read = side_by_side(partial(_with_local_md5, part), [batch[at] for at in unknown], threads, stop)
+        read = side_by_side(partial(_with_local_checksums, part), [batch[at] for at in unknown], threads, stop)
         for at, pair in zip(unknown, read, strict=True):
             batch[at] = pair
         if unknown:
@@ -250,8 +251,45 @@ def _with_records(batch: list[Pair], part: LivePart, records: PairIndex) -> list
     ]
 
 
-def _with_said_md5(part: LivePart, pair: Pair) -> Pair:
-    """Ask a source outside Azure for the MD5 of an object that may be equal: its listing has none."""
+def _with_known_crc64s(batch: list[Pair], part: LivePart, records: PairIndex) -> list[Pair]:
+    """Add the CRC64s of blobs without an MD5, as far as the index knows them."""
+    for end, is_near in ((part.source, True), (part.destination, False)):
+        if not isinstance(end, OpenBlob) or is_source(end.location):
+            continue
+        unknown: dict[str, tuple[int, RemoteState]] = {}
+        for at, pair in enumerate(batch):
+            state = pair.source if is_near else pair.destination
+            if isinstance(state, RemoteState) and state.md5 is None and not _is_settled(pair, part.route):
+                unknown[end.at(pair.path)] = at, state
+        known = known_crc64s(end, records, {name: state.etag for name, (_, state) in unknown.items()})
+        for name, crc64 in known.items():
+            at, state = unknown[name]
+            found = replace(state, crc64=crc64)
+            batch[at] = batch[at]._replace(source=found) if is_near else batch[at]._replace(destination=found)
+    return batch
+
+
+def known_crc64s(end: OpenBlob, records: PairIndex, etags: Mapping[str, str]) -> Mapping[str, bytes]:
+    """The CRC64s that the index knows of these versions, by name; none where nothing here computes one."""
+    found = records.checksums(str(end.store.container)).get(etags) if etags else {}
+    if found:
+        from blobsync.store.checksums import new_crc64  # late: few blobs have one
+
+        # A CRC64 that nothing here can be compared with is not worth reading a file.
+        return found if new_crc64() is not None else {}
+    return found
+
+
+def _is_settled(pair: Pair, route: Route) -> bool:
+    """Whether the record says that both are equal, so that nothing else is asked."""
+    if pair.record is None or pair.source is None or pair.destination is None:
+        return False
+    near, far = (pair.source, pair.destination) if source_is_near(route) else (pair.destination, pair.source)
+    return is_as_recorded(near, pair.record.near) and is_as_recorded(far, pair.record.remote)
+
+
+def _with_said_checksums(part: LivePart, pair: Pair) -> Pair:
+    """Ask a source outside Azure for the MD5 and the CRC64 of an object that may be equal: its listing has none."""
     source, there, end = pair.source, pair.destination, part.source
     assert isinstance(end, OpenBlob)
     if not isinstance(source, RemoteState) or there is None or source.size != there.size or source.md5 is not None:
@@ -261,7 +299,10 @@ def _with_said_md5(part: LivePart, pair: Pair) -> Pair:
     with suppress(StorageError):
         found = end.store.head(end.at(pair.path))
         if found is not None and (found.size, found.etag) == (source.size, source.etag):
-            return pair._replace(source=replace(source, md5=found.md5))
+            from blobsync.store.checksums import crc64_in, new_crc64  # late: only for sources
+
+            crc64 = crc64_in(found.checksum) if new_crc64() is not None else None
+            return pair._replace(source=replace(source, md5=found.md5, crc64=crc64))
     return pair
 
 
@@ -275,19 +316,31 @@ def _near(pair: Pair, part: LivePart) -> LocalState:
     return state
 
 
-def _with_local_md5(part: LivePart, pair: Pair) -> Pair:
+def _with_local_checksums(part: LivePart, pair: Pair) -> Pair:
     near = source_is_near(part.route)
-    end = part.source if near else part.destination
+    end, other = (part.source, pair.destination) if near else (part.destination, pair.source)
     state = _near(pair, part)
     assert isinstance(end, LocalLocation)
-    hashed = _hash_file(end.at(pair.path), state)
+    by_crc64 = other is not None and other.md5 is None and other.crc64 is not None
+    hashed = _hash_file(end.at(pair.path), state, with_crc64=by_crc64)
     return pair._replace(source=hashed) if near else pair._replace(destination=hashed)
 
 
-def _hash_file(file: Path, state: LocalState) -> LocalState:
-    """The state with its MD5; unchanged if the file cannot be read or has changed meanwhile."""
-    hashed = hash_file(file)
+def _hash_file(file: Path, state: LocalState, *, with_crc64: bool = False) -> LocalState:
+    """The state with its checksums; unchanged if the file cannot be read or has changed meanwhile."""
+    hashed = hash_with_crc64(file) if with_crc64 else hash_file(file)
     return hashed if hashed is not None and hashed.same_file(state) else state
+
+
+def hash_with_crc64(file: Path) -> LocalState | None:
+    """As :func:`blobsync.local.files.hash_file`, with the CRC64, too, where anycrc is installed."""
+    from blobsync.store.checksums import new_crc64  # late: few blobs have one
+
+    crc64 = new_crc64()
+    if crc64 is None:
+        return hash_file(file)
+    hashed = hash_file(file, also=crc64.update)
+    return hashed and replace(hashed, crc64=crc64.digest())
 
 
 def _is_on_record(pair: Pair, route: Route) -> bool:

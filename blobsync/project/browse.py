@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from blobsync.base.errors import LocalFileError, NothingMatchedError
 from blobsync.base.file_states import LocalState, regular_only
@@ -16,7 +16,7 @@ from blobsync.local.files import hash_file
 from blobsync.local.index import Index
 from blobsync.plan.pairing import known_equal
 from blobsync.plan.path_suggestions import look_nearby
-from blobsync.plan.survey import Listing
+from blobsync.plan.survey import Listing, hash_with_crc64, known_crc64s
 from blobsync.store.open_locations import Connections, OpenBlob, OpenLocation
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer.fresh_look import remote_state
@@ -213,14 +213,18 @@ def path_status(connections: Connections, index: Index, place: Resolution) -> Pa
     end = connections.open(place.remote)
     blob = blob_at(end, place)
     folder = has_folder(end)
-    local = None if place.local.is_dir() else hash_file(place.local)
+    records = index.pair(place.entry.prefix, str(place.entry.remote))
+    there = remote_state(blob) if blob is not None else None
+    if there is not None and there.md5 is None:
+        there = replace(there, crc64=known_crc64s(end, records, {end.name: there.etag}).get(end.name))
+    by_crc64 = there is not None and there.crc64 is not None
+    local = None if place.local.is_dir() else hash_with_crc64(place.local) if by_crc64 else hash_file(place.local)
     if blob is None and not folder and not os.path.lexists(place.local):
         raise nothing_at(place, LocalLocation(place.local), end)
-    records = index.pair(place.entry.prefix, str(place.entry.remote)).get([place.relative])
-    record = records.get(place.relative)
+    record = records.get([place.relative]).get(place.relative)
     equal: bool | None = None
-    if local is not None and blob is not None:
-        equal = known_equal(local, remote_state(blob), record)
+    if local is not None and there is not None:
+        equal = known_equal(local, there, record)
     return PathStatus(
         path=place.path,
         local=local,

@@ -1,14 +1,14 @@
 """``verify``: compares the local files, the index and the blobs.
 
-Transfers nothing. A file is ``equal`` if the index confirms both sides as they are now or their size
-and MD5 agree; ``deep`` reads every byte on both sides instead.
+Transfers nothing. A file is ``equal`` if the index confirms both sides as they are now or their size and MD5 (of a blob
+without one, the CRC64 that the index knows) agree; ``deep`` reads every byte on both sides instead.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import overload
 
@@ -22,6 +22,7 @@ from blobsync.local.sorted_runs import IN_MEMORY, SortedRuns, Spill
 from blobsync.plan.pairing import Pair, changes_since_verified, known_equal
 from blobsync.plan.path_suggestions import look_nearby
 from blobsync.plan.survey import Request, Survey, remember, remember_nothing, survey
+from blobsync.store.checksums import CRC64
 from blobsync.store.open_locations import OpenBlob, blob_md5
 
 # The classes of a file in the order of the summary; docs/commands.md says what each means.
@@ -29,15 +30,18 @@ CLASSES = (
     *("equal", "changed_here", "changed_there", "differs", "damaged", "unknown"),
     *("local_only", "remote_only", "unreadable", "left_out"),
 )
+# By what an equal file is known to be equal.
+COMPARED_BY = ("record", "md5", CRC64, "content")
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedFile:
-    """A file and its class."""
+    """A file and its class; ``compared_by`` says by what an equal one is known to be equal."""
 
     path: str
     status: str
     size: int
+    compared_by: str = ""
 
 
 class ManyComparedFiles(Sequence[ComparedFile]):
@@ -70,7 +74,8 @@ class ManyComparedFiles(Sequence[ComparedFile]):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class VerifyReport:
-    """Counts by class, the files that are not equal, and the bytes that are.
+    """Counts by class, the files that are not equal, the bytes that are equal, and by what that is known: equal files
+    by ``record``, ``md5``, ``crc64nvme``, or ``content`` (read on both sides).
 
     Of more than 100,000 files that are not equal, most are on the disk while the report is kept.
     """
@@ -79,6 +84,7 @@ class VerifyReport:
     not_equal: Sequence[ComparedFile]
     bytes_equal: int
     unreadable: tuple[FileFailure, ...] = ()
+    compared_by: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{count:,} {status}" for status, count in self.counts.items())
@@ -149,6 +155,7 @@ class _Comparison:
         self._counts: dict[str, int] = {}
         self._not_equal = SortedRuns(spill)
         self._bytes_equal = 0
+        self._compared_by: dict[str, int] = {}
         self._unreadable: list[FileFailure] = []
 
     def add(self, request: Request, emit: Emit, *, deep: bool) -> None:
@@ -158,6 +165,7 @@ class _Comparison:
             self._counts[file.status] = self._counts.get(file.status, 0) + 1
             if file.status == "equal":
                 self._bytes_equal += file.size
+                self._compared_by[file.compared_by] = self._compared_by.get(file.compared_by, 0) + 1
             elif file.status != "left_out":
                 self._not_equal.add(file.path, file.status, file.size)
         self._unreadable += found.unreadable
@@ -166,24 +174,35 @@ class _Comparison:
         """What was found so far."""
         many = ManyComparedFiles(self._not_equal)
         not_equal = many if self._not_equal.is_on_disk else tuple(many)
-        return VerifyReport(self._counts, not_equal, self._bytes_equal, tuple(self._unreadable))
+        unreadable = tuple(self._unreadable)
+        return VerifyReport(self._counts, not_equal, self._bytes_equal, unreadable, self._compared_by)
 
 
 def _classify_all(request: Request, pairs: Iterator[Pair], *, deep: bool) -> Iterator[ComparedFile]:
     if not deep:
         for pair in pairs:
-            yield from _one(request, pair, classify(pair))
+            yield from _one(request, pair, classify(pair), _known_by(pair))
         return
     threads = max(4, os.cpu_count() or 2)
     for pair, status in side_by_side(lambda pair: (pair, _classify_deep(request, pair)), pairs, threads):
-        yield from _one(request, pair, status)
+        yield from _one(request, pair, status, "content")
 
 
-def _one(request: Request, pair: Pair, status: str | None) -> Iterator[ComparedFile]:
+def _one(request: Request, pair: Pair, status: str | None, compared_by: str) -> Iterator[ComparedFile]:
     if status is not None:
         state = pair.source or pair.destination
         shown = f"{request.part.path}/{pair.path}" if pair.path else request.part.path
-        yield ComparedFile(shown, status, state.size if state else 0)
+        yield ComparedFile(shown, status, state.size if state else 0, compared_by if status == "equal" else "")
+
+
+def _known_by(pair: Pair) -> str:
+    """By what an equal pair is known to be equal."""
+    local, remote, record = pair.source, pair.destination, pair.record
+    if local is None or remote is None:
+        return ""
+    if record is not None and not any(changes_since_verified(local, remote, record)):
+        return "record"
+    return CRC64 if local.md5 is None or remote.md5 is None else "md5"
 
 
 def classify(pair: Pair) -> str | None:

@@ -22,7 +22,9 @@ LONGEST_LINE = 64 << 10
 LONGEST_TEXT = 2000
 _LONGEST_SHOWN = 200
 
-_MD5 = re.compile("[0-9a-f]{32}")
+_HEXADECIMAL = re.compile("[0-9a-f]*")
+_MD5_DIGITS = 32
+_CRC64_DIGITS = 16
 # The tier goes into a header: Hot, Cool, Cold, Archive, P10, ...
 _TIER = re.compile("[A-Za-z0-9]{0,32}")
 # Limit of times and inodes: 64 bits.
@@ -89,7 +91,8 @@ def state_json(state: FileState | None) -> dict[str, Any] | None:
     if isinstance(state, LocalState):
         times = {"mtime_ns": state.mtime_ns, "ctime_ns": state.ctime_ns, "inode": state.inode}
         return {"size": state.size, **times, "md5": md5}
-    return {"size": state.size, "etag": state.etag, "md5": md5, "tier": state.tier}
+    crc64 = {"crc64": state.crc64.hex()} if state.crc64 else {}
+    return {"size": state.size, "etag": state.etag, "md5": md5, "tier": state.tier, **crc64}
 
 
 def state_of(values: Mapping[str, Any], key: str, *, local: bool) -> FileState | None:
@@ -99,21 +102,23 @@ def state_of(values: Mapping[str, Any], key: str, *, local: bool) -> FileState |
         return None
     if not isinstance(found, dict):
         raise FormatError(f"{key} is not an object")
-    size, md5 = size_of(found, "size"), _md5(found)
+    size, md5 = size_of(found, "size"), _digest(found, "md5", _MD5_DIGITS)
     if local:
         return LocalState(size, _number(found, "mtime_ns"), _number(found, "ctime_ns"), _number(found, "inode"), md5)
     try:
-        return RemoteState(size, checked_etag(text_of(found, "etag")), md5, _tier(found))
+        return RemoteState(
+            size, checked_etag(text_of(found, "etag")), md5, _tier(found), _digest(found, "crc64", _CRC64_DIGITS)
+        )
     except BadAnswerError as error:
         raise FormatError(str(error)) from error
 
 
-def _md5(values: Mapping[str, Any]) -> bytes | None:
-    found = values.get("md5")
+def _digest(values: Mapping[str, Any], key: str, digits: int) -> bytes | None:
+    found = values.get(key)
     if found is None:
         return None
-    if not isinstance(found, str) or not _MD5.fullmatch(found):
-        raise FormatError("md5 is not 32 hexadecimal digits")
+    if not isinstance(found, str) or len(found) != digits or not _HEXADECIMAL.fullmatch(found):
+        raise FormatError(f"{key} is not {digits} hexadecimal digits")
     return bytes.fromhex(found)
 
 

@@ -113,6 +113,19 @@ def comparison(kept: Checksum | None) -> Comparison | None:
         return None
 
 
+def new_crc64() -> JoinedCrc64 | None:
+    """A CRC64 of no bytes yet; None where anycrc is not installed."""
+    try:
+        return JoinedCrc64()
+    except ImportError:
+        return None
+
+
+def crc64_in(checksum: Checksum | None) -> bytes | None:
+    """The CRC64 of an object, if that is what its source keeps."""
+    return checksum.value if checksum is not None and checksum.name == CRC64 else None
+
+
 def crc64_of_header(text: str | None) -> int | None:
     """The CRC64 in an answer of Azure; None if there is none, or it has another form."""
     try:

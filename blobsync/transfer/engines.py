@@ -28,8 +28,8 @@ class Moved(NamedTuple):
     the service's responses). With ``destination`` None the destination has to be looked at. ``source`` has the MD5 of
     the bytes that were read. ``reused`` bytes of the file were at the destination already, from an earlier run or
     the previous version, and did not move. ``compared_by`` is what the content of a file from outside Azure was
-    compared by: ``md5``, ``crc64nvme``, another checksum of its source, ``content``, or ``NOTHING_COMPARED``; empty for
-    all other files.
+    compared by: ``md5``, ``crc64nvme``, another checksum of its source, ``content``, or ``NOTHING_COMPARED``;
+    ``crc64nvme`` also for a download of a blob whose CRC64 the index knows; empty for all other files.
     """
 
     action: FileAction

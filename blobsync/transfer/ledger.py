@@ -71,6 +71,8 @@ class Ledger:
     steady: Callable[[], float] = time.monotonic
     _planned: frozenset[str] = field(init=False)
     _unsaved: dict[str, Record] = field(default_factory=dict)
+    # Blobs without an MD5, by their names in their container.
+    _unsaved_crc64s: dict[str, RemoteState] = field(default_factory=dict)
     _save_at: float = field(init=False)
     _opened_ns: int = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -179,12 +181,23 @@ class Ledger:
         """Write what is verified to the index."""
         with self._lock:
             records, self._unsaved = self._unsaved, {}
+            crc64s, self._unsaved_crc64s = self._unsaved_crc64s, {}
             # Other threads need not wait for this write.
             self._save_at = math.inf
         began = self.steady()
+        if crc64s:
+            end = self._remote_end
+            # Written together with the records.
+            self.records.checksums(str(end.store.container)).put(crc64s)
         self.records.put(records)
         took = self.steady() - began
         self._save_at = began + max(_SAVE_SECONDS, took / _SAVE_SHARE)
+
+    @property
+    def _remote_end(self) -> OpenBlob:
+        end = self.part.destination if source_is_near(self.part.route) else self.part.source
+        assert isinstance(end, OpenBlob), "one end of every transfer is a container"
+        return end
 
     def _saw_enough(self, moved: Moved) -> bool:
         """Whether the engine saw a destination that can be compared with the source."""
@@ -214,6 +227,8 @@ class Ledger:
             near = _distrust_fresh(near, self._opened_ns)
         with self._lock:
             self._unsaved[self.part.key.at(path)] = Record(near, remote)
+            if remote.crc64 is not None and remote.md5 is None:
+                self._unsaved_crc64s[self._remote_end.at(path)] = remote
             due = self.steady() >= self._save_at
         if due:
             self.save()

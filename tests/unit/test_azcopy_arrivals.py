@@ -24,6 +24,7 @@ from blobsync.local.part_files import PartFile
 from blobsync.plan.transfer_plan import FileAction, Route
 from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import CollectedReport, MoveTask
+from tests.fakes.crc64 import crc64
 from tests.fakes.store import MemoryStore, Request
 from tests.fakes.tasks import RecordedRun, RecordingListener, action, live_part, local_state
 
@@ -285,13 +286,28 @@ def test_a_folder_that_never_comes_keeps_nothing_else_from_its_place(tmp_path: P
     assert case.tree() == {"sub/b": b"BB"}
 
 
+def test_what_has_another_crc64_than_the_blob_gets_no_name(tmp_path: Path) -> None:
+    known = replace(blob(b"AA", with_md5=False), crc64=crc64(b"AA").to_bytes(8, "big"))
+    # Of the first blob that a store gets.
+    known = replace(known, etag=MemoryStore().add("x/b", b"AA").etag)
+    case = Case(tmp_path, action("a", known, None), action("b", known, None))
+    case.store.add("x/b", b"AA", with_md5=False)
+    case.stage("a", b"AA")
+    case.stage("b", b"AX")
+    case.finish()
+    assert case.tree() == {"a": b"AA"}
+    assert [(each.action.path, each.compared_by) for each in case.report.moved] == [("a", "crc64nvme")]
+    assert case.codes == {"b": "checksum_mismatch"}
+
+
 def test_files_that_are_hashed_are_closed(tmp_path: Path) -> None:
-    case = Case(tmp_path, action("a", blob(b"AA"), None))
+    one = action("a", blob(b"AA"), None)
+    case = Case(tmp_path, one)
     path = case.stage("a", b"AA")
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
-        case.arrivals._md5(path, 2)
+        case.arrivals._checked(path, one)
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
@@ -372,7 +388,8 @@ def test_after_a_stop_nothing_new_is_placed_and_nobody_looks_any_more(tmp_path: 
 
 def test_a_file_that_is_being_hashed_is_left_when_everything_stops(tmp_path: Path) -> None:
     size = 1 << 29
-    case = Case(tmp_path, action("a", RemoteState(size, "e1", md5(b"another")), None))
+    one = action("a", RemoteState(size, "e1", md5(b"another")), None)
+    case = Case(tmp_path, one)
     path = case.stage("a", b"")
     os.truncate(path, size)
     case.arrivals.start()
@@ -382,7 +399,7 @@ def test_a_file_that_is_being_hashed_is_left_when_everything_stops(tmp_path: Pat
     assert path.exists()
     assert (case.tree(), case.codes, case.arrivals.complete) == ({}, {}, False)
     with pytest.raises(Stopped):
-        case.arrivals._md5(path, size)
+        case.arrivals._checked(path, one)
 
 
 def test_what_nobody_asked_for_is_a_stray(tmp_path: Path) -> None:

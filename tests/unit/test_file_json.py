@@ -65,6 +65,21 @@ def test_a_blob_that_cannot_be_is_refused_and_not_taken_for_none(change: dict[st
         state_of({"a": {**fine, **change}}, "a", local=False)
 
 
+@pytest.mark.parametrize("crc64", [None, b"12345678"])
+def test_a_blob_has_its_checksums_on_the_other_side(crc64: bytes | None) -> None:
+    sent = RemoteState(1, "a", bytes(16), "Hot", crc64)
+    found = state_of({"a": state_json(sent)}, "a", local=False)
+    assert isinstance(found, RemoteState) and (found, found.crc64, found.tier) == (sent, crc64, "Hot")
+
+
+@pytest.mark.parametrize("value", [1, "", "00", "g" * 16, "A" * 16, "0" * 15, "0" * 17])
+@pytest.mark.parametrize("key", ["md5", "crc64"])
+def test_a_checksum_is_hexadecimal_digits_of_its_length(key: str, value: object) -> None:
+    there = {"size": 1, "etag": "a", "md5": None, "tier": "", key: value}
+    with pytest.raises(FormatError, match=f"{key} is not"):
+        state_of({"a": there}, "a", local=False)
+
+
 @pytest.mark.parametrize("key", ["mtime_ns", "ctime_ns", "inode"])
 def test_times_and_inodes_are_numbers_of_64_bits_with_a_sign_or_without(key: str) -> None:
     fine = state_json(LocalState(1, 1, 1, 1))

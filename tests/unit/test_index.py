@@ -103,6 +103,45 @@ def test_an_index_of_another_version_is_started_over(tmp_path: Path) -> None:
     assert set(pair.get(["a"])) == {"a"}
 
 
+def test_a_crc64_is_that_of_one_version_of_a_blob(tmp_path: Path) -> None:
+    file = tmp_path / "index.sqlite"
+    index = Index(file)
+    known = index.checksums("http://x/1")
+    known.put({"a": RemoteState(1, "e1", crc64=b"12345678"), "b": RemoteState(1, "e2", crc64=b"abcdefgh")})
+    known.put({"none": RemoteState(1, "e1"), "bad\udcff": RemoteState(1, "e1", crc64=b"12345678")})
+    asked = {"a": "e1", "b": "e1", "none": "e1", "bad\udcff": "e1"}
+    assert known.get(asked) == {"a": b"12345678"}
+    assert index.checksums("http://x/2").get(asked) == {}
+    known.put({"a": RemoteState(1, "e3", crc64=b"87654321")})
+    index.close()
+    again = Index(file).pair("data", "http://x/1/data").checksums("http://x/1")
+    assert again.get(asked) == {} and again.get({"a": "e3", "b": "e2"}) == {"a": b"87654321", "b": b"abcdefgh"}
+
+
+def test_many_crc64s_are_found(tmp_path: Path) -> None:
+    known = Index(tmp_path / "index.sqlite").checksums("http://x/1")
+    blobs = {f"n{number}": RemoteState(1, "e", crc64=number.to_bytes(8, "big")) for number in range(1, 1300)}
+    known.put(blobs)
+    assert known.get(dict.fromkeys(blobs, "e")) == {name: blob.crc64 for name, blob in blobs.items()}
+
+
+@pytest.mark.parametrize(("version", "newer"), [(1, ("seen", "listings", "checksums")), (2, ("checksums",))])
+def test_an_index_of_an_earlier_version_keeps_its_records(tmp_path: Path, version: int, newer: tuple[str, ...]) -> None:
+    file = tmp_path / "index.sqlite"
+    earlier = Index(file)
+    earlier.pair("data", "http://x/1").put({"a": record()})
+    earlier.close()
+    with sqlite3.connect(file) as db:
+        for table in newer:
+            db.execute(f"DROP TABLE {table}")
+        db.execute(f"PRAGMA user_version = {version}")
+    db.close()
+    pair = Index(file).pair("data", "http://x/1")
+    assert pair.get(["a"]) == {"a": record()}
+    pair.checksums("http://x/1").put({"data/a": RemoteState(1, "e1", crc64=b"12345678")})
+    assert pair.checksums("http://x/1").get({"data/a": "e1"}) == {"data/a": b"12345678"}
+
+
 def _fill(file: str, worker: int) -> None:
     pair = Index(Path(file)).pair("data", "http://x/1")
     for start in range(0, 200, 20):

@@ -32,6 +32,11 @@ BLOB = RemoteState(10, "etag-1", ONE)
         (LOCAL, BLOB, None),
         (replace(LOCAL, md5=ONE), replace(BLOB, md5=None), None),
         (replace(LOCAL, size=11), replace(BLOB, md5=None), False),
+        (replace(LOCAL, md5=ONE, crc64=b"1"), replace(BLOB, md5=None, crc64=b"1"), True),
+        (replace(LOCAL, md5=ONE, crc64=b"1"), replace(BLOB, md5=None, crc64=b"2"), False),
+        (replace(LOCAL, md5=ONE), replace(BLOB, md5=None, crc64=b"1"), None),
+        (replace(LOCAL, md5=ONE, crc64=b"1"), replace(BLOB, crc64=b"2"), True),
+        (replace(LOCAL, size=11, crc64=b"1"), replace(BLOB, md5=None, crc64=b"1"), False),
         (replace(LOCAL, size=11, md5=ONE), BLOB, False),
     ],
 )

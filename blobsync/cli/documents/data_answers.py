@@ -27,7 +27,7 @@ from blobsync.keep.listing import COMPLETE, HALF, NONE, Checkpoint
 from blobsync.plan.progress import Progress
 from blobsync.plan.transfer_plan import VERBS, Action, Route, Shape, SpreadPlan
 from blobsync.project.logbook import TransferEntry
-from blobsync.project.verify import CLASSES
+from blobsync.project.verify import CLASSES, COMPARED_BY
 
 BYTES = described(COUNT, "bytes")
 PATH = described(TEXT, "from the project's root, as a user would type it")
@@ -264,6 +264,7 @@ def data_answers(job: Schema) -> Mapping[str, Sequence[Schema]]:
                 {
                     "counts": record({}, dict.fromkeys(CLASSES, COUNT)),
                     "bytes_equal": BYTES,
+                    "compared_by": record({}, dict.fromkeys(COMPARED_BY, COUNT)),
                     "not_equal": list_of(record({"path": PATH, "status": choice(*CLASSES), "size": INTEGER})),
                 }
             ),

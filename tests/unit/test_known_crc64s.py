@@ -1,0 +1,122 @@
+"""Blobs that a service fetched in blocks, so that they have no MD5: compared by the CRC64 that the index knows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from blobsync.base.reasons import Reason
+from blobsync.config.mapping import resolve
+from blobsync.local.tree import LinkPolicy
+from blobsync.plan.survey import Request
+from blobsync.plan.transfer_plan import Action
+from blobsync.project.browse import path_status
+from blobsync.project.verify import VerifyReport, verify
+from blobsync.store.protocol import Checksum
+from tests.fakes.crc64 import crc64
+from tests.fakes.project_context import World, account, bucket, cluster
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "project", cluster("eu", data=account("eu")), cluster("laion", data=bucket("laion")))
+
+
+def add(world: World, name: str, body: bytes) -> str:
+    world.source("laion").add(f"store/data/x/{name}", body)
+    return f"store/data/x/{name}"
+
+
+def copied(world: World, body: bytes = b"in several parts") -> World:
+    """The world without its source, after an object without an MD5 was copied to ``eu``."""
+    world.source("laion").hides_md5.add(add(world, "a", body))
+    assert world.run("u", "data/x", copy=True).ok
+    assert world.store("eu").blobs["store/data/x/a"].info.md5 is None
+    return replace(world, there=None)
+
+
+def mine(world: World, body: bytes) -> Path:
+    file = world.root / "data/x/a"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(body)
+    return file
+
+
+def look(world: World) -> VerifyReport:
+    context = world.context()
+    (part,) = world.plan("u", "data/x").parts
+    links = LinkPolicy("follow", str(world.root), part.path)
+    return verify([Request(context.opened(part), links, context.records(part.key))], lambda _: None)
+
+
+def test_a_copied_blob_without_an_md5_is_compared_by_its_crc64(world: World) -> None:
+    here = copied(world)
+    mine(here, b"in several parts")
+    report = look(here)
+    assert (report.counts, report.compared_by) == ({"equal": 1}, {"crc64nvme": 1})
+    for direction in ("u", "d"):
+        (action,) = [action for _, action in here.plan(direction, "data/x").each()]
+        assert (action.action, action.reason) == (Action.UNCHANGED, Reason.SAME_CRC64)
+    assert here.run("d", "data/x").ok
+    (action,) = [action for _, action in here.plan("d", "data/x").each()]
+    assert (action.action, action.reason) == (Action.UNCHANGED, Reason.SAME_RECORD)
+    assert look(here).compared_by == {"record": 1}
+    assert not here.store("eu").asked("get")
+
+
+def test_other_bytes_than_those_of_a_copied_blob_are_seen_by_its_crc64(world: World) -> None:
+    here = copied(world)
+    mine(here, b"in several darts")
+    assert look(here).counts == {"differs": 1}
+    (action,) = [action for _, action in here.plan("d", "data/x").each()]
+    assert (action.action, action.reason) == (Action.CONFLICT, Reason.CONTENT_DIFFERS)
+
+
+def test_the_crc64_of_an_earlier_version_says_nothing(world: World) -> None:
+    here = copied(world)
+    mine(here, b"in several parts")
+    here.store("eu").add("store/data/x/a", b"in several parts", with_md5=False)
+    assert look(here).counts == {"unknown": 1}
+    (action,) = [action for _, action in here.plan("d", "data/x").each()]
+    assert (action.action, action.reason) == (Action.CONFLICT, Reason.NO_MD5)
+
+
+def test_stat_compares_by_the_crc64_as_verify_does(world: World) -> None:
+    here = copied(world)
+    mine(here, b"in several parts")
+
+    def said() -> bool | None:
+        place = resolve("data/x/a", cwd=here.root, root=here.root, cluster=here.here)
+        return path_status(here.context().connections, here.index, place).equal
+
+    assert said() is True
+    mine(here, b"in several darts")
+    assert said() is False
+    here.store("eu").add("store/data/x/a", b"in several darts", with_md5=False)
+    assert said() is None
+
+
+@pytest.mark.parametrize("size", [100, (8 << 20) + 1])
+def test_a_download_with_another_crc64_than_that_of_the_copy_gets_no_name(world: World, size: int) -> None:
+    here = copied(world, bytes(size))
+    blob = here.store("eu").blobs["store/data/x/a"]
+    blob.body = bytes(size - 1) + b"x"
+    result = here.run("d", "data/x")
+    assert [failure.code for failure in result.failures] == ["checksum_mismatch"]
+    assert not (here.root / "data/x/a").exists()
+    blob.body = bytes(size)
+    again = here.run("d", "data/x")
+    assert again.ok and (here.root / "data/x/a").read_bytes() == bytes(size)
+
+
+def test_an_object_with_a_crc64_needs_no_md5_to_be_known_as_equal(world: World) -> None:
+    body = b"in several parts"
+    name = add(world, "a", body)
+    world.source("laion").hides_md5.add(name)
+    world.source("laion").checksums[name] = Checksum("crc64nvme", crc64(body).to_bytes(8, "big"))
+    mine(world, body)
+    there = replace(world, here=world.there, there=None)  # type: ignore[arg-type]
+    (action,) = [action for _, action in there.plan("d", "data/x").each()]
+    assert (action.action, action.reason) == (Action.UNCHANGED, Reason.SAME_CRC64)
