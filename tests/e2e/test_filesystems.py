@@ -274,11 +274,14 @@ def test_a_disk_that_becomes_full_at_a_random_moment(
                 before = counted.stats().requests
             done = project.finish(process)
             after = counted.stats().requests
-        # azcopy has a temporary file for each that it has begun, and may not have ended any.
-        assert done.codes == {"disk_full"}, str(done)
         filler.unlink()
         there = read_tree(project.data)
-        # azcopy has reserved the room of files before, and these arrive.
+        # azcopy has reserved the room of files before, and these arrive: on a slow machine it can be all of them.
+        if "azcopy" in words and done.code == 0:
+            assert there == expected and not done.errors, str(done)
+            return
+        # azcopy has a temporary file for each that it has begun, and may not have ended any.
+        assert done.codes == {"disk_full"}, str(done)
         most = _UNDER_WAY + (len(there) if "azcopy" in words else 0)
         assert after - before < most, f"{before} requests, then {after - before}: {done}"
         assert done.code == (3 if there else 1), str(done)
