@@ -126,11 +126,12 @@ def test_a_pipe_or_socket_that_appears_at_a_random_moment_is_left_alone(
             done = project.finish(process)
         name = taken.relative_to(project.data).as_posix()
         rest = hashes({path: data for path, data in files.items() if path != name})
-        # The file was written before, or it is named.
-        named = "neither a file nor a folder" in str(done) and f"data/{name}" in str(done)
+        # The file was written before, or it is named; where another process wrote it, the look at the end misses it.
+        gone = done.codes == {"missing_after_transfer"} and words[0] in ("--processes", "--nodes")
+        named = f"data/{name}" in str(done) and (gone or "neither a file nor a folder" in str(done))
         assert done.code == (3 if named else 0), f"seed {seed}: {done}"
         assert _files(project.data) == rest and _is(taken, kind), f"seed {seed}"
-        if seed == 0:
+        if seed == 0 or gone:
             project.configure(container)
             again = project.json("d", "data")
             assert (again.code, again.codes) == (3, {"local_file"}), str(again)
