@@ -202,8 +202,10 @@ def notes_to(listener: Listener) -> Callable[[str], None]:
 
 def debug_logger(name: str) -> Logger | None:
     """The logger ``name`` if its debug messages go anywhere. While nobody has imported ``logging``, none do."""
-    logging = sys.modules.get("logging")
-    if logging is None:
+    if "logging" not in sys.modules:
         return None
-    logger: Logger = logging.getLogger(name)
+    # Another thread may be importing it: this waits until it has.
+    import logging
+
+    logger = logging.getLogger(name)
     return logger if logger.isEnabledFor(logging.DEBUG) else None

@@ -28,3 +28,28 @@ def test_logging_is_not_loaded_for_nobody() -> None:
     code = "import sys; from blobsync.base.events import debug_logger as log; print(log('a'), 'logging' in sys.modules)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.split() == ["None", "False"]
+
+
+_IMPORTED_BY_ANOTHER = """
+import sys, threading, time
+from blobsync.base.events import debug_logger
+
+for name in ("logging", "string"):
+    sys.modules.pop(name, None)
+begun = threading.Event()
+
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "string":
+            begun.set()
+            time.sleep(0.3)
+
+sys.meta_path.insert(0, Slow())
+threading.Thread(target=__import__, args=("logging",)).start()
+print(begun.wait(10), hasattr(sys.modules["logging"], "getLogger"), debug_logger("a"))
+"""
+
+
+def test_a_thread_waits_while_another_one_imports_logging() -> None:
+    ended = subprocess.run([sys.executable, "-c", _IMPORTED_BY_ANOTHER], capture_output=True, text=True, check=False)
+    assert (ended.stdout.split(), ended.stderr) == (["True", "False", "None"], "")
