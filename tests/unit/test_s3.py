@@ -37,6 +37,7 @@ from blobsync.store.protocol import BlobInfo, BlobProperties, Checksum
 from blobsync.store.s3 import S3Store
 
 _MD5 = "0cc175b9c0f1b6a831c399e269772661"
+_MD5_64 = base64.b64encode(bytes.fromhex(_MD5)).decode()
 _WHEN = datetime(2026, 11, 1, tzinfo=timezone.utc)
 _HEAD: Mapping[str, Any] = {"ContentLength": 1, "ETag": f'"{_MD5}"', "LastModified": _WHEN, "ContentType": "text/plain"}
 
@@ -215,6 +216,27 @@ def test_the_best_checksum_of_the_whole_object(
     if expected == "crc64nvme":
         # Of "Hello World", in S3's order of bytes.
         assert found.checksum == Checksum("crc64nvme", (0x659632CB7E4BE261).to_bytes(8, "big"))
+
+
+@pytest.mark.parametrize(
+    ("headers", "md5", "crc32c"),
+    [
+        ({"x-goog-hash": f"crc32c=AAAAAQ==,md5={_MD5_64}"}, True, True),
+        ({"x-goog-hash": f"md5={_MD5_64}, crc32c=AAAAAQ=="}, True, True),
+        ({"x-goog-hash": "crc32c=AAAAAQ=="}, False, True),
+        ({"x-goog-hash": "crc32c=AAAAAQ==", "x-goog-stored-content-encoding": "identity"}, False, True),
+        ({"x-goog-hash": f"crc32c=AAAAAQ==,md5={_MD5_64}", "x-goog-stored-content-encoding": "gzip"}, False, False),
+        ({"x-goog-hash": "crc32c=AAAAAAE=,md5=?,sha1=AAAAAQ==,,="}, False, False),
+        ({}, False, False),
+    ],
+)
+def test_google_says_more_of_an_object_than_its_etag(
+    client: FakeClient, store: S3Store, headers: Mapping[str, str], md5: bool, crc32c: bool
+) -> None:
+    client.objects["a"] = {**_HEAD, "ETag": '"CPv_x=="', "ResponseMetadata": {"HTTPHeaders": headers}}
+    found = store.head("a")
+    assert found is not None and found.md5 == (bytes.fromhex(_MD5) if md5 else None)
+    assert found.checksum == (Checksum("crc32c", b"\0\0\0\1") if crc32c else None)
 
 
 def test_versions(client: FakeClient, store: S3Store) -> None:
