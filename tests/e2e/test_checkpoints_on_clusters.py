@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -154,10 +155,13 @@ def test_a_job_of_azure_ml_whose_node_is_taken_away_goes_on_from_its_last_whole_
     def told() -> object:
         return [path.read_text()[-2000:] for path in job.folder.rglob("*.txt")]
 
+    def marked_after(step: int) -> bool:
+        return last_marked(lab.container) > step
+
     before, rounds = 0, []
     for _ in range(2):
         # Its sets are in the container while it runs.
-        wait_for(lambda before=before: last_marked(lab.container) > before, aml_lab.PATIENCE, told)
+        wait_for(partial(marked_after, before), aml_lab.PATIENCE, told)
         assert job.status == "Running"
         lab.stub.preempt(job)
         stood = before = last_marked(lab.container)
