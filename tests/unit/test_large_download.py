@@ -44,17 +44,22 @@ NAME = "p/large"
 
 
 class PacedRun(RunState):
-    """Adds up what it was asked to wait for."""
+    """Adds up what it was asked to wait for; ``noting`` gets what is about to be written."""
 
     report: CollectedReport
 
     def __init__(self, task: MoveTask, listener: Listener) -> None:
         super().__init__(task, CollectedReport(), listener, 1 << 20)
         self.paced = 0
+        self.noting: Callable[[int, bytes | None], None] = lambda size, md5: None
 
     def pace(self, count: int) -> None:
         super().pace(count)
         self.paced += count
+
+    def about_to_write(self, action: FileAction, size: int, md5: bytes | None) -> None:
+        super().about_to_write(action, size, md5)
+        self.noting(size, md5)
 
 
 class Place:
@@ -146,6 +151,14 @@ def test_it_is_fetched_in_pieces_and_told_as_it_is(place: Place, *, records: boo
     # Where there is no version before there are no blocks to compare.
     assert not place.store.asked("block_list") and not fetch.run.report.kept
     assert place.nothing_is_left()
+
+
+def test_what_a_file_will_be_is_noted_before_it_is(place: Place) -> None:
+    fetch = place.fetch()
+    noted: list[tuple[int, bytes | None, bool]] = []
+    fetch.run.noting = lambda size, md5: noted.append((size, md5, place.file.exists()))
+    fetch.all()
+    assert noted == [(SIZE, hashlib.md5(BODY[:SIZE]).digest(), False)]
 
 
 def test_an_empty_blob_becomes_an_empty_file(place: Place) -> None:

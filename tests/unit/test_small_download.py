@@ -19,6 +19,7 @@ from blobsync.base.errors import (
     SourceChangedError,
     StorageError,
 )
+from blobsync.base.events import Listener
 from blobsync.base.file_states import RemoteState
 from blobsync.direct.download import DownloadJob
 from blobsync.direct.pool import RunState, Stopped
@@ -27,7 +28,7 @@ from blobsync.local.errors import ChangedWhileReadError
 from blobsync.local.files import LocalFolder
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.protocol import BlobProperties, GetOrder
-from blobsync.transfer.engines import CollectedReport, Moved
+from blobsync.transfer.engines import CollectedReport, Moved, MoveTask
 from tests.fakes.store import MemoryReader, MemoryStore, Request
 from tests.fakes.tasks import RecordingListener, action, download, local_state, remote_state
 
@@ -37,11 +38,20 @@ WAYS = ["in the lane", "in the pool"]
 
 
 class PacedRun(RunState):
-    paced = 0
+    """Adds up what it was asked to wait for; ``noting`` gets what is about to be written."""
+
+    def __init__(self, task: MoveTask, listener: Listener) -> None:
+        super().__init__(task, CollectedReport(), listener, 1 << 20)
+        self.paced = 0
+        self.noting: Callable[[int, bytes | None], None] = lambda size, md5: None
 
     def pace(self, count: int) -> None:
         super().pace(count)
         self.paced += count
+
+    def about_to_write(self, action: FileAction, size: int, md5: bytes | None) -> None:
+        super().about_to_write(action, size, md5)
+        self.noting(size, md5)
 
 
 class Place:
@@ -59,7 +69,7 @@ class Place:
     def job(self, action: FileAction | None = None, *, unnamed: bool = True) -> DownloadJob:
         action = action or self.action()
         task = download(self.store, "p", self.root, ["a"])
-        self.run = PacedRun(task, CollectedReport(), self.listener, 1 << 20)
+        self.run = PacedRun(task, self.listener)
         folder = LocalFolder(self.root, unnamed=unnamed)
         return DownloadJob(self.run, action, self.store, NAME, folder, action.target or action.path)
 
@@ -163,6 +173,14 @@ def test_only_the_version_that_was_seen_is_replaced(place: Place, way: str) -> N
         fetch(place, place.job(aside), way)
     fetch(place, place.job(), way)
     assert place.file.read_bytes() == BODY
+
+
+def test_what_a_file_will_be_is_noted_before_it_is(place: Place) -> None:
+    job = place.job()
+    noted: list[tuple[int, bytes | None, bool]] = []
+    place.run.noting = lambda size, md5: noted.append((size, md5, place.file.exists()))
+    fetch(place, job, "in the pool")
+    assert noted == [(len(BODY), hashlib.md5(BODY).digest(), False)]
 
 
 def test_what_is_not_committed_goes_whenever_that_is(place: Place) -> None:
