@@ -174,7 +174,7 @@ class KeeperRecord:
 
     def __init__(self, records: RunningRecords | None, state: KeeperState, stop: StopRequest) -> None:
         self._records, self._stop = records, stop
-        self.state = state
+        self.state = self._written = state
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -200,21 +200,19 @@ class KeeperRecord:
         """Write the record now. Raises ``OSError`` and ``LocalFileError``."""
         if self._records is not None:
             with self._lock:
-                self.state = replace(self.state, told=time.time())
-            self._records.write(self.state.id, asdict(self.state))
+                self.state = self._written = replace(self.state, told=time.time())
+            self._records.write(self._written.id, asdict(self._written))
 
     def _run(self) -> None:
-        written = self.state
         while not self._over.wait(_EVERY):
             if self._records is None:
                 return
-            if self._records.is_stop_requested(self.state.id):
-                self._stop.make()
-            if self.state is not written:
+            if self.state is not self._written:
                 # The folder may be on a disk that is full or away for a while.
                 with suppress(OSError, BlobsyncError):
                     self.write()
-                written = self.state
+            if self._records.is_stop_requested(self.state.id):
+                self._stop.make()
 
 
 def new_log(state: StateDir) -> Path:

@@ -130,6 +130,14 @@ REFUSED: Mapping[str, tuple[Mapping[str, Any], str]] = {
         {**SLURM, "min_nodes": 1, "max_nodes": 2, "slurm": {"array": "0-3"}},
         "an elastic job cannot be an array",
     ),
+    "Azure ML with checkpoints on several nodes": (
+        {
+            **PLAIN,
+            "nodes": 2,
+            "config_param": {**CODE, "d_folder": {**ENTRY, "path": "d", "mode": "upload", "checkpoints": "step-*"}},
+        },
+        "does not work on the 2 nodes of a job on Azure ML",
+    ),
     "Azure ML with bounds": ({**PLAIN, "min_nodes": 1, "max_nodes": 2}, "a job on aml has a fixed number of nodes"),
     "bounds without a node": ({**LOCAL, "min_nodes": 0, "max_nodes": 2}, "an elastic job has at least one node"),
     "a directive with a line break": ({**SLURM, "slurm": {"qos": "a\nb"}}, "contains a line break"),
