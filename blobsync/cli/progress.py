@@ -133,7 +133,7 @@ def _moving(progress: Progress) -> _Parts:
     noun = "file" if progress.files_expected == 1 else "files"
     left = progress.seconds_left
     rate = f"{size_text(int(progress.rate)):>{_SIZE_WIDTH}}/s" if progress.bytes_expected else ""
-    time = f"{duration_text(left)} left" if left is not None else f"{duration_text(progress.seconds)} so far"
+    time = f"{_time(left)} left" if left is not None else f"for {_time(progress.seconds)}"
     return {
         "files": f"{done:>{len(whole)}}/{whole} {noun}",
         "sizes": _sizes(progress.bytes, progress.bytes_expected),
@@ -143,6 +143,14 @@ def _moving(progress: Progress) -> _Parts:
         "failures": f"{f'{progress.failures:,} failed':<{_FAILURES_WIDTH}}" if progress.failures else "",
         "under way": f"{progress.under_way:,} at a time" if progress.under_way else "",
     }
+
+
+def _time(seconds: float) -> str:
+    """Like ``duration_text``, but never wider than six columns: ``89 min``, ``2.5 h``, ``120 h``."""
+    hours = seconds / 3600
+    if hours < 1.49:
+        return duration_text(seconds)
+    return f"{hours:.1f} h" if hours < 99.9 else f"{min(hours, 9999):.0f} h"
 
 
 def _sizes(there: int, whole: int) -> str:

@@ -84,6 +84,17 @@ def test_columns_stay_in_place_while_numbers_grow() -> None:
         assert len(places) == 1, (columns, places)
 
 
+def test_a_long_time_moves_nothing() -> None:
+    """Minutes, hours and days, left or gone, have the columns of seconds."""
+    times = (5.0, 89.0, 91.0, 5_300.0, 5_370.0, 5_420.0, 9_000.0, 86_400.0, 359_600.0, 360_000.0, 9e9)
+    for columns in (60, 80, 100, 120):
+        bars = [bar_text(replace(_MOVING, seconds=seconds, seconds_left=None), columns) for seconds in times]
+        bars += [bar_text(replace(_MOVING, seconds_left=seconds), columns) for seconds in times]
+        parts = ("/8,000", "/s", " of 34.6", " failed", "|")
+        places = {tuple(bar.index(part) for part in parts if part in bar) for bar in bars}
+        assert len(places) == 1, (columns, places)
+
+
 @pytest.mark.parametrize("columns", [80, 120])
 def test_a_terminal_of_usual_width_shows_the_file_count(columns: int) -> None:
     assert "12,211/12,211 files" in bar_text(replace(_MOVING, files=12_211, files_expected=12_211), columns)
@@ -111,15 +122,15 @@ def test_the_line_leaves_the_last_column_empty(progress: Progress) -> None:
             Progress("surveying", 9.0, looked=3, waiting="no answer", waiting_seconds=9.0),
             "listing  3 names, no answer for 9 s",
         ),
-        (Progress("deleting", 3.0, files_expected=8), "deleting   0%  0/8 files, 3 s so far"),
+        (Progress("deleting", 3.0, files_expected=8), "deleting   0%  0/8 files, for 3 s"),
         (Progress("deleting", 3.0, files=2, files_expected=8, seconds_left=9.0), "deleting  25%  2/8 files, 9 s left"),
         (
             replace(_MOVING, bytes=-5, failures=0, rate=0.0, seconds_left=None),
-            "uploading   0%  1,234/8,000 files,  0.0 of 34.6 GB,     0 B/s, 12 s so far",
+            "uploading   0%  1,234/8,000 files,  0.0 of 34.6 GB,     0 B/s, for 12 s",
         ),
         (
             replace(_MOVING, bytes=40_000_000_000, failures=0, seconds_left=None),
-            "uploading 100%  1,234/8,000 files, 34.6 of 34.6 GB,  103 MB/s, 12 s so far",
+            "uploading 100%  1,234/8,000 files, 34.6 of 34.6 GB,  103 MB/s, for 12 s",
         ),
     ],
 )
