@@ -21,7 +21,7 @@ from blobsync.config.loader import load_cluster
 from blobsync.config.model import Cluster
 from blobsync.config.scaffold import with_changes
 from blobsync.config.yaml_document import KeyPath
-from blobsync.jobs.form.fields import BY_NAME
+from blobsync.jobs.form.fields import BY_NAME, FOLDER_FIELDS
 from blobsync.jobs.form.filled import AskedJob, JobForm, check_form
 from blobsync.jobs.preflight import around
 from blobsync.jobspec.describe import SubmitRequest, describe
@@ -310,6 +310,22 @@ TYPED: Mapping[str, str] = {
     "init": "yes",
     "folder_mode:data": "download",
     "folder_parts:data": "voc; coco",
+    "folder_checkpoints:data": "checkpoint-*",
+    "folder_complete:data": "still",
+    "folder_settle_seconds:data": "9",
+    "folder_restore:data": "own",
+    "folder_restore_from:data": "me_1_0badcafe",
+    "folder_keep_last:data": "3",
+    "folder_keep_every:data": "100",
+    "folder_keep_best:data": "a.json:loss",
+    "folder_upload_cores:data": "2",
+    "folder_cap_mbps:data": "80",
+}
+# What a field counts with, where it does not by itself.
+WITH_CHECKPOINTS = {"folder_mode:data": "upload", "folder_checkpoints:data": "*"}
+BESIDE: Mapping[str, Mapping[str, str]] = {
+    "folder_parts:data": {"folder_mode:data": "download"},
+    **{f"{field.name}:data": WITH_CHECKPOINTS for field in FOLDER_FIELDS[2:]},
 }
 BARE: Mapping[str, Mapping[str, Any]] = {
     "local": {"local": {"gpus": 8}},
@@ -331,13 +347,12 @@ OF_THE_CODE = {"code", "ignore", "init"}
 
 @pytest.mark.parametrize("platform", BARE)
 def test_every_field_of_the_form_is_honoured_or_refused(tmp_path: Path, platform: str) -> None:
-    assert TYPED.keys() == {*BY_NAME, "folder_mode:data", "folder_parts:data"}
+    assert TYPED.keys() == {*BY_NAME, *(f"{field.name}:data" for field in FOLDER_FIELDS)}
     values = {"platform": platform, **BARE[platform], "gpu_per_node": 4}
     project(tmp_path, {**values, "config_param": {"code_path": CODE, "data_folder": {**DATA, "mode": "ro_mount"}}})
     lost = []
     for name, text in TYPED.items():
-        beside = {"folder_mode:data": "download"} if name == "folder_parts:data" else {}
-        form = {"command": "true", **beside}
+        form = {"command": "true", **BESIDE.get(name, {})}
         found = check_form(tmp_path, JobForm("aml", {**form, name: text}), NO_ENVIRON)
         if found.asked is None:
             has_not = name in BY_NAME and platform not in BY_NAME[name].platforms

@@ -13,10 +13,20 @@ import pytest
 from blobsync.backends import create_backend
 from blobsync.base.errors import BlobsyncError, ConfigError, NothingMatchedError, UnsafeNameError, UsageError
 from blobsync.config.job_keys import ONLY_ON
-from blobsync.config.known_keys import PLATFORMS
+from blobsync.config.known_keys import CHECKPOINT_KEYS, PLATFORMS
 from blobsync.config.loader import load_cluster, parse_overrides
+from blobsync.config.model import CheckpointRule
 from blobsync.jobs.context import JobContext
-from blobsync.jobs.form.fields import BY_NAME, FIELDS, choices_of, fields_of, known_key
+from blobsync.jobs.form.fields import (
+    BY_NAME,
+    FIELDS,
+    FOLDER_FIELD_BY_KEY,
+    FOLDER_FIELDS,
+    choices_of,
+    fields_of,
+    folder_groups,
+    known_key,
+)
 from blobsync.jobs.form.filled import (
     AskedJob,
     CheckedForm,
@@ -112,6 +122,19 @@ def test_a_recorded_command_comes_back_as_the_same_words(argv: tuple[str, ...]) 
     assert words_of(text_of_command(argv)) == argv
 
 
+CHECKPOINTS: Mapping[str, str] = {
+    "folder_checkpoints:data": "run-*/checkpoint-*",
+    "folder_complete:data": "trainer_state.json; ../latest",
+    "folder_settle_seconds:data": "10",
+    "folder_restore:data": "1200",
+    "folder_restore_from:data": "me_1_0badcafe",
+    "folder_keep_last:data": "3",
+    "folder_keep_every:data": "1000",
+    "folder_keep_best:data": "trainer_state.json:best_metric:max",
+    "folder_upload_cores:data": "2",
+    "folder_cap_mbps:data": "800",
+}
+
 FILLED: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "nothing but a command": ("here", {}),
     "everything on this machine": (
@@ -130,6 +153,7 @@ FILLED: Mapping[str, tuple[str, Mapping[str, str]]] = {
     ),
     "a shell line": ("here", {"command": "for i in 1 2; do echo $i; done"}),
     "a bare path": ("bare", {"folder_mode:data": "download"}),
+    "checkpoints": ("slurm", {"folder_mode:data": "upload", **CHECKPOINTS}),
     "Slurm": ("slurm", {"nodes": "2", "partition": "gpu", "array": "0-3", "time": "2-12:00:00", "timeout": "5h"}),
     "an elastic job": ("slurm", {"elastic": "1:4", "nodes": "2"}),
     "the code": ("here", {"ignore": "*.ckpt\n/data/old"}),
@@ -193,6 +217,7 @@ def recorded(context: JobContext, cluster_name: str, submission: AskedJob) -> Jo
     return context.history.add(spec, JobRef(spec.run_id, "n", ""), cluster_name, home=home)
 
 
+WITH_CHECKPOINTS = {"folder_mode:data": "upload", "folder_checkpoints:data": "*.ckpt"}
 MISTAKES: Mapping[str, tuple[str, Mapping[str, str], Mapping[str, str]]] = {
     "no command": ("here", {"command": ""}, {"command": "no command given"}),
     "several at once": (
@@ -225,6 +250,53 @@ MISTAKES: Mapping[str, tuple[str, Mapping[str, str], Mapping[str, str]]] = {
         "here",
         {"folder_mode:data": "lnik"},
         {"folder_mode:data": "'lnik' is not one of link, mount, ro_mount, download, upload"},
+    ),
+    "numbers of checkpoints": (
+        "slurm",
+        {
+            **WITH_CHECKPOINTS,
+            "folder_restore:data": "best",
+            "folder_keep_last:data": "all",
+            "folder_cap_mbps:data": "0",
+        },
+        {
+            "folder_restore:data": "best needs keep_best",
+            "folder_keep_last:data": "must be a whole number, not a text",
+            "folder_cap_mbps:data": "must be at least 1",
+        },
+    ),
+    "values of checkpoints": (
+        "slurm",
+        {
+            "folder_mode:data": "upload",
+            "folder_checkpoints:data": "../x",
+            "folder_restore:data": "first",
+            "folder_complete:data": "still; a.json",
+            "folder_keep_best:data": "loss",
+            "folder_cap_mbps:data": "0",
+        },
+        {
+            "folder_checkpoints:data": "'../x' is no pattern of folders or files",
+            "folder_restore:data": "'first' is none of latest, best, own, none",
+            "folder_complete:data": "still cannot be combined",
+            "folder_keep_best:data": "'loss' is not FILE:FIELD",
+            "folder_cap_mbps:data": "must be at least 1",
+        },
+    ),
+    "no pattern of checkpoints": (
+        "slurm",
+        {"folder_mode:data": "upload", "folder_keep_last:data": "2"},
+        {"folder_keep_last:data": "counts only with checkpoints: PATTERN beside it"},
+    ),
+    "checkpoints of a mounted folder": (
+        "slurm",
+        {"folder_mode:data": "mount", "folder_checkpoints:data": "*.ckpt"},
+        {"folder_checkpoints:data": "only a folder with mode: upload has it, and this one has mode mount"},
+    ),
+    "checkpoints on several nodes of Azure ML": (
+        "aml",
+        {**WITH_CHECKPOINTS, "nodes": "2"},
+        {"folder_checkpoints:data": "does not work on the 2 nodes of a job on Azure ML"},
     ),
     "an amount": ("kube", {"memory": "64 GB"}, {"memory": "'64 GB' is not an amount of memory"}),
     "a link to no file system": (
@@ -295,8 +367,24 @@ def test_patterns_of_the_form_replace_those_of_the_file(root: Path) -> None:
     assert load_cluster(root, "here", overrides=typed.overrides, environ=NO_ENVIRON).ignore == ("*.ckpt", "/data/old")
 
 
+def test_the_form_has_a_field_for_each_key_of_checkpoints() -> None:
+    assert FOLDER_FIELD_BY_KEY.keys() == {"mode", "include", "checkpoints", *CHECKPOINT_KEYS}
+    shown = [field for group in folder_groups() for field, _ in group.fields]
+    assert shown == list(FOLDER_FIELDS)
+
+
+def test_fields_of_checkpoints_change_single_keys_of_the_file(root: Path) -> None:
+    file = root / "aux_data/aml/slurm.yaml"
+    file.write_text(file.read_text().replace("me/data", "me/data, mode: upload, checkpoints: 'step-*', keep_last: 9"))
+    typed = asked(root, "slurm", **{"folder_keep_last:data": "3", "folder_restore:data": "none"})
+    assert typed.param == {"config_param": {"data_folder": {"keep_last": 3, "restore": "none"}}}
+    (folder,) = spec_of(root, typed).folders
+    assert folder.checkpoints == CheckpointRule("step-*", restore="none", keep_last=3)
+
+
 def test_templates_come_back_as_they_were_saved(root: Path) -> None:
-    form = JobForm("here", {"command": "a\nb: c", "env": "A=1", "folder_mode:data": "download", "time": "12:30:00"})
+    typed = {"command": "a\nb: c", "env": "A=1", "folder_mode:data": "download", "time": "12:30:00", **CHECKPOINTS}
+    form = JobForm("here", typed)
     assert save_template(root, "night-run", form) == "aux_data/jobs/night-run.yaml"
     assert template_names(root) == ("night-run",)
     assert load_template(root, "night-run").form == form

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 import subprocess
 import sys
 import time
@@ -245,6 +247,37 @@ def test_nothing_is_counted_of_a_cluster_without_a_platform(pages: WebPages, sou
     assert not [each for each in offered if each in pages.get("/clusters").text]
     file.write_text(file.read_text() + "\nplatform: local\n")
     assert not [each for each in offered if each not in pages.get("/clusters").text]
+
+
+def test_a_new_job_has_fields_for_the_checkpoints_of_its_folders(pages: WebPages, source: Source) -> None:
+    entry = {"azure_blob_config_file": "aux_data/configs/aml.yaml", "path": "d"}
+    kept = {"mode": "upload", "checkpoints": "step-*", "complete": ["a.json", "../latest"], "keep_last": 3}
+    folders = {"data_folder": entry, "output_folder": {**entry, "path": "o", **kept}}
+    (source.root / "aux_data/aml/aml.yaml").write_text(yaml.safe_dump({"platform": "local", "config_param": folders}))
+
+    shown = pages.get("/new-job?cluster=aml").text
+    assert "<details><summary>Checkpoints of data</summary>" in shown
+    assert "<details open><summary>Checkpoints of output</summary>" in shown
+    # What the cluster file says is in the empty fields.
+    for name, hint in (("checkpoints", "step-*"), ("complete", "a.json; ../latest"), ("keep_last", "3")):
+        field = re.search(rf'<input id="folder_{name}-2" name="folder_{name}:output"[^>]*>', shown)
+        assert field and f'placeholder="{hint}"' in field[0] and 'value=""' in field[0], shown
+    assert '<label for="folder_keep_last-2">Keep the last</label>' in shown
+
+    typed = {"cluster": "aml", "command": "true", "folder_keep_last:data": "2", "folder_restore:output": "first"}
+    mistakes = {
+        one["field"]: one["message"] for one in json.loads(pages.post("/new-job/check", **typed).text)["mistakes"]
+    }
+    assert mistakes == {
+        "folder_keep_last:data": "counts only with checkpoints: PATTERN beside it",
+        "folder_restore:output": "'first' is none of latest, best, own, none, and no step",
+    }
+    checked = pages.post("/new-job", **typed, do="check").text
+    assert "<details open><summary>Checkpoints of data</summary>" in checked
+    assert "Restore (output) : &#39;first&#39; is none of latest, best" in words_of(checked)
+    typed = {"cluster": "aml", "command": "true", "folder_keep_last:output": "2", "folder_restore:output": "none"}
+    line = html.unescape(words_of(json.loads(pages.post("/new-job/check", **typed).text)["aside"]))
+    assert '-p \'{"config_param": {"output_folder": {"restore": "none", "keep_last": 2}}}\' submit true' in line
 
 
 def test_warnings_and_what_submit_refuses_are_shown_in_the_order_of_the_lines(pages: WebPages, source: Source) -> None:

@@ -7,7 +7,7 @@ key is in the tables of ``config check``; ``only`` adds what they do not say, as
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -173,8 +173,113 @@ FIELDS: tuple[FormField, ...] = (
     ),
 )
 BY_NAME: Mapping[str, FormField] = {field.name: field for field in FIELDS}
-# A folder entry's two fields: how jobs see it, and which parts of it they need.
-MODE, INCLUDE = "folder_mode:", "folder_parts:"
+_CHECKPOINTS = "Checkpoints"
+
+# The fields of a folder entry, which a form names ``NAME:FOLDER``. Labels without a group continue with the folder.
+FOLDER_FIELDS: tuple[FormField, ...] = (
+    FormField("folder_mode", "How jobs see", "", FieldEntry.CHOICE, key="config_param.*.mode"),
+    FormField(
+        "folder_parts",
+        "Sub-folders of",
+        "",
+        key="config_param.*.include",
+        example="coco; voc/2012",
+        help="Mode download brings only these. Empty: all.",
+    ),
+    FormField(
+        "folder_checkpoints",
+        "Pattern",
+        _CHECKPOINTS,
+        key="config_param.*.checkpoints",
+        example="checkpoint-*",
+        help="Folders or files that mode upload uploads as one set.",
+    ),
+    FormField(
+        "folder_complete",
+        "Complete with",
+        _CHECKPOINTS,
+        key="config_param.*.complete",
+        example="trainer_state.json",
+        help="The file that is written last, or still. Empty: by framework.",
+    ),
+    FormField(
+        "folder_settle_seconds",
+        "Seconds without a change",
+        _CHECKPOINTS,
+        FieldEntry.NUMBER,
+        key="config_param.*.settle_seconds",
+        example="5",
+    ),
+    FormField(
+        "folder_restore",
+        "Restore",
+        _CHECKPOINTS,
+        key="config_param.*.restore",
+        example="latest",
+        help="What a start gets: latest, best, own (each node its own files), none, or a step.",
+    ),
+    FormField(
+        "folder_restore_from",
+        "Restore from job",
+        _CHECKPOINTS,
+        key="config_param.*.restore_from",
+        help="Whose checkpoints the first start takes.",
+    ),
+    FormField(
+        "folder_keep_last",
+        "Keep the last",
+        _CHECKPOINTS,
+        FieldEntry.NUMBER,
+        key="config_param.*.keep_last",
+        example="3",
+        help="How many stay in the container. Without any of the three, all do.",
+    ),
+    FormField(
+        "folder_keep_every",
+        "Keep every so many steps",
+        _CHECKPOINTS,
+        FieldEntry.NUMBER,
+        key="config_param.*.keep_every",
+        example="1000",
+    ),
+    FormField(
+        "folder_keep_best",
+        "Keep the best",
+        _CHECKPOINTS,
+        key="config_param.*.keep_best",
+        example="trainer_state.json:best_metric:max",
+        help="FILE:FIELD, the smallest number, or with :max the largest.",
+    ),
+    FormField(
+        "folder_upload_cores",
+        "Cores for uploads",
+        _CHECKPOINTS,
+        FieldEntry.NUMBER,
+        key="config_param.*.upload_cores",
+        example="1",
+    ),
+    FormField(
+        "folder_cap_mbps",
+        "Megabits a second at most",
+        _CHECKPOINTS,
+        FieldEntry.NUMBER,
+        key="config_param.*.cap_mbps",
+        example="800",
+    ),
+)
+FOLDER_FIELD_BY_KEY: Mapping[str, FormField] = {field.key.rpartition(".")[2]: field for field in FOLDER_FIELDS}
+_FOLDER_FIELD_NAMES = frozenset(field.name for field in FOLDER_FIELDS)
+
+
+def is_field(name: str) -> bool:
+    """Whether a form has a field of this name; a folder's has the folder's behind a colon."""
+    own, _, folder = name.partition(":")
+    return name in BY_NAME or bool(folder and own in _FOLDER_FIELD_NAMES)
+
+
+def folder_field(field: FormField, folder: str) -> str:
+    """The name of a folder entry's field in a form."""
+    return f"{field.name}:{folder}"
 
 
 def fields_of(platform: str) -> tuple[FormField, ...]:
@@ -185,8 +290,16 @@ def fields_of(platform: str) -> tuple[FormField, ...]:
 def field_groups(platform: str) -> tuple[FieldGroup, ...]:
     """The fields that jobs on a platform have, in their order; groups without one are left out."""
     fields = fields_of(platform)
-    found = (FieldGroup(name, tuple((one, choices_of(one)) for one in fields if one.group == name)) for name in GROUPS)
-    return tuple(group for group in found if group.fields)
+    return tuple(group for name in GROUPS if (group := _group(name, fields)).fields)
+
+
+def folder_groups() -> tuple[FieldGroup, ...]:
+    """The fields of a folder entry: first those without a group, then its checkpoints."""
+    return tuple(_group(name, FOLDER_FIELDS) for name in ("", _CHECKPOINTS))
+
+
+def _group(name: str, fields: Iterable[FormField]) -> FieldGroup:
+    return FieldGroup(name, tuple((one, choices_of(one)) for one in fields if one.group == name))
 
 
 def choices_of(field: FormField) -> tuple[str, ...]:
@@ -208,10 +321,10 @@ def key_on(field: FormField, known: Cluster | None) -> str:
 
 
 def known_key(dotted: str) -> Key:
-    """The entry of a key in the table of cluster files."""
+    """The entry of a key in the table of cluster files; ``*`` is the name of any folder entry."""
     keys: Mapping[str, Key] = CLUSTER
     found = Key(Kind.TEXT)
-    for part in dotted.split("."):
+    for part in dotted.replace(".*.", ".").split("."):
         found = keys[part]
         keys = found.keys or {}
     return found

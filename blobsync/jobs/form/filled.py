@@ -27,11 +27,12 @@ from blobsync.config.yaml_document import FOLDER_SUFFIX, Document
 from blobsync.jobs.form.fields import (
     BY_NAME,
     FIELDS,
-    INCLUDE,
-    MODE,
+    FOLDER_FIELD_BY_KEY,
+    FOLDER_FIELDS,
     FieldEntry,
     FormField,
     fields_of,
+    folder_field,
     key_on,
     known_key,
 )
@@ -63,7 +64,7 @@ MOST_CHARS = 100_000
 class JobForm:
     """The input: the cluster, and the text of each field by its name; fields that are missing are empty.
 
-    A folder entry has the fields ``folder_mode:NAME`` and ``folder_parts:NAME``.
+    A folder entry has fields of its own, such as ``folder_mode:NAME``.
     """
 
     cluster: str
@@ -252,17 +253,14 @@ class _Reader:
 
     def _put(self, param: dict[str, Any], each: FormField) -> None:
         text = self._form.text(each.name)
-        value: Any = text
+        value: Any
         key = key_on(each, self._known)
-        kind = known_key(key).kind
         if each.entry is FieldEntry.PAIRS:
             value = self._pairs(each.name, text)
         elif each.entry is FieldEntry.FLAG:
             value = {"yes": True, "no": False}.get(text, text)
-        elif kind is Kind.TEXTS:
-            value = [line.strip() for line in text.split("\n") if line.strip()]
-        elif kind is Kind.WHOLE and _WHOLE.fullmatch(text):
-            value = int(text)
+        else:
+            value = _value_of(text, each, key)
         self._add(param, key.split("."), value)
 
     def _add(self, param: dict[str, Any], path: Sequence[str], value: Any) -> None:
@@ -298,14 +296,14 @@ class _Reader:
         return [
             (prefix, key)
             for prefix, key in named.items()
-            if self._form.text(f"{MODE}{prefix}") or self._form.text(f"{INCLUDE}{prefix}")
+            if any(self._form.text(folder_field(each, prefix)) for each in FOLDER_FIELDS)
         ]
 
     def _put_folder(self, param: dict[str, Any], prefix: str, key: str) -> None:
-        mode, parts = self._form.text(f"{MODE}{prefix}"), self._form.text(f"{INCLUDE}{prefix}")
-        given: dict[str, Any] = {"mode": mode} if mode else {}
-        if parts:
-            given["include"] = [part.strip() for part in re.split(r"[;\n]", parts) if part.strip()]
+        given: dict[str, Any] = {}
+        for name, each in FOLDER_FIELD_BY_KEY.items():
+            if text := self._form.text(folder_field(each, prefix)):
+                given[name] = _value_of(text, each, each.key)
         entries = self._known.values.get("config_param")
         written = entries.get(key) if isinstance(entries, Mapping) else None
         if isinstance(written, str):
@@ -319,12 +317,21 @@ class _Reader:
         self.mistakes.append(FieldMistake(name, message))
 
 
+def _value_of(text: str, each: FormField, key: str) -> Any:
+    """What a text in this field sets its key to; one that is no number stays a text, which the check refuses."""
+    kind = known_key(key).kind
+    if kind is Kind.TEXTS:
+        between = r"\n" if each.entry is FieldEntry.LINES else r"[;\n]"
+        return [part.strip() for part in re.split(between, text) if part.strip()]
+    return int(text) if kind is Kind.WHOLE and _WHOLE.fullmatch(text) else text
+
+
 def field_of_key(key: str) -> str:
     """The field that a mistake in this key of the cluster file belongs to; empty if none sets it."""
     parts = key.split(".")
     if parts[0] == "config_param" and len(parts) > 1 and parts[1].endswith(FOLDER_SUFFIX):
-        kind = INCLUDE if parts[2:3] == ["include"] else MODE
-        return f"{kind}{parts[1].removesuffix(FOLDER_SUFFIX)}"
+        each = FOLDER_FIELD_BY_KEY.get(parts[2] if parts[2:] else "", FOLDER_FIELD_BY_KEY["mode"])
+        return folder_field(each, parts[1].removesuffix(FOLDER_SUFFIX))
     if parts[0] == "slurm" and BY_NAME.get(parts[-1]) and BY_NAME[parts[-1]].only == ("slurm",):
         return parts[-1]
     key = _ALSO.get(key, key)
@@ -492,17 +499,24 @@ def _take(param: dict[str, Any], each: FormField, known: Cluster) -> str:
 
 
 def _folders(param: dict[str, Any]) -> dict[str, str]:
-    """The modes and parts of folder entries; an entry that says more stays among the other keys."""
+    """The fields of folder entries; an entry that says more stays among the other keys."""
     found: dict[str, str] = {}
     entries = param.get("config_param")
     for key, entry in list(entries.items()) if isinstance(entries, dict) else ():
-        name = key.removesuffix(FOLDER_SUFFIX)
-        if not isinstance(entry, Mapping) or not entry or entry.keys() - {"mode", "include"}:
+        folder = key.removesuffix(FOLDER_SUFFIX)
+        if not isinstance(entry, Mapping) or not entry or entry.keys() - FOLDER_FIELD_BY_KEY.keys():
             continue
-        mode, parts = entry.get("mode", ""), entry.get("include", [])
-        if isinstance(mode, str) and isinstance(parts, list) and all(isinstance(part, str) for part in parts):
-            found |= {f"{MODE}{name}": mode, f"{INCLUDE}{name}": "; ".join(parts)}
+        texts = {folder_field(FOLDER_FIELD_BY_KEY[name], folder): _text_of(value) for name, value in entry.items()}
+        if all(texts.values()):
+            found |= {name: text for name, text in texts.items() if text}
             del param["config_param"][key]
     if entries == {}:
         del param["config_param"]
     return found
+
+
+def _text_of(value: Any) -> str:
+    """What a field says for this value; empty if none does."""
+    if isinstance(value, list) and all(isinstance(part, str) and not {";", "\n"} & {*part} for part in value):
+        return "; ".join(value)
+    return str(value) if isinstance(value, (str, int)) and not isinstance(value, bool) else ""

@@ -18,7 +18,7 @@ from blobsync.base.redaction import redact
 from blobsync.config.loader import parse_overrides
 from blobsync.config.scaffold import NewFile
 from blobsync.config.yaml_document import read_document
-from blobsync.jobs.form.fields import BY_NAME, INCLUDE, MODE
+from blobsync.jobs.form.fields import is_field
 from blobsync.jobs.form.filled import MOST_CHARS, FilledForm, JobForm
 from blobsync.jobs.home import is_secret
 from blobsync.jobspec.describe import is_secret_name
@@ -63,7 +63,7 @@ def load_template(root: Path, name: str) -> FilledForm:
             raise document.error((key,), "must be a text")
         if key == _CODE:
             notes.append(f"{shown}: {key}: a template does not say whose code runs; type the digest if you trust it")
-        elif key in BY_NAME or key.startswith((MODE, INCLUDE)):
+        elif is_field(key):
             values[key] = str(value)
         elif key != "cluster":
             notes.append(f"{shown}: {key}: unknown field, ignored")
@@ -87,7 +87,7 @@ def save_template(root: Path, name: str, form: JobForm, *, replace: bool = False
     folders: dict[str, dict[str, str]] = {}
     for key in form.values:
         text = form.text(key)
-        if not text or key == _CODE or not (key in BY_NAME or key.startswith((MODE, INCLUDE))):
+        if not text or key == _CODE or not is_field(key):
             continue
         kind, _, folder = key.partition(":")
         if folder:
@@ -129,7 +129,7 @@ def _fields(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """The fields by their names; those of folder entries are in mappings."""
     found: list[tuple[str, Any]] = []
     for key, value in values.items():
-        if f"{key}:" in (MODE, INCLUDE) and isinstance(value, Mapping):
+        if isinstance(value, Mapping) and is_field(f"{key}:folder"):
             found += [(f"{key}:{folder}", text) for folder, text in value.items()]
         else:
             found.append((key, value))

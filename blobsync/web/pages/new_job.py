@@ -19,11 +19,18 @@ from blobsync.base.errors import BlobsyncError, UntrustedCodeError
 from blobsync.base.formatting import count_text
 from blobsync.base.redaction import redact, redact_answer
 from blobsync.code.project_code import Code
-from blobsync.config.known_keys import FOLDER_MODES
 from blobsync.config.loader import cluster_names, load_cluster
 from blobsync.config.model import Cluster
 from blobsync.config.trusted_code import demand_digest, trust_code
-from blobsync.jobs.form.fields import INCLUDE, MODE, FieldEntry, FormField, field_groups, key_on
+from blobsync.jobs.form.fields import (
+    FOLDER_FIELD_BY_KEY,
+    FieldEntry,
+    FormField,
+    field_groups,
+    folder_field,
+    folder_groups,
+    key_on,
+)
 from blobsync.jobs.form.filled import CheckedForm, JobForm, check_form, form_of_job
 from blobsync.jobs.form.templates import load_template, save_template, template_names
 from blobsync.jobs.record import JobFilter
@@ -172,12 +179,12 @@ def _fields(found: CheckedForm, *, fresh: bool) -> dict[str, Any]:
         "form": found.form,
         "groups": field_groups(known.platform) if known else (),
         "known": known,
-        "hints": {one.name: _hint(found, one) for one in _named(found)},
+        "hints": {**{one.name: _hint(found, one) for one in _named(found)}, **_folder_hints(known)},
         "mistakes": {one.field: one for one in reversed(found.mistakes) if not fresh or one.field == "cluster"},
-        "modes": FOLDER_MODES,
         "entries": FieldEntry,
-        "mode_prefix": MODE,
-        "parts_prefix": INCLUDE,
+        "folder_groups": folder_groups(),
+        "folder_field": folder_field,
+        "opened": _opened(found),
     }
 
 
@@ -190,11 +197,50 @@ def _hint(found: CheckedForm, field: FormField) -> str:
     """The default value of a field; nothing that could be a credential."""
     if found.known is None or not field.key or field.key in ("env", "setup"):
         return ""
-    value = found.known.value(key_on(field, found.known))
+    return _shown(found.known.value(key_on(field, found.known)), "\n")
+
+
+def _folder_hints(known: Cluster | None) -> dict[str, str]:
+    """What the cluster file says of its folder entries."""
+    found: dict[str, str] = {}
+    for entry in known.folders if known else ():
+        entries = known.values.get("config_param") if known else None
+        written = entries.get(entry.key) if isinstance(entries, Mapping) else None
+        for key, field in FOLDER_FIELD_BY_KEY.items():
+            value = written.get(key) if isinstance(written, Mapping) else None
+            found[folder_field(field, entry.prefix)] = _shown(value, "; ")
+    return found
+
+
+def _folder_labels(known: Cluster | None) -> dict[str, str]:
+    """The labels of the fields of folder entries, each with the folder's name."""
+    named = [entry.prefix for entry in known.folders] if known else []
+    fields = [field for group in folder_groups() for field, _ in group.fields]
+    return {
+        folder_field(field, folder): f"{field.label} ({folder})" if field.group else f"{field.label} {folder}"
+        for folder in named
+        for field in fields
+    }
+
+
+def _opened(found: CheckedForm) -> set[str]:
+    """The folders whose checkpoints are unfolded: the cluster file or the form says something of them."""
+    entries = found.known.folders if found.known else ()
+    wrong = {one.field for one in found.mistakes}
+    names = [field for group in folder_groups()[1:] for field, _ in group.fields]
+    return {
+        entry.prefix
+        for entry in entries
+        if entry.checkpoints
+        or any(found.form.text(name) or name in wrong for name in (folder_field(one, entry.prefix) for one in names))
+    }
+
+
+def _shown(value: Any, between: str) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple):
-        return "\n".join(map(str, value))
+        return between.join(map(str, value))
     return str(value) if isinstance(value, (str, int)) else ""
 
 
@@ -209,8 +255,8 @@ def _aside(request: Request, found: CheckedForm, *, fresh: bool) -> dict[str, An
         "spec": None,
         "warnings": found.warnings,
     }
-    labels = {one.name: one.label for one in _named(found)}
-    missing = [(labels.get(one.field, one.field.partition(":")[2] or one.field.title()), one) for one in found.mistakes]
+    labels = {**{one.name: one.label for one in _named(found)}, **_folder_labels(found.known)}
+    missing = [(labels.get(one.field, one.field.title()), one) for one in found.mistakes]
     if found.asked is None:
         return {"aside": {**shown, "missing": missing, "fresh": fresh}}
     line = shlex.join(found.asked.command_line)
