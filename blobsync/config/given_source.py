@@ -116,16 +116,28 @@ def read_list(file: Path, shown: str) -> Mapping[str, ListedFile]:
 def _parsed(line: str) -> tuple[str, ListedFile]:
     """The path and the file of a line. Raises ``ValueError``, whose text has nothing of the URL's query."""
     url, path, size, checksum = [*(each.strip() for each in line.split("\t")), "", "", ""][:4]
+    file = listed_file(url, size, checksum)
+    path = (path or unquote(urlsplit(url).path.rpartition("/")[2])).strip("/")
+    if not path:
+        raise ValueError("the URL has no name at its end: give a path")
+    return path, file
+
+
+def words_of(file: ListedFile) -> tuple[str, str, str]:
+    """The file as the words of :func:`listed_file`."""
+    checksum = f"{file.checksum[0]}:{file.checksum[1].hex()}" if file.checksum else ""
+    return file.url, "" if file.size is None else str(file.size), checksum
+
+
+def listed_file(url: str, size: str, checksum: str) -> ListedFile:
+    """A file from the words of a list. Raises ``ValueError``, whose text has nothing of the URL's query."""
     if host_of(url) is None or urlsplit(url).username is not None or urlsplit(url).fragment:
         raise ValueError("not a URL")
     if not url.startswith("https:") and not is_loopback(url):
         raise ValueError("not an https URL")
-    path = (path or unquote(urlsplit(url).path.rpartition("/")[2])).strip("/")
-    if not path:
-        raise ValueError("the URL has no name at its end: give a path")
     if size and not (size.isascii() and size.isdigit() and len(size) < 20):
         raise ValueError(f"{size[:40]!a} is not a size")
-    return path, ListedFile(url, int(size) if size else None, _checksum(checksum) if checksum else ())
+    return ListedFile(url, int(size) if size else None, _checksum(checksum) if checksum else ())
 
 
 def _checksum(text: str) -> tuple[str, bytes]:

@@ -43,7 +43,7 @@ class SpreadRequest:
     has the place (empty: it is a folder), ``path`` the prefix there, or the folder; ``claims`` is where the parent has
     its claim. ``ends`` are those between which workers may move, ``rights`` the letters by container URL, ``owner`` the
     UUID of the parent's claim, ``planned`` in how many files the plan of a detached transfer is. ``run`` names the
-    transfer, and with it the key that its workers get."""
+    transfer, and with it the key that its workers get. ``compare_content``: they read what nothing else compares."""
 
     words: tuple[str, ...]
     plan: SpreadPlan
@@ -56,6 +56,7 @@ class SpreadRequest:
     claims: str = ""
     run: str = ""
     planned: int = 0
+    compare_content: bool = False
 
 
 def spread_spec(context: JobContext, cluster: Cluster, request: SpreadRequest, place: SharedStore) -> JobSpec:
@@ -74,6 +75,7 @@ def spread_spec(context: JobContext, cluster: Cluster, request: SpreadRequest, p
         "workers": plan.workers_per_node,
         "nodes": plan.nodes,
         "cap_mbps": each,
+        "compare_content": request.compare_content,
         "detach": plan.detach,
         "range_bytes": plan.range_bytes,
         "ends": list(request.ends),

@@ -10,13 +10,14 @@ import sys
 import threading
 import time
 import uuid
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from blobsync.base.errors import BlobsyncError, ExitCode, StorageError, TransferCancelledError
 from blobsync.base.events import Event, Note
-from blobsync.base.locations import LocalLocation
+from blobsync.base.locations import Bucket, LocalLocation
 from blobsync.base.plain_json import parse_object
 from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner
 from blobsync.base.redaction import redact
@@ -33,12 +34,15 @@ from blobsync.plan.transfer_plan import EngineChoice, FileAction, IndexKey, Part
 from blobsync.spread.coordinator_lock import CoordinatorLock
 from blobsync.spread.probe import probe_problem, remove_probe
 from blobsync.spread.sealed_store import SealedStore, orders_seal, parent_keys, worker_keys
-from blobsync.spread.shard import Shard
+from blobsync.spread.shard import Shard, listed_at
 from blobsync.spread.shard_worker import Ends, ShardWorker, ShardWorkerSettings, read_shard
 from blobsync.spread.shared_store import ContainerStore, FolderStore, SharedStore
 from blobsync.spread.spread_engine import SpreadEngine
 from blobsync.store.open_locations import OpenBlob, OpenLocation
+from blobsync.store.read_only import SourceStore
 from blobsync.store.rest.http import Pace
+from blobsync.store.source_orders import open_source
+from blobsync.store.url_list import UrlListStore
 from blobsync.transfer.carry_out import Engines, carry_out
 from blobsync.transfer.engines import Engine
 
@@ -92,6 +96,10 @@ def _orders(job: NodeJob) -> Mapping[str, Any]:
     return job.spec.spread or {}
 
 
+def _compares(orders: Mapping[str, Any]) -> bool:
+    return bool(orders.get("compare_content"))
+
+
 def _earlier_result(job: NodeJob, place: SharedStore) -> _Result | None:
     """The result that an earlier parent of this job saved; None if there is none, or it is invalid."""
     try:
@@ -130,7 +138,7 @@ def _carry_out(
             cluster=job.spec.cluster,
             from_cluster=None,
             paths=tuple(part.path for part in parts),
-            options=TransferOptions(engine="direct"),
+            options=TransferOptions(engine="direct", compare_content=_compares(orders)),
             parts=tuple(without_stores(part) for part in parts),
             engine=_ENGINE,
             created_at=time.time(),
@@ -157,6 +165,11 @@ def _parts(place: SharedStore, ends: Sequence[Ends], planned: int) -> list[LiveP
         key = shard.source, shard.destination
         actions.setdefault(key, []).extend(shard.actions)
         first.setdefault(key, shard)
+    for key in first:
+        source = known[key].source
+        if isinstance(source, OpenBlob) and isinstance(source.store, UrlListStore):
+            ours = (listed_at(source, shard) for shard in shards if (shard.source, shard.destination) == key)
+            source.store.set_files(dict(ChainMap(*map(dict, ours))))
     return [
         Part(
             shard.path,
@@ -221,7 +234,10 @@ def run_spread(job: NodeJob, places: JobPlaces, worker: int | None) -> int:
     _interrupt_at_end_of_input()
     try:
         if worker == PARENT:
-            alone = DirectEngine(source_sas=lambda end: places.sas(str(end.store.container)))
+            alone = DirectEngine(
+                source_sas=lambda end: places.sas(str(end.store.container)),
+                comparing=_compares(orders),
+            )
             raw, claims = open_place(orders, places), open_place(orders, places, "claims")
             place = SealedStore(raw, parent_keys(run), orders["run"], _print_line, session=orders["run"])
             return run_parent(job, place, _all_ends(orders, places), alone, _print_line, claims=claims)
@@ -312,7 +328,11 @@ def _move_shards(job: NodeJob, orders: Mapping[str, Any], places: JobPlaces, run
     # Claims and records must not wait behind files, or the claim expires.
     pace = Pace()
     ends = _all_ends(orders, places.keeping_to(pace))
-    engine = DirectEngine(source_sas=lambda end: places.sas(str(end.store.container)), processes=int(orders["workers"]))
+    engine = DirectEngine(
+        source_sas=lambda end: places.sas(str(end.store.container)),
+        processes=int(orders["workers"]),
+        comparing=_compares(orders),
+    )
     known = {_key(each): each for each in ends}
     shards = ShardWorker(place, known, engine, settings, _interrupt, _print_line, pace=pace)
     try:
@@ -325,6 +345,10 @@ def _move_shards(job: NodeJob, orders: Mapping[str, Any], places: JobPlaces, run
                 shards.refuse(f"{os.uname().nodename}: {problem}")
                 _print_line(problem)
                 return 0
+        if problem := _source_problem(ends):
+            shards.refuse(f"{os.uname().nodename}: {problem}")
+            _print_line(problem)
+            return 0
         shards.work()
     except StorageError as error:
         _print_line(error.message)
@@ -344,6 +368,18 @@ def _all_ends(orders: Mapping[str, Any], places: JobPlaces) -> list[Ends]:
     return [Ends(_end(each["source"], places), _end(each["destination"], places)) for each in orders["ends"]]
 
 
+def _source_problem(ends: Sequence[Ends]) -> str:
+    """Why this node cannot have the bucket fetched from: boto3 is not there, or finds no credentials. Else empty."""
+    for store in {id(end.store): end.store for end, _ in ends if isinstance(end, OpenBlob)}.values():
+        # Web servers are asked without any.
+        if isinstance(store, SourceStore) and isinstance(store.container, Bucket):
+            try:
+                store.source_url("x", "", 1)
+            except BlobsyncError as error:
+                return f"{error.message} ({error.hint})" if error.hint else error.message
+    return ""
+
+
 def _key(ends: Ends) -> tuple[str, str]:
     return str(ends.source), str(ends.destination)
 
@@ -351,6 +387,8 @@ def _key(ends: Ends) -> tuple[str, str]:
 def _end(given: Mapping[str, Any], places: JobPlaces) -> OpenLocation:
     if "root" in given:
         return LocalLocation.from_json(given)
+    if "source" in given:
+        return OpenBlob(open_source(given["source"], os.environ), given["name"])
     return OpenBlob(places.container(given["container"]), given["name"])
 
 

@@ -173,7 +173,7 @@ def _for_sources(
         if asked.name == "azcopy":
             raise UsageError(f"{asked.reason}, which does not read {source.container}", hint="leave it out")
         if options.nodes is not None:
-            raise UsageError(f"--nodes {options.nodes}: copies from {source.container} are not spread over nodes")
+            _demand_spreadable(context, source, destination, options.nodes)
         if asked.name == "relay":
             return engines
         why = context.connections.why_not_fetched(source, destination) if isinstance(destination, BlobLocation) else ""
@@ -182,6 +182,21 @@ def _for_sources(
         reason = asked.reason or "azcopy is not used for sources outside Azure"
         engines = engines._replace(requested=RequestedEngine("direct", reason))
     return engines
+
+
+def _demand_spreadable(context: ProjectContext, source: BlobLocation, destination: Location, nodes: int) -> None:
+    """Raise ``UsageError`` if nodes cannot have the destination's service fetch from a source outside Azure."""
+    if not isinstance(destination, BlobLocation):
+        raise UsageError(f"--nodes {nodes}: downloads from {source.container} are not spread over nodes")
+    if why := context.connections.why_not_fetched(source, destination):
+        raise UsageError(f"--nodes {nodes}: copies from {source.container} go through this machine: {why}")
+    web = context.connections.account(source.container).web
+    if web is not None and any("?" in file.url for file in web.files.values()):
+        raise UsageError(
+            f"--nodes {nodes}: {source.container} has URLs with a query, which may be a secret, and nodes read their"
+            " URLs in files of the container",
+            hint="omit --nodes",
+        )
 
 
 def _relayed_by_name(context: ProjectContext, parts: Sequence[PlanPart]) -> Iterator[str]:

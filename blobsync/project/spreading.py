@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from blobsync.base.errors import BlobsyncError, SpreadBusyError, UsageError
 from blobsync.base.events import Listener, notes_to
-from blobsync.base.locations import BlobLocation, LocalLocation
+from blobsync.base.locations import BlobLocation, LocalLocation, is_source
 from blobsync.base.plain_json import parse_object
 from blobsync.base.user_data import config_home
 from blobsync.config.model import Cluster
@@ -39,6 +39,7 @@ from blobsync.store.connect import connect
 from blobsync.store.open_locations import OpenLocation
 from blobsync.store.rest.store import RestBlobStore
 from blobsync.store.sas import READ_FOLDER, WRITE_FOLDER
+from blobsync.store.source_orders import source_values
 from blobsync.transfer.carry_out import Engines
 
 # The folder of the places of all transfers into a container.
@@ -357,7 +358,7 @@ class Spreading:
         rights: dict[str, str] = {}
         for part in self._parts:
             for end, letters in ((part.source, READ_FOLDER), (part.destination, WRITE_FOLDER)):
-                if not isinstance(end, LocalLocation):
+                if not isinstance(end, LocalLocation) and not is_source(end.location):
                     container = str(end.store.container)
                     rights[container] = WRITE_FOLDER if rights.get(container) == WRITE_FOLDER else letters
         words = (*shlex.split(plan.command), "--nodes", str(spread.nodes))
@@ -367,6 +368,7 @@ class Spreading:
             container=paths.container,
             path=paths.path,
             ends=[self._ends(part, probes=probes) for part in map(self._context.opened, plan.parts)],
+            compare_content=plan.options.compare_content,
             rights=rights,
             owner=self._owner,
             cap_mbps=plan.options.cap_mbps,
@@ -381,7 +383,16 @@ class Spreading:
             probe = source_probe(self._probe(part, part.source), part.source, actions)
         elif probes and isinstance(part.destination, LocalLocation) and part.shape is Shape.FOLDER:
             probe = self._probe(part, part.destination).write()
-        return {"source": _values(part.source), "destination": _values(part.destination), "probe": probe}
+        return {"source": self._values(part.source), "destination": self._values(part.destination), "probe": probe}
+
+    def _values(self, end: OpenLocation) -> Mapping[str, Any]:
+        if isinstance(end, LocalLocation):
+            return end.to_json()
+        values = {"container": str(end.store.container), "name": end.name}
+        if not is_source(end.location):
+            return values
+        account = self._context.connections.account(end.in_container().container)
+        return {**values, "source": source_values(account, self._environ)}
 
 
 class _Paths(NamedTuple):
@@ -390,12 +401,6 @@ class _Paths(NamedTuple):
     container: str
     path: str
     claims: str
-
-
-def _values(end: OpenLocation) -> Mapping[str, Any]:
-    if isinstance(end, LocalLocation):
-        return end.to_json()
-    return {"container": str(end.store.container), "name": end.name}
 
 
 RANGE_VARIABLE = "BLOBSYNC_SPREAD_RANGE"
@@ -413,8 +418,9 @@ def with_spread(plan: TransferPlan, cluster: Cluster, environ: Mapping[str, str]
         return plan
     from blobsync.spread.shard import weight
 
-    # A local file is written by one worker.
-    least = 0 if plan.route is Route.DOWNLOAD else _least_range(environ)
+    # A local file is written by one worker, and an object from outside Azure copied by one.
+    whole = plan.route is Route.DOWNLOAD or any(is_source(part.source) for part in plan.parts)
+    least = 0 if whole else _least_range(environ)
     files, work, large = 0, 0, []
     for _, action in plan.each():
         if action.action is Action.TRANSFER:

@@ -38,19 +38,22 @@ VERSION = 1
 _MOST = 1 << 62
 # Seconds; no request waits longer for its answer.
 _LONGEST_WAIT = 1e6
+# Names of checksums; "content" and "nothing", too.
+_COMPARED_BY = re.compile("[a-z0-9]{0,20}")
 # All block ids of blobsync are 36 bytes, as base64.
 _BLOCK_ID = re.compile("[A-Za-z0-9+/]{48}")
 
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """One file: its two states after it moved, and the bytes that were reused; or why it did not move (``failure`` has
-    the path as in the record)."""
+    """One file: its two states after it moved, the bytes that were reused, and what its content was compared by; or why
+    it did not move (``failure`` has the path as in the record)."""
 
     path: str
     source: FileState | None = None
     destination: FileState | None = None
     reused: int = 0
+    compared_by: str = ""
     failure: FileFailure | None = None
 
 
@@ -133,6 +136,7 @@ def _values(answer: Answer) -> dict[str, Any]:
         "source": state_json(answer.source),
         "destination": state_json(answer.destination),
         "reused": answer.reused,
+        **({"compared_by": answer.compared_by} if answer.compared_by else {}),
     }
 
 
@@ -194,13 +198,20 @@ def _record(values: dict[str, Any], route: Route) -> FileRecord:
         from_here, to_here = is_local(route)
         source = state_of(values, "source", local=from_here)
         destination = state_of(values, "destination", local=to_here)
-        return FileRecord(path, source, destination, size_of(values, "reused"))
+        return FileRecord(path, source, destination, size_of(values, "reused"), _compared_by(values))
     try:
         code = FailureCode(text_of(values, "code"))
     except ValueError as error:
         raise FormatError("there is no such failure code") from error
     hint = message_of(values, "hint") if values.get("hint") is not None else None
     return FileRecord(path, failure=FileFailure(path, code, message_of(values, "message"), hint))
+
+
+def _compared_by(values: dict[str, Any]) -> str:
+    found = values.get("compared_by", "")
+    if not isinstance(found, str) or not _COMPARED_BY.fullmatch(found):
+        raise FormatError("compared_by is no checksum")
+    return found
 
 
 _READERS: Mapping[str, Callable[[dict[str, Any]], Answer]] = {

@@ -6,6 +6,8 @@ Its file is JSON lines without secrets, the same for a process here and for a pr
     {"path": "a/b.jpg", "reason": "new", "size": 12, "source": {...}, "destination": null}      one line per file
     {"end": 1}                                                                                  how many there were
 
+A file of a list of URLs has what the list says of it, ``"listed": ["https://...", "12", "sha256:5fec..."]``.
+
 A range of one large file names its blocks in the first line, ``"blocks": [120, 240]``, and with ``"only_read"`` that
 they are the whole file, to be hashed.
 
@@ -16,12 +18,14 @@ others.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any
 
 from blobsync.base.reasons import Reason
+from blobsync.config.given_source import listed_file, words_of
+from blobsync.config.model import ListedFile
 from blobsync.direct.file_blocks import BlockOrder
 from blobsync.plan.blocks import BlockRange, block_bytes, block_count, block_ranges, range_bytes
 from blobsync.plan.project_context import LivePart
@@ -37,6 +41,8 @@ from blobsync.spread.file_json import (
     state_of,
     text_of,
 )
+from blobsync.store.open_locations import OpenBlob, OpenLocation
+from blobsync.store.read_only import SourceStore
 
 VERSION = 1
 # Version of ranges: a worker that does not know them would move the whole file.
@@ -52,7 +58,8 @@ _MOST_FILES = 5_000
 @dataclass(frozen=True, slots=True)
 class Shard:
     """Files of one part, each ``TRANSFER``. ``path`` is the part as a user would type it; the ends are strings,
-    a path or a URL without SAS. ``number`` is unique in its part. ``order``: only these blocks of its one file."""
+    a path or a URL without SAS. ``number`` is unique in its part. ``order``: only these blocks of its one file.
+    ``listed``: where each file is, if the source is a list of URLs."""
 
     number: int
     route: Route
@@ -61,6 +68,7 @@ class Shard:
     destination: str
     actions: tuple[FileAction, ...]
     order: BlockOrder | None = None
+    listed: tuple[ListedFile, ...] = ()
 
     @property
     def weight(self) -> int:
@@ -87,7 +95,22 @@ def cut(part: LivePart, actions: Sequence[FileAction], workers: int) -> tuple[Sh
     ends = str(part.source), str(part.destination)
     edges = _edges(weights, min(wanted, len(actions)))
     runs = [actions[start:stop] for first, last in pairwise(edges) for start, stop in _short_runs(first, last)]
-    return tuple(Shard(number, part.route, part.path, *ends, tuple(run)) for number, run in enumerate(runs))
+    return tuple(
+        Shard(number, part.route, part.path, *ends, tuple(run), listed=_listed(part.source, run))
+        for number, run in enumerate(runs)
+    )
+
+
+def _listed(source: OpenLocation, actions: Sequence[FileAction]) -> tuple[ListedFile, ...]:
+    if not isinstance(source, OpenBlob) or not isinstance(source.store, SourceStore):
+        return ()
+    lines = (source.store.listed(source.at(action.path)) for action in actions)
+    return tuple(line for line in lines if line is not None)
+
+
+def listed_at(source: OpenBlob, shard: Shard) -> Mapping[str, ListedFile]:
+    """The files of a shard by their names in ``source``, a list of URLs."""
+    return {source.at(action.path): line for action, line in zip(shard.actions, shard.listed, strict=True)}
 
 
 def cut_file(part: LivePart, action: FileAction, about: int, there: Collection[int] = ()) -> tuple[Shard, ...]:
@@ -139,7 +162,7 @@ def shard_lines(shard: Shard) -> Iterator[str]:
         head |= {"blocks": list(shard.order.blocks), "only_read": shard.order.only_read}
     version = VERSION if shard.order is None else _RANGE_VERSION
     yield _json({"blobsync_shard": version, **head, "source": shard.source, "destination": shard.destination})
-    for action in shard.actions:
+    for action, listed in zip_longest(shard.actions, shard.listed):
         line = {
             "path": action.path,
             "reason": action.reason.name,
@@ -153,6 +176,8 @@ def shard_lines(shard: Shard) -> Iterator[str]:
             line["on_record"] = action.on_record
         if action.delta:
             line["delta"] = True
+        if listed is not None:
+            line["listed"] = words_of(listed)
         yield _json(line)
     yield _json({"end": len(shard.actions)})
 
@@ -164,6 +189,7 @@ class ShardReader:
         self._head: dict[str, Any] | None = None
         self._route: Route
         self._actions: list[FileAction] = []
+        self._listed: list[ListedFile] = []
         self._seen: set[str] = set()
 
     def take(self, line: str) -> Shard | None:
@@ -187,7 +213,7 @@ class ShardReader:
             self._route = Route(text_of(values, "route"))
         except ValueError as error:
             raise FormatError("there is no such route") from error
-        self._head, self._actions, self._seen = values, [], set()
+        self._head, self._actions, self._listed, self._seen = values, [], [], set()
 
     def _add(self, values: dict[str, Any]) -> None:
         action = _action(values, self._route)
@@ -197,6 +223,10 @@ class ShardReader:
             raise FormatError(f"{shown_name(action.path)} is there twice")
         self._seen.add(action.path)
         self._actions.append(action)
+        if "listed" in values:
+            self._listed.append(_line(values))
+        if len(self._listed) not in (0, len(self._actions)):
+            raise FormatError("not every file is in the list")
 
     def _end(self, values: dict[str, Any]) -> Shard:
         head, self._head = self._head, None
@@ -208,7 +238,7 @@ class ShardReader:
         ends = head["source"], head["destination"]
         actions = tuple(self._actions)
         order = _order(head, self._route, actions) if "blocks" in head else None
-        return Shard(head["number"], self._route, head["path"], *ends, actions, order)
+        return Shard(head["number"], self._route, head["path"], *ends, actions, order, tuple(self._listed))
 
 
 def is_local(route: Route) -> tuple[bool, bool]:
@@ -263,6 +293,16 @@ def _action(values: dict[str, Any], route: Route) -> FileAction:
         on_record=size_of(values, "on_record") if "on_record" in values else 0,
         delta=values.get("delta") is True,
     )
+
+
+def _line(values: dict[str, Any]) -> ListedFile:
+    words = values["listed"]
+    if not isinstance(words, list) or len(words) != len(ListedFile._fields):
+        raise FormatError("listed is not a URL, a size and a checksum")
+    try:
+        return listed_file(*(text_of({"listed": each}, "listed") for each in words))
+    except ValueError as error:
+        raise FormatError(f"listed: {error}") from error
 
 
 def _json(values: dict[str, Any]) -> str:

@@ -152,7 +152,7 @@ def _believed(action: FileAction, record: FileRecord, route: Route) -> Moved:
         raise FormatError(f"{shown_name(record.path)} is reported without what the service answered")
     if record.reused > source.size:
         raise FormatError(f"{shown_name(record.path)} is reported with more bytes than it has")
-    return Moved(action, source, destination, record.reused)
+    return Moved(action, source, destination, record.reused, record.compared_by)
 
 
 def is_same_version(planned: FileState | None, reported: FileState) -> bool:

@@ -37,12 +37,13 @@ from blobsync.plan.project_context import LivePart, key_between
 from blobsync.plan.transfer_plan import FileAction, Part
 from blobsync.spread.file_json import FormatError, object_of, size_of, text_of
 from blobsync.spread.record import FileRecord, NamedBlock, Ready, ShardDone, read_answer
-from blobsync.spread.shard import Shard, ShardReader
+from blobsync.spread.shard import Shard, ShardReader, listed_at
 from blobsync.spread.shard_account import TRIES
 from blobsync.spread.shared_store import CLAIM_SECONDS, SharedStore
 from blobsync.spread.worker_process import Outgoing
-from blobsync.store.open_locations import OpenLocation
+from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.store.rest.http import Pace
+from blobsync.store.url_list import UrlListStore
 from blobsync.transfer.engines import Engine, MoveReport, MoveTask
 
 _NOTE = "slow"
@@ -302,6 +303,8 @@ class ShardWorker:
         ends = self._ends.get((shard.source, shard.destination))
         if ends is None:
             raise FormatError("the shard names other ends than the orders of this worker")
+        if isinstance(ends.source, OpenBlob) and isinstance(ends.source.store, UrlListStore):
+            ends.source.store.set_files(listed_at(ends.source, shard))
         key = key_between(ends.source, ends.destination)
         part: LivePart = Part(shard.path, shard.route, ends.source, ends.destination, key)
         task = MoveTask(part, left, cap_mbps=self._settings.cap_mbps)

@@ -17,6 +17,7 @@ from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure
 from blobsync.base.events import Listener, Note, UnderWay
 from blobsync.base.locations import LocalLocation
 from blobsync.direct.pool import not_tried
+from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.spread.earlier_records import EarlierBlocks
 from blobsync.spread.file_json import LONGEST_TEXT, FormatError, message_of
@@ -199,7 +200,7 @@ class SpreadEngine:
                 if heard - looked < _CREW_SECONDS:
                     self._watch.sleep(self._poll)
                     continue
-            self._demand_willing()
+            self._demand_willing(run.task.part)
             if self._watch.now() - heard >= _QUIET_SECONDS:
                 heard = self._watch.now()
                 self._mend(run)
@@ -244,13 +245,14 @@ class SpreadEngine:
                 self._heard.discard(name)
             self._place.remove(f"done/{shard}")
 
-    def _demand_willing(self) -> None:
+    def _demand_willing(self, part: LivePart) -> None:
+        has_disk = isinstance(part.source, LocalLocation) or isinstance(part.destination, LocalLocation)
         for worker in self._place.names("refused"):
             body = self._place.read(f"refused/{worker}")
             if body is None:
                 continue
             said = message_of({"text": body.decode("utf-8", "replace")[:LONGEST_TEXT].replace("\0", "")}, "text")
-            raise SpreadRefusedError(f"{worker} cannot take part: {said}", hint=_NOT_SHARED)
+            raise SpreadRefusedError(f"{worker} cannot take part: {said}", hint=_NOT_SHARED if has_disk else _HERE)
 
     def _listen(self, run: _Task) -> bool:
         """Read new records; False if none is from a worker."""
@@ -423,6 +425,7 @@ def _body(shard: Shard) -> bytes:
     return ("\n".join(shard_lines(shard)) + "\n").encode()
 
 
+_HERE = "without --nodes this machine does it"
 _NOT_SHARED = (
     "--nodes needs the project on a file system that all nodes share, under the same path; "
     "elsewhere, -f copies need no local files, and --processes uses this machine"

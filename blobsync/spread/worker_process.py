@@ -81,7 +81,7 @@ class Outgoing:
             self.say(event)
 
     def file_moved(self, moved: Moved) -> None:
-        self.say(FileRecord(moved.action.path, moved.source, moved.destination, moved.reused))
+        self.say(FileRecord(moved.action.path, moved.source, moved.destination, moved.reused, moved.compared_by))
 
     def file_failed(self, action: FileAction, failure: FileFailure) -> None:
         self.say(FileRecord(action.path, failure=failure))

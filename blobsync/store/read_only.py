@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from blobsync.base.errors import BlobsyncError, PlanError, StorageUnreachableError
 from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import SasToken, SignedUrl
+from blobsync.config.model import ListedFile
 from blobsync.store.protocol import (
     ANYTHING,
     BlobInfo,
@@ -137,6 +138,10 @@ class SourceStore(ReadOnlyStore):
     def url_length(self, name: str) -> int:
         """The characters of such a URL, at most. Raises ``CredentialError`` as :meth:`source_url` does."""
         raise NotImplementedError
+
+    def listed(self, name: str) -> ListedFile | None:
+        """The file's line, of a list of URLs; None for an object of a bucket, whose name says where it is."""
+        return None
 
     def block_list(self, name: str, kind: BlockKind = "all") -> BlockList | None:
         """Refused: a source has no blocks of Azure's."""

@@ -85,6 +85,14 @@ class UrlListStore(SourceStore):
         self._stopped.set()
         self.close()
 
+    def listed(self, name: str) -> ListedFile | None:
+        """See :class:`SourceStore`."""
+        return self._files.get(name)
+
+    def set_files(self, files: Mapping[str, ListedFile]) -> None:
+        """Have these files instead."""
+        self._files, self._final = files, {}
+
     def list_blobs(self, prefix: str = "") -> Iterator[BlobInfo]:
         """Each file of the list as its server has it now, in the order of the names. Raises the store's errors: for one
         that cannot be reached, too."""

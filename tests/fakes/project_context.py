@@ -67,6 +67,7 @@ class World:
     stores: dict[str, MemoryStore] = field(default_factory=dict)
     sources: dict[str, MemorySource] = field(default_factory=dict)
     relay_allowed: bool = False
+    why_not_fetched: str = ""
     unfinished: RangeRecords | None = None
     spill: Spill = field(default_factory=Spill)
     disks: LocalDisks = LocalDisks()  # noqa: RUF009 - it is frozen
@@ -98,7 +99,7 @@ class World:
     def context(self, *, copy: bool = False) -> ProjectContext:
         clusters = [self.here, *([self.there] if self.there else [])]
         far = self.there if copy else None
-        connections = Connections(clusters, self._connect)
+        connections = Connections(clusters, self._connect, why_not_fetched=lambda *ends: self.why_not_fetched)
         return ProjectContext(
             self.root,
             self.root,

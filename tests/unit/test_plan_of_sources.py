@@ -135,14 +135,23 @@ def test_a_recorded_download_needs_no_question(world: World) -> None:
     assert [each.name for each in world.source("laion").inner.asked("head")] == ["store/data/x"]
 
 
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [({"engine": "azcopy"}, "does not read"), ({"nodes": 2}, "not spread over nodes")],
-)
-def test_what_does_not_read_sources_is_refused(world: World, options: dict[str, Any], error: str) -> None:
+def test_azcopy_does_not_read_sources(world: World) -> None:
     add(world, "a", b"a")
-    with pytest.raises(UsageError, match=error):
-        plan(world, **options)
+    with pytest.raises(UsageError, match="does not read"):
+        plan(world, engine="azcopy")
+
+
+def test_nodes_spread_what_the_service_fetches_and_nothing_else(world: World) -> None:
+    add(world, "a", b"a")
+    made = plan(world, nodes=2)
+    assert made.engine.name == "direct" and actions(made) == {"a": Action.TRANSFER}
+    here = replace(world, here=world.there, there=None)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="laion are not spread over nodes"):
+        here.plan("d", "data/x", options=TransferOptions(nodes=2))
+    inside = replace(world, why_not_fetched="it is inside your network")
+    assert plan(inside).engine.name == "relay" and plan(inside).engine.why == "it is inside your network"
+    with pytest.raises(UsageError, match="go through this machine: it is inside your network"):
+        plan(inside, nodes=2)
 
 
 def test_one_process_reads_it(world: World) -> None:

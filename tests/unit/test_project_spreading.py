@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import UsageError
-from blobsync.base.locations import BlobContainer, BlobLocation, LocalLocation
+from blobsync.base.locations import BlobContainer, BlobLocation, Bucket, LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action, EngineChoice, FileAction, Part, PlanPart, Route, TransferPlan
@@ -56,6 +56,11 @@ def test_what_is_downloaded_or_not_spread_is_not_cut(tmp_path: Path) -> None:
     cluster, _ = load(tmp_path)
     down = replace(_plan(500 * GIB), route=Route.DOWNLOAD)
     spread = with_spread(down, replace(cluster, platform="slurm"), {}, copies=False).spread
+    assert spread is not None and (spread.cut_files, spread.range_bytes) == (0, 0)
+    plan = _plan(500 * GIB)
+    bucket = BlobLocation(Bucket.at("laion"), "far")
+    copied = replace(plan, route=Route.CROSS_ACCOUNT, parts=tuple(replace(each, source=bucket) for each in plan.parts))
+    spread = with_spread(copied, cluster, {}, copies=True).spread
     assert spread is not None and (spread.cut_files, spread.range_bytes) == (0, 0)
     assert with_spread(_plan(1, nodes=None), cluster, {}, copies=True).spread is None
 

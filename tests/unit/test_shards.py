@@ -24,8 +24,9 @@ from blobsync.base.events import (
     UnderWay,
 )
 from blobsync.base.file_states import FileState, LocalState, RemoteState
-from blobsync.base.locations import LocalLocation
+from blobsync.base.locations import LocalLocation, UrlList
 from blobsync.base.reasons import Reason
+from blobsync.config.model import ListedFile
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, Route
 from blobsync.spread.file_json import LONGEST_LINE, FormatError, state_json
@@ -41,10 +42,21 @@ from blobsync.spread.record import (
     answer_line,
     read_answer,
 )
-from blobsync.spread.shard import Shard, ShardReader, can_be_in_shard, cut, cut_file, shard_lines, size_of_file, weight
+from blobsync.spread.shard import (
+    Shard,
+    ShardReader,
+    can_be_in_shard,
+    cut,
+    cut_file,
+    listed_at,
+    shard_lines,
+    size_of_file,
+    weight,
+)
 from blobsync.spread.shard_account import TRIES, ShardAccount, WorkersBusy
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import block_id_of
+from blobsync.store.url_list import UrlListStore
 from blobsync.transfer.engines import Moved
 from tests.fakes.store import MemoryStore
 from tests.fakes.tasks import RecordingListener, live_part
@@ -205,6 +217,37 @@ def test_the_file_has_every_field_that_an_engine_reads() -> None:
     # A CRC64 is known only while files are compared.
     assert {field.name for field in dataclasses.fields(LocalState)} == {*stat, "md5", "crc64"}
     assert {field.name for field in dataclasses.fields(RemoteState)} == {"size", "etag", "md5", "tier", "crc64"}
+
+
+def test_a_file_of_a_list_of_urls_has_what_the_list_says_of_it() -> None:
+    files = {
+        "sets/data/a": ListedFile("https://host.example/a", 5, ("sha256", bytes(range(32)))),
+        "sets/data/b": ListedFile("https://host.example/x/b"),
+    }
+    source = OpenBlob(UrlListStore(UrlList("", "list.tsv", ""), files, {}), "sets/data")
+    part = live_part(Route.CROSS_ACCOUNT, source, OpenBlob(MemoryStore("box"), "data"))
+    (shard,) = cut(part, [_action("a", source=_BLOB), _action("b", source=_BLOB)], 1)
+    assert shard.listed == tuple(files.values())
+    read = _read(shard_lines(shard))
+    assert read == shard and listed_at(source, read) == files
+    assert cut(_part(), [_action("a")], 1)[0].listed == ()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *([], ["https://h/a"], ["https://h/a", "", "", ""], "https://h/a", None, [1, "", ""]),
+        *(["http://h/a", "", ""], ["https://u@h/a", "", ""], ["https://h/a", "-1", ""], ["https://h/a", "", "md5:0"]),
+    ],
+)
+def test_what_no_list_says_is_refused(words: object) -> None:
+    shard = Shard(0, Route.CROSS_ACCOUNT, "data", "list:x", "https://a/b", (_action("a", source=_BLOB),))
+    head, file, end = shard_lines(shard)
+    with pytest.raises(FormatError):
+        _read([head, json.dumps({**json.loads(file), "listed": words}), end])
+    good = json.dumps({**json.loads(file), "listed": ["https://h/a", "5", ""]})
+    with pytest.raises(FormatError, match="not every file is in the list"):
+        _read([head, json.dumps({**json.loads(file), "path": "b"}), good, end])
 
 
 def _large(path: str = "big", size: int = 40 * _MIB) -> FileAction:
@@ -433,6 +476,7 @@ def test_a_part_that_is_one_file_and_odd_names_stay_in_this_process() -> None:
 
 ANSWERS: tuple[Answer, ...] = (
     FileRecord("a/b", _FILE, _BLOB, reused=3),
+    FileRecord("a/b", _FILE, _BLOB, compared_by="crc64nvme"),
     FileRecord("a", _FILE, None),
     FileRecord("a", failure=FileFailure("a", FailureCode.ACCESS_DENIED, "no access", "ask")),
     FileRecord("a", failure=FileFailure("a", FailureCode.LOCAL_FILE, "disk full")),
@@ -530,6 +574,8 @@ def test_a_record_is_the_same_after_its_line(name: str, blob: RemoteState, file:
         '{"ask": "account_key", "end": "source"}',
         '{"ask": "token", "end": "elsewhere"}',
         '{"path": "a", "code": "fine", "message": "m"}',
+        '{"path": "a", "source": null, "destination": null, "reused": 0, "compared_by": "by eye"}',
+        '{"path": "a", "source": null, "destination": null, "reused": 0, "compared_by": 1}',
         '{"path": "a", "code": "usage"}',
         '{"path": "a", "source": {"size": 1}, "destination": null, "reused": 0}',
         '{"path": 1}',
@@ -648,7 +694,7 @@ def test_a_record_of_the_planned_version_is_believed() -> None:
     action = _action("a", source=dataclasses.replace(_FILE, md5=None))
     account = ShardAccount(Shard(0, Route.UPLOAD, "d", "s", "t", (action,)))
     assert account.planned("a") is action
-    assert account.moved(FileRecord("a", _FILE, _BLOB, 2)) == Moved(action, _FILE, _BLOB, 2)
+    assert account.moved(FileRecord("a", _FILE, _BLOB, 2, "md5")) == Moved(action, _FILE, _BLOB, 2, "md5")
     # Also after its record.
     assert not account.left and account.planned("a") is action
     # All of it may have been there already.
