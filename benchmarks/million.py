@@ -1,8 +1,8 @@
 """CPU and memory of a plan over a million entries, and of ``verify``: ``python -m benchmarks.million [--entries N]``.
 
 The local side is a real tree of empty files, on a memory file system where there is one. The remote side is a server
-that makes up List Blobs pages of 5,000 blobs as fast as it can, so that what is measured is blobsync: walking, parsing,
-pairing, deciding, and holding the plan.
+that makes up List Blobs pages of 5,000 blobs, and ListObjectsV2 pages of 1,000 objects, as fast as it can, so that what
+is measured is blobsync: walking, parsing, pairing, deciding, and holding the plan.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--entries", type=int, default=1_000_000)
     parser.add_argument("--limit-mb", type=float, default=1024 * 1.048576, help="fail above this peak (1 GiB)")
     parser.add_argument("--scratch", type=Path, help="where the files go (default: memory, if there is such a folder)")
-    parser.add_argument("--case", type=int, action="append", choices=(1, 2, 3, 4, 5), help="only this one")
+    parser.add_argument("--case", type=int, action="append", choices=range(1, 7), help="only this one")
     options = parser.parse_args(argv)
     memory = Path("/dev/shm")
     folder = options.scratch or (memory if os.access(memory, os.W_OK) else None)
@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
     worst = 0.0
     try:
         (scratch / "full" / "data").mkdir(parents=True)
-        if options.case is None or set(options.case) - {2, 5}:
+        if options.case is None or set(options.case) - {2, 5, 6}:
             make_tree(scratch / "full" / "data" / "tree", options.entries)
         (scratch / "bare" / "data").mkdir(parents=True)
         cases = (
@@ -61,14 +61,16 @@ def main(argv: list[str] | None = None) -> int:
             (("plan", "u"), "full", options.entries, "upload, all of it is there, never verified before"),
             (("verify",), "full", 0, "verify, nothing is there"),
             (("verify",), "bare", options.entries, "verify, nothing is here"),
+            (("plan", "u", "--source"), "bare", 0, "copy from a bucket, nothing is there yet"),
         )
-        for number in options.case or (1, 2, 3, 4, 5):
+        for number in options.case or range(1, 7):
             command, project, remote, title = cases[number - 1]
-            with listing_server(remote) as url:
+            with listing_server(remote) as url, listing_server(options.entries) as bucket:
                 place = Place(
                     f"{url}/benchmark", "container", "base/tree", scratch / project / "data" / "tree", single=False
                 )
-                words = ours.bare(*command, "-q", "data/tree").argv
+                given = ("s3://bucket/base/tree", "--endpoint-url", bucket, "--no-sign-request")
+                words = ours.bare(*command, *(given if "--source" in command else ()), "-q", "data/tree").argv
                 sample = run(words, env={}, cwd=ours.project(place), log=scratch / "output.log", server=None)
             # Of verify: nothing is equal.
             if sample.exit_code != (1 if command == ("verify",) else 0):

@@ -1,7 +1,8 @@
-"""A service that lists any number of empty blobs, generated on request, and supports nothing else.
+"""A service that lists any number of empty blobs or objects, generated on request, and supports nothing else.
 
 List Blobs with ``prefix``, ``delimiter`` and ``marker``, 5,000 entries a page:
-https://learn.microsoft.com/rest/api/storageservices/list-blobs.
+https://learn.microsoft.com/rest/api/storageservices/list-blobs. ListObjectsV2 with the same and ``continuation-token``,
+1,000 a page: https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ import hashlib
 import threading
 from base64 import b64encode
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
-PAGE = 5_000
+PAGE, BUCKET_PAGE = 5_000, 1_000
 PER_FOLDER = 1_000
 FOLDER = "base/tree/"
 _MD5 = b64encode(hashlib.md5(b"").digest()).decode()
@@ -54,38 +55,68 @@ def _blob(name: str, number: int) -> str:
     )
 
 
-@lru_cache(maxsize=256)
-def page(total: int, prefix: str, delimiter: str, marker: str, per_folder: int = PER_FOLDER) -> bytes:
-    """One page; ``marker`` is the number of its first blob."""
+def _object(name: str, number: int) -> str:
+    return (
+        f"<Contents><Key>{name}</Key><LastModified>2026-11-20T10:00:00.000Z</LastModified>"
+        f"<ETag>&quot;{number:032x}&quot;</ETag><Size>0</Size><StorageClass>STANDARD</StorageClass></Contents>"
+    )
+
+
+def _entries(
+    total: int, prefix: str, delimiter: str, marker: str, per_folder: int, most: int, entry: Callable[[str, int], str]
+) -> tuple[list[str], list[str], str]:
+    """The entries of one page, its folders, and the marker of the next one; ``marker`` is the number of its first."""
     names = Names(total, per_folder)
     number, end = names.first(prefix), names.first(prefix + "\U0010ffff")
     number = max(number, int(marker or 0))
-    found: list[str] = []
-    while number < end and len(found) < PAGE:
+    entries: list[str] = []
+    folders: list[str] = []
+    while number < end and len(entries) + len(folders) < most:
         name = names[number]
         cut = name.find(delimiter, len(prefix)) if delimiter else -1
         if cut < 0:
-            found.append(_blob(name, number))
+            entries.append(entry(name, number))
             number += 1
         else:
-            found.append(f"<BlobPrefix><Name>{name[: cut + 1]}</Name></BlobPrefix>")
+            folders.append(name[: cut + 1])
             number = names.first(name[: cut + 1] + "\U0010ffff")
-    rest = f"<NextMarker>{number}</NextMarker>" if number < end else "<NextMarker />"
-    results = f"<EnumerationResults><Blobs>{''.join(found)}</Blobs>{rest}</EnumerationResults>"
+    return entries, folders, str(number) if number < end else ""
+
+
+@lru_cache(maxsize=256)
+def page(total: int, prefix: str, delimiter: str, marker: str, per_folder: int = PER_FOLDER) -> bytes:
+    """One page of List Blobs."""
+    entries, folders, rest = _entries(total, prefix, delimiter, marker, per_folder, PAGE, _blob)
+    found = "".join(entries) + "".join(f"<BlobPrefix><Name>{each}</Name></BlobPrefix>" for each in folders)
+    after = f"<NextMarker>{rest}</NextMarker>" if rest else "<NextMarker />"
+    results = f"<EnumerationResults><Blobs>{found}</Blobs>{after}</EnumerationResults>"
     return f'<?xml version="1.0" encoding="utf-8"?>{results}'.encode()
+
+
+@lru_cache(maxsize=256)
+def bucket_page(total: int, prefix: str, delimiter: str, token: str, per_folder: int = PER_FOLDER) -> bytes:
+    """One page of ListObjectsV2."""
+    entries, folders, rest = _entries(total, prefix, delimiter, token, per_folder, BUCKET_PAGE, _object)
+    found = "".join(entries) + "".join(f"<CommonPrefixes><Prefix>{each}</Prefix></CommonPrefixes>" for each in folders)
+    after = f"<IsTruncated>{'true' if rest else 'false'}</IsTruncated>"
+    after += f"<NextContinuationToken>{rest}</NextContinuationToken>" if rest else ""
+    return f'<?xml version="1.0" encoding="UTF-8"?><ListBucketResult>{after}{found}</ListBucketResult>'.encode()
 
 
 @contextmanager
 def listing_server(total: int, per_folder: int = PER_FOLDER) -> Iterator[str]:
-    """Run a service with ``total`` blobs; yields its URL."""
+    """Run a service with ``total`` blobs, and as many objects in each bucket; yields its URL."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
             query = {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
-            prefix, delimiter, marker = (query.get(name, "") for name in ("prefix", "delimiter", "marker"))
-            body = page(total, prefix, delimiter, marker, per_folder)
+            prefix, delimiter = (query.get(name, "") for name in ("prefix", "delimiter"))
+            if "list-type" in query:
+                body = bucket_page(total, prefix, delimiter, query.get("continuation-token", ""), per_folder)
+            else:
+                body = page(total, prefix, delimiter, query.get("marker", ""), per_folder)
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
