@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import inspect
 import re
+import shutil
+import textwrap
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from blobsync.base.errors import ExitCode, UsageError
@@ -29,6 +31,44 @@ _SETTINGS: dict[str, Any] = {
 
 # More characters than any first sentence.
 _WHOLE = 1_000
+
+# Typer exports neither; below this width its pages are wider than the terminal, which then breaks words.
+_PARSER_CONTEXT: Any = TyperGroup.context_class
+_PARSER_PAGE: Any = _PARSER_CONTEXT.formatter_class
+_NARROW = 52
+_EXAMPLE = re.compile(r"(?m)^( *blobsync .*?\S) {2,}(\S.*)$")
+
+
+class _Page(_PARSER_PAGE):  # type: ignore[misc]
+    """A page of help that fits a narrow terminal, too: its second column is most of it."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        columns = shutil.get_terminal_size().columns
+        self.is_narrow = columns < _NARROW
+        if self.is_narrow:
+            self.width = max(columns - 2, 20)
+
+    def write_text(self, text: str) -> None:
+        """As in the base class; what an example is for stands below it where there is no room beside it."""
+        is_wide = any(len(example[0]) > self.width for example in _EXAMPLE.finditer(text))
+        super().write_text(_EXAMPLE.sub(self._below, text) if is_wide else text)
+
+    def _below(self, example: re.Match[str]) -> str:
+        line, meaning = example.groups()
+        return "\n      ".join([line, *textwrap.wrap(meaning, self.width - 8)])
+
+    def write_dl(self, rows: Any, col_max: int = 30, col_spacing: int = 2) -> None:
+        """As in the base class; what is longer than the first column has its text below it."""
+        super().write_dl(rows, min(col_max, self.width // 3) if self.is_narrow else col_max, col_spacing)
+
+
+class _Context(_PARSER_CONTEXT):  # type: ignore[misc]
+    formatter_class = _Page
+
+
+class _Command(TyperCommand):
+    context_class = _Context
 
 
 def run(words: Sequence[str], session: Session) -> Any:
@@ -114,6 +154,8 @@ def _group(commands: Commands) -> typer.Typer:
 class _Group(TyperGroup):
     """A group whose help has the first sentence of each command whole; the base class cuts it at the line's end."""
 
+    context_class = _Context
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, each.get_short_help_str(_WHOLE)) for name, each in self.commands.items()])
@@ -138,7 +180,7 @@ def _add(app: typer.Typer, name: str, command: Command) -> None:
     settings: dict[str, Any] = {}
     if command.ends_with_a_command:
         settings["context_settings"] = {**_SETTINGS["context_settings"], "allow_interspersed_args": False}
-    app.command(name, **settings)(_signed(run, command.rows, command.doc))
+    app.command(name, cls=_Command, **settings)(_signed(run, command.rows, command.doc))
 
 
 _CHOICES = re.compile(r"[a-z0-9]+(?:\|[a-z0-9]+)+")
@@ -185,6 +227,8 @@ def _parameter(name: str, annotation: Any, default: Any = REQUIRED) -> inspect.P
 
 class CommandTree(TyperGroup):
     """The top level: builds commands lazily and lists them in sections."""
+
+    context_class = _Context
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)

@@ -46,6 +46,27 @@ def test_each_command_explains_itself_with_an_example(cli: Cli, names: tuple[str
         assert not [line for line in examples if len(line) > 80 and re.search(r"\S {2,}\S", line)], ended.out
 
 
+@pytest.mark.parametrize("columns", [40, 60])
+@pytest.mark.parametrize("names", TYPED, ids=lambda names: names[0])
+def test_help_fits_a_narrow_terminal(
+    cli: Cli, names: tuple[str, ...], columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for line in cli(*names[0].split(), "--help").out.splitlines():
+        # Commands to copy stay whole.
+        assert len(line) <= columns or re.fullmatch(r" +blobsync \S+(?: \S+)*", line), line
+
+
+def test_what_an_example_is_for_stands_below_it_where_there_is_no_room(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    shown = cli("u", "--help").out
+    assert "    blobsync u data/voc20\n        a folder, or a file\n    blobsync u data/a.zip" in shown
+    assert "\n  --engine auto|azcopy|direct|relay\n                How the bytes move.\n" in shown
+    assert "\n  --overwrite   Replace all files that\n" in shown
+
+
 @pytest.mark.parametrize("name", sorted({names[0].split()[0] for names in TYPED if " " in names[0]}))
 def test_the_help_of_a_group_cuts_no_sentence(cli: Cli, name: str) -> None:
     _, listed = cli(name, "--help").out.split("\nCommands:\n")
