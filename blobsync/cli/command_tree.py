@@ -300,6 +300,10 @@ _PARSER_ERROR: Any = next(base for base in typer.BadParameter.__mro__ if base.__
 
 # The parser's names of types, and what users call them.
 _PLAIN = {"valid int range": "whole number", "valid integer": "whole number", "valid float": "number"}
+_RANGES = (
+    (r"is not in the range x>=(\d+)", r"is less than \1"),
+    (r"is not in the range (\d+)<=x<=(\d+)", r"is not a number from \1 to \2"),
+)
 
 
 def _usage(error: Any, words: Sequence[str]) -> UsageError:
@@ -309,6 +313,8 @@ def _usage(error: Any, words: Sequence[str]) -> UsageError:
     message = error.format_message().rstrip(".")
     for theirs, ours in _PLAIN.items():
         message = message.replace(f"is not a {theirs}", f"is not a {ours}")
+    for form, said in _RANGES:
+        message = re.sub(form, said, message)
     word, option = path.rpartition(" ")[2], getattr(error, "option_name", "")
     if word == "submit" and option == "-f":
         return UsageError(

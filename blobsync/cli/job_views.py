@@ -146,7 +146,7 @@ def logs(
     log = jobs.read_log(record, rank=rank, tail=tail)
     run_id = log.record.run_id
     if not log.name:
-        session.note(f"{run_id} has no such log yet")
+        session.note(f"{run_id} has no such log{'' if log.record.info.state.is_final else ' yet'}")
     _note_age(session, log.fetched)
     lines = list(log.lines)
     return Result({"job_id": run_id, "log": log.name, "lines": lines, "logs": log_data(log.fetched)}, lines, texts=True)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from blobsync.base.formatting import count_text
-from blobsync.cli.output import cells, columns_of, cut
+from blobsync.cli.output import cells, columns_of, cut, wrapped
 from blobsync.jobs.timeline import age, lasted, lasting_text, moments_of, nodes_after, seconds_of, spans_of
 from blobsync.jobspec.hold import entering_command, hold_text
 from blobsync.jobspec.topology import job_size_text
@@ -214,8 +214,12 @@ def _said_in(text: str, room: int) -> str:
     return cut(text, room)
 
 
-def job_details(record: JobRecord) -> Iterator[str]:
-    """The properties of a job, one per line."""
+# Facts that are copied in one piece.
+_COPIED = ("command", "enter it", "page")
+
+
+def job_details(record: JobRecord, columns: int | None = None) -> Iterator[str]:
+    """The properties of a job, one per line; on a narrow terminal those that are no command or link break at blanks."""
     info, spec = record.info, record.spec
     facts = [
         ("job", record.run_id + (f" ({spec.name})" if spec.name else "")),
@@ -241,11 +245,16 @@ def job_details(record: JobRecord) -> Iterator[str]:
         ("again for", record.successor_of),
         ("nodes", nodes_text(record) if spec.is_elastic else ""),
     ]
-    yield from (f"{name + ':':<14} {value}" for name, value in facts if value)
+    columns = columns_of(sys.stdout) if columns is None else columns
+    for name, value in facts:
+        if value:
+            line = f"{name + ':':<14} {value}"
+            yield from [line] if name in _COPIED else wrapped(line, columns).split("\n")
     for number, moment in enumerate(moments_of(record, time.time())):
         lasts = f", {lasting_text(moment.seconds)}" if moment.seconds is not None else ""
         seen = " (seen then)" if moment.seen else ""
-        yield f"{'over time:' if number == 0 else '':<14} {_iso(moment.at)}  {moment.text}{lasts}{seen}"
+        line = f"{'over time:' if number == 0 else '':<14} {_iso(moment.at)}  {moment.text}{lasts}{seen}"
+        yield from wrapped(line, columns).split("\n")
 
 
 def ssh_line(record: JobRecord) -> str:

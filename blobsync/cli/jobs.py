@@ -347,12 +347,16 @@ def exit_code_of(record: JobRecord) -> int:
 
 
 def _accepted(session: Session, submitted: list[Submitted]) -> Result:
-    """The result for one job is that of ``submit``; for several it is a list."""
-    if len(submitted) == 1:
-        session.note(f"next: blobsync logs {_short(submitted[0].record)} -F")
+    """The result for one job is that of ``submit``; for several it is a list. Below the id stands what comes next."""
+
+    def say_next() -> int:
+        if len(submitted) == 1:
+            session.note(f"next: blobsync logs {_short(submitted[0].record)} -F")
+        return ExitCode.DONE
+
     answers = [_answer(one.record) for one in submitted]
     lines = [line for answer in answers for line in (answer["job_id"], answer["url"]) if line]
-    return Result(answers[0] if len(answers) == 1 else {"jobs": answers}, lines)
+    return Result(answers[0] if len(answers) == 1 else {"jobs": answers}, lines, then=say_next)
 
 
 def _short(record: JobRecord) -> str:

@@ -53,6 +53,8 @@ OTHER_TOOLS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("storage file list", "storage blob list"), ("ls",)),
     **dict.fromkeys(("workspace", "workspace create", "file-server", "file-server create"), ("config new",)),
 }
+# What other tools call the command that sets up the shell; here it is an option.
+_COMPLETION = ("completion", "completions", "autocomplete", "autocompletion")
 # The number of words of the longest one.
 _MOST_WORDS = 3
 
@@ -90,6 +92,8 @@ def command_hint(words: Sequence[str], known: Mapping[str, str]) -> str:
     if word == "help":
         one = words[1] if words[1:] and words[1] in known else "COMMAND"
         return f"'blobsync --help' lists all commands, 'blobsync {one} --help' explains one"
+    if word in _COMPLETION:
+        return "'blobsync --install-completion' makes your shell complete commands, --show-completion prints the script"
     typed = (" ".join(words[:count]).lower() for count in range(_MOST_WORDS, 0, -1))
     said_elsewhere = next((OTHER_TOOLS[each] for each in typed if each in OTHER_TOOLS), ())
     meant: tuple[str, ...] = tuple(each for each in said_elsewhere if each.split()[0] in known)

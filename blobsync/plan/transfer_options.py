@@ -171,7 +171,7 @@ def check_options(options: TransferOptions, from_cluster: object, *, uploads: bo
     if options.processes is not None:
         _check_processes(options.processes, options.engine)
     if options.cap_mbps is not None and not (options.cap_mbps > 0 and isfinite(options.cap_mbps)):
-        raise UsageError(f"--cap-mbps {options.cap_mbps}: not a number of megabits a second above 0")
+        raise UsageError(f"--cap-mbps {options.cap_mbps:g}: not a number of megabits a second above 0")
     if options.nodes is not None or options.detach:
         check_spread(options)
     if options.overwrite and options.keep:

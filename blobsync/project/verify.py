@@ -136,6 +136,8 @@ def both_sides(request: Request, emit: Emit) -> tuple[Survey, Iterator[Pair]]:
             found = survey(request, emit)
         except NothingMatchedError as neither:
             part = request.part
+            what = "folder" if request.folder_only else "file or folder"
+            neither.message = f"{part.path}: no such {what}, neither here nor in the container, {part.source}"
             neither.nearby = look_nearby(part.path, part.key.path, part.destination, part.source)
             if request.remembered is None:
                 remember_nothing(request, neither)

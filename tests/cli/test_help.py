@@ -148,6 +148,10 @@ def test_an_option_of_another_command_and_a_misspelt_one_are_distinguished(
             "blobsync u --",
         ),
         (("web", "--port", "abc"), "invalid value for '--port': 'abc' is not a whole number", "blobsync web --help"),
+        (("submit", "--nodes", "0", "x"), "invalid value for '--nodes': 0 is less than 1", "blobsync submit --help"),
+        (("web", "--port", "70000"), "invalid value for '--port': 70000 is not a number from 0 to 65535", "--help"),
+        (("q", "--max", "-1"), "invalid value for '--max': -1 is less than 1", "blobsync q --help"),
+        (("completion", "bash"), "no such command 'completion'", "'blobsync --install-completion' makes your shell"),
         (("help",), "no such command 'help'", "'blobsync COMMAND --help' explains one"),
         (("help", "u"), "no such command 'help'", "'blobsync u --help' explains one"),
     ],
@@ -251,3 +255,8 @@ def test_the_reference_shows_every_option(cli: Cli, name: str) -> None:
     options = {word.rstrip(",") for line in shown.splitlines() for word in line.split()[:2] if word.startswith("--")}
     assert options
     assert not sorted(option for option in options - {"--help"} if f"{option}" not in text)
+
+
+@pytest.mark.parametrize("typed", ["0", "-2.5"])
+def test_a_limit_is_named_as_it_was_typed(cli: Cli, typed: str) -> None:
+    assert cli("u", "data", "--cap-mbps", typed).err.startswith(f"blobsync: --cap-mbps {typed}: not a number of")

@@ -20,6 +20,7 @@ import yaml
 
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.states import refresh
+from tests.e2e.terminal import see
 from tests.e2e.world import Container, Done, Project, blobsync_command, hashes, read_tree, wait_until, write_tree
 from tests.fakes.bootstrap import python_of
 from tests.servers.slurm_cluster import SlurmCluster
@@ -188,6 +189,12 @@ def test_a_program_that_fails_on_one_node_of_slurm_ends_the_job_with_its_code(
     assert (job["status"], job["exit_code"]) == ("Failed", 7)
 
 
+def test_below_the_id_of_a_job_stands_what_comes_next(lab: Lab) -> None:
+    lab.run("-c", "here", "init")
+    *_, id, following = see(lab.project, "-c", "here", "submit", "true").answer()
+    assert following == f"blobsync: next: blobsync logs {id.rpartition('_')[2]} -F"
+
+
 def test_a_name_means_its_newest_job_and_logs_without_one_the_newest_of_all(lab: Lab) -> None:
     first, second = (
         lab.run("-c", "here", "submit", "--name", "train", f"echo {number} | tee output/n.txt; sleep {number * 60}")
@@ -197,6 +204,8 @@ def test_a_name_means_its_newest_job_and_logs_without_one_the_newest_of_all(lab:
     assert f"next: blobsync logs {ids[0].rpartition('_')[2]} -F" in first.err
     lab.until(ids[0])
     lab.until(ids[1], "Running")
+    logless = [lab.run("logs", id, "--rank", "3").err.splitlines()[-1] for id in ids]
+    assert logless == [f"blobsync: {ids[0]} has no such log", f"blobsync: {ids[1]} has no such log yet"]
     assert wait_until(lambda: lab.run("logs").out == "1\n", seconds=PATIENCE, pause=0.2)
     assert f"the newest job: {ids[1]}" in lab.run("logs").err
     for words in (("logs",), ("q",), ("outputs",), ("abort",)):

@@ -177,6 +177,11 @@ def test_conflicts_and_errors_are_whole(project: Project, container: Container, 
     missing = see(project, "u", "data/nowhere", columns=columns)
     assert (missing.code, len(missing.answer())) == (4, 2), str(missing)
     assert missing.answer()[0].startswith("blobsync: data/nowhere: no such file or folder at the source, ")
+    neither = see(project, "verify", "data/nowhere", columns=columns)
+    assert neither.code == 4
+    assert neither.answer()[0].startswith(
+        "blobsync: data/nowhere: no such file or folder, neither here nor in the container, "
+    )
     usage = see(project, "u", "data/v", "-c", "", columns=columns)
     assert usage.code == 2 and usage.answer()[0] == "blobsync: -c '': missing cluster name", str(usage)
 

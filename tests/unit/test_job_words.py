@@ -62,6 +62,18 @@ def test_a_narrow_table_has_what_a_job_is_known_by_first() -> None:
         assert "big-run" in lines[2]
 
 
+def test_facts_of_a_job_break_between_words_and_its_command_stays_whole() -> None:
+    job = record(State.COMPLETED, waited=9000, ran=7502, ended=1)
+    job = replace(job, spec=replace(job.spec, argv=("python", "train.py", "--data", "data/voc20", "--epochs", "20")))
+    lines = list(job_details(job, 40))
+    assert "command:       python train.py --data data/voc20 --epochs 20" in lines
+    ended = next(number for number, line in enumerate(lines) if line.startswith("ended:"))
+    assert lines[ended].endswith("Z") and lines[ended + 1] == "    after 2h 5m"
+    assert not [line for line in lines if len(line) > 40 and " " in line[15:] and not line.startswith("command:")], (
+        lines
+    )
+
+
 def test_a_job_that_was_taken_off_its_machine_waits_again() -> None:
     job = record(State.QUEUED, waited=900, ran=600)
     details = list(job_details(replace(job, info=replace(job.info, restarts=1))))
