@@ -52,7 +52,8 @@ class _Page(_PARSER_PAGE):  # type: ignore[misc]
     def write_text(self, text: str) -> None:
         """As in the base class; what an example is for stands below it where there is no room beside it."""
         is_wide = any(len(example[0]) > self.width for example in _EXAMPLE.finditer(text))
-        super().write_text(_EXAMPLE.sub(self._below, text) if is_wide else text)
+        add = super().write_text
+        add(_EXAMPLE.sub(self._below, text) if is_wide else text)
 
     def _below(self, example: re.Match[str]) -> str:
         line, meaning = example.groups()

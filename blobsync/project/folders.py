@@ -34,7 +34,7 @@ class FolderName:
     """A file, or a folder with all that is below it.
 
     ``states`` counts files by class, as ``verify`` names them: ``equal``, ``changed_here``, ``local_only``, ..., and
-    ``left_out`` and ``unnamable`` (no blob can have that name).
+    ``left_out``, ``unnamable`` (no blob can have that name) and ``unreadable``.
     ``modified`` is the local file's time (seconds since 1970).
     """
 
@@ -83,11 +83,11 @@ class _Below:
         self._here, self._there = FileCounter(), FileCounter()
         self._states: dict[str, int] = {}
 
-    def add(self, kind: str, pair: Pair) -> None:
+    def add(self, kind: str, pair: Pair | None) -> None:
         self._states[kind] = self._states.get(kind, 0) + 1
-        if pair.source is not None:
+        if pair is not None and pair.source is not None:
             self._here.add(pair.source.size)
-        if pair.destination is not None:
+        if pair is not None and pair.destination is not None:
             self._there.add(pair.destination.size)
 
     @property
@@ -111,10 +111,13 @@ class _Look:
         if pair.source is not None and blob_problem(end.at(pair.path)):
             kind = "unnamable"
         shown = f"{part}/{pair.path}" if pair.path else part
-        path = self._status.path
-        if kind is None or shown == path:
+        if kind is None or shown == self._status.path:
             self._is_file = self._is_file or kind is not None
             return
+        self._place(shown, kind, pair)
+
+    def _place(self, shown: str, kind: str, pair: Pair | None) -> None:
+        path = self._status.path
         first, below, _ = shown[len(path) + bool(path) :].partition("/")
         key = first + below
         if key not in self._below and not self._begin(key, first, kind, pair, is_folder=bool(below)):
@@ -122,7 +125,7 @@ class _Look:
         self._below[key].add(kind, pair)
         self._grown.add(key)
 
-    def _begin(self, key: str, first: str, kind: str, pair: Pair, *, is_folder: bool) -> bool:
+    def _begin(self, key: str, first: str, kind: str, pair: Pair | None, *, is_folder: bool) -> bool:
         """Add a new name; True if it is a folder that is stored."""
         if key not in self._names:
             self._in_all += 1
@@ -136,8 +139,11 @@ class _Look:
         self._names[key] = FolderName(name, True) if is_folder else _file_of(name, kind, pair)
         return is_folder
 
-    def unreadable(self, count: int) -> None:
-        self._unreadable += count
+    def add_unreadable(self, shown: str) -> None:
+        """Add a name whose file here cannot be read."""
+        self._unreadable += 1
+        if shown != self._status.path:
+            self._place(shown, "unreadable", None)
 
     def snapshot(self, *, whole: bool) -> FolderStatus:
         for key in self._grown:
@@ -153,7 +159,9 @@ class _Look:
         )
 
 
-def _file_of(name: str, kind: str, pair: Pair) -> FolderName:
+def _file_of(name: str, kind: str, pair: Pair | None) -> FolderName:
+    if pair is None:
+        return FolderName(name, False, states={kind: 1})
     here, there = (FileTally() if end is None else FileTally(1, end.size) for end in (pair.source, pair.destination))
     modified = pair.source.mtime_ns / 1e9 if isinstance(pair.source, LocalState) else None
     return FolderName(name, False, here, there, {kind: 1}, modified)
@@ -196,4 +204,5 @@ def _pairs(request: Request, look: _Look, emit: Emit) -> Iterator[Pair]:
     except NothingMatchedError:
         # Neither end exists.
         return
-    look.unreadable(len(found.unreadable))
+    for failure in found.unreadable:
+        look.add_unreadable(failure.path)

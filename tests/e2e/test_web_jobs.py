@@ -213,7 +213,11 @@ def test_a_failed_job_shows_its_cause_and_two_jobs_are_compared(desk: Project, b
         assert faults(page) == [], "a log without a line"
         page.once("dialog", lambda dialog: dialog.accept())
         page.get_by_role("button", name="Stop").click()
-        expect(page.locator("#job-state")).to_contain_text("Canceled")
+        expect(page.locator("#job-state")).to_contain_text("Canceled (143)")
+        # On a phone the longest state stays in its column.
+        page.goto(f"{server.address}/jobs")
+        state = page.locator(".jobs td.state", has_text="Canceled (143)").first
+        assert state.evaluate("(each) => each.scrollWidth <= each.clientWidth")
         assert seen.errors == []
 
 

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 from urllib.request import urlopen
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.e2e.web_server import PATIENCE_MS, PHONE, faults, overflow, web_server, window
 from tests.e2e.world import Container, Project, hashes, read_tree, write_tree
@@ -215,6 +215,67 @@ def test_files_that_failed_for_one_reason_are_one_list(
         failed = page.locator(".notice.bad").bounding_box()
         assert further and failed and further["y"] < failed["y"]
         assert seen.errors == []
+
+
+def test_what_cannot_be_uploaded_is_named_with_its_reason(
+    project: Project, container: Container, browser: Browser
+) -> None:
+    project.configure(container)
+    write_tree(project.data, {f"sub/{n}.txt": bytes(1_500) for n in range(100)})
+    (project.data / "broken").symlink_to("nowhere")
+    with open(os.fsencode(project.data) + b"/caf\xe9.txt", "wb") as target:
+        target.write(b"x")
+    with web_server(project) as server, window(browser, server) as seen:
+        page = seen.page
+        page.goto(f"{server.address}/browse?path=data")
+        expect(page.locator("tr", has_text="broken").locator(".badge")).to_have_text("unreadable")
+        # No address can have this name.
+        expect(page.locator("tr", has_text="caf").get_by_title("its name is not valid UTF-8")).to_be_visible()
+        expect(page.get_by_role("link", name="caf")).to_have_count(0)
+        page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
+        here, there = (page.locator("tr", has_text="sub/").locator(f"td[data-label={side}]") for side in _SIDES)
+        assert _top(here) == _top(there)
+        page.goto(f"{server.address}/")
+        page.get_by_role("button", name="Plan the upload of data").click()
+        expect(page.locator(".notice.bad li")).to_have_text(
+            [
+                re.compile("^data/caf.*: left out: its name is not valid UTF-8$"),
+                "data/broken: cannot be read (a symlink to nowhere, which does not exist)",
+            ]
+        )
+        assert seen.errors == []
+
+
+_SIDES = ("Here", "Container")
+
+
+def _top(place: Locator) -> float:
+    box = place.bounding_box()
+    assert box
+    return box["y"]
+
+
+def test_the_name_of_a_file_that_doctor_examined_is_one_line(
+    project: Project, container: Container, browser: Browser
+) -> None:
+    project.configure(container)
+    (project.root / "aux_data/configs/aml.yaml").rename(project.root / "aux_data/configs/storage_of_us.yaml")
+    cluster = project.root / "aux_data/aml/aml.yaml"
+    cluster.write_text(cluster.read_text().replace("configs/aml.yaml", "configs/storage_of_us.yaml"))
+    with web_server(project) as server, window(browser, server) as seen:
+        seen.page.goto(f"{server.address}/clusters")
+        seen.page.get_by_role("button", name="Run doctor").click()
+        where = seen.page.locator(".checks td:nth-child(3)", has_text="storage_of_us").first
+        for width in (900, 1350, 1600):
+            seen.page.set_viewport_size({"width": width, "height": 900})
+            assert where.evaluate(_LINES) == 1, width
+
+
+_LINES = """(each) => {
+  const range = document.createRange();
+  range.selectNodeContents(each);
+  return new Set([...range.getClientRects()].map((line) => Math.round(line.top))).size;
+}"""
 
 
 def test_a_conflict_is_shown_side_by_side_and_settled(project: Project, container: Container, browser: Browser) -> None:

@@ -84,3 +84,20 @@ def test_a_name_that_no_blob_can_have_is_nothing_to_upload(place: Place) -> None
         "sub/": (3, 0, {"unnamable": 1}),
         "x": (1, 0, {"local_only": 1}),
     }
+
+
+def test_a_file_that_cannot_be_read_is_a_name_of_its_folder(place: Place) -> None:
+    place.write("data/x", b"1")
+    place.write("data/sub/y", b"22")
+    (place.root / "data/broken").symlink_to("nowhere")
+    (place.root / "data/sub/loop").symlink_to("loop")
+    status = _whole(place)
+    assert (_said(status), status.unreadable) == (
+        {
+            "broken": (0, 0, {"unreadable": 1}),
+            "sub/": (2, 0, {"local_only": 1, "unreadable": 1}),
+            "x": (1, 0, {"local_only": 1}),
+        },
+        2,
+    )
+    assert _said(_whole(place, "data/sub"))["loop"] == (0, 0, {"unreadable": 1})

@@ -124,6 +124,14 @@ def test_the_names_of_a_folder_are_filtered_and_sorted() -> None:
     assert (row.badges, row.uploads, row.downloads) == ((("up", "only here"),), True, False)
 
 
+def test_a_file_that_cannot_be_read_is_no_conflict() -> None:
+    view = folder_view(_names(a=("unreadable", 0, 0), sub_=("unreadable", 0, 0)), "differs", "", "")
+    assert [(row.entry.name, row.badges, row.in_conflict) for row in view.rows] == [
+        ("sub", (("bad", "1 cannot be uploaded"),), False),
+        ("a", (("bad", "unreadable"),), False),
+    ]
+
+
 def test_a_name_that_no_blob_can_have_is_not_offered_for_upload() -> None:
     view = folder_view(_names(a=("unnamable", 2, 0), sub_=("unnamable", 3, 0)), "differs", "", "")
     said = [(row.entry.name, row.badges, row.uploads) for row in view.rows]

@@ -25,13 +25,13 @@ from blobsync.web.status_cache import CachedStatus
 
 _UPLOAD = ("local_only", "changed_here")
 _DOWNLOAD = ("remote_only", "changed_there")
-_CONFLICT = ("differs", "unknown", "damaged", "unreadable")
-_UNNAMABLE = ("unnamable",)
+_CONFLICT = ("differs", "unknown", "damaged")
+_NEVER_UPLOADED = ("unnamable", "unreadable")
 # Filters: the word in the address -> its name, and the classes of files that it shows.
 SHOWN = MappingProxyType(
     {
         "": ("Everything", ()),
-        "differs": ("What differs", (*_UPLOAD, *_DOWNLOAD, *_CONFLICT, *_UNNAMABLE)),
+        "differs": ("What differs", (*_UPLOAD, *_DOWNLOAD, *_CONFLICT, *_NEVER_UPLOADED)),
         "upload": ("To upload", _UPLOAD),
         "download": ("To download", _DOWNLOAD),
         "conflict": ("In conflict", _CONFLICT),
@@ -119,7 +119,7 @@ def _folder_badges(entry: FolderName) -> Iterator[tuple[str, str]]:
         ("warn", _CONFLICT, "in conflict"),
         ("up", _UPLOAD, "to upload"),
         ("down", _DOWNLOAD, "to download"),
-        ("bad", _UNNAMABLE, "cannot be uploaded"),
+        ("bad", _NEVER_UPLOADED, "cannot be uploaded"),
     )
     badges = [(look, f"{count:,} {words}") for look, classes, words in counts if (count := _count(entry, classes))]
     yield from badges
