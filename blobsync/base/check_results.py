@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from blobsync.base.errors import BlobsyncError, FailureCode
 
-_ITSELF = "; `blobsync doctor` "
+_ITSELF = "; 'blobsync doctor' "
 
 
 class CheckStatus(str, enum.Enum):

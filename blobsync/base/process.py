@@ -119,7 +119,8 @@ class ProcessRunner(Protocol):
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
     ) -> int:
-        """Run a program to its end with this terminal's streams; returns the exit code."""
+        """Run a program to its end with this terminal's streams; returns the exit code, 128 and its number for a signal
+        that ended it, as a shell does."""
         ...
 
 
@@ -214,7 +215,8 @@ class SubprocessRunner:
         while True:
             # The terminal sends Ctrl-C to the child as well; the child decides how to react.
             with suppress(KeyboardInterrupt):
-                return process.wait()
+                code = process.wait()
+                return code if code >= 0 else 128 - code
 
 
 class ProcessGroup:

@@ -300,7 +300,12 @@ _EPILOG = f"Exit codes: {', '.join(f'{int(code)} {code.sentence}' for code in Ex
 _PARSER_ERROR: Any = next(base for base in typer.BadParameter.__mro__ if base.__base__ is Exception)
 
 # The parser's names of types, and what users call them.
-_PLAIN = {"valid int range": "whole number", "valid integer": "whole number", "valid float": "number"}
+_PLAIN = {
+    "valid int range": "whole number",
+    "valid integer": "whole number",
+    "valid int": "whole number",
+    "valid float": "number",
+}
 _RANGES = (
     (r"is not in the range x>=(\d+)", r"is less than \1"),
     (r"is not in the range (\d+)<=x<=(\d+)", r"is not a number from \1 to \2"),

@@ -237,11 +237,15 @@ def config_trust_docker(
         save_trusted_docker(root, (), session.environ)
         lines = [f"no longer trusted: {shlex.join(words)}" for words in sorted(known)] or ["no options are trusted"]
         return Result({"trusted": []}, lines)
-    args = DockerArgs.of(load_cluster(root, session.cluster, environ=session.environ))
+    cluster = load_cluster(root, session.cluster, environ=session.environ)
+    args = DockerArgs.of(cluster)
     trusted = known | ({args.words} if args.reaching is not None else set())
     save_trusted_docker(root, trusted, session.environ)
     lines = [f"trusted: {shlex.join(words)}" for words in sorted(trusted)]
-    return Result({"trusted": [list(words) for words in sorted(trusted)]}, lines or ["none of them needs your word"])
+    return Result(
+        {"trusted": [list(words) for words in sorted(trusted)]},
+        lines or [f"nothing in docker.args of {cluster.file} reaches beyond the project"],
+    )
 
 
 def _moment(seconds: float) -> str:

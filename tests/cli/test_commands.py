@@ -283,3 +283,8 @@ def test_other_words_than_paths_of_the_project_are_refused(cli: Cli, word: str) 
     assert cli(word).code == 2
     assert "is not covered by any folder entry" in cli(word, "elsewhere/x").err
     assert cli(word, "../x").code == 2
+
+
+def test_a_cluster_without_docker_options_has_none_to_trust(cli: Cli) -> None:
+    said = "nothing in docker.args of aux_data/aml/aml.yaml reaches beyond the project\n"
+    assert cli("config", "trust-docker").out == said

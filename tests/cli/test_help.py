@@ -149,6 +149,7 @@ def test_an_option_of_another_command_and_a_misspelt_one_are_distinguished(
         ),
         (("web", "--port", "abc"), "invalid value for '--port': 'abc' is not a whole number", "blobsync web --help"),
         (("submit", "--nodes", "0", "x"), "invalid value for '--nodes': 0 is less than 1", "blobsync submit --help"),
+        (("-n", "x", "q"), "invalid value for '-n' / '--num-gpu': 'x' is not a whole number", "--help"),
         (("web", "--port", "70000"), "invalid value for '--port': 70000 is not a number from 0 to 65535", "--help"),
         (("q", "--max", "-1"), "invalid value for '--max': -1 is less than 1", "blobsync q --help"),
         (("completion", "bash"), "no such command 'completion'", "'blobsync --install-completion' makes your shell"),

@@ -176,6 +176,6 @@ def test_a_refusal_of_the_service(tmp_path: Path, status: int, code: str) -> Non
     with scripted([answer] * 12) as script:
         error = refusal(tmp_path, account, at(script.url))
         found = failures(tmp_path, account, at(script.url))
-    hint = error.hint.partition("; `blobsync doctor`")[0] if error.hint else None
+    hint = error.hint.partition("; 'blobsync doctor'")[0] if error.hint else None
     assert (error.message, hint) in [(each.detail, each.hint) for each in found]
     assert all(each.status is not CheckStatus.OK for each in found)

@@ -152,6 +152,12 @@ def test_attach_gives_the_code() -> None:
     assert RUNNER.attach(python("raise SystemExit(9)")) == 9
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_attach_gives_the_code_of_a_shell_for_a_signal(number: signal.Signals) -> None:
+    ending = f"import os, signal; signal.signal(2, signal.SIG_DFL); os.kill(os.getpid(), {int(number)})"
+    assert RUNNER.attach(python(ending)) == 128 + number
+
+
 def test_threads_may_read_and_stop_at_once() -> None:
     child = RUNNER.start(
         python("import itertools, time\nfor n in itertools.count(): print(n, flush=True); time.sleep(0.01)")

@@ -67,6 +67,7 @@ def test_which_error_each_code_becomes(given: Answer, kind: type[BlobsyncError],
     assert type(error) is kind
     assert says in str(error)
     assert isinstance(error, StorageError) and error.request_id == "req-7" and error.path == "d/a"
+    assert "`" not in (error.hint or ""), "commands are quoted as in all other hints"
 
 
 def test_an_authorization_failure_of_the_emulator_means_a_wrong_key() -> None:

@@ -59,11 +59,11 @@ class _Meaning(NamedTuple):
 
 _RIGHTS_HINT = (
     "give the SAS the missing right, or the identity the role Storage Blob Data Contributor (reading: Reader); "
-    "`blobsync doctor` shows what works"
+    "'blobsync doctor' shows what works"
 )
 _NETWORK_HINT = (
     "the account's network rules (firewall, private endpoint) may block this machine, or the SAS lacks "
-    "the right: see Networking in the portal; `blobsync doctor` shows what works"
+    "the right: see Networking in the portal; 'blobsync doctor' shows what works"
 )
 _RELAY_HINT = "--relay streams the bytes through this machine instead"
 
@@ -71,7 +71,7 @@ _MEANINGS: dict[str, _Meaning] = {
     "AuthenticationFailed": _Meaning(
         AccessDeniedError,
         "{account} does not accept the credential: a wrong key, or a SAS that is damaged or for another container",
-        "check account_key or sas_token in the storage account file; `blobsync doctor` tests it",
+        "check account_key or sas_token in the storage account file; 'blobsync doctor' tests it",
     ),
     "InvalidAuthenticationInfo": _Meaning(
         AccessDeniedError,
