@@ -164,7 +164,7 @@ def _listing(code: Code) -> Result:
         {"path": file.path, "size": file.size, "mode": file.file.mode, "reason": reasons.get(file.path)}
         for file in state.snapshot.files
     ]
-    return Result(_state_data(state) | {"list": files}, _list_lines(state, reasons))
+    return Result(_state_data(state) | {"list": files}, _list_lines(state, reasons), wraps=True)
 
 
 def _list_lines(state: CodeState, reasons: dict[str, str]) -> Iterator[str]:

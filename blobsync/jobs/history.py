@@ -54,12 +54,12 @@ and state in (select value from json_each(?2))
 and run_id not in (select run_id from removed_secrets where gone or tried > ?3)
 order by submitted
 """
-# The last part of an id is what people copy from a narrow table; what comes before it is the same for many.
+# The last part of an id is what people copy from a narrow table; what comes before the time is the same for many.
 _HEAD = "rtrim(run_id, '0123456789abcdefghijklmnopqrstuvwxyz')"
 _LIKE = f"""
 select * from jobs where substr(run_id, -length(?1))=?1 or native_id=?1
 or substr(run_id, length({_HEAD}) + 1, length(?1))=?1
-or (substr(run_id, 1, length(?1))=?1 and length(?1) > length({_HEAD}))
+or (substr(run_id, 1, length(?1))=?1 and length(?1) >= length(rtrim({_HEAD}, '_')))
 order by submitted desc
 """  # noqa: S608 - of our own words
 _NAMED = "select * from jobs where json_extract(spec, '$.name')=? order by submitted desc, rowid desc limit 1"

@@ -103,6 +103,10 @@ def test_transfers_of_a_terminal_and_of_the_page_are_followed_by_worker_and_canc
             expect(page.get_by_role("main")).to_contain_text("blobsync u data --processes 2")
             page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
             assert faults(page) == [] and overflow(page) <= 0
+            for width in range(PHONE[0], 3 * PHONE[0] // 2, 8):
+                page.set_viewport_size({"width": width, "height": PHONE[1]})
+                assert page.locator(".typed").evaluate(_OPTION_LINES) == 1, width
+            page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
             (row,) = project.json("history").data["transfers"]
             assert row["progress"]["files_expected"] == 600 and len(row["progress"]["workers"]) == 2
             page.get_by_role("button", name="Cancel").click()
@@ -123,6 +127,20 @@ def test_transfers_of_a_terminal_and_of_the_page_are_followed_by_worker_and_canc
             assert left and left.items() <= hashes(files).items(), "whole files only"
             assert seen.errors == []
     assert [each["result"] for each in project.json("history").data["transfers"]] == ["cancelled"] * 2
+
+
+# In how many lines the name of an option stands.
+_OPTION_LINES = """(each) => {
+  const walker = document.createTreeWalker(each, NodeFilter.SHOW_TEXT);
+  for (let node; (node = walker.nextNode());) {
+    const at = node.data.indexOf('--processes');
+    if (at < 0) continue;
+    const range = document.createRange();
+    range.setStart(node, at);
+    range.setEnd(node, at + '--processes'.length);
+    return new Set([...range.getClientRects()].map((line) => Math.round(line.top))).size;
+  }
+}"""
 
 
 @pytest.mark.soak

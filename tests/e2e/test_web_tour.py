@@ -53,7 +53,7 @@ _BROKEN = """() => [...document.querySelectorAll('button, .button, .badge, .num,
     }))
     .map((each) => each.outerHTML.slice(0, 200))"""
 # An option's name, which a line must not end in the middle of.
-_SPLIT = """() => [...document.querySelectorAll('label, label *')].filter((each) => each.checkVisibility())
+_SPLIT = """() => [...document.querySelectorAll('label, label *, .typed *')].filter((each) => each.checkVisibility())
     .filter((each) => [...each.childNodes].some((node) => [...(node.data ?? '').matchAll(/--[a-z-]+/g)].some((name) => {
       const range = document.createRange();
       range.setStart(node, name.index);

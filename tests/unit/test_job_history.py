@@ -116,8 +116,12 @@ def test_any_unique_beginning_finds_a_job(history: History) -> None:
     assert history.find("aaa").run_id == history.find("me_1_aaa").run_id == "me_1_aaaa1234"
     with pytest.raises(AmbiguousJobError):
         history.find("aa")
+    add(history, "me_20_cccc9999")
+    assert history.find("me_20").run_id == history.find("me_20_").run_id == "me_20_cccc9999"
+    with pytest.raises(AmbiguousJobError):
+        history.find("me_1")
     # The prefix of all ids of a user selects no job, even if there is only one.
-    for nothing in ("me", "me_1_", "1_aaaa"):
+    for nothing in ("me", "me_", "me_2", "1_aaaa"):
         with pytest.raises(JobNotFoundError):
             history.find(nothing)
 
