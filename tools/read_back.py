@@ -250,6 +250,7 @@ ROWS: tuple[ReadBack, ...] = (
             "jobs.history:History._open",
             "jobs.home:Home.from_json",
             "local.resume_records:_parsed",
+            "local.fetch_records:_run_of",
             "project.logbook:RunningRecords.each",
             "project.logbook:_text",
             "cli.keep:_detached",

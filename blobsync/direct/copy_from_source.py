@@ -7,22 +7,24 @@ compares it itself.
 
 An object that is replaced on the way is a failure, never a mixture: the URL names its version, or the object is looked
 up again before the blob is committed.
+
+Blocks that a killed run had fetched of the same version are not fetched again.
 """
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from blobsync.base.errors import ChecksumError, CopySourceRefusedError, StorageError
+from blobsync.base.errors import ChecksumError, CopySourceRefusedError, PreconditionFailedError, StorageError
 from blobsync.base.file_states import RemoteState
 from blobsync.base.redaction import SignedUrl
 from blobsync.direct.pool import MIB, FileJob, RunState
 from blobsync.direct.reads import demand_same, demand_version, naming_the_source, read_range, version_of
-from blobsync.direct.upload import BlockIds, BlockSizes, precondition_of
+from blobsync.direct.upload import BLOCKS_DROPPED, BlockIds, BlockSizes, precondition_of
+from blobsync.local.fetch_records import Fetch, FetchRecord, FetchRecords
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.checksums import CRC64, JoinedCrc64, comparison
 from blobsync.store.open_locations import OpenBlob
@@ -32,6 +34,8 @@ from blobsync.transfer.engines import NOTHING_COMPARED, Moved
 
 # ``single``: up to this many bytes an object that has only an MD5 is one block. The answer waits for it.
 FETCHED = BlockSizes(single=1024 * MIB, block=64 * MIB)
+# Objects of fewer blocks are fetched anew.
+_WORTH_A_RECORD = 2
 # A URL is valid for one request, which may have to wait and to be repeated.
 _URL_SECONDS = 3600
 _EMPTY_MD5 = hashlib.md5(b"", usedforsecurity=False).digest()
@@ -49,6 +53,7 @@ class CopyFromSourceJob(FileJob):
         *,
         comparing: bool,
         sizes: BlockSizes = FETCHED,
+        records: FetchRecords | None = None,
         joining: Callable[[], JoinedCrc64] = JoinedCrc64,
     ) -> None:
         if not isinstance(source.store, SourceStore):
@@ -58,6 +63,8 @@ class CopyFromSourceJob(FileJob):
         self._source = source.at(action.path)
         self._name = destination.at(action.target or action.path)
         self._comparing, self._sizes, self._joining = comparing, sizes, joining
+        self._records = records
+        self._record: FetchRecord | None = None
         self._noting = threading.Lock()
 
     def open(self) -> int:
@@ -77,18 +84,45 @@ class CopyFromSourceJob(FileJob):
         whole = 0 < size <= most and self._info.md5 is not None
         self._block = size if whole else self._sizes.block_for(size)
         self._md5 = self._info.md5 if whole else None
-        self._index = itertools.count()
-        self._ids = BlockIds()
-        self._crc64s: dict[int, int | None] = {}
         # Of all bytes, as the service stored them.
         self._stored: bytes | None = None
         self._pieces = -(-size // self._block) if size else 0
-        return max(1, self._pieces)
+        self._crc64s = dict(self._there())
+        self.count_reused(sum(map(self._length, self._crc64s)))
+        self._left = iter([index for index in range(self._pieces) if index not in self._crc64s])
+        return max(1, self._pieces - len(self._crc64s))
+
+    def _there(self) -> Mapping[int, int | None]:
+        """The blocks of this version that a killed run had fetched, with their CRC64s."""
+        self.release()
+        self._ids = BlockIds()
+        if self._records is None or self._pieces < _WORTH_A_RECORD:
+            return {}
+        blob, source = str(self._to.container.child(self._name)), str(self._from.container.child(self._source))
+        info = self._info
+        self._record = self._records.take(Fetch(blob, source, info.version, info.etag, info.size, self._block))
+        if self._record is None:
+            return {}
+        self._ids = BlockIds(self._record.run)
+        if not self._record.blocks:
+            return {}
+        found = None
+        # It needs the right to read.
+        with suppress(StorageError):
+            found = self._to.block_list(self._name, "uncommitted")
+        sizes = {block.id: block.size for block in found.uncommitted} if found is not None else {}
+        known = self._record.blocks.items()
+        return {
+            index: crc64
+            for index, crc64 in known
+            if index < self._pieces and sizes.get(self._ids[index]) == self._length(index)
+        }
 
     def piece(self) -> None:
         self.run.pace(0)
-        index = next(self._index)
-        if not self._pieces:
+        with self._noting:
+            index = next(self._left, None)
+        if index is None:
             return
         length = self._length(index)
         with naming_the_source(self._source):
@@ -103,9 +137,28 @@ class CopyFromSourceJob(FileJob):
             )
         with self._noting:
             self._crc64s[index] = crc64
+        if self._record is not None:
+            self._record.add(index, crc64)
         self.count(length)
 
     def commit(self) -> Moved:
+        try:
+            moved = self._committed()
+        except (ChecksumError, PreconditionFailedError):
+            self._forget()
+            raise
+        except StorageError as error:
+            if error.service_code in BLOCKS_DROPPED:
+                self._forget()
+            raise
+        self._forget()
+        return moved
+
+    def _forget(self) -> None:
+        if self._record is not None:
+            self._record.remove()
+
+    def _committed(self) -> Moved:
         compared_by = self._compare()
         if not self._info.version:
             # Blocks were fetched by name, from whatever had it at that moment.
@@ -125,10 +178,14 @@ class CopyFromSourceJob(FileJob):
                 condition=condition,
             )
         source = RemoteState(self._info.size, self._info.etag, md5)
-        return Moved(self.action, source=source, destination=self._seen(there), compared_by=compared_by)
+        destination = self._seen(there)
+        return Moved(self.action, source=source, destination=destination, reused=self.reused, compared_by=compared_by)
 
     def release(self) -> None:
-        """Nothing to close: blocks that are not committed are dropped by the service."""
+        """Blocks that are not committed are dropped by the service, after a week."""
+        if self._record is not None:
+            self._record.close()
+            self._record = None
 
     def _url(self) -> SignedUrl:
         url = self._from.source_url(self._source, self._info.version, _URL_SECONDS)

@@ -28,6 +28,7 @@ from blobsync.transfer.engines import MoveReport, MoveTask
 # Job classes are imported on first use: most commands need one, and each import takes a while.
 if TYPE_CHECKING:
     from blobsync.direct.file_blocks import BlockOrder, Named
+    from blobsync.local.fetch_records import FetchRecords
 
 BUFFERS = 128 * MIB
 
@@ -81,6 +82,7 @@ class DirectEngine:
         processes: int = 1,
         intents: WriteIntents | None = None,
         comparing: bool = False,
+        fetches: FetchRecords | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``source_sas`` returns the SAS with which the destination's service reads a copy's source.
@@ -89,6 +91,7 @@ class DirectEngine:
         of downloads that were killed; without it they start from the beginning. ``fewest_small`` is from how many
         small files on they get connections of their own. ``processes`` is how many processes do the same at the same
         time and share memory and connections. ``intents`` note what is about to be written.
+        ``fetches`` are the records of copies from outside Azure that were killed.
         ``comparing``: an object from outside Azure whose copy nothing else verifies is read once. ``clock`` (seconds)
         measures response times.
         """
@@ -99,6 +102,7 @@ class DirectEngine:
         self._processes = processes
         self._intents = intents
         self._comparing = comparing
+        self._fetches = fetches
         self._clock = clock
 
     def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
@@ -148,9 +152,11 @@ class DirectEngine:
             if is_source(source.store.container):
                 from blobsync.direct.copy_from_source import CopyFromSourceJob
 
-                comparing = self._comparing
                 return _Way(
-                    FAR, lambda action: CopyFromSourceJob(run, action, source, destination, comparing=comparing)
+                    FAR,
+                    lambda action: CopyFromSourceJob(
+                        run, action, source, destination, comparing=self._comparing, records=self._fetches
+                    ),
                 )
             from blobsync.direct.copy import CopyJob
 

@@ -103,6 +103,7 @@ def engine_set(
 
     def direct() -> Engine:
         from blobsync.direct.engine import DirectEngine
+        from blobsync.local.fetch_records import FetchRecords
 
         alone = DirectEngine(
             source_sas=lambda end: mint(end, READ_BLOB),
@@ -110,6 +111,7 @@ def engine_set(
             unfinished=context.unfinished,
             intents=intents,
             comparing=plan.options.compare_content,
+            fetches=FetchRecords(state) if state.lasting else None,
         )
         if plan.processes.count == 1:
             return alone

@@ -429,6 +429,35 @@ def test_a_kill_and_a_second_run(
         assert done.data["transferred"] < len(files)
 
 
+def test_a_kill_in_the_middle_of_a_large_object_costs_no_block_that_arrived(
+    project: Project, moto: S3Server, bucket: str, service: str, container: Container
+) -> None:
+    body = random_files(15, 0, [200 * _MIB])["large0.bin"]
+    moto.put_parts(bucket, "far/data/parts.bin", [body[: 100 * _MIB], body[100 * _MIB :]])
+    with fault_proxy(moto.url) as faulty, copy_source_proxy(service, outside=[faulty.url]) as copying:
+        # Two of the four blocks arrive.
+        faulty.inject(Fault("stall", at=(3, 4, 5, 6), operations=("get blob",), pattern="parts.bin", seconds=60))
+        configure(project, S3Server(faulty.url), bucket)
+        project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
+        process = project.start(*_COPY)
+
+        def recorded() -> int:
+            files = (project.root / ".blobsync").glob("*/fetches/*.blocks")
+            return sum(file.read_bytes().count(b"\n") - 1 for file in files)
+
+        assert wait_until(lambda: recorded() >= 2, seconds=60)
+        kill_tree(process.pid)
+        process.communicate()
+        assert not container.names("near/data/")
+        faulty.inject()
+        copying.reset()
+        done = project.json(*_COPY)
+        assert done.code == 0 and container.contents("near/data/") == hashes({"parts.bin": body}), done
+        there = copying.stats().fetched
+        assert 0 < there <= 128 * _MIB and done.data["bytes_reused"] == len(body) - there, done
+        assert not [*(project.root / ".blobsync").glob("*/fetches/*")]
+
+
 def test_versions_are_named_and_replaced_objects_are_copied_again(
     project: Project, moto: S3Server, bucket: str, copying: CopySourceHandle, container: Container
 ) -> None:

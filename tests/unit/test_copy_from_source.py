@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from blobsync.base.errors import AccessDeniedError, ChecksumError
 from blobsync.base.file_states import RemoteState
 from blobsync.base.redaction import HIDDEN, SignedUrl, _held, redact
 from blobsync.direct.copy_from_source import CopyFromSourceJob
@@ -17,6 +20,8 @@ from blobsync.direct.pool import MIB
 from blobsync.direct.relay import RelayEngine
 from blobsync.direct.upload import BlockSizes
 from blobsync.local.errors import ChangedWhileReadError
+from blobsync.local.fetch_records import FOLDER, FetchRecords
+from blobsync.local.state_dir import StateDir
 from blobsync.plan.transfer_plan import FileAction
 from blobsync.store.checksums import CRC64, JoinedCrc64, crc64_of_header
 from blobsync.store.open_locations import OpenBlob
@@ -77,6 +82,7 @@ class Place:
         action: FileAction | None = None,
         *,
         comparing: bool = False,
+        records: FetchRecords | None = None,
         joining: Callable[[], JoinedCrc64] = JoinedCrc64,
     ) -> CopyFromSourceJob:
         task = copy(self.source, "x", self.there, "y", ["a"])
@@ -88,6 +94,7 @@ class Place:
             OpenBlob(self.there, "y"),
             comparing=comparing,
             sizes=SIZES,
+            records=records,
             joining=joining,
         )
 
@@ -427,3 +434,120 @@ def test_a_signed_url_is_never_shown() -> None:
     token = "IQoJb3JpZ2luX2VjEXAMPLETOKEN/abc+def=="
     SignedUrl(f"https://b.example/a?X-Amz-Security-Token={token.replace('+', '%2B').replace('/', '%2F')}&x=1")
     assert token not in redact(f"token {token}")
+
+
+# -- after a kill -----------------------------------------------------------------------------------------
+
+
+def killed(place: Place, records: FetchRecords, *, after: int = 2) -> None:
+    """A run that ends after so many blocks of three."""
+    job = place.job(records=records)
+    assert job.open() == 3
+    for _ in range(after):
+        job.piece()
+    job.release()
+    place.there.requests.clear()
+
+
+def second(place: Place, records: FetchRecords) -> tuple[Moved, int]:
+    """The next run, and how many blocks it had fetched."""
+    job = place.job(records=records)
+    for _ in range(job.open()):
+        job.piece()
+    moved = job.commit()
+    job.release()
+    return moved, len(place.there.asked("put_block_from_url"))
+
+
+def left(tmp_path: Path) -> list[str]:
+    return os.listdir(tmp_path / FOLDER)
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 3])
+def test_blocks_that_a_killed_run_had_fetched_are_not_fetched_again(place: Place, tmp_path: Path, blocks: int) -> None:
+    place.source.checksums["x/a"] = crc64_of(BODY)
+    records = FetchRecords(StateDir(tmp_path))
+    killed(place, records, after=blocks)
+    moved, fetched = second(place, records)
+    assert fetched == 3 - blocks and place.there.body("y/a") == BODY
+    assert moved.compared_by == CRC64 and moved.reused == min(blocks * MIB, len(BODY))
+    assert left(tmp_path) == []
+
+
+def refuse_lists(request: Request) -> None:
+    if request.operation == "block_list":
+        raise AccessDeniedError("no right to read")
+
+
+@pytest.mark.parametrize(
+    "what", ["dropped", "of another size", "replaced", "cut", "no record", "another process", "not allowed"]
+)
+def test_what_does_not_count_is_fetched_again(place: Place, tmp_path: Path, what: str) -> None:
+    records = FetchRecords(StateDir(tmp_path))
+    killed(place, records)
+    (record,) = (tmp_path / FOLDER).iterdir()
+    body = BODY
+    if what == "dropped":
+        place.there.blocks.clear()
+    elif what == "of another size":
+        place.there.blocks["y/a"] = dict.fromkeys(place.there.blocks["y/a"], b"other")
+    elif what == "replaced":
+        body = BODY[::-1]
+        place.source.add("x/a", body)
+    elif what == "cut":
+        record.write_bytes(record.read_bytes().splitlines(keepends=True)[0] + b"0 00")
+    elif what == "no record":
+        record.write_bytes(b"{}\n")
+    elif what == "not allowed":
+        place.there.before = refuse_lists
+    held = place.job(records=records) if what == "another process" else None
+    if held is not None:
+        held.open()
+    moved, fetched = second(place, records)
+    assert (fetched, moved.reused) == (3, 0) and place.there.body("y/a") == body
+
+
+def test_a_copy_that_arrived_with_another_crc64_is_fetched_anew(place: Place, tmp_path: Path) -> None:
+    place.source.checksums["x/a"] = crc64_of(BODY)
+    records = FetchRecords(StateDir(tmp_path))
+    killed(place, records)
+    (record,) = (tmp_path / FOLDER).iterdir()
+    first, line, *rest = record.read_bytes().splitlines(keepends=True)
+    record.write_bytes(first + line[:2] + bytes(reversed(line[2:18])) + b"\n" + b"".join(rest))
+    with pytest.raises(ChecksumError):
+        second(place, records)
+    assert left(tmp_path) == []
+    place.there.requests.clear()
+    assert second(place, records)[1] == 3
+
+
+def test_a_block_without_a_crc64_counts_and_proves_nothing(place: Place, tmp_path: Path) -> None:
+    place.source.checksums["x/a"] = crc64_of(BODY)
+    place.there.tells_crc64_of_copies = False
+    records = FetchRecords(StateDir(tmp_path))
+    killed(place, records)
+    moved, fetched = second(place, records)
+    assert (fetched, moved.compared_by) == (1, NOTHING_COMPARED)
+
+
+def test_an_object_of_one_block_leaves_no_record(place: Place, tmp_path: Path) -> None:
+    place.source.add("x/a", b"small")
+    job = place.job(records=FetchRecords(StateDir(tmp_path)))
+    job.open()
+    assert not (tmp_path / FOLDER).exists()
+
+
+def test_records_of_more_than_a_week_ago_are_gone(place: Place, tmp_path: Path) -> None:
+    killed(place, FetchRecords(StateDir(tmp_path)))
+    (record,) = (tmp_path / FOLDER).iterdir()
+    other = record.with_name("0" * 32 + record.suffix)
+    other.write_bytes(record.read_bytes())
+    for each in (record, other):
+        os.utime(each, (1.0, 1.0))
+    assert second(place, FetchRecords(StateDir(tmp_path)))[1] == 3
+    assert left(tmp_path) == []
+
+
+def test_a_state_folder_that_cannot_be_written_costs_nothing_else(place: Place, tmp_path: Path) -> None:
+    (tmp_path / FOLDER).write_text("a file")
+    assert second(place, FetchRecords(StateDir(tmp_path)))[1] == 3
