@@ -10,8 +10,9 @@ The rewritten requests need a SAS at the destination: a SharedKey signature cove
 is held in memory, of some requests at a time. Not covered: page and append blobs From URL, and the asynchronous Copy
 Blob, which Azurite has.
 
-A source at one of the ``outside`` addresses is fetched from there instead, as the service fetches from anywhere. The
-answer to a block from a URL has the CRC64 of its bytes, as the service's has.
+A source at one of the ``outside`` addresses is fetched from there instead, as the service fetches from anywhere; of
+``URL=OTHER`` the other stands in for the URL. The answer to a block from a URL has the CRC64 of its bytes, as that of
+the service has.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ class CopySourceProxy(Proxy):
 
     def __init__(self, upstream: str, outside: Sequence[str] = ()) -> None:
         super().__init__(upstream)
-        self._outside = frozenset(urlsplit(each).netloc for each in outside)
+        pairs = (each.partition("=") for each in outside)
+        self._outside = {urlsplit(url).netloc: urlsplit(other or url).netloc for url, _, other in pairs}
         self._refusals: list[tuple[Refusal, int]] = []
         self._room = asyncio.Semaphore(_AT_A_TIME)
         self.tells_crc64 = True
@@ -143,7 +145,7 @@ class CopySourceProxy(Proxy):
         if netloc not in self._outside:
             reader, source = await link.ask(asked)
             return source, await read_body(reader, source.framing("GET"))
-        host, _, port = netloc.rpartition(":")
+        host, _, port = self._outside[netloc].rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port), limit=MAX_HEAD_BYTES * 8)
         try:
             writer.write(asked)
