@@ -83,13 +83,16 @@ class AccountFile:
         anonymous = bool(self._values.get("anonymous", False))
         if profile and anonymous:
             self._checker.problem(("profile",), "is given with anonymous: true, which uses no credential")
+        pays = bool(self._values.get("requester_pays", False))
+        if pays and anonymous:
+            self._checker.problem(("requester_pays",), "is given with anonymous: true, and nobody pays without a name")
         return StorageAccount(
             file=shown,
             account_name="",
             container_name=name,
             blob_endpoint=endpoint,
             origin="of no one" if anonymous else "of boto3",
-            bucket=BucketAccess(region, profile, anonymous),
+            bucket=BucketAccess(region, profile, anonymous, requester_pays=pays),
         )
 
     def _read(self, shown: str) -> StorageAccount:

@@ -81,9 +81,10 @@ ACCOUNT: Mapping[str, Key] = {
     "region": TEXT,
     "profile": TEXT,
     "anonymous": FLAG,
+    "requester_pays": FLAG,
 }
 # What only a file with ``storage_type: s3`` has.
-OF_BUCKETS = ("bucket", "endpoint", "region", "profile", "anonymous")
+OF_BUCKETS = ("bucket", "endpoint", "region", "profile", "anonymous", "requester_pays")
 
 WORKSPACE: Mapping[str, Key] = {
     "subscription_id": TEXT,

@@ -37,13 +37,15 @@ def default_blob_endpoint(account_name: str) -> str:
 class BucketAccess(NamedTuple):
     """How a bucket is asked: with the credentials that boto3 finds (of ``profile``, if there is one), or without any.
 
-    ``by_hand``: the user named the bucket on the command line, no file of a project did.
+    ``by_hand``: the user named the bucket on the command line, no file of a project did. ``requester_pays``: who reads
+    it pays for that, and says so in each request.
     """
 
     region: str = ""
     profile: str = ""
     anonymous: bool = False
     by_hand: bool = False
+    requester_pays: bool = False
 
 
 class ListedFile(NamedTuple):

@@ -74,7 +74,8 @@ def open_bucket(account: StorageAccount, environ: Mapping[str, str]) -> S3Store:
         check_bucket(account, environ)
         return _client_of(account)
 
-    return S3Store(Bucket.at(account.container_name, account.blob_endpoint), connected)
+    pays = account.bucket is not None and account.bucket.requester_pays
+    return S3Store(Bucket.at(account.container_name, account.blob_endpoint), connected, requester_pays=pays)
 
 
 def _client_of(account: StorageAccount) -> S3Client:
@@ -111,10 +112,11 @@ def _client_of(account: StorageAccount) -> S3Client:
 class S3Store(SourceStore):
     """One bucket. Thread-safe, as boto3's clients are."""
 
-    def __init__(self, bucket: Bucket, connect: Callable[[], S3Client]) -> None:
+    def __init__(self, bucket: Bucket, connect: Callable[[], S3Client], *, requester_pays: bool = False) -> None:
         """``connect`` makes the client when it is needed first."""
         super().__init__(bucket)
         self._connect = connect
+        self._words = {"Bucket": bucket.name, **({"RequestPayer": "requester"} if requester_pays else {})}
         self._connected: S3Client | None = None
         self._connecting = threading.Lock()
         # What a URL has besides the name.
@@ -191,7 +193,7 @@ class S3Store(SourceStore):
     # -- requests -----------------------------------------------------------------------------------------
 
     def _list(self, prefix: str, delimiter: str) -> Iterator[BlobInfo | str]:
-        words: dict[str, Any] = {"Bucket": self._container.name, "Prefix": prefix}
+        words: dict[str, Any] = {**self._words, "Prefix": prefix}
         words |= {"Delimiter": delimiter} if delimiter else {}
         words["OptionalObjectAttributes"] = ["RestoreStatus"]
         token: str | None = None
@@ -219,13 +221,11 @@ class S3Store(SourceStore):
 
     def _head(self, name: str) -> Mapping[str, Any]:
         with _translated(self._shown(name)):
-            found: Mapping[str, Any] = self._client.head_object(
-                Bucket=self._container.name, Key=name, ChecksumMode="ENABLED"
-            )
+            found: Mapping[str, Any] = self._client.head_object(**self._words, Key=name, ChecksumMode="ENABLED")
         return found
 
     def _get(self, name: str, start: int, length: int | None, etag: str | None) -> tuple[BlobInfo, BlobProperties, Any]:
-        words: dict[str, Any] = {"Bucket": self._container.name, "Key": name, "ChecksumMode": "ENABLED"}
+        words: dict[str, Any] = {**self._words, "Key": name, "ChecksumMode": "ENABLED"}
         if start or length is not None:
             words["Range"] = f"bytes={start}-" + ("" if length is None else str(start + length - 1))
         if etag is not None:

@@ -71,6 +71,8 @@ def check_bucket(account: StorageAccount, environ: Mapping[str, str], addresses:
 
 def why_not_fetched(source: StorageAccount, destination: StorageAccount, addresses: Addresses = addresses_of) -> str:
     """Why the service of ``destination`` cannot fetch from ``source``; empty if it may be tried."""
+    if source.bucket is not None and source.bucket.requester_pays:
+        return f"the requester pays for {source.container}, and the service says so in no request"
     if is_loopback(destination.blob_endpoint):
         # An emulator reaches what this machine reaches.
         return ""

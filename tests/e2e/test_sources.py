@@ -396,6 +396,19 @@ def test_what_the_service_may_not_fetch_goes_through_this_machine(
     assert container.contents("near/data/") == hashes({"a.bin": b"fetched", "b.bin": b"refused", long: b"too long"})
 
 
+def test_a_bucket_whose_reader_pays_goes_through_this_machine(
+    project: Project, moto: S3Server, bucket: str, copying: CopySourceHandle, container: Container
+) -> None:
+    fill(moto, bucket, {"a.bin": b"paid"})
+    moto.client.put_bucket_request_payment(Bucket=bucket, RequestPaymentConfiguration={"Payer": "Requester"})
+    configure(project, moto, bucket, requester_pays=True)
+    project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
+    plan = project.json("-c", "eu", "-f", "laion", "plan", "u", "data")
+    assert plan.code == 0 and plan.data["engine"] == "relay", plan
+    done = project.json(*_COPY)
+    assert done.code == 0 and container.get("near/data/a.bin") == b"paid" and not copying.stats().fetched, done
+
+
 def test_a_service_far_away_fetches_nothing_from_inside(
     project: Project, moto: S3Server, bucket: str, service: str, container: Container
 ) -> None:

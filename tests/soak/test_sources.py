@@ -38,7 +38,7 @@ def _fill(server: S3Server, bucket: str) -> dict[str, str]:
     kinds: tuple[dict[str, str], ...] = (
         {},
         {"ChecksumAlgorithm": "CRC64NVME"},
-        {"ChecksumAlgorithm": "SHA256"},
+        *({"ChecksumAlgorithm": kind} for kind in ("SHA256", "SHA1", "CRC32", "CRC32C")),
         {"ServerSideEncryption": "aws:kms"},
     )
     found: dict[str, str] = {}

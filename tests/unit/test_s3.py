@@ -145,6 +145,20 @@ def test_a_listing_that_breaks_off_or_makes_no_sense_is_no_listing(
         list(store.list_blobs("p/"))
 
 
+def test_who_pays_says_so_in_each_request(client: FakeClient, store: S3Store) -> None:
+    paying = S3Store(Bucket.at("laion"), lambda: client, requester_pays=True)
+    for each, said in ((paying, "requester"), (store, None)):
+        client.asked.clear()
+        client.pages = [{"Contents": [entry("a")]}] * 2
+        client.objects = {"a": {"ContentLength": 1, "ETag": f'"{_MD5}"'}}
+        client.bodies = [Body(b"x")]
+        list(each.list_blobs())
+        list(each.list_folder())
+        each.head("a")
+        each.open("a").read(1)
+        assert [words.get("RequestPayer") for words in client.asked] == [said] * 4
+
+
 def test_one_level(client: FakeClient, store: S3Store) -> None:
     client.pages = [{"CommonPrefixes": [{"Prefix": "p/sub/"}], "Contents": [entry("p/a")]}]
     found = list(store.list_folder("p/"))

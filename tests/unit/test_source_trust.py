@@ -91,6 +91,9 @@ def test_what_a_service_cannot_fetch() -> None:
     assert "inside your network" in why_not_fetched(account("https://m.example"), azure, lambda host: at("10.1.1.1"))
     assert "plain http" in why_not_fetched(account("http://m.example"), azure, outside)
     assert why_not_fetched(account("http://127.0.0.1:9000"), emulator, outside) == ""
+    paid = StorageAccount("s3.yaml", "", "b-1", "https://s3.example", bucket=BucketAccess(requester_pays=True))
+    assert "the requester pays" in why_not_fetched(paid, azure, outside)
+    assert "the requester pays" in why_not_fetched(paid, emulator, outside)
 
 
 def test_literal_addresses_need_no_lookup() -> None:
@@ -130,11 +133,15 @@ def test_a_source_gives_no_rights_and_opens_no_container() -> None:
 def test_the_file_of_a_bucket(tmp_path: Path) -> None:
     (tmp_path / "s3.yaml").write_text(
         "storage_type: s3\nbucket: laion-data\nendpoint: https://minio.example/\nregion: eu-west-1\nprofile: p\n"
+        "requester_pays: true\n"
     )
     found = AccountFile(tmp_path / "s3.yaml", "s3.yaml", NOWHERE)
     assert not found.problems and found.account is not None and not found.takes_login and not found.holds_secret
     assert str(found.account.container) == "https://minio.example/laion-data"
-    assert found.account.bucket == BucketAccess("eu-west-1", "p") and found.account.credential == "aws"
+    assert (
+        found.account.bucket == BucketAccess("eu-west-1", "p", requester_pays=True)
+        and found.account.credential == "aws"
+    )
 
 
 @pytest.mark.parametrize(
@@ -148,6 +155,7 @@ def test_the_file_of_a_bucket(tmp_path: Path) -> None:
         "storage_type: s3\nbucket: laion\nendpoint: https://u:p@minio.example",
         "storage_type: s3\nbucket: laion\nregion: 'a b'",
         "storage_type: s3\nbucket: laion\nprofile: p\nanonymous: true",
+        "storage_type: s3\nbucket: laion\nrequester_pays: true\nanonymous: true",
         "storage_type: gcs\nbucket: laion",
         "account_name: acct\ncontainer_name: data\nbucket: laion",
         "account_name: acct\ncontainer_name: data\nanonymous: true",
