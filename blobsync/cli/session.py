@@ -275,7 +275,7 @@ def looking() -> Iterator[None]:
 
 def interrupted_looking() -> CommandInterruptedError:
     """The error for Ctrl-C before anything was changed."""
-    return CommandInterruptedError("interrupted before the transfer: nothing was changed")
+    return CommandInterruptedError("interrupted: nothing was changed")
 
 
 class Bundle(NamedTuple):

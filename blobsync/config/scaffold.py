@@ -374,10 +374,12 @@ def _demand_no_secret(given: str) -> None:
 def folder_names(given: str) -> tuple[str, ...]:
     """``data, output`` as a list. Raises ``UsageError`` for what cannot be a folder entry."""
     _demand_no_secret(given)
-    names = tuple(dict.fromkeys(word.strip().strip("/").removeprefix("./") for word in given.split(",")))
+    names = tuple(dict.fromkeys(word.strip().rstrip("/").removeprefix("./") for word in given.split(",")))
     for name in filter(None, names):
+        if name[0] in "/~":
+            raise UsageError(f"'{name}' is not a path inside the project", hint="folders of the project: data, output")
         parts = PurePosixPath(name).parts
-        if not _FOLDER_NAME.fullmatch(name) or ".." in parts or parts[0] in _NOT_FOLDERS:
+        if not _FOLDER_NAME.fullmatch(name) or ".." in parts or "\\" in name or parts[0] in _NOT_FOLDERS:
             raise UsageError(f"'{name}' cannot be a folder entry", hint="folders of the project: data, output")
     if not any(names):
         raise UsageError("name at least one folder", hint="folders of the project: data, output")

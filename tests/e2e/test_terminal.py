@@ -214,7 +214,7 @@ def test_ctrl_c_while_looking_ends_it_at_once(
                 terminal.wait_for(lambda seen: seen.bars())
             terminal.type(CTRL_C)
             terminal.finish(seconds=10)
-    expected = ["blobsync: interrupted before the transfer: nothing was changed"]
+    expected = ["blobsync: interrupted: nothing was changed"]
     assert (terminal.code, terminal.answer()) == (130, expected), str(terminal)
     assert container.names() == ["data/v/b"] and set(read_tree(project.data)) == {"v/a"}
 

@@ -168,7 +168,7 @@ def test_a_sas_is_not_taken_where_it_is_shown_nor_a_url_without_an_account(given
         split_account(given)
 
 
-@pytest.mark.parametrize("given", ["", " , ", "../up", ".git", "aux_data/x", "a//b"])
+@pytest.mark.parametrize("given", ["", " , ", "../up", ".git", "aux_data/x", "a//b", "/abs", "data, ~/x", "a\\b"])
 def test_folders_that_no_entry_can_have_are_refused(given: str) -> None:
     with pytest.raises(UsageError):
         folder_names(given)
