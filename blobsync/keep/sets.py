@@ -164,6 +164,7 @@ class FolderSets:
         self._answered: dict[str, str] = {}
         self._generation: int | None = None
         self._behind: list[FileSet] = []
+        self._problem = ""
         self.ended_well = False
 
     def owns(self, path: str) -> bool:
@@ -178,11 +179,21 @@ class FolderSets:
         self._done = {name: done for name, done in self._done.items() if any(one.name == name for one in here)}
         try:
             with limited_cores(self.rule.upload_cores):
-                return self._answer(here, last=last) if self._writer.node else self._lead(here, last=last)
+                failures = self._answer(here, last=last) if self._writer.node else self._lead(here, last=last)
         except BlobsyncError as error:
-            return [FileFailure(self.rule.sets, error.code, error.message, error.hint or "")]
+            return self._failed(FileFailure(self.rule.sets, error.code, error.message, error.hint or ""))
         except OSError as error:
-            return [FileFailure(self.rule.sets, FailureCode.LOCAL_FILE, f"{error.filename}: {error.strerror}", "")]
+            said = f"{error.filename}: {error.strerror}"
+            return self._failed(FileFailure(self.rule.sets, FailureCode.LOCAL_FILE, said, ""))
+        self._problem = ""
+        return failures
+
+    def _failed(self, failure: FileFailure) -> list[FileFailure]:
+        """A round that could do nothing: said once, until the next one that can."""
+        if self._problem != failure.message:
+            self._problem = failure.message
+            self._say(f"checkpoints {self.rule.sets}: {failure.message}; the next round tries again")
+        return [failure]
 
     def behind(self, now: float) -> float | None:
         """How many seconds a complete set here has been without a mark; None if all have one."""
@@ -256,7 +267,8 @@ class FolderSets:
             return None, uploaded.failures
         files = self._verify(one, stored, uploaded.etags)
         if files is None:
-            failure = f"checkpoint {one.name}: is not in the container as it is here"
+            failure = f"checkpoint {one.name} is not in the container as it is here"
+            self._say(f"{failure}: no mark, it goes again")
             return None, [FileFailure(one.name, FailureCode.MD5_MISMATCH, failure, "it goes again in the next round")]
         now = self._seen_again(one.name)
         if now is None or not now.same_as(one):

@@ -202,6 +202,7 @@ def test_what_the_container_has_is_looked_at_before_the_mark(here: Here) -> None
     here.during = write
     (failure,) = here.round()
     assert failure.code is FailureCode.MD5_MISMATCH and here.marked == []
+    assert here.said == ["checkpoint checkpoint-10 is not in the container as it is here: no mark, it goes again"]
 
 
 def test_a_blob_without_an_md5_gets_no_mark(here: Here) -> None:
@@ -322,10 +323,16 @@ def test_an_unreachable_container_is_a_failure_of_the_round_and_no_more(here: He
         raise StorageError("it does not answer")
 
     here.store.before = broken
-    (failure,) = here.round()
-    assert failure.message == "it does not answer"
+    for _ in range(2):
+        (failure,) = here.round()
+        assert failure.message == "it does not answer"
+    assert here.said == ["checkpoints checkpoint-*: it does not answer; the next round tries again"], "once"
     here.store.before = lambda request: None
     assert here.round() == [] and here.marked == ["checkpoint-10"]
+    here.store.before = broken
+    here.checkpoint(20)
+    here.round()
+    assert here.said[-1].endswith("tries again"), "it had worked meanwhile"
 
 
 def test_sets_of_a_job_with_a_folder_of_its_own_are_marked_below_that(tmp_path: Path) -> None:
