@@ -224,7 +224,8 @@ def _missing(one: FileSet, needed: Sequence[str], content: Content) -> str:
         whole = [path for path in there if path.endswith(".json")]
         if any(not content.is_json(_joined(one.name, path)) for path in whole):
             return f"{text} is cut off"
-        if any(one.files[path].size == 0 for path in there):
+        # A program may say it with an empty file of its own.
+        if any(one.files[path].size == 0 for path in there if path.endswith((".json", ".metadata"))):
             return f"{text} is empty"
     return ""
 

@@ -163,6 +163,13 @@ def replace_files(one: FileSet, files: Mapping[str, LocalState]) -> FileSet:
     return one._replace(files=files)
 
 
+def test_a_program_may_say_it_with_an_empty_file_of_its_own() -> None:
+    own = FileSet("checkpoint-1", {"model.bin": state(), "done": state(size=0)})
+    assert judge(CheckpointRule("checkpoint-*", ("done",)), own, Texts(), NOW).is_complete
+    distributed = FileSet("checkpoint-1", {"0_0.distcp": state(), ".metadata": state(size=0)})
+    assert judge(HF, distributed, Texts(), NOW) == (False, "*.metadata is empty")
+
+
 def test_an_earlier_pointer_says_nothing_of_a_later_set_and_a_later_one_does() -> None:
     rule, one = CheckpointRule("global_step*"), a_set("global_step20", "a")
     assert not judge(rule, one, Texts({"latest": "global_step10"}), NOW).is_complete
