@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -79,13 +79,38 @@ with open("output/" + node + "/result.bin", "wb") as result:
 """
 
 
+# Node 0 writes a set of files for each step; every node goes on from what was brought to it, until it is told to end.
+SAVES = """\
+import json, os, pathlib, sys, time
+
+node, step, restored = os.environ["NODE_RANK"], 0, os.environ.get("BLOBSYNC_RESTORED")
+if restored:
+    step = int(os.environ["BLOBSYNC_RESTORED_STEP"])
+    shard, end = (pathlib.Path(restored, name).read_text() for name in ("0.distcp", ".metadata"))
+    assert shard == f"{step}" * 10_000 and end == f"{step}", restored
+with open(sys.argv[1], "a") as begun:
+    print(node, step, file=begun)
+while not os.path.exists(sys.argv[2]):
+    time.sleep(0.3)
+    step += 1
+    if node == "0":
+        folder = pathlib.Path("output", f"step-{step}")
+        folder.mkdir(parents=True)
+        (folder / "0.distcp").write_text(f"{step}" * 10_000)
+        (folder / ".metadata.tmp").write_text(f"{step}")
+        (folder / ".metadata.tmp").rename(folder / ".metadata")
+"""
+
+
 @dataclass
 class Jobs:
     """A project whose jobs run on this machine; without a container they run in its own folder."""
 
     project: Project
 
-    def configure(self, container: Container | None = None, **more: Any) -> None:
+    def configure(
+        self, container: Container | None = None, *, output: Mapping[str, Any] | None = None, **more: Any
+    ) -> None:
         cluster: dict[str, Any] = {"platform": "local", "local": {"slots": 4, "gpus": 0}, **more}
         if container:
             account = {
@@ -98,7 +123,7 @@ class Jobs:
             here = {"azure_blob_config_file": "aux_data/configs/box.yaml"}
             cluster["config_param"] = {
                 "code_path": {**here, "path": "mine/code.zip"},
-                "output_folder": {**here, "path": "mine/output", "mode": "upload"},
+                "output_folder": {**here, "path": "mine/output", "mode": "upload", **(output or {})},
             }
         self._write("aux_data/aml/aml.yaml", cluster)
 
@@ -272,6 +297,53 @@ def test_any_launcher_is_told_the_bounds_and_every_node_brings_its_outputs(
     shown = jobs.run("q", job_id).out
     assert "elastic, 2 to 3" in shown and len([line for line in shown.splitlines() if " wanted" in line]) >= 1
     assert "has ended: Completed" in jobs.run("scale", job_id, "2", code=2).err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_node_that_joins_or_was_lost_goes_on_from_the_last_marked_checkpoint(
+    jobs: Jobs, container: Container, tmp_path: Path
+) -> None:
+    runtime = {"python": sys.executable, "scratch": str(tmp_path / "scratch"), "sync_seconds": 1}
+    jobs.configure(container, runtime=runtime, output={"checkpoints": "step-*", "settle_seconds": 0, "keep_last": 3})
+    (jobs.project.root / "saves.py").write_text(SAVES)
+    jobs.run("init")
+    begun, end = tmp_path / "begun.txt", tmp_path / "end"
+    job_id = jobs.submit("--elastic", "1:2", "--", sys.executable, "saves.py", str(begun), str(end))
+
+    def marked() -> int:
+        names = container.names(".blobsync/checkpoints/")
+        return max(
+            (int(name.rpartition("step-")[2].removesuffix(".json")) for name in names if "step-" in name), default=0
+        )
+
+    def until_marked(step: int) -> None:
+        assert wait_until(lambda: marked() >= step, seconds=PATIENCE, pause=0.2), jobs.explain()
+
+    def starts(node: int) -> list[int]:
+        lines = begun.read_text().splitlines() if begun.exists() else []
+        return [int(step) for number, step in map(str.split, lines) if int(number) == node]
+
+    def goes_on(node: int, before: int, stood: int) -> None:
+        assert wait_until(lambda: len(starts(node)) > before, seconds=PATIENCE, pause=0.1), jobs.explain()
+        assert starts(node)[-1] >= stood, (starts(node), stood, jobs.explain())
+
+    try:
+        until_marked(3)
+        stood = marked()
+        jobs.run("scale", job_id, "2")
+        goes_on(1, 0, stood)
+        for lost in (1, 0, 0):
+            until_marked(stood + 1)
+            count, stood = len(starts(lost)), marked()
+            for process in (jobs.nodes(job_id)[lost], *jobs.programs(job_id, lost)):
+                os.kill(process, signal.SIGKILL)
+            goes_on(lost, count, stood)
+    finally:
+        end.touch()
+    job = jobs.until(job_id, "Completed", "Failed")
+    assert job["status"] == "Completed", jobs.explain()
+    assert starts(0)[0] == 0 and len(starts(0)) == 3 and len(starts(1)) == 2
 
 
 @pytest.mark.slurm
