@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,14 +25,16 @@ from blobsync.direct.engine import DirectEngine
 from blobsync.direct.pool import was_tried
 from blobsync.jobspec.spec import FolderLink
 from blobsync.keep.checkpoints import FileSet
-from blobsync.keep.round_plan import changed_pairs, forget_replaced, plan_round
+from blobsync.keep.round_plan import PlannedRound, changed_pairs, forget_replaced, plan_round
 from blobsync.keep.sets import Uploaded
 from blobsync.local.disks import LocalDisks
 from blobsync.local.index import Index, PairIndex
 from blobsync.local.names import local_problem
+from blobsync.local.resume_records import BlockJournal
 from blobsync.local.tree import LinkPolicy, ignores_case
 from blobsync.node.job import NodeJob
 from blobsync.node.ranks import NotReadyError
+from blobsync.plan.blocks import partial_uploads
 from blobsync.plan.clashes import Names
 from blobsync.plan.decisions import check_names, decide_all
 from blobsync.plan.disk_space import WrittenHere, lacking_room
@@ -55,7 +58,6 @@ from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.carry_out import Engines, carry_out
 
 _ENGINE = EngineChoice("direct", "nodes have no other engine")
-_ENGINES = Engines({"direct": DirectEngine})
 _DOWN = TransferOptions(engine="direct", compare_content=True)
 # In a root of our own, a file that differs is left from a killed attempt.
 _DOWN_ANEW = replace(_DOWN, overwrite=True)
@@ -83,12 +85,15 @@ class NodeTransfers:
         self._job = job
         self._disks = disks
         self._index = Index(job.beside("index.sqlite"), job.say)
+        self._journal = BlockJournal(job.beside("blocks.sqlite"), job.say)
+        self._engines = Engines({"direct": partial(DirectEngine, journal=self._journal)})
         self._listener = _NodeListener(job)
         self._down = _DOWN if job.in_place else _DOWN_ANEW
 
     def close(self) -> None:
-        """Close the index."""
+        """Close the index and the journal of blocks."""
         self._index.close()
+        self._journal.close()
 
     def download(
         self,
@@ -147,7 +152,7 @@ class NodeTransfers:
         key = _key(entry.name, destination)
         part: LivePart = Part(entry.name, Route.UPLOAD, LocalLocation(base), destination, key)
         planned = plan_round(part, files, self._index.pair(*key.roots), _UP, self._listener.emit)
-        result = self._carry_out(replace(part, actions=planned.actions), _UP, planned.misnamed)
+        result = self._send(part, planned, _UP)
         # Files that the program removed meanwhile did not fail.
         missed = [each for each in result.failures if os.path.lexists(base / each.path[len(entry.name) + 1 :])]
         for failure in missed[:_LOGGED_FAILURES]:
@@ -164,13 +169,20 @@ class NodeTransfers:
         records = self._index.pair(*key.roots)
         forget_replaced(part, one.files, records, self._listener.emit)
         planned = plan_round(part, one.files, records, options, self._listener.emit)
-        result = self._carry_out(replace(part, actions=planned.actions), options, planned.misnamed)
+        result = self._send(part, planned, options)
         missed = tuple(each for each in result.failures if os.path.lexists(local / each.path[len(name) + 1 :]))
         for failure in missed[:_LOGGED_FAILURES]:
             self._job.say(f"upload of {_failure_line(failure)}")
         known = records.get(list(one.files))
         sure = {path: known[path].remote.etag for path in known if is_as_recorded(one.files[path], known[path].near)}
         return Uploaded(missed, sure)
+
+    def _send(self, part: LivePart, planned: PlannedRound, options: TransferOptions) -> TransferResult:
+        """Upload what a round has planned; of large files the blocks that the service does not have."""
+        blocks = partial_uploads(part, planned.actions, self._journal)
+        for warning in blocks.warnings:
+            self._job.say(warning)
+        return self._carry_out(replace(part, actions=blocks.actions), options, planned.misnamed)
 
     def _carry_out(self, part: LivePart, options: TransferOptions, unseen: tuple[FileFailure, ...]) -> TransferResult:
         plan = TransferPlan(
@@ -184,7 +196,7 @@ class NodeTransfers:
             unreadable=unseen,
             created_at=time.time(),
         )
-        return carry_out(plan, _OnePart(part, self._index), _ENGINES, self._listener, None)
+        return carry_out(plan, _OnePart(part, self._index), self._engines, self._listener, None)
 
     def _demand_room(self, shown: str, names: Names, actions: tuple[FileAction, ...]) -> None:
         size = sum(action.size for action in actions if action.action is Action.TRANSFER)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 import re
 import sys
 from importlib.util import find_spec
@@ -11,9 +13,18 @@ import pytest
 import yaml
 
 from blobsync.config.model import CheckpointRule
+from blobsync.jobspec.spec import FolderLink
+from blobsync.keep.checkpoints import FileSet
+from blobsync.keep.sets import files_of
+from blobsync.node.job import NodeJob, parse_arguments
+from blobsync.node.places import JobPlaces
+from blobsync.node.transfers import NodeTransfers
+from blobsync.plan.blocks import block_size
 from tests.e2e.kills import TRAINERS, Training
 from tests.e2e.web_server import web_server
 from tests.e2e.world import Container, Project
+from tests.fakes.jobs import make_spec
+from tests.servers.fault_proxy import fault_proxy
 
 pytestmark = pytest.mark.e2e
 
@@ -155,6 +166,42 @@ def test_marks_are_no_data_of_an_entry_at_the_containers_root(project: Project, 
     assert container.names() == [mark, "b.txt"]
     assert project.run("rm", "-y", "data/").code == 0
     assert container.names() == [mark]
+
+
+def test_a_set_that_goes_again_sends_only_the_blocks_that_changed(
+    tmp_path: Path, container: Container, service: str
+) -> None:
+    rule, body = CheckpointRule("*", settle_seconds=0), random.Random(5).randbytes(18 << 20)
+    changed = body[: 9 << 20] + b"changed" + body[(9 << 20) + 7 :]
+    local = tmp_path / "root/output/checkpoint-1"
+    local.mkdir(parents=True)
+    with fault_proxy(service) as counting:
+        url = f"{counting.url}/{container.account}/{container.name}"
+        entry = FolderLink("output", url, "mine/output", "upload", checkpoints=rule)
+        words = (
+            "node",
+            "--job",
+            str(tmp_path / "job.json"),
+            "--run-dir",
+            str(tmp_path),
+            "--root",
+            str(tmp_path / "root"),
+        )
+        job = NodeJob(make_spec("true", folders=(entry,)), {}, parse_arguments(words), os.environ, 0)
+        destination = JobPlaces({url: container.sas(RIGHTS)}, os.environ).blobs(url, "mine/output/checkpoint-1")
+        sent = []
+        for content in (body, changed):
+            (local / "model.bin").write_bytes(content)
+            # As after a start on the same node.
+            transfers = NodeTransfers(job)
+            one = FileSet("checkpoint-1", dict(files_of(local)))
+            counting.reset()
+            uploaded = transfers.upload_set(entry, one, local, destination, cap_mbps=None)
+            sent.append(counting.stats().uploaded)
+            transfers.close()
+            assert uploaded.failures == () and list(uploaded.etags) == ["model.bin"]
+    assert sent == [len(body), block_size(len(body))]
+    assert container.get("mine/output/checkpoint-1/model.bin") == changed
 
 
 @pytest.mark.kill
