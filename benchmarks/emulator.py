@@ -1,4 +1,4 @@
-"""Azurite for measurements: in memory, a container per run."""
+"""Azurite for measurements: a container per run."""
 
 from __future__ import annotations
 
@@ -86,14 +86,14 @@ class Emulator:
 
 
 @contextmanager
-def emulator(*, tls: bool = False) -> Iterator[Emulator]:
-    """A fresh server, which ends with the block."""
+def emulator(*, tls: bool = False, location: Path | None = None) -> Iterator[Emulator]:
+    """A fresh server, which ends with the block. ``location`` None keeps everything in memory."""
     if tls:
         Azurite(TOOLS).install()
         with tls_azurite(TOOLS, os.environ, {ACCOUNT: KEY}) as server:
             yield Emulator(server.pid, server.url, server.certificate)
         return
-    with Azurite(TOOLS).session({ACCOUNT: _SECRET}) as state:
+    with Azurite(TOOLS).session({ACCOUNT: _SECRET}, location=location) as state:
         yield Emulator(state.pid, f"http://127.0.0.1:{state.port}")
 
 
