@@ -17,7 +17,6 @@ from blobsync.base.file_states import regular_only
 from blobsync.base.locations import AMAZON, LISTS, SOURCE_OPTION
 from blobsync.base.redaction import register_secret
 from blobsync.base.trusted_hosts import host_of, is_loopback
-from blobsync.config.accounts import bucket_problem, service_problem
 from blobsync.config.model import BucketAccess, Cluster, FolderEntry, ListedFile, StorageAccount, WebFiles
 
 _S3 = "s3://"
@@ -58,6 +57,9 @@ def cluster_of(given: GivenSource, path: str, root: Path, cwd: Path, environ: Ma
 
 
 def _bucket(given: GivenSource, environ: Mapping[str, str]) -> tuple[StorageAccount, str]:
+    # Nodes, which read the lines of a list, have no YAML.
+    from blobsync.config.accounts import bucket_problem, service_problem
+
     bucket, _, prefix = given.text.removeprefix(_S3).partition("/")
     endpoint = given.endpoint_url or next(filter(None, map(environ.get, _ENDPOINT_VARIABLES)), AMAZON)
     endpoint = endpoint.rstrip("/")

@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 
 from blobsync.base.locations import UrlList
 from blobsync.config.model import BucketAccess, StorageAccount
-from blobsync.config.user_config import load_user_config
 from blobsync.store.protocol import BlobStore
 
 
@@ -23,6 +22,9 @@ def source_values(account: StorageAccount, environ: Mapping[str, str]) -> Mappin
     if access is not None:
         return {**values, "region": access.region, "profile": access.profile, "anonymous": access.anonymous}
     assert web is not None
+    # Nodes, which only open sources, have no YAML.
+    from blobsync.config.user_config import load_user_config
+
     trusted = {each.rstrip("/") for each in load_user_config(environ).trusted_buckets}
     named = {"://".join(urlsplit(file.url)[:2]) for file in web.files.values()}
     return {**values, "reaches": sorted(named if web.by_hand else named & trusted)}

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Mapping
 from blobsync.base.errors import CredentialError, StorageUnreachableError
 from blobsync.base.trusted_hosts import host_of, is_loopback, is_private, is_safe_from_listeners
 from blobsync.config.model import StorageAccount
-from blobsync.config.user_config import TRUSTED_BUCKETS_VARIABLE, load_user_config, user_config_file
 
 # The addresses of a host's name.
 Addresses = Callable[[str], Iterable[str]]
@@ -48,6 +47,9 @@ def check_bucket(account: StorageAccount, environ: Mapping[str, str], addresses:
         )
     if access.by_hand:
         return
+    # Nodes, which have no YAML, get buckets that were checked where the command ran.
+    from blobsync.config.user_config import TRUSTED_BUCKETS_VARIABLE, load_user_config, user_config_file
+
     own = load_user_config(environ)
     listed = {each.rstrip("/") for each in own.trusted_buckets}
     is_listed = bool({bucket, endpoint} & listed)

@@ -26,7 +26,6 @@ from blobsync.base.patterns import pattern
 from blobsync.base.redaction import SignedUrl, redact_word
 from blobsync.base.trusted_hosts import host_of, is_loopback, is_private
 from blobsync.config.model import ListedFile, StorageAccount
-from blobsync.config.user_config import load_user_config
 from blobsync.store.protocol import BlobInfo, BlobProperties, Checksum
 from blobsync.store.read_only import SourceReader, SourceStore
 from blobsync.store.rest.http import origin_of
@@ -47,6 +46,9 @@ def open_urls(account: StorageAccount, environ: Mapping[str, str]) -> UrlListSto
     web, container = account.web, account.container
     assert web is not None
     assert isinstance(container, UrlList)
+    # Nodes, which have no YAML, get the places that a list may name with their orders.
+    from blobsync.config.user_config import load_user_config
+
     listed = {each.rstrip("/") for each in load_user_config(environ).trusted_buckets}
     return UrlListStore(container, web.files, environ, may_reach=lambda origin: web.by_hand or origin in listed)
 
