@@ -3,6 +3,8 @@
 torchrun's rendezvous is on node 0. When that is lost, the torchrun of each other node ends within two seconds; it is
 restarted there when node 0 is back. Node 0 starts its command once enough nodes are ready, so that torchrun does not
 wait for nodes that still download, and ends when the others have uploaded their outputs.
+
+Before a command starts for another time, the last checkpoint comes to its node: that of the node's own start is old.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from pathlib import Path
 
 from blobsync.node.job import NodeJob
 from blobsync.node.processes import kill_strays
-from blobsync.node.ranks import Ranks, master_address, master_port
+from blobsync.node.ranks import NotReadyError, Ranks, master_address, master_port
 from blobsync.node.rendezvous import (
     SILENCE_SECONDS,
     FirstNodeState,
@@ -78,8 +80,8 @@ def was_killed(code: int) -> bool:
 class FirstNode:
     """Node 0: its command has the rendezvous, and its end is the job's."""
 
-    def __init__(self, job: NodeJob, held: HeldSignals) -> None:
-        self._job, self._held = job, held
+    def __init__(self, job: NodeJob, held: HeldSignals, restore: Callable[[], None]) -> None:
+        self._job, self._held, self._restore = job, held, restore
         port = membership_port(int(master_port(job.spec, job.environ)))
         self._server = RendezvousServer(job.spec.run_id, port, job.spec.max_nodes or 1)
         job.members = lambda: {0} | self._server.present
@@ -98,6 +100,8 @@ class FirstNode:
             self._server.broadcast("waits")
             self._job.say(f"the command was killed ({code}); starting it again, {left - 1} more times at most")
             kill_strays(self._job)
+            if not _can_start_again(self._job, self._restore):
+                break
         # A node that was asked to stop may come back: the job is not over.
         self._server.broadcast("waits" if self._job.stopped else f"over {code}")
         stay(self._job, self._held, code)
@@ -130,8 +134,8 @@ class FirstNode:
 class LaterNode:
     """Any other node: its command runs while node 0's runs."""
 
-    def __init__(self, job: NodeJob, held: HeldSignals) -> None:
-        self._job, self._held = job, held
+    def __init__(self, job: NodeJob, held: HeldSignals, restore: Callable[[], None]) -> None:
+        self._job, self._held, self._restore = job, held, restore
         address = master_address(job.spec, job.environ)
         port = membership_port(int(master_port(job.spec, job.environ)))
         self._client = RendezvousClient(job.spec.run_id, job.node_rank, address, port)
@@ -141,7 +145,7 @@ class LaterNode:
         """Start the command when node 0's runs, and again when it ended because node 0 left; returns its code."""
         kill_strays(self._job)
         code, began = None, ""
-        while self._wait_to_start(code, began):
+        while self._wait_to_start(code, began) and (code is None or _can_start_again(self._job, self._restore)):
             began = self._client.state.start
             code = run_once(self._job, self._held, log_of, [ranks])
             kill_strays(self._job)
@@ -174,6 +178,16 @@ class LaterNode:
         return False
 
 
+def _can_start_again(job: NodeJob, restore: Callable[[], None]) -> bool:
+    """Bring the last checkpoint; False if that failed, and the command would begin with an old one."""
+    try:
+        restore()
+    except NotReadyError as error:
+        job.say(f"the command is not started again: {error}")
+        return False
+    return True
+
+
 def _stopped(code: int | None) -> int:
     return _STOPPED if code is None else code
 
@@ -187,11 +201,14 @@ def _waiting(code: int | None) -> str:
 Member = FirstNode | LaterNode
 
 
-def member_of(job: NodeJob, held: HeldSignals) -> Member | None:
-    """This node of an elastic job; None for a job of a fixed size. Raises ``NotReadyError``."""
+def member_of(job: NodeJob, held: HeldSignals, restore: Callable[[], None]) -> Member | None:
+    """This node of an elastic job; None for a job of a fixed size. Raises ``NotReadyError``.
+
+    ``restore`` brings the last checkpoint before the command starts for another time; it raises ``NotReadyError``.
+    """
     if not job.spec.is_elastic:
         return None
-    return LaterNode(job, held) if job.node_rank else FirstNode(job, held)
+    return LaterNode(job, held, restore) if job.node_rank else FirstNode(job, held, restore)
 
 
 def should_end(job: NodeJob, held: HeldSignals, parent: int) -> bool:

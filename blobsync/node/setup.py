@@ -58,6 +58,13 @@ def make_ready(job: NodeJob, places: JobPlaces) -> None:
         job.say(f"ready: {job.root}")
 
 
+def restore_again(job: NodeJob, places: JobPlaces) -> None:
+    """Bring the last checkpoint to a node whose command is started again. Raises ``NotReadyError``."""
+    if job.has_checkpoints:
+        with _node_lock(job):
+            _restore_again(job, places)
+
+
 def _make_ready(job: NodeJob, places: JobPlaces) -> None:
     job.root.parent.mkdir(parents=True, exist_ok=True)
     describe_machine(job, SubprocessRunner())

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from blobsync.jobspec.spec import JOB_CODE, OUTPUT_FAILED_EXIT, SETUP_FAILED_EXIT
@@ -14,7 +15,7 @@ from blobsync.node.members import Member, member_of
 from blobsync.node.places import JobPlaces
 from blobsync.node.processes import start_error_code
 from blobsync.node.ranks import NotReadyError, Ranks, master_address, ranks_from_launcher, ranks_of_node
-from blobsync.node.setup import clean_up, make_ready
+from blobsync.node.setup import clean_up, make_ready, restore_again
 from blobsync.node.stopping import TERM_TO_KILL_SECONDS, HeldSignals, run_processes
 from blobsync.node.uploader import Uploader
 
@@ -41,7 +42,7 @@ def run_rank(job: NodeJob, places: JobPlaces, held: HeldSignals, *, log: bool) -
     # From here on warnings are received; only Slurm's batch script makes the folder, and waits until it is full.
     with suppress(FileNotFoundError):
         write_text(job.run_dir / "up" / str(ranks.rank), "")
-    member = member_of(job, held)
+    member = member_of(job, held, partial(restore_again, job, places))
     code = _run(job, held, member, lambda one: job.rank_log(one.rank) if log else None, [ranks])
     write_text(done, str(code))
     if code and member is None and not job.stopped:
@@ -93,7 +94,7 @@ def run_node(job: NodeJob, places: JobPlaces, held: HeldSignals) -> int:
     uploader = Uploader(job, places)
     try:
         make_ready(job, places)
-        member = member_of(job, held)
+        member = member_of(job, held, partial(restore_again, job, places))
     except NotReadyError:
         uploader.stop()
         clean_up(job, SETUP_FAILED_EXIT)

@@ -10,11 +10,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from blobsync.config.model import CheckpointRule
 from blobsync.jobspec.spec import JobSpec
 from blobsync.node.rendezvous import FirstNodeState, RendezvousClient, RendezvousServer, membership_port
 from tests.fakes.blob_service import serve
@@ -77,6 +79,10 @@ def runs(node: Node) -> int:
     return 0
 
 
+def has_run(node: Node, times: int) -> bool:
+    return runs(node) == times
+
+
 def let_end(node: Node, code: int) -> None:
     (node.root / "do.new").write_text(str(code))
     (node.root / "do.new").rename(node.root / "do")
@@ -120,11 +126,77 @@ def test_node_0_starts_its_command_again_when_it_was_killed_and_ends_what_that_l
     assert runs(node) == 2 and "the command was killed (137); starting it again" in said(node, 0)
 
 
-def programs(spec: JobSpec, word: str) -> list[int]:
+# Node 0 writes one set after the one that was brought to it.
+SAVES = """\
+import os, pathlib, time
+step = int(os.environ.get("BLOBSYNC_RESTORED_STEP", 0))
+with open("ran", "a") as ran:
+    print(step, file=ran)
+if os.environ["NODE_RANK"] == "0":
+    folder = pathlib.Path(f"output/step-{step + 1}")
+    folder.mkdir(parents=True)
+    (folder / "0.distcp").write_text("x")
+    (folder / ".metadata").write_text("m")
+while not os.path.exists("end"):
+    time.sleep(0.02)
+"""
+
+
+def saving(node: Node, **changes: Any) -> JobSpec:
+    link = node.folder_link("output", "upload", checkpoints=CheckpointRule("step-*", settle_seconds=0))
+    return make_spec(sys.executable, "saves.py", code=node.code({"saves.py": SAVES}), folders=(link,), **changes)
+
+
+def is_marked(node: Node, step: int) -> bool:
+    return any(name.endswith(f"/step-{step}.json") for name in node.service.blobs)
+
+
+def test_a_command_that_was_killed_on_node_0_begins_with_the_last_checkpoint(node: Node) -> None:
+    spec = saving(node, min_nodes=1, max_nodes=3)
+    with started(node, 0, spec, "--sync-seconds", "0.2") as first:
+        for step in (1, 2):
+            assert until(partial(is_marked, node, step)), said(node, 0)
+            os.kill(programs(spec, "saves.py")[0], signal.SIGKILL)
+            assert until(partial(has_run, node, step + 1)), said(node, 0)
+        (node.root / "end").touch()
+        assert first.wait(20) == 0
+    assert (node.root / "ran").read_text().split() == ["0", "1", "2"]
+
+
+def test_a_command_that_ended_with_node_0_begins_with_the_last_checkpoint(node: Node, tmp_path: Path) -> None:
+    with started(node, 1, saving(node, min_nodes=1, max_nodes=3)) as other:
+        place = RendezvousServer("me_1_0badcafe", port_of(node), 3)
+        place.broadcast("runs a")
+        assert until(lambda: runs(node) == 1)
+        # Meanwhile node 0 has a checkpoint.
+        first = Node(tmp_path / "first", node.service)
+        assert first.do("node", saving(first, setup=("touch end",))).returncode == 0
+        assert is_marked(node, 1)
+        (node.root / "end").touch()
+        os.kill(programs(saving(node), "saves.py", 1)[0], signal.SIGKILL)
+        place.broadcast("runs b")
+        assert until(lambda: runs(node) == 2), said(node, 1)
+        place.broadcast("over 0")
+        assert other.wait(20) == 0
+        place.close()
+    assert (node.root / "ran").read_text().split() == ["0", "1"]
+
+
+def test_a_command_is_not_started_again_from_an_old_checkpoint(node: Node) -> None:
+    spec = saving(node, min_nodes=1, max_nodes=3)
+    with started(node, 0, spec, "--sync-seconds", "0.2") as first:
+        assert until(lambda: is_marked(node, 1)), said(node, 0)
+        node.service.put("mine/output/step-1/0.distcp", b"y")
+        os.kill(programs(spec, "saves.py")[0], signal.SIGKILL)
+        assert first.wait(20) != 0
+    assert runs(node) == 1 and "the command is not started again: folder output: 1 marked checkpoints" in said(node, 0)
+
+
+def programs(spec: JobSpec, word: str, number: int = 0) -> list[int]:
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):
-            ours = f"BLOBSYNC_NODE_OF={spec.run_id}/0".encode() in Path("/proc", name, "environ").read_bytes()
+            ours = f"BLOBSYNC_NODE_OF={spec.run_id}/{number}".encode() in Path("/proc", name, "environ").read_bytes()
             if ours and word.encode() in Path("/proc", name, "cmdline").read_bytes():
                 found.append(int(name))
     return found
