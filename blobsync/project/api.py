@@ -776,6 +776,8 @@ class Project:
         if not 0 < settle <= _LONGEST_SETTLE:
             raise UsageError(f"{settle:g} seconds is no time to settle", hint="a number above 0, up to an hour")
         chosen = keep.kept_legs(self._open_context, one_or_many(paths))
+        for note in keep.marked_in_jobs_only(self.cluster.folders, chosen):
+            self.listener.emit(Note(note))
         known = {"cluster": self.cluster.name, "command": redact(self.command_line)}
         keeper = keep.keeping(
             chosen,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +32,7 @@ from blobsync.base.formatting import count_text
 from blobsync.base.locations import BlobLocation, LocalLocation
 from blobsync.base.reasons import Reason
 from blobsync.base.stopping import StopRequest
+from blobsync.config.model import FolderEntry
 from blobsync.keep.keeper import EVERYWHERE, Files, Keeper
 from blobsync.keep.round_plan import Presumption, plan_round, shape_conflicts
 from blobsync.keep.watcher import FolderWatcher, Listen, Walk, installed_listener
@@ -151,6 +152,14 @@ def kept_legs(context: ProjectContext, paths: Sequence[str]) -> tuple[Leg, ...]:
                 f"{leg.part.path}: there is no such folder", hint=where_to_look(end.path), path=leg.part.path
             )
     return tuple(found)
+
+
+def marked_in_jobs_only(entries: Iterable[FolderEntry], chosen: Sequence[Leg]) -> Iterator[str]:
+    """A sentence for each of these folders in which jobs mark checkpoints: a set belongs to the job that wrote it."""
+    prefixes = [entry.prefix for entry in entries if entry.checkpoints]
+    for path in (leg.part.path for leg in chosen):
+        if any(f"{path}/".startswith(f"{prefix}/") for prefix in prefixes):
+            yield f"{path}: files go up one by one; only jobs upload checkpoints as one, and mark them"
 
 
 def root_of(leg: Leg) -> str:

@@ -143,6 +143,23 @@ def test_checkpoints_from_the_command_line(project: Project, container: Containe
         assert re.search(r"output/checkpoint-40 <span[^>]*>a restart takes it", told), told
 
 
+def test_keep_uploads_files_of_checkpoints_one_by_one_and_says_so(project: Project, container: Container) -> None:
+    with_checkpoints(project, container, keep_last=1)
+    for step in (10, 20):
+        folder = project.root / f"output/checkpoint-{step}"
+        folder.mkdir(parents=True)
+        for name in ("model.bin", "trainer_state.json"):
+            (folder / name).write_text("{}")
+    done = project.run("keep", "output", "--settle", "0.3s", "--until-idle")
+    assert done.code == 0, done
+    assert "output: files go up one by one; only jobs upload checkpoints as one, and mark them" in done.err
+    assert len(container.names()) == 4 and container.names(".blobsync/") == []
+    listed = project.run("--json", "checkpoints").data["checkpoints"]
+    assert [(each["there"], each["missing"], each["is_next"]) for each in listed] == [
+        ("half", "it has no mark that says that it is complete", False)
+    ] * 2
+
+
 def test_a_project_without_checkpoints_is_told_how_to_have_some(project: Project, container: Container) -> None:
     project.configure(container)
     done = project.run("--json", "checkpoints")
