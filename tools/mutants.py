@@ -77,7 +77,7 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="./dev mutants", description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("module", nargs="+", help="ledger, azcopy.verdict, azcopy/verdict.py, ...")
     parser.add_argument("--jobs", "-j", type=int, default=os.cpu_count() or 1, help="so many mutants at once")
-    parser.add_argument("--lines", metavar="FIRST-LAST", help="only the mutants of these lines")
+    parser.add_argument("--lines", metavar="FIRST-LAST,...", help="only the mutants of these lines")
     parser.add_argument(
         "--tests", action="append", default=[], metavar="FILE", help="these tests, not the relevant ones"
     )
@@ -123,8 +123,9 @@ def examine(path: Path, wish: Wish) -> Result:
     every = mutants(path.read_text(encoding="utf-8"))
     result.stale = [entry for entry in known_equivalents(result.module) if entry not in {_key(each) for each in every}]
     if wish.lines:
-        first, _, last = wish.lines.partition("-")
-        every = [mutant for mutant in every if int(first) <= mutant.line <= int(last or first)]
+        ends = [each.partition("-") for each in wish.lines.split(",")]
+        chosen = {line for first, _, last in ends for line in range(int(first), int(last or first) + 1)}
+        every = [mutant for mutant in every if mutant.line in chosen]
     files = wish.tests or [file.relative_to(ROOT).as_posix() for file in relevant(path)]
     work = Path(tempfile.mkdtemp(prefix="blobsync-mutants-"))
     try:
