@@ -120,3 +120,16 @@ def test_an_object_with_a_crc64_needs_no_md5_to_be_known_as_equal(world: World) 
     there = replace(world, here=world.there, there=None)  # type: ignore[arg-type]
     (action,) = [action for _, action in there.plan("d", "data/x").each()]
     assert (action.action, action.reason) == (Action.UNCHANGED, Reason.SAME_CRC64)
+
+
+@pytest.mark.parametrize("with_md5", [True, False])
+def test_only_of_a_blob_without_an_md5_is_the_crc64_kept(world: World, *, with_md5: bool) -> None:
+    name = add(world, "a", b"in several parts")
+    if not with_md5:
+        world.source("laion").hides_md5.add(name)
+    assert world.run("u", "data/x", copy=True).ok
+    store = world.store("eu")
+    info = store.blobs[name].info
+    assert (info.md5 is not None) is with_md5
+    kept = world.index.checksums(str(store.container)).get({name: info.etag})
+    assert kept == ({} if with_md5 else {name: crc64(b"in several parts").to_bytes(8, "big")})

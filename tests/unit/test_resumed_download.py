@@ -65,15 +65,17 @@ def stop_after(world: World, requests: int) -> None:
     """Ctrl-C with the request that comes after so many, when those are on record."""
     seen: list[Request] = []
     before_all = on_record(world)
-    stopped = threading.Event()
+    stopped, lock = threading.Event(), threading.Lock()
 
     def before(request: Request) -> None:
         if request.operation != "get":
             return
-        seen.append(request)
-        if len(seen) > requests + 1:
+        with lock:
+            seen.append(request)
+            number = len(seen)
+        if number > requests + 1:
             stopped.wait(20)
-        elif len(seen) > requests:
+        elif number > requests:
             wanted = before_all + sum(each.size for each in seen[:requests])
             wait_until(lambda: on_record(world) >= wanted)
             ctrl_c()
