@@ -28,8 +28,8 @@ from blobsync.base.file_states import FileState, LocalState, RemoteState
 
 Row: TypeAlias = tuple[Any, ...]
 
-# How many entries of a plan stay in memory: about 700 bytes each.
-MOST_IN_MEMORY = 1_000_000
+# How many entries of a plan stay in memory: 0.7 to 1 kB each, so half a GB at most.
+MOST_IN_MEMORY = 500_000
 # With all that is known of them while they are carried out, about 150 MB. A batch is sorted in memory to form a run,
 # and one block of each run is in memory while runs are merged.
 _BATCH = 100_000

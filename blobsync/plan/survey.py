@@ -28,7 +28,7 @@ from itertools import chain, islice
 from pathlib import Path
 from queue import Empty, Full, Queue, SimpleQueue
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from blobsync.base.background_calls import Ahead, side_by_side
 from blobsync.base.errors import (
@@ -64,6 +64,9 @@ from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Route, Shape
 from blobsync.store.open_locations import OpenBlob, OpenLocation, with_md5
 from blobsync.store.protocol import BlobInfo, BlobSource, BlobStore
+
+if TYPE_CHECKING:
+    from blobsync.store.checksums import JoinedCrc64
 
 # Blobs after which a listing counts as long: 20 pages.
 LONG = 100_000
@@ -253,39 +256,35 @@ def _with_records(batch: list[Pair], part: LivePart, records: PairIndex) -> list
 
 def _with_known_crc64s(batch: list[Pair], part: LivePart, records: PairIndex) -> list[Pair]:
     """Add the CRC64s of blobs without an MD5, as far as the index knows them."""
-    for end, is_near in ((part.source, True), (part.destination, False)):
-        if not isinstance(end, OpenBlob) or is_source(end.location):
+    for end, is_source_end in ((part.source, True), (part.destination, False)):
+        if not isinstance(end, OpenBlob):
             continue
         unknown: dict[str, tuple[int, RemoteState]] = {}
         for at, pair in enumerate(batch):
-            state = pair.source if is_near else pair.destination
-            if isinstance(state, RemoteState) and state.md5 is None and not _is_settled(pair, part.route):
+            state = pair.source if is_source_end else pair.destination
+            if isinstance(state, RemoteState) and state.md5 is None:
                 unknown[end.at(pair.path)] = at, state
         known = known_crc64s(end, records, {name: state.etag for name, (_, state) in unknown.items()})
         for name, crc64 in known.items():
             at, state = unknown[name]
             found = replace(state, crc64=crc64)
-            batch[at] = batch[at]._replace(source=found) if is_near else batch[at]._replace(destination=found)
+            batch[at] = batch[at]._replace(source=found) if is_source_end else batch[at]._replace(destination=found)
     return batch
 
 
-def known_crc64s(end: OpenBlob, records: PairIndex, etags: Mapping[str, str]) -> Mapping[str, bytes]:
-    """The CRC64s that the index knows of these versions, by name; none where nothing here computes one."""
-    found = records.checksums(str(end.store.container)).get(etags) if etags else {}
-    if found:
-        from blobsync.store.checksums import new_crc64  # late: few blobs have one
+def _new_crc64() -> JoinedCrc64 | None:
+    from blobsync.store.checksums import new_crc64  # late: few blobs have one
 
-        # A CRC64 that nothing here can be compared with is not worth reading a file.
-        return found if new_crc64() is not None else {}
-    return found
+    return new_crc64()
 
 
-def _is_settled(pair: Pair, route: Route) -> bool:
-    """Whether the record says that both are equal, so that nothing else is asked."""
-    if pair.record is None or pair.source is None or pair.destination is None:
-        return False
-    near, far = (pair.source, pair.destination) if source_is_near(route) else (pair.destination, pair.source)
-    return is_as_recorded(near, pair.record.near) and is_as_recorded(far, pair.record.remote)
+def known_crc64s(
+    end: OpenBlob, records: PairIndex, etags: Mapping[str, str], new: Callable[[], JoinedCrc64 | None] = _new_crc64
+) -> Mapping[str, bytes]:
+    """The CRC64s that the index knows of these versions, by name. None if ``new`` computes none: what nothing here can
+    be compared with is not worth reading a file."""
+    found = records.checksums(str(end.store.container)).get(etags)
+    return found if found and new() is not None else {}
 
 
 def _with_said_checksums(part: LivePart, pair: Pair) -> Pair:
@@ -299,10 +298,9 @@ def _with_said_checksums(part: LivePart, pair: Pair) -> Pair:
     with suppress(StorageError):
         found = end.store.head(end.at(pair.path))
         if found is not None and (found.size, found.etag) == (source.size, source.etag):
-            from blobsync.store.checksums import crc64_in, new_crc64  # late: only for sources
+            from blobsync.store.checksums import crc64_in  # late: only for sources
 
-            crc64 = crc64_in(found.checksum) if new_crc64() is not None else None
-            return pair._replace(source=replace(source, md5=found.md5, crc64=crc64))
+            return pair._replace(source=replace(source, md5=found.md5, crc64=crc64_in(found.checksum)))
     return pair
 
 
@@ -321,22 +319,20 @@ def _with_local_checksums(part: LivePart, pair: Pair) -> Pair:
     end, other = (part.source, pair.destination) if near else (part.destination, pair.source)
     state = _near(pair, part)
     assert isinstance(end, LocalLocation)
-    by_crc64 = other is not None and other.md5 is None and other.crc64 is not None
-    hashed = _hash_file(end.at(pair.path), state, with_crc64=by_crc64)
+    assert other is not None
+    hashed = _hash_file(end.at(pair.path), state, with_crc64=other.crc64 is not None)
     return pair._replace(source=hashed) if near else pair._replace(destination=hashed)
 
 
-def _hash_file(file: Path, state: LocalState, *, with_crc64: bool = False) -> LocalState:
+def _hash_file(file: Path, state: LocalState, *, with_crc64: bool) -> LocalState:
     """The state with its checksums; unchanged if the file cannot be read or has changed meanwhile."""
     hashed = hash_with_crc64(file) if with_crc64 else hash_file(file)
     return hashed if hashed is not None and hashed.same_file(state) else state
 
 
-def hash_with_crc64(file: Path) -> LocalState | None:
-    """As :func:`blobsync.local.files.hash_file`, with the CRC64, too, where anycrc is installed."""
-    from blobsync.store.checksums import new_crc64  # late: few blobs have one
-
-    crc64 = new_crc64()
+def hash_with_crc64(file: Path, new: Callable[[], JoinedCrc64 | None] = _new_crc64) -> LocalState | None:
+    """As :func:`blobsync.local.files.hash_file`, with the CRC64, too, if ``new`` computes one."""
+    crc64 = new()
     if crc64 is None:
         return hash_file(file)
     hashed = hash_file(file, also=crc64.update)
@@ -365,7 +361,7 @@ def _read_content(end: OpenLocation, path: str, state: FileState) -> FileState:
     if isinstance(end, OpenBlob):
         return with_md5(end, path, state)
     assert isinstance(state, LocalState)
-    return state if state.md5 is not None else _hash_file(end.at(path), state)
+    return state if state.md5 is not None else _hash_file(end.at(path), state, with_crc64=False)
 
 
 # A path with its state, or with the reason and detail why it is left out.

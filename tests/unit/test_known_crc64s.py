@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from blobsync.base.file_states import LocalState, RemoteState
 from blobsync.base.reasons import Reason
 from blobsync.config.mapping import resolve
+from blobsync.local.index import BlobChecksums, Index, PairIndex, Record
 from blobsync.local.tree import LinkPolicy
-from blobsync.plan.survey import Request
+from blobsync.plan.pairing import Pair
+from blobsync.plan.survey import Request, complete, hash_with_crc64, known_crc64s
 from blobsync.plan.transfer_plan import Action
 from blobsync.project.browse import path_status
 from blobsync.project.verify import VerifyReport, verify
+from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import Checksum
 from tests.fakes.crc64 import crc64
 from tests.fakes.project_context import World, account, bucket, cluster
+
+
+def md5(body: bytes) -> bytes:
+    return hashlib.md5(body, usedforsecurity=False).digest()
 
 
 @pytest.fixture
@@ -133,3 +143,73 @@ def test_only_of_a_blob_without_an_md5_is_the_crc64_kept(world: World, *, with_m
     assert (info.md5 is not None) is with_md5
     kept = world.index.checksums(str(store.container)).get({name: info.etag})
     assert kept == ({} if with_md5 else {name: crc64(b"in several parts").to_bytes(8, "big")})
+
+
+class Asked(BlobChecksums):
+    """Knows a CRC64 of every blob, and notes which ones it was asked for."""
+
+    def __init__(self, index: Index) -> None:
+        super().__init__(index, "")
+        self.names: list[str] = []
+
+    def get(self, etags: Mapping[str, str]) -> dict[str, bytes]:
+        self.names += etags
+        return dict.fromkeys(etags, b"12345678")
+
+
+class Records(PairIndex):
+    """Without a record; its checksums are ``asked``."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+
+    def get(self, paths: Sequence[str]) -> dict[str, Record]:
+        return {}
+
+    def checksums(self, container: str) -> BlobChecksums:
+        return self.asked
+
+
+@pytest.mark.parametrize("direction", ["u", "d"])
+def test_only_of_blobs_without_an_md5_the_index_is_asked(world: World, direction: str) -> None:
+    store = world.store("eu")
+    store.add("store/data/x/with", b"bytes")
+    store.add("store/data/x/without", b"bytes", with_md5=False)
+    for name in ("with", "without", "mine"):
+        mine(world, b"bytes").rename(world.root / "data/x" / name)
+    asked = Asked(world.index)
+    (part,) = world.plan(direction, "data/x").parts
+    sizes = {"with": md5(b"bytes"), "without": None, "mine": None}
+    near = {name: LocalState.of((world.root / "data/x" / name).stat()) for name in sizes}
+    far = {name: RemoteState(5, f"e-{name}", found) for name, found in sizes.items() if name != "mine"}
+    pairs = [
+        Pair(name, near[name], far.get(name)) if direction == "u" else Pair(name, far.get(name), near[name])
+        for name in sizes
+    ]
+    context = world.context()
+    done = {pair.path: pair for pair in complete(iter(pairs), context.opened(part), Records(asked), False)}
+    assert asked.names == ["store/data/x/without"]
+
+    def known(name: str) -> tuple[bytes | None, bytes | None]:
+        ends = (done[name].source, done[name].destination)
+        local, remote = ends if direction == "u" else ends[::-1]
+        return (local.crc64 if local else None, remote.crc64 if remote else None)
+
+    assert known("with") == (None, None) and known("mine") == (None, None)
+    assert known("without") == (crc64(b"bytes").to_bytes(8, "big"), b"12345678")
+
+
+def test_without_anycrc_no_file_is_read_for_a_crc64(world: World) -> None:
+    here = copied(world)
+    info = here.store("eu").blobs["store/data/x/a"].info
+    (part,) = here.plan("d", "data/x").parts
+    end = here.context().opened(part).source
+    assert isinstance(end, OpenBlob)
+    name, records = end.at("a"), here.context().records(part.key)
+    assert known_crc64s(end, records, {name: info.etag}) == {name: crc64(b"in several parts").to_bytes(8, "big")}
+    assert known_crc64s(end, records, {name: info.etag}, lambda: None) == {}
+    file = mine(here, b"bytes")
+    hashed = hash_with_crc64(file, lambda: None)
+    assert hashed and (hashed.md5, hashed.crc64) == (md5(b"bytes"), None)
+    file.unlink()
+    assert hash_with_crc64(file) is None

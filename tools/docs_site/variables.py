@@ -18,7 +18,7 @@ FOR_USERS: Mapping[str, str] = {
     "BLOBSYNC_AZCOPY_SOURCE": "where `azcopy install` gets the archive: a file or an address",
     "BLOBSYNC_AZURITE": "a folder into which npm installed azurite, for `emulator start`",
     "BLOBSYNC_ENGINE": "the engine, where `--engine` does not choose one",
-    "BLOBSYNC_LARGE_PLAN": "from how many files on a plan is made on the disk; default 1,000,000",
+    "BLOBSYNC_LARGE_PLAN": "from how many files on a plan is made on the disk; default 500,000",
     "BLOBSYNC_LOGIN": "`device-code` logs in with a code that you enter on another device",
     "BLOBSYNC_OUTAGE_SECONDS": "how long a command waits for a host that does not answer any more; default 300",
     "BLOBSYNC_SAFE_PROJECTS": "more projects of other users that you trust; `:` between the paths",
