@@ -81,7 +81,10 @@ _MEANWHILE = frozenset({FailureCode.CHANGED_MEANWHILE, FailureCode.CHANGED_WHILE
 
 
 class Uploader:
-    """Uploads outputs and logs in rounds: ``start`` begins them, ``stop`` makes the last one."""
+    """Uploads outputs and logs in rounds: ``start`` begins them, ``stop`` makes the last one.
+
+    Heartbeats and logs have a thread of their own: a round of outputs may take minutes.
+    """
 
     def __init__(self, job: NodeJob, places: JobPlaces) -> None:
         self._job = job
@@ -92,11 +95,12 @@ class Uploader:
         pairs = zip(entries, self._sets, strict=True)
         self._keepers = [_keeper(job, places, self._transfers, entry, sets or NO_SETS) for entry, sets in pairs]
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._rounds, daemon=True)
+        self._threads = [threading.Thread(target=each, daemon=True) for each in (self._rounds, self._beats)]
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
 
     def stop(self, code: int | None = None) -> bool:
         """Make the last round; False if something could not be uploaded. ``code`` is what the command ended with."""
@@ -104,8 +108,9 @@ class Uploader:
         for sets in self._sets:
             if sets:
                 sets.ended_well = code == 0
-        if self._thread.is_alive():
-            self._thread.join()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join()
         try:
             # Outputs first, because the log reports them.
             done = [self._upload_last(keeper) for keeper in self._keepers]
@@ -115,10 +120,13 @@ class Uploader:
 
     def _rounds(self) -> None:
         while not self._done.wait(self._job.sync_seconds):
-            behind = [seconds for keeper in self._keepers if (seconds := keeper.behind()) is not None]
-            self._job.say(heartbeat(self._job, SubprocessRunner(), max(behind, default=None)))
             for keeper in self._keepers:
                 self._round(keeper)
+
+    def _beats(self) -> None:
+        while not self._done.wait(self._job.sync_seconds):
+            behind = [seconds for keeper in self._keepers if (seconds := keeper.behind()) is not None]
+            self._job.say(heartbeat(self._job, SubprocessRunner(), max(behind, default=None)))
             self._mirror.append_new()
 
     def _upload_last(self, keeper: Keeper) -> bool:

@@ -22,7 +22,7 @@ from blobsync.node.transfers import NodeTransfers
 from blobsync.plan.blocks import block_size
 from tests.e2e.kills import TRAINERS, Training
 from tests.e2e.web_server import web_server
-from tests.e2e.world import Container, Project
+from tests.e2e.world import Container, Project, wait_until
 from tests.fakes.jobs import make_spec
 from tests.servers.fault_proxy import fault_proxy
 
@@ -141,6 +141,31 @@ def test_checkpoints_from_the_command_line(project: Project, container: Containe
         assert 'id="checkpoints"' in page.ask(f"/jobs/{second}").body
         told = page.ask(f"/jobs/{second}/checkpoints").body
         assert re.search(r"output/checkpoint-40 <span[^>]*>a restart takes it", told), told
+
+
+@pytest.mark.slow
+def test_while_a_checkpoint_goes_up_q_and_the_page_say_how_far_behind_the_container_is(
+    project: Project, container: Container
+) -> None:
+    with_checkpoints(project, container, cap_mbps=1)
+    file = project.root / "aux_data/aml/aml.yaml"
+    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "runtime": {"sync_seconds": 1}}))
+    # More than one file: the first one does not wait.
+    large = '(folder / "optimizer.bin").write_bytes(os.urandom(700_000)); (folder / "model.bin")'
+    train = TRAIN.replace('(folder / "model.bin")', large).replace("(1000)", "(700_000)")
+    (project.root / "train.py").write_text(f"{train}import time; time.sleep(20)\n")
+    job_id = project.run("--json", "submit", "--init", "python", "train.py").data["job_id"]
+
+    def behind() -> int | None:
+        found: int | None = project.run("--json", "q", job_id).data["jobs"][0]["checkpoint_seconds_behind"]
+        return found
+
+    assert wait_until(lambda: behind() is not None, seconds=60, pause=0.1)
+    with web_server(project) as page:
+        page.log_in()
+        assert wait_until(lambda: "s behind in the container" in page.ask(f"/jobs/{job_id}").body, seconds=30)
+    assert project.run("logs", job_id, "-F").code == 0
+    assert behind() is None, "it has ended"
 
 
 def test_keep_uploads_files_of_checkpoints_one_by_one_and_says_so(project: Project, container: Container) -> None:

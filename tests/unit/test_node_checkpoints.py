@@ -233,6 +233,18 @@ def test_a_set_goes_up_no_faster_than_it_may(node: Node) -> None:
     assert float(seconds) >= 2
 
 
+def test_while_a_set_goes_up_heartbeats_say_how_far_behind_it_is(node: Node) -> None:
+    line = (
+        "mkdir output/checkpoint-1; head -c 400000 /dev/urandom > output/checkpoint-1/model.bin;"
+        " head -c 400000 /dev/urandom > output/checkpoint-1/optimizer.bin;"
+        " echo '{}' > output/checkpoint-1/trainer_state.json; sleep 4"
+    )
+    assert node.do("node", spec_of(node, line, replace(RULE, cap_mbps=1)), "--sync-seconds", "0.3").returncode == 0
+    beats, marked_at = node.node_log.splitlines(), "checkpoint-1 is complete in the container"
+    before = beats[: next(number for number, beat in enumerate(beats) if marked_at in beat)]
+    assert [beat for beat in before if "heartbeat" in beat and " s behind" in beat], node.node_log
+
+
 def test_the_heartbeat_says_how_far_behind_the_container_is(tmp_path: Path) -> None:
     arguments = parse_arguments(["node", "--job", str(tmp_path / "job.json"), "--run-dir", str(tmp_path)])
     job = NodeJob(make_spec("true"), {}, arguments, {"BLOBSYNC_SCRATCH": str(tmp_path)}, 0)
