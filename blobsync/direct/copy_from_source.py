@@ -112,11 +112,7 @@ class CopyFromSourceJob(FileJob):
             found = self._to.block_list(self._name, "uncommitted")
         sizes = {block.id: block.size for block in found.uncommitted} if found is not None else {}
         known = self._record.blocks.items()
-        return {
-            index: crc64
-            for index, crc64 in known
-            if index < self._pieces and sizes.get(self._ids[index]) == self._length(index)
-        }
+        return {index: crc64 for index, crc64 in known if sizes.get(self._ids[index]) == self._length(index)}
 
     def piece(self) -> None:
         self.run.pace(0)
@@ -185,7 +181,6 @@ class CopyFromSourceJob(FileJob):
         """Blocks that are not committed are dropped by the service, after a week."""
         if self._record is not None:
             self._record.close()
-            self._record = None
 
     def _url(self) -> SignedUrl:
         url = self._from.source_url(self._source, self._info.version, _URL_SECONDS)

@@ -442,7 +442,7 @@ def test_a_signed_url_is_never_shown() -> None:
 def killed(place: Place, records: FetchRecords, *, after: int = 2) -> None:
     """A run that ends after so many blocks of three."""
     job = place.job(records=records)
-    assert job.open() == 3
+    assert job.open() == 3 and not place.there.asked("block_list"), "nothing can be there"
     for _ in range(after):
         job.piece()
     job.release()
@@ -452,11 +452,14 @@ def killed(place: Place, records: FetchRecords, *, after: int = 2) -> None:
 def second(place: Place, records: FetchRecords) -> tuple[Moved, int]:
     """The next run, and how many blocks it had fetched."""
     job = place.job(records=records)
-    for _ in range(job.open()):
+    pieces = job.open()
+    for _ in range(pieces):
         job.piece()
     moved = job.commit()
     job.release()
-    return moved, len(place.there.asked("put_block_from_url"))
+    fetched = len(place.there.asked("put_block_from_url"))
+    assert pieces == max(1, fetched)
+    return moved, fetched
 
 
 def left(tmp_path: Path) -> list[str]:
@@ -528,6 +531,27 @@ def test_a_block_without_a_crc64_counts_and_proves_nothing(place: Place, tmp_pat
     killed(place, records)
     moved, fetched = second(place, records)
     assert (fetched, moved.compared_by) == (1, NOTHING_COMPARED)
+
+
+def test_another_attempt_of_the_same_run_goes_on_too(place: Place, tmp_path: Path) -> None:
+    job = place.job(records=FetchRecords(StateDir(tmp_path)))
+    assert job.open() == 3
+    job.piece()
+    assert job.open() == 2
+    job.piece()
+    job.piece()
+    assert job.commit().reused == MIB and place.there.body("y/a") == BODY
+
+
+def test_two_blocks_are_worth_a_record(place: Place, tmp_path: Path) -> None:
+    place.source.add("x/a", BODY[: MIB + 5])
+    records = FetchRecords(StateDir(tmp_path))
+    job = place.job(records=records)
+    job.open()
+    job.piece()
+    job.release()
+    place.there.requests.clear()
+    assert second(place, records)[1] == 1
 
 
 def test_an_object_of_one_block_leaves_no_record(place: Place, tmp_path: Path) -> None:
