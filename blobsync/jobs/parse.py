@@ -175,6 +175,13 @@ CAUSES: tuple[Cause, ...] = (
         "mpirun could not start the program: the lines below it in the log say what is missing",
     ),
     Cause(
+        "MpiOption",
+        r"The specified (mapping|ranking|binding) policy is not recognized|mpirun: Error: unknown option"
+        r"|Open MPI has detected that a parameter given to a command line",
+        "mpirun was given an option, or a value of one, that it does not have: the lines below it in the log say which,"
+        " and a variable OMPI_MCA_... can be where it comes from",
+    ),
+    Cause(
         "MpiAborted",
         r"Primary job +terminated normally, but|mpirun noticed that process rank|MPI_ABORT was invoked",
         "mpirun ended all processes because one of them failed: look in the logs of the other ranks",

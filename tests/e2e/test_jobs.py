@@ -549,6 +549,8 @@ def test_what_mpirun_says_itself_is_shown(lab: Lab) -> None:
     assert lab.until(job_id)["status"] == "Failed", lab.run("q", job_id)
     for shown in (following.out, lab.run("q", job_id).out, lab.run("logs", job_id).out):
         assert "mapping policy is not recognized" in shown and "nowhere" in shown
+    told = lab.run("parse", job_id).out
+    assert "MpiOption: mpirun was given an option" in told and "mapping policy is not recognized" in told
     # A failed process has its own log; mpirun reports why the others ended.
     lab.configure("uni", "slurm", gpu_per_node=0, nodes=1, env=AS_ROOT, slurm={"launcher": "mpirun"})
     job_id = lab.submit("uni", "echo here; [ $RANK = 0 ] || exit 3; sleep 60", gpus=2)

@@ -20,6 +20,7 @@ from blobsync.base.errors import ArchiveError
 from blobsync.base.process import python_module
 from blobsync.code.unpack import unpack_archive
 from blobsync.jobs.node_use import node_use
+from blobsync.jobs.parse import read_causes
 from blobsync.jobspec.spec import CodeRef, FolderLink, Secrets
 from tests.fakes.blob_service import BlobService, serve
 from tests.fakes.bootstrap import python_of
@@ -93,6 +94,9 @@ def test_a_folder_for_the_command_that_is_not_there_is_named(node: Node, work_di
     told = f"there is no folder {work_dir}, the cluster file's work_dir, in the job's folder; its folders are: lib, sub"
     assert told in done.stderr and told in node.node_log
     assert "correct work_dir" in done.stderr
+    # What `parse` says: nothing of a command that is not on the node.
+    (found,) = read_causes("batch.txt", (done.stderr + node.node_log).splitlines())
+    assert (found.cause.code, told in found.line) == ("Setup", True)
 
 
 def test_a_node_can_stay_after_a_failure(node: Node) -> None:
