@@ -192,6 +192,15 @@ def test_the_cluster_file_says_what_pods_ask_for(tmp_path: Path) -> None:
     assert spec["activeDeadlineSeconds"] == 7200 and spec["ttlSecondsAfterFinished"] == 86_400
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"nodes": 2}, {"min_nodes": 1, "max_nodes": 4}, {"kubernetes": {"service_account": "trainer"}}],
+    ids=str,
+)
+def test_no_pod_gets_a_token_for_the_api(tmp_path: Path, changes: dict[str, Any]) -> None:
+    assert pod_of(plan(tmp_path, config_param=COPIED, **changes))["automountServiceAccountToken"] is False
+
+
 def contexts(made: Plan[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """``securityContext`` of the pod and of its container."""
     pod = pod_of(made)

@@ -14,8 +14,10 @@ from blobsync.backends.slurm.script import build_script
 from blobsync.base.errors import UsageError
 from blobsync.config.model import Cluster
 from blobsync.jobspec.describe import SubmitRequest, describe
+from blobsync.jobspec.spec import SERVICES
 from blobsync.jobspec.topology import JobShape, Size, find_shape
 from tests.fakes.aml_configs import PLAIN, ask
+from tests.source import ROOT
 from tests.unit.test_slurm import ScriptedProcess
 
 # Request -> nodes, processes per node, GPUs per node.
@@ -145,6 +147,29 @@ def test_slurm_is_asked_for_the_gpus_of_a_node_or_for_none(tmp_path: Path, gpus:
     assert found == ([line] if line else [])
     wanted = [f"gres=gpu:a100:{spec.gpus_per_node}"] if gpus else []
     assert re.findall(r"#SBATCH --(g\S+)", build_script(spec, {"gres": "gpu:a100:{gpus}"})) == wanted
+
+
+def documented(page: str, row: str) -> str:
+    """A row of a table of the documentation, without the cell that names it."""
+    (found,) = re.findall(rf"^\| {re.escape(row)} \| (.+) \|$", (ROOT / "docs" / page).read_text(), re.MULTILINE)
+    return str(found)
+
+
+def test_the_pages_say_how_many_gpus_a_job_gets_that_asks_for_none(tmp_path: Path) -> None:
+    def sizes(*platforms: str) -> set[tuple[int, int]]:
+        request = SubmitRequest(("true",))
+        specs = [describe(cluster_of(tmp_path, each), request, "me_1_x", None) for each in platforms]
+        return {(spec.gpus_per_node, spec.world_size) for spec in specs}
+
+    ((aml, on_aml),), ((local, here),) = sizes(*SERVICES), sizes("local")
+    assert sizes("slurm", "kubernetes") == {(0, 1)} and (aml, local) == (on_aml, here)
+    default = f"{aml} on Azure ML, as in ACT; {local} on local; on Slurm and Kubernetes no GPU is asked for"
+    assert documented("configuration.md", "`gpu_per_node`") == f"whole number | {default} | GPUs of a node"
+    words = {1: "one", 4: "four"}
+    assert documented("jobs.md", "neither `-n` nor `gpu_per_node`") == (
+        f"{words[aml]} GPUs on Azure ML, {words[local]} on this machine, one process without a GPU on Slurm"
+        " (but those of its `gres`) and Kubernetes"
+    )
 
 
 def test_no_gpu_and_a_gres_that_has_some_contradict_each_other(tmp_path: Path) -> None:
