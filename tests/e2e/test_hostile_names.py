@@ -134,6 +134,12 @@ def test_a_file_with_a_backslash_in_its_name_is_left_out_with_the_reason(
     done = project.json("u", "data", "--mirror", "-y", "--max-delete", "9", "--engine", engine)
     assert done.code == 3
     assert container.contents("data/") == hashes({"plain": b"plain", "back/slash": b"somebody's"})
+    for deep in ((), ("--deep",)):
+        done = project.json("verify", "data", *deep)
+        assert (done.code, done.data["counts"]["equal"]) == (3, 1), str(done)
+        assert {each["path"]: each["status"] for each in done.data["not_equal"]} == {
+            "data/back/slash": "remote_only", "data/back\\slash": "local_only", "data/d/x\\..\\y": "local_only"
+        }  # fmt: skip
     for name in _BACK:
         (project.data / name).unlink() if name != "plain" else None
     assert project.json("u", "data", "--engine", engine).code == 0

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TOOLS, Azurite
-from tools.tutorial_page import choose_free_port, differences, newcomer, run_page
+from tools.tutorial_page import choose_free_port, differences, newcomer, run_page, steps
 
 pytestmark = pytest.mark.e2e
 
@@ -22,6 +22,12 @@ def shell(tmp_path: Path, azurite: Azurite) -> Iterator[dict[str, str]]:
     choose_free_port(environ)
     yield environ
     subprocess.run(["blobsync", "emulator", "stop"], env=environ, capture_output=True)
+
+
+def test_the_tutorial_runs_a_program_on_this_machine_and_then_as_a_job() -> None:
+    commands = [step.command for step in steps()]
+    here, job = (commands.index(f"blobsync {words} python3 show.py") for words in ("local", "submit --wait"))
+    assert commands.index("blobsync init") < here < job
 
 
 def test_each_command_of_the_tutorial_prints_what_the_page_shows(tmp_path: Path, shell: dict[str, str]) -> None:

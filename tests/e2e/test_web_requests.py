@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import socket
+import sqlite3
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -324,6 +325,49 @@ def test_a_plan_names_each_file_that_it_leaves_out_and_counts_those_that_it_does
         assert f"data/{n:02}\\x07.txt: left out: its name contains the control character" in words_of(shown.text)
     assert "2 more files cannot be moved" in words_of(shown.text)
     assert shown.text.count("rename it") == 1, "one list, since all have the same remedy"
+
+
+@pytest.mark.parametrize(("seconds", "age"), [(300, "as of 5 min ago"), (7_500, "as of 2 h 5 min ago")])
+def test_the_age_of_a_listing_is_that_of_the_command_line(
+    project: Project, container: Container, tmp_path: Path, seconds: int, age: str
+) -> None:
+    project.configure(container)
+    write_tree(project.data, {"a.txt": b"1"})
+    assert project.run("u", "data").code == 0
+    with sqlite3.connect(project.state / "index.sqlite") as index:
+        assert index.execute("update listings set at = at - ?", (seconds,)).rowcount
+    index.close()
+    told = project.run("status").out
+    assert f"1 file (1 B) in the container, {age}" in told, told
+    environ = {**os.environ, **project.environ}
+    pages = WebPages(Source(project.root, project.root, None, "aml", {}, environ), tmp_path)
+    try:
+        assert wait_until(lambda: "1 blob" in words_of(pages.get("/").text), seconds=60)
+        assert f"1 blob {age}" in words_of(pages.get("/").text)
+    finally:
+        pages.close()
+
+
+def test_the_headline_of_a_plan_has_conflicts_before_files_to_upload(
+    project: Project, container: Container, tmp_path: Path
+) -> None:
+    project.configure(container)
+    write_tree(project.data, {"a.txt": b"1", "notes.txt": b"one\n"})
+    assert project.run("u", "data").code == 0
+    write_tree(project.data, {"a.txt": b"1234567", "b.txt": b"22", "notes.txt": b"here\n"})
+    container.put("data/notes.txt", b"there\n")
+    environ = {**os.environ, **project.environ}
+    pages = WebPages(Source(project.root, project.root, None, "aml", {}, environ), tmp_path)
+    try:
+        address = pages.post("/plans", act="u:data").headers["location"]
+        assert wait_until(lambda: "Carry out exactly this plan" in pages.get(address).text, seconds=60)
+        shown = pages.get(address).text
+    finally:
+        pages.close()
+    assert "1 conflict , 2 files to upload, 9 B" in words_of(shown)
+    # The conflict of the headline is a link to the first table.
+    first = shown.partition('aria-labelledby="group-1"')[2].partition('aria-labelledby="group-2"')[0]
+    assert 'href="#group-1">1 conflict</a>' in shown and "data/notes.txt" in first and "data/a.txt" not in first
 
 
 def test_a_receipt_without_files_is_a_sentence_and_no_empty_table(

@@ -280,6 +280,30 @@ def test_a_new_job_has_fields_for_the_checkpoints_of_its_folders(pages: WebPages
     assert '-p \'{"config_param": {"output_folder": {"restore": "none", "keep_last": 2}}}\' submit true' in line
 
 
+def test_check_finds_a_quote_that_is_not_closed(pages: WebPages, source: Source) -> None:
+    (source.root / "aux_data/aml/aml.yaml").write_text("platform: local\n")
+    typed = {"cluster": "aml", "command": "python 'train.py"}
+    checked = pages.post("/new-job", **typed, do="check").text
+    assert "Please correct Command : a quote is opened and not closed" in words_of(checked), words_of(checked)
+    assert re.search(r'id="mistake-command"[^>]*>a quote is opened and not closed', checked)
+    (mistake,) = json.loads(pages.post("/new-job/check", **typed).text)["mistakes"]
+    assert mistake["field"] == "command" and "a quote is opened and not closed" in mistake["message"]
+    typed["command"] += "'"
+    assert "a quote is" not in pages.post("/new-job", **typed, do="check").text
+
+
+@pytest.mark.parametrize("prefix", ["singularity_", ""])
+def test_the_fields_of_a_machine_and_its_tier_show_what_the_file_has(
+    pages: WebPages, source: Source, prefix: str
+) -> None:
+    given = {"platform": "singularity", f"{prefix}instance_type": "ND40", f"{prefix}sla_tier": "Premium"}
+    (source.root / "aux_data/aml/sing.yaml").write_text(yaml.safe_dump(given))
+    shown = pages.get("/new-job?cluster=sing").text
+    for name, hint in (("instance_type", "ND40"), ("sla_tier", "Premium")):
+        field = re.search(rf'<input id="{name}" name="{name}"[^>]*>', shown)
+        assert field and f'placeholder="{hint}"' in field[0] and 'value=""' in field[0], shown
+
+
 def test_warnings_and_what_submit_refuses_are_shown_in_the_order_of_the_lines(pages: WebPages, source: Source) -> None:
     file = source.root / "aux_data/aml/eu.yaml"
     file.write_text(f"platform: slurm\nslrum: {{}}\n{file.read_text()}\nnoodes: 2\n")
