@@ -213,14 +213,14 @@ def _changes(file: Path, times: int) -> Callable[[], None]:
     return change
 
 
-def _hold_to_the_truth(bars: Sequence[str]) -> None:
+def _hold_to_the_truth(bars: Sequence[str], files: int = len(_FILES)) -> None:
     """Check the bars: no more than the total, no progress, and no speed or remaining time during an outage."""
     places, wholes = set(), set()
     for bar in (each for each in bars if each.startswith("uploading")):
         assert int(re.search(r"(\d+)%", bar)[1]) <= 100, bar  # type: ignore[index]
-        if counted := re.search(r"([\d,]+)/([\d,]+) files", bar):
+        if counted := re.search(r"([\d,]+)/([\d,]+) files?", bar):
             done, whole = (int(each.replace(",", "")) for each in counted.groups())
-            assert done <= whole == len(_FILES), bar
+            assert done <= whole == files, bar
             places.add(counted.start(2))
         if sizes := re.search(r"([\d.]+) of ([\d.]+) (\w+)", bar):
             assert float(sizes[1]) <= float(sizes[2]), bar
@@ -262,6 +262,34 @@ def test_bars_tell_the_truth_whatever_happens(
     # A file may change in its second attempt, too: then only that file is named.
     assert ended.code == 3 and "data/large0.bin" in " ".join(ended.answer()), str(ended)
     assert {name for name in here if there.get(name) != here[name]} <= {"large0.bin"}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("number", range(4))
+def test_the_bar_of_a_file_of_which_the_difference_is_sent_tells_the_truth(
+    project: Project, container: Container, line: DelayHandle, number: int
+) -> None:
+    """The network breaks at a random moment."""
+    chance = _seed(number)
+    files = dict(random_files(number, 0, [32 * _MIB]))
+    write_tree(project.data, files)
+    project.configure(container, url=line.url)
+    assert project.run("u", "data", "--engine", "direct").code == 0
+    with (project.data / "large0.bin").open("r+b") as file:
+        for part in range(0, 32, 8):
+            file.seek(part * _MIB)
+            file.write(b"changed")
+    with on_terminal(project, "u", "data", "--engine", "direct", columns=100) as terminal:
+        terminal.wait_for(lambda seen: any(bar.startswith("uploading") for bar in seen.bars()))
+        time.sleep(chance.uniform(0, 3))
+        _cut(line, chance.uniform(0.5, 5))
+        ended = terminal.finish(seconds=150)
+    assert ended.code == 0, str(ended)
+    assert "were there already" in " ".join(ended.answer()), str(ended)
+    _hold_to_the_truth(ended.bars(), 1)
+    # What was compared and not sent is done, too.
+    assert [bar for bar in ended.bars() if bar.startswith("uploading 100%")], str(ended)
+    assert container.contents("data/") == read_tree(project.data)
 
 
 def _differences(container: Container, data: Path, there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
