@@ -9,6 +9,9 @@ import sys
 def main() -> int:
     """Run one command; returns the exit code."""
     try:
+        lost: list[bool] = []
+        # Python drops the exception of a callback, which loading a module has: a Ctrl-C there would be lost.
+        sys.unraisablehook = lambda dropped: lost.append(dropped.exc_type is KeyboardInterrupt)
         # A plan of a million files is millions of objects that live until the end: scanning all of them for
         # cycles again and again would take longer than creating them. So it is with modules, a tenth of a short
         # command's time. Young objects are still collected.
@@ -16,6 +19,9 @@ def main() -> int:
         from blobsync.base.stopping import hold_ctrl_c
 
         hold_ctrl_c()
+        sys.unraisablehook = sys.__unraisablehook__
+        if any(lost):
+            raise KeyboardInterrupt
     except (KeyboardInterrupt, RuntimeError):
         # Python 3.10 and 3.11 make a RuntimeError of a Ctrl-C while a class is made.
         sys.stderr.write("blobsync: interrupted\n")
