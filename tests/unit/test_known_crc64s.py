@@ -208,8 +208,22 @@ def test_without_anycrc_no_file_is_read_for_a_crc64(world: World) -> None:
     name, records = end.at("a"), here.context().records(part.key)
     assert known_crc64s(end, records, {name: info.etag}) == {name: crc64(b"in several parts").to_bytes(8, "big")}
     assert known_crc64s(end, records, {name: info.etag}, lambda: None) == {}
+    # anycrc is not even looked for where the index knows nothing.
+    assert known_crc64s(end, records, {name: "another"}, lambda: pytest.fail("imported")) == {}
     file = mine(here, b"bytes")
     hashed = hash_with_crc64(file, lambda: None)
     assert hashed and (hashed.md5, hashed.crc64) == (md5(b"bytes"), None)
     file.unlink()
     assert hash_with_crc64(file) is None
+
+
+def test_content_is_compared_by_md5_where_no_crc64_is_known(world: World) -> None:
+    store = world.store("eu")
+    store.add("store/data/x/a", b"bytes", with_md5=False)
+    file = mine(world, b"bytes")
+    (part,) = world.plan("u", "data/x").parts
+    pair = Pair("a", LocalState.of(file.stat()), RemoteState(5, store.blobs["store/data/x/a"].info.etag))
+    context = world.context()
+    (done,) = complete(iter([pair]), context.opened(part), context.records(part.key), True)
+    assert isinstance(done.source, LocalState) and isinstance(done.destination, RemoteState)
+    assert (done.source.md5, done.source.crc64, done.destination.md5) == (md5(b"bytes"), None, md5(b"bytes"))
