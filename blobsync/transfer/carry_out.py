@@ -34,7 +34,7 @@ from blobsync.base.events import (
     together,
 )
 from blobsync.base.file_states import FileState, LocalState, RemoteState
-from blobsync.base.formatting import count_text
+from blobsync.base.formatting import count_text, size_text
 from blobsync.base.locations import LocalLocation
 from blobsync.base.stopping import NEVER, StopRequest
 from blobsync.local.files import LocalFolder
@@ -99,7 +99,9 @@ def cancelled(plan: TransferPlan, arrived: Arrived, there: int) -> TransferCance
     total = plan.files_to_transfer
     rest = f", {arrived.unsure:,} moved but not yet verified" if arrived.unsure else ""
     left = total - arrived.verified - arrived.unsure
-    said = f"stopped: {arrived.verified:,} of {count_text(total, 'file')} {_are(total)} done and verified{rest}"
+    # The verb is that of the number, or of the noun beside it: '1 of 2 files is', '0 of 1 file is'.
+    verb = _are(min(total, arrived.verified or total))
+    said = f"stopped: {arrived.verified:,} of {count_text(total, 'file')} {verb} done and verified{rest}"
     return TransferCancelledError(
         f"{said}, {left:,} {_are(left)} left"
         + (f"; {kept_words(arrived.kept)}" if arrived.kept else "")
@@ -114,7 +116,7 @@ def _are(count: int) -> str:
 
 def kept_words(size: int) -> str:
     """The words for bytes of unfinished files that are recorded."""
-    return f"{size:,} bytes of unfinished files are kept, and the next run resumes from there"
+    return f"{size_text(size)} of unfinished files are kept, and the next run resumes from there"
 
 
 def _again(plan: TransferPlan, size: int) -> str:
@@ -123,7 +125,7 @@ def _again(plan: TransferPlan, size: int) -> str:
     # azcopy reports only totals, which may include files that it had finished.
     most = "up to " if plan.engine.name == "azcopy" else ""
     verb = _VERBS.get(plan.route, "copied")
-    return f"; {most}{size:,} bytes of unfinished files were {verb} and will be {verb} again"
+    return f"; {most}{size_text(size)} of unfinished files were {verb} and will be {verb} again"
 
 
 def tidy(records: RangeRecords | None, parts: Iterable[LivePart], engine: str) -> None:

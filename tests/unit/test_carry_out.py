@@ -348,8 +348,8 @@ def test_what_moved_for_nothing_is_said_of_a_stopped_transfer(world: World) -> N
     with pytest.raises(TransferCancelledError) as stopped:
         carry(world, plan, {"direct": Interrupted})
     assert stopped.value.message == (
-        "stopped: 1 of 2 files are done and verified, 1 is left;"
-        " 1 bytes of unfinished files were sent and will be sent again"
+        "stopped: 1 of 2 files is done and verified, 1 is left;"
+        " 1 B of unfinished files were sent and will be sent again"
     )
 
 
@@ -1040,7 +1040,7 @@ def test_what_a_failed_file_leaves_for_the_next_run_is_reported(world: World) ->
     heard = Heard()
     result = carry(world, world.plan("u", "data/x"), {"direct": KeepsOne}, heard=heard)
     assert codes(result) == {"data/x/a": "storage_error"}
-    assert heard.notes == ["2 bytes of unfinished files are kept, and the next run resumes from there"]
+    assert heard.notes == ["2 B of unfinished files are kept, and the next run resumes from there"]
 
 
 def test_what_is_verified_is_on_record_also_after_an_interrupt(world: World) -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from blobsync.base.errors import StorageError, TransferCancelledError
 from blobsync.base.events import Listener
+from blobsync.base.formatting import size_text
 from blobsync.base.locations import LocalLocation
 from blobsync.direct.large_download import LargeDownloadJob
 from blobsync.direct.pool import RunState, WorkerPool
@@ -125,10 +126,10 @@ def nothing_is_left(world: World) -> None:
 
 def test_it_goes_on_from_what_is_there(world: World) -> None:
     message = interrupted(world)
-    assert "bytes of unfinished files are kept, and the next run resumes from there" in message
+    assert " of unfinished files are kept, and the next run resumes from there" in message
     plan = world.plan("d", "data", options=DIRECT)
     there = plan.bytes_on_record
-    assert 8 * MIB <= there < SIZE and f"{there:,} bytes" in message
+    assert 8 * MIB <= there < SIZE and f"{size_text(there)} of" in message
     result = world.carry_out(plan)
     assert (result.ok, result.bytes_reused, result.bytes_transferred) == (True, there, SIZE - there)
     assert fetched(world) == SIZE - there

@@ -62,9 +62,9 @@ def said(plan: TransferPlan, ledger: Ledger, there: int = 0, *, verified: str = 
     [
         ("a", "", "", "stopped: 0 of 1 file is done and verified, 1 is left"),
         ("ab", "", "", "stopped: 0 of 2 files are done and verified, 2 are left"),
-        ("abc", "a", "", "stopped: 1 of 3 files are done and verified, 2 are left"),
+        ("abc", "a", "", "stopped: 1 of 3 files is done and verified, 2 are left"),
         ("abc", "ab", "", "stopped: 2 of 3 files are done and verified, 1 is left"),
-        ("abc", "a", "b", "stopped: 1 of 3 files are done and verified, 1 moved but not yet verified, 1 is left"),
+        ("abc", "a", "b", "stopped: 1 of 3 files is done and verified, 1 moved but not yet verified, 1 is left"),
         ("abc", "", "abc", "stopped: 0 of 3 files are done and verified, 3 moved but not yet verified, 0 are left"),
     ],
 )
@@ -79,10 +79,10 @@ def test_each_file_is_in_one_of_the_numbers(
 @pytest.mark.parametrize(
     ("command", "engine", "words"),
     [
-        ("u", "direct", "; 1 bytes of unfinished files were sent and will be sent again"),
-        ("d", "direct", "; 1 bytes of unfinished files were fetched and will be fetched again"),
-        ("copy", "direct", "; 1 bytes of unfinished files were copied and will be copied again"),
-        ("u", "azcopy", "; up to 1 bytes of unfinished files were sent and will be sent again"),
+        ("u", "direct", "; 1 B of unfinished files were sent and will be sent again"),
+        ("d", "direct", "; 1 B of unfinished files were fetched and will be fetched again"),
+        ("copy", "direct", "; 1 B of unfinished files were copied and will be copied again"),
+        ("u", "azcopy", "; up to 1 B of unfinished files were sent and will be sent again"),
     ],
 )
 def test_bytes_of_no_file_that_is_there_move_again(world: World, command: str, engine: EngineName, words: str) -> None:
@@ -100,10 +100,10 @@ def test_nothing_moves_again_where_what_moved_is_there(world: World) -> None:
 def test_what_is_kept_does_not_move_again(world: World) -> None:
     plan, ledger = planned(world, "u", "a", "b")
     ledger.kept["a"] = 600
-    kept = "600 bytes of unfinished files are kept, and the next run resumes from there"
-    start = "stopped: 1 of 2 files are done and verified, 1 is left"
+    kept = "600 B of unfinished files are kept, and the next run resumes from there"
+    start = "stopped: 1 of 2 files is done and verified, 1 is left"
     assert said(plan, ledger, 620, verified="b") == f"{start}; {kept}"
-    assert said(plan, ledger, 700, verified="b").startswith(f"{start}; {kept}; 80 bytes of")
+    assert said(plan, ledger, 700, verified="b").startswith(f"{start}; {kept}; 80 B of")
 
 
 def test_a_file_counts_as_large_as_it_was_when_it_moved(world: World) -> None:
@@ -120,7 +120,7 @@ def test_a_file_counts_as_large_as_it_was_when_it_moved(world: World) -> None:
     )
     ledger.verified["b"] = Moved(replace(two, source=None))
     assert cancelled(plan, Arrived().and_also([ledger]), 5021).message.endswith(
-        "; 1 bytes of unfinished files were sent and will be sent again"
+        "; 1 B of unfinished files were sent and will be sent again"
     )
 
 
