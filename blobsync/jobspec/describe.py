@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict, cast
@@ -28,6 +29,9 @@ _FOR_NODES = ("work_dir", "command_prefix", "sleep_if_fail", "sleep_if_succeed",
 
 # Folders with these names hold jobs' results.
 OUTPUT_PREFIX = "output"
+
+# Where quotes may mean something else: here-documents, substitutions, and a # inside a word, which starts no comment.
+_NOT_PLAIN = re.compile(r"<<|\$['({]|`|[^\s;&|()]#")
 
 # Options of ``submit`` for Slurm only.
 SLURM_OPTIONS = ("array", "partition", "qos", "time", "gres")
@@ -93,9 +97,22 @@ def demand_platform(cluster: Cluster) -> None:
 
 
 def demand_command(request: SubmitRequest) -> None:
-    """Raise ``UsageError`` if there is nothing to run."""
+    """Raise ``UsageError`` if there is nothing to run, or a shell line that no shell can run."""
     if not request.argv:
         raise UsageError("no command given", hint="blobsync submit python train.py --data voc20")
+    if len(request.argv) == 1 and any(map(str.isspace, request.argv[0].strip())) and _has_open_quote(request.argv[0]):
+        raise UsageError("a quote is opened and not closed, so no shell can run the command", hint="close the quote")
+
+
+def _has_open_quote(line: str) -> bool:
+    """Whether a shell would wait for the end of a quote. Where that takes a shell to know, it decides on the node."""
+    if _NOT_PLAIN.search(line):
+        return False
+    try:
+        shlex.split(line, comments=True)
+    except ValueError:
+        return True
+    return False
 
 
 def describe(cluster: Cluster, request: SubmitRequest, run_id: str, code: CodeRef | None) -> JobSpec:
@@ -320,6 +337,13 @@ def find_mirror(cluster: Cluster, run_id: str) -> LogMirror | None:
 def setup_lines(cluster: Cluster) -> tuple[str, ...]:
     """``setup``; without it, on Azure ML, ACT's default: requirements.txt and compile.aml.sh, if they exist."""
     given = cluster.texts("setup")
+    if any(map(_has_open_quote, given)):
+        raise ConfigError(
+            "a quote is opened and not closed, so no shell can run it",
+            file=cluster.file,
+            key="setup",
+            hint="close the quote",
+        )
     if given or cluster.platform in LINKING:
         return given
     compile_args = cluster.text("compile_args") or ""

@@ -232,7 +232,8 @@ def test_ctrl_c_while_moving_says_what_is_done(
     said, hint = terminal.answer()
     assert terminal.code == 130, str(terminal)
     done = re.fullmatch(
-        r"blobsync: stopped: (\d+) of 120 files (?:is|are) done and verified.*, (\d+) (?:is|are) left(; .* again)?", said
+        r"blobsync: stopped: (\d+) of 120 files (?:is|are) done and verified.*, (\d+) (?:is|are) left(; .* again)?",
+        said,
     )
     assert done and 0 < int(done[1]) < 120, str(terminal)
     assert hint == "  hint: run the same command again: verified files are skipped"

@@ -33,6 +33,32 @@ def test_options_of_slurm_are_refused_elsewhere(platform: str) -> None:
         describe(cluster, SubmitRequest(("true",), options={"gres": "gpu:1"}), "me_1_x", CODE)
 
 
+@pytest.mark.parametrize("line", ['echo "unclosed', "python train.py 'a b", "echo 'a\nb"])
+@pytest.mark.parametrize("here", [False, True])
+def test_a_shell_line_with_an_open_quote_is_refused(line: str, here: bool) -> None:
+    with pytest.raises(UsageError, match="a quote is opened and not closed"):
+        describe(make_cluster(), SubmitRequest((line,), here=here), "me_1_x", CODE)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        # Words that no shell reads.
+        ("echo", '"'),
+        ("./it's",),
+        ("echo it\\'s 'a\nb' # it's",),
+        ("cat <<EOF\nit's\nEOF",),
+        # Quotes within quotes, and a # that starts no comment.
+        ('echo "$(echo \'a"b\')"',),
+        ('echo "`echo \'"\'`"',),
+        ("echo a#b 'c\nd'",),
+        ("echo ${x#a} 'c\nd'",),
+    ],
+)
+def test_what_a_shell_can_run_is_not_refused(argv: tuple[str, ...]) -> None:
+    assert describe(make_cluster(), SubmitRequest(argv), "me_1_x", CODE).argv == argv
+
+
 def test_a_specification_keeps_secrets_by_name_only() -> None:
     cluster = make_cluster(
         env={"A": "1,2", "WANDB_API_KEY": "hush", "PRIVATE": "too"}, values={"secret_env": ["PRIVATE"]}

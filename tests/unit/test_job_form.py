@@ -172,6 +172,8 @@ def test_a_quote_that_is_not_closed_is_found(root: Path, line: str) -> None:
 def test_a_quote_of_the_setup_script_that_is_not_closed_is_found(root: Path) -> None:
     (mistake,) = check(root, "here", command="true", setup="pip install 'torch\ntrue").mistakes
     assert mistake.field == "setup" and "a quote is opened and not closed" in mistake.message
+    (command, setup) = check(root, "here", command="echo 'a", setup="echo 'a").mistakes
+    assert (command.field, setup.field) == ("command", "setup"), "one does not hide the other"
     assert check(root, "here", command="true", setup="echo it\\'s  # it's\necho 'a\nb'").mistakes == ()
 
 

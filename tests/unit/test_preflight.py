@@ -90,6 +90,7 @@ REFUSED: Mapping[str, tuple[Mapping[str, Any], str]] = {
         "the Blob CSI driver takes accounts of Azure only",
     ),
     "outputs of jobs without a folder": ({**SLURM, "output": "per_job"}, "there is no output folder"),
+    "a setup line with an open quote": ({**SLURM, "setup": "echo 'a"}, "a quote is opened and not closed"),
     "no code": ({**SLURM, "config_param": {}}, "does not say where the code is"),
     "Slurm without shared_root": ({**SLURM, "ssh": "me@login"}, "mode link needs slurm.shared_root"),
     "a misspelt section": ({**SLURM, "ssh": "me@login", "slrum": {"shared_root": "/x"}}, "needs slurm.shared_root"),
@@ -199,6 +200,7 @@ ELSEWHERE: Mapping[str, str] = {
 NOT_THE_FILES_FAULT: Mapping[str, str] = {
     "your login was not sent there": "whose program listens on this machine",
     "no command given": "the command is missing",
+    "no shell can run the command": "the command",
     "--{option} is for Slurm": "an option of the command line",
     "--elastic {": "an option of the command line",
     "a job that waits for you": "only a job that waits for its user, which is asked for on the command line",

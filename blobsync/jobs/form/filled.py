@@ -158,17 +158,6 @@ def words_of(command: str) -> tuple[str, ...]:
     return tuple(words) if shlex.join(words) == command else (command,)
 
 
-def _has_open_quote(command: str) -> bool:
-    """Whether a shell would wait for the end of a quote. Where quotes may mean something else, the shell decides."""
-    if "<<" in command or "$'" in command:
-        return False
-    try:
-        shlex.split(command, comments=True)
-    except ValueError:
-        return True
-    return False
-
-
 def text_of_command(argv: Sequence[str]) -> str:
     """The inverse of :func:`words_of`."""
     line = argv[0] if len(argv) == 1 else ""
@@ -208,10 +197,6 @@ class _Reader:
         if "\0" in command or len(command) > MOST_CHARS:
             self._wrong("command", f"a command has no NUL characters, and at most {MOST_CHARS:,} others")
             argv = ()
-        elif _has_open_quote(command):
-            self._wrong("command", "a quote is opened and not closed, so no shell can run the command")
-        if _has_open_quote(self._form.text("setup")):
-            self._wrong("setup", "a quote is opened and not closed, so no shell can run the script")
         return AskedJob(self._form.cluster, argv, gpus, param, self._keywords())
 
     def _keywords(self) -> SubmitKeywords:
@@ -392,9 +377,11 @@ def _refused(cluster: Cluster, asked: AskedJob, environ: Mapping[str, str]) -> I
     seen: set[str] = set()
     for name, error in _each(cluster, asked):
         seen.add(error.message)
+        if name == "command":
+            # A command that cannot run must not hide the rest.
+            request = replace(request, argv=("true",))
         yield FieldMistake.of(name, error)
-    # A missing command must not hide the rest.
-    for error in refusals(cluster, environ, replace(request, argv=request.argv or ("true",))):
+    for error in refusals(cluster, environ, request):
         if error.message not in seen:
             yield _placed(error)
 
