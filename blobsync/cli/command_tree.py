@@ -156,6 +156,7 @@ class _Group(TyperGroup):
     """A group whose help has the first sentence of each command whole; the base class cuts it at the line's end."""
 
     context_class = _Context
+    else_word: str | None = None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
@@ -166,6 +167,8 @@ def _with_else_word(name: str) -> type[_Group]:
     """A group that puts the command ``name`` before a word that is none of its commands."""
 
     class WithElseWord(_Group):
+        else_word = name
+
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
             if args and args[0] not in self.commands:
                 args = [name, *args]
@@ -333,6 +336,9 @@ def _usage(error: Any, words: Sequence[str]) -> UsageError:
             hint=f"blobsync {option} ... {word} ...",
         )
     takes = f"'{path} --help' shows what it takes"
+    if ctx and isinstance(ctx.command, _Group) and message == "Missing command":
+        words_for = "a PATH, or one of" if ctx.command.else_word else "one of"
+        return UsageError(f"{word} needs {words_for} {', '.join(ctx.command.commands)}", hint=takes)
     if ctx and option:
         from blobsync.cli.suggestions import option_hint
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from blobsync.base.errors import UsageError
 from blobsync.cli.output import Result
-from blobsync.cli.session import NO_CLUSTER, Commands, Session, argument, command
+from blobsync.cli.session import NO_CLUSTER, Commands, Session, argument, command, registered
 
 if TYPE_CHECKING:
     import typer
@@ -55,7 +55,8 @@ def schema(
         return Result({"commands": list(known), "schema": None}, list(known))
     name = " ".join([_main_name(words[0]), *words[1:]])
     if name not in known:
-        raise UsageError(f"'{name}' prints no JSON document", hint="'blobsync schema' lists the commands that do")
+        said = f"'{name}' prints no JSON document" if _is_command(name) else f"no such command '{name}'"
+        raise UsageError(said, hint="'blobsync schema' lists the commands that print a JSON document")
     found = document_schema(name, known[name])
     return Result({"commands": [name], "schema": found}, json.dumps(found, indent=1).splitlines())
 
@@ -66,3 +67,15 @@ def _main_name(word: str) -> str:
 
     names = (each.names for _, words in SECTIONS for each in words)
     return next((each[0] for each in names if word in each), word)
+
+
+def _is_command(name: str) -> bool:
+    """Whether it is a command, by its main name, a group, or a command of one."""
+    from blobsync.cli.command_words import SECTIONS
+
+    first, _, rest = name.partition(" ")
+    word = next((each for _, words in SECTIONS for each in words if each.names[0] == first), None)
+    if word is None:
+        return False
+    group = registered(word).groups.get(first)
+    return not rest or (group is not None and rest in group.commands)

@@ -125,10 +125,7 @@ def one_or_many(paths: Paths, *, or_none: bool = False) -> list[str]:
         return [path_text(paths)]
     found = [path_text(path) for path in paths]
     if not found and not or_none:
-        raise UsageError(
-            "no path given",
-            hint="a path inside the project, such as data/voc20; --all (in Python: all_entries) means every entry",
-        )
+        raise UsageError("no path given", hint="a path inside the project, such as data/voc20")
     return found
 
 

@@ -44,7 +44,7 @@ def chosen_paths(context: ProjectContext, given: Sequence[str], *, all_entries: 
     if given and all_entries:
         raise UsageError("--all means every folder entry: give no PATH with it")
     if not given and not all_entries:
-        raise UsageError("no PATH given", hint="'blobsync ls' shows the folder entries; --all means all of them")
+        raise UsageError("no path given", hint="'blobsync ls' shows the folder entries; --all means all of them")
     return given or _every_entry(context)
 
 

@@ -447,7 +447,7 @@ class Project:
             from blobsync.project.spreading import demand_spreadable
 
             demand_spreadable(options, self.cluster, copies=copies)
-        given = one_or_many(paths, or_none=options.all_entries)
+        given = one_or_many(paths, or_none=True)
         context, rules = replace(self._open_context, stop=self._stop), self._engine_rules(options)
         if direction is Direction.DOWN and not options.incomplete:
             self._demand_complete(given)
@@ -627,7 +627,7 @@ class Project:
         """``paths`` as texts, or with ``all_entries`` one for each folder entry. Raises ``UsageError``."""
         from blobsync.plan.path_mapping import chosen_paths
 
-        return chosen_paths(self._open_context, one_or_many(paths, or_none=all_entries), all_entries=all_entries)
+        return chosen_paths(self._open_context, one_or_many(paths, or_none=True), all_entries=all_entries)
 
     def verify(self, path: PathName, *, deep: bool = False, on_progress: OnProgress | None = None) -> VerifyReport:
         """Compare both sides of ``path`` and the index; with ``deep`` every byte of them.

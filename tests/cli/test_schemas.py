@@ -151,6 +151,21 @@ def test_schema_prints_what_other_tools_can_use(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("nope",), "no such command 'nope'"),
+        (("emulator", "nope"), "no such command 'emulator nope'"),
+        (("u", "data"), "no such command 'u data'"),
+        (("web",), "'web' prints no JSON document"),
+        (("keep",), "'keep' prints no JSON document"),
+    ],
+)
+def test_schema_of_another_word_says_what_it_is(cli: Cli, words: tuple[str, ...], said: str) -> None:
+    ended = cli("schema", *words)
+    assert ended.code == 2 and ended.err.startswith(f"blobsync: {said}\n")
+
+
+@pytest.mark.parametrize(
     ("typed", "offered"), [("comp", ["compute"]), ("compute c", ["create"]), ("resolv", ["resolve"])]
 )
 def test_a_shell_is_offered_the_commands_that_have_a_schema(typed: str, offered: list[str]) -> None:
