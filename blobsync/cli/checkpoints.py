@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated, Any
 
-from blobsync.base.errors import LocalFileError, UsageError
+from blobsync.base.errors import ConfigNotFoundError, LocalFileError, UsageError
 from blobsync.base.formatting import count_text, size_text
 from blobsync.cli.output import Result
-from blobsync.cli.session import NO_CLUSTER, Commands, Session, argument, command, option
+from blobsync.cli.session import Commands, Session, argument, command, option
 
 if TYPE_CHECKING:
     from blobsync.keep.listing import Checkpoint
@@ -20,7 +21,7 @@ def register(app: Commands) -> None:
     """Add these commands."""
     command(app, "checkpoints", looks=True)(checkpoints)
     group = app.group("checkpoint", "Say that a checkpoint is complete.")
-    command(group, "done", takes=NO_CLUSTER)(done)
+    command(group, "done")(done)
 
 
 def checkpoints(
@@ -69,14 +70,19 @@ def done(
 ) -> Result:
     """Say that all files of a checkpoint are written: it is uploaded as one, and marked.
 
-    For programs that no rule knows; in Python it is blobsync.mark_complete(PATH).
+    For programs that no rule knows; 'checkpoints: PATTERN' in the cluster file names it. In Python it is
+    blobsync.mark_complete(PATH).
 
     \b
       blobsync checkpoint done output/checkpoint-1000
     """
-    from blobsync.local.set_requests import mark_complete
+    from blobsync.local.set_requests import VARIABLE, mark_complete
 
     try:
+        os.stat(path)
+        # In a job, the keeper on the node has the rule of the job's own cluster.
+        if not session.environ.get(VARIABLE):
+            _demand_set(session, path)
         mark_complete(path, ranks)
     except FileNotFoundError as error:
         raise UsageError(f"{path}: there is no such file or folder", path=path) from error
@@ -84,3 +90,20 @@ def done(
         raise LocalFileError(f"{path}: {error.strerror}", path=path) from error
     said = "" if ranks == 1 else f", by one of {count_text(ranks, 'rank')}"
     return Result({"path": path, "ranks": ranks}, [f"{path}: said to be complete{said}"])
+
+
+def _demand_set(session: Session, path: str) -> None:
+    """Refuse what is no checkpoint of the project's cluster file; where there is none, nothing is known."""
+    from blobsync.config.loader import find_cluster_file, inside_project, load_cluster
+    from blobsync.config.mapping import resolve
+    from blobsync.config.project_root import current_folder, find_project
+    from blobsync.project.checkpoints import demand_set
+
+    here = current_folder(session.environ)
+    try:
+        root = find_project(here, session.environ)
+        find_cluster_file(root, session.cluster, session.environ)
+    except ConfigNotFoundError:
+        return
+    cluster = load_cluster(root, session.cluster, overrides=session.overrides(), environ=session.environ)
+    demand_set(cluster, resolve(inside_project(root, path), cwd=here, root=root, cluster=cluster))

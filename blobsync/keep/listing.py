@@ -58,11 +58,16 @@ class SetsPlace:
     @property
     def pattern(self) -> CheckpointRule:
         """The rule for paths below the entry."""
-        return replace(self.rule, sets=f"*/{self.rule.sets}") if self.is_per_job else self.rule
+        return rule_of_jobs(self.rule) if self.is_per_job else self.rule
 
     def marks(self, warn: Callable[[str], None]) -> Marks:
         """Its marks."""
         return Marks(self.there.store, self.there.name, warn)
+
+
+def rule_of_jobs(rule: CheckpointRule) -> CheckpointRule:
+    """The rule for paths below an entry in which each job has a folder of its own."""
+    return replace(rule, sets=f"*/{rule.sets}")
 
 
 class _BlobContent:

@@ -11,7 +11,8 @@ from blobsync.config.mapping import Resolution
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.jobspec.describe import own_output
 from blobsync.jobspec.spec import OWN_OUTPUT
-from blobsync.keep.listing import Checkpoint, SetsPlace, half_problem, list_sets
+from blobsync.keep.checkpoints import set_of
+from blobsync.keep.listing import Checkpoint, SetsPlace, half_problem, list_sets, rule_of_jobs
 from blobsync.store.open_locations import Connections
 
 
@@ -54,9 +55,32 @@ def sets_place(cluster: Cluster, connections: Connections, root: Path, entry: Fo
     """The sets of a folder entry; None if it has none."""
     if entry.checkpoints is None:
         return None
-    is_per_job = own_output(cluster).get(OWN_OUTPUT) == entry.prefix
+    is_per_job = _is_per_job(cluster, entry)
     there = connections.open(entry.remote)
     return SetsPlace(entry.checkpoints, root / entry.prefix, there, entry.prefix, is_per_job)
+
+
+def _is_per_job(cluster: Cluster, entry: FolderEntry) -> bool:
+    return own_output(cluster).get(OWN_OUTPUT) == entry.prefix
+
+
+def demand_set(cluster: Cluster, place: Resolution) -> None:
+    """Raise ``UsageError`` if ``place`` is no set of its folder entry."""
+    entry, rule = place.entry, place.entry.checkpoints
+    if rule is None:
+        raise UsageError(
+            f"{place.path} is no checkpoint: {entry.key} in {cluster.file} has no checkpoints",
+            hint="add checkpoints: PATTERN to it, or name its cluster with -c",
+            path=place.path,
+        )
+    pattern = rule_of_jobs(rule) if _is_per_job(cluster, entry) else rule
+    if set_of(pattern, place.relative) != place.relative:
+        raise UsageError(
+            f"{place.path} is no checkpoint: {entry.key}.checkpoints in {cluster.file} names"
+            f" {entry.prefix}/{pattern.sets}",
+            hint="name a folder or file that the pattern names, or its cluster with -c",
+            path=place.path,
+        )
 
 
 def demand_complete(

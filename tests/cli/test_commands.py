@@ -127,7 +127,66 @@ def test_a_path_is_required(cli: Cli, word: str) -> None:
     ended = cli(word)
     assert ended.code == 2
     assert ended.err.startswith("blobsync: no path given\n")
-    assert "--all" in ended.err
+    assert "--all" in ended.err and "all_entries" not in ended.err
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [("keep", "keep needs a PATH, or one of start, ls, stop"), ("emulator", "emulator needs one of ")],
+)
+def test_a_group_alone_says_what_is_missing(cli: Cli, word: str, said: str) -> None:
+    ended = cli(word)
+    assert ended.code == 2 and ended.err.startswith(f"blobsync: {said}")
+
+
+def _with_checkpoints(cli: Cli, more: str = "") -> Path:
+    entry = "{azure_blob_config_file: aux_data/configs/acct.yaml, path: p/output, mode: upload, checkpoints: 'step-*'}"
+    cli.write("aux_data/aml/eu.yaml", f"{more}config_param:\n  output_folder: {entry}\n")
+    for name in ("step-1", "other", "job_1/step-1"):
+        cli.write(f"output/{name}/x", "x")
+    return cli.root / "output"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("output/step-1",), "output_folder in aux_data/aml/aml.yaml has no checkpoints"),
+        (("output/other", "-c", "eu"), "output_folder.checkpoints in aux_data/aml/eu.yaml names output/step-*"),
+        (("output/step-1/x", "-c", "eu"), "output/step-1/x is no checkpoint"),
+        (("output", "-c", "eu"), "output is no checkpoint"),
+        (("output/none", "-c", "eu"), "there is no such file or folder"),
+    ],
+)
+def test_what_no_pattern_names_is_not_said_to_be_complete(cli: Cli, words: tuple[str, ...], said: str) -> None:
+    output = _with_checkpoints(cli)
+    ended = cli("checkpoint", "done", *words)
+    assert ended.code == 2 and said in ended.err, ended
+    assert not list(output.rglob(".*"))
+
+
+def test_what_a_pattern_names_is_said_to_be_complete(cli: Cli) -> None:
+    output = _with_checkpoints(cli)
+    ended = cli("checkpoint", "done", "output/step-1", "-c", "eu")
+    assert (ended.code, ended.out) == (0, "output/step-1: said to be complete\n")
+    assert [path.name for path in output.glob(".*")] == [".step-1.0.blobsync-complete"]
+    _with_checkpoints(cli, "output: per_job\n")
+    assert cli("checkpoint", "done", "output/step-1", "-c", "eu").code == 2
+    assert cli("checkpoint", "done", "output/job_1/step-1", "-c", "eu").code == 0
+
+
+def test_in_a_job_and_outside_of_projects_any_set_is_said_to_be_complete(
+    cli: Cli, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _with_checkpoints(cli)
+    elsewhere = tmp_path_factory.mktemp("node")
+    with monkeypatch.context() as job:
+        job.setenv("BLOBSYNC_COMPLETE", str(elsewhere))
+        assert cli("checkpoint", "done", "output/other").code == 0
+    assert len(list(elsewhere.glob("*.json"))) == 1
+    monkeypatch.chdir(elsewhere)
+    (elsewhere / "other").mkdir()
+    assert cli("checkpoint", "done", "other").code == 0
+    assert (elsewhere / ".other.0.blobsync-complete").exists()
 
 
 def test_an_absolute_path_may_go_through_a_symlink(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> None:

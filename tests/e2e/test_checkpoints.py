@@ -16,6 +16,7 @@ from blobsync.config.model import CheckpointRule
 from blobsync.jobspec.spec import FolderLink
 from blobsync.keep.checkpoints import FileSet
 from blobsync.keep.sets import files_of
+from blobsync.local.set_requests import mark_complete
 from blobsync.node.job import NodeJob, parse_arguments
 from blobsync.node.places import JobPlaces
 from blobsync.node.transfers import NodeTransfers
@@ -190,7 +191,10 @@ def test_a_project_without_checkpoints_is_told_how_to_have_some(project: Project
     done = project.run("--json", "checkpoints")
     assert done.code == 2 and "checkpoints: PATTERN" in done.errors[0]["hint"]
     (project.root / "data/run").mkdir(parents=True)
-    assert project.run("checkpoint", "done", "data/run").code == 0
+    refused = project.run("checkpoint", "done", "data/run")
+    assert refused.code == 2 and "data/run is no checkpoint" in refused.err, str(refused)
+    assert [path.name for path in project.data.iterdir()] == ["run"], "nothing was written"
+    mark_complete(project.data / "run")
     assert project.run("checkpoint", "done", "data/nothing").code == 2
     assert project.run("u", "data").code == 0
     assert container.names() == [], "what was said of a set is no data"
