@@ -18,6 +18,8 @@ import yaml
 
 from blobsync.base.process_mark import ProcessMark
 from blobsync.base.redaction import register_secret
+from blobsync.jobs.history import History
+from blobsync.jobspec.spec import JobRef, JobSpec
 from blobsync.local.state_dir import StateDir, open_state_dir
 from blobsync.plan.progress import Progress, WorkerProgress
 from blobsync.plan.transfer_options import NO_LIMIT
@@ -189,6 +191,17 @@ def test_a_page_that_there_is_not_says_what_to_do_and_leads_back(pages: WebPages
     assert "this page does not exist" in words_of(pages.get("/nowhere").text)
     chosen = pages.get("/jobs/compare?job=one").text
     assert "1 jobs are selected" not in words_of(chosen) and '<a href="/jobs">Back to Jobs</a>' in chosen
+
+
+def test_two_jobs_that_are_the_same_are_named(pages: WebPages, source: Source) -> None:
+    history = History(open_state_dir(source.root, source.environ).root / "jobs.sqlite")
+    for run_id, name in (("me_1_0badcafe", ""), ("me_2_0badcafe", "<second>")):
+        spec = JobSpec(run_id, ("true",), "aml", "local", name=name)
+        history.add(spec, JobRef(run_id, "n", ""), "local")
+    found = pages.get("/jobs/compare?job=me_1_0badcafe&job=me_2_0badcafe").text
+    begin = found.partition("<section")[0]
+    assert '<a href="/jobs/me_1_0badcafe">me_1_0badcafe</a>' in begin
+    assert '<a href="/jobs/me_2_0badcafe">&lt;second&gt;</a>' in begin
 
 
 def test_the_project_page_of_another_cluster_keeps_it_in_forms_and_links(pages: WebPages) -> None:
