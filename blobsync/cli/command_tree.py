@@ -337,8 +337,9 @@ def _usage(error: Any, words: Sequence[str]) -> UsageError:
         )
     takes = f"'{path} --help' shows what it takes"
     if ctx and isinstance(ctx.command, _Group) and message == "Missing command":
-        words_for = "a PATH, or one of" if ctx.command.else_word else "one of"
-        return UsageError(f"{word} needs {words_for} {', '.join(ctx.command.commands)}", hint=takes)
+        short: Any = ctx.command.commands.get(ctx.command.else_word or "")
+        first = f"{short.params[0].metavar.removesuffix('...')}, or " if short else ""
+        return UsageError(f"{word} needs {first}one of {', '.join(ctx.command.commands)}", hint=takes)
     if ctx and option:
         from blobsync.cli.suggestions import option_hint
 

@@ -92,6 +92,8 @@ def command_hint(words: Sequence[str], known: Mapping[str, str]) -> str:
     if word == "help":
         one = words[1] if words[1:] and words[1] in known else "COMMAND"
         return f"'blobsync --help' lists all commands, 'blobsync {one} --help' explains one"
+    if word == "version":
+        return "'blobsync --version' shows it"
     if word in _COMPLETION:
         return "'blobsync --install-completion' makes your shell complete commands, --show-completion prints the script"
     typed = (" ".join(words[:count]).lower() for count in range(_MOST_WORDS, 0, -1))

@@ -132,7 +132,11 @@ def test_a_path_is_required(cli: Cli, word: str) -> None:
 
 @pytest.mark.parametrize(
     ("word", "said"),
-    [("keep", "keep needs a PATH, or one of start, ls, stop"), ("emulator", "emulator needs one of ")],
+    [
+        ("keep", "keep needs PATH, or one of start, ls, stop"),
+        ("tunnel", "tunnel needs ID, or one of job, "),
+        ("emulator", "emulator needs one of start, "),
+    ],
 )
 def test_a_group_alone_says_what_is_missing(cli: Cli, word: str, said: str) -> None:
     ended = cli(word)

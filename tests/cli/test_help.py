@@ -152,6 +152,7 @@ def test_an_option_of_another_command_and_a_misspelt_one_are_distinguished(
         (("-n", "x", "q"), "invalid value for '-n' / '--num-gpu': 'x' is not a whole number", "--help"),
         (("web", "--port", "70000"), "invalid value for '--port': 70000 is not a number from 0 to 65535", "--help"),
         (("q", "--max", "-1"), "invalid value for '--max': -1 is less than 1", "blobsync q --help"),
+        (("version",), "no such command 'version'", "'blobsync --version' shows it"),
         (("completion", "bash"), "no such command 'completion'", "'blobsync --install-completion' makes your shell"),
         (("help",), "no such command 'help'", "'blobsync COMMAND --help' explains one"),
         (("help", "u"), "no such command 'help'", "'blobsync u --help' explains one"),
