@@ -150,6 +150,7 @@ MISTAKES: Mapping[str, Damage] = {
     "the endpoint of a bucket": account(BUCKET + "endpoint: minio.example\n"),
     "the region of a bucket": account(BUCKET + "region: 'a b'\n"),
     "a profile without credentials": account(BUCKET + "profile: p\nanonymous: true\n"),
+    "a payer without a name": account(BUCKET + "requester_pays: true\nanonymous: true\n"),
     "a container with a key of buckets": account(BASE + "bucket: laion\n"),
     "code in a bucket": code_in_a_bucket,
     "no workspace": cluster(DATA + "platform: aml\naml_config: aux_data/aml/no.json\n"),
