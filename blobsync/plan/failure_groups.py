@@ -96,4 +96,4 @@ def _without(message: str, path: str | None) -> str:
     # A name without a slash may be a word of the sentence.
     folders = r"(?:[^\s'\"]*/)" + ("?" if "." in leaf else "")
     named = rf"(?<!\S)(?:'[^']*{leaf}'|\"[^\"]*{leaf}\"|{folders}{leaf})(?![\w.])"
-    return re.sub(named, "the file", message) if leaf else message
+    return re.sub(named, "the file", message).removeprefix("the file: ") if leaf else message

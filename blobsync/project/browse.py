@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from blobsync.base.errors import LocalFileError, NothingMatchedError
 from blobsync.base.file_states import LocalState, regular_only
@@ -218,7 +220,7 @@ def path_status(connections: Connections, index: Index, place: Resolution) -> Pa
     if there is not None and there.md5 is None:
         there = replace(there, crc64=known_crc64s(end, records, {end.name: there.etag}).get(end.name))
     by_crc64 = there is not None and there.crc64 is not None
-    local = None if place.local.is_dir() else hash_with_crc64(place.local) if by_crc64 else hash_file(place.local)
+    local = _local_state(place.local, with_crc64=by_crc64)
     if blob is None and not folder and not os.path.lexists(place.local):
         raise nothing_at(place, LocalLocation(place.local), end)
     record = records.get([place.relative]).get(place.relative)
@@ -234,3 +236,15 @@ def path_status(connections: Connections, index: Index, place: Resolution) -> Pa
         verified_md5=record.md5 if record else None,
         equal=equal,
     )
+
+
+def _local_state(file: Path, *, with_crc64: bool) -> LocalState | None:
+    """A regular file's state, without its MD5 if it cannot be read or changes meanwhile; None if there is none."""
+    hashed = hash_with_crc64(file) if with_crc64 else hash_file(file)
+    if hashed is not None:
+        return hashed
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return LocalState.of(found) if stat.S_ISREG(found.st_mode) else None

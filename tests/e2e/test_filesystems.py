@@ -375,6 +375,17 @@ def test_what_cannot_be_read_is_named_and_the_rest_goes(
     tally.runs(honest=1)
 
 
+def test_stat_says_that_a_file_is_here_and_cannot_be_read(project: Project, container: Container) -> None:
+    write_tree(project.data, {"secret.txt": b"secret"})
+    project.configure(container)
+    project.before = as_ordinary_user()
+    (project.data / "secret.txt").chmod(0)
+    done = project.run("stat", "data/secret.txt")
+    assert done.code == 0, str(done)
+    assert "here:      6 B, MD5 unknown: the file cannot be read\n" in done.out
+    assert project.json("stat", "data/secret.txt").data["paths"][0]["local"] == {"size": 6, "md5": None}
+
+
 @pytest.fixture
 def slow(service: str) -> Iterator[str]:
     """A network so slow that a test can act while a file is under way: 10 MiB take about two and a half seconds."""

@@ -55,3 +55,8 @@ def test_retried_files_are_named_with_the_reason() -> None:
         "trying 1,235 files again. data/a: the file changed while it was read;"
         f" {BROKE}: data/0, data/1, data/2 and 1,231 more"
     )
+
+
+def test_a_reason_does_not_begin_with_the_file() -> None:
+    said = [unreachable(f"data/{name}.bin", f"/there/data/{name}.bin: Permission denied") for name in "ab"]
+    assert grouped(said)[0].sentence == "Permission denied"
