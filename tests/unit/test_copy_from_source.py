@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from blobsync.base.errors import AccessDeniedError, ChecksumError
+from blobsync.base.errors import AccessDeniedError, ChecksumError, StorageError
 from blobsync.base.file_states import RemoteState
 from blobsync.base.redaction import HIDDEN, SignedUrl, _held, redact
 from blobsync.direct.copy_from_source import CopyFromSourceJob
@@ -522,6 +522,40 @@ def test_a_copy_that_arrived_with_another_crc64_is_fetched_anew(place: Place, tm
     assert left(tmp_path) == []
     place.there.requests.clear()
     assert second(place, records)[1] == 3
+
+
+def test_blocks_that_the_service_drops_before_the_end_are_fetched_anew(place: Place, tmp_path: Path) -> None:
+    records = FetchRecords(StateDir(tmp_path))
+    job = place.job(records=records)
+    for _ in range(job.open()):
+        job.piece()
+    place.there.blocks.clear()
+    with pytest.raises(StorageError, match="a block is not there"):
+        job.commit()
+    job.release()
+    assert left(tmp_path) == []
+    place.there.requests.clear()
+    assert second(place, records)[1] == 3
+
+
+def test_another_failure_of_the_end_keeps_what_was_fetched(place: Place, tmp_path: Path) -> None:
+    def refuse(request: Request) -> None:
+        if request.operation == "put_block_list":
+            raise StorageError("busy", status=503, service_code="ServerBusy")
+
+    records = FetchRecords(StateDir(tmp_path))
+    job = place.job(records=records)
+    for _ in range(job.open()):
+        job.piece()
+    place.there.before = refuse
+    with pytest.raises(StorageError, match="busy"):
+        job.commit()
+    job.release()
+    place.there.before = lambda request: None
+    place.there.requests.clear()
+    job = place.job(records=records)
+    job.open()
+    assert job.commit().reused == len(BODY) and not place.there.asked("put_block_from_url")
 
 
 def test_a_block_without_a_crc64_counts_and_proves_nothing(place: Place, tmp_path: Path) -> None:

@@ -18,8 +18,12 @@ import pytest
 from blobsync.base.errors import FailureCode, FileFailure, StorageUnreachableError
 from blobsync.base.events import Listener
 from blobsync.base.file_states import LocalState, RemoteState
+from blobsync.base.locations import UrlList
+from blobsync.base.reasons import Reason
+from blobsync.config.model import ListedFile
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.file_blocks import BlockOrder, Named
+from blobsync.plan.transfer_plan import Action, FileAction, Route
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.record import Answer, FileRecord, NamedBlock, Ready, answer_line
 from blobsync.spread.shard import Shard, cut, cut_file, shard_lines
@@ -33,10 +37,12 @@ from blobsync.spread.shard_worker import (
 )
 from blobsync.spread.shared_store import CLAIM_SECONDS, FolderStore
 from blobsync.spread.worker_process import Outgoing
+from blobsync.store.open_locations import OpenBlob
 from blobsync.store.rest.http import Pace
+from blobsync.store.url_list import UrlListStore
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 from tests.fakes.store import MemoryStore
-from tests.fakes.tasks import upload
+from tests.fakes.tasks import live_part, upload
 
 _ME, _STRANGER = str(uuid.UUID(int=1)), str(uuid.UUID(int=2))
 _PATIENCE = 10.0
@@ -982,3 +988,33 @@ def test_a_note_that_is_gone_is_none(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "then")
     one.shared.look()
     assert one.pace.left == 0 and not one.told
+
+
+# -- a list of URLs ------------------------------------------------------------------------------------------------
+
+
+class Asking(Moving):
+    """Remembers what the list says of each file at the time it is moved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[ListedFile | None] = []
+
+    def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
+        source = task.part.source
+        assert isinstance(source, OpenBlob) and isinstance(source.store, UrlListStore)
+        self.found += [source.store.listed(source.at(action.path)) for action in task.actions]
+
+
+def test_a_worker_knows_of_a_list_what_its_shard_says(tmp_path: Path) -> None:
+    files = {f"sets/data/{name}": ListedFile(f"https://host.example/{name}", 5) for name in "ab"}
+    whole = OpenBlob(UrlListStore(UrlList("", "list.tsv", ""), files, {}), "sets/data")
+    box = MemoryStore("box")
+    part = live_part(Route.CROSS_ACCOUNT, whole, OpenBlob(box, "data"))
+    actions = [FileAction(name, Action.TRANSFER, Reason.NEW, 5, RemoteState(5, "0x1"), None) for name in "ab"]
+    place, engine = Place(tmp_path / "place", *[nothing] * 3), Asking()
+    put_shards(place, MoveTask(part, tuple(actions)))
+    bare = OpenBlob(UrlListStore(UrlList("", "list.tsv", ""), {}, {}), "sets/data")
+    here = live_part(Route.CROSS_ACCOUNT, bare, OpenBlob(box, "data"))
+    worker(place, MoveTask(here, ()), engine).work()
+    assert engine.found == list(files.values())

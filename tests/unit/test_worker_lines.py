@@ -63,6 +63,7 @@ def test_all_that_an_engine_reports_goes_out_once_and_in_its_order() -> None:
     pipe, failure = Pipe(), FileFailure("a", FailureCode.ACCESS_DENIED, "no", "ask")
     pipe.out.say(Ready())
     pipe.out.file_moved(Moved(_ACTION, _FILE, _BLOB, 3))
+    pipe.out.file_moved(Moved(_ACTION, _FILE, _BLOB, compared_by="crc64nvme"))
     pipe.out.file_failed(_ACTION, failure)
     pipe.out.file_kept(_ACTION, 4)
     pipe.out.block_named(2, "Y" * 48)
@@ -73,6 +74,7 @@ def test_all_that_an_engine_reports_goes_out_once_and_in_its_order() -> None:
     assert pipe.flushed() == [
         Ready(),
         FileRecord("a", _FILE, _BLOB, 3),
+        FileRecord("a", _FILE, _BLOB, compared_by="crc64nvme"),
         FileRecord("a", failure=failure),
         KeptFile("a", 4),
         NamedBlock(2, "Y" * 48),
