@@ -1,8 +1,9 @@
-"""The CPU time of short commands: ``python -m benchmarks.short_commands [--pairs N] [--against CHECKOUT]``.
+"""The time of short commands: ``python -m benchmarks.short_commands [--pairs N] [--against CHECKOUT | --rclone]``.
 
-Each command runs N times on the fast server, as a whole process, and with ``--against`` in turn with the blobsync of
-another checkout, in the same project. Printed are medians, and the median of the ratios of the pairs: it holds on a
-machine that does other things meanwhile, where the seconds do not.
+Each command runs N times on the fast server, as a whole process. With ``--against`` it runs in turn with the blobsync
+of another checkout, in the same project, and what is compared is CPU time: the median of the ratios of the pairs holds
+on a machine that does other things meanwhile, where the seconds do not. With ``--rclone`` it runs in turn with what is
+nearest to it in rclone, and what is compared is seconds on the clock, which need a quiet machine.
 """
 
 from __future__ import annotations
@@ -13,61 +14,105 @@ import resource
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from benchmarks.emulator import ACCOUNT, ROOT
 from benchmarks.fast_server import fast_server
-from benchmarks.tools import Blobsync, Place
+from benchmarks.tools import Blobsync, Command, Place, Tool, all_tools
 
 _COMPLETE = {"_BLOBSYNC_COMPLETE": "complete_bash", "COMP_WORDS": "blobsync u da", "COMP_CWORD": "2"}
-_COMMANDS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("u, one file of 1 KiB", ("u", "data/one.bin")),
-    ("d, unchanged", ("d", "data/one.bin")),
-    ("ls", ("ls", "data")),
-    ("status", ("status",)),
-    ("q", ("q",)),
-    ("--help", ("--help",)),
-    ("u --help", ("u", "--help")),
-    ("completion of a PATH", ()),
+
+
+class Short(NamedTuple):
+    """``words`` of blobsync; ``peer``: rclone's action of the benchmark, or its words."""
+
+    name: str
+    words: tuple[str, ...]
+    peer: str | tuple[str, ...] | None = None
+
+
+_COMMANDS = (
+    Short("u, one file of 1 KiB", ("u", "data/one.bin"), "up"),
+    Short("d, unchanged", ("d", "data/one.bin"), "down"),
+    Short("ls", ("ls", "data"), "list"),
+    Short("status", ("status",)),
+    Short("q", ("q",)),
+    Short("--help", ("--help",), ("--help",)),
+    Short("u --help", ("u", "--help"), ("copy", "--help")),
+    Short("completion of a PATH", (), ("__complete", "copy", "da")),
 )
+
+
+class Taken(NamedTuple):
+    """Of one command: seconds of CPU, user and system, and on the clock."""
+
+    cpu: float
+    wall: float
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.short_commands", description=__doc__)
     parser.add_argument("--pairs", type=int, default=15)
-    parser.add_argument("--against", type=Path, help="another checkout, to be compared with this one")
+    other = parser.add_mutually_exclusive_group()
+    other.add_argument("--against", type=Path, help="another checkout, to be compared with this one")
+    other.add_argument("--rclone", action="store_true", help="compare with rclone")
     options = parser.parse_args()
+    scratch = Path(tempfile.gettempdir()) / "blobsync-benchmarks"
+    scratch.mkdir(parents=True, exist_ok=True)
+    rclone = all_tools(scratch, None)[0]["rclone"] if options.rclone else None
     trees = [ROOT, *([options.against.resolve()] if options.against else [])]
     with tempfile.TemporaryDirectory() as folder, fast_server() as server:
         local = Path(folder, "project", "data", "one.bin")
         local.parent.mkdir(parents=True)
+        local.write_bytes(os.urandom(1024))
         place = Place(f"{server.url}/{ACCOUNT}", server.new_container(), "base/one.bin", local, single=True)
         project = Blobsync(Path(folder)).project(place)
-        for name, words in _COMMANDS:
-            taken: list[list[float]] = [[] for _ in trees]
+        for one in _COMMANDS:
+            rows = [_ours(tree, one.words, project) for tree in trees]
+            if rclone is not None and one.peer is not None:
+                rows.append(_theirs(rclone, one.peer, place))
+            taken: list[list[Taken]] = [[] for _ in rows]
             for turn in range(options.pairs + 1):
-                for number in range(len(trees)) if turn % 2 else reversed(range(len(trees))):
-                    if name.startswith("u,"):
+                for number in range(len(rows)) if turn % 2 else reversed(range(len(rows))):
+                    if one.words[:1] == ("u",):
                         local.write_bytes(os.urandom(1024))
-                    seconds = _run(trees[number], words, project, Path(folder))
+                    found = _timed(rows[number], Path(folder))
                     # The first compiles modules, and makes the state folder.
-                    taken[number] += [seconds] if turn else []
-            shown = [f"{median(each) * 1000:.0f} ms" for each in taken]
-            if len(trees) > 1:
-                shown.append(f"ratio {median(here / there for here, there in zip(*taken, strict=True)):.2f}")
-            print(f"{name:24}{', '.join(shown)}", flush=True)
+                    taken[number] += [found] if turn else []
+            print(f"{one.name:24}{', '.join(_shown(taken, by_clock=options.rclone))}", flush=True)
 
 
-def _run(tree: Path, words: tuple[str, ...], project: Path, home: Path) -> float:
-    """User and system seconds of one command."""
-    environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    environ |= {"PYTHONPATH": str(tree), "HOME": str(home), **({} if words else _COMPLETE)}
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+def _ours(tree: Path, words: tuple[str, ...], project: Path) -> Command:
     argv = [str(Path(sys.executable).with_name("blobsync")), *words]
-    subprocess.run(argv, cwd=project, env=environ, check=True, capture_output=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Command(argv, {"PYTHONPATH": str(tree), **({} if words else _COMPLETE)}, project)
+
+
+def _theirs(rclone: Tool, peer: str | tuple[str, ...], place: Place) -> Command:
+    if isinstance(peer, str):
+        return rclone.command(peer, place)
+    command = rclone.command("list", place)
+    return Command([command.argv[0], *peer], command.env)
+
+
+def _timed(command: Command, home: Path) -> Taken:
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    environ |= {"HOME": str(home), **command.env}
+    subprocess.run(command.argv, cwd=command.cwd, env=environ, check=True, capture_output=True)
+    wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return Taken(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, wall)
+
+
+def _shown(taken: list[list[Taken]], *, by_clock: bool) -> Iterator[str]:
+    seconds: Callable[[Taken], float] = (lambda each: each.wall) if by_clock else (lambda each: each.cpu)
+    columns = [[seconds(each) for each in row] for row in taken]
+    yield from (f"{median(column) * 1000:.0f} ms" for column in columns)
+    if len(columns) > 1:
+        yield f"ratio {median(here / there for here, there in zip(*columns, strict=True)):.2f}"
 
 
 if __name__ == "__main__":
