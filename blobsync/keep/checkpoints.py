@@ -21,6 +21,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
+from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -40,6 +41,7 @@ _BY_NAME = (
     (re.compile(r"iter_\d{7}"), _MEGATRON),
 )
 _METADATA = "*.metadata"
+_DISTRIBUTED = (".metadata", ".distcp", ".metadata.tmp")
 _STEP = re.compile(r"step[=_-]?(\d{1,18})")
 _NUMBER = re.compile(r"\d{1,18}")
 
@@ -93,11 +95,28 @@ M = TypeVar("M", bound=Marked)
 
 
 class Told(NamedTuple):
-    """What programs said about a set: by how many ranks on this node, of how many that must say it, and when last."""
+    """What programs said about a set: by how many ranks on this node, of how many that must say it, and when last.
+
+    ``of`` is how many ranks must say it on all nodes. ``went_on``: one rank alone says anything here, and it has said
+    it of another set since.
+    """
 
     ranks: int
     needed: int
     at: float
+    of: int = 1
+    went_on: bool = False
+
+
+class Reach(str, Enum):
+    """For which nodes holds what node 0 knows when it takes a set for complete.
+
+    ``ALL``: all have written their files. ``RANKS``: each rank says it of its own. ``OWN``: node 0 alone has.
+    """
+
+    ALL = "all"
+    RANKS = "ranks"
+    OWN = "own"
 
 
 class Judgement(NamedTuple):
@@ -163,16 +182,19 @@ def completing(rule: CheckpointRule, one: FileSet) -> tuple[str, ...]:
     if one.is_file:
         return (STILL,)
     last = one.name.rpartition("/")[2]
-    if any(path.endswith((".metadata", ".distcp", ".metadata.tmp")) for path in one.files):
+    distributed = {path.rpartition("/")[0] for path in one.files if path.endswith(_DISTRIBUTED)}
+    if "" in distributed:
         return (_METADATA,)
-    return next(((needed,) for form, needed in _BY_NAME if form.fullmatch(last)), (STILL,))
+    named = next(((needed,) for form, needed in _BY_NAME if form.fullmatch(last)), (STILL,))
+    # Several in one set are written one after the other: nothing but time says that the next one will not begin.
+    return (_METADATA, STILL) if distributed and named == (STILL,) else named
 
 
 def settle_seconds(rule: CheckpointRule, needed: Sequence[str]) -> float:
     """How long nothing may change in a set."""
     if rule.settle_seconds is not None:
         return rule.settle_seconds
-    return STILL_SECONDS if needed == (STILL,) else SETTLED_SECONDS
+    return STILL_SECONDS if STILL in needed else SETTLED_SECONDS
 
 
 def judge(
@@ -190,24 +212,99 @@ def judge(
     ``last``: nothing writes any more, so a set with all its files need not be still; ``ended_well``: the program did
     not fail either, so that a set without any such file is as it wanted it.
     """
-    cut = next((path for path in sorted(one.files) if not content.is_whole(_joined(one.name, path))), None)
-    if cut is not None:
-        return Judgement(False, f"{_joined(one.name, cut)} is cut off")
+    if cut := _cut_off(one, content):
+        return Judgement(False, cut)
     if told is not None and told.at >= one.changed_at:
-        missing = "" if told.ranks >= told.needed else f"{told.ranks} of {told.needed} ranks on this node said so"
+        # One rank may say it for all, with their number. What tells that from ranks that are not done yet: it goes on.
+        for_all = (last and ended_well) or (told.went_on and now - one.changed_at >= STILL_SECONDS)
+        missing = "" if told.ranks >= told.needed or for_all else _few(told)
         return Judgement(not missing, missing)
     if told is not None and not rule.complete:
         return Judgement(False, "it changed after it was said to be complete")
     needed = completing(rule, one)
-    missing = "" if needed == (STILL,) else _missing(one, needed, content)
+    missing = _missing(one, [text for text in needed if text != STILL], content)
     if missing:
         return Judgement(False, missing)
     wait = settle_seconds(rule, needed)
-    if last and (needed != (STILL,) or ended_well):
+    if last and (STILL not in needed or ended_well):
         return Judgement(True)
     if now - one.changed_at < wait:
         return Judgement(False, f"it has not been still for {wait:g} s")
     return Judgement(True)
+
+
+def reach_of(rule: CheckpointRule, one: FileSet, told: Told | None) -> Reach:
+    """What a complete set of node 0 says of the other nodes' files.
+
+    DCP gathers what all ranks have written before it writes ``.metadata``; every other framework's last file, the
+    pointers too, may be there while ranks of other nodes still write.
+    """
+    if told is not None and told.at >= one.changed_at:
+        return Reach.RANKS if told.of > 1 else Reach.ALL
+    return Reach.ALL if not rule.complete and completing(rule, one) == (_METADATA,) else Reach.OWN
+
+
+class Heard(NamedTuple):
+    """What a node has heard of a set from node 0: its reach, and for how many seconds.
+
+    ``went_on``: no rank of this node has ever said anything of a set, and node 0's have said it of a later one.
+    """
+
+    reach: Reach
+    seconds: float
+    went_on: bool = False
+
+
+def judge_part(
+    rule: CheckpointRule,
+    one: FileSet | None,
+    heard: Heard,
+    content: Content,
+    now: float,
+    *,
+    told: Told | None = None,
+    last: bool = False,
+    ended_well: bool = False,
+) -> Judgement:
+    """Whether a node other than node 0 has all its files of a set that node 0 takes for complete; None: it has none.
+
+    With ``last`` nothing writes any more, and ``now`` is when that began: a file that a kill cut off is still, too.
+    """
+    if one is not None and (cut := _cut_off(one, content)):
+        return Judgement(False, cut)
+    if told is not None:
+        if one is not None:
+            return judge(rule, one, content, now, told=told, last=last, ended_well=ended_well)
+        return Judgement(True) if told.ranks >= told.needed else Judgement(False, _few(told))
+    if last and ended_well:
+        return Judgement(True)
+    quiet = heard.seconds if one is None else now - one.changed_at
+    if heard.reach is Reach.RANKS:
+        spoken_for = heard.went_on and quiet >= STILL_SECONDS
+        return Judgement(True) if spoken_for else Judgement(False, "no rank on this node said so")
+    if one is None:
+        is_over = heard.reach is Reach.ALL or quiet >= STILL_SECONDS
+        return (
+            Judgement(True) if is_over else Judgement(False, "it has no files on this node, which may write some yet")
+        )
+    if judge(rule, one, content, now, last=last).is_complete:
+        return Judgement(True)
+    wait = settle_seconds(rule, completing(rule, one))
+    if heard.reach is Reach.ALL:
+        wait = 0 if last else min(wait, SETTLED_SECONDS)
+    else:
+        wait = max(wait, SETTLED_SECONDS)
+    return Judgement(True) if quiet >= wait else Judgement(False, f"it has not been still for {wait:g} s")
+
+
+def _cut_off(one: FileSet, content: Content) -> str:
+    """The first file that its own format shows to be cut off; empty if none is."""
+    cut = next((path for path in sorted(one.files) if not content.is_whole(_joined(one.name, path))), None)
+    return "" if cut is None else f"{_joined(one.name, cut)} is cut off"
+
+
+def _few(told: Told) -> str:
+    return f"{told.ranks} of {told.needed} ranks on this node said so"
 
 
 def _missing(one: FileSet, needed: Sequence[str], content: Content) -> str:
@@ -219,6 +316,8 @@ def _missing(one: FileSet, needed: Sequence[str], content: Content) -> str:
                 return f"{pointer} does not name it yet"
             continue
         there = [path for path in one.files if path == text or fnmatchcase(path.rpartition("/")[2], text)]
+        if text == _METADATA and (begun := _begun(one)):
+            return f"{begun} has no .metadata yet"
         if not there:
             return f"it has no {'.metadata' if text == _METADATA else text} yet"
         whole = [path for path in there if path.endswith(".json")]
@@ -228,6 +327,13 @@ def _missing(one: FileSet, needed: Sequence[str], content: Content) -> str:
         if any(one.files[path].size == 0 for path in there if path.endswith((".json", ".metadata"))):
             return f"{text} is empty"
     return ""
+
+
+def _begun(one: FileSet) -> str:
+    """A folder in a set with shards of DCP and without what it writes last; empty if there is none."""
+    shards = {path.rpartition("/")[0] for path in one.files if path.endswith(".distcp")}
+    done = {path.rpartition("/")[0] for path in one.files if path.endswith(".metadata")}
+    return min(shards - done - {""}, default="")
 
 
 def _points_to(text: str | None, name: str) -> bool:

@@ -2,7 +2,8 @@
 
 A mark is written last: after all files of a set were seen in the container as they are here, and if they are unchanged
 here since. A set that changes while it goes up gets no mark and goes again; one that is deleted meanwhile is dropped.
-Of a job with several nodes, node 0 announces a set, every node uploads its own files and says so, and node 0 marks it.
+Of a job with several nodes, node 0 announces a set, every node uploads its own files once it has them all and says so,
+and node 0 marks it.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from blobsync.base.file_states import LocalState, regular_only
 from blobsync.base.plain_json import parse_json
 from blobsync.config.model import CheckpointRule
 from blobsync.keep import checkpoints
-from blobsync.keep.checkpoints import FileSet, Judgement, Told
+from blobsync.keep.checkpoints import FileSet, Heard, Judgement, Reach, Told
 from blobsync.keep.keeper import Files
 from blobsync.keep.marks import Mark, MarkedFile, Marks, merged, parts_name
 from blobsync.local.files import hash_file
 from blobsync.local.names import is_temporary, local_problem
-from blobsync.local.set_requests import requests_beside, requests_in
+from blobsync.local.set_requests import Request, requests_beside, requests_in
 
 # How long the last round waits for other nodes (seconds).
 LAST_SECONDS = 60.0
@@ -161,6 +162,7 @@ class FolderSets:
         self._verified: set[str] = set()
         self._told: set[tuple[str, str]] = set()
         self._waiting: dict[str, _Waiting] = {}
+        self._announced: dict[str, _Announced] = {}
         self._answered: dict[str, str] = {}
         self._generation: int | None = None
         self._behind: list[FileSet] = []
@@ -242,7 +244,9 @@ class FolderSets:
         token = secrets.token_hex(8)
         if len(nodes) > 1:
             who = {"run_id": mark.run_id, "start": self._writer.start}
-            said = {"set": mark.set, "stored": mark.stored, "token": token, **who}
+            told = self._told_of(one.name)
+            knows = {"reach": checkpoints.reach_of(self.rule, one, told).value, "told_at": told.at if told else 0.0}
+            said = {"set": mark.set, "stored": mark.stored, "token": token, **knows, **who}
             self._marks.note(mark.lineage, parts_name(one.name), "announced", said)
         files, failures = self._bring_up(one, mark.stored)
         if files is None:
@@ -362,46 +366,69 @@ class FolderSets:
     def _answer(self, here: Sequence[FileSet], *, last: bool) -> list[FileFailure]:
         """Upload this node's files of the sets that node 0 announced; in the last round wait for that."""
         self._behind = []
-        failures = list[FileFailure]()
-        until = self._now() + (LAST_SECONDS if last else 0)
+        began = self._now()
+        until = began + (LAST_SECONDS if last else 0)
         marked = {mark.set for mark in self._own_marks()} if last else set[str]()
         while True:
-            for name, etag in list(self._marks.announced(self._writer.lineage)):
-                if self._answered.get(name) != etag:
-                    failures = self._answer_one(name, etag, here, last=last)
+            failures, unready = list[FileFailure](), dict[str, str]()
+            # Nothing that comes later is the program's any more.
+            now = began if last else self._now()
+            for name, announced in self._hear().items():
+                if self._answered.get(name) == announced.etag:
+                    continue
+                one = next((each for each in here if each.name == name), None)
+                judged = self._judge_part(name, one, announced, now, last=last)
+                if judged.is_complete:
+                    failures += self._answer_one(name, one, announced)
+                else:
+                    unready[name] = judged.missing
             unsaid = [one for one in here if one.name not in self._answered and one.name not in marked]
             if not unsaid or self._now() >= until:
                 break
             self._sleep(_POLL_SECONDS)
         for one in unsaid if last else ():
-            failures += self._leave_half(one, "node 0 did not say that it is")
+            failures += self._leave_half(one, unready.get(one.name, "node 0 did not say that it is"))
         return failures
 
-    def _answer_one(self, name: str, etag: str, here: Sequence[FileSet], *, last: bool) -> list[FileFailure]:
-        said = self._marks.noted(self._writer.lineage, parts_name(name), "announced") or {}
-        stored, token = str(said.get("stored")), said.get("token")
-        who = self._writer
-        is_ours = (said.get("set"), said.get("run_id"), said.get("start")) == (name, who.run_id, who.start)
-        if not is_ours or local_problem(name) or local_problem(stored):
-            # Of an earlier start, of an earlier job of the lineage, or nothing that node 0 wrote.
-            self._answered[name] = etag
-            return []
-        one = next((each for each in here if each.name == name), None)
+    def _hear(self) -> Mapping[str, _Announced]:
+        """What node 0 has announced in this start, by the names of the sets."""
+        who, heard = self._writer, dict[str, _Announced]()
+        for name, etag in list(self._marks.announced(who.lineage)):
+            known = self._announced.get(name)
+            if known is None or known.etag != etag:
+                said = self._marks.noted(who.lineage, parts_name(name), "announced") or {}
+                known = self._announced[name] = _announced_by(said, etag, self._now())
+                is_ours = (said.get("set"), said.get("run_id"), said.get("start")) == (name, who.run_id, who.start)
+                if not is_ours or local_problem(name) or local_problem(known.stored):
+                    # Of an earlier start, of an earlier job of the lineage, or nothing that node 0 wrote.
+                    known = self._announced[name] = known._replace(stored="")
+            if known.stored:
+                heard[name] = known
+        return heard
+
+    def _judge_part(
+        self, name: str, one: FileSet | None, announced: _Announced, now: float, *, last: bool
+    ) -> Judgement:
+        later = any(each.stored and each.told_at > announced.told_at for each in self._announced.values())
+        nobody = not any(_requests(self._path(name), self._requests))
+        heard = Heard(announced.reach, now - announced.since, went_on=later and nobody)
+        told = self._told_of(name)
+        return checkpoints.judge_part(
+            self.rule, one, heard, self._content, now, told=told, last=last, ended_well=self.ended_well
+        )
+
+    def _answer_one(self, name: str, one: FileSet | None, announced: _Announced) -> Sequence[FileFailure]:
         files = list[MarkedFile]()
         if one is not None:
-            given = self.rule.settle_seconds
-            wait = checkpoints.SETTLED_SECONDS if given is None else min(given, checkpoints.SETTLED_SECONDS)
-            if not last and self._now() - one.changed_at < wait:
-                return []
-            found, failures = self._bring_up(one, stored)
+            found, failures = self._bring_up(one, announced.stored)
             if found is None:
-                return list(failures)
+                return failures
             files = found
         listed = [{"path": each.path, "size": each.size, "md5": each.md5, "etag": each.etag} for each in files]
-        node = self._writer.node
-        self._marks.note(self._writer.lineage, parts_name(name), f"node-{node}", {"token": token, "files": listed})
-        self._answered[name] = etag
-        return []
+        said = {"token": announced.token, "files": listed}
+        self._marks.note(self._writer.lineage, parts_name(name), f"node-{self._writer.node}", said)
+        self._answered[name] = announced.etag
+        return ()
 
     # -- inside -------------------------------------------------------------------------------------------------
 
@@ -423,14 +450,14 @@ class FolderSets:
         return done is not None and one.same_as(done)
 
     def _judge(self, one: FileSet, *, last: bool) -> Judgement:
-        told = self._told_of(one)
+        told = self._told_of(one.name)
         return checkpoints.judge(
             self.rule, one, self._content, self._now(), told=told, last=last, ended_well=self.ended_well
         )
 
-    def _told_of(self, one: FileSet) -> Told | None:
+    def _told_of(self, name: str) -> Told | None:
         """What programs on this node said about a set."""
-        return told_of(self._path(one.name), self._requests, len(self._nodes()))
+        return told_of(self._path(name), self._requests, len(self._nodes()))
 
     def _own_marks(self) -> list[Mark]:
         found = checkpoints.fitting(self.rule, self._marks.of(self._writer.lineage))
@@ -515,6 +542,33 @@ class _Waiting(NamedTuple):
     files: list[MarkedFile]
 
 
+class _Announced(NamedTuple):
+    """What node 0 said of a set, in the version ``etag``, heard at ``since``; ``stored`` is empty if it is not ours.
+
+    ``told_at`` is when programs on node 0 said that it is complete; 0: they did not.
+    """
+
+    etag: str
+    since: float
+    stored: str
+    token: str
+    reach: Reach
+    told_at: float
+
+
+def _announced_by(said: Mapping[str, Any], etag: str, now: float) -> _Announced:
+    reach, told_at = said.get("reach"), said.get("told_at")
+    return _Announced(
+        etag,
+        now,
+        str(said.get("stored")),
+        str(said.get("token")),
+        # Of an unknown one as little as possible is believed.
+        next((each for each in Reach if each.value == reach), Reach.OWN),
+        float(told_at) if isinstance(told_at, (int, float)) else 0.0,
+    )
+
+
 def _files_of(said: Mapping[str, Any], node: int) -> list[MarkedFile]:
     """What another node says that it uploaded; the mark that is made of it is checked against the container."""
     found = []
@@ -529,13 +583,17 @@ def told_of(path: Path, requests: Path | None, nodes: int = 1) -> Told | None:
 
     ``requests`` is the folder of their requests (None: they are beside the set).
     """
-    real = os.path.realpath(path)
-    said = requests_in(requests) if requests else requests_beside(path.parent)
+    real, said = os.path.realpath(path), list(_requests(path, requests))
     found = [each for each in said if each.path == real]
     if not found:
         return None
-    needed = -(-max(each.ranks for each in found) // max(1, nodes))
-    return Told(len({each.rank for each in found}), needed, max(each.at for each in found))
+    ranks, at = max(each.ranks for each in found), max(each.at for each in found)
+    went_on = len({each.rank for each in said}) == 1 and any(each.path != real and each.at > at for each in said)
+    return Told(len({each.rank for each in found}), -(-ranks // max(1, nodes)), at, ranks, went_on)
+
+
+def _requests(path: Path, requests: Path | None) -> Iterator[Request]:
+    return requests_in(requests) if requests else requests_beside(path.parent)
 
 
 def files_of(path: Path) -> Iterator[tuple[str, LocalState]]:

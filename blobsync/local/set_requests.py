@@ -39,9 +39,10 @@ class Request(NamedTuple):
 def mark_complete(path: str | os.PathLike[str], ranks: int = 1) -> None:
     """Say that all files of the set at ``path`` are written: it is uploaded as one and marked.
 
-    With several ranks each calls it after its own files, with ``ranks=world_size``, or one of them alone after a
-    barrier. A set that changes afterwards has to be said to be complete again. Raises ``FileNotFoundError`` if there is
-    nothing at ``path``, ``ValueError`` for less than one rank.
+    With several ranks each calls it after its own files, with ``ranks=world_size``, or one of them alone, without
+    ``ranks``, after a barrier. One alone that names ``ranks`` is believed only when it says it of the next set, or when
+    the program ends well. A set that changes afterwards has to be said to be complete again. Raises
+    ``FileNotFoundError`` if there is nothing at ``path``, ``ValueError`` for less than one rank.
     """
     full = os.path.realpath(os.fspath(path))
     if ranks < 1:

@@ -11,15 +11,19 @@ from blobsync.base.file_states import LocalState
 from blobsync.config.model import CheckpointRule
 from blobsync.keep.checkpoints import (
     FileSet,
+    Heard,
+    Reach,
     Told,
     best_first,
     fitting,
     in_order,
     is_of_set,
     judge,
+    judge_part,
     kept,
     pointer_of,
     preferred,
+    reach_of,
     seconds_behind,
     set_of,
     sets_in,
@@ -306,3 +310,144 @@ def test_seconds_behind_count_from_the_oldest_set_without_a_mark() -> None:
     assert seconds_behind(sets, lambda one: False, NOW) == 30
     assert seconds_behind(sets, lambda one: one.name == "a", NOW) == 10
     assert seconds_behind(sets, lambda one: True, NOW) is None
+
+
+# -- several files, stillness, and folders of DCP in one set ---------------------------------------------------------
+
+
+def test_several_files_that_complete_a_set_must_all_be_there() -> None:
+    rule = CheckpointRule("run-*", complete=("model.json", "*.done", "../index"))
+    whole = a_set("run-1", "model.json", "rank0.done", "w.bin")
+    texts = {"index": "run-1"}
+    assert judge(rule, whole, Texts(texts), NOW).is_complete
+    for missing in ("model.json", "rank0.done"):
+        fewer = replace_files(whole, {path: found for path, found in whole.files.items() if path != missing})
+        assert missing.replace("rank0", "*") in judge(rule, fewer, Texts(texts), NOW).missing
+    assert "index does not name it" in judge(rule, whole, Texts(), NOW).missing
+    assert "cut off" in judge(rule, whole, Texts(texts, not_json=("run-1/model.json",)), NOW).missing
+
+
+def test_still_said_outright_waits_whatever_files_are_there() -> None:
+    rule = CheckpointRule("checkpoint-*", complete=("still",))
+    one = a_set("checkpoint-1", "trainer_state.json", changed_at=NOW - 59)
+    assert "still for 60 s" in judge(rule, one, Texts(), NOW).missing
+    assert judge(rule, one, Texts(), NOW + 2).is_complete
+    assert not judge(rule, one, Texts(), NOW, last=True).is_complete
+    soon = replace(rule, settle_seconds=7)
+    assert judge(soon, a_set("checkpoint-1", "w", changed_at=NOW - 7), Texts(), NOW).is_complete
+    assert "still for 7 s" in judge(soon, a_set("checkpoint-1", "w", changed_at=NOW - 6), Texts(), NOW).missing
+
+
+def test_dcp_inside_of_a_set_is_not_the_end_of_it() -> None:
+    sharded = a_set("checkpoint-9", "pytorch_model_fsdp_0/.metadata", "pytorch_model_fsdp_0/__0_0.distcp")
+    assert "trainer_state.json" in judge(HF, sharded, Texts(), NOW).missing
+    mine, model = CheckpointRule("mine-*"), ("model/.metadata", "model/__0_0.distcp")
+    begun = a_set("mine-9", *model, "optimizer/__0_0.distcp")
+    assert "optimizer has no .metadata yet" in judge(mine, begun, Texts(), NOW).missing
+    both = a_set("mine-9", *model, "optimizer/.metadata", "optimizer/__0_0.distcp", changed_at=NOW - 59)
+    assert "still for 60 s" in judge(mine, both, Texts(), NOW).missing
+    assert judge(mine, both, Texts(), NOW + 2).is_complete
+
+
+# -- other nodes than node 0 -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "files", "told", "reach"),
+    [
+        (CheckpointRule("*"), (".metadata", "__0_0.distcp"), None, Reach.ALL),
+        (CheckpointRule("*", complete=(".metadata",)), (".metadata",), None, Reach.OWN),
+        (CheckpointRule("*"), ("model/.metadata",), None, Reach.OWN),
+        (CheckpointRule("*"), ("trainer_state.json",), None, Reach.OWN),
+        (CheckpointRule("*"), ("w",), Told(1, 1, NOW), Reach.ALL),
+        (CheckpointRule("*"), ("w",), Told(1, 1, NOW, of=2), Reach.RANKS),
+        (CheckpointRule("*"), ("w",), Told(1, 1, -1.0), Reach.OWN),
+    ],
+)
+def test_for_which_nodes_holds_what_node_0_knows(
+    rule: CheckpointRule, files: tuple[str, ...], told: Told | None, reach: Reach
+) -> None:
+    assert reach_of(rule, a_set("a", *files), told) is reach
+
+
+WHOLE, SHARD = Texts(), a_set("a", "__1_0.distcp", changed_at=NOW - 3)
+
+
+@pytest.mark.parametrize(
+    ("settle", "reach", "still_for", "expected"),
+    [
+        # DCP's last file says that all ranks have written: no more than the settling is waited for.
+        (0, Reach.ALL, 0, True),
+        (None, Reach.ALL, 4, False),
+        (None, Reach.ALL, 5, True),
+        (60, Reach.ALL, 5, True),
+        # Nothing says it: never less than 5 s, and as long as on node 0.
+        (0, Reach.OWN, 4, False),
+        (0, Reach.OWN, 5, True),
+        (None, Reach.OWN, 4, False),
+        (30, Reach.OWN, 29, False),
+        (30, Reach.OWN, 30, True),
+        # Ranks that have to say it have not.
+        (0, Reach.RANKS, 10_000, False),
+    ],
+)
+def test_a_nodes_files_have_to_be_still(settle: int | None, reach: Reach, still_for: float, expected: bool) -> None:
+    one = a_set("a", "__1_0.distcp", changed_at=NOW - still_for)
+    rule = CheckpointRule("*", settle_seconds=settle)
+    assert judge_part(rule, one, Heard(reach, 10_000), WHOLE, NOW).is_complete == expected
+
+
+@pytest.mark.parametrize(
+    ("reach", "seconds", "expected"),
+    [(Reach.ALL, 0, True), (Reach.OWN, 59, False), (Reach.OWN, 60, True), (Reach.RANKS, 10_000, False)],
+)
+def test_a_node_without_files_is_done_only_if_it_cannot_write_any_more(
+    reach: Reach, seconds: float, expected: bool
+) -> None:
+    rule = CheckpointRule("*", settle_seconds=0)
+    assert judge_part(rule, None, Heard(reach, seconds), WHOLE, NOW).is_complete == expected
+    if reach is not Reach.ALL:
+        assert not judge_part(rule, None, Heard(reach, 0), WHOLE, NOW, last=True).is_complete, "it was killed"
+    assert judge_part(rule, None, Heard(reach, 0), WHOLE, NOW, last=True, ended_well=True).is_complete
+
+
+def test_what_a_nodes_own_ranks_say_counts() -> None:
+    rule, heard = CheckpointRule("*", settle_seconds=0), Heard(Reach.RANKS, 0)
+    assert judge_part(rule, SHARD, heard, WHOLE, NOW, told=Told(2, 2, NOW, of=4)).is_complete
+    assert "1 of 2 ranks" in judge_part(rule, SHARD, heard, WHOLE, NOW, told=Told(1, 2, NOW, of=4)).missing
+    assert "changed after" in judge_part(rule, SHARD, heard, WHOLE, NOW, told=Told(2, 2, NOW - 9, of=4)).missing
+    assert judge_part(rule, None, heard, WHOLE, NOW, told=Told(2, 2, NOW, of=4)).is_complete
+    assert "1 of 2 ranks" in judge_part(rule, None, heard, WHOLE, NOW, told=Told(1, 2, NOW, of=4)).missing
+    cut = Texts(cut=("a/__1_0.distcp",))
+    for reach in Reach:
+        cut_off = judge_part(rule, SHARD, Heard(reach, 10_000), cut, NOW, told=Told(2, 2, NOW), last=True)
+        assert "cut off" in cut_off.missing
+
+
+def test_a_node_with_the_completing_file_of_its_own_is_judged_as_node_0() -> None:
+    rule = CheckpointRule("*", complete=("done",), settle_seconds=0)
+    one = a_set("a", "w", "done", changed_at=NOW - 1)
+    assert judge_part(rule, one, Heard(Reach.OWN, 0), WHOLE, NOW).is_complete
+    assert not judge_part(rule, a_set("a", "w", changed_at=NOW - 1), Heard(Reach.OWN, 0), WHOLE, NOW).is_complete
+
+
+def test_after_a_kill_a_file_that_is_cut_off_is_still_too() -> None:
+    rule = CheckpointRule("*", settle_seconds=0)
+    assert not judge_part(rule, SHARD, Heard(Reach.OWN, 600), WHOLE, NOW, last=True).is_complete
+    assert judge_part(rule, SHARD, Heard(Reach.ALL, 600), WHOLE, NOW, last=True).is_complete
+    assert judge_part(rule, SHARD, Heard(Reach.OWN, 600), WHOLE, NOW, last=True, ended_well=True).is_complete
+
+
+def test_one_rank_that_speaks_for_all_is_believed_when_it_has_gone_on() -> None:
+    rule, one = CheckpointRule("*", settle_seconds=0), a_set("a", "w", changed_at=NOW - 100)
+    alone = Told(1, 2, NOW - 99, of=4)
+    assert "1 of 2 ranks" in judge(rule, one, Texts(), NOW, told=alone).missing
+    assert judge(rule, one, Texts(), NOW, told=alone._replace(went_on=True)).is_complete
+    assert not judge(rule, one, Texts(), NOW - 41, told=alone._replace(went_on=True)).is_complete, "others may write"
+    assert not judge(rule, one, Texts(), NOW, told=alone, last=True).is_complete
+    assert judge(rule, one, Texts(), NOW, told=alone, last=True, ended_well=True).is_complete
+    for there in (one, None):
+        heard = Heard(Reach.RANKS, 60, went_on=True)
+        assert judge_part(rule, there, heard, Texts(), NOW).is_complete
+        early = heard._replace(seconds=59)
+        assert not judge_part(rule, there and SHARD, early, Texts(), NOW).is_complete

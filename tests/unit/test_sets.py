@@ -6,6 +6,8 @@ import io
 import json
 import os
 import struct
+import subprocess
+import sys
 import threading
 import time
 import zipfile
@@ -434,6 +436,132 @@ def test_a_node_without_files_of_a_set_says_so(tmp_path: Path) -> None:
     second.round()
     first.round()
     assert first.marked == ["step-1"]
+
+
+def say_complete(here: Here, name: str, ranks: int, rank: int) -> None:
+    """As a rank of this node does."""
+    assert here.requests is not None
+    here.requests.mkdir(exist_ok=True)
+    variables = {"RANK": str(rank), "BLOBSYNC_COMPLETE": str(here.requests)}
+    line = "import sys, blobsync; blobsync.mark_complete(sys.argv[1], ranks=int(sys.argv[2]))"
+    words = [sys.executable, "-c", line, str(here.folder / name), str(ranks)]
+    subprocess.run(words, env={**os.environ, **variables}, check=True)
+
+
+def two_nodes_with_programs(tmp_path: Path) -> tuple[Here, Here, list[float]]:
+    """Two nodes whose programs say themselves which sets are complete, and how far clocks are ahead (seconds)."""
+    first, second = two_nodes(tmp_path)
+    ahead = [0.0]
+    for number, each in enumerate((first, second)):
+        each.rule, each.requests = CheckpointRule("*", settle_seconds=10_000), tmp_path / f"requests{number}"
+        each.now = lambda: time.time() + ahead[0]
+        each.start()
+    return first, second, ahead
+
+
+def rounds(*nodes: Here) -> None:
+    for each in (*nodes, *nodes):
+        assert each.round() == []
+
+
+def test_a_set_of_two_nodes_is_marked_when_every_rank_has_said_so(tmp_path: Path) -> None:
+    first, second, ahead = two_nodes_with_programs(tmp_path)
+    first.write("a", zero="0")
+    say_complete(first, "a", 2, 0)
+    rounds(first, second)
+    assert first.marked == [], "node 1 has no files yet, and its rank has said nothing"
+    second.write("a", one="half")
+    ahead[0] = 9_000
+    rounds(first, second)
+    assert first.marked == [], "its file is still, and nobody said that it is whole"
+    second.write("a", one="whole", two="2")
+    rounds(first, second)
+    assert first.marked == []
+    say_complete(second, "a", 2, 1)
+    rounds(first, second)
+    assert first.marked == ["a"]
+    (mark,) = first.marks.of("job")
+    assert [each.path for each in mark.files] == ["one", "two", "zero"] and first.marks.mismatch(mark) == ""
+    assert first.store.body("out/a/one") == b"whole"
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_one_rank_may_say_it_for_all_nodes(tmp_path: Path, ranks: int) -> None:
+    first, second, ahead = two_nodes_with_programs(tmp_path)
+    for name in ("a", "b"):
+        first.write(name, zero="0")
+        second.write(name, one="1")
+        ahead[0] += 6
+        say_complete(first, name, ranks, 0)
+        rounds(first, second)
+    if ranks == 1:
+        assert first.marked == ["a", "b"]
+        return
+    assert first.marked == [], "the other rank may still write"
+    ahead[0] += 61
+    rounds(first, second)
+    assert first.marked == ["a"], "rank 0 went on to the next one"
+    second.sets.ended_well = True
+    second.round(last=True)
+    first.round(last=True)
+    assert first.marked == ["a", "b"], "and the program ended well"
+
+
+def test_files_of_another_node_that_arrive_late_are_waited_for(tmp_path: Path) -> None:
+    first, second = two_nodes(tmp_path)
+    ahead = [0.0]
+    for each in (first, second):
+        each.rule, each.now = HF, lambda: time.time() + ahead[0]
+        each.start()
+    # The Trainer writes this one without waiting for the ranks of other nodes.
+    first.checkpoint(10)
+    rounds(first, second)
+    assert first.marked == [], "node 1 may write some yet"
+    for text in ("ha", "half", "whole"):
+        second.write("checkpoint-10", rng_state_8__pth=text)
+        ahead[0] = 4
+        rounds(first, second)
+        assert first.marked == [], "it has not been still for 5 s"
+    ahead[0] = 6
+    rounds(first, second)
+    assert first.marked == ["checkpoint-10"]
+    assert first.store.body("out/checkpoint-10/rng_state_8.pth") == b"whole"
+    first.checkpoint(20)
+    for seconds, marked in ((6, 1), (64, 1), (67, 2)):
+        ahead[0] = seconds
+        rounds(first, second)
+        assert len(first.marked) == marked, "node 1 writes nothing to this one, which takes a minute to know"
+
+
+def test_a_file_of_another_node_that_is_cut_off_gets_no_mark(tmp_path: Path) -> None:
+    first, second = two_nodes(tmp_path)
+    settled(first, second)
+    first.write("step-1", __metadata="m")
+    (second.folder / "step-1").mkdir()
+    (second.folder / "step-1/rank1.distcp").write_bytes(zipped()[:1000])
+    rounds(first, second)
+    assert first.marked == [] and second.uploads == []
+    (second.folder / "step-1/rank1.distcp").write_bytes(zipped())
+    rounds(first, second)
+    assert first.marked == ["step-1"]
+
+
+def test_the_shard_of_a_killed_program_gets_no_mark(tmp_path: Path) -> None:
+    first, second = two_nodes(tmp_path)
+    clock = [time.time()]
+    for each in (first, second):
+        each.rule, each.now = HF, lambda: clock[0]
+        each.sleep = lambda seconds: clock.__setitem__(0, clock[0] + seconds)
+        each.start()
+    first.checkpoint(10)
+    second.write("checkpoint-10", optimizer_1__pt="ha")
+    clock[0] = time.time() + 1
+    first.round()
+    # It ends with this round, in which node 1 waits for a minute: the file is still all the time.
+    second.round(last=True)
+    first.round()
+    assert first.marked == []
+    assert second.said[-1].startswith("checkpoint checkpoint-10 is not complete (it has not been still for 5 s)")
 
 
 @pytest.mark.parametrize("earlier", [Writer("before", "job"), Writer("job", "job", start="0")])
