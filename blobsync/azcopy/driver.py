@@ -344,10 +344,11 @@ class _Transfer:
         source: LocalState | RemoteState | None,
         seen: RemoteState | None = None,
     ) -> None:
-        self._files.named()
         if error is not None:
+            # azcopy has counted those that it moved, without this one.
             self._run.failed(action, error)
         else:
+            self._files.named()
             self._run.moved(Moved(action, source=source, destination=seen), action.size)
 
     def _mint(self, end: OpenBlob, rights: str) -> SasToken:
@@ -401,7 +402,7 @@ class _FileCount:
             self._count = count
 
     def named(self) -> None:
-        """Subtract a file that is now reported by name."""
+        """Subtract a moved file that is now reported by name."""
         if self._count:
             self._count -= 1
             self._listener.emit(FilesCounted(-1))

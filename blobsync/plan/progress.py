@@ -198,6 +198,9 @@ _RATE_SECONDS = 5.0
 # Seconds without a response that are reported, if the reason is known, and if not.
 _WORTH_SAYING = 2.0
 _STALLED = 8.0
+# A copy from server to server is counted only as whole blocks or files end: so many times its longest silence so far,
+# but no longer than what counts as recent, since by then nothing recent has moved.
+_STALLED_COPIES = 2.0
 # Seconds until a time is estimated: after the first bytes of a slow connection it would be years.
 _TELLS_LITTLE = 1.0
 # Maximum number of points of a rate curve; beyond that, every other one is dropped.
@@ -360,6 +363,7 @@ class ProgressCounter:
         # Hosts that do not answer: since when, and why.
         self._lost: dict[str, tuple[float, str]] = {}
         self._stirred = clock()
+        self._longest_silence = 0.0
         # By the type of the event, for speed; notes are not counted.
         self._takes: Mapping[type[Event], Callable[[Any], None]] = {
             Phase: self._phase,
@@ -389,6 +393,7 @@ class ProgressCounter:
         if began:
             self.looked = 0
             self.began = self._stirred = self.clock()
+            self._longest_silence = 0.0
         if event.name == "deleting" and self.step == "moving":
             # The files expected so far are those that moved.
             self.files = self.files_expected = self.bytes = self.bytes_expected = self.reused = 0
@@ -442,7 +447,9 @@ class ProgressCounter:
     def _files_counted(self, event: FilesCounted) -> None:
         self._counted += event.files
         self._stir()
-        self.show(force=False)
+        if event.files > 0:
+            # Files that are subtracted are reported by name at once: shown in between, the count would jump back.
+            self.show(force=False)
 
     def _disconnected(self, event: Disconnected) -> None:
         self._note()
@@ -503,11 +510,15 @@ class ProgressCounter:
         for since, why in sorted(self._lost.values())[:1]:
             if now - since >= _WORTH_SAYING:
                 return why, since, True
-        # A copy from server to server is reported only at its end.
-        silent = self.step == "moving" and self._doing in ("uploading", "downloading") and self._seconds_left()
-        if silent and now - self._stirred >= _STALLED:
+        if self.step == "moving" and now - self._stirred >= self._patience and self._seconds_left():
             return NO_ANSWER, self._stirred, False
         return "", now, False
+
+    @property
+    def _patience(self) -> float:
+        """The seconds of silence that are reported."""
+        usual = _STALLED_COPIES * self._longest_silence if self._doing == "copying" else 0.0
+        return min(max(_STALLED, usual), _RECENT_MOST)
 
     def workers(self, now: float) -> tuple[WorkerProgress, ...]:
         """The progress of each worker; empty if this process works alone."""
@@ -537,7 +548,9 @@ class ProgressCounter:
         return self.bytes - min(self.reused, self._on_record)
 
     def _stir(self) -> None:
-        self._stirred = now = self.clock()
+        now = self.clock()
+        self._longest_silence = max(self._longest_silence, now - self._stirred)
+        self._stirred = now
         # Several times for each file, and each note counts until the next: one for each interval is enough.
         if self._remaining.is_due(now - self.began):
             self._note()

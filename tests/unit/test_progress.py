@@ -136,15 +136,33 @@ def test_outages_of_two_hosts_end_when_both_answer() -> None:
     assert not counter.seen_now().waiting
 
 
-@pytest.mark.parametrize(("doing", "said"), [("uploading", "no answer"), ("downloading", "no answer"), ("copying", "")])
-def test_a_stall_is_reported_where_bytes_are_counted_as_they_move(doing: str, said: str) -> None:
-    """A server-to-server copy is counted only at the end of each file."""
+@pytest.mark.parametrize("doing", ["uploading", "downloading", "copying"])
+def test_a_stall_is_shown_instead_of_a_speed(doing: str) -> None:
     counter = new_counter(1, 1000 * MB, doing=doing)
     counter.move(10)
-    counter.move(9, 0)
+    counter.move(7, 0)
+    assert not counter.seen_now().waiting and counter.seen_now().rate
+    counter.move(2, 0)
     now = counter.seen_now()
-    assert (now.waiting, now.retrying) == (said, False)
-    assert bool(now.rate) is not bool(said)
+    assert (now.waiting, now.waiting_seconds, now.retrying) == ("no answer", 9.0, False)
+    assert (now.rate, now.seconds_left) == (0.0, None)
+    counter.move(1)
+    assert not counter.seen_now().waiting and counter.seen_now().rate
+
+
+@pytest.mark.parametrize(("every", "patience"), [(3.0, 8.0), (12.0, 24.0), (40.0, 30.0)])
+def test_a_copy_that_is_counted_by_large_blocks_has_stalled_after_twice_its_usual_silence(
+    every: float, patience: float
+) -> None:
+    """From server to server nothing is known of a block before it is there."""
+    counter = new_counter(1, 100_000 * MB, doing="copying")
+    for _ in range(4):
+        counter.move(every, 0)
+        counter.emit(BytesMoved(100 * MB))
+    counter.move(patience - 1, 0)
+    assert not counter.seen_now().waiting and counter.seen_now().rate
+    counter.move(1, 0)
+    assert (counter.seen_now().waiting, counter.seen_now().rate) == ("no answer", 0.0)
 
 
 def test_what_moved_in_the_first_moment_counts_for_a_stall_and_for_the_rate() -> None:
