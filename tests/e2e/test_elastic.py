@@ -95,7 +95,7 @@ while not os.path.exists(sys.argv[2]):
     step += 1
     if node == "0":
         folder = pathlib.Path("output", f"step-{step}")
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / "0.distcp").write_text(f"{step}" * 10_000)
         (folder / ".metadata.tmp").write_text(f"{step}")
         (folder / ".metadata.tmp").rename(folder / ".metadata")
