@@ -141,7 +141,17 @@ def _said(found: FileDifference) -> str:
     if found.status == "remote_only":
         return f"only in the container, {there}"
     if found.no_lines == "binary":
-        return f"binary, and differs: {here} here, {there} in the container"
+        return f"binary, and differs: {_sizes(found)}"
     word = shlex.quote(found.path)
     how = f"to compare all lines: blobsync cat {word} | diff - {word}"
-    return f"differs: {here} here, {there} in the container; {how}"
+    return f"differs: {_sizes(found)}; {how}"
+
+
+def _sizes(found: FileDifference) -> str:
+    """The sizes of both, so that they differ where the files' do."""
+    here, there = found.here or 0, found.there or 0
+    if here == there:
+        return f"{size_text(here)} on both sides"
+    if size_text(here) == size_text(there):
+        return f"{here:,} bytes here, {there:,} in the container"
+    return f"{size_text(here)} here, {size_text(there)} in the container"

@@ -130,10 +130,10 @@ def test_what_has_no_lines_is_told_in_one(project: Project, container: Container
     project.configure(container)
     by_hand = "blobsync cat data/large | diff - data/large"
     for path, line in (
-        ("data/odd", "data/odd: binary, and differs: 10.2 KB here, 10.2 KB in the container"),
+        ("data/odd", "data/odd: binary, and differs: 10,239 bytes here, 10,240 in the container"),
         ("data/theirs", "data/theirs: only in the container, 3 KB"),
         ("data/mine", "data/mine: only here, 1 B"),
-        ("data/large", f"data/large: differs: 20 MB here, 20 MB in the container; to compare all lines: {by_hand}"),
+        ("data/large", f"data/large: differs: 20 MB on both sides; to compare all lines: {by_hand}"),
     ):
         done = project.run("diff", path)
         assert (done.code, done.out) == (3, f"{line}\n"), str(done)
