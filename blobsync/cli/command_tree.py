@@ -339,7 +339,9 @@ def _usage(error: Any, words: Sequence[str]) -> UsageError:
     if ctx and isinstance(ctx.command, _Group) and message == "Missing command":
         short: Any = ctx.command.commands.get(ctx.command.else_word or "")
         first = f"{short.params[0].metavar.removesuffix('...')}, or " if short else ""
-        return UsageError(f"{word} needs {first}one of {', '.join(ctx.command.commands)}", hint=takes)
+        words = [*ctx.command.commands]
+        which = f"one of {', '.join(words)}" if len(words) > 1 else f"the word {words[0]} after it"
+        return UsageError(f"{word} needs {first}{which}", hint=takes)
     if ctx and option:
         from blobsync.cli.suggestions import option_hint
 

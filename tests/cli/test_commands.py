@@ -136,6 +136,7 @@ def test_a_path_is_required(cli: Cli, word: str) -> None:
         ("keep", "keep needs PATH, or one of start, ls, stop"),
         ("tunnel", "tunnel needs ID, or one of job, "),
         ("emulator", "emulator needs one of start, "),
+        ("checkpoint", "checkpoint needs the word done after it"),
     ],
 )
 def test_a_group_alone_says_what_is_missing(cli: Cli, word: str, said: str) -> None:
