@@ -36,6 +36,7 @@ LAYOUTS = {
     "lightning": CheckpointRule("epoch=*.ckpt", settle_seconds=1),
     "last": CheckpointRule("last.ckpt", settle_seconds=0, keep_last=2),
     "deepspeed": CheckpointRule("global_step*", settle_seconds=0),
+    "megatron": CheckpointRule("iter_*", settle_seconds=0),
 }
 
 
@@ -47,17 +48,9 @@ REAL = {
 
 
 def training(tmp_path: Path, container: Container, layout: str, *, steps: int, seed: int = 0) -> Training:
-    output = "output"
-    argv = (
-        sys.executable,
-        str(TRAINERS / "played.py"),
-        layout,
-        output,
-        str(tmp_path / "ledger.jsonl"),
-        str(steps),
-        # One file that is written again and again has to be whole for longer than an upload takes.
-        "200" if layout == "last" else "5",
-    )
+    # One file that is written again and again has to be whole for longer than an upload takes.
+    every = "200" if layout == "last" else "5"
+    argv = (sys.executable, str(TRAINERS / "played.py"), layout, "output", str(steps), every)
     return Training(tmp_path, container, container.sas(RIGHTS), argv, LAYOUTS[layout], seed=seed)
 
 

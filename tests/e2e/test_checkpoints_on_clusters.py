@@ -6,17 +6,21 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 import yaml
+from azure.core.exceptions import ResourceNotFoundError
 
 from tests.e2e import aml_lab
 from tests.e2e.aml_lab import lab, stub
 from tests.e2e.kills import TRAINERS
 from tests.e2e.test_jobs import PATIENCE, Lab, slurm_cluster
 from tests.e2e.test_kubernetes import KubeLab, kube_cluster
+from tests.e2e.trainers.sharded import digest_of, digest_of_step
 from tests.e2e.world import Container, Project, wait_until, write_tree
 from tests.servers.kube.cluster import RealCluster
 from tests.servers.slurm_cluster import SlurmCluster
@@ -41,19 +45,35 @@ def entries(**keys: Any) -> dict[str, Any]:
     return {"code_path": code, "output_folder": {**ENTRY, **keys}}
 
 
-def last_marked(container: Container) -> int:
-    """The last step whose mark stands, read past blobsync."""
-    names = container.names(".blobsync/checkpoints/")
-    sets = [name for name in names if "/parts/" not in name and "/restore/" not in name]
-    return max((int(json.loads(container.get(name))["step"]) for name in sets), default=0)
+def last_marked(container: Container, nodes: int = 1) -> int:
+    """The last step whose mark stands, read past blobsync; what is marked is, whole, what the program writes."""
+    steps = [0]
+    for name in container.names(".blobsync/checkpoints/"):
+        if "/parts/" in name or "/restore/" in name:
+            continue
+        # Rotation may let one go at any moment, first its mark.
+        with suppress(ResourceNotFoundError):
+            mark = json.loads(container.get(name))
+            lead = f"{unquote(name.split('/')[2])}/{mark['stored']}"
+            files = {each["path"]: container.get(f"{lead}/{each['path']}") for each in mark["files"]}
+            assert digest_of(files) == digest_of_step(mark["step"], nodes), mark
+            steps.append(mark["step"])
+    return max(steps)
 
 
-def began(lab: Lab, job_id: str) -> list[list[int]]:
+def steps_in(text: str, nodes: int = 1) -> list[int]:
+    """The steps at which a program began, by its log; each time it had what is written at that step, whole."""
+    found = re.findall(r"started at (\d+) from (\w+)", text)
+    for step, digest in found:
+        assert digest == ("nothing" if step == "0" else digest_of_step(int(step), nodes)), (step, text[-2000:])
+    return [int(step) for step, _ in found]
+
+
+def began(lab: Lab, job_id: str, nodes: int = 1) -> list[list[int]]:
     """The steps at which each of the job's programs began, one list for each log."""
     lab.run("logs", job_id)
     folder = lab.project.root / "assets" / job_id
-    texts = [path.read_text() for path in sorted(folder.rglob("std_log*"))]
-    return [[int(step) for step in re.findall(r"started at (\d+)", text)] for text in texts]
+    return [steps_in(path.read_text(), nodes) for path in sorted(folder.rglob("std_log*"))]
 
 
 def wait_for(condition: Callable[[], Any], seconds: float, told: Callable[[], object]) -> None:
@@ -71,8 +91,8 @@ def test_two_nodes_that_are_preempted_go_on_from_one_checkpoint(
     write_tree(project.root, {"sharded.py": (TRAINERS / "sharded.py").read_bytes()})
     runtime = {"python": sys.executable, "scratch": str(project.root.parent / "scratch"), "sync_seconds": 1}
     lab.configure("uni", "slurm", gpu_per_node=0, nodes=2, runtime=runtime, config_param=entries(keep_last=3))
-    words = ("-c", "uni", "submit", "--init", "--partition", "normal", "--nodes", "2", "python3", "sharded.py", "9999")
-    low = lab.ask(*words)["job_id"]
+    train = ("python3", "sharded.py", "9999", "127.0.0.1")
+    low = lab.ask("-c", "uni", "submit", "--init", "--partition", "normal", "--nodes", "2", *train)["job_id"]
     rounds = []
     for number in range(1, ROUNDS + 1):
         rounds.append(preempt(lab, slurm_cluster, low, number))
@@ -83,25 +103,25 @@ def test_two_nodes_that_are_preempted_go_on_from_one_checkpoint(
 
 def preempt(lab: Lab, slurm: SlurmCluster, job_id: str, number: int) -> tuple[int, list[int]]:
     """Preempt the job on both nodes; returns the last step that was marked, and where each began afterwards."""
-    before = last_marked(lab.container)
-    wait_for(lambda: last_marked(lab.container) > before, PATIENCE, lambda: lab.run("logs", job_id))
+    before = last_marked(lab.container, 2)
+    wait_for(lambda: last_marked(lab.container, 2) > before, PATIENCE, lambda: lab.run("logs", job_id))
     high = lab.submit("uni", "--nodes", "2", "--partition", "urgent", "sleep", "600", gpus=8)
     lab.until(high, "Running")
     wait_for(lambda: lab.job(job_id)["restarts"] == number, PATIENCE, lambda: lab.job(job_id))
-    stood = last_marked(lab.container)
+    stood = last_marked(lab.container, 2)
     lab.run("abort", high)
     slurm.client("scontrol", "update", f"JobId={lab.detail(job_id)['native_id']}", "StartTime=now")
 
     def both() -> bool:
-        starts = began(lab, job_id)
+        starts = began(lab, job_id, 2)
         return len(starts) == 2 and all(each and each[-1] >= stood for each in starts)
 
     def told() -> object:
         logs = [path.read_text()[-3000:] for path in (lab.project.state / "jobs" / job_id).rglob("*.txt")]
-        return stood, began(lab, job_id), logs
+        return stood, began(lab, job_id, 2), logs
 
     wait_for(both, 90, told)
-    return stood, [each[-1] for each in began(lab, job_id)]
+    return stood, [each[-1] for each in began(lab, job_id, 2)]
 
 
 @pytest.mark.kubernetes
@@ -150,7 +170,7 @@ def test_a_job_of_azure_ml_whose_node_is_taken_away_goes_on_from_its_last_whole_
 
     def began_at() -> list[int]:
         log = job.folder / "user_logs/std_log.txt"
-        return [int(step) for step in re.findall(r"started at (\d+)", log.read_text() if log.exists() else "")]
+        return steps_in(log.read_text() if log.exists() else "")
 
     def told() -> object:
         return [path.read_text()[-2000:] for path in job.folder.rglob("*.txt")]

@@ -11,6 +11,7 @@ import re
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -336,18 +337,38 @@ def _take_terminal(side: int) -> None:
 
 
 class Editor:
-    """Changes a folder at random: writes, appends, truncates, renames, deletes, whole folders, too."""
+    """Changes a folder at random: writes, appends, truncates, renames, deletes, whole folders, too.
+
+    ``had`` is what each file ever was (SHA-256), known before it is. A file that is written in pieces was each of them:
+    whoever writes slowly enough cannot be told from one who is done.
+    """
 
     def __init__(self, folder: Path, seed: int) -> None:
         self._folder, self._chance = folder, random.Random(seed)
         self.edits = 0
+        self.had: dict[str, set[str]] = {}
+        for path in self._files():
+            self._becomes(path, path.read_bytes())
 
     def edit(self) -> None:
         self.edits += 1
-        files = [path for path in self._folder.rglob("*") if path.is_file()]
         kind = self._chance.choice(("new", "new", "write", "append", "truncate", "rename", "delete", "folder", "large"))
         with contextlib.suppress(OSError):
-            self._do(kind, files)
+            self._do(kind, self._files())
+
+    def _files(self) -> list[Path]:
+        return [path for path in self._folder.rglob("*") if path.is_file() and not is_temporary(path.name)]
+
+    def _becomes(self, path: Path, body: bytes) -> None:
+        self.had.setdefault(str(path.relative_to(self._folder)), set()).add(sha256(body))
+
+    def _write(self, path: Path, *pieces: bytes) -> None:
+        for number in range(len(pieces) + 1):
+            self._becomes(path, b"".join(pieces[:number]))
+        with path.open("wb", buffering=0) as file:
+            for piece in pieces:
+                file.write(piece)
+                time.sleep(0.01 if len(pieces) > 1 else 0)
 
     def _do(self, kind: str, files: list[Path]) -> None:
         chance = self._chance
@@ -355,18 +376,22 @@ class Editor:
             # Names of files and of folders are not the same: no container can have both.
             folder = self._folder / f"d{chance.randrange(6)}" / f"e{chance.randrange(3)}"
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / f"f{chance.randrange(200)}").write_bytes(chance.randbytes(chance.randrange(30_000)))
+            self._write(folder / f"f{chance.randrange(200)}", chance.randbytes(chance.randrange(30_000)))
             return
         file = chance.choice(files)
         if kind == "write":
-            file.write_bytes(chance.randbytes(chance.randrange(30_000)))
+            self._write(file, chance.randbytes(chance.randrange(30_000)))
         elif kind == "append":
-            with file.open("ab") as end:
-                end.write(chance.randbytes(500))
+            more = chance.randbytes(500)
+            self._becomes(file, file.read_bytes() + more)
+            with file.open("ab", buffering=0) as end:
+                end.write(more)
         elif kind == "truncate":
-            os.truncate(file, chance.randrange(file.stat().st_size + 1))
+            size = chance.randrange(file.stat().st_size + 1)
+            self._becomes(file, file.read_bytes()[:size])
+            os.truncate(file, size)
         elif kind == "rename":
-            file.rename(file.with_name(f"f{chance.randrange(200)}"))
+            self._rename(file, file.with_name(f"f{chance.randrange(200)}"))
         elif kind == "delete":
             file.unlink()
         elif kind == "folder":
@@ -374,12 +399,45 @@ class Editor:
             if chance.random() < 0.5:
                 shutil.rmtree(source)
             else:
-                source.rename(self._folder / f"d{chance.randrange(6, 12)}")
+                self._rename(source, self._folder / f"d{chance.randrange(6, 12)}")
         else:
-            with file.open("wb") as slow:
-                for _ in range(12):
-                    slow.write(chance.randbytes(300_000))
-                    time.sleep(0.01)
+            self._write(file, *(chance.randbytes(300_000) for _ in range(12)))
+
+    def _rename(self, path: Path, to: Path) -> None:
+        for each in self._files():
+            if each == path or path in each.parents:
+                self._becomes(to / each.relative_to(path), each.read_bytes())
+        path.rename(to)
+
+
+class Looker:
+    """Looks at the blobs all the time: each has to be, whole, what its file was at a moment."""
+
+    def __init__(self, container: Container, editor: Editor) -> None:
+        self._container, self._editor = container, editor
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._seen: dict[str, str] = {}
+        self.looked, self.half = 0, list[str]()
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.05):
+            self.look()
+
+    def look(self) -> None:
+        for blob in self._container.client.list_blobs(name_starts_with="data/"):
+            if self._seen.get(blob.name) == blob.etag:
+                continue
+            body, name = self._container.get(blob.name), blob.name.removeprefix("data/")
+            self._seen[blob.name] = blob.etag
+            self.looked += 1
+            if sha256(body) not in self._editor.had.get(name, ()):
+                self.half.append(f"{name}: {len(body):,} bytes")
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
 
 
 @pytest.mark.kill
@@ -388,33 +446,31 @@ class Editor:
 def test_random_edits_and_kills_end_exact(kept: Project, container: Container, edits: int, kills: int) -> None:
     chance, editor = random.Random(_SEED), Editor(kept.data, _SEED)
     at = sorted(chance.sample(range(1, edits), kills))
-    process = started(kept)
-    seen: dict[str, set[str]] = {}
-
-    def note() -> None:
-        for name, digest in read_tree(kept.data).items():
-            seen.setdefault(name, set()).add(digest)
-
-    note()
-    for number in range(edits):
-        editor.edit()
-        if number % 5 == 0:
-            note()
-        time.sleep(chance.uniform(0, 0.15))
-        if number in at:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            process = started(kept)
-    # A keeper that starts, or was killed while it did, has an empty file of its own there.
-    expected = {name: digest for name, digest in read_tree(kept.data).items() if not is_temporary(Path(name).name)}
-    arrives(container, lambda: expected, seconds=300)
-    stopped(kept, process)
+    process, looker = started(kept), Looker(container, editor)
+    try:
+        for number in range(edits):
+            editor.edit()
+            # Few edits come slowly, so that some of them are uploaded before the next one.
+            time.sleep(chance.uniform(0, 0.15 if edits > 100 else 0.5))
+            if number in at:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+                process = started(kept)
+        # A keeper that starts, or was killed while it did, has an empty file of its own there.
+        expected = {name: digest for name, digest in read_tree(kept.data).items() if not is_temporary(Path(name).name)}
+        arrives(container, lambda: expected, seconds=300)
+        stopped(kept, process)
+    finally:
+        looker.stop()
     there = container.contents("data/")
     assert {name: there.get(name) for name in expected} == expected
-    # Nothing half under a final name: a blob that is not here any more was once a file's whole content, or grew on.
     assert kept.json("keep", "data", *_QUICKLY, "--until-idle").code == 0
     assert kept.json("verify", "data", "--deep").data["counts"].get("differs", 0) == 0
-    assert editor.edits == edits and all(sha256(b"") or seen for _ in there)
+    looker.look()
+    assert not looker.half, "half files under their final names"
+    # All that is there, also of files that are no longer here, and many of their versions in between.
+    assert looker.looked > len(there) and editor.edits == edits
+    print(f"{looker.looked} versions looked at, {len(there)} files there, {len(expected)} here")
 
 
 @pytest.mark.soak

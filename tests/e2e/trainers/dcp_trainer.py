@@ -10,11 +10,29 @@ sys.path.insert(0, str(Path(__file__).parent))
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from ledger import restored, saved, started
+from ledger import completing, restored, started, sums
+from torch.distributed.checkpoint import FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystem
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 RANKS = 2
+
+
+class Told(FileSystem):
+    """Tells what a set has before it gets its last name."""
+
+    def rename(self, path, new_path):
+        files = sums(Path(path).parent)
+        files[Path(new_path).name] = files.pop(Path(path).name)
+        completing(int(Path(path).parent.name.rpartition("-")[2]), Path(path).parent.name, files)
+        super().rename(path, new_path)
+
+
+class Writer(FileSystemWriter):
+    def __init__(self, path):
+        super().__init__(path)
+        self.fs = Told()
 
 
 def train(rank, output, steps, every, port):
@@ -32,11 +50,7 @@ def train(rank, output, steps, every, port):
         time.sleep(0.02)
         state = {"weights": state["weights"] * 0 + step, "step": step}
         if step % every == 0:
-            path = Path(output, f"step-{step}")
-            dcp.save(state, checkpoint_id=str(path))
-            dist.barrier()
-            if rank == 0:
-                saved(step, path)
+            dcp.save(state, storage_writer=Writer(Path(output, f"step-{step}")))
             dist.barrier()
     dist.destroy_process_group()
 

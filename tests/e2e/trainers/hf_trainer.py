@@ -1,14 +1,23 @@
 """Trains a tiny model with the Trainer of Hugging Face, and goes on from the checkpoint that was restored."""
 
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
-from ledger import restored, saved, started
-from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
+from ledger import completing, restored, started, sums
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    Trainer,
+    TrainerCallback,
+    TrainerState,
+    TrainingArguments,
+    trainer,
+)
 
 output, steps, every = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 
@@ -29,8 +38,17 @@ class Tell(TrainerCallback):
     def on_step_end(self, args, state, control, **_):
         time.sleep(0.02)
 
-    def on_save(self, args, state, control, **_):
-        saved(state.global_step, Path(args.output_dir) / f"checkpoint-{state.global_step}")
+
+class State(TrainerState):
+    """Tells what a set has before its last file, which it writes elsewhere first."""
+
+    def save_to_json(self, json_path):
+        folder = Path(json_path).parent
+        if folder.name.startswith("checkpoint-"):
+            with tempfile.TemporaryDirectory() as elsewhere:
+                super().save_to_json(str(Path(elsewhere, Path(json_path).name)))
+                completing(self.global_step, folder.name, sums(folder) | sums(Path(elsewhere)))
+        super().save_to_json(json_path)
 
 
 found = restored()
@@ -53,5 +71,7 @@ arguments = TrainingArguments(
     per_device_train_batch_size=4,
     logging_steps=every,
 )
-trainer = Trainer(BertForSequenceClassification(config), arguments, train_dataset=Rows(), callbacks=[Tell()])
-trainer.train(resume_from_checkpoint=str(found) if found else None)
+# The one that it loads from a checkpoint is of this class, too.
+trainer.TrainerState = State
+training = Trainer(BertForSequenceClassification(config), arguments, train_dataset=Rows(), callbacks=[Tell()])
+training.train(resume_from_checkpoint=str(found) if found else None)

@@ -1,4 +1,8 @@
-"""What a program that trains tells the test: which set it found, and which sets it has written."""
+"""What a program that trains tells the test: which set it found, and which sets it writes.
+
+A set is in the ledger, which is no file of the job's, before what completes it is on the disk: no set that is whole is
+missing there, and no half one is in it, wherever a kill comes.
+"""
 
 import hashlib
 import json
@@ -7,8 +11,14 @@ from pathlib import Path
 
 
 def told(**what: object) -> None:
-    with open(os.environ["LEDGER"], "a", encoding="utf-8") as lines:
-        lines.write(json.dumps(what) + "\n")
+    # A line that a kill has cut off spoils no other one.
+    line = f"\n{json.dumps(what)}\n".encode()
+    ledger = os.open(os.environ["LEDGER"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(ledger, line)
+        os.fsync(ledger)
+    finally:
+        os.close(ledger)
 
 
 def sums(path: Path) -> dict[str, str]:
@@ -28,5 +38,6 @@ def started(step: int, path: Path | None) -> None:
     told(started=step, restored=path.name if path else None, files=sums(path) if path else {})
 
 
-def saved(step: int, path: Path) -> None:
-    told(saved=step, set=path.name, files=sums(path))
+def completing(step: int, name: str, files: dict[str, str]) -> None:
+    """What the set ``name`` has when its last file is there."""
+    told(saved=step, set=name, files=files)

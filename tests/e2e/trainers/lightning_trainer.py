@@ -1,6 +1,7 @@
 """Trains a tiny model with PyTorch Lightning, and goes on from the checkpoint that was restored."""
 
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -8,8 +9,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import lightning
 import torch
-from ledger import restored, saved, started
+from ledger import completing, restored, started, sums
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.plugins import TorchCheckpointIO
 
 output, steps, every = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 
@@ -32,10 +34,15 @@ class Tell(Callback):
         started(trainer.global_step, found)
 
 
-class Keep(ModelCheckpoint):
-    def _save_checkpoint(self, trainer, filepath):
-        super()._save_checkpoint(trainer, filepath)
-        saved(trainer.global_step, Path(filepath))
+class Told(TorchCheckpointIO):
+    """Tells what a file has before it is there: the same bytes, written elsewhere."""
+
+    def save_checkpoint(self, checkpoint, path, storage_options=None):
+        with tempfile.TemporaryDirectory() as elsewhere:
+            first = Path(elsewhere, Path(path).name)
+            super().save_checkpoint(checkpoint, first, storage_options)
+            completing(checkpoint["global_step"], first.name, sums(first))
+        super().save_checkpoint(checkpoint, path, storage_options)
 
 
 found = restored()
@@ -45,7 +52,8 @@ trainer = lightning.Trainer(
     logger=False,
     enable_progress_bar=False,
     enable_model_summary=False,
-    callbacks=[Keep(output, filename="{epoch}-{step}", every_n_train_steps=every, save_top_k=-1), Tell()],
+    plugins=[Told()],
+    callbacks=[ModelCheckpoint(output, filename="{epoch}-{step}", every_n_train_steps=every, save_top_k=-1), Tell()],
 )
 rows = torch.utils.data.DataLoader(torch.randn(4096, 64), batch_size=8)
 trainer.fit(Model(), rows, ckpt_path=str(found) if found else None)

@@ -1,6 +1,6 @@
 """Plays how a framework writes its checkpoints, slowly, so that kills meet half ones.
 
-    python played.py LAYOUT OUTPUT LEDGER STEPS EVERY
+    python played.py LAYOUT OUTPUT STEPS EVERY
 
 It goes on from ``BLOBSYNC_RESTORED``, after it has checked that every file there has the content of that step.
 """
@@ -16,21 +16,13 @@ import time
 import zipfile
 from pathlib import Path
 
-layout, output, ledger, steps, every = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), *map(int, sys.argv[4:6])
+sys.path.insert(0, str(Path(__file__).parent))
+
+from ledger import completing, restored, started
+
+layout, output, steps, every = sys.argv[1], Path(sys.argv[2]), *map(int, sys.argv[3:5])
 chance = random.Random()
 run = os.urandom(4).hex()
-
-
-def told(**what):
-    with ledger.open("a") as lines:
-        lines.write(json.dumps(what) + "\n")
-
-
-def sums(path):
-    if path.is_file():
-        return {"": hashlib.sha256(path.read_bytes()).hexdigest()}
-    files = [each for each in sorted(path.rglob("*")) if each.is_file()]
-    return {str(each.relative_to(path)): hashlib.sha256(each.read_bytes()).hexdigest() for each in files}
 
 
 def slowly(path, body):
@@ -56,43 +48,52 @@ def zipped(step):
     return buffer.getvalue()
 
 
+def write(step, name, files, last):
+    """Write a set: these files, and what completes it at the end, of which ``{"": body}`` alone is a file itself."""
+    path = output / name
+    for file, body in files.items():
+        slowly(path / file, body)
+    digests = {file: hashlib.sha256(body).hexdigest() for file, body in {**files, **last}.items()}
+    completing(step, name, digests)
+    for file, body in last.items():
+        if file == ".metadata":
+            slowly(path / ".metadata.tmp", body)
+            (path / ".metadata.tmp").rename(path / file)
+        else:
+            slowly(path / file if file else path, body)
+
+
 def huggingface(step):
-    folder = output / f"checkpoint-{step}"
-    for name in ("model.safetensors.bin", "optimizer.bin", "rng_state.bin"):
-        slowly(folder / name, bytes_of(step, name))
+    names = ("model.safetensors.bin", "optimizer.bin", "rng_state.bin")
     state = {"global_step": step, "log_history": [{"eval_loss": 1 / step}]}
-    slowly(folder / "trainer_state.json", json.dumps(state).encode())
-    return folder
+    files = {name: bytes_of(step, name) for name in names}
+    write(step, f"checkpoint-{step}", files, {"trainer_state.json": json.dumps(state).encode()})
 
 
 def dcp(step):
-    folder = output / f"step-{step}"
-    for rank in range(3):
-        slowly(folder / f"__{rank}_0.distcp", bytes_of(step, str(rank)))
-    slowly(folder / ".metadata.tmp", bytes_of(step, "metadata"))
-    (folder / ".metadata.tmp").rename(folder / ".metadata")
-    return folder
+    files = {f"__{rank}_0.distcp": bytes_of(step, str(rank)) for rank in range(3)}
+    write(step, f"step-{step}", files, {".metadata": bytes_of(step, "metadata")})
 
 
 def lightning(step):
     # It writes elsewhere and moves; between two file systems that is a copy.
-    path = output / f"epoch=0-step={step}.ckpt"
-    slowly(path, zipped(step))
-    return path
+    write(step, f"epoch=0-step={step}.ckpt", {}, {"": zipped(step)})
 
 
 def last(step):
-    path = output / "last.ckpt"
-    slowly(path, zipped(step))
-    return path
+    write(step, "last.ckpt", {}, {"": zipped(step)})
 
 
 def deepspeed(step):
-    folder = output / f"global_step{step}"
-    for rank in range(2):
-        slowly(folder / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.bin", bytes_of(step, str(rank)))
-    (output / "latest").write_text(folder.name)
-    return folder
+    ranks = {f"zero_pp_rank_{rank}_mp_rank_00_optim_states.bin": bytes_of(step, str(rank)) for rank in range(2)}
+    write(step, f"global_step{step}", ranks, {})
+    (output / "latest").write_text(f"global_step{step}")
+
+
+def megatron(step):
+    ranks = {f"mp_rank_{rank:02}/model_optim_rng.bin": bytes_of(step, str(rank)) for rank in range(2)}
+    write(step, f"iter_{step:07}", ranks, {})
+    (output / "latest_checkpointed_iteration.txt").write_text(str(step))
 
 
 def step_in(path):
@@ -111,20 +112,20 @@ def step_in(path):
     return only
 
 
-save = {"huggingface": huggingface, "dcp": dcp, "lightning": lightning, "last": last, "deepspeed": deepspeed}[layout]
-start = 0
-restored = os.environ.get("BLOBSYNC_RESTORED")
-if restored:
-    start = step_in(Path(restored))
+layouts = (huggingface, dcp, lightning, last, deepspeed, megatron)
+save = {each.__name__: each for each in layouts}[layout]
+start, found = 0, restored()
+if found:
+    start = step_in(found)
     if layout == "deepspeed":
-        assert (output / "latest").read_text() == Path(restored).name
-told(started=start, restored=restored and Path(restored).name, files=sums(Path(restored)) if restored else {})
+        assert (output / "latest").read_text() == found.name
+    if layout == "megatron":
+        assert (output / "latest_checkpointed_iteration.txt").read_text() == str(start)
+started(start, found)
 for step in range(start + 1, steps + 1):
     time.sleep(0.01)
     if step % every == 0:
-        path = save(step)
-        told(saved=step, set=path.name, files=sums(path))
+        save(step)
         for old in sorted(output.glob("checkpoint-*"), key=lambda each: int(each.name.rpartition("-")[2]))[:-3]:
             # As save_total_limit does.
             shutil.rmtree(old)
-told(ended=steps)
