@@ -26,7 +26,7 @@ class Checkpoint:
 
     ``path`` is from the project's root. ``time`` is when it was written, in seconds since 1970, None if unknown;
     ``size`` is in bytes. ``missing`` says why one of the two is half. ``run_id`` and ``lineage`` are those of its mark,
-    or empty. ``is_next``: a restart of that lineage takes it.
+    or empty. ``is_next``: a restart takes it, of the job that was asked about, else of the last job of that lineage.
     """
 
     path: str
@@ -40,6 +40,16 @@ class Checkpoint:
     run_id: str = ""
     lineage: str = ""
     is_next: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """The job that would be started again: its id, its lineage, and its rules by folder entry, which may be others than
+    those of the cluster file today."""
+
+    run_id: str
+    lineage: str
+    rules: Mapping[str, CheckpointRule]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +104,27 @@ def list_sets(
     place: SetsPlace,
     warn: Callable[[str], None],
     *,
-    lineage: str = "",
+    job: Restarted | None = None,
     now: Callable[[], float] = time.time,
 ) -> list[Checkpoint]:
-    """The sets of a folder, the last one first; ``lineage``: only those of one, and what has no mark."""
+    """The sets of a folder, the last one first; ``job``: only those that it can go on from, and what has no mark."""
     marks = place.marks(warn)
     known = marks.lineages()
-    wanted = {each for lineages in known.values() for each in lineages if not lineage or each == lineage}
-    marked = [mark for each in sorted(wanted) for mark in _of(marks, each, warn)]
-    following = {each: _next_of(place.rule, marks, each) for each in wanted}
+    lineages = {each for those in known.values() for each in those}
+    if job is None:
+        by_lineage = [_of(marks, each, warn) for each in sorted(lineages)]
+        last = [those[-1] for those in map(checkpoints.in_order, by_lineage) if those]
+        following = {_next_of(place.rule, marks, mark.run_id, mark.lineage) for mark in last}
+    else:
+        rule = job.rules.get(place.shown, place.rule)
+        by_lineage = [_of(marks, job.lineage, warn) if job.lineage in lineages else _named(rule, marks, warn)]
+        following = {_next_of(rule, marks, job.run_id, job.lineage)}
+    marked = [mark for those in by_lineage for mark in those]
     here = {one.name: one for one in checkpoints.sets_in(place.pattern, dict(files_of(place.here)))}
-    found = [_marked(place, marks, mark, here.get(mark.stored), following.get(mark.lineage), now()) for mark in marked]
+    found = [
+        _marked(place, marks, mark, here.get(mark.stored), now(), is_next=(mark.lineage, mark.stored) in following)
+        for mark in marked
+    ]
     names = {mark.stored for mark in marked}
     there = {one.name: one for one in checkpoints.sets_in(place.pattern, _states(place))}
     for name in sorted({*here, *there} - names):
@@ -142,17 +162,26 @@ def _of(marks: Marks, lineage: str, warn: Callable[[str], None]) -> Sequence[Mar
         return ()
 
 
-def _next_of(rule: CheckpointRule, marks: Marks, lineage: str) -> str:
-    """The set that the next start of a lineage takes; empty: none."""
+def _named(rule: CheckpointRule, marks: Marks, warn: Callable[[str], None]) -> Sequence[Mark]:
+    """The marks that a job without any of its own lineage may start from."""
     try:
-        mark = decide_restore(rule, marks, Writer("", lineage), lambda _: None).mark
+        return marks.named(rule.restore_from) if rule.restore_from else ()
+    except ValueError as error:
+        warn(f"marks are left alone: {error}")
+        return ()
+
+
+def _next_of(rule: CheckpointRule, marks: Marks, run_id: str, lineage: str) -> tuple[str, str]:
+    """The lineage and the set that the next start of a job takes; empty: none."""
+    try:
+        mark = decide_restore(rule, marks, Writer(run_id, lineage), lambda _: None).mark
     except ValueError:
-        return ""
-    return mark.stored if mark else ""
+        return "", ""
+    return (mark.lineage, mark.stored) if mark else ("", "")
 
 
 def _marked(
-    place: SetsPlace, marks: Marks, mark: Mark, here: FileSet | None, following: str | None, now: float
+    place: SetsPlace, marks: Marks, mark: Mark, here: FileSet | None, now: float, *, is_next: bool
 ) -> Checkpoint:
     why = marks.mismatch(mark)
     state, missing = _state_here(place, here, now)
@@ -167,7 +196,7 @@ def _marked(
         why or missing,
         mark.run_id,
         mark.lineage,
-        mark.stored == following,
+        is_next,
     )
 
 

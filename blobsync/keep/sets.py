@@ -655,8 +655,7 @@ def decide_restore(
         return Decision(None)
     of_lineage = checkpoints.fitting(rule, marks.of(writer.lineage))
     own = [mark for mark in of_lineage if mark.run_id == writer.run_id]
-    begins_elsewhere = rule.restore not in ("latest", "own") or (rule.restore_from and not of_lineage)
-    if own and begins_elsewhere:
+    if own and rule.restore not in ("latest", "own"):
         listed = list(reversed(checkpoints.in_order(own)))
     else:
         others = checkpoints.fitting(rule, marks.named(rule.restore_from)) if rule.restore_from else []

@@ -529,14 +529,14 @@ class Project:
         """The sets of files here and in the container, the last one first; which are complete, and which one a restart
         takes.
 
-        Those below ``path``, or of all folder entries with ``checkpoints``; ``job``: only those of its lineage. Raises
-        ``NothingMatchedError``.
+        Those below ``path``, or of all folder entries with ``checkpoints``; ``job``: only those that it can go on from.
+        Raises ``NothingMatchedError``.
         """
         from blobsync.project.checkpoints import list_checkpoints
 
         place = self.resolve(path) if path is not None else None
-        lineage = self.jobs.find(job).spec.lineage if job is not None else ""
-        return list_checkpoints(self.cluster, self.connections, self.root, place, self._note, lineage=lineage)
+        spec = self.jobs.find(job).spec if job is not None else None
+        return list_checkpoints(self.cluster, self.connections, self.root, place, self._note, job=spec)
 
     def usage(self, path: PathName) -> browse.Usage:
         """Blobs and bytes below ``path``."""

@@ -10,9 +10,9 @@ from blobsync.base.errors import NothingMatchedError, UsageError
 from blobsync.config.mapping import Resolution
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.jobspec.describe import own_output
-from blobsync.jobspec.spec import OWN_OUTPUT
+from blobsync.jobspec.spec import OWN_OUTPUT, JobSpec
 from blobsync.keep.checkpoints import set_of
-from blobsync.keep.listing import Checkpoint, SetsPlace, half_problem, list_sets, rule_of_jobs
+from blobsync.keep.listing import Checkpoint, Restarted, SetsPlace, half_problem, list_sets, rule_of_jobs
 from blobsync.store.open_locations import Connections
 
 
@@ -23,9 +23,9 @@ def list_checkpoints(
     place: Resolution | None,
     warn: Callable[[str], None],
     *,
-    lineage: str = "",
+    job: JobSpec | None = None,
 ) -> tuple[Checkpoint, ...]:
-    """The sets of all folder entries, or of what is at ``place``; ``lineage``: only those of one.
+    """The sets of all folder entries, or of what is at ``place``; ``job``: only those that it can go on from.
 
     Raises ``UsageError`` if there is no entry with ``checkpoints``, ``NothingMatchedError`` if nothing is there.
     """
@@ -37,9 +37,10 @@ def list_checkpoints(
             hint="add checkpoints: PATTERN to an entry with mode: upload, such as run-*/checkpoint-*",
         )
     found = []
+    restarted = _restarted(job) if job is not None else None
     for entry in entries:
         if sets := sets_place(cluster, connections, root, entry):
-            found += list_sets(sets, warn, lineage=lineage)
+            found += list_sets(sets, warn, job=restarted)
     if place is not None:
         found = [each for each in found if f"{each.path}/".startswith(f"{place.path}/")]
     if not found:
@@ -49,6 +50,11 @@ def list_checkpoints(
             hint="the pattern of checkpoints names them below the folder entry: blobsync config check",
         )
     return tuple(found)
+
+
+def _restarted(job: JobSpec) -> Restarted:
+    rules = {link.name: link.checkpoints for link in job.folders if link.checkpoints}
+    return Restarted(job.run_id, job.lineage, rules)
 
 
 def sets_place(cluster: Cluster, connections: Connections, root: Path, entry: FolderEntry) -> SetsPlace | None:
