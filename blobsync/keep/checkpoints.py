@@ -42,6 +42,7 @@ _BY_NAME = (
 )
 _METADATA = "*.metadata"
 _DISTRIBUTED = (".metadata", ".distcp", ".metadata.tmp")
+_OF_RANK = re.compile(r"__\d+\.metadata(\.tmp)?")
 _STEP = re.compile(r"step[=_-]?(\d{1,18})")
 _NUMBER = re.compile(r"\d{1,18}")
 
@@ -183,10 +184,11 @@ def completing(rule: CheckpointRule, one: FileSet) -> tuple[str, ...]:
         return (STILL,)
     last = one.name.rpartition("/")[2]
     distributed = {path.rpartition("/")[0] for path in one.files if path.endswith(_DISTRIBUTED)}
-    if "" in distributed:
+    if "" in distributed and not any(_OF_RANK.fullmatch(path) for path in one.files):
         return (_METADATA,)
     named = next(((needed,) for form, needed in _BY_NAME if form.fullmatch(last)), (STILL,))
-    # Several in one set are written one after the other: nothing but time says that the next one will not begin.
+    # Several in one set are written one after the other, and without collectives each rank writes one of its own:
+    # nothing but time says that the next one will not begin.
     return (_METADATA, STILL) if distributed and named == (STILL,) else named
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,11 @@ from blobsync.node.ranks import NotReadyError
 from blobsync.node.transfers import NodeTransfers
 from blobsync.plan.transfer_options import ignored_by
 
-# How long a node waits for what node 0 decides (seconds): it starts at about the same time, and only reads marks.
+# How long a node waits for what node 0 decides, and node 0 for what the others say of the set that they have brought
+# (seconds): all start at about the same time.
 DECISION_SECONDS = 600.0
+# How long a node that has its set waits for node 0, which may still be bringing its own.
+AGREED_SECONDS = 3600.0
 _POLL_SECONDS = 1.0
 
 
@@ -83,78 +86,162 @@ def restore_checkpoint(
     entry: FolderLink,
     *,
     sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Bring the last complete set that matches its mark to this node, and record where it is.
 
-    With several nodes all get the one that node 0 decides on. Raises ``NotReadyError`` if a job would start from
-    nothing although sets of its own are marked, or if node 0 does not decide.
+    With several nodes all get the one that node 0 decides on; one that is not as its mark says on one of them is passed
+    over by all. Raises ``NotReadyError`` if a job would start from nothing although sets of its own are marked, or if
+    node 0 does not decide.
     """
     rule = entry.checkpoints
     if rule is None or rule.restore == "none":
         return
     marks, writer = _marks(job, places, entry), _writer(job, entry)
-    passed = set[str]()
-    mark = _mark_to_take(job, entry, marks, writer, sleep)
-    while mark is not None:
-        problem = _bring(job, places, transfers, entry, mark)
+    choice: _Alone = (_Together if _is_one_of_many(job) else _Alone)(job, entry, rule, marks, writer, sleep, clock)
+    while (mark := choice.next()) is not None:
+        problem = choice.agree(_bring(job, places, transfers, entry, mark), mark)
         if not problem:
             _record(job, entry, mark, writer)
             return
         job.say(f"checkpoint {mark.stored} is passed over: {problem}")
-        passed.add(mark.stored)
-        if _is_one_of_many(job):
-            raise NotReadyError(f"folder {entry.name}: checkpoint {mark.stored}, which all nodes take: {problem}")
-        mark = decide_restore(rule, marks, writer, job.say, without=passed).mark
-    if passed:
-        _demand_none(entry, passed)
+        choice.passed.add(mark.stored)
+        if not job.in_place:
+            # It may be whole here, and not on another node.
+            _clear(job.root / entry.name / writer.within / mark.set)
 
 
-def _mark_to_take(
-    job: NodeJob, entry: FolderLink, marks: Marks, writer: Writer, sleep: Callable[[float], None]
-) -> Mark | None:
-    rule = entry.checkpoints
-    if rule is None:
-        return None
-    if job.node_rank and _is_one_of_many(job):
-        return _decided(job, rule, marks, writer, sleep)
-    decided = decide_restore(rule, marks, writer, job.say)
-    if decided.mark is None and decided.passed_over:
-        _demand_none(entry, decided.passed_over)
-    if _is_one_of_many(job):
-        place = {"stored": decided.mark.stored, "lineage": decided.mark.lineage} if decided.mark else {}
-        marks.note(writer.lineage, "restore", job.spec.run_id, {"attempt": job.attempt, **place})
-    return decided.mark
+class _Alone:
+    """Chooses the set that a node starts from."""
+
+    def __init__(
+        self,
+        job: NodeJob,
+        entry: FolderLink,
+        rule: CheckpointRule,
+        marks: Marks,
+        writer: Writer,
+        sleep: Callable[[float], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._job, self._entry, self._rule, self._marks, self._writer = job, entry, rule, marks, writer
+        self._sleep, self._clock = sleep, clock
+        self.passed = set[str]()
+
+    def next(self) -> Mark | None:
+        """The set to bring; None: the job starts from nothing. Raises ``NotReadyError``."""
+        decided = decide_restore(self._rule, self._marks, self._writer, self._job.say, without=self.passed)
+        self.passed.update(decided.passed_over)
+        if decided.mark is None and self.passed:
+            raise self._none_fits(len(self.passed))
+        return decided.mark
+
+    def agree(self, problem: str, mark: Mark) -> str:
+        """Why the set is passed over, after it was brought with this ``problem``; empty: the job starts from it."""
+        return problem
+
+    def _none_fits(self, passed: int) -> NotReadyError:
+        return NotReadyError(
+            f"folder {self._entry.name}: {passed} marked checkpoints are there, and none is as its mark says",
+            hint="blobsync checkpoints names them; with restore: none the job starts without one",
+        )
 
 
-def _demand_none(entry: FolderLink, passed: Collection[str]) -> None:
-    raise NotReadyError(
-        f"folder {entry.name}: {len(passed)} marked checkpoints are there, and none is as its mark says",
-        hint="blobsync checkpoints names them; with restore: none the job starts without one",
-    )
+class _Together(_Alone):
+    """The same for a job with several nodes.
 
+    Node 0 says which set they take, each of the others whether it has it, and node 0 that all have: then they start.
+    Else it names another one.
+    """
 
-def _decided(
-    job: NodeJob, rule: CheckpointRule, marks: Marks, writer: Writer, sleep: Callable[[float], None]
-) -> Mark | None:
-    """What node 0 decided for this start."""
-    until = time.monotonic() + DECISION_SECONDS
-    job.say("waiting for node 0 to say which checkpoint all nodes take")
-    while True:
-        said = marks.noted(writer.lineage, "restore", job.spec.run_id)
-        # Not what it said for an earlier start.
-        if said is not None and said.get("attempt") == job.attempt:
-            break
-        if time.monotonic() > until or job.stopped:
-            raise NotReadyError(f"node 0 did not say within {DECISION_SECONDS:g} s which checkpoint all nodes take")
-        sleep(_POLL_SECONDS)
-    stored, lineage = said.get("stored"), said.get("lineage")
-    if stored is None:
-        return None
-    with suppress(ValueError):
-        found = [mark for mark in checkpoints.fitting(rule, marks.of(str(lineage))) if mark.stored == stored]
-        if found:
-            return found[0]
-    raise NotReadyError(f"checkpoint {stored!a}, which node 0 chose, has no mark any more")
+    _number = -1
+
+    def next(self) -> Mark | None:
+        if self._job.node_rank:
+            return self._named()
+        self._number += 1
+        try:
+            mark = super().next()
+        except NotReadyError:
+            self._say(passed=len(self.passed))
+            raise
+        self._say(**({"stored": mark.stored, "lineage": mark.lineage} if mark else {}))
+        return mark
+
+    def agree(self, problem: str, mark: Mark) -> str:
+        if self._job.node_rank:
+            return self._wait_for_all(problem, mark)
+        problem = problem or self._ask_others()
+        if not problem:
+            self._say(stored=mark.stored, lineage=mark.lineage, agreed=True)
+        return problem
+
+    def _say(self, **values: Any) -> None:
+        said = {"attempt": self._job.attempt, "number": self._number, **values}
+        node = self._job.node_rank
+        name = f"{self._job.spec.run_id}.node-{node}" if node else self._job.spec.run_id
+        self._marks.note(self._writer.lineage, "restore", name, said)
+
+    def _said(self, node: int = 0) -> dict[str, Any]:
+        """What a node said in this start, not in an earlier one; empty: nothing."""
+        name = f"{self._job.spec.run_id}.node-{node}" if node else self._job.spec.run_id
+        said = self._marks.noted(self._writer.lineage, "restore", name) or {}
+        is_now = said.get("attempt") == self._job.attempt and isinstance(said.get("number"), int)
+        return said if is_now else {}
+
+    def _ask_others(self) -> str:
+        """Which other node has a problem with the set; empty: none."""
+        missing = list(range(1, self._job.spec.nodes))
+        until = self._clock() + DECISION_SECONDS
+        while True:
+            for node in list(missing):
+                said = self._said(node)
+                if said.get("number") == self._number:
+                    if said.get("problem"):
+                        return f"node {node} does not have it as its mark says"
+                    missing.remove(node)
+            if not missing or self._job.stopped:
+                return ""
+            if self._clock() > until:
+                names = ", ".join(map(str, missing))
+                self._job.say(f"starting, although these nodes did not say that they have the checkpoint: {names}")
+                return ""
+            self._sleep(_POLL_SECONDS)
+
+    def _wait(self, seconds: float, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        until = self._clock() + seconds
+        while not wanted(said := self._said()):
+            if self._clock() > until or self._job.stopped:
+                raise NotReadyError(f"node 0 did not say within {seconds:g} s which checkpoint all nodes take")
+            self._sleep(_POLL_SECONDS)
+        return said
+
+    def _named(self) -> Mark | None:
+        """The set that node 0 names."""
+        self._job.say("waiting for node 0 to say which checkpoint all nodes take")
+        said = self._wait(DECISION_SECONDS, lambda said: bool(said) and said["number"] > self._number)
+        self._number = said["number"]
+        if isinstance(passed := said.get("passed"), int):
+            raise self._none_fits(passed)
+        stored, lineage = said.get("stored"), said.get("lineage")
+        if stored is None:
+            return None
+        with suppress(ValueError):
+            found = checkpoints.fitting(self._rule, self._marks.of(str(lineage)))
+            if mark := next((each for each in found if each.stored == stored), None):
+                return mark
+        raise NotReadyError(f"checkpoint {stored!a}, which node 0 chose, has no mark any more")
+
+    def _wait_for_all(self, problem: str, mark: Mark) -> str:
+        self._say(problem=bool(problem))
+        number = self._number
+        said = self._wait(AGREED_SECONDS, lambda said: bool(said) and (said["number"] > number or "agreed" in said))
+        if said["number"] > number:
+            return problem or "another node does not have it as its mark says"
+        if problem:
+            # Node 0 has waited long enough, and the others start from it.
+            raise NotReadyError(f"folder {self._entry.name}: checkpoint {mark.stored}, which all nodes take: {problem}")
+        return ""
 
 
 def _bring(job: NodeJob, places: JobPlaces, transfers: NodeTransfers, entry: FolderLink, mark: Mark) -> str:

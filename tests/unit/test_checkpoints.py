@@ -349,6 +349,12 @@ def test_dcp_inside_of_a_set_is_not_the_end_of_it() -> None:
     assert judge(mine, both, Texts(), NOW + 2).is_complete
 
 
+def test_a_rank_of_dcp_that_is_done_by_itself_says_nothing_of_the_others() -> None:
+    one = a_set("step-9", "__0_0.distcp", "__0.metadata", "__1_0.distcp", changed_at=NOW - 59)
+    assert "still for 60 s" in judge(CheckpointRule("step-*"), one, Texts(), NOW).missing
+    assert judge(CheckpointRule("step-*"), one, Texts(), NOW + 2).is_complete
+
+
 # -- other nodes than node 0 -----------------------------------------------------------------------------------------
 
 
@@ -358,6 +364,7 @@ def test_dcp_inside_of_a_set_is_not_the_end_of_it() -> None:
         (CheckpointRule("*"), (".metadata", "__0_0.distcp"), None, Reach.ALL),
         (CheckpointRule("*", complete=(".metadata",)), (".metadata",), None, Reach.OWN),
         (CheckpointRule("*"), ("model/.metadata",), None, Reach.OWN),
+        (CheckpointRule("*"), ("__0_0.distcp", "__0.metadata"), None, Reach.OWN),
         (CheckpointRule("*"), ("trainer_state.json",), None, Reach.OWN),
         (CheckpointRule("*"), ("w",), Told(1, 1, NOW), Reach.ALL),
         (CheckpointRule("*"), ("w",), Told(1, 1, NOW, of=2), Reach.RANKS),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,12 @@ from blobsync.base.process import SubprocessRunner
 from blobsync.config.model import CheckpointRule
 from blobsync.jobs.node_use import node_use
 from blobsync.jobspec.spec import FolderLink, JobSpec
+from blobsync.node.checkpoints import restore_checkpoint
 from blobsync.node.job import NodeJob, parse_arguments
 from blobsync.node.machine import heartbeat
-from blobsync.node.ranks import Ranks
+from blobsync.node.places import JobPlaces
+from blobsync.node.ranks import NotReadyError, Ranks
+from blobsync.node.transfers import NodeTransfers
 from tests.fakes.blob_service import BlobService, serve
 from tests.fakes.jobs import Node, make_spec
 
@@ -293,3 +296,134 @@ def test_two_nodes_mark_one_set_and_start_from_the_same(node: Node, service: Blo
 
 def replace_node(node: Node, number: int, env: dict[str, str]) -> Node:
     return Node(node.folder.parent / f"first{number}", node.service, env=env)
+
+
+MASTER = {"MASTER_ADDR": "127.0.0.1"}
+SHARDS = (
+    'save() { mkdir -p output/step-$1; echo shard $NODE_RANK of $1 > "output/step-$1/__${NODE_RANK}_0.distcp";'
+    ' if [ "$NODE_RANK" = 0 ]; then echo m > output/step-$1/.metadata; fi; }; '
+)
+
+
+def two_starts(nodes: Sequence[Node], line: str, rule: CheckpointRule) -> tuple[int, int]:
+    """Start a job on both nodes; returns their exit codes."""
+    running = []
+    for number, each in enumerate(nodes):
+        spec = spec_of(each, line, rule, nodes=2, platform="slurm")
+        command = each.command("node", spec, "--node-rank", str(number), "--sync-seconds", "0.3")
+        running.append(subprocess.Popen(command, env=each.environ()))
+    first, second = (each.wait(60) for each in running)
+    return first, second
+
+
+@pytest.mark.parametrize("broken", ["step-7/__0_0.distcp", "step-7/__1_0.distcp"])
+def test_a_set_that_one_of_two_nodes_does_not_get_as_its_mark_says_is_passed_over_by_both(
+    node: Node, service: BlobService, broken: str
+) -> None:
+    rule = CheckpointRule("step-*", settle_seconds=0, restore="own")
+    nodes = [replace_node(node, number, MASTER) for number in (0, 1)]
+    assert two_starts(nodes, f"{SHARDS} save 5; save 7; sleep 2", rule) == (0, 0)
+    assert sorted(marked(service)) == ["step-5", "step-7"]
+    # Listed as the mark says, and sent as something else: only what arrived shows it.
+    body = service.blobs[f"mine/output/{broken}"]
+    service.blobs[f"mine/output/{broken}"] = body.upper()
+    later = [again(node, 2 + number, **MASTER, BLOBSYNC_ATTEMPT="1") for number in (0, 1)]
+    assert two_starts(later, "cat output/step-*/*.distcp", rule) == (0, 0)
+    for number, each in enumerate(later):
+        assert f"restored {each.root}/output/step-5 at 5" in each.log(number)
+        assert each.log(number).endswith(f"step-5\nshard {number} of 5\n"), "nothing of the other one is left"
+    logs = [(each.run / f"system_logs/node_{number}.txt").read_text() for number, each in enumerate(later)]
+    at = 0 if "__0" in broken else 1
+    assert re.search(rf"step-7 is passed over: .*{broken} arrived with a different MD5", logs[at])
+    if at:
+        assert "step-7 is passed over: node 1 does not have it as its mark says" in logs[0]
+
+
+def test_two_nodes_whose_sets_are_all_broken_both_do_not_start(node: Node, service: BlobService) -> None:
+    rule = CheckpointRule("step-*", settle_seconds=0)
+    nodes = [replace_node(node, number, MASTER) for number in (0, 1)]
+    assert two_starts(nodes, f"{SHARDS} save 5; sleep 2", rule) == (0, 0)
+    service.put("mine/output/step-5/__1_0.distcp", b"other")
+    later = [again(node, 2 + number, **MASTER, BLOBSYNC_ATTEMPT="1") for number in (0, 1)]
+    assert two_starts(later, "true", rule) == (72, 72)
+
+
+@dataclass
+class Waits:
+    """A node of a job with two, which starts alone, by a clock of its own."""
+
+    job: NodeJob
+    places: JobPlaces
+    slept: float = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        # Fewer requests.
+        self.slept += 20 * seconds
+
+    def restore(self, sleep: Callable[[float], None] | None = None) -> None:
+        transfers = NodeTransfers(self.job)
+        try:
+            restore_checkpoint(
+                self.job,
+                self.places,
+                transfers,
+                self.job.folders("upload")[0],
+                sleep=sleep or self.sleep,
+                clock=lambda: self.slept,
+            )
+        finally:
+            transfers.close()
+
+    @property
+    def log(self) -> str:
+        return self.job.node_log.read_text()
+
+
+def waiting(node: Node, rank: int, rule: CheckpointRule = RULE) -> Waits:
+    spec = spec_of(node, "true", rule, nodes=2, platform="slurm")
+    folder = node.folder.parent / f"waits{rank}"
+    words = ["node", "--job", str(folder / "job.json"), "--run-dir", str(folder), "--root", str(folder / "root")]
+    sas, environ = {node.service.url: node.sas}, {"BLOBSYNC_SCRATCH": str(folder)}
+    return Waits(NodeJob(spec, {}, parse_arguments(words), environ, rank), JobPlaces(sas, environ))
+
+
+def test_a_node_waits_ten_minutes_for_what_node_0_decides(node: Node) -> None:
+    node.do("node", spec_of(node, "train 10"))
+    second = waiting(node, 1)
+    with pytest.raises(NotReadyError, match="node 0 did not say within 600 s which checkpoint all nodes take"):
+        second.restore()
+    assert 600 <= second.slept <= 640
+    assert not second.job.restored.exists()
+
+
+def test_what_node_0_said_for_an_earlier_start_counts_no_more(node: Node) -> None:
+    node.do("node", spec_of(node, "train 10"))
+    waiting(node, 0).restore()
+    second = waiting(node, 1)
+    second.job.environ = {**second.job.environ, "BLOBSYNC_ATTEMPT": "1"}
+    with pytest.raises(NotReadyError, match="did not say"):
+        second.restore()
+
+
+def test_node_0_starts_without_the_word_of_a_node_that_says_nothing(node: Node) -> None:
+    node.do("node", spec_of(node, "train 10"))
+    first = waiting(node, 0)
+    first.restore()
+    assert 600 <= first.slept <= 640
+    assert "starting, although these nodes did not say that they have the checkpoint: 1" in first.log
+    assert json.loads(first.job.restored.read_text())["stored"] == "checkpoint-10"
+    # One that is late takes the same.
+    second = waiting(node, 1)
+    second.restore()
+    assert second.slept == 0 and json.loads(second.job.restored.read_text())["stored"] == "checkpoint-10"
+
+
+def test_a_node_that_is_late_and_does_not_get_the_set_starts_from_nothing_else(
+    node: Node, service: BlobService
+) -> None:
+    node.do("node", spec_of(node, "train 10; train 20"))
+    waiting(node, 0).restore()
+    service.blobs["mine/output/checkpoint-20/model.bin"] = b"WEIGHTS 20\n"
+    second = waiting(node, 1)
+    with pytest.raises(NotReadyError, match=r"checkpoint-20, which all nodes take: .* arrived with a different MD5"):
+        second.restore()
