@@ -98,7 +98,7 @@ class Retry(Enum):
     """Which engine retries a file that failed; the value is the sentence in the docs."""
 
     NONE = "no"
-    DIRECT = "once, with the direct engine"
+    DIRECT = "once, with the direct engine, or with the relay again"
     DIRECT_AFTER_AZCOPY = "the direct engine retries by itself, and takes over files that azcopy fails on"
     NEW_SAS = "once, where azcopy can be given a new SAS"
     RELAY = "once, through this machine, with `--relay`"
@@ -106,12 +106,11 @@ class Retry(Enum):
 
     def engine_after(self, first: str) -> str | None:
         """The engine that retries after the engine ``first`` failed; None if a retry would not help."""
-        if self is Retry.AT_THE_END and first != "relay":
-            return "direct"
-        if self is Retry.DIRECT:
-            return "direct"
-        if self is Retry.RELAY or (self is Retry.AT_THE_END and first == "relay"):
+        if self is Retry.RELAY:
             return "relay"
+        if self in (Retry.DIRECT, Retry.AT_THE_END):
+            # What goes through this machine is what the service may not fetch.
+            return "relay" if first == "relay" else "direct"
         if first != "azcopy" or self is Retry.NONE:
             return None
         return "direct" if self is Retry.DIRECT_AFTER_AZCOPY else first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,6 +15,8 @@ from tests.conftest import Azurite
 from tests.e2e.tally import Tally
 from tests.e2e.web_server import chromium
 from tests.e2e.world import Container, Project
+from tests.servers.copy_source_proxy import CopySourceHandle, copy_source_proxy
+from tests.servers.s3 import S3Server, moto_server
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +70,25 @@ def browser() -> Iterator[Browser]:
     """Debian's Chromium, headless."""
     with chromium() as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[S3Server]:
+    with moto_server() as server:
+        yield server
+
+
+@pytest.fixture
+def copying(service: str, moto: S3Server) -> Iterator[CopySourceHandle]:
+    with copy_source_proxy(service, outside=[moto.url]) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def bucket(moto: S3Server, tmp_path: Path) -> str:
+    name = f"b{hashlib.sha256(str(tmp_path).encode()).hexdigest()[:20]}"
+    moto.make_bucket(name)
+    return name
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

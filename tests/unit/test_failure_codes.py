@@ -55,16 +55,18 @@ def test_each_code_is_used_and_written_out_in_one_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("retry", "after_azcopy", "after_direct"),
+    ("retry", "after_azcopy", "after_direct", "after_relay"),
     [
-        (Retry.NONE, None, None),
-        (Retry.DIRECT, "direct", "direct"),
-        (Retry.DIRECT_AFTER_AZCOPY, "direct", None),
-        (Retry.NEW_SAS, "azcopy", None),
-        (Retry.RELAY, "relay", "relay"),
+        (Retry.NONE, None, None, None),
+        (Retry.DIRECT, "direct", "direct", "relay"),
+        (Retry.DIRECT_AFTER_AZCOPY, "direct", None, None),
+        (Retry.NEW_SAS, "azcopy", None, None),
+        (Retry.RELAY, "relay", "relay", "relay"),
+        (Retry.AT_THE_END, "direct", "direct", "relay"),
     ],
 )
 def test_the_rule_names_the_engine_that_can_mend_it(
-    retry: Retry, after_azcopy: str | None, after_direct: str | None
+    retry: Retry, after_azcopy: str | None, after_direct: str | None, after_relay: str | None
 ) -> None:
-    assert (retry.engine_after("azcopy"), retry.engine_after("direct")) == (after_azcopy, after_direct)
+    after = tuple(map(retry.engine_after, ("azcopy", "direct", "relay")))
+    assert after == (after_azcopy, after_direct, after_relay)
