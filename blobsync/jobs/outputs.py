@@ -40,6 +40,7 @@ from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobRecord
 from blobsync.jobspec.node_sas import known_accounts
 from blobsync.jobspec.spec import OWN_OUTPUT, FolderLink, JobSpec, batchai_settings
+from blobsync.local.errors import NotAFileError
 from blobsync.local.files import LocalFolder, SourceFile, hash_file
 from blobsync.local.names import local_problem, relative_name
 from blobsync.store.protocol import BlobStore
@@ -427,6 +428,8 @@ def _copy(folder: LocalFolder, one: OutputFile, path: Path, boundary: str) -> bo
 
 
 def _compare(one: OutputFile, path: Path, target: str) -> bool | FileFailure:
+    if not (os.path.isfile(target) or os.path.isdir(target) or os.path.islink(target)):
+        raise NotAFileError(target)
     theirs, ours = hash_file(path), hash_file(Path(target))
     if theirs and ours and (theirs.size, theirs.md5) == (ours.size, ours.md5):
         return False

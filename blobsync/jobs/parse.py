@@ -219,6 +219,7 @@ CAUSES: tuple[Cause, ...] = (
         "CodeNotAvail", r"unzip: +cannot find or open|the code archive .{0,300} does not hold", "the code was not there"
     ),
     # Storage
+    Cause("NotUploaded", r"^\S+Z not uploaded: ", "outputs of the job are not in its container: the line says why"),
     Cause("NoSpace", r"No space left on device", "a disk is full", retriable=True),
     Cause("Quota", r"Disk quota exceeded", "a disk quota is used up"),
     Cause("blobIO", r"Errno 5\] Input/output error", "a mounted blob folder failed", retriable=True),

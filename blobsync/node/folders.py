@@ -131,9 +131,10 @@ def _restore_download(job: NodeJob, entry: FolderLink) -> bool:
     if job.in_place or path.exists() or not kept.is_dir():
         return False
     for folder, folders, files in os.walk(kept):
-        for link in (Path(folder, name) for name in (*folders, *files)):
-            if link.is_symlink():
-                link.unlink()
+        for item in (Path(folder, name) for name in (*folders, *files)):
+            # A link leads elsewhere, and a pipe or socket would be in the way of a file.
+            if item.is_symlink() or not (item.is_file() or item.is_dir()):
+                item.unlink()
     path.parent.mkdir(parents=True, exist_ok=True)
     kept.rename(path)
     return True

@@ -156,7 +156,7 @@ class NodeTransfers:
         # Files that the program removed meanwhile did not fail.
         missed = [each for each in result.failures if os.path.lexists(base / each.path[len(entry.name) + 1 :])]
         for failure in missed[:_LOGGED_FAILURES]:
-            self._job.say(f"upload of {_failure_line(failure)}")
+            self._job.say(f"upload of {failure_line(failure)}")
         return tuple(missed)
 
     def upload_set(
@@ -172,7 +172,7 @@ class NodeTransfers:
         result = self._send(part, planned, options)
         missed = tuple(each for each in result.failures if os.path.lexists(local / each.path[len(name) + 1 :]))
         for failure in missed[:_LOGGED_FAILURES]:
-            self._job.say(f"upload of {_failure_line(failure)}")
+            self._job.say(f"upload of {failure_line(failure)}")
         known = records.get(list(one.files))
         sure = {path: known[path].remote.etag for path in known if is_as_recorded(one.files[path], known[path].near)}
         return Uploaded(missed, sure)
@@ -209,11 +209,11 @@ class NodeTransfers:
     def _demand_all(self, result: TransferResult) -> None:
         failures = sorted([*result.failures, *result.plan.conflicts], key=lambda each: not was_tried(each.message))
         for failure in failures[:_LOGGED_FAILURES]:
-            self._job.say(_failure_line(failure))
+            self._job.say(failure_line(failure))
         if failures:
             shown, count = result.plan.paths[0], len(result.plan.parts[0].actions)
             raise NotReadyError(
-                f"{shown}: {len(failures):,} of {count:,} files did not arrive; the first: {_failure_line(failures[0])}"
+                f"{shown}: {len(failures):,} of {count:,} files did not arrive; the first: {failure_line(failures[0])}"
             )
 
 
@@ -234,7 +234,8 @@ def _key(name: str, remote: OpenBlob, below: str = "") -> IndexKey:
     return IndexKey(LocalLocation(Path(name)), remote.location, below)
 
 
-def _failure_line(failure: FileFailure) -> str:
+def failure_line(failure: FileFailure) -> str:
+    """The failure in one line of a log."""
     said = failure.message if failure.path in failure.message else f"{failure.path}: {failure.message}"
     line = f"{said} ({failure.code}){f'; {failure.hint}' if failure.hint else ''}"
     # Names may contain line ends and terminal escapes.

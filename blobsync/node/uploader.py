@@ -12,6 +12,7 @@ from pathlib import Path
 from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure
 from blobsync.base.events import Event, Note
 from blobsync.base.file_states import LocalState
+from blobsync.base.formatting import count_text
 from blobsync.base.process import SubprocessRunner
 from blobsync.base.reasons import Reason
 from blobsync.jobspec.spec import FolderLink
@@ -23,7 +24,7 @@ from blobsync.node.checkpoints import folder_sets
 from blobsync.node.job import NodeJob
 from blobsync.node.machine import heartbeat
 from blobsync.node.places import JobPlaces
-from blobsync.node.transfers import NodeTransfers
+from blobsync.node.transfers import NodeTransfers, failure_line
 from blobsync.plan.transfer_options import ignored_by
 from blobsync.store.rest.append import MAX_APPEND_BYTES, RestAppendBlobs
 
@@ -135,6 +136,11 @@ class Uploader:
             made = self._round(keeper, last=True)
             if not any(each.code in _MEANWHILE for each in made.failures):
                 break
+        if made.failures:
+            count = count_text(len(made.failures), "output file")
+            self._job.say(f"not uploaded: {count}; the first: {failure_line(made.failures[0])}")
+        elif made.problem:
+            self._job.say(f"not uploaded: {keeper.folder.name}: {made.problem}")
         return not made.failures and not made.problem
 
     def _round(self, keeper: Keeper, *, last: bool = False) -> Round:

@@ -136,6 +136,17 @@ def test_folder_uploads_the_same_files_one_by_one(coded: Project, container: Con
     assert (again.code, again.data["transferred"], again.data["unchanged"]) == (0, 2, 3), str(again)
 
 
+def test_a_backslash_in_a_name_is_left_out_of_the_folder_with_the_reason(coded: Project, container: Container) -> None:
+    """The service would take it for another file of the folder."""
+    write_tree(coded.root, {"src/model\\old.py": b"old\n"})
+    for uploaded in (5, 0):
+        done = coded.json("init", "--folder")
+        assert (done.code, done.codes, done.data["transferred"]) == (3, {"names_unsafe"}, uploaded), str(done)
+        assert "its name contains a backslash, which the service takes for '/'" in str(done)
+    assert "exp/code/src/model.py" in container.names("exp/")
+    assert not [name for name in container.names("exp/") if "old" in name]
+
+
 def test_initc_says_that_docker_is_missing(coded: Project, container: Container) -> None:
     write_tree(coded.root, {"compile.aml.sh": b"make\n"})
     coded.environ["PATH"] = str(coded.root / "no-programs-here")

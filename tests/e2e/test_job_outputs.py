@@ -95,6 +95,24 @@ def test_a_job_has_outputs_of_its_own_while_it_runs(project: Project, container:
     assert none.code == 4 and "has written no nothing" in none.err
 
 
+def test_an_output_with_a_backslash_in_its_name_is_left_out_with_the_reason(
+    project: Project, container: Container
+) -> None:
+    """It would replace the file of another name."""
+    configure(project, container, output="per_job")
+    assert project.run("init").code == 0
+    write = "import os; p = os.environ['BLOBSYNC_OUTPUT']; [open(p + n, 'w').write(n) for n in ('/a', '/b\\\\c')]"
+    done = project.run("--json", "submit", "--wait", "--", "python3", "-c", write)
+    job_id = done.data["job_id"]
+    assert done.code == 73, str(done)
+    for word in ("q", "parse"):
+        said = " ".join(project.run(word, job_id).out.split())
+        assert "outputs of the job are not in its container" in said, said
+        assert f"not uploaded: 1 output file; the first: output/{job_id}/b\\c: left out" in said, said
+        assert "its name contains a backslash, which the service takes for '/'" in said, said
+    assert container.names("mine/output/") == [f"mine/output/{job_id}/a"]
+
+
 def test_outputs_of_a_linked_folder_have_links_once_they_are_uploaded(project: Project, container: Container) -> None:
     configure(project, container, output="per_job")
     file = project.root / "aux_data/aml/aml.yaml"

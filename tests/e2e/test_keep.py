@@ -146,6 +146,7 @@ def test_a_blob_that_somebody_else_wrote_meanwhile_is_not_replaced(kept: Project
 def test_odd_entries_are_named_and_do_not_stop_it(kept: Project, container: Container) -> None:
     os.mkfifo(kept.data / "pipe")
     (kept.data / "bad\x01name").write_bytes(b"x")
+    (kept.data / "back\\slash").write_bytes(b"x")
     (kept.data / "gone").symlink_to("/nowhere/at/all")
     (kept.data / "locked").write_bytes(b"x")
     (kept.data / "locked").chmod(0)
@@ -154,6 +155,7 @@ def test_odd_entries_are_named_and_do_not_stop_it(kept: Project, container: Cont
     assert done.code == 3, str(done)
     assert "data/pipe: left out, neither a file nor a folder" in done.err
     assert done.out.count("data/bad\\x01name") == 1 and "no blob can have" not in done.err
+    assert done.out.count("data/back\\slash") == 1 and "a backslash, which the service takes for '/'" in done.out
     assert done.out.count("FAIL data/locked") == 1
     assert set(container.contents("data/")) == {"a", "sub/b"}
 

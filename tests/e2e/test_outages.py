@@ -176,6 +176,23 @@ def _with_bar(
         return terminal.finish(seconds=100)
 
 
+@pytest.mark.parametrize("way", ["upload", "download"])
+def test_a_short_outage_is_waited_for_and_shown(
+    project: Project, new_container: Callable[[str], Container], line: DelayHandle, way: str
+) -> None:
+    containers = (new_container("one"), new_container("two"))
+    _prepare(WAYS[way], project, containers, line)
+    with on_terminal(project, *WAYS[way].words, columns=100) as terminal:
+        assert wait_until(lambda: _has_begun(WAYS[way], project, containers), seconds=60)
+        with _outage(line, 4.0):
+            terminal.wait_for(lambda seen: any(_OUTAGE_TOLD.search(bar) for bar in seen.bars()))
+        ended = terminal.finish(seconds=100)
+    assert ended.code == 0, str(ended)
+    assert f"{way}ed {len(_FILES)} files" in " ".join(ended.answer()), str(ended)
+    _hold_to_the_truth(ended.bars(), doing=f"{way}ing")
+    _exact(WAYS[way], project, containers)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("columns", _COLUMNS)
 def test_the_bar_says_that_there_is_no_connection_and_no_time_left(
@@ -213,10 +230,10 @@ def _changes(file: Path, times: int) -> Callable[[], None]:
     return change
 
 
-def _hold_to_the_truth(bars: Sequence[str], files: int = len(_FILES)) -> None:
+def _hold_to_the_truth(bars: Sequence[str], files: int = len(_FILES), doing: str = "uploading") -> None:
     """Check the bars: no more than the total, no progress, and no speed or remaining time during an outage."""
     places, wholes = set(), set()
-    for bar in (each for each in bars if each.startswith("uploading")):
+    for bar in (each for each in bars if each.startswith(doing)):
         assert int(re.search(r"(\d+)%", bar)[1]) <= 100, bar  # type: ignore[index]
         if counted := re.search(r"([\d,]+)/([\d,]+) files?", bar):
             done, whole = (int(each.replace(",", "")) for each in counted.groups())

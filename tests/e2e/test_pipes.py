@@ -8,6 +8,7 @@ import shutil
 import stat
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -50,13 +51,21 @@ def _entries(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()}
 
 
-@pytest.mark.parametrize("kind", ["pipe", pytest.param("socket", marks=pytest.mark.soak)])
+_WAYS = [("--engine", "direct"), ("--engine", "azcopy"), ("--processes", "2"), ("--nodes", "2"), ("--overwrite",),
+         ("--keep", "remote"), ("--keep", "both"), ("--mirror", "-y"), ("-f", "we3v32")]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "words",
-    [("--engine", "direct"), ("--engine", "azcopy"), ("--processes", "2"), ("--nodes", "2"), ("--overwrite",),
-     ("--keep", "remote"), ("--keep", "both"), ("--mirror", "-y")],
-    ids=" ".join,
-)  # fmt: skip
+    ("words", "kind"),
+    [
+        *((words, "pipe") for words in _WAYS),
+        *(
+            pytest.param(words, "socket", marks=[] if words[0] in ("--processes", "-f") else pytest.mark.soak)
+            for words in _WAYS
+        ),
+    ],
+    ids=lambda each: each if isinstance(each, str) else " ".join(each),
+)
 def test_a_download_names_what_is_in_the_way_and_fetches_the_rest(
     with_azcopy: Project, container: Container, words: tuple[str, ...], kind: str
 ) -> None:
@@ -64,12 +73,59 @@ def test_a_download_names_what_is_in_the_way_and_fetches_the_rest(
     for name, data in _SMALL.items():
         container.put(f"data/{name}", data)
     project.configure(container)
+    if "-f" in words:
+        project.configure(container, path="nothing")
+        project.configure(container, cluster="we3v32")
     _put(project.data / "d0/f3.bin", kind)
     done = project.json("d", "data", *words)
     rest = {name: data for name, data in _SMALL.items() if name != "d0/f3.bin"}
     assert (done.code, done.codes, done.data["transferred"]) == (3, {"local_file"}, len(rest)), str(done)
     assert "data/d0/f3.bin: 1 file left out, neither a file nor a folder is in the way" in str(done)
     assert _files(project.data) == hashes(rest) and _is(project.data / "d0/f3.bin", kind)
+
+
+def _with_job(project: Project, container: Container, folder: str, mode: str, **more: Any) -> None:
+    """Let jobs on this machine have ``folder``; more keys of the cluster file."""
+    project.configure(container)
+    file = project.root / "aux_data/aml/aml.yaml"
+    entry = {"azure_blob_config_file": "aux_data/configs/aml.yaml", "path": folder, "mode": mode}
+    local = {"platform": "local", "local": {"gpus": 0}, "runtime": {"sync_seconds": 1}}
+    file.write_text(yaml.safe_dump({**local, "config_param": {f"{folder}_folder": entry}, **more}))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+def test_a_job_on_this_machine_names_what_is_in_the_way_of_its_folder(
+    project: Project, container: Container, kind: str
+) -> None:
+    for name, data in _SMALL.items():
+        container.put(f"data/{name}", data)
+    _with_job(project, container, "data", "download")
+    _put(project.data / "d0/f3.bin", kind)
+    done = project.run("--json", "submit", "--wait", "--", "cat", "data/d0/f0.bin")
+    assert (done.code, done.data["status"]) == (72, "Failed"), str(done)
+    job_id = done.data["job_id"]
+    said = " ".join(project.run("logs", job_id).out.split())
+    assert "data/d0/f3.bin: 1 file left out, neither a file nor a folder is in the way" in said, said
+    assert _is(project.data / "d0/f3.bin", kind)
+    (project.data / "d0/f3.bin").unlink()
+    again = project.run("--json", "submit", "--wait", "--", "cat", "data/d0/f3.bin")
+    assert again.code == 0, str(again)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+def test_outputs_of_a_job_are_not_written_into_what_is_in_the_way(
+    project: Project, container: Container, kind: str
+) -> None:
+    _with_job(project, container, "output", "upload", output="per_job")
+    write = "import os; p = os.environ['BLOBSYNC_OUTPUT']; [open(f'{p}/{n}', 'w').write(n) for n in 'ab']"
+    job_id = project.run("--json", "submit", "--wait", "--", "python3", "-c", write).data["job_id"]
+    here = project.root / "output" / job_id
+    shutil.rmtree(project.root / "output", ignore_errors=True)
+    _put(here / "a", kind)
+    done = project.json("outputs", job_id, "--download")
+    assert (done.code, done.codes) == (3, {"local_file"}), str(done)
+    assert f"output/{job_id}/a: 1 file left out, neither a file nor a folder is in the way" in str(done)
+    assert _is(here / "a", kind) and (here / "b").read_text() == "b"
 
 
 @pytest.mark.parametrize("words", [(), ("--engine", "azcopy")], ids=["direct", "azcopy"])

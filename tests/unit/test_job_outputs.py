@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,22 @@ def test_outputs_on_the_disk_of_a_shared_root_are_copied_and_none_is_replaced(de
     (here / "b.txt").unlink()
     again = copy_outputs(found, desk.root, context.environ)
     assert [one.name for one in again.copied] == ["b.txt"] and len(again.present) == 2 and again.exit_code == 0
+
+
+@pytest.mark.parametrize("kind", [stat.S_IFIFO, stat.S_IFSOCK], ids=["pipe", "socket"])
+def test_a_copy_does_not_write_into_what_is_in_the_way(desk: Desk, kind: int) -> None:
+    spec = linked(desk, desk.root / "there")
+    context = desk.context(platform="slurm")
+    (desk.root / "there/output" / RUN / "b.txt").write_text("x")
+    found = list_outputs(context, desk.record(spec))
+    here = desk.root / "output" / RUN
+    here.mkdir(parents=True)
+    os.mknod(here / "b.txt", kind | 0o600)
+    done = copy_outputs(found, desk.root, context.environ)
+    [failure] = done.failures
+    assert failure.message == f"{here}/b.txt: neither a file nor a folder is in its place"
+    assert (failure.code, failure.hint) == ("local_file", "move it away, then run the same command again")
+    assert [one.name for one in done.copied] == ["deep/a.txt"] and stat.S_IFMT((here / "b.txt").lstat().st_mode) == kind
 
 
 def test_no_link_leads_a_copy_out_of_either_folder(desk: Desk, tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ def codes(*lines: str) -> list[str]:
         ("ErrorCode:AuthenticationFailed", "BlobAuth", False),
         ("bash: line 1: trian.py: command not found", "CommandNotFound", False),
         ("blobsync: this node could not be made ready: x", "Setup", False),
+        ("2026-11-26T14:06:09Z not uploaded: 1 output file; the first: a\\\\b: left out", "NotUploaded", False),
         ("Failures: exitcode: -9 (pid: 12)", "Killed", False),
     ],
 )
