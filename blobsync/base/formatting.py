@@ -18,8 +18,9 @@ def size_text(size: int) -> str:
 
 
 def count_text(count: int, noun: str) -> str:
-    """Format a count and its noun: ``1 file``, ``1,234 files``."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+    """Format a count and its noun: ``1 file``, ``1,234 files``, ``2 processes``."""
+    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else plural}"
 
 
 def took_text(seconds: float) -> str:

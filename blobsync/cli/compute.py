@@ -157,7 +157,7 @@ def _carried_out(computes: Computes, name: str, request: ComputeRequest, *, dry_
     if found is None:
         return Result({"compute": None}, [f"{name}: deleted"])
     bounds = found.bounds
-    line = f"{name}: {found.state}, {found.vm_size}, {bounds.least or 0} to {bounds.most} nodes"
+    line = f"{name}: {found.state}, {found.vm_size}, {bounds.least or 0} to {bounds.most:,} nodes"
     return Result({"compute": _data(found)}, [line])
 
 

@@ -207,7 +207,7 @@ class History:
             )
         if len(found) > 1:
             names = ", ".join(record.run_id for record in found[:8])
-            raise AmbiguousJobError(f"{len(found)} jobs could be {wanted!r}: {names}", hint="give more of the id")
+            raise AmbiguousJobError(f"{len(found):,} jobs could be {wanted!r}: {names}", hint="give more of the id")
         return found[0]
 
     def newest(self) -> JobRecord:

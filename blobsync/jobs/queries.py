@@ -345,7 +345,7 @@ class JobQueries:
                 silent.append((name, error))
         if len(found) > 1:
             raise AmbiguousJobError(
-                f"{len(found)} jobs end with {suffix!r}: {', '.join(list(found)[:8])}", hint="give more of the id"
+                f"{len(found):,} jobs end with {suffix!r}: {', '.join(list(found)[:8])}", hint="give more of the id"
             )
         for spec, ref, cluster in found.values():
             home, submitted = home_of(cluster, context.environ), submission_time(spec.run_id)

@@ -120,10 +120,13 @@ class JobService(JobQueries):
     def run_here(self, command: Command, *, num_gpu: int | None = None) -> int:
         """Run a command in the foreground of this terminal, as a job would be; returns its exit code."""
         from blobsync.jobs.foreground import run_here
+        from blobsync.jobs.submit import empty_here
         from blobsync.jobspec.describe import SubmitRequest
 
-        request = SubmitRequest(_words(command), num_gpu, here=True)
-        code, note = run_here(self._cluster(), request, self._context.process, self._context.environ)
+        request, cluster = SubmitRequest(_words(command), num_gpu, here=True), self._cluster()
+        for sentence in empty_here(self._context, cluster):
+            self._context.note(sentence)
+        code, note = run_here(cluster, request, self._context.process, self._context.environ)
         if note:
             self._context.note(note)
         return code

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from blobsync.base.errors import BlobsyncError, ConfigError, UsageError
+from blobsync.base.formatting import count_text
 from blobsync.base.locations import MountedLocation
 from blobsync.config.model import Cluster
 from blobsync.jobs.context import JobContext
@@ -161,7 +162,9 @@ class JobWorkforce:
         self.record = submitted.record
         for warning in submitted.warnings:
             self._context.note(warning)
-        self._context.note(f"job {self.record.run_id} on {self._cluster.name}: {self._request.plan.nodes} nodes")
+        self._context.note(
+            f"job {self.record.run_id} on {self._cluster.name}: {count_text(self._request.plan.nodes, 'node')}"
+        )
         return self.record
 
     def find(self) -> JobRecord | None:

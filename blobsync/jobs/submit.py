@@ -49,6 +49,21 @@ def empty_links(context: JobContext, cluster: Cluster, spec: JobSpec) -> Iterato
             continue
 
 
+def empty_here(context: JobContext, cluster: Cluster) -> Iterator[str]:
+    """A sentence for each folder of the project that is empty while its container is not, for a command that runs in
+    the project's folder: whatever the mode of a folder, it sees what is on this disk."""
+    for entry in cluster.folders:
+        if is_output(entry) or entry.storage_type == "file":
+            continue
+        try:
+            is_there = _is_empty(cluster.root / entry.prefix)
+            if is_there is not None and _has_blobs(context, cluster, entry):
+                what = "is empty" if is_there else "is not there"
+                yield f"{entry.prefix} {what}, while {entry.remote} has files: blobsync d {entry.prefix} brings them"
+        except BlobsyncError:
+            continue
+
+
 def _look(context: JobContext, cluster: Cluster, folder: FolderLink) -> bool | None:
     """None if the folder has files, else whether it exists. Raises ``BlobsyncError``."""
     settings = settings_of(cluster)
@@ -57,8 +72,13 @@ def _look(context: JobContext, cluster: Cluster, folder: FolderLink) -> bool | N
         login = LoginNode(context.process, str(settings["ssh"]), context.environ, "python3")
         done = login.run(("ls", "-A", folder.source))
         return None if done.stdout.strip() else done.returncode == 0
+    return _is_empty(Path(folder.source))
+
+
+def _is_empty(folder: Path) -> bool | None:
+    """None if the folder has files, else whether it exists."""
     try:
-        return None if any(Path(folder.source).iterdir()) else True
+        return None if any(folder.iterdir()) else True
     except OSError:
         return False
 

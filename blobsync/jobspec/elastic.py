@@ -32,7 +32,7 @@ class Bounds:
         return self.least <= nodes <= self.most
 
     def __str__(self) -> str:
-        return f"{self.least} to {self.most} nodes"
+        return f"{self.least} to {self.most:,} nodes"
 
 
 class GivenBounds(NamedTuple):

@@ -78,7 +78,7 @@ def find_shape(size: Size) -> JobShape:
         if count % nodes:
             what = "processes" if per_node == 0 else "GPUs"
             hint = f"-n must be a multiple of {nodes}"
-            raise UsageError(f"{count} {what} cannot be divided evenly among {nodes} nodes", hint=hint)
+            raise UsageError(f"{count} {what} cannot be divided evenly among {nodes:,} nodes", hint=hint)
         each = count // nodes
     _demand_room(size, nodes, each)
     known = size.num_gpu is not None or per_node is not None or size.here or size.platform == "local"
@@ -90,8 +90,7 @@ def find_shape(size: Size) -> JobShape:
 def job_size_text(spec: JobSpec) -> str:
     """``2 nodes, 8 processes, 8 GPUs``."""
     gpus = count_text(spec.nodes * spec.gpus_per_node, "GPU") if spec.gpus_per_node else "no GPU"
-    many = "es" if spec.world_size != 1 else ""
-    return f"{count_text(spec.nodes, 'node')}, {spec.world_size:,} process{many}, {gpus}"
+    return f"{count_text(spec.nodes, 'node')}, {count_text(spec.world_size, 'process')}, {gpus}"
 
 
 def _first_nodes(size: Size, bounds: Bounds) -> int:
@@ -116,7 +115,7 @@ def _node_count(size: Size, count: int) -> int:
         return 1
     if count % per_node:
         raise UsageError(
-            f"{count} GPUs do not fill whole nodes of {per_node}", hint=f"-n must be a multiple of {per_node}"
+            f"{count:,} GPUs do not fill whole nodes of {per_node}", hint=f"-n must be a multiple of {per_node}"
         )
     return count // per_node
 
@@ -130,6 +129,6 @@ def _demand_room(size: Size, nodes: int, each: int) -> None:
             )
     elif size.node_gpus and each > size.node_gpus:
         raise UsageError(
-            f"{each} GPUs per node requested, but the nodes of this cluster have {size.node_gpus}",
+            f"{count_text(each, 'GPU')} per node requested, but the nodes of this cluster have {size.node_gpus}",
             hint="ask for more nodes, or correct gpu_per_node in the cluster file",
         )

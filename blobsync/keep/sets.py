@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure
 from blobsync.base.file_states import LocalState, regular_only
+from blobsync.base.formatting import count_text
 from blobsync.base.plain_json import parse_json
 from blobsync.config.model import CheckpointRule
 from blobsync.keep import checkpoints
@@ -302,7 +303,7 @@ class FolderSets:
         self._done[one.name] = one
         self._verified.add(mark.stored)
         seconds = self._now() - began
-        size = f"{len(mark.files):,} files, {mark.size:,} bytes in {seconds:.1f} s"
+        size = f"{count_text(len(mark.files), 'file')}, {mark.size:,} bytes in {seconds:.1f} s"
         self._say(f"checkpoint {mark.stored} is complete in the container: {size}")
 
     def _collect(self, *, last: bool) -> None:

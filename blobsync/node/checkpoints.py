@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from blobsync.base.errors import BlobsyncError, FailureCode
+from blobsync.base.formatting import count_text
 from blobsync.config.model import CheckpointRule
 from blobsync.jobspec.spec import OWN_OUTPUT, FolderLink
 from blobsync.keep import checkpoints
@@ -301,7 +302,7 @@ def _record(job: NodeJob, entry: FolderLink, mark: Mark, writer: Writer) -> None
         (folder / pointer[0]).parent.mkdir(parents=True, exist_ok=True)
         write_text(folder / pointer[0], pointer[1])
     step = "" if mark.step is None else f", step {mark.step}"
-    job.say(f"checkpoint {mark.stored} restored: {len(one.files):,} files, {one.size:,} bytes{step}")
+    job.say(f"checkpoint {mark.stored} restored: {count_text(len(one.files), 'file')}, {one.size:,} bytes{step}")
     if not job.restored.exists():
         found: dict[str, Any] = {"path": str(folder / mark.set), "step": mark.step, "stored": mark.stored}
         write_text(job.restored, json.dumps(found))

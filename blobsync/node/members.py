@@ -16,6 +16,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from pathlib import Path
 
+from blobsync.base.formatting import count_text
 from blobsync.node.job import NodeJob
 from blobsync.node.processes import kill_strays
 from blobsync.node.ranks import NotReadyError, Ranks, master_address, master_port
@@ -124,7 +125,7 @@ class FirstNode:
         while (here := len(self._server.present)) < wanted:
             if here != reported:
                 reported = here
-                self._job.say(f"waiting for {wanted - here} more nodes before the command starts")
+                self._job.say(f"waiting for {count_text(wanted - here, 'more node')} before the command starts")
             if should_end(self._job, self._held, self._parent):
                 return False
             time.sleep(_POLL_SECONDS)

@@ -75,7 +75,7 @@ def ranks_from_launcher(spec: JobSpec, environ: Mapping[str, str]) -> Ranks:
     if world_size > 1:
         names_of = ", ".join(names.rank for names in LAUNCHERS)
         raise NotReadyError(
-            f"the job has {world_size} processes, but the rank of this one is unknown: none of {names_of} is set",
+            f"the job has {world_size:,} processes, but the rank of this one is unknown: none of {names_of} is set",
             hint="start it with srun, mpirun or torchrun's variables",
         )
     return Ranks(0, 0, 1, 1, 0)
@@ -89,7 +89,8 @@ def node_rank_from_launcher(spec: JobSpec, environ: Mapping[str, str]) -> int:
     nodes = _world_size(spec) // spec.procs_per_node
     if nodes > 1:
         raise NotReadyError(
-            f"the job has {nodes} nodes, but the rank of this one is unknown: none of {', '.join(_NODE_NAMES)} is set",
+            f"the job has {nodes:,} nodes, but the rank of this one is unknown:"
+            f" none of {', '.join(_NODE_NAMES)} is set",
             hint="pass --node-rank N",
         )
     return 0
@@ -115,7 +116,7 @@ def master_address(spec: JobSpec, environ: Mapping[str, str]) -> str:
     nodes = _world_size(spec) // spec.procs_per_node
     if nodes > 1:
         raise NotReadyError(
-            f"the job has {nodes} nodes, but the address of the master is unknown:"
+            f"the job has {nodes:,} nodes, but the address of the master is unknown:"
             f" none of {', '.join((*_MASTER_NAMES, 'AZ_BATCH_MASTER_NODE'))} is set",
             hint="set MASTER_ADDR to the address of the node that has process 0",
         )

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from blobsync.base.errors import BlobsyncError, ExitCode, StorageError, TransferCancelledError
 from blobsync.base.events import Event, Note
+from blobsync.base.formatting import count_text
 from blobsync.base.locations import Bucket, LocalLocation
 from blobsync.base.plain_json import parse_object
 from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner
@@ -78,7 +79,7 @@ def run_parent(
         remove_probe(each.get("probe"))
     for failure in result.failures[:_LOGGED_FAILURES]:
         write(f"{failure['message']} ({failure['code']})")
-    write(f"{result.verified:,} files verified, {len(result.failures):,} failed")
+    write(f"{count_text(result.verified, 'file')} verified, {len(result.failures):,} failed")
     return result.exit_code
 
 

@@ -246,7 +246,7 @@ class Decisions:
         if count:
             names = tuple((f"{self._shown}/{name}", "is listed twice") for name in twice)
             raise UnsafeNamesError(
-                f"{names[0][0]} is listed twice ({count:,} such files), so nothing was moved",
+                f"{names[0][0]} is listed twice ({count_text(count, 'such file')}), so nothing was moved",
                 names=names,
                 hint="run the same command again; if it happens again, a proxy or the service returns wrong listings",
             )
@@ -350,7 +350,7 @@ def guard_mirror(
 
 def _limit_text(options: TransferOptions) -> str:
     """The limit in words; giving one limit removes the other."""
-    files, share = f"{options.max_delete_files:,} files", f"{options.max_delete_percent:g} %"
+    files, share = count_text(options.max_delete_files, "file"), f"{options.max_delete_percent:g} %"
     if options.max_delete_percent >= 100:
         return files
     return share if options.max_delete_files >= NO_LIMIT else f"{files} or {share}"

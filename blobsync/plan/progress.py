@@ -34,7 +34,7 @@ from blobsync.base.events import (
     UnderWay,
     WorkerMoved,
 )
-from blobsync.base.formatting import duration_text
+from blobsync.base.formatting import count_text, duration_text
 from blobsync.base.plain_json import demand_types
 
 if TYPE_CHECKING:
@@ -282,7 +282,7 @@ class Progress:
     retrying: bool = False
 
     def __repr__(self) -> str:
-        workers = f", {len(self.workers)} workers" if self.workers else ""
+        workers = f", {count_text(len(self.workers), 'worker')}" if self.workers else ""
         return f"<Progress {self.phase}: {self.files:,} of {self.files_expected:,} files{workers}>"
 
     @property

@@ -488,7 +488,7 @@ class TransferPlan:
         named = tuple(islice(conflicts_of(self.each()), min(count, TOLD_CONFLICTS) if self.is_large else count))
         if count == len(named):
             return named
-        more = f"{count - len(named):,} more files are in conflict and left alone"
+        more = f"in conflict and left alone: {count_text(count - len(named), 'more file')}"
         hint = "'blobsync plan' with --json writes a file with all of them"
         return (*named, FileFailure(self.paths[0], FailureCode.CONFLICT, more, hint))
 
@@ -514,7 +514,8 @@ class TransferPlan:
         return shlex.join(["blobsync", "-c", self.cluster, *before, word, *self.paths, *after])
 
     def __repr__(self) -> str:
-        what = f"{self.files_to_transfer:,} files, {self.bytes_to_transfer:,} bytes to move by {self.engine.name}"
+        files = count_text(self.files_to_transfer, "file")
+        what = f"{files}, {self.bytes_to_transfer:,} bytes to move by {self.engine.name}"
         return f"<TransferPlan {self.route.value} {_some(self.paths)}: {what}>"
 
     def demand_allowed(self) -> None:

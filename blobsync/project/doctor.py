@@ -24,6 +24,7 @@ from blobsync.base.errors import (
     LoginRequiredError,
     StorageError,
 )
+from blobsync.base.formatting import count_text
 from blobsync.base.locations import BlobContainer
 from blobsync.base.user_data import environment
 from blobsync.config.model import Cluster, StorageAccount
@@ -329,7 +330,7 @@ def _recovery(about: str, store: RestBlobStore) -> CheckResult:
         return failed_check(about, "recovery", error, CheckStatus.WARN)
     ways = []
     if recovery.soft_delete_days:
-        ways.append(f"soft delete keeps deleted blobs for {recovery.soft_delete_days} days")
+        ways.append(f"soft delete keeps deleted blobs for {count_text(recovery.soft_delete_days, 'day')}")
     if recovery.versioning:
         ways.append("versioning keeps replaced blobs")
     if ways:

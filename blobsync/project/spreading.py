@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from blobsync.base.errors import BlobsyncError, SpreadBusyError, UsageError
 from blobsync.base.events import Listener, notes_to
+from blobsync.base.formatting import count_text
 from blobsync.base.locations import BlobLocation, LocalLocation, is_source
 from blobsync.base.plain_json import parse_object
 from blobsync.base.user_data import config_home
@@ -155,7 +156,7 @@ class Spreading:
                 recall(earlier, self._owner)
             found = merge_records(earlier, self._parts, self._context.records)
             if found.files:
-                self._note(f"{found.files:,} files were moved by an earlier run that was stopped")
+                self._note(f"an earlier run that was stopped moved {count_text(found.files, 'file')}")
             self._first, self._blocks = found.next_number, found.blocks
         self._note_foreign_files()
         if not self._job_lives:

@@ -32,6 +32,7 @@ from typing import NamedTuple, Protocol
 
 from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure, StorageUnreachableError
 from blobsync.base.events import Listener
+from blobsync.base.formatting import count_text
 from blobsync.direct.file_blocks import BlockOrder, Named
 from blobsync.plan.project_context import LivePart, key_between
 from blobsync.plan.transfer_plan import FileAction, Part
@@ -287,7 +288,7 @@ class ShardWorker:
             return
         self._place.write(f"done/{number}", b"")
         size = sum(action.size for action in shard.actions)
-        self._log(f"shard {number} of {shard.path}: {len(shard.actions):,} files, {size:,} bytes")
+        self._log(f"shard {number} of {shard.path}: {count_text(len(shard.actions), 'file')}, {size:,} bytes")
 
     def _stays_open(self, number: str, out: _Answers, keeping: _Keeping) -> str:
         """Why another worker has to finish the shard; empty if this one can."""

@@ -304,7 +304,7 @@ class SpreadEngine:
         elif isinstance(answer, Note):
             run.listener.emit(answer)
         elif isinstance(answer, ShardDone):
-            run.done.append((account, f"not moved: {TRIES} workers in a row were lost over its shard"))
+            run.done.append((account, f"not moved: {TRIES:,} workers in a row were lost over its shard"))
 
     def _told_of(self, run: _Task, account: ShardAccount, record: FileRecord) -> None:
         if record.path not in account.left:

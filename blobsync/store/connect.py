@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 
 from blobsync.base.errors import CredentialError, PlanError
 from blobsync.base.events import ConnectionEvent
+from blobsync.base.formatting import count_text
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.base.trusted_hosts import (
     Service,
@@ -210,7 +211,7 @@ def recovery_sentence(store: BlobStore) -> str:
         )
     if found.soft_delete_days:
         return (
-            f"{store.container} keeps deleted blobs for {found.soft_delete_days} days: restore them with"
+            f"{store.container} keeps deleted blobs for {count_text(found.soft_delete_days, 'day')}: restore them with"
             " 'az storage blob undelete', or in the portal"
         )
     if found.soft_delete_days == 0:

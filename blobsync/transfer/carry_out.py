@@ -713,11 +713,11 @@ def _not_tried(account: _Account, deleting: int) -> list[FileFailure]:
     shown = ", ".join(plan.paths)
     if len(account.failures) >= MOST_FAILURES:
         left = planned - account.given
-        said = f"{shown}: {left:,} more files were not tried after {len(account.failures):,} failures"
+        said = f"{shown}: {count_text(left, 'more file')} not tried after {len(account.failures):,} failures"
         hint = "fix the cause, then run the same command again"
         return [FileFailure(shown, FailureCode.NOT_REPORTED, said, hint)]
     given = f"{account.given:,} were read back from the plan"
-    said = f"{shown}: {planned:,} files were planned, {given}: that does not add up"
+    said = f"{shown}: {count_text(planned, 'file')} planned, {given}: that does not add up"
     return [FileFailure(shown, FailureCode.ACCOUNT_WRONG, said, "run the same command again")]
 
 
@@ -735,7 +735,9 @@ def _imbalance(run: _Run) -> list[FileFailure]:
     if planned == done + failed:
         return []
     shown = ", ".join(part.path for part in run.plan.parts)
-    said = f"{shown}: {planned:,} files were planned, {done:,} are verified and {failed:,} failed: that does not add up"
+    said = (
+        f"{shown}: {count_text(planned, 'file')} planned, {done:,} verified and {failed:,} failed: that does not add up"
+    )
     hint = "this is a bug in blobsync; check with 'blobsync verify'"
     return [FileFailure(shown, FailureCode.ACCOUNT_WRONG, said, hint)]
 

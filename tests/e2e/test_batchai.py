@@ -182,9 +182,8 @@ def silent_program() -> Iterator[None]:
         yield
 
 
-@pytest.mark.soak
 @pytest.mark.usefixtures("silent_program")
-@pytest.mark.parametrize("cluster", ["here", ON_SLURM])
+@pytest.mark.parametrize("cluster", ["here", pytest.param("uni", marks=[pytest.mark.slurm, pytest.mark.soak])])
 def test_the_recipe_for_chainer_runs_as_it_is(lab: Lab, cluster: str) -> None:
     lab.gate.touch()
     lab.write("job.json", {"properties": lab.recipe()})

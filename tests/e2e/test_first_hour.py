@@ -161,6 +161,25 @@ def test_without_a_terminal_a_container_is_made_when_asked_and_a_stored_key_serv
     assert made.code == 0 and made.data["login_stored"] and made.data["checks"], made
 
 
+def test_the_dialogue_proposes_and_uses_a_key_that_is_stored(project: Project, container: Container) -> None:
+    where = ("--account", f"{container.service}/{container.account}", "--container", container.name, "--auth", "key")
+    assert _with_input(project, container.key, "config", "new", *where, "--stdin").returncode == 0
+    second = Project(project.root.parent / "second", project.environ)
+    second.root.mkdir()
+    with on_terminal(second, "config", "new") as terminal:
+        _answer(terminal, "storage account", f"{container.service}/{container.account}")
+        _answer(terminal, "container", container.name)
+        _answer(terminal, "log in with sas, key, identity [key]", "")
+        _answer(terminal, "folders of this project", "data")
+        _answer(terminal, "their place in the container [second]", "")
+        terminal.finish()
+    shown = " ".join(terminal.answer())
+    assert terminal.code == 0, str(terminal)
+    assert "your stored key for " in shown and "account key for" not in shown and "writing: works" in shown, shown
+    write_tree(second.data, {"a": b"one"})
+    assert second.run("u", "data").code == 0 and container.contents("second/data/") == hashes({"a": b"one"})
+
+
 def test_a_login_is_asked_for_unseen_tried_stored_and_forgotten(project: Project, container: Container) -> None:
     words = ("config", "new", "--account", f"{container.service}/{container.account}", "--container", container.name)
     made = _with_input(project, "", *words, "--auth", "key", "--folders", "data", "--base", "x", "--json")

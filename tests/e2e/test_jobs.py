@@ -195,6 +195,36 @@ def test_below_the_id_of_a_job_stands_what_comes_next(lab: Lab) -> None:
     assert following == f"blobsync: next: blobsync logs {id.rpartition('_')[2]} -F"
 
 
+def test_the_variable_names_the_project_of_a_command_that_runs_elsewhere(lab: Lab, tmp_path: Path) -> None:
+    lab.run("-c", "here", "init")
+    job_id = lab.submit("here", "true")
+    lab.until(job_id)
+    file = lab.project.root / "aux_data/aml/here.yaml"
+    away = Project(tmp_path / "elsewhere", {**lab.project.environ, "AML_CONFIG_PATH": str(file)})
+    away.root.mkdir()
+    told = away.json("q")
+    assert told.code == 0, str(told)
+    assert [(job["job_id"], job["cluster"]) for job in told.data["jobs"]] == [(job_id, "here")]
+    away.environ["AML_CONFIG_PATH"] = str(file.parent)
+    refused = away.json("q")
+    assert refused.code == 2 and f"names the folder {file.parent}" in refused.errors[0]["message"], str(refused)
+    assert not list(away.root.iterdir())
+
+
+def test_a_list_of_jobs_fits_a_narrow_terminal(lab: Lab) -> None:
+    lab.run("-c", "here", "init")
+    command = ("python3", "-c", f"print({'1 + ' * 30}1)")
+    job_id = lab.ask("-c", "here", "submit", "--name", "a-name-that-is-long", *command)["job_id"]
+    lab.until(job_id)
+    heading, line, *_ = see(lab.project, "q", columns=80).answer()
+    assert heading.split()[:3] == ["ID", "STATUS", "AGE"] and {"NAME", "COMMAND"} <= set(heading.split()), heading
+    shown = line.split()
+    assert job_id.endswith(shown[0]) and len(shown[0]) < len(job_id) and shown[1] == "Completed", line
+    assert "a-name" in line and "python3" in line and len(line) <= 80, line
+    logs = see(lab.project, "logs", columns=80).answer()
+    assert f"blobsync: the newest job: {job_id}" in logs and "31" in logs, logs
+
+
 def test_a_name_means_its_newest_job_and_logs_without_one_the_newest_of_all(lab: Lab) -> None:
     first, second = (
         lab.run("-c", "here", "submit", "--name", "train", f"echo {number} | tee output/n.txt; sleep {number * 60}")

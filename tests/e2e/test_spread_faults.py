@@ -123,7 +123,7 @@ def test_one_worker_and_then_the_command_are_killed_and_the_same_command_goes_on
     assert done.code == 0, str(done)
     assert done.data["verified"] == len(_FILES), str(done)
     # Files that moved in the first run do not move again.
-    (taken_over,) = re.findall(r"(\d+) files were moved by an earlier run", done.err)
+    (taken_over,) = re.findall(r"an earlier run that was stopped moved (\d+) files", done.err)
     assert int(taken_over) <= done.data["unchanged"] == len(_FILES) - done.data["transferred"], str(done)
     # The job of the first command went on, and the second took it over.
     assert "job " not in done.err, str(done)

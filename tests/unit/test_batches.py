@@ -225,7 +225,7 @@ def test_after_a_hundred_thousand_failures_no_batch_begins_and_that_is_reported(
         return
     (said,) = rest
     assert (said.path, said.code) == ("data", "not_reported")
-    assert said.message == "data: 8 more files were not tried after 100,000 failures"
+    assert said.message == "data: 8 more files not tried after 100,000 failures"
     assert said.hint == "fix the cause, then run the same command again"
 
 
@@ -237,7 +237,7 @@ def test_files_that_are_not_read_back_from_the_plan_are_no_success(world: World)
     result = carry(world, with_batches(planned(world), lose_one))
     assert (result.ok, result.transferred, [each.code for each in result.failures]) == (False, 8, ["account_wrong"])
     assert result.failures[0].message == (
-        "data: 11 files were planned, 8 were read back from the plan: that does not add up"
+        "data: 11 files planned, 8 were read back from the plan: that does not add up"
     )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import pickle
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -199,6 +201,32 @@ def test_a_failure_that_stays_is_reported_at_once(
     assert heard.done == [("data/x/a", code), ("data/x/b", None)]
 
 
+@pytest.mark.parametrize("how", ["written to", "replaced"])
+def test_a_file_that_changes_during_each_attempt_is_tried_again_once_and_then_named(world: World, how: str) -> None:
+    size = 20 << 20
+    write(world, {"a": bytes(size), "b": b"still"})
+    file, other = world.root / "data/x/a", world.root / "other"
+    lock, times = threading.Lock(), itertools.count(1)
+
+    def write_on(request: Request) -> None:
+        if request.operation == "put_block":
+            with lock:
+                (file if how == "written to" else other).write_bytes(bytes(size + next(times)))
+                if how == "replaced":
+                    other.replace(file)
+
+    plan = world.plan("u", "data/x", options=TransferOptions(engine="direct"))
+    world.store("eu").before = write_on
+    result = carry(world, plan, {"direct": DirectEngine})
+    [failure] = result.failures
+    assert (failure.path, failure.code, result.transferred) == ("data/x/a", "changed_while_read", 1)
+    assert failure.message.endswith(" changed while it was being read")
+    assert failure.hint == "run the same command again once nothing writes to it"
+    world.store("eu").before = lambda _: None
+    assert world.carry_out(world.plan("u", "data/x")).ok
+    assert world.store("eu").body("store/data/x/a") == file.read_bytes()
+
+
 def test_a_version_that_could_not_be_set_aside_at_first_has_another_try_at_the_end(world: World) -> None:
     write(world, {"a": b"mine"})
     add(world, "eu", {"a": b"theirs"})
@@ -304,7 +332,7 @@ def test_a_plan_that_names_a_file_twice_does_not_look_done(world: World) -> None
     result = carry(world, replace(plan, parts=(twice,)), {"direct": DirectEngine})
     *_, failure = result.failures
     assert (result.ok, failure.path, failure.code) == (False, "data/x", "account_wrong")
-    assert failure.message == "data/x: 2 files were planned, 0 are verified and 1 failed: that does not add up"
+    assert failure.message == "data/x: 2 files planned, 0 verified and 1 failed: that does not add up"
 
 
 def test_a_file_that_moved_at_its_second_try_and_was_not_looked_at_is_not_told_as_done(world: World) -> None:

@@ -16,7 +16,7 @@ from blobsync.base.redaction import Secret
 from blobsync.code.project_code import CodeProject
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.jobs.context import JobContext
-from blobsync.jobs.submit import asked_text, empty_links, submit
+from blobsync.jobs.submit import asked_text, empty_here, empty_links, submit
 from blobsync.jobspec.code_choice import CodeChoice
 from blobsync.jobspec.describe import SubmitRequest, describe
 from blobsync.jobspec.spec import CodeRef
@@ -111,6 +111,26 @@ def test_a_container_that_does_not_answer_hides_no_other_folder(tmp_path: Path) 
     context = JobContext(tmp_path, os.environ, cluster, stores={CONTAINER: store})
     (output,) = empty_links(context, cluster, describe(cluster, SubmitRequest(("true",)), "me_1_x", CODE))
     assert output.startswith("output_folder is linked to")
+
+
+@pytest.mark.parametrize("mode", ["link", "download"])
+def test_a_command_in_this_terminal_is_told_what_is_empty_here(tmp_path: Path, mode: str) -> None:
+    """Nothing is downloaded for it; what it writes to an output folder stays here, as everybody knows."""
+    cluster = cluster_of(tmp_path, "slurm", ssh="me@login", slurm={"shared_root": "/s"})
+    cluster = replace(cluster, folders=tuple(replace(each, mode=mode) for each in FOLDERS))
+    store = MemoryStore()
+    for name in ("me/data/a", "me/output/b"):
+        store.add(name, b"x")
+    context = JobContext(tmp_path, os.environ, cluster, stores={CONTAINER: store}, process=ScriptedRunner())
+    remedy = f"while {CONTAINER}/me/data has files: blobsync d data brings them"
+    assert list(empty_here(context, cluster)) == [f"data is not there, {remedy}"]
+    (tmp_path / "data").mkdir()
+    assert list(empty_here(context, cluster)) == [f"data is empty, {remedy}"]
+    store.blobs.clear()
+    assert list(empty_here(context, cluster)) == []
+    (tmp_path / "data" / "a").touch()
+    store.before = lambda request: pytest.fail(f"a folder with files needs no look at its container: {request}")
+    assert list(empty_here(context, cluster)) == []
 
 
 def test_a_folder_of_a_login_node_is_looked_at_there(tmp_path: Path) -> None:

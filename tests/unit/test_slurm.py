@@ -402,7 +402,7 @@ def test_the_summary_counts_each_node_once() -> None:
     summary = slurm_replies.read_summary(lines, [squeue_line(), squeue_line(State="PENDING")])
     assert (summary.nodes_total, summary.nodes_free, summary.gpus_total, summary.gpus_free) == (3, 1, 24, 10)
     assert (summary.jobs_running, summary.jobs_queued) == (1, 1)
-    assert summary.notes == ("1 nodes are down or drained",)
+    assert summary.notes == ("down or drained: 1 node",)
 
 
 def test_nodes_and_gpus_held_by_each_user() -> None:

@@ -182,7 +182,9 @@ class Computes:
         known = self._client.try_call(f"computes/{_checked(name)}")
         if known is not None:
             there = read_compute_of(known)
-            size = f", {there.vm_size}, {there.bounds.least or 0} to {there.bounds.most} nodes" if there.vm_size else ""
+            size = (
+                f", {there.vm_size}, {there.bounds.least or 0} to {there.bounds.most:,} nodes" if there.vm_size else ""
+            )
             hint = f"choose another name, or change its bounds: blobsync compute scale {name} --max N"
             raise JobError(f"the compute {name} exists already ({there.kind}{size})", hint=hint)
         body = creation(location or self._client.call("GET", "").text("location"), vm_size, priority, bounds)

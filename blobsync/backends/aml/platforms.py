@@ -121,7 +121,7 @@ def node_counts(cluster: Cluster, spec: JobSpec) -> list[int]:
         uneven = [number for number in given if number > each and number % each]
         if uneven:
             raise ConfigError(
-                f"{uneven[0]} GPUs do not fill whole nodes of {each}", file=cluster.file, key="elastic_num_gpu"
+                f"{uneven[0]:,} GPUs do not fill whole nodes of {each}", file=cluster.file, key="elastic_num_gpu"
             )
         return sorted({max(1, number // each) for number in given})
     if spec.min_nodes and spec.max_nodes:

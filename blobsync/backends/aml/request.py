@@ -155,8 +155,8 @@ def check_request(cluster: Cluster, spec: JobSpec, key_file: str = "") -> None:
     for folder in spec.folders:
         if folder.checkpoints and spec.nodes > 1:
             raise ConfigError(
-                f"does not work on the {spec.nodes} nodes of a job on Azure ML: when it starts such a job again, nodes"
-                " are not told, and could go on from different checkpoints",
+                f"does not work on the {spec.nodes:,} nodes of a job on Azure ML: when it starts such a job again,"
+                " nodes are not told, and could go on from different checkpoints",
                 file=cluster.file,
                 key=f"config_param.{folder.name}_folder.checkpoints",
                 hint="use one node, or resume from a mounted folder",
@@ -268,7 +268,7 @@ def distribution(cluster: Cluster, spec: JobSpec) -> dict[str, Any] | None:
     kinds = {"mpi": "Mpi", "pytorch": "PyTorch"}
     if launcher not in kinds:
         raise ConfigError(
-            f"{spec.world_size} processes need launcher mpi or pytorch", file=cluster.file, key="launcher"
+            f"{spec.world_size:,} processes need launcher mpi or pytorch", file=cluster.file, key="launcher"
         )
     return {"distributionType": kinds[launcher], "processCountPerInstance": spec.procs_per_node}
 

@@ -28,7 +28,7 @@ from blobsync.backends.kubernetes.naming import (
 )
 from blobsync.backends.kubernetes.pod import CONTAINER
 from blobsync.backends.protocol import ClusterSummary, Holder
-from blobsync.base.formatting import quoted
+from blobsync.base.formatting import count_text, quoted
 from blobsync.jobspec.spec import RUN_ID, SETUP_FAILED_EXIT, RunInfo, State, StateChange
 
 # https://kubernetes.io/docs/concepts/containers/images/: the kubelet's reasons for an image that cannot be pulled.
@@ -383,7 +383,7 @@ def _why_waiting(job: KubernetesJob, pods: Sequence[Pod], events: Mapping[str, s
     if job.nodes == 1 or not (nodes.others or nodes.missing) or (why and nodes.up < job.least):
         return why
     running = sum(pod.running for pod in latest_pods(pods) if pod.index < job.nodes)
-    return f"{running} of {job.nodes} nodes run" + (f"; {why}" if why else "")
+    return f"{running:,} of {job.nodes:,} nodes run" + (f"; {why}" if why else "")
 
 
 def _reasons(
@@ -393,7 +393,7 @@ def _reasons(
         if why := _why_pod_waits(job, pod, events, shown):
             yield f"node {pod.index}: {why}" if job.nodes > 1 else why
     if nodes.missing and job.name in events:
-        which = f"node {nodes.first_missing}: " if nodes.missing == 1 else f"{nodes.missing} nodes: "
+        which = f"node {nodes.first_missing}: " if nodes.missing == 1 else f"{nodes.missing:,} nodes: "
         alone = job.nodes == 1 or not pods
         yield f"{'' if alone else which}no pod could be made: {_why_not_made(job, events[job.name], shown)}"
     for pod in latest_pods(pods):
@@ -544,7 +544,7 @@ def read_cluster(
         gpus_free=max(0, total - sum(pod.gpus for pod in here)),
         jobs_running=sum(state in (State.RUNNING, State.PREPARING) for state in states),
         jobs_queued=sum(state is State.QUEUED for state in states),
-        notes=(f"{unusable} nodes are not ready, or take no pods",) if unusable else (),
+        notes=(f"not ready, or without room for pods: {count_text(unusable, 'node')}",) if unusable else (),
     )
 
 

@@ -332,7 +332,7 @@ def _demand_gpus(spec: JobSpec, capacity: Capacity) -> None:
     gpus = gpus_of(spec)
     if capacity.wants(gpus) > len(capacity.gpus):
         raise SubmissionError(
-            f"this machine has {len(capacity.gpus)} GPUs, but the job requests {gpus}",
+            f"this machine has {count_text(len(capacity.gpus), 'GPU')}, but the job requests {gpus}",
             hint=f"use -n {len(capacity.gpus)}",
         )
 
@@ -340,6 +340,6 @@ def _demand_gpus(spec: JobSpec, capacity: Capacity) -> None:
 def _demand_room(spec: JobSpec) -> None:
     if (spec.max_nodes or 0) > _MOST_NODES:
         raise SubmissionError(
-            f"this machine takes at most {_MOST_NODES} nodes of a job, but it may have {spec.max_nodes}",
+            f"this machine takes at most {_MOST_NODES:,} nodes of a job, but it may have {spec.max_nodes}",
             hint=f"--elastic {spec.min_nodes}:{_MOST_NODES}",
         )

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from blobsync.backends.protocol import ClusterSummary, Holder
+from blobsync.base.formatting import count_text
 from blobsync.jobspec.spec import RunInfo, State, StateChange
 
 # https://slurm.schedmd.com/job_state_codes.html. A preempted job that will run again is PENDING in squeue; one that is
@@ -188,7 +189,7 @@ def read_summary(sinfo_lines: Sequence[str], squeue_lines: Sequence[str]) -> Clu
         gpus_free=sum(total - used for _, total, used in up),
         jobs_running=states[State.RUNNING],
         jobs_queued=states[State.QUEUED],
-        notes=(f"{unusable} nodes are down or drained",) if unusable else (),
+        notes=(f"down or drained: {count_text(unusable, 'node')}",) if unusable else (),
     )
 
 

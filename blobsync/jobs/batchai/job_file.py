@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from blobsync.base.formatting import count_text
 from blobsync.base.redaction import Secret
 from blobsync.config.job_keys import read_only_words
 from blobsync.jobs.batchai.reader import JsonPart, inner_properties, open_json
@@ -72,7 +73,7 @@ def _processes(part: JsonPart, nodes: int) -> int:
     """How many in all; without the key, one on each node."""
     count = part.whole("processCount", nodes) or nodes
     if count % nodes:
-        raise part.error("processCount", f"is {count}, which cannot be divided evenly among {nodes} nodes")
+        raise part.error("processCount", f"is {count}, which cannot be divided evenly among {nodes:,} nodes")
     return count
 
 
@@ -130,7 +131,7 @@ def _tensorflow(part: JsonPart, nodes: int) -> Toolkit:
                 part.note(name, "has no effect: a job of one node without workerCount has only a master")
         return Toolkit("tensorflow", _python(part, master), 1, workers=1)
     if servers > nodes:
-        raise part.error("parameterServerCount", f"is {servers}, and there are only {nodes} nodes")
+        raise part.error("parameterServerCount", f"is {servers}, and the job has {count_text(nodes, 'node')}")
     cases = {"master": master, "worker": worker, "ps": server}
     lines = " ".join(f"{name}) exec {_python(part, arguments)} ;;" for name, arguments in cases.items())
     line = f'case "$BLOBSYNC_TASK_TYPE" in {lines} esac'
