@@ -121,10 +121,13 @@ def test_a_command_in_this_terminal_is_told_what_is_empty_here(tmp_path: Path, m
     store = MemoryStore()
     for name in ("me/data/a", "me/output/b"):
         store.add(name, b"x")
-    context = JobContext(tmp_path, os.environ, cluster, stores={CONTAINER: store}, process=ScriptedRunner())
+    notes: list[str] = []
+    runner = ScriptedRunner()
+    context = JobContext(tmp_path, os.environ, cluster, stores={CONTAINER: store}, process=runner, note=notes.append)
     remedy = f"while {CONTAINER}/me/data has files: blobsync d data brings them"
-    assert list(empty_here(context, cluster)) == [f"data is not there, {remedy}"]
-    (tmp_path / "data").mkdir()
+    assert Jobs(context, lambda _: pytest.fail("it needs no code archive")).run_here(["true"]) == 0
+    assert notes == [f"data is not there, {remedy}"] and len(runner.calls) == 1
+    assert (tmp_path / "data").is_dir()
     assert list(empty_here(context, cluster)) == [f"data is empty, {remedy}"]
     store.blobs.clear()
     assert list(empty_here(context, cluster)) == []

@@ -210,7 +210,7 @@ NOT_THE_FILES_FAULT: Mapping[str, str] = {
     "cannot be scaled": "a job that runs is scaled",
     "may have {bounds}, not {nodes}": "a job that runs is scaled",
     "has ended: {state}": "a job that runs is scaled",
-    "GPUs per node requested": "without --nodes, more GPUs than a node has take more nodes",
+    "per node requested, but": "without --nodes, more GPUs than a node has take more nodes",
     "the job needs {missing[0]}": "a job that moves from another cluster",
     "the job needs the secret variable": "a job that moves from another cluster",
     "the job needs {container}": "a job that moves from another cluster",
