@@ -299,7 +299,7 @@ def test_any_launcher_is_told_the_bounds_and_every_node_brings_its_outputs(
     assert "has ended: Completed" in jobs.run("scale", job_id, "2", code=2).err
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_a_node_that_joins_or_was_lost_goes_on_from_the_last_marked_checkpoint(
     jobs: Jobs, container: Container, tmp_path: Path

@@ -19,7 +19,13 @@ _MIB = 1 << 20
 _COPY = ("-c", "eu", "-f", "laion", "u", "data", "--nodes", "2")
 
 
-@pytest.mark.parametrize("anonymous", [True, False], ids=["anonymous", "with the nodes' own credentials"])
+@pytest.mark.parametrize(
+    "anonymous",
+    [
+        pytest.param(True, id="anonymous", marks=pytest.mark.soak),
+        pytest.param(False, id="with the nodes' own credentials"),
+    ],
+)
 def test_nodes_copy_a_bucket(
     anonymous: bool,
     project: Project,
@@ -60,6 +66,7 @@ def test_nodes_copy_a_bucket(
     no_secret_in(project, done, again)
 
 
+@pytest.mark.soak
 def test_nodes_copy_a_list_of_the_web_also_without_their_command(
     project: Project, service: str, container: Container, tmp_path: Path
 ) -> None:
@@ -105,6 +112,7 @@ def test_nodes_copy_a_list_of_the_web_also_without_their_command(
         assert "sig=secret" not in signed.out + signed.err
 
 
+@pytest.mark.soak
 def test_a_killed_command_and_a_worker_without_boto3(
     project: Project, moto: S3Server, bucket: str, copying: CopySourceHandle, container: Container, tmp_path: Path
 ) -> None:
