@@ -190,7 +190,8 @@ def test_a_job_of_azure_ml_whose_node_is_taken_away_goes_on_from_its_last_whole_
     assert all(step >= stood > 0 for stood, step in rounds), rounds
     lab.run("abort", job_id)
     assert lab.until(job_id)["status"] == "Canceled"
-    listed = lab.ask("checkpoints", "--job", job_id)["checkpoints"]
+    # The abort may have come while one went up.
+    listed = [each for each in lab.ask("checkpoints", "--job", job_id)["checkpoints"] if each["there"] == "complete"]
     assert 1 <= len(listed) <= 3 and listed[0]["step"] == last_marked(lab.container)
     # Neither the job nor the container has what opens the container.
     assert not [name for name in lab.container.names() if "/secrets/" in name]
