@@ -13,17 +13,13 @@ from __future__ import annotations
 import argparse
 import hashlib
 import random
-import socket
-import ssl
 import statistics
 import sys
 import tempfile
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 from benchmarks.emulator import ACCOUNT, Emulator, account_sas, emulator, installed_azcopy
 from benchmarks.measure import run
@@ -31,7 +27,7 @@ from benchmarks.tools import Blobsync, Command, Place
 from tests.servers.copy_source_proxy import CopySourceHandle, copy_source_proxy
 from tests.servers.fault_proxy import Fault, FaultHandle, fault_proxy
 from tests.servers.s3 import KEYS, S3Server, moto_server
-from tests.servers.tls_azurite import make_certificate
+from tests.servers.tls_front import TlsFront, tls_front
 
 _MIB = 1 << 20
 # The one that azcopy gets, and the one that its client asks then.
@@ -67,44 +63,10 @@ def fill(server: S3Server, files: int) -> dict[str, bytes]:
     return found
 
 
-@contextmanager
-def amazon(target: str) -> Iterator[tuple[str, Path]]:
-    """A proxy that answers for Amazon's host, from ``target``: its URL, and the certificate for clients to trust."""
-    with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as listening:
-        certificate, key = make_certificate(Path(folder), *_AMAZON)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate, key)
-
-        def serve(client: socket.socket) -> None:
-            with suppress(OSError), client:
-                while not client.recv(1 << 16).endswith(b"\r\n\r\n"):
-                    pass
-                client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-                inside = context.wrap_socket(client, server_side=True)
-                there = socket.create_connection((urlsplit(target).hostname or "", urlsplit(target).port or 80))
-                threading.Thread(target=_pump, args=(there, inside), daemon=True).start()
-                _pump(inside, there)
-
-        def accept() -> None:
-            with suppress(OSError):
-                while True:
-                    threading.Thread(target=serve, args=(listening.accept()[0],), daemon=True).start()
-
-        threading.Thread(target=accept, daemon=True).start()
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}", certificate
-
-
-def _pump(source: socket.socket, target: socket.socket) -> None:
-    with suppress(OSError):
-        while data := source.recv(1 << 16):
-            target.sendall(data)
-        target.shutdown(socket.SHUT_WR)
-
-
 Make = Callable[[str], Command]
 
 
-def tools(scratch: Path, bucket: str, endpoint: str, proxy: tuple[str, Path]) -> Mapping[str, Make]:
+def tools(scratch: Path, bucket: str, endpoint: str, amazon: TlsFront) -> Mapping[str, Make]:
     """Each tool's command for a container. ``bucket`` is the URL of the service, ``endpoint`` that of the account."""
     ours, sas = Blobsync(scratch), account_sas()
 
@@ -127,7 +89,7 @@ def tools(scratch: Path, bucket: str, endpoint: str, proxy: tuple[str, Path]) ->
         words += ["--as-subdir=false", "--skip-version-check", "--log-level=ERROR"]
         logs = str(scratch / "azcopy-logs")
         where = {"AZCOPY_LOG_LOCATION": logs, "AZCOPY_JOB_PLAN_LOCATION": logs}
-        line = {"HTTPS_PROXY": proxy[0], "SSL_CERT_FILE": str(proxy[1]), "NO_PROXY": "127.0.0.1"}
+        line = {"HTTPS_PROXY": amazon.proxy, "SSL_CERT_FILE": str(amazon.certificate), "NO_PROXY": "127.0.0.1"}
         return Command([str(installed_azcopy()), *words], {**_AWS, **where, **line})
 
     def rclone(container: str) -> Command:
@@ -214,12 +176,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         faulty = held.enter_context(fault_proxy(moto.url))
         outside = [faulty.url, *(f"https://{name}={faulty.url}" for name in _AMAZON)]
         copying = held.enter_context(copy_source_proxy(server.url, outside=outside))
-        proxy = held.enter_context(amazon(faulty.url))
+        amazon = held.enter_context(tls_front(faulty.url, *_AMAZON))
         endpoint = f"{copying.url}/{ACCOUNT}"
         bench = Bench(scratch, server, copying, faulty, expected)
         total = sum(map(len, expected.values()))
         print(f"{len(expected):,} objects, {total / 1e6:,.0f} MB", flush=True)
-        for name, make in tools(scratch, faulty.url, endpoint, proxy).items():
+        for name, make in tools(scratch, faulty.url, endpoint, amazon).items():
             if options.only in (None, name):
                 row = bench.measure(name, make, options.rounds)
                 print(

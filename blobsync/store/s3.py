@@ -37,6 +37,7 @@ from blobsync.base.redaction import SignedUrl
 from blobsync.config.model import StorageAccount
 from blobsync.store.protocol import BlobInfo, BlobProperties, Checksum
 from blobsync.store.read_only import SourceReader, SourceStore
+from blobsync.store.rest.transport import CERTIFICATE_HINT
 from blobsync.store.source_trust import check_bucket
 
 # The client of boto3, as far as it is used: ``list_objects_v2``, ``head_object``, ``get_object``,
@@ -45,6 +46,8 @@ S3Client = Any
 
 # Seconds; connections at once; attempts of one request.
 _CONNECT_SECONDS, _READ_SECONDS, _CONNECTIONS, _ATTEMPTS = 10, 60, 64, 5
+# boto3's own variable, and those that everything else here goes by.
+_BUNDLES = ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 # Version ids have up to so many characters; most buckets have none.
 _ANY_VERSION = "v" * 40
 _MD5 = pattern(r"[0-9a-f]{32}")
@@ -72,18 +75,19 @@ def open_bucket(account: StorageAccount, environ: Mapping[str, str]) -> S3Store:
 
     def connected() -> S3Client:
         check_bucket(account, environ)
-        return _client_of(account)
+        return _client_of(account, environ)
 
     pays = account.bucket is not None and account.bucket.requester_pays
     return S3Store(Bucket.at(account.container_name, account.blob_endpoint), connected, requester_pays=pays)
 
 
-def _client_of(account: StorageAccount) -> S3Client:
+def _client_of(account: StorageAccount, environ: Mapping[str, str]) -> S3Client:
     """With the credentials that boto3 finds. Uses no network of its own."""
     access = account.bucket
     assert access is not None
     try:
         import boto3
+        import botocore.session
         from botocore import UNSIGNED
         from botocore.config import Config
     except ImportError as error:
@@ -102,11 +106,15 @@ def _client_of(account: StorageAccount) -> S3Client:
         ignore_configured_endpoint_urls=True,
     )
     with _translated(str(account.container)):
-        session = boto3.session.Session(profile_name=access.profile or None)
+        settings = botocore.session.Session(profile=access.profile or None)
+        session = boto3.session.Session(botocore_session=settings)
         # Other services do not know regions, but a signature names one.
         region = access.region or session.region_name or "us-east-1"
         endpoint = None if is_amazon else account.blob_endpoint
-        return session.client("s3", region_name=region, endpoint_url=endpoint, config=config)
+        given = filter(None, map(environ.get, _BUNDLES))
+        # boto3 alone knows no SSL_CERT_FILE, and does not take an empty variable for none.
+        bundle = next(given, None) or settings.get_config_variable("ca_bundle") or True
+        return session.client("s3", region_name=region, endpoint_url=endpoint, config=config, verify=bundle)
 
 
 class S3Store(SourceStore):
@@ -394,7 +402,7 @@ def _translated(shown: str) -> Iterator[None]:
     except ClientError as error:
         raise _refusal(shown, error.response) from error
     except BotoCoreError as error:
-        raise _failure(shown, type(error).__name__) from error
+        raise _failure(shown, error) from error
     except (OSError, ValueError) as error:
         # A connection that was closed while it was read.
         raise StorageUnreachableError(f"{shown}: the connection broke ({type(error).__name__})") from error
@@ -419,12 +427,16 @@ _UNREACHABLE = frozenset(
 )
 
 
-def _failure(shown: str, kind: str) -> BlobsyncError:
+def _failure(shown: str, error: Exception) -> BlobsyncError:
+    kind = type(error).__name__
     if kind in _CREDENTIALS:
         hint = f"{_AGAIN}; or export AWS_PROFILE=NAME; a public bucket needs none: anonymous: true, --no-sign-request"
         return CredentialError(f"{shown}: {_CREDENTIALS[kind]}", hint=hint)
     if kind == "FlexibleChecksumError":
         return ChecksumError(f"{shown} arrived with another checksum than the service's own")
+    if kind == "SSLError" and "certificate" in str(error).lower():
+        said = f"{shown}: the service presented a TLS certificate that this machine does not trust"
+        return StorageUnreachableError(said, hint=CERTIFICATE_HINT)
     if kind in _UNREACHABLE:
         return StorageUnreachableError(f"{shown}: the service cannot be reached ({kind})")
     return StorageError(f"{shown}: boto3 cannot ask for it ({kind})")

@@ -29,7 +29,15 @@ from blobsync.config.model import ListedFile, StorageAccount
 from blobsync.store.protocol import BlobInfo, BlobProperties, Checksum
 from blobsync.store.read_only import SourceReader, SourceStore
 from blobsync.store.rest.http import origin_of
-from blobsync.store.rest.transport import Response, Timeouts, Transport, TransportError, Trouble, parse_http_date
+from blobsync.store.rest.transport import (
+    CERTIFICATE_HINT,
+    Response,
+    Timeouts,
+    Transport,
+    TransportError,
+    Trouble,
+    parse_http_date,
+)
 from blobsync.store.rest.urllib3_transport import Urllib3Transport
 from blobsync.store.source_trust import Addresses, addresses_of, reaches_inside
 
@@ -264,6 +272,11 @@ class UrlListStore(SourceStore):
             return AccessDeniedError(
                 f"{self._shown(name)}: {host} is an address inside your network, which a list may not name",
                 hint="if you trust the list, export BLOBSYNC_TRUSTED_BUCKETS=https://HOST, or name the URL yourself",
+            )
+        if error.trouble is Trouble.CERTIFICATE:
+            return StorageUnreachableError(
+                f"{self._shown(name)}: {host} presented a TLS certificate that this machine does not trust",
+                hint=CERTIFICATE_HINT,
             )
         return StorageUnreachableError(f"{self._shown(name)}: {host} cannot be reached ({error.trouble.name.lower()})")
 

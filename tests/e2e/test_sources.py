@@ -350,18 +350,6 @@ def test_a_bucket_whose_reader_pays_goes_through_this_machine(
     assert done.code == 0 and container.get("near/data/a.bin") == b"paid" and not copying.stats().fetched, done
 
 
-def test_a_service_far_away_fetches_nothing_from_inside(
-    project: Project, moto: S3Server, bucket: str, service: str, container: Container
-) -> None:
-    fill(moto, bucket, {"a.bin": b"inside"})
-    configure(project, moto, bucket)
-    project.configure(container, cluster="eu", path="near/data")
-    config = project.root / "aux_data/configs/eu.yaml"
-    config.write_text(config.read_text().replace("127.0.0.1", "blobs.example"))
-    done = project.json("-c", "eu", "-f", "laion", "plan", "u", "data")
-    assert done.code != 0 or done.data["engine"] == "relay", done
-
-
 def test_a_kill_and_a_second_run(
     project: Project, moto: S3Server, bucket: str, service: str, container: Container
 ) -> None:

@@ -16,6 +16,7 @@ from botocore.exceptions import (
     IncompleteReadError,
     NoCredentialsError,
     ParamValidationError,
+    SSLError,
     SSOTokenLoadError,
 )
 
@@ -324,6 +325,12 @@ def test_other_bytes_than_those_that_were_asked_for(
         (NoCredentialsError(), CredentialError, "no credentials"),
         (SSOTokenLoadError(error_msg="secret"), CredentialError, "SSO has ended"),
         (EndpointConnectionError(endpoint_url="https://x?secret"), StorageUnreachableError, "cannot be reached"),
+        (
+            SSLError(endpoint_url="https://x?secret", error="CERTIFICATE_VERIFY_FAILED"),
+            StorageUnreachableError,
+            "TLS cert",
+        ),
+        (SSLError(endpoint_url="https://x?secret", error="EOF"), StorageUnreachableError, "cannot be reached"),
         (ParamValidationError(report="secret"), StorageError, "ParamValidationError"),
         (FlexibleChecksumError(error_msg="secret"), ChecksumError, "another checksum"),
         (OSError("secret"), StorageUnreachableError, "connection broke"),

@@ -73,6 +73,7 @@ from blobsync.store.protocol import Sent
 from blobsync.store.rest.auth import SignedAlready, Signer
 from blobsync.store.rest.errors import RETRYABLE_STATUS, Answer
 from blobsync.store.rest.transport import (
+    CERTIFICATE_HINT,
     NOT_CONNECTED,
     Exchanges,
     Guard,
@@ -787,7 +788,7 @@ _SENTENCES = {
     ),
     Trouble.CERTIFICATE: (
         "{host} presented a TLS certificate that this machine does not trust",
-        "behind a TLS-inspecting proxy, set SSL_CERT_FILE to its CA bundle",
+        CERTIFICATE_HINT,
     ),
     Trouble.TLS: ("the TLS connection to {host} failed", "check that blob_endpoint is an https endpoint"),
     Trouble.NO_HOST: ("cannot resolve the host {host}", "check account_name and blob_endpoint, and this machine's DNS"),

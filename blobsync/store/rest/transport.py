@@ -18,6 +18,9 @@ from blobsync.store.protocol import Sent
 # Connections that stay open, so that as many threads can work without reconnecting.
 POOL_SIZE = 64
 
+# What helps against a certificate that is not trusted.
+CERTIFICATE_HINT = "behind a TLS-inspecting proxy, set SSL_CERT_FILE to its CA bundle"
+
 
 class Timeouts(NamedTuple):
     """Seconds to connect, and between two pieces of a body."""
