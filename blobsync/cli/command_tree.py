@@ -174,6 +174,16 @@ def _with_else_word(name: str) -> type[_Group]:
                 args = [name, *args]
             return super().resolve_command(ctx, args)
 
+        def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+            """The group's commands, and what may stand there if it is none of them."""
+            command = self.commands[name]
+            inner = command.make_context(name, [], parent=ctx, resilient_parsing=True)
+            if incomplete.startswith("-"):
+                return command.shell_complete(inner, incomplete)
+            first = next((each for each in command.params if each.param_type_name == "argument"), None)
+            others = first.shell_complete(inner, incomplete) if first else []
+            return [*super().shell_complete(ctx, incomplete), *others]
+
     return WithElseWord
 
 

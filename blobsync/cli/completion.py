@@ -29,7 +29,7 @@ _JOBS = 30
 # The first bytes of a saved plan.
 _PLAN_MARK = b'"blobsync_plan"'
 # These commands read local files only; all others look in the container as well.
-_LOCAL_ONLY = ("u", "upload", "init", "submit")
+_LOCAL_ONLY = ("u", "upload", "init", "submit", "start")
 
 
 def offered(metavar: str, ctx: typer.Context, incomplete: str) -> Offers:

@@ -75,6 +75,13 @@ def test_commands_options_values_clusters_and_names_of_the_container_are_offered
     assert not list(project.root.rglob("pwned"))
     words = _offers(shell, project, "blobsync", "sta")
     assert set(words) == {"status", "stat"}
+    assert set(_offers(shell, project, "blobsync", "check")) == {"checkpoint", "checkpoints"}
+    assert set(_offers(shell, project, "blobsync", "checkpoint", "")) == {"done"}
+    assert set(_offers(shell, project, "blobsync", "kee")) == {"keep"}
+    assert {"ls", "stop", "data/"} <= set(_offers(shell, project, "blobsync", "keep", ""))
+    assert set(_offers(shell, project, "blobsync", "keep", "data/vo")) == {"data/voc19/", "data/voc19/a"}
+    assert set(_offers(shell, project, "blobsync", "keep", "data", "--de")) == {"--detach"}
+    assert set(_offers(shell, project, "blobsync", "keep", "--until")) == {"--until-idle"}
     if shell != "bash":
         assert names["data/voc20/"].startswith("in the container") and names["data/voc19/"].startswith("here")
         assert words["stat"].startswith("Show one path")
