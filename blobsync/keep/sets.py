@@ -229,11 +229,13 @@ class FolderSets:
         if any(mark.set == one.name and self._equals(one, mark) for mark in (*marks, *others)):
             self._done[one.name] = one
             return ()
-        waiting = self._waiting.get(one.name)
-        if waiting and waiting.one.same_as(one):
+        asked = self._waiting.get(one.name)
+        if asked and asked.one.same_as(one):
             return ()
         mark = self._mark_for(one, self._free_name(one))
-        complete = [self._mark_for(each, each.name) for each in self._behind if each is not one]
+        # Not the one that this start was given, whose place is where it was written.
+        waiting = [each for each in self._behind if each is not one and not self._is_done(each)]
+        complete = [self._mark_for(each, each.name) for each in waiting]
         if mark not in checkpoints.kept(self.rule, [*marks, *complete, mark]):
             self._say_once(one.name, f"checkpoint {one.name} is not uploaded: newer ones are there, and it would go")
             self._done[one.name] = one

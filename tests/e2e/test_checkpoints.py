@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -135,6 +136,71 @@ def test_checkpoints_from_the_command_line(project: Project, container: Containe
         assert 'id="checkpoints"' in page.ask(f"/jobs/{second}").body
         told = page.ask(f"/jobs/{second}/checkpoints").body
         assert re.search(r"output/checkpoint-40 <span[^>]*>a restart takes it", told), told
+
+
+LOSSES = {10: 0.5, 20: 0.1, 30: 0.4, 40: 0.3}
+# Each one is uploaded before the next, so that jobs let some go while they run.
+TRAIN_WITH_LOSS = f"""\
+import json, os, pathlib, sys, time
+start, losses = int(os.environ.get("BLOBSYNC_RESTORED_STEP", 0)), {LOSSES}
+print("started at", start, os.environ.get("BLOBSYNC_RESTORED"))
+for step in losses if sys.argv[1:] == ["all"] and not start else [start + 1]:
+    folder = pathlib.Path("output", f"checkpoint-{{step}}")
+    folder.mkdir()
+    (folder / "model.bin").write_bytes(os.urandom(1000))
+    state = {{"global_step": step, "log_history": [{{"eval_loss": losses.get(step, 0.9)}}, {{"loss": 7}}]}}
+    (folder / "trainer_state.json").write_text(json.dumps(state))
+    time.sleep(2.5)
+"""
+
+
+@pytest.mark.slow
+def test_jobs_start_from_the_best_one_a_step_and_another_jobs_and_keep_what_the_keys_say(
+    project: Project, container: Container
+) -> None:
+    keys = {"keep_last": 1, "keep_every": 30, "keep_best": "trainer_state.json:log_history.eval_loss"}
+    with_checkpoints(project, container, **keys)
+    file = project.root / "aux_data/aml/aml.yaml"
+    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "runtime": {"sync_seconds": 1}}))
+    (project.root / "train.py").write_text(TRAIN_WITH_LOSS)
+
+    def there() -> set[str]:
+        return {name.split("/")[2] for name in container.names("mine/output/checkpoint-")}
+
+    def began(*words: str) -> tuple[str, str]:
+        """The id of a job that has ended, and what it was started with."""
+        done = project.run("--json", *words)
+        assert done.code == 0, done
+        job_id = done.data["job_id"]
+        assert project.run("logs", job_id, "-F").code == 0
+        found = re.search(r"started at (\d+) (?:\S*/)?(\S+)", project.run("logs", job_id).out)
+        assert found, job_id
+        return job_id, f"{found[1]} {found[2]}"
+
+    def submitted(line: str, **more: object) -> tuple[str, str]:
+        parameters = json.dumps({"config_param": {"output_folder": more}})
+        return began("-p", parameters, "submit", "--init", "python", *line.split())
+
+    first, said = submitted("train.py all", restore="best")
+    assert said == "0 None"
+    # The best one, the multiple of 30, and the last; the first one had been there, and went.
+    assert there() == {"checkpoint-20", "checkpoint-30", "checkpoint-40"}
+    logs = "".join(path.read_text() for path in (project.state / "jobs" / first).rglob("*.txt"))
+    assert "checkpoint checkpoint-10 is let go" in logs, logs
+
+    # In its place: the best one of the lineage, then, again in its place, still the best.
+    second, said = began("resubmit", first)
+    assert said == "20 checkpoint-20"
+    listed = project.run("--json", "checkpoints", "--job", second).data["checkpoints"]
+    assert [each["path"] for each in listed if each["is_next"]] == ["output/checkpoint-21"], "its own last one"
+    assert began("resubmit", first)[1] == "20 checkpoint-20"
+
+    # A new lineage: a step of another job, and its last one.
+    third, said = submitted("train.py", restore=30, restore_from=first)
+    assert said == "30 checkpoint-30"
+    assert submitted("train.py", restore_from=third)[1] == "31 checkpoint-31"
+    assert submitted("train.py", restore=77, restore_from=first)[1] == "0 None"
+    assert {"checkpoint-20", "checkpoint-30"} <= there(), "no other lineage lets them go"
 
 
 @pytest.mark.slow

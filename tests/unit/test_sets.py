@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -292,6 +293,22 @@ def test_an_old_set_that_would_go_at_once_is_not_uploaded(here: Here) -> None:
     here.round()
     assert here.uploads == [] and sorted(here.marked) == ["checkpoint-30", "checkpoint-40"]
     assert here.sets.behind(time.time()) is None
+
+
+def test_what_a_start_writes_comes_after_the_set_that_it_was_given(here: Here) -> None:
+    here.rule = replace(HF, keep_last=1, keep_every=20)
+    here.start()
+    for step in (20, 30):
+        here.checkpoint(step)
+        here.round()
+    # Another start, from 20: its own sets are newer, whatever their step is.
+    for name in ("checkpoint-20", "checkpoint-30"):
+        shutil.rmtree(here.folder / name)
+    here.checkpoint(20)
+    here.start()
+    here.checkpoint(10)
+    here.round()
+    assert here.marked == ["checkpoint-10", "checkpoint-20"], here.said
 
 
 def test_nothing_goes_before_a_newer_one_is_verified(here: Here) -> None:
