@@ -25,10 +25,10 @@ _TINY, _SMALL, _LARGE = Tree(1, KIB), Tree(10_000, 4 * KIB), Tree(40, 25 * MIB)
 _SERIES = ("direct", "azcopy", "alone")
 _TARGET = ROOT / "blobsync" / "plan" / "engine_costs.py"
 
-_HEAD = '''"""What each engine costs, fitted by ``python -m benchmarks.engine_fit --write``, which writes this file.
+_HEAD = '''"""The costs of each engine, fitted by ``python -m benchmarks.engine_fit --write``, which writes this file.
 
-By engine, direction and TLS: seconds of CPU for the start, for a file, and for a byte. ``azcopy`` is what azcopy itself
-costs, on all cores; ``around`` is what blobsync does for it meanwhile: hashing, checking, recording.
+By engine, direction and TLS: seconds of CPU for the start, for a file, and for a byte. ``azcopy`` is the cost of azcopy
+itself, on all cores; ``around`` that of blobsync's work for it: hashing, checking, recording.
 """
 
 from __future__ import annotations
