@@ -34,6 +34,7 @@ from blobsync.base.errors import (
 from blobsync.base.locations import AMAZON, Bucket, quote_blob_name
 from blobsync.base.patterns import pattern
 from blobsync.base.redaction import SignedUrl
+from blobsync.base.trusted_hosts import is_loopback
 from blobsync.config.model import StorageAccount
 from blobsync.store.protocol import BlobInfo, BlobProperties, Checksum
 from blobsync.store.read_only import SourceReader, SourceStore
@@ -104,6 +105,8 @@ def _client_of(account: StorageAccount, environ: Mapping[str, str]) -> S3Client:
         response_checksum_validation="when_required",
         # The file says where the bucket is, and the user trusted that.
         ignore_configured_endpoint_urls=True,
+        # No proxy elsewhere gets what is meant for this machine.
+        proxies={} if is_loopback(account.blob_endpoint) else None,
     )
     with _translated(str(account.container)):
         settings = botocore.session.Session(profile=access.profile or None)

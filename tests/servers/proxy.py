@@ -7,6 +7,7 @@ closing, keep-alive and order are as without the proxy.
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import struct
 from collections import Counter, deque
@@ -47,7 +48,8 @@ _PAYLOAD_UP = ("put blob", "put block", "put appendblock", "put page")
 class Entry:
     """One request: operation, raw path without the query, status of the response (0: none), User-Agent.
 
-    ``check`` is what the service can check the body by: ``MD5``, ``CRC64`` or nothing.
+    ``check`` is what the service can check the body by: ``MD5``, ``CRC64`` or nothing. ``signer`` is the id of the key
+    that signed it for S3, in a header or in the URL, or another ``Authorization``'s first word; empty for nobody.
     """
 
     operation: str
@@ -55,6 +57,7 @@ class Entry:
     status: int
     agent: str
     check: str = ""
+    signer: str = ""
 
 
 @dataclass(slots=True)
@@ -92,6 +95,13 @@ def operation(request: Request) -> str:
         typed = request.get("x-ms-blob-type") or comp
         return f"{name} from url" if typed else "copy blob"
     return name
+
+
+def signer(request: Request) -> str:
+    """Who signed a request; see ``Entry``."""
+    header = request.get("authorization") or ""
+    signed = re.search(r"[-? &]Credential=([^/%]+)", f"{header} {request.target}")
+    return signed[1] if signed else header.split(" ")[0]
 
 
 class Link:
@@ -226,7 +236,7 @@ class Proxy:
         stats.by_agent[agent] = stats.by_agent.get(agent, 0) + sent + received
         stats.operations[name] = stats.operations.get(name, 0) + 1
         check = next((check for header, check in _CHECKS.items() if request.get(header)), "")
-        self.journal.append(Entry(name, request.target.split("?")[0], status, agent, check))
+        self.journal.append(Entry(name, request.target.split("?")[0], status, agent, check, signer(request)))
 
     def injected(self, kind: str) -> None:
         """Count an injected fault or refusal."""
