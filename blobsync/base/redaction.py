@@ -83,6 +83,15 @@ def register_query(query: str) -> None:
             register_secret(unquote(value))
 
 
+def register_url(url: str) -> None:
+    """Register what may open the file of ``url``: all behind its ``?``, and a password before its host."""
+    address, _, query = url.partition("?")
+    register_secret(query)
+    login, at, _ = address.partition("://")[2].partition("/")[0].rpartition("@")
+    if at:
+        register_secret(unquote(login.partition(":")[2]))
+
+
 def redact(text: str) -> str:
     """Hide this process's secrets, and what looks like one, in a sentence, a log line or a traceback."""
     return _hide(text, _IN_SENTENCES)

@@ -32,7 +32,7 @@ from blobsync.base.errors import (
     UsageError,
 )
 from blobsync.base.patterns import pattern
-from blobsync.base.redaction import HIDDEN, redact
+from blobsync.base.redaction import HIDDEN, redact, register_url
 from blobsync.base.stopping import (
     enable_ctrl_c,
     ignore_ctrl_c_alone,
@@ -427,13 +427,15 @@ def _wants_json(words: Sequence[str]) -> bool:
 
 
 def _without_secrets(words: Sequence[str]) -> list[str]:
-    """The command as shown in ``--json``; the value of ``-p`` may be a password."""
+    """The command as shown in ``--json``; the value of ``-p`` may be a password, and a URL may open what it names."""
     shown: list[str] = []
     for before, word in zip(["", *words], words):  # noqa: B905 - the first list is longer by one on purpose
         if before in ("-p", "--param"):
             word = HIDDEN
         elif word.startswith("--param="):
             word = f"--param={HIDDEN}"
+        elif before == "--source" or word.startswith("--source="):
+            register_url(word)
         shown.append(redact(word))
     return shown
 

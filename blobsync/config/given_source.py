@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from blobsync.base.errors import UsageError
 from blobsync.base.file_states import regular_only
 from blobsync.base.locations import AMAZON, LISTS, SOURCE_OPTION
-from blobsync.base.redaction import register_secret
+from blobsync.base.redaction import register_url
 from blobsync.base.trusted_hosts import host_of, is_loopback
 from blobsync.config.model import BucketAccess, Cluster, FolderEntry, ListedFile, StorageAccount, WebFiles
 
@@ -38,6 +38,8 @@ class GivenSource(NamedTuple):
 
 def cluster_of(given: GivenSource, path: str, root: Path, cwd: Path, environ: Mapping[str, str]) -> Cluster:
     """The cluster that maps ``path``, from the project's root, to the source. Raises ``UsageError``."""
+    # It is in the command, which is recorded. Those of a list are in nothing that is shown.
+    register_url(given.text)
     shown = given.text.partition("?")[0]
     if given.text.startswith(_S3):
         account, below = _bucket(given, environ)
@@ -79,8 +81,6 @@ def _one_url(url: str, shown: str) -> tuple[StorageAccount, str]:
     except ValueError as error:
         raise UsageError(f"{SOURCE_OPTION} {shown}: {error}") from error
     parts = urlsplit(url)
-    # It is in the command, which is recorded. Those of a list are in nothing that is shown.
-    register_secret(parts.query)
     folder = f"{parts.scheme}://{parts.netloc}{parts.path.rpartition('/')[0]}"
     return StorageAccount(SOURCE_OPTION, "", folder, folder, web=WebFiles({name: file}, by_hand=True)), name
 

@@ -48,7 +48,9 @@ class S3Server:
             region_name="us-east-1",
             aws_access_key_id=KEYS["AWS_ACCESS_KEY_ID"],
             aws_secret_access_key=KEYS["AWS_SECRET_ACCESS_KEY"],
-            config=Config(s3={"addressing_style": "path"}, request_checksum_calculation="when_required"),
+            config=Config(
+                s3={"addressing_style": "path"}, signature_version="s3v4", request_checksum_calculation="when_required"
+            ),
         )
 
     def make_bucket(self, name: str, *, versions: bool = False) -> None:

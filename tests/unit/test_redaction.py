@@ -18,6 +18,7 @@ import pytest
 
 from blobsync.base.errors import BlobsyncError
 from blobsync.base.redaction import (
+    HIDDEN,
     SasToken,
     Secret,
     redact,
@@ -26,6 +27,7 @@ from blobsync.base.redaction import (
     redact_tree,
     redact_word,
     register_secret,
+    register_url,
 )
 from blobsync.cli.output import Console, Result
 
@@ -150,6 +152,15 @@ def test_a_whole_signature_is_taken_out_of_answers_as_well(before: str) -> None:
 )
 def test_of_an_address_on_a_command_line_nothing_after_its_question_mark_is_shown(word: str, shown: str) -> None:
     assert redact_word(word) == shown
+
+
+def test_what_opens_a_url_is_a_secret_from_then_on() -> None:
+    register_url("https://me:pass%2Fword-of-mine@files.example/a/b?token=of-a-month&more=kept")
+    said = redact("me at https://files.example/a/b, pass/word-of-mine, pass%2Fword-of-mine, token=of-a-month&more=kept")
+    assert said == f"me at https://files.example/a/b, {HIDDEN}, {HIDDEN}, {HIDDEN}"
+    register_url("https://files.example/a/b")
+    register_url("s3://plain-bucket/prefix@of-one")
+    assert redact("https://files.example/a/b prefix@of-one") == "https://files.example/a/b prefix@of-one"
 
 
 def test_a_short_secret_counts_as_a_whole_word_and_a_very_short_one_not_at_all() -> None:
