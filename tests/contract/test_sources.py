@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,12 @@ from botocore.config import Config
 from blobsync.base.errors import AccessDeniedError, BlobNotFoundError, ContainerNotFoundError, PreconditionFailedError
 from blobsync.base.locations import Bucket
 from blobsync.config.model import BucketAccess, StorageAccount
+from blobsync.local.sorted_runs import Spill
+from blobsync.plan.survey import Division, list_wide
 from blobsync.store.protocol import BlobInfo
 from blobsync.store.s3 import S3Store, open_bucket
+from tests.e2e.world import wait_until
+from tests.servers.fault_proxy import Fault, fault_proxy
 from tests.servers.s3 import KEYS, S3Server, moto_server, rclone_server
 
 # What all services and file systems take.
@@ -78,6 +84,35 @@ def test_one_level_is_listed(store: S3Store) -> None:
     assert [each for each in found if isinstance(each, str)] == ["p/sub/"]
     names = {each.name for each in found if isinstance(each, BlobInfo)}
     assert names == {f"p/{name}" for name in NAMES if "/" not in name}
+
+
+def test_a_level_of_many_pages(server: S3Server) -> None:
+    server.make_bucket("many")
+    store = S3Store(Bucket.at("many", server.url), lambda: server.client)
+    # A page has 1,000.
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: server.put("many", f"p/f{number:04}/x", b""), range(1040)))
+    server.put("many", "p/top", b"")
+    found = list(store.list_folder("p/"))
+    assert Counter(each if isinstance(each, str) else each.name for each in found) == Counter(
+        [*(f"p/f{number:04}/" for number in range(1040)), "p/top"]
+    )
+
+
+def test_a_long_listing_is_divided_and_four_parts_are_asked_for_at_a_time(server: S3Server) -> None:
+    names = [*(f"wide/f{folder}/{number}" for folder in range(8) for number in range(3)), "wide/top"]
+    server.make_bucket("wide")
+    for name in names:
+        server.put("wide", name, b"")
+    with fault_proxy(server.url) as proxy, ThreadPoolExecutor(1) as pool:
+        client: Any = S3Server(proxy.url).client
+        store = S3Store(Bucket.at("wide", proxy.url), lambda: client)
+        proxy.inject(Fault("hold", rate=1.0, pattern=r"prefix=wide%2Ff\d%2F"))
+        listing = pool.submit(lambda: [blob.name for blob in list_wide(store, "wide/", Spill(), Division(5, shares=8))])
+        assert wait_until(lambda: proxy.stats().injected.get("hold") == 4), "none of them waits for another"
+        proxy.inject()
+        proxy.release()
+        assert Counter(listing.result(30)) == Counter(names)
 
 
 @pytest.mark.parametrize("name", NAMES)
