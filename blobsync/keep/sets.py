@@ -39,6 +39,7 @@ _MAX_TEXT = 16 << 20
 # The end of a zip's directory, and how far from the file's end it may begin: a comment of 64 KiB.
 _ZIP, _ZIP_END, _ZIP_TAIL = b"PK\x03\x04", b"PK\x05\x06", 65_557
 _MAX_HEADER = 100 << 20
+_LEFT = Judgement(False, "it was there before the program started, and nothing but time says that it is whole")
 
 
 class Uploaded(NamedTuple):
@@ -149,14 +150,16 @@ class FolderSets:
         requests: Path | None = None,
         ignored: Callable[[str], bool] | None = None,
         nodes: Callable[[], Collection[int]] = lambda: (0,),
+        since: Callable[[], float] = lambda: 0.0,
         now: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """``requests`` is the folder in which programs say that a set is complete (None: beside it); ``nodes`` are the
-        job's, of which node 0 marks."""
+        job's, of which node 0 marks. ``since`` is when the program was last about to start (since 1970): of what it
+        left before that, when it was killed, stillness says nothing."""
         self.rule, self._folder, self._marks, self._upload, self._writer = rule, folder, marks, upload, writer
         self._say, self._requests, self._ignored, self._nodes = say, requests, ignored, nodes
-        self._now, self._sleep = now, sleep
+        self._since, self._now, self._sleep = since, now, sleep
         self._content = FolderContent(folder)
         # Sets as they were when they were marked, or were found to be marked.
         self._done: dict[str, FileSet] = {}
@@ -165,6 +168,8 @@ class FolderSets:
         self._waiting: dict[str, _Waiting] = {}
         self._announced: dict[str, _Announced] = {}
         self._answered: dict[str, str] = {}
+        # Sets that were there before, and have no mark.
+        self._left: dict[str, FileSet] = {}
         self._generation: int | None = None
         self._behind: list[FileSet] = []
         self._problem = ""
@@ -416,6 +421,8 @@ class FolderSets:
         nobody = not any(_requests(self._path(name), self._requests))
         heard = Heard(announced.reach, now - announced.since, went_on=later and nobody)
         told = self._told_of(name)
+        if told is None and announced.reach is not Reach.ALL and one is not None and one.changed_at <= self._since():
+            return _LEFT
         return checkpoints.judge_part(
             self.rule, one, heard, self._content, now, told=told, last=last, ended_well=self.ended_well
         )
@@ -454,9 +461,22 @@ class FolderSets:
 
     def _judge(self, one: FileSet, *, last: bool) -> Judgement:
         told = self._told_of(one.name)
-        return checkpoints.judge(
+        judged = checkpoints.judge(
             self.rule, one, self._content, self._now(), told=told, last=last, ended_well=self.ended_well
         )
+        by_time = told is None and checkpoints.STILL in checkpoints.completing(self.rule, one)
+        return _LEFT if judged.is_complete and by_time and self._was_left(one) else judged
+
+    def _was_left(self, one: FileSet) -> bool:
+        """Whether a set was there before the program started, and is no marked one that was brought back."""
+        if one.changed_at > self._since():
+            return False
+        known = self._left.get(one.name)
+        if known is None or not known.same_as(one):
+            if any(mark.set == one.name for mark in self._own_marks()):
+                return False
+            self._left[one.name] = one
+        return True
 
     def _told_of(self, name: str) -> Told | None:
         """What programs on this node said about a set."""

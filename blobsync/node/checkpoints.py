@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,16 @@ def folder_sets(job: NodeJob, places: JobPlaces, transfers: NodeTransfers, entry
         requests=job.set_requests,
         ignored=ignored_by([("", entry.ignore)]),
         nodes=job.members,
+        since=partial(_since, job),
     )
+
+
+def _since(job: NodeJob) -> float:
+    """When the command was last about to start here, in seconds since 1970; 0: it was not."""
+    try:
+        return job.sets_since.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def outside_sets(job: NodeJob, entry: FolderLink, wanted: Callable[[str], bool] | None) -> Callable[[str], bool]:

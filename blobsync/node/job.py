@@ -203,6 +203,11 @@ class NodeJob:
         return self.beside("complete")
 
     @property
+    def sets_since(self) -> Path:
+        """The file that was written before the last start of the command, when older sets of files were there."""
+        return self.beside("sets-since")
+
+    @property
     def restored(self) -> Path:
         """The file that says which set of files was brought to this node."""
         return self.beside("restored.json")

@@ -96,11 +96,12 @@ def _restore_again(job: NodeJob, places: JobPlaces) -> None:
 
 
 def _forget_sets(job: NodeJob) -> None:
-    """What programs of an earlier attempt said of their sets counts no more."""
+    """What programs of an earlier attempt said of their sets counts no more, nor does the stillness of those."""
     job.restored.unlink(missing_ok=True)
     shutil.rmtree(job.set_requests, ignore_errors=True)
     if job.has_checkpoints:
         job.set_requests.mkdir(parents=True, exist_ok=True)
+        write_text(job.sets_since, "")
 
 
 def _sentence(error: Exception) -> str:

@@ -145,6 +145,17 @@ def test_a_start_on_a_node_that_has_the_files_of_a_killed_one_looks_at_its_check
     assert "only the checkpoint is looked at again" in node.node_log
 
 
+def test_a_file_that_a_killed_program_left_on_the_node_gets_no_mark(node: Node, service: BlobService) -> None:
+    rule = CheckpointRule("*.ckpt", settle_seconds=0)
+    assert node.do("prepare", spec_of(node, "true", rule)).returncode == 0
+    (node.root / "output/half.ckpt").write_text("ha")
+    node.env = {"SLURM_RESTART_COUNT": "1"}
+    spec = spec_of(node, "echo whole > output/next.ckpt; sleep 2; exit 3", rule)
+    assert node.do("node", spec, "--sync-seconds", "0.3").returncode == 3
+    assert list(marked(service)) == ["next.ckpt"]
+    assert service.blobs["mine/output/half.ckpt"] == b"ha", "nothing is lost"
+
+
 def test_another_jobs_sets_are_not_taken_unless_it_is_of_their_lineage(node: Node) -> None:
     node.do("node", spec_of(node, "train 10"))
     stranger = again(node, 1)

@@ -54,6 +54,7 @@ class Here:
     uploads: list[str] = field(default_factory=list)
     now: Callable[[], float] = time.time
     nodes: tuple[int, ...] = (0,)
+    since: float = 0.0
     sleep: Callable[[float], None] = lambda seconds: None
     requests: Path | None = None
 
@@ -72,6 +73,7 @@ class Here:
             say=self.said.append,
             requests=self.requests,
             nodes=lambda: self.nodes,
+            since=lambda: self.since,
             now=self.now,
             sleep=self.sleep,
         )
@@ -311,6 +313,33 @@ def test_what_a_start_writes_comes_after_the_set_that_it_was_given(here: Here) -
     assert here.marked == ["checkpoint-10", "checkpoint-20"], here.said
 
 
+def test_what_a_killed_program_left_gets_no_mark_for_being_still(here: Here) -> None:
+    here.rule = CheckpointRule("*", settle_seconds=1)
+    here.now = lambda: time.time() + 100
+    here.start()
+    here.write("given", weights__bin="whole")
+    here.round()
+    assert here.marked == ["given"]
+    here.write("half", weights__bin="ha")
+    (here.folder / "checkpoint-5").mkdir()
+    (here.folder / "checkpoint-5/trainer_state.json").write_text("{}")
+    # It was killed, and is started again on this node; what it had been given is there, too.
+    here.since = time.time() + 0.01
+    time.sleep(0.02)
+    here.uploads.clear()
+    here.start()
+    here.round()
+    assert here.marked == ["checkpoint-5", "given"], "its framework says of this one that it is whole"
+    assert here.uploads == ["checkpoint-5"]
+    here.round(last=True)
+    assert here.uploads == ["checkpoint-5", "half"] and "half" not in here.marked
+    assert here.said[-1].startswith("checkpoint half is not complete (it was there before the program started")
+    here.start()
+    here.write("half", weights__bin="half")
+    here.round()
+    assert "half" in here.marked and here.store.body("out/half/weights.bin") == b"half"
+
+
 def test_nothing_goes_before_a_newer_one_is_verified(here: Here) -> None:
     here.checkpoint(10)
     here.round()
@@ -548,6 +577,23 @@ def test_files_of_another_node_that_arrive_late_are_waited_for(tmp_path: Path) -
         ahead[0] = seconds
         rounds(first, second)
         assert len(first.marked) == marked, "node 1 writes nothing to this one, which takes a minute to know"
+
+
+def test_what_another_node_has_from_an_earlier_start_is_no_part_of_a_new_set(tmp_path: Path) -> None:
+    first, second = two_nodes(tmp_path)
+    settled(first, second)
+    for each in (first, second):
+        each.rule = HF
+        each.start()
+    second.write("checkpoint-10", optimizer_1__pt="before")
+    second.since = time.time() + 0.01
+    time.sleep(0.02)
+    first.checkpoint(10)
+    rounds(first, second)
+    assert first.marked == []
+    second.write("checkpoint-10", optimizer_1__pt="now")
+    rounds(first, second)
+    assert first.marked == ["checkpoint-10"] and first.store.body("out/checkpoint-10/optimizer_1.pt") == b"now"
 
 
 def test_a_file_of_another_node_that_is_cut_off_gets_no_mark(tmp_path: Path) -> None:
