@@ -96,7 +96,7 @@ def said(node: Node, number: int) -> str:
 
 def test_node_0_waits_for_enough_nodes_and_ends_after_the_last_upload(node: Node) -> None:
     with started(node, 0, elastic(node)) as first:
-        assert until(lambda: "waiting for 1 more nodes before the command starts" in said(node, 0))
+        assert until(lambda: "waiting for 1 more node before the command starts" in said(node, 0))
         time.sleep(0.3)
         assert runs(node) == 0
         other = RendezvousClient("me_1_0badcafe", 1, "127.0.0.1", port_of(node))
