@@ -7,9 +7,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+import yaml
 
 from tests.e2e.sources import COPY, MIB, configure, fill, no_secret_in, receipt_of
-from tests.e2e.world import Container, Project, hashes, kill_tree, random_files, read_tree, wait_until, write_tree
+from tests.e2e.world import Container, Done, Project, hashes, kill_tree, random_files, read_tree, wait_until, write_tree
 from tests.servers.copy_source_proxy import CopySourceHandle, Refusal, copy_source_proxy
 from tests.servers.fault_proxy import Fault, fault_proxy
 from tests.servers.s3 import KEYS, S3Server, google_server, rclone_server, rclone_web_server
@@ -58,6 +59,48 @@ def test_stat_status_and_plan_know_a_bucket(project: Project, moto: S3Server, bu
     assert there["local"] is None and there["remote"]["size"] == 700 and there["remote"]["md5"] == md5
     assert both["local"] == {"size": 700, "md5": md5} and both["equal"] and both["verified_md5"] == md5
     no_secret_in(project, planned, listed, before, after)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["-f laion d", "d -f laion"])
+def test_a_folder_entry_that_only_the_bucket_has_is_brought_here(
+    before: bool, project: Project, moto: S3Server, bucket: str, container: Container
+) -> None:
+    files = dict(random_files(4, 30, [5 * MIB]))
+    fill(moto, bucket, files, "relaion2b/")
+    fill(moto, bucket, {"other.bin": b"elsewhere"}, "relaion2b-more/")
+    configure(project, moto, bucket, path="nowhere")
+    # As well as the cluster whose folder this is otherwise.
+    project.configure(container, cluster="eu", path="near/data")
+    container.put("near/data/laion/part0/f0000.bin", b"of eu")
+    entry = {"azure_blob_config_file": "aux_data/configs/laion.yaml", "path": "relaion2b"}
+    own = project.root / "aux_data/aml/laion.yaml"
+    own.write_text(yaml.safe_dump({"config_param": {"data/laion_folder": entry}}))
+
+    def here(*words: str) -> Done:
+        return project.json("-c", "eu", *(("-f", "laion", "d") if before else ("d", "-f", "laion")), *words)
+
+    one = here("data/laion/part0")
+    assert one.code == 0 and one.data["route"] == "download", one
+    part = {name: body for name, body in files.items() if name.startswith("part0/")}
+    assert part and read_tree(project.data / "laion") == hashes(part)
+    done = here("data/laion")
+    assert done.code == 0 and done.data["transferred"] == len(files) - len(part), done
+    assert read_tree(project.data) == {f"laion/{name}": each for name, each in hashes(files).items()}
+    assert {each["compared_by"] for each in receipt_of(done).values() if "compared_by" in each} == {"md5"}
+    again = here("data/laion")
+    assert again.code == 0 and again.data["transferred"] == 0, again
+    # What was edited here is kept, and what the bucket does not have goes only with --mirror.
+    write_tree(project.data / "laion", {"large0.bin": b"mine", "extra.bin": b"mine"})
+    moto.put(bucket, "relaion2b/large0.bin", b"theirs")
+    edited = here("data/laion")
+    assert edited.code == 3 and edited.named() == {"data/laion/large0.bin"}, edited
+    mirrored = here("data/laion", "--mirror", "-y", "--max-delete", "1", "--overwrite")
+    assert mirrored.code == 0 and mirrored.data["deleted"] == 1, mirrored
+    assert read_tree(project.data / "laion") == hashes({**files, "large0.bin": b"theirs"})
+    # The cluster itself has no such entry.
+    unknown = project.json("-c", "laion", "d", "data/elsewhere")
+    assert unknown.code == 2 and not (project.data / "elsewhere").exists(), unknown
+    no_secret_in(project, one, done, again, edited, mirrored)
 
 
 @pytest.mark.parametrize("engine", ["direct", "relay"])
