@@ -154,7 +154,7 @@ for step in losses if sys.argv[1:] == ["all"] and not start else [start + 1]:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_jobs_start_from_the_best_one_a_step_and_another_jobs_and_keep_what_the_keys_say(
     project: Project, container: Container
 ) -> None:

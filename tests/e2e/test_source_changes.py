@@ -114,7 +114,10 @@ def copying(project: Project, moto: S3Server, bucket: str, service: str, contain
         yield Copying(project, moto, bucket, faulty, container)
 
 
-@pytest.mark.parametrize("body", [_SECOND, _SECOND[:-1]], ids=["replaced", "cut short"])
+@pytest.mark.parametrize(
+    "body",
+    [pytest.param(_SECOND, id="replaced"), pytest.param(_SECOND[:-1], id="cut short", marks=pytest.mark.soak)],
+)
 @pytest.mark.parametrize("way", _WAYS)
 def test_an_object_that_changes_in_the_middle_is_copied_once_more(copying: Copying, way: str, body: bytes) -> None:
     process = copying.start(way)
@@ -126,7 +129,7 @@ def test_an_object_that_changes_in_the_middle_is_copied_once_more(copying: Copyi
     assert copying.arrived(way) == hashes({**_SMALL, _LARGE: body})
 
 
-@pytest.mark.parametrize("way", _WAYS)
+@pytest.mark.parametrize("way", ["direct", "relay", pytest.param("download", marks=pytest.mark.soak)])
 def test_an_object_that_changes_at_each_try_is_named_and_nothing_has_its_name(copying: Copying, way: str) -> None:
     process = copying.start(way)
     copying.put(_SECOND)
