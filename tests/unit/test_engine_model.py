@@ -51,11 +51,11 @@ def test_direct_moves_small_transfers(route: Route, cores: int, *, tls: bool) ->
         assert choose_engine(NOTHING_AGAINST, work(files, size, route=route, cores=cores, tls=tls)).name == "direct"
 
 
-def test_azcopy_moves_a_million_small_files_on_a_machine_with_many_cores() -> None:
-    many = work(1_000_000, 4 * KIB, cores=64)
-    assert azcopy_seconds(many) < direct_seconds(many)
-    # Direct with as many processes as azcopy has threads is faster.
-    assert choose_engine(NOTHING_AGAINST, many._replace(processes=64)).name == "direct"
+def test_azcopy_moves_a_million_small_files_only_where_many_connections_help() -> None:
+    near = work(1_000_000, 4 * KIB, cores=64)
+    # What Python does for each file around azcopy is no less than what it does without.
+    assert choose_engine(NOTHING_AGAINST, near).name == "direct"
+    assert choose_engine(NOTHING_AGAINST, near._replace(round_trip=0.2)).name == "azcopy"
 
 
 def at_the_break_even() -> tuple[Work, Work]:
