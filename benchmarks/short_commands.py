@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -70,16 +71,19 @@ def main() -> None:
         local.parent.mkdir(parents=True)
         local.write_bytes(os.urandom(1024))
         place = Place(f"{server.url}/{ACCOUNT}", server.new_container(), "base/one.bin", local, single=True)
+        # A blob of its own: blobsync replaces none that another program has written meanwhile.
+        other_place = replace(place, name="apart/one.bin", local=Path(folder, "apart.bin"))
+        other_place.local.write_bytes(local.read_bytes())
         project = Blobsync(Path(folder)).project(place)
         for one in _COMMANDS:
             rows = [_ours(tree, one.words, project) for tree in trees]
             if rclone is not None and one.peer is not None:
-                rows.append(_theirs(rclone, one.peer, place))
+                rows.append(_theirs(rclone, one.peer, other_place))
             taken: list[list[Taken]] = [[] for _ in rows]
             for turn in range(options.pairs + 1):
                 for number in range(len(rows)) if turn % 2 else reversed(range(len(rows))):
                     if one.words[:1] == ("u",):
-                        local.write_bytes(os.urandom(1024))
+                        (local if number < len(trees) else other_place.local).write_bytes(os.urandom(1024))
                     found = _timed(rows[number], Path(folder))
                     # The first compiles modules, and makes the state folder.
                     taken[number] += [found] if turn else []
