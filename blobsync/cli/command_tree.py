@@ -349,8 +349,8 @@ def _usage(error: Any, words: Sequence[str]) -> UsageError:
     if ctx and isinstance(ctx.command, _Group) and message == "Missing command":
         short: Any = ctx.command.commands.get(ctx.command.else_word or "")
         first = f"{short.params[0].metavar.removesuffix('...')}, or " if short else ""
-        words = [*ctx.command.commands]
-        which = f"one of {', '.join(words)}" if len(words) > 1 else f"the word {words[0]} after it"
+        known = [*ctx.command.commands]
+        which = f"one of {', '.join(known)}" if len(known) > 1 else f"the word {known[0]} after it"
         return UsageError(f"{word} needs {first}{which}", hint=takes)
     if ctx and option:
         from blobsync.cli.suggestions import option_hint

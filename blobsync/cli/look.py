@@ -311,7 +311,7 @@ def _status_lines(place: Resolution, status: PathStatus) -> Iterator[str]:
     local, remote = status.local, status.remote
     here = "a folder" if status.local_is_folder else "nothing"
     if local:
-        here = f"{size_text(local.size)}, MD5 {local.md5.hex() if local.md5 else 'unknown: the file cannot be read'}"
+        here = f"{size_text(local.size)}, MD5 {local.md5.hex() if local.md5 else 'unknown: it could not be read'}"
     there = "a folder" if status.remote_is_folder else "nothing"
     if remote:
         md5 = remote.md5.hex() if remote.md5 else "unknown"

@@ -153,7 +153,7 @@ class _Alone:
 
     def _none_fits(self, passed: int) -> NotReadyError:
         return NotReadyError(
-            f"folder {self._entry.name}: {passed} marked checkpoints are there, and none is as its mark says",
+            f"folder {self._entry.name}: {count_text(passed, 'checkpoint')} marked, and none is as its mark says",
             hint="blobsync checkpoints names them; with restore: none the job starts without one",
         )
 

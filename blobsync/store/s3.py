@@ -38,7 +38,7 @@ from blobsync.base.trusted_hosts import is_loopback
 from blobsync.config.model import StorageAccount
 from blobsync.store.protocol import BlobInfo, BlobProperties, Checksum
 from blobsync.store.read_only import SourceReader, SourceStore
-from blobsync.store.rest.transport import CERTIFICATE_HINT
+from blobsync.store.rest.transport import CERTIFICATE_HINT, UNTRUSTED_CERTIFICATE
 from blobsync.store.source_trust import check_bucket
 
 # The client of boto3, as far as it is used: ``list_objects_v2``, ``head_object``, ``get_object``,
@@ -438,7 +438,7 @@ def _failure(shown: str, error: Exception) -> BlobsyncError:
     if kind == "FlexibleChecksumError":
         return ChecksumError(f"{shown} arrived with another checksum than the service's own")
     if kind == "SSLError" and "certificate" in str(error).lower():
-        said = f"{shown}: the service presented a TLS certificate that this machine does not trust"
+        said = f"{shown}: the service {UNTRUSTED_CERTIFICATE}"
         return StorageUnreachableError(said, hint=CERTIFICATE_HINT)
     if kind in _UNREACHABLE:
         return StorageUnreachableError(f"{shown}: the service cannot be reached ({kind})")

@@ -31,6 +31,7 @@ from blobsync.store.read_only import SourceReader, SourceStore
 from blobsync.store.rest.http import origin_of
 from blobsync.store.rest.transport import (
     CERTIFICATE_HINT,
+    UNTRUSTED_CERTIFICATE,
     Response,
     Timeouts,
     Transport,
@@ -275,7 +276,7 @@ class UrlListStore(SourceStore):
             )
         if error.trouble is Trouble.CERTIFICATE:
             return StorageUnreachableError(
-                f"{self._shown(name)}: {host} presented a TLS certificate that this machine does not trust",
+                f"{self._shown(name)}: {host} {UNTRUSTED_CERTIFICATE}",
                 hint=CERTIFICATE_HINT,
             )
         return StorageUnreachableError(f"{self._shown(name)}: {host} cannot be reached ({error.trouble.name.lower()})")

@@ -382,7 +382,7 @@ def test_stat_says_that_a_file_is_here_and_cannot_be_read(project: Project, cont
     (project.data / "secret.txt").chmod(0)
     done = project.run("stat", "data/secret.txt")
     assert done.code == 0, str(done)
-    assert "here:      6 B, MD5 unknown: the file cannot be read\n" in done.out
+    assert "here:      6 B, MD5 unknown: it could not be read\n" in done.out
     assert project.json("stat", "data/secret.txt").data["paths"][0]["local"] == {"size": 6, "md5": None}
 
 

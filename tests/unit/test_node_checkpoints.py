@@ -123,7 +123,7 @@ def test_a_job_whose_sets_are_all_broken_does_not_start_from_nothing(node: Node,
     other = again(node)
     done = other.do("node", spec_of(other, "true"))
     assert done.returncode == 72
-    assert "1 marked checkpoints are there, and none is as its mark says" in done.stderr
+    assert "1 checkpoint marked, and none is as its mark says" in done.stderr
     assert "restore: none" in done.stderr
 
 

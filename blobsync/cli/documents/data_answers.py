@@ -216,7 +216,7 @@ _PLACE = record(
 _STAT = record(
     {
         "path": PATH,
-        "local": maybe(record({"size": BYTES, "md5": described(maybe(MD5), "null: the file cannot be read")})),
+        "local": maybe(record({"size": BYTES, "md5": described(maybe(MD5), "null: it could not be read")})),
         "local_is_folder": FLAG,
         "remote": maybe(record(_BLOB)),
         "remote_is_folder": FLAG,

@@ -75,6 +75,7 @@ from blobsync.store.rest.errors import RETRYABLE_STATUS, Answer
 from blobsync.store.rest.transport import (
     CERTIFICATE_HINT,
     NOT_CONNECTED,
+    UNTRUSTED_CERTIFICATE,
     Exchanges,
     Guard,
     HttpRequest,
@@ -787,7 +788,7 @@ _SENTENCES = {
         "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY",
     ),
     Trouble.CERTIFICATE: (
-        "{host} presented a TLS certificate that this machine does not trust",
+        "{host} " + UNTRUSTED_CERTIFICATE,
         CERTIFICATE_HINT,
     ),
     Trouble.TLS: ("the TLS connection to {host} failed", "check that blob_endpoint is an https endpoint"),

@@ -18,7 +18,8 @@ from blobsync.store.protocol import Sent
 # Connections that stay open, so that as many threads can work without reconnecting.
 POOL_SIZE = 64
 
-# What helps against a certificate that is not trusted.
+# What a host did whose certificate is not trusted, and what helps.
+UNTRUSTED_CERTIFICATE = "presented a TLS certificate that this machine does not trust"
 CERTIFICATE_HINT = "behind a TLS-inspecting proxy, set SSL_CERT_FILE to its CA bundle"
 
 
