@@ -189,7 +189,7 @@ def test_a_command_is_not_started_again_from_an_old_checkpoint(node: Node) -> No
         node.service.put("mine/output/step-1/0.distcp", b"y")
         os.kill(programs(spec, "saves.py")[0], signal.SIGKILL)
         assert first.wait(20) != 0
-    assert runs(node) == 1 and "the command is not started again: folder output: 1 marked checkpoints" in said(node, 0)
+    assert runs(node) == 1 and "the command is not started again: folder output: 1 checkpoint marked" in said(node, 0)
 
 
 def programs(spec: JobSpec, word: str, number: int = 0) -> list[int]:
