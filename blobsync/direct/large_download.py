@@ -30,6 +30,7 @@ from blobsync.local.names import RelativeName, relative_name
 from blobsync.local.part_files import KeptName, PartFile
 from blobsync.local.resume_records import RangeRecord, RangeRecords, RecordedRange, UnfinishedDownload
 from blobsync.plan.transfer_plan import FileAction
+from blobsync.store.checksums import CRC32_BYTES, Crc32, Running
 from blobsync.store.protocol import BlobStore
 from blobsync.transfer.engines import Moved
 
@@ -115,13 +116,16 @@ class Recording:
         start: Callable[[], RangeRecord | None],
         after: float,
         *,
+        compared: bool = False,
         resumed: RangeRecord | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``start`` creates the record after ``after`` seconds; it returns None if there is to be none.
 
+        ``compared``: the whole file is compared with an MD5 in the end, so that a CRC32 of each range is enough.
         ``resumed`` is the record of an earlier run, which this one continues.
         """
+        self.checksum: Callable[[], Running] = Crc32 if compared else hashlib.sha256
         self.grain = max(CHUNK, -(-size // _MOST_LINES))
         self.record = resumed
         self._part = part
@@ -139,11 +143,11 @@ class Recording:
         """Whether ranges are being recorded; starts the record when it is time."""
         return self._on() is not None
 
-    def add(self, start: int, length: int, sha256: bytes) -> None:
+    def add(self, start: int, length: int, checksum: bytes) -> None:
         """Record bytes that are in the part file; does nothing without a record."""
         record = self._on()
         if record is not None:
-            record.add(RecordedRange(start, length, sha256))
+            record.add(RecordedRange(start, length, checksum))
 
     def lost(self, found: RecordedRange) -> None:
         """Remove a range from the record that is no longer in the file."""
@@ -163,10 +167,7 @@ class Recording:
                 start, length = self._landed.popleft()
             except IndexError:
                 return
-            digest = hashlib.sha256()
-            for data in self._part.chunks(start, length, CHUNK):
-                digest.update(data)
-            self.add(start, length, digest.digest())
+            self.add(start, length, _checksum_of(self._part, start, length, self.checksum()))
 
     def _on(self) -> RangeRecord | None:
         if self.record is None and self._clock() >= self._due:
@@ -184,7 +185,7 @@ class LandingRange:
         self._recording = recording
         self._start = start
         self._length = 0
-        self._digest = hashlib.sha256()
+        self._checksum = recording.checksum()
         self._hashed = recording.is_on()
 
     def wrote(self, data: bytes) -> None:
@@ -195,19 +196,19 @@ class LandingRange:
             self._recording.catch_up()
         self._length += len(data)
         if self._hashed:
-            self._digest.update(data)
+            self._checksum.update(data)
             if self._length >= self._recording.grain:
                 self.end()
 
     def end(self) -> None:
         """End this line of the record."""
         if self._length and self._hashed:
-            self._recording.add(self._start, self._length, self._digest.digest())
+            self._recording.add(self._start, self._length, self._checksum.digest())
         elif self._length:
             self._recording.later(self._start, self._length)
         self._start += self._length
         self._length = 0
-        self._digest = hashlib.sha256()
+        self._checksum = self._recording.checksum()
 
 
 def start_record(
@@ -305,7 +306,14 @@ class LargeDownloadJob(FileJob):
         blocks = known_blocks(self._store, self._name, self._version) if self._before is not None else ()
         self._pieces = pieces_of(self._version.size, self._piece, record.ranges if record else (), blocks)
         after = self._records.worth_seconds if self._records else math.inf
-        self._recording = Recording(self._part, self._version.size, self._start_record, after, resumed=record)
+        self._recording = Recording(
+            self._part,
+            self._version.size,
+            self._start_record,
+            after,
+            compared=self._version.md5 is not None,
+            resumed=record,
+        )
         self._content = Content(self._store, self._version)
         if self._content.waits:
             self._content.expect(looked_up(self._store, self._name, self._version))
@@ -392,18 +400,20 @@ class LargeDownloadJob(FileJob):
             return False
         before = self._before
         assert before is not None, "blocks are asked for only where there is a version before"
-        digest = hashlib.sha256()
+        digest, checksum = hashlib.sha256(), self._recording.checksum()
         try:
             for at in range(piece.start, piece.start + piece.length, CHUNK):
                 if self.run.stop.is_set():
                     raise Stopped
-                digest.update(before.read_at(at, min(CHUNK, piece.start + piece.length - at)))
+                data = before.read_at(at, min(CHUNK, piece.start + piece.length - at))
+                digest.update(data)
+                checksum.update(data)
         except (LocalFileError, ChangedWhileReadError):
             return False
         same = digest.digest() == piece.sha256
         if not same or not self._opened.copy_from(before.fd, piece.start, piece.length):
             return False
-        self._recording.add(piece.start, piece.length, piece.sha256)
+        self._recording.add(piece.start, piece.length, checksum.digest())
         self.count_reused(piece.length)
         return True
 
@@ -466,7 +476,11 @@ class LargeDownloadJob(FileJob):
 
 
 def _holds(part: PartFile, found: RecordedRange) -> bool:
-    digest = hashlib.sha256()
-    for data in part.chunks(found.start, found.length, CHUNK):
-        digest.update(data)
-    return digest.digest() == found.sha256
+    checksum: Running = Crc32() if len(found.checksum) == CRC32_BYTES else hashlib.sha256()
+    return _checksum_of(part, found.start, found.length, checksum) == found.checksum
+
+
+def _checksum_of(part: PartFile, start: int, length: int, checksum: Running) -> bytes:
+    for data in part.chunks(start, length, CHUNK):
+        checksum.update(data)
+    return checksum.digest()

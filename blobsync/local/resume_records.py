@@ -9,9 +9,10 @@ A block's row is written some 50 ms after the service acknowledged it, and outli
 the journal may lack rows, or be damaged and start anew: that costs bytes only.
 
 A small file for each unfinished download holds which of its ranges are on the disk. The first line names the blob's
-version and the part file; each further line is one range with its SHA-256. A line is written after its bytes, so that
+version and the part file; each further line is one range with its checksum. A line is written after its bytes, so that
 after a kill all recorded ranges are there. After a power failure they may not be, and somebody may have changed the
-part file: a range counts only if its SHA-256 matches what is on the disk.
+part file: a range counts only if its checksum matches what is on the disk. That is a CRC32 where the whole file is
+compared with an MD5 in the end, and a SHA-256 where it is not.
 
 What a process is about to write stands in files of its own, line by line, for the next command, if the process is
 killed. The index gets what was written and verified, some seconds later. A file that a killed process wrote in
@@ -244,15 +245,15 @@ _SUFFIX = ".ranges"
 _OPEN = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 # More than any download writes; the rest is not read.
 _MOST_BYTES = 32 << 20
-_LINE = re.compile(rb"^([0-9a-f]{1,15}) ([0-9a-f]{1,15}) ([0-9a-f]{64})$", re.MULTILINE)
+_LINE = re.compile(rb"^([0-9a-f]{1,15}) ([0-9a-f]{1,15}) ([0-9a-f]{8}|[0-9a-f]{64})$", re.MULTILINE)
 
 
 class RecordedRange(NamedTuple):
-    """``length`` bytes from ``start`` on, and their SHA-256."""
+    """``length`` bytes from ``start`` on, and their CRC32 (4 bytes) or SHA-256 (32 bytes)."""
 
     start: int
     length: int
-    sha256: bytes
+    checksum: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +303,7 @@ class RangeRecord:
 
     def add(self, found: RecordedRange) -> None:
         """Record a range whose bytes were written. If that fails, the range is only fetched again."""
-        line = f"{found.start:x} {found.length:x} {found.sha256.hex()}\n".encode()
+        line = f"{found.start:x} {found.length:x} {found.checksum.hex()}\n".encode()
         with self._lock, suppress(OSError):
             if self._fd >= 0 and os.write(self._fd, line) == len(line):
                 self.bytes += found.length

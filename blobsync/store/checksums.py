@@ -17,6 +17,7 @@ from typing import Protocol
 from blobsync.store.protocol import Checksum
 
 CRC64 = "crc64nvme"
+CRC32_BYTES = 4
 _CRC64_BYTES = 8
 
 
@@ -53,15 +54,19 @@ class JoinedCrc64:
         return self._value.to_bytes(_CRC64_BYTES, "big")
 
 
-class _Crc32:
+class Crc32:
+    """A CRC32 of bytes that arrive one part after the other, as zlib's."""
+
     def __init__(self) -> None:
         self._value = 0
 
     def update(self, data: bytes, /) -> None:
+        """Add bytes."""
         self._value = zlib.crc32(data, self._value)
 
     def digest(self) -> bytes:
-        return self._value.to_bytes(4, "big")
+        """The value, the great end first."""
+        return self._value.to_bytes(CRC32_BYTES, "big")
 
 
 class _Crc32c:
@@ -106,7 +111,7 @@ def comparison(kept: Checksum | None) -> Comparison | None:
         return None
     if kept.name in ("sha256", "sha1"):
         return Comparison(kept, hashlib.new(kept.name, usedforsecurity=False))
-    kinds: Mapping[str, Callable[[], Running]] = {CRC64: JoinedCrc64, "crc32": _Crc32, "crc32c": _Crc32c}
+    kinds: Mapping[str, Callable[[], Running]] = {CRC64: JoinedCrc64, "crc32": Crc32, "crc32c": _Crc32c}
     try:
         return Comparison(kept, kinds[kept.name]())
     except (KeyError, ImportError):

@@ -287,7 +287,9 @@ def test_who_is_interrupted_leaves_no_part_file_that_is_not_on_record(place: Pla
     assert place.nothing_is_left()
 
 
-def test_a_range_that_changed_is_fetched_again(place: Place) -> None:
+@pytest.mark.parametrize("with_md5", [True, False])
+def test_a_range_that_changed_is_fetched_again(place: Place, *, with_md5: bool) -> None:
+    place.store.add(NAME, BODY[:SIZE], with_md5=with_md5)
     place.killed_after(2)
     ((of, _),) = place.on_record()
     with (place.root / of.part).open("r+b") as part:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import random
 import threading
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,13 +40,14 @@ class Download:
         self.destination = self.folder.path_of(relative_name("large"))
         self.now = 100.0
         self.started = 0
+        self.kinds: set[int] = set()
 
     def start(self) -> RangeRecord | None:
         self.started += 1
         return start_record(self.records, self.part, self.destination, BLOB, VERSION)
 
-    def recording(self, *, after: float = 5.0, size: int = SIZE) -> Recording:
-        return Recording(self.part, size, self.start, after, clock=lambda: self.now)
+    def recording(self, *, after: float = 5.0, size: int = SIZE, compared: bool = True) -> Recording:
+        return Recording(self.part, size, self.start, after, compared=compared, clock=lambda: self.now)
 
     def write(self, recording: Recording, start: int, *lengths: int) -> None:
         """Write and record a range, as a downloading thread."""
@@ -57,14 +59,18 @@ class Download:
         landing.end()
 
     def on_record(self) -> list[tuple[int, int]]:
-        """The lines of the record, each of them right."""
+        """The lines of the record, each of them right; the checksums are of one kind."""
+        kinds = set()
         found: list[tuple[int, int]] = []
         for file in self.state.glob("downloads/*.ranges"):
             for line in file.read_text().splitlines()[1:]:
                 start, length, digest = line.split()
                 found.append((int(start, 16), int(length, 16)))
                 of = BODY[found[-1][0] : sum(found[-1])]
-                assert digest == hashlib.sha256(of).hexdigest()
+                assert digest in (hashlib.sha256(of).hexdigest(), f"{zlib.crc32(of):08x}")
+                kinds.add(len(digest))
+        assert len(kinds) < 2
+        self.kinds = kinds
         return found
 
 
@@ -83,6 +89,18 @@ def test_each_line_is_of_a_mib_or_of_what_one_thread_wrote_last(download: Downlo
     assert download.on_record() == [(CHUNK, CHUNK), (2 * CHUNK, CHUNK), (3 * CHUNK, 12), (5 * CHUNK, 9)]
     record = recording.record
     assert record is not None and record.bytes == 2 * CHUNK + 21
+
+
+@pytest.mark.parametrize(("compared", "digits"), [(True, 8), (False, 64)])
+def test_a_range_has_a_crc32_where_the_whole_is_compared_and_else_a_sha256(
+    download: Download, compared: bool, digits: int
+) -> None:
+    recording = download.recording(compared=compared)
+    download.write(recording, 0, CHUNK)
+    download.now += 5.0
+    recording.catch_up()
+    download.write(recording, CHUNK, CHUNK)
+    assert download.on_record() == [(0, CHUNK), (CHUNK, CHUNK)] and download.kinds == {digits}
 
 
 @pytest.mark.parametrize(
