@@ -171,6 +171,10 @@ def _with_else_word(name: str) -> type[_Group]:
 
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
             if args and args[0] not in self.commands:
+                from blobsync.cli.suggestions import word_of_group
+
+                if word_of_group(args[0], self.commands):
+                    ctx.fail(f"No such command '{args[0]}'.")
                 args = [name, *args]
             return super().resolve_command(ctx, args)
 
@@ -197,6 +201,7 @@ def _add(app: typer.Typer, name: str, command: Command) -> None:
     app.command(name, cls=_Command, **settings)(_signed(run, command.rows, command.doc))
 
 
+_UNKNOWN = re.compile(r"No such command '(.+)'")
 _CHOICES = re.compile(r"[a-z0-9]+(?:\|[a-z0-9]+)+")
 _COMPLETED = ("PATH", "ID", "CLUSTER", "PLAN")
 
@@ -352,6 +357,11 @@ def _usage(error: Any, words: Sequence[str]) -> UsageError:
         known = [*ctx.command.commands]
         which = f"one of {', '.join(known)}" if len(known) > 1 else f"the word {known[0]} after it"
         return UsageError(f"{word} needs {first}{which}", hint=takes)
+    if ctx and isinstance(ctx.command, _Group) and (unknown := _UNKNOWN.fullmatch(message)):
+        from blobsync.cli.suggestions import word_of_group
+
+        meant = word_of_group(unknown[1], ctx.command.commands)
+        takes = f"did you mean '{path} {meant}'? {takes}" if meant else takes
     if ctx and option:
         from blobsync.cli.suggestions import option_hint
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 # Commands of rsync, cp, git, rclone, DVC, azcopy, aws, gsutil, scp, Slurm, kubectl and docker, by ours. Names in the
@@ -79,6 +79,11 @@ def option_hint(option: str, near: Sequence[str], root: Any) -> str:
         return f"{option} belongs to {', '.join([*owners.values()][:_NAMED])}{more}; "
     alike = get_close_matches(option, near, n=2, cutoff=0.75)
     return f"did you mean {' or '.join(alike)}? " if alike else ""
+
+
+def word_of_group(word: str, commands: Container[str]) -> str | None:
+    """Which of a group's ``commands`` other tools call ``word``: ``list`` is ``ls``."""
+    return next((each for each in OTHER_TOOLS.get(word.lower(), ()) if each in commands), None)
 
 
 def command_hint(words: Sequence[str], known: Mapping[str, str]) -> str:

@@ -114,6 +114,24 @@ def test_a_command_of_another_tool_suggests_ours(cli: Cli, word: str, meant: str
 
 
 @pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("tunnel", "list"), "did you mean 'blobsync tunnel ls'? 'blobsync tunnel --help' shows what it takes"),
+        (("tunnel", "Delete", "box"), "did you mean 'blobsync tunnel rm'? "),
+        (("keep", "list"), "did you mean 'blobsync keep ls'? "),
+        (("config", "list"), "'blobsync config --help' shows what it takes"),
+    ],
+)
+def test_another_tools_word_for_a_command_of_a_group_is_none_of_the_groups_names(
+    cli: Cli, words: tuple[str, ...], meant: str
+) -> None:
+    ended = cli(*words, "--json")
+    [error] = ended.document["errors"]
+    assert (ended.code, error["message"]) == (2, f"no such command '{words[1]}'")
+    assert error["hint"].startswith(meant)
+
+
+@pytest.mark.parametrize(
     ("words", "hint"),
     [
         (
