@@ -284,6 +284,9 @@ def test_the_name_of_a_file_that_doctor_examined_is_one_line(
         seen.page.goto(f"{server.address}/clusters")
         seen.page.get_by_role("button", name="Run doctor").click()
         where = seen.page.locator(".checks td:nth-child(3)", has_text="storage_of_us").first
+        where.wait_for()
+        # Before its style sheets are there, the page has no widths.
+        seen.page.wait_for_load_state("load")
         for width in (900, 1350, 1600):
             seen.page.set_viewport_size({"width": width, "height": 900})
             assert where.evaluate(_LINES) == 1, width
