@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from blobsync.project.api import Project
     from blobsync.project.verify import VerifyReport
 
+# Bytes from which on a transfer's buffers are worth a setting of the C library.
+_LARGE = 64 << 20
+
 
 def _flag(text: str, *names: str) -> Any:
     return Annotated[bool, option(*names, help=text)]
@@ -405,6 +408,10 @@ def _carry_out(session: Session, project: Project, made: TransferPlan, *, yes: b
         from blobsync.cli.confirm import confirm
 
         confirm(session, f"delete {count_text(deletions, 'file')}, {size}, that the source does not have?")
+    if made.bytes_to_transfer >= _LARGE:
+        from blobsync.base.allocator import keep_freed_memory
+
+        keep_freed_memory()
     result = project.carry_out(made)
     # A run that takes over the records of a killed one makes its plan again.
     failures = (*result.failures, *result.plan.conflicts)

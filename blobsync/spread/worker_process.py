@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from typing import NoReturn, Protocol
 
+from blobsync.base.allocator import keep_freed_memory
 from blobsync.base.errors import ExitCode, FileFailure
 from blobsync.base.events import BytesMoved, BytesReused, Connected, Disconnected, Event, Note, UnderWay, notes_to
 from blobsync.base.locations import LocalLocation
@@ -281,5 +282,6 @@ def serve(lines: Iterable[bytes], output: int, errors: int, make_engine: MakeEng
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     # Threads that wait for the network or for input must not keep the process alive.
     os._exit(serve(sys.stdin.buffer, 1, 2))
