@@ -7,16 +7,16 @@ itself, on all cores; ``around`` that of blobsync's work for it: hashing, checki
 from __future__ import annotations
 
 COSTS: dict[tuple[str, str, bool], tuple[float, float, float]] = {
-    ("direct", "up", False): (0.17, 0.293e-3, 3.34e-9),
-    ("azcopy", "up", False): (0.09, 0.233e-3, 2.72e-9),
-    ("around", "up", False): (0.22, 0.529e-3, 3.20e-9),
-    ("direct", "down", False): (0.16, 0.297e-3, 2.44e-9),
-    ("azcopy", "down", False): (0.07, 0.267e-3, 2.00e-9),
-    ("around", "down", False): (0.22, 0.307e-3, 0.08e-9),
-    ("direct", "up", True): (0.19, 0.245e-3, 3.43e-9),
-    ("azcopy", "up", True): (0.09, 0.285e-3, 3.63e-9),
-    ("around", "up", True): (0.24, 0.444e-3, 0.72e-9),
-    ("direct", "down", True): (0.19, 0.361e-3, 3.16e-9),
-    ("azcopy", "down", True): (0.11, 0.349e-3, 3.23e-9),
-    ("around", "down", True): (0.23, 0.324e-3, 0.00e-9),
+    ("direct", "up", False): (0.19, 0.239e-3, 3.18e-9),
+    ("azcopy", "up", False): (0.08, 0.219e-3, 2.76e-9),
+    ("around", "up", False): (0.20, 0.460e-3, 3.61e-9),
+    ("direct", "down", False): (0.18, 0.278e-3, 2.79e-9),
+    ("azcopy", "down", False): (0.08, 0.284e-3, 2.37e-9),
+    ("around", "down", False): (0.21, 0.402e-3, 0.00e-9),
+    ("direct", "up", True): (0.17, 0.295e-3, 3.15e-9),
+    ("azcopy", "up", True): (0.10, 0.237e-3, 2.99e-9),
+    ("around", "up", True): (0.18, 0.433e-3, 1.43e-9),
+    ("direct", "down", True): (0.21, 0.358e-3, 3.04e-9),
+    ("azcopy", "down", True): (0.12, 0.290e-3, 3.69e-9),
+    ("around", "down", True): (0.26, 0.310e-3, 0.00e-9),
 }
