@@ -542,12 +542,14 @@ def test_a_warning_while_the_node_is_made_ready_reaches_the_program(lab: Lab, sl
     begun, ready = (lab.project.root.parent / name for name in ("begun", "ready"))
     setup = f"touch {begun}; until [ -e {ready} ]; do sleep 0.1; done"
     lab.configure("uni", "slurm", gpu_per_node=0, nodes=1, setup=setup)
-    job_id = lab.submit("uni", "sh", "-c", "trap 'exit 9' USR1; sleep 60 & wait")
+    # Slurm may signal the sleep before the shell: its end must not be the shell's.
+    job_id = lab.submit("uni", "sh", "-c", "trap 'exit 9' USR1; for i in $(seq 600); do sleep 0.1; done")
     assert wait_until(begun.exists, seconds=PATIENCE)
     native_id = slurm_cluster.client("squeue", "-h", "-n", job_id, "-o", "%i").strip()
     slurm_cluster.client("scancel", "--batch", "--signal=USR1", native_id)
     ready.touch()
-    assert lab.until(job_id)["exit_code"] == 9
+    last = lab.until(job_id)
+    assert last["exit_code"] == 9, (last, lab.run("logs", job_id))
 
 
 @pytest.mark.soak
