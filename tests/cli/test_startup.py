@@ -133,3 +133,23 @@ def test_ctrl_c_is_an_interrupt_at_any_moment(
             assert json.loads(ended.stdout)["status"] == "cancelled", where
         else:
             assert "blobsync: interrupted" in ended.stderr and "Traceback" not in ended.stderr, where
+
+
+_ENDING = """
+import atexit, os, sys, threading, time
+class Last:
+    def __del__(self, write=os.write):
+        write(1, b"Python's own end")
+last = Last()
+atexit.register(print, "what was registered")
+threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+from blobsync.__main__ import main
+sys.exit(main())
+"""
+
+
+def test_a_failed_command_does_not_take_down_python_beside_threads_that_wait_for_a_server() -> None:
+    argv = [sys.executable, "-c", _ENDING, "no-such-command"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 2 and "no such command" in done.stderr, done
+    assert done.stdout == "what was registered\n", done
