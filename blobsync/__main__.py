@@ -37,7 +37,7 @@ def main() -> int:
 
 
 def _end_beside_threads(code: int) -> None:
-    """End the process here if daemon threads still run; returns if none does.
+    """End the process here if daemon threads still run; returns if none does, or if others have to be waited for.
 
     After a failure some may wait for a server. Python's own end, and that of OpenSSL, frees what they use: in one of
     some thousand commands that ended with a segmentation fault, and not with their exit code.
@@ -45,11 +45,8 @@ def _end_beside_threads(code: int) -> None:
     import threading
 
     others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
-    if not any(thread.daemon for thread in others):
+    if not others or not all(thread.daemon for thread in others):
         return
-    for thread in others:
-        if not thread.daemon:
-            thread.join()
     atexit._run_exitfuncs()
     try:
         sys.stdout.flush()
