@@ -361,7 +361,10 @@ def _usage(error: Any, words: Sequence[str]) -> UsageError:
         from blobsync.cli.suggestions import word_of_group
 
         meant = word_of_group(unknown[1], ctx.command.commands)
-        takes = f"did you mean '{path} {meant}'? {takes}" if meant else takes
+        named = ctx.command.else_word
+        # A folder may have that name.
+        other = f" or '{path} {named} {unknown[1]}'" if named else ""
+        takes = f"did you mean '{path} {meant}'{other}? {takes}" if meant else takes
     if ctx and option:
         from blobsync.cli.suggestions import option_hint
 

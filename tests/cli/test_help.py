@@ -116,9 +116,12 @@ def test_a_command_of_another_tool_suggests_ours(cli: Cli, word: str, meant: str
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
-        (("tunnel", "list"), "did you mean 'blobsync tunnel ls'? 'blobsync tunnel --help' shows what it takes"),
-        (("tunnel", "Delete", "box"), "did you mean 'blobsync tunnel rm'? "),
-        (("keep", "list"), "did you mean 'blobsync keep ls'? "),
+        (
+            ("tunnel", "list"),
+            "did you mean 'blobsync tunnel ls' or 'blobsync tunnel job list'? 'blobsync tunnel --help'",
+        ),
+        (("tunnel", "Delete", "box"), "did you mean 'blobsync tunnel rm' or "),
+        (("keep", "tree"), "did you mean 'blobsync keep ls' or 'blobsync keep start tree'? "),
         (("config", "list"), "'blobsync config --help' shows what it takes"),
     ],
 )
