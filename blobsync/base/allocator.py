@@ -14,8 +14,8 @@ _KEPT = 256 << 20
 def keep_freed_memory() -> None:
     """Have glibc keep freed buffers for the next ones, for all threads together; does nothing with another C library.
 
-    It returns buffers of about a MiB to the system at once, and the system clears each new one page by page. For processes of our own only, before their threads start: it counts for all that
-    runs in the process.
+    It returns buffers of about a MiB to the system at once, and the system clears each new one page by page. For
+    processes of our own only, before their threads start: it counts for all that runs in the process.
     """
     with suppress(ImportError, OSError, AttributeError):
         import ctypes  # late: some Pythons are built without it
