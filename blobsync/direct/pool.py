@@ -29,7 +29,7 @@ from blobsync.store.protocol import BlobInfo, Order, Sent
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 
 # How long an interrupted run waits for its threads (seconds); their files are cleaned up without them.
-_STOP_PATIENCE = 0.7
+STOP_PATIENCE = 0.7
 
 
 class ThreadWork(Protocol):
@@ -49,11 +49,13 @@ class ThreadWork(Protocol):
 
 
 class WorkerThreads:
-    """The threads of one run; ``stop`` tells them to end, when ``request`` asks for that."""
+    """The threads of one run; ``stop`` tells them to end, when ``request`` asks for that. An interrupted run waits
+    ``patience`` seconds for them."""
 
-    def __init__(self, stop: threading.Event, request: StopRequest = NEVER) -> None:
+    def __init__(self, stop: threading.Event, request: StopRequest = NEVER, *, patience: float = STOP_PATIENCE) -> None:
         self._stop = stop
         self._request = request
+        self._patience = patience
         self._works: list[ThreadWork] = []
         self._over = threading.Condition()
         self._started = 0
@@ -66,10 +68,11 @@ class WorkerThreads:
             for work, threads in shifts:
                 self._works.append(work)
                 for _ in range(threads):
-                    # A daemon: a thread blocked on a socket must not keep an interrupted process alive.
-                    threading.Thread(target=self._thread, args=(work,), daemon=True).start()
+                    # Before it starts: an interrupt meanwhile waits for this one, too.
                     with self._over:
                         self._started += 1
+                    # A daemon: a thread blocked on a socket must not keep an interrupted process alive.
+                    threading.Thread(target=self._thread, args=(work,), daemon=True).start()
             with self._request.waking(self._look), self._over:
                 # Not Thread.join: when interrupted, it treats the thread as ended (CPython 3.10 to 3.12).
                 while self._ended < self._started and not self._request.made:
@@ -88,7 +91,7 @@ class WorkerThreads:
 
     def _interrupt(self) -> None:
         self._stop.set()
-        deadline = time.monotonic() + _STOP_PATIENCE
+        deadline = time.monotonic() + self._patience
         for work in self._works:
             work.wake()
         with self._over:
