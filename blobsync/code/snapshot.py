@@ -14,7 +14,7 @@ import os
 import tempfile
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -86,14 +86,16 @@ class CodeSnapshot:
         return tuple(sorted(self.files, key=lambda file: (-file.size, file.path))[:count])
 
 
-def take_snapshot(rules: CodeRules, cache_file: Path, *, allow_secrets: bool = False) -> CodeSnapshot:
-    """Walk the project once. ``cache_file`` remembers hashes and may be missing.
+def take_snapshot(
+    rules: CodeRules, cache_file: Path, *, allow_secrets: bool = False, now_ns: Callable[[], int] = time.time_ns
+) -> CodeSnapshot:
+    """Walk the project once. ``cache_file`` remembers hashes and may be missing; ``now_ns`` is the clock of files.
 
     Raises what ``find_code`` raises, ``ChangedWhileReadError``, and ``SecretsFoundError`` when a file looks as
     if it held a credential and ``allow_secrets`` is not set.
     """
     tree = find_code(rules)
-    cache = _Cache.load(cache_file)
+    cache = _Cache.load(cache_file, now_ns())
     known = {file.path: found for file in tree.files if (found := cache.find(file)) is not None}
     for hashed in _hash_all(rules.root, [file for file in tree.files if file.path not in known]):
         known[hashed.path] = hashed
@@ -187,19 +189,19 @@ def _refuse_secrets(files: Sequence[HashedFile]) -> None:
 class _Cache:
     """Hashes of files by path, each valid while ``stat`` shows the same."""
 
-    def __init__(self, file: Path, rows: dict[str, list[object]]) -> None:
+    def __init__(self, file: Path, rows: dict[str, list[object]], now_ns: int) -> None:
         self._file = file
         self._rows = rows
-        self._looked_at = time.time_ns()
+        self._looked_at = now_ns
 
     @classmethod
-    def load(cls, file: Path) -> _Cache:
+    def load(cls, file: Path, now_ns: int) -> _Cache:
         # If it is damaged, all files are read again.
         with suppress(OSError, ValueError, AttributeError, TypeError):
             document = parse_json(file.read_bytes())
             if document["version"] == _CACHE_VERSION and isinstance(document["files"], dict):
-                return cls(file, document["files"])
-        return cls(file, {})
+                return cls(file, document["files"], now_ns)
+        return cls(file, {}, now_ns)
 
     def find(self, file: CodeFile) -> HashedFile | None:
         row = self._rows.get(file.path)
