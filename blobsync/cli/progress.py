@@ -343,7 +343,7 @@ class BarListener(_CountingListener):
             return
         if now - self._drawn >= _REDRAW or force:
             self._drawn = now
-            self._line.draw(bar_text(self.progress(now), self._line.columns, plain=self._line.plain))
+            self._line.draw(bar_text(self.progress(self.clock()), self._line.columns, plain=self._line.plain))
 
     def note(self, text: str) -> None:
         with self.lock:
