@@ -22,7 +22,8 @@ class BlobService:
     """``blobs`` holds the bytes. ``refuse`` answers the next so many requests with 503, ``cut`` truncates bodies.
 
     ``meanwhile`` are blobs that another client writes just before a write of the same name arrives.
-    ``pause`` is how long (seconds) each MiB of a body takes, ``pieces`` how many of them were sent.
+    ``pause`` is how long (seconds) each MiB of a body takes, ``pieces`` how many of them were sent; while ``gate`` is
+    closed (cleared), none is.
     """
 
     def __init__(self) -> None:
@@ -36,6 +37,8 @@ class BlobService:
         self.refuse = 0
         self.cut = 0
         self.pause = 0.0
+        self.gate = threading.Event()
+        self.gate.set()
         self.pieces = 0
         self.page = 2
         self.url = ""
@@ -150,6 +153,7 @@ def serve() -> Iterator[BlobService]:  # noqa: C901 - one handler class, counted
                 with suppress(OSError):
                     for start in range(0, len(rest), _PIECE):
                         time.sleep(service.pause)
+                        service.gate.wait()
                         self.wfile.write(rest[start : start + _PIECE])
                         service.pieces += 1
 
@@ -192,6 +196,7 @@ def serve() -> Iterator[BlobService]:  # noqa: C901 - one handler class, counted
     try:
         yield service
     finally:
+        service.gate.set()
         server.shutdown()
         server.server_close()
         thread.join()

@@ -89,4 +89,4 @@ class BootedNode:
 
     def do(self, verb: str, spec: JobSpec, *more: str) -> subprocess.CompletedProcess[str]:
         command = self.command(verb, spec, *more)
-        return subprocess.run(command, env=self.environ(), capture_output=True, text=True, timeout=60)
+        return subprocess.run(command, env=self.environ(), capture_output=True, text=True, timeout=120)
