@@ -59,7 +59,7 @@ def open_store(request: pytest.FixtureRequest) -> Callable[..., RestBlobStore]:
     def opened(script: Script, found: Crc64 | None = crc64) -> RestBlobStore:
         container = BlobContainer("acct", "box", script.url)
         environ = {"BLOBSYNC_TRANSPORT": request.param}
-        http = BlobHttp(container, SasSigner(SAS), environ=environ, retry=QUICK, timeouts=Timeouts(2.0, 5.0))
+        http = BlobHttp(container, SasSigner(SAS), environ=environ, retry=QUICK, timeouts=Timeouts(20.0, 20.0))
         return RestBlobStore(container, http, lambda: found)
 
     return opened
