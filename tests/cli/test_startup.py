@@ -141,7 +141,7 @@ import atexit, os, sys, threading, time
 last = os.fdopen(os.dup(1), "w")
 last.write("Python's own end")
 atexit.register(print, "what was registered")
-threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
 from blobsync.__main__ import main
 sys.exit(main())
 """
@@ -149,6 +149,6 @@ sys.exit(main())
 
 def test_a_failed_command_does_not_take_down_python_beside_threads_that_wait_for_a_server() -> None:
     argv = [sys.executable, "-c", _ENDING, "no-such-command"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2 and "no such command" in done.stderr, done
     assert done.stdout == "what was registered\n", done

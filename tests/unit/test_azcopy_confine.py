@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not Landlock().is_possible, reason="this kernel 
 
 def confined(script: str, *folders: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*Landlock().words(folders), "/bin/sh", "-c", script], capture_output=True, text=True, timeout=30
+        [*Landlock().words(folders), "/bin/sh", "-c", script], capture_output=True, text=True, timeout=120
     )
 
 
@@ -62,17 +62,18 @@ def test_the_program_ends_with_its_parent(tmp_path: Path) -> None:
     at = words.index("--parent") + 1
     code = (
         "import os, subprocess, sys; words = sys.argv[2:]; words[int(sys.argv[1])] = str(os.getpid()); "
-        "child = subprocess.Popen([*words, '/bin/sleep', '60']); print(child.pid, flush=True); child.wait()"
+        "child = subprocess.Popen([*words, '/bin/sleep', '600']); print(child.pid, flush=True); child.wait()"
     )
     parent = subprocess.Popen([sys.executable, "-c", code, str(at), *words], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while Path(f"/proc/{child}/comm").read_text().strip() != "sleep" and time.monotonic() < until:
         time.sleep(0.01)
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
+    until = time.monotonic() + 60
     while Path(f"/proc/{child}").exists() and _state(child) != "Z" and time.monotonic() < until:
         time.sleep(0.01)
     assert not Path(f"/proc/{child}").exists() or _state(child) == "Z"

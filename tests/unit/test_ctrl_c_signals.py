@@ -44,7 +44,7 @@ def test_what_stops_a_command_is_an_interrupt_and_nohup_is_obeyed(
     signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
     try:
         words = [sys.executable, "-c", _PROGRAM.format(number=int(number))]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
     finally:
         signal.signal(signal.SIGHUP, before)
     assert (done.stdout.strip(), done.returncode) == (said, 0), done.stderr

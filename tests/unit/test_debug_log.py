@@ -36,17 +36,20 @@ from blobsync.base.events import debug_logger
 
 for name in ("logging", "string"):
     sys.modules.pop(name, None)
-begun = threading.Event()
+begun, looked = threading.Event(), threading.Event()
 
 class Slow:
     def find_spec(self, name, path=None, target=None):
         if name == "string":
             begun.set()
+            looked.wait(60)
             time.sleep(0.3)
 
 sys.meta_path.insert(0, Slow())
 threading.Thread(target=__import__, args=("logging",)).start()
-print(begun.wait(10), hasattr(sys.modules["logging"], "getLogger"), debug_logger("a"))
+found = [begun.wait(60), hasattr(sys.modules["logging"], "getLogger")]
+looked.set()
+print(*found, debug_logger("a"))
 """
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
+import sys
+import termios
 import threading
 import time
 from dataclasses import replace
@@ -26,6 +29,7 @@ from blobsync.transfer.fresh_look import (
     unreported,
     written_before,
 )
+from tests.e2e.world import wait_until
 from tests.fakes.store import MemoryStore, Request
 from tests.fakes.tasks import action, copy, download, upload
 
@@ -160,6 +164,13 @@ def test_a_long_listing_tells_how_far_it_is(count: int, told: list[int]) -> None
     assert seen.counts == told
 
 
+def _waiting_in(pipe: int) -> int:
+    """How many bytes nobody has read yet."""
+    found = bytearray(4)
+    fcntl.ioctl(pipe, termios.FIONREAD, found)
+    return int.from_bytes(found, sys.byteorder)
+
+
 def test_a_file_that_is_written_to_while_it_is_read_has_no_md5(tmp_path: Path) -> None:
     # A pipe is the one kind of file that can be held in the middle of being read.
     pipe = tmp_path / "pipe"
@@ -167,7 +178,11 @@ def test_a_file_that_is_written_to_while_it_is_read_has_no_md5(tmp_path: Path) -
 
     def write() -> None:
         with pipe.open("wb", buffering=0) as stream:
-            time.sleep(0.1)
+            stream.write(b"early")
+            # Whoever has read this has looked at the pipe's times before.
+            assert wait_until(lambda: not _waiting_in(stream.fileno()), seconds=60)
+            # The next tick of the clock of file systems.
+            time.sleep(0.02)
             stream.write(b"late")
 
     thread = threading.Thread(target=write)
