@@ -24,6 +24,9 @@ from tools.docs_site.navigation import KINDS
 from tools.docs_site.pictures import PictureError, drawn, is_drawn_from
 from tools.docs_site.variables import AMONG_ITS_OWN, FOR_USERS, IN_JOBS
 
+# For the first test the whole site is built, which takes minutes on a busy machine.
+pytestmark = pytest.mark.timeout(900)
+
 
 @pytest.fixture(scope="module")
 def html(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -98,6 +98,8 @@ def test_commands_load_only_the_rooms_that_they_enter(
     assert not loaded.intersection(absent)
 
 
+# One after the other, 21 programs start.
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("words", "first", "last"),
     [

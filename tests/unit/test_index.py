@@ -155,7 +155,7 @@ def test_several_processes_write_at_once_and_nothing_is_lost(tmp_path: Path) -> 
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(60)
+        worker.join(150)
     wanted = [f"{worker}/{n}" for worker in range(3) for n in range(200)]
     assert len(Index(Path(file)).pair("data", "http://x/1").get(wanted)) == 600
 
