@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tests.e2e.world import Container, Project, kill_tree, sha256, wait_until, write_tree
-from tests.servers.delay_proxy import delay_proxy
+from tests.servers.fault_proxy import Fault, fault_proxy
 
 pytestmark = pytest.mark.e2e
 
@@ -194,13 +194,16 @@ def test_killed_in_the_middle_it_leaves_the_old_archive_whole(
     old = sha256(container.get(CODE))
     chance = random.Random(5)
     write_tree(project.root, {f"big{number}.bin": chance.randbytes(9_000_000) for number in range(3)})
-    with delay_proxy(service, round_trip_ms=1, mbps=60) as line:
+    # One block never arrives, so that the upload is not over before it is killed.
+    with fault_proxy(service, Fault("hold", at=(2,), operations=("put block",))) as line:
         configure(project, container, url=line.url)
         process = project.start("init")
-        started = wait_until(lambda: len(container.names(f"{CODE}.d/", uncommitted=True)) > 1)
+        started = wait_until(
+            lambda: line.is_holding() and len(container.names(f"{CODE}.d/", uncommitted=True)) > 1, seconds=60
+        )
         kill_tree(process.pid)
         process.communicate()
-    assert started, "the upload was over before it could be killed"
+    assert started, "the upload did not begin"
     assert sha256(container.get(CODE)) == old
     assert not [path for path in (project.state / "code").iterdir() if path.name != "files.json"]
     configure(project, container)

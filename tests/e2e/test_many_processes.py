@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,18 +13,21 @@ import pytest
 
 from tests.e2e.world import Container, Project, hashes, processes, random_files, read_tree, wait_until, write_tree
 from tests.servers.copy_source_proxy import copy_source_proxy
-from tests.servers.fault_proxy import FaultHandle, fault_proxy
+from tests.servers.fault_proxy import Fault, FaultHandle, fault_proxy
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kill]
 
 _FILES = random_files(20261122, 160, [9 << 20] * 2)
 _HASHES = hashes(_FILES)
 _TWO = ("--processes", "2")
+# No transfer ends before its large files may go on, however long the test takes to stop it.
+_HELD = Fault("hold", rate=1, operations=("put blob", "put block", "get blob"), pattern="/large")
+_PATIENCE = 60.0
 
 
 @pytest.fixture
 def counting(service: str) -> Iterator[FaultHandle]:
-    """A proxy without faults, which counts."""
+    """A proxy without faults at first, which counts."""
     with fault_proxy(service) as proxy:
         yield proxy
 
@@ -73,17 +75,17 @@ def test_after_kill_9_the_workers_end_and_the_same_command_finishes(
     else:
         _fill(container)
     project.configure(container, url=counting.url)
+    counting.inject(_HELD)
     words = (direction, "data", *_TWO, "--cap-mbps", "200")
     process = project.start(*words)
-    assert wait_until(lambda: _moves(counting) > 40 or process.poll() is not None)
+    assert wait_until(lambda: _moves(counting) > 40 or process.poll() is not None, seconds=_PATIENCE)
     workers = processes(process.pid)
     assert len(workers) == 2
-    began = time.monotonic()
     os.kill(process.pid, signal.SIGKILL)
-    assert _gone(workers, 10)
-    # 0.7 s is what interrupted threads get to clean up; the rest is for a busy machine.
-    assert time.monotonic() - began < 3
+    # Interrupted threads get 0.7 s to clean up, the rest is for a busy machine; by themselves they would never end.
+    assert _gone(workers, 30)
     project.finish(process)
+    counting.inject()
     done = project.json(*words)
     assert done.code == 0, str(done)
     assert (container.contents("data/") if direction == "u" else read_tree(project.data)) == _HASHES
@@ -96,10 +98,12 @@ def test_a_worker_killed_in_the_middle_is_a_note_and_nothing_more(
 ) -> None:
     write_tree(project.data, _FILES)
     project.configure(container, url=counting.url)
+    counting.inject(_HELD)
     process = project.start("u", "data", *_TWO, "--cap-mbps", "200")
-    assert wait_until(lambda: _moves(counting) > 40 or process.poll() is not None)
+    assert wait_until(lambda: _moves(counting) > 40 or process.poll() is not None, seconds=_PATIENCE)
     for worker in processes(process.pid):
         os.kill(worker, signal.SIGKILL)
+    counting.inject()
     done = project.finish(process)
     assert done.code == 0, str(done)
     assert "a worker process was lost, it was killed by signal 9" in done.err
@@ -112,15 +116,17 @@ def test_an_interrupt_says_what_is_left_and_ends_the_workers(
 ) -> None:
     _fill(container)
     project.configure(container, url=counting.url)
+    counting.inject(_HELD)
     process = project.start("d", "data", *_TWO, "--cap-mbps", "100", "--json")
-    assert wait_until(lambda: _moves(counting) > 30)
+    assert wait_until(lambda: _moves(counting) > 30 or process.poll() is not None, seconds=_PATIENCE)
     workers = processes(process.pid)
     assert workers
     os.kill(process.pid, signal.SIGINT)
-    done = project.finish(process, seconds=20)
+    done = project.finish(process)
     assert (done.code, done.document["status"]) == (130, "cancelled"), str(done)
     assert "left" in done.errors[0]["message"], str(done)
-    assert _gone(workers, 0.5)
+    assert _gone(workers, 10)
+    counting.inject()
     whole = {item for item in read_tree(project.data).items() if not item[0].endswith(".part")}
     assert whole <= set(_HASHES.items()), "partial files have a final name"
     done = project.json("d", "data", *_TWO)
@@ -129,13 +135,18 @@ def test_an_interrupt_says_what_is_left_and_ends_the_workers(
     assert read_tree(project.data) == _HASHES
 
 
-def test_in_the_background_of_a_script_ctrl_c_stops_nothing(project: Project, container: Container) -> None:
+def test_in_the_background_of_a_script_ctrl_c_stops_nothing(
+    project: Project, container: Container, counting: FaultHandle
+) -> None:
     write_tree(project.data, _FILES)
-    project.configure(container)
+    project.configure(container, url=counting.url)
+    counting.inject(_HELD)
     in_background = replace(project, before=("/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh"))
     process = in_background.start("u", "data", *_TWO, "--cap-mbps", "100", "-v")
-    assert wait_until(lambda: processes(process.pid))
+    assert wait_until(lambda: processes(process.pid) or process.poll() is not None, seconds=_PATIENCE)
     os.kill(process.pid, signal.SIGINT)
+    counting.inject()
+    counting.release()
     done = in_background.finish(process)
     assert done.code == 0, str(done)
     assert container.contents("data/") == _HASHES

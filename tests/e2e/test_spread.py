@@ -24,7 +24,7 @@ from tests.e2e.world import (
     write_tree,
 )
 from tests.servers.copy_source_proxy import copy_source_proxy
-from tests.servers.fault_proxy import FaultHandle, fault_proxy
+from tests.servers.fault_proxy import Fault, FaultHandle, fault_proxy
 from tests.servers.slurm_cluster import SlurmCluster
 from tests.servers.slurm_fixture import slurm_cluster
 
@@ -36,11 +36,18 @@ _FILES = random_files(20261217, 160, [9 << 20] * 2)
 _HASHES = hashes(_FILES)
 _TWO = ("--nodes", "2")
 _SLOWLY = ("--cap-mbps", "100")
+# No transfer ends before its large files may go on, however long other commands take meanwhile.
+HELD = Fault(
+    "hold",
+    rate=1,
+    operations=("put blob", "put block", "get blob", "put blob from url", "put block from url"),
+    pattern="/data/large",
+)
 
 
 @pytest.fixture
 def counting(service: str) -> Iterator[FaultHandle]:
-    """A proxy without faults, which counts."""
+    """A proxy without faults at first, which counts."""
     with fault_proxy(service) as proxy:
         yield proxy
 
@@ -121,10 +128,10 @@ def test_a_copy_goes_from_server_to_server_and_a_second_person_is_told(
     source, destination = new_container("one"), new_container("two")
     fill(source, _FILES)
     other = Project(project.root.parent / "other", project.environ, project.before)
-    with copy_source_proxy(service) as copying:
+    with copy_source_proxy(service) as copying, fault_proxy(copying.url, HELD) as proxy:
         for each in (project, other):
-            each.configure(source, cluster="from", url=copying.url)
-            each.configure(destination, url=copying.url)
+            each.configure(source, cluster="from", url=proxy.url)
+            each.configure(destination, url=proxy.url)
         words = ("u", "data", "-f", "from", *_TWO)
         process = project.start(*words, "--json")
         assert wait_until(lambda: destination.names(".blobsync/spread/") or process.poll() is not None, seconds=60)
@@ -132,6 +139,8 @@ def test_a_copy_goes_from_server_to_server_and_a_second_person_is_told(
         assert (second.code, second.codes) == (3, {"spread_busy"}), str(second)
         mine = project.json(*words)
         assert (mine.code, mine.codes) == (3, {"spread_busy"}), str(mine)
+        proxy.inject()
+        proxy.release()
         done = project.finish(process)
         assert (done.code, done.data["transferred"]) == (0, len(_FILES)), str(done)
         # Only shards and records went through this machine.
@@ -189,6 +198,7 @@ def test_a_detached_transfer_goes_on_without_its_command_and_survives_its_parent
 ) -> None:
     write_tree(project.data, _FILES)
     project.configure(container, url=counting.url)
+    counting.inject(HELD)
     done = project.json("u", "data", *_TWO, "--detach", *_SLOWLY)
     assert (done.code, done.data["planned"], done.data["nodes"]) == (0, len(_FILES), 2), str(done)
     job = done.data["job_id"]
@@ -202,6 +212,8 @@ def test_a_detached_transfer_goes_on_without_its_command_and_survives_its_parent
     for pid, words in processes_of(project.root):
         if "--worker -1" in words:
             os.kill(pid, signal.SIGKILL)
+    counting.inject()
+    counting.release()
     assert wait_until(lambda: state() in ("Completed", "Failed"), seconds=120, pause=0.5)
     told = project.run("logs", job).out
     assert state() == "Completed" and f"{len(_FILES):,} files verified, 0 failed" in told, told

@@ -18,7 +18,7 @@ import pytest
 from azure.core.exceptions import ResourceNotFoundError
 
 from tests.e2e.terminal import on_terminal
-from tests.e2e.test_spread import fill, job_of, nothing_is_left, workers_of
+from tests.e2e.test_spread import HELD, fill, job_of, nothing_is_left, workers_of
 from tests.e2e.world import (
     Container,
     Project,
@@ -108,9 +108,10 @@ def test_one_worker_and_then_the_command_are_killed_and_the_same_command_goes_on
     project.configure(source, cluster="from", url=line.url)
     project.configure(source if word == "d" else destination, url=line.url)
     words = ("d" if word == "d" else "u", "data", *(("-f", "from") if word == "copy" else ()), *_TWO)
+    # From the start: a worker may be seen only after its first requests.
+    line.inject(HELD)
     process = project.start(*words)
     victim, *_ = _two_workers(project, process)
-    line.inject(_asked_to_wait(victim, 5))
 
     def something_told() -> bool:
         return any(records_told(project, None if word == "d" else destination).values())
@@ -119,6 +120,8 @@ def test_one_worker_and_then_the_command_are_killed_and_the_same_command_goes_on
     os.kill(victim, signal.SIGKILL)
     os.kill(process.pid, signal.SIGKILL)
     project.finish(process)
+    line.inject()
+    line.release()
     done = project.json(*words)
     assert done.code == 0, str(done)
     assert done.data["verified"] == len(_FILES), str(done)

@@ -17,7 +17,7 @@ import pytest
 from azure.core.exceptions import AzureError
 
 from blobsync.base.seals import SealKey
-from tests.e2e.test_spread import nothing_is_left, processes_of
+from tests.e2e.test_spread import HELD, nothing_is_left, processes_of
 from tests.e2e.world import (
     Container,
     Project,
@@ -30,6 +30,7 @@ from tests.e2e.world import (
     wait_until,
     write_tree,
 )
+from tests.servers.fault_proxy import fault_proxy
 
 __all__ = ["nothing_is_left"]
 
@@ -58,6 +59,8 @@ class Forger:
 
     def __init__(self, container: Container, project: Project) -> None:
         self._container, self._project = container, project
+        # As the project's configuration has it.
+        self.url = container.service
 
     def places(self) -> list[str]:
         """The stores of all transfers, also of old ones: prefixes that end with a slash."""
@@ -66,7 +69,7 @@ class Forger:
 
     def shard(self, number: int, names: dict[str, bytes], source: str = "") -> bytes:
         """Actions for these files, with the present states of their sources."""
-        there = f"{self._container.service}/{self._container.account}/{self._container.name}/data"
+        there = f"{self.url}/{self._container.account}/{self._container.name}/data"
         head = {"blobsync_shard": 1, "number": number, "route": "upload", "path": "data"}
         lines = [{**head, "source": source or str(self._project.data), "destination": there}]
         for name, data in names.items():
@@ -186,7 +189,7 @@ def test_what_was_planted_before_the_first_run_makes_nothing_unchanged(
 
 
 def test_a_forger_beside_the_run_has_nothing_believed_or_uploaded(
-    project: Project, container: Container, forger: Forger, tmp_path: Path
+    project: Project, container: Container, forger: Forger, service: str, tmp_path: Path
 ) -> None:
     """A stranger adds and copies documents; the next test removes and replaces them."""
     secret = tmp_path / "id_rsa"
@@ -194,13 +197,14 @@ def test_a_forger_beside_the_run_has_nothing_believed_or_uploaded(
     (project.data / "link").symlink_to(tmp_path)
     (project.data / "excluded.txt").write_text("not for others")
     chance = random.Random(_SEED)
+    visited: list[str] = []
 
     def act() -> None:
         for place in forger.places():
             forger.leave(place)
             forger.swap(place, chance)
+            visited.append(place)
 
-    process = project.start("u", "data", *_TWO, *_SLOWLY, "--exclude", "excluded.txt", "--json")
     seen: list[str] = []
     keys: list[str] = []
 
@@ -208,12 +212,22 @@ def test_a_forger_beside_the_run_has_nothing_believed_or_uploaded(
         seen.extend(" ".join(words) for _, *words in processes_of(project.root))
         keys.extend(_keys_of(project, container))
 
-    with at_work(act), at_work(look):
-        done = project.finish(process, seconds=200)
+    with fault_proxy(service, HELD) as proxy:
+        forger.url = proxy.url
+        project.configure(container, url=proxy.url)
+        process = project.start("u", "data", *_TWO, *_SLOWLY, "--exclude", "excluded.txt", "--json")
+        with at_work(act), at_work(look):
+            # The run lasts until the stranger was there, and both of them were seen.
+            met = wait_until(lambda: len(visited) > 1 and bool(keys and seen), seconds=100)
+            proxy.inject()
+            proxy.release()
+            done = project.finish(process, seconds=150)
+        again = project.json("u", "data", "--exclude", "excluded.txt")
+    assert met, str(done)
     assert (done.code, done.data["transferred"], done.data["verified"]) == (0, len(_FILES), len(_FILES)), str(done)
     assert container.contents("data/") == _HASHES
     assert "has no seal of this transfer: it counts as absent" in done.err
-    assert project.json("u", "data", "--exclude", "excluded.txt").data["unchanged"] == len(_FILES)
+    assert again.data["unchanged"] == len(_FILES), str(again)
     # The transfer's key was in no command line, and is in no file afterwards.
     assert keys and seen and not [words for words in seen if any(key in words for key in keys)]
     kept = every_text_below(project.root / ".blobsync")
