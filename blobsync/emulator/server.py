@@ -111,9 +111,9 @@ QUICK_LOOKUPS = Path(__file__).with_name("quick_lookups.js")
 _READY = re.compile(r"successfully listens on http://127\.0\.0\.1:(\d+)")
 _START_SECONDS = 60.0
 _STOP_SECONDS = 15.0
-_CLOSING_SECONDS = 2.0
+_CLOSING_SECONDS = 10.0
 _POLL_SECONDS = 0.05
-# Linux may return before it shows the new program's command line.
+# Where there is no /proc, a new process may be shown with the command line of this one for a moment.
 _SHOWN_SECONDS = 0.3
 
 
@@ -315,14 +315,16 @@ class Emulator:
         return self._home / "emulator" / "state.json"
 
     def _await_port(self, pid: int, port: int) -> int:
-        started = time.monotonic()
+        started, process = time.monotonic(), ProcessMark.of(pid)
         while True:
+            waited = time.monotonic() - started
+            # Looked at before its log, which then has its last words.
+            ended = not process.is_alive or (not process.born and waited > _SHOWN_SECONDS and not self._is_ours(pid))
             output = self.log.read_text(encoding="utf-8", errors="replace")
             ready = _READY.search(output)
             if ready:
                 return int(ready.group(1))
-            waited = time.monotonic() - started
-            if waited > _SHOWN_SECONDS and not self._is_ours(pid):
+            if ended:
                 raise _start_error(output, port)
             if waited > _START_SECONDS:
                 os.kill(pid, signal.SIGKILL)
