@@ -29,6 +29,7 @@ from blobsync.emulator.nodejs import ensure_node
 from blobsync.emulator.server import QUICK_LOOKUPS
 from tests.conftest import TOOLS, Azurite
 from tests.e2e.world import Project, write_tree
+from tests.servers.ports import free_ports
 
 pytestmark = pytest.mark.e2e
 
@@ -57,7 +58,7 @@ def gone(pid: int) -> bool:
     return False
 
 
-def await_true(what: Callable[[], bool], seconds: float = 15.0) -> None:
+def await_true(what: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline
@@ -181,7 +182,11 @@ def test_where_another_program_has_the_usual_port_it_takes_another_and_the_proje
         (home / installed.name).symlink_to(installed)
     assert project.run("config", "new", "--emulator").code == 0
     storage = project.root / "aux_data/configs/storage.yaml"
-    port = int(re.findall(r"127\.0\.0\.1:(\d+)/", storage.read_text())[0])
+    first = int(re.findall(r"127\.0\.0\.1:(\d+)/", storage.read_text())[0])
+    # Not the usual one itself, which another emulator of this machine may have.
+    (port,) = free_ports(1)
+    for file in (storage, home / "emulator" / "account.json"):
+        file.write_text(file.read_text().replace(str(first), str(port)))
     try:
         with socket.socket() as taken:
             taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -229,7 +234,8 @@ def test_an_unreadable_record_means_no_server(emulator: Emulator, tmp_path: Path
 
 
 def test_it_ends_after_a_time_without_requests(emulator: Emulator) -> None:
-    state = emulator.start(in_memory=True, idle_seconds=0.5)
+    # With accounts that are given, the start itself makes no request, for which it might be too late.
+    state = emulator.start({"mine": new_key()}, in_memory=True, idle_seconds=0.5)
     await_true(lambda: emulator.status() is None)
     await_true(lambda: gone(state.pid))
 
@@ -239,9 +245,9 @@ def test_open_connections_do_not_hold_up_the_stop(emulator: Emulator) -> None:
     state = emulator.start({"mine": key})
     with client(state, "mine", key.reveal()) as service:
         service.create_container("box")
-        started = time.monotonic()
         emulator.stop()
-        assert time.monotonic() - started < 4
+        # A server that is held up ends with 1 after ten seconds, or is killed.
+        assert os.waitstatus_to_exitcode(os.waitpid(state.pid, 0)[1]) == 0
 
 
 def test_a_session_ends_when_its_process_is_killed() -> None:
