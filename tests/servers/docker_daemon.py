@@ -61,7 +61,7 @@ class DockerDaemon:
     def client(self, *words: str, given: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
         """Run a command of docker's client."""
         environ = {**os.environ, **self.environ}
-        return subprocess.run(["docker", *words], env=environ, input=given, capture_output=True, timeout=60)
+        return subprocess.run(["docker", *words], env=environ, input=given, capture_output=True, timeout=120)
 
     def stop(self) -> None:
         """End the daemon and its containerd."""

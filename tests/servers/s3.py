@@ -26,7 +26,7 @@ KEYS = {
     "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
     "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
 }
-_START_SECONDS = 60.0
+_START_SECONDS = 120.0
 # Ends its program when its own standard input ends.
 _TETHERED = '"$@" </dev/null >/dev/null 2>&1 & read _; kill $!'
 
@@ -134,14 +134,14 @@ def _running(words: Sequence[str], port: int, environ: Mapping[str, str] = os.en
     finally:
         assert process.stdin is not None
         process.stdin.close()
-        process.wait(10.0)
+        process.wait(60.0)
 
 
 def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         try:
-            urllib3.request("GET", url, retries=False, timeout=1.0)
+            urllib3.request("GET", url, retries=False, timeout=10.0)
         except urllib3.exceptions.HTTPError:
             time.sleep(0.1)
         else:

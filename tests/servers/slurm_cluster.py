@@ -20,7 +20,7 @@ from pathlib import Path
 from tests.servers.ports import free_ports
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel", "srun")
-READY_SECONDS = 60.0
+READY_SECONDS = 120.0
 
 _CONF = """\
 ClusterName=blobsync-test

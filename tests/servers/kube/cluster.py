@@ -123,7 +123,7 @@ class RealCluster:
         path = f"/api/v1/namespaces/{namespace}/pods/{pod}/eviction"
         self.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
 
-    def until(self, test: Callable[[], _Result], what: str, seconds: float = 30.0) -> _Result:
+    def until(self, test: Callable[[], _Result], what: str, seconds: float = 90.0) -> _Result:
         end = time.monotonic() + seconds
         while not (found := test()):
             assert time.monotonic() < end, f"after {seconds:g} s still not: {what}"
