@@ -18,7 +18,7 @@ from tests.e2e.world import Container, Done, Project, wait_until, write_tree
 from tests.servers.aml_stub import ARM_TOKEN, ML_TOKEN, AmlStub, serve
 from tests.unit.test_config_loader import ACT_EXAMPLE
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 SHOW = """\
 import json, os, sys
 facts = {"argv": sys.argv[1:], "env": dict(os.environ), "data": open("data/voc/a.txt").read()}

@@ -361,6 +361,7 @@ def test_jobs_of_others_are_entered_and_stopped_as_our_own(lab: Lab) -> None:
     waits = put_with_input(lab)
     put_foreign(lab, "runs_until_it_is_stopped", "sleep 600")
     lab.stub.release(lab.stub.jobs["runs_until_it_is_stopped"])
+    assert wait_until(lambda: lab.stub.jobs["runs_until_it_is_stopped"].status == "Running", seconds=PATIENCE)
     way_in = lab.run("ssh", "runs_until_it_is_stopped", "--show").out
     assert way_in.startswith("az ml job connect-ssh --name=runs_until_it_is_stopped --node-index=0")
     lab.run("abort", "runs_until_it_is_stopped", waits)

@@ -121,6 +121,8 @@ class AmlStub(ThreadingHTTPServer):
         self.held = False
         self.services: dict[int, dict[str, Any]] = {}
         self._lock = threading.Lock()
+        self._runs: list[threading.Thread] = []
+        self._over = False
 
     # -- running jobs -------------------------------------------------------------------------------------------
 
@@ -134,17 +136,20 @@ class AmlStub(ThreadingHTTPServer):
             return self.jobs[name]
 
     def release(self, job: Job) -> None:
-        threading.Thread(target=self._run, args=(job,), daemon=True).start()
+        self._runs.append(threading.Thread(target=self._run, args=(job,), daemon=True))
+        self._runs[-1].start()
 
     def cancel(self, job: Job) -> None:
-        job.cancelled = True
-        if job.status in ("Queued", "Preparing"):
-            job.status = "Canceled"
-        elif job.status == "Running":
-            job.status = "CancelRequested"
-            for process in job.processes:
-                with suppress(ProcessLookupError):
-                    process.send_signal(signal.SIGTERM)
+        # Not while its processes are being started.
+        with self._lock:
+            job.cancelled = True
+            if job.status in ("Queued", "Preparing"):
+                job.status = "Canceled"
+            elif job.status == "Running":
+                job.status = "CancelRequested"
+                for process in job.processes:
+                    with suppress(ProcessLookupError):
+                        process.send_signal(signal.SIGTERM)
 
     def preempt(self, job: Job) -> None:
         """Take the node away, with all that runs and lies there, and start the job on another one. As with VMs of low
@@ -163,17 +168,22 @@ class AmlStub(ThreadingHTTPServer):
 
     def _run(self, job: Job) -> None:
         start = job.starts
-        job.status = "Preparing"
+        with self._lock:
+            if job.was_cancelled():
+                return
+            job.status = "Preparing"
         try:
             line, outputs = self._place_data(job)
         except (KeyError, ValueError, OSError, AzureError) as error:
             job.error = {"error": {"code": "UserError", "message": f"data could not be mounted: {error}"}}
             job.status = "Failed"
             return
-        if job.was_cancelled():
-            return
-        codes = self._processes(job, line)
-        if job.starts != start:
+        with self._lock:
+            if job.was_cancelled() or self._over:
+                return
+            self._start(job, line)
+        codes = [process.wait() for process in job.processes]
+        if job.starts != start or self._over:
             return
         for uri, folder in outputs:
             self._bring_out(uri, folder)
@@ -187,7 +197,7 @@ class AmlStub(ThreadingHTTPServer):
         else:
             job.status = "Completed"
 
-    def _processes(self, job: Job, line: str) -> list[int]:
+    def _start(self, job: Job, line: str) -> None:
         properties = job.body["properties"]
         resources, distribution = properties.get("resources", {}), properties.get("distribution") or {}
         nodes = resources.get("instanceCount", 1)
@@ -210,7 +220,6 @@ class AmlStub(ThreadingHTTPServer):
                     subprocess.Popen(["bash", "-c", line], cwd=job.folder, env=env, stdout=log, stderr=log)
                 )
         job.status = "Running"
-        return [process.wait() for process in job.processes]
 
     def _image(self) -> Path:
         """A folder with the image's Python."""
@@ -286,12 +295,17 @@ class AmlStub(ThreadingHTTPServer):
         return {name: f"{self.url}/logs/{job.name}/{name}?sv=1&sig=abc" for name in names}
 
     def end(self) -> None:
-        for job in self.jobs.values():
-            for process in job.processes:
-                with suppress(ProcessLookupError):
-                    process.kill()
+        with self._lock:
+            self._over = True
+            for job in self.jobs.values():
+                for process in job.processes:
+                    with suppress(ProcessLookupError):
+                        process.kill()
         self.shutdown()
         self.server_close()
+        # None of them may meet a folder that has been removed.
+        for run in self._runs:
+            run.join(30)
 
 
 @contextmanager
