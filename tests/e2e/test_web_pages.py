@@ -12,15 +12,17 @@ from urllib.parse import parse_qs, urlsplit
 from urllib.request import urlopen
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.web_server import PATIENCE_MS, PHONE, faults, overflow, web_server, window
-from tests.e2e.world import Container, Project, hashes, read_tree, write_tree
+from tests.e2e.world import Container, Project, hashes, read_tree, wait_until, write_tree
 from tests.servers.delay_proxy import delay_proxy
+from tests.servers.fault_proxy import Fault, fault_proxy
 
 pytestmark = pytest.mark.e2e
 expect.set_options(timeout=PATIENCE_MS)
 
+_SHOWS = "Number(document.querySelector('[role=progressbar]')?.getAttribute('aria-valuenow'))"
 _MOVES = """() => {
   const bar = document.querySelector('[role=progressbar]');
   if (bar) (window.seen ??= new Set()).add(bar.getAttribute('aria-valuenow'));
@@ -37,9 +39,8 @@ _SCRIPT = b"<script>window.hacked=2</script><b>bold</b>\n"
 def test_a_plan_is_made_and_carried_out_with_progress_that_moves(
     project: Project, container: Container, browser: Browser
 ) -> None:
-    # Many small ones: the line takes in several megabytes before it slows a large one down.
     files = {f"file{n:03}.bin": random.Random(n).randbytes(20_000) for n in range(100)}
-    with delay_proxy(container.service, round_trip_ms=2, mbps=8) as line:
+    with fault_proxy(container.service, _held("file0[3-9]")) as line:
         project.configure(container, url=line.url)
         write_tree(project.data, files)
         with web_server(project) as server, window(browser, server) as seen:
@@ -61,7 +62,13 @@ def test_a_plan_is_made_and_carried_out_with_progress_that_moves(
             assert container.names() == [], "the first click changes nothing"
             page.get_by_role("button", name="Carry out exactly this plan").click()
             expect(page.locator(".badge.running")).to_have_text("uploading")
-            page.wait_for_function(_MOVES)
+            shown = 0
+            # More files go on as soon as the page has shown those before.
+            for held in (_held("file0[5-9]"), _held("file0[8-9]"), None):
+                page.wait_for_function(f"(before) => {_SHOWS} > before", arg=shown)
+                shown = int(page.evaluate(_SHOWS))
+                line.inject(*filter(None, [held]))
+                line.release()
             expect(page.locator(".badge.done")).to_be_visible()
             expect(page.get_by_label("Result")).to_contain_text("100 files")
             receipt = page.get_by_role("link", name="Receipt").get_attribute("href")
@@ -83,13 +90,21 @@ def test_a_plan_is_made_and_carried_out_with_progress_that_moves(
             assert seen.hosts - {""} == {f"127.0.0.1:{server.port}"}
 
 
+def _held(pattern: str) -> Fault:
+    """These files wait at the proxy, until it releases them."""
+    return Fault("hold", rate=1, operations=("put blob",), pattern=pattern)
+
+
 def test_transfers_of_a_terminal_and_of_the_page_are_followed_by_worker_and_cancelled(
     project: Project, container: Container, browser: Browser
 ) -> None:
     files = {f"file{n:03}.bin": random.Random(n).randbytes(20_000) for n in range(600)}
     workers = [re.compile(r"^process [0-9]+$")] * 2
     # None of them comes to its end by itself.
-    with delay_proxy(container.service, round_trip_ms=2, mbps=2) as line:
+    with (
+        delay_proxy(container.service, round_trip_ms=2, mbps=2) as distant,
+        fault_proxy(distant.url, _held("file5")) as line,
+    ):
         project.configure(container, url=line.url)
         write_tree(project.data, files)
         with web_server(project) as server, window(browser, server) as seen:
@@ -110,7 +125,7 @@ def test_transfers_of_a_terminal_and_of_the_page_are_followed_by_worker_and_canc
             (row,) = project.json("history").data["transfers"]
             assert row["progress"]["files_expected"] == 600 and len(row["progress"]["workers"]) == 2
             page.get_by_role("button", name="Cancel").click()
-            _, said = process.communicate(timeout=60)
+            _, said = process.communicate(timeout=120)
             assert process.returncode == 130 and "stopped:" in said, said
             expect(page.locator(".history .badge.cancelled")).to_have_count(1)
             # The same of the page's own.
@@ -251,8 +266,9 @@ def test_what_cannot_be_uploaded_is_named_with_its_reason(
         expect(page.locator("tr", has_text="caf").get_by_title("its name is not valid UTF-8")).to_be_visible()
         expect(page.get_by_role("link", name="caf")).to_have_count(0)
         page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
-        here, there = (page.locator("tr", has_text="sub/").locator(f"td[data-label={side}]") for side in _SIDES)
-        assert _top(here) == _top(there)
+        # Both at once: the table moves while the container is being listed.
+        here, there = page.locator("tr", has_text="sub/").evaluate(_TOPS, ["Here", "Container"])
+        assert here == there
         page.goto(f"{server.address}/")
         page.get_by_role("button", name="Plan the upload of data").click()
         expect(page.locator(".notice.bad li")).to_have_text(
@@ -264,13 +280,9 @@ def test_what_cannot_be_uploaded_is_named_with_its_reason(
         assert seen.errors == []
 
 
-_SIDES = ("Here", "Container")
-
-
-def _top(place: Locator) -> float:
-    box = place.bounding_box()
-    assert box
-    return box["y"]
+_TOPS = """(row, sides) => sides.map(
+  (side) => row.querySelector(`td[data-label=${side}]`).getBoundingClientRect().top
+)"""
 
 
 def test_the_name_of_a_file_that_doctor_examined_is_one_line(
@@ -330,21 +342,26 @@ def test_a_conflict_is_shown_side_by_side_and_settled(project: Project, containe
     assert container.contents("data/") == read_tree(project.data)
 
 
-def _row(page: Page, name: str) -> list[str]:
-    """The first four cells of a file or folder."""
-    row = page.locator(".blobs tbody tr", has=page.get_by_role("link", name=name, exact=True))
-    return [" ".join(text.split()) for text in row.locator("th, td").all_inner_texts()][:4]
+def _has_row(page: Page, *cells: str) -> None:
+    """Wait for the first four cells of a file or folder: the page is there before all files have been looked at."""
+    link = page.get_by_role("link", name=cells[0], exact=True)
+    row = page.locator(".blobs tbody tr", has=link).locator("th, td")
+
+    def seen() -> list[str]:
+        return [" ".join(text.split()) for text in row.all_inner_texts()][:4]
+
+    assert wait_until(lambda: seen() == list(cells), seconds=PATIENCE_MS / 1000, pause=0.1), seen()
 
 
 def _both_sides_are_shown(page: Page) -> None:
     # What was listed by the upload; the container has changed since.
     expect(page.locator(".blobs")).to_contain_text("five/")
-    assert _row(page, "five/") == ["five/", "1,000 to upload", "5 KB 1,000 files", "–"]
-    assert _row(page, "sub/") == ["sub/", "in sync", "900 B 1 file", "900 B 1 blob"]
+    _has_row(page, "five/", "1,000 to upload", "5 KB 1,000 files", "–")
+    _has_row(page, "sub/", "in sync", "900 B 1 file", "900 B 1 blob")
     page.get_by_role("button", name="List the container now").click()
     expect(page.get_by_role("link", name="there.bin")).to_be_visible()
-    assert _row(page, "there.bin") == ["there.bin", "only in the container", "–", "70 B"]
-    assert _row(page, "same.txt") == ["same.txt", "changed here", "7 B", "5 B"]
+    _has_row(page, "there.bin", "only in the container", "–", "70 B")
+    _has_row(page, "same.txt", "changed here", "7 B", "5 B")
     expect(page.locator("#folder")).to_contain_text("Here 1,003 files")
     expect(page.locator("#folder")).to_contain_text("listed just now")
 

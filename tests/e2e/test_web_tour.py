@@ -157,6 +157,8 @@ def _faults(page: Page, looks: tuple[_Look, ...]) -> list[str]:
 
 def _unreached(page: Page) -> list[str]:
     """With real keys, which only one page is worth."""
+    # What the page asks for may bring more controls.
+    page.wait_for_load_state("networkidle")
     page.evaluate(_WATCH)
     page.evaluate("document.activeElement?.blur()")
     for _ in range(int(page.evaluate(f"({_CONTROLS})().length")) + 2):

@@ -172,6 +172,7 @@ def faults(page: Page, *rules: str) -> list[str]:
 
     ``rules`` are the ones to check; empty: all.
     """
+    _has_its_styles(page)
     if not page.evaluate("'axe' in window"):
         script = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
         page.evaluate(f"{script}\n;undefined")
@@ -189,7 +190,13 @@ def faults(page: Page, *rules: str) -> list[str]:
 
 def overflow(page: Page) -> int:
     """The number of pixels by which the page is wider than its window."""
+    _has_its_styles(page)
     return int(page.evaluate("document.documentElement.scrollWidth - window.innerWidth"))
+
+
+def _has_its_styles(page: Page) -> None:
+    """After a click the page may be there before its style sheets."""
+    page.wait_for_load_state("load")
 
 
 @contextmanager
