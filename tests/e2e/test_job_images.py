@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_jobs import Lab, lab
+from tests.e2e.test_jobs import PATIENCE, Lab, lab
 from tests.e2e.world import wait_until
 from tests.servers.docker_daemon import IMAGE, DockerDaemon, missing_docker
 from tests.servers.slurm_fixture import slurm_cluster
@@ -60,7 +60,7 @@ def test_a_job_runs_in_the_image_and_writes_as_its_user(lab: Lab, docker: Docker
         assert lab.container.get(f"mine/output/{rank}") == b"a picture"
     told = (lab.project.root / "assets" / job_id / "system_logs" / "node_0.txt").read_text()
     assert f"the command runs in {IMAGE}, with docker" in told
-    assert wait_until(lambda: nothing_is_left(docker)) and lab.scratch_is_empty
+    assert wait_until(lambda: nothing_is_left(docker) and lab.scratch_is_empty, seconds=PATIENCE)
     kept = [path for path in lab.project.state.rglob("*") if path.is_file() and b"hush" in path.read_bytes()]
     assert [path for path in kept if "user_logs" not in path.parts] == []
 
@@ -76,7 +76,7 @@ def test_neither_a_container_nor_a_layer_shows_a_secret(lab: Lab, docker: Docker
     assert job_id.encode() in shown and b"hush" not in shown
     lab.run("abort", job_id)
     lab.until(job_id)
-    assert wait_until(lambda: nothing_is_left(docker))
+    assert wait_until(lambda: nothing_is_left(docker), seconds=PATIENCE)
 
 
 @pytest.mark.parametrize("cluster", ["here", pytest.param("uni", marks=[pytest.mark.slurm, pytest.mark.soak])])
@@ -90,7 +90,7 @@ def test_abort_ends_what_runs_in_the_image(lab: Lab, docker: DockerDaemon, clust
     lab.run("abort", job_id)
     assert lab.until(job_id)["status"] == "Canceled"
     assert lab.container.get("mine/output/saved") == b"saved\n"
-    assert wait_until(lambda: nothing_is_left(docker))
+    assert wait_until(lambda: nothing_is_left(docker), seconds=PATIENCE)
 
 
 @pytest.mark.soak

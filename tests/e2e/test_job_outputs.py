@@ -19,7 +19,7 @@ __all__ = ["slurm_cluster"]
 
 pytestmark = pytest.mark.e2e
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 # Writes to its own folder and to the shared one, and waits for a file.
 WRITE = """\
 import os, sys, time
