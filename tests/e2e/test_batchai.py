@@ -280,9 +280,12 @@ def test_parameter_servers_end_when_the_workers_have(lab: Lab) -> None:
     settings = {
         "pythonInterpreterPath": sys.executable,
         "pythonScriptFilePath": "-u",
-        "masterCommandLineArgs": say.format("time.sleep(1)"),
+        # The workers end after the parameter server has printed its line.
+        "masterCommandLineArgs": say.format(
+            f'[time.sleep(0.1) for _ in iter(lambda: os.path.exists("{lab.gate}"), True)]'
+        ),
         "workerCommandLineArgs": say.format("pass"),
-        "parameterServerCommandLineArgs": say.format("time.sleep(600)"),
+        "parameterServerCommandLineArgs": say.format(f'open("{lab.gate}", "w").close(); time.sleep(600)'),
     }
     recipe = lab.recipe(tensorFlowSettings=settings)
     del recipe["chainerSettings"]
