@@ -172,6 +172,15 @@ class Jobs:
                     found.append(int(name))
         return sorted(found)
 
+    def supervisor(self, job_id: str) -> int:
+        """The process that starts and stops the nodes."""
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            with suppress(OSError):
+                words = Path("/proc", name, "cmdline").read_bytes().decode().split("\0")
+                if "blobsync.backends.local.supervisor" in words and any(job_id in word for word in words):
+                    return int(name)
+        raise AssertionError(self.explain())
+
     @property
     def steps(self) -> list[tuple[int, int]]:
         """Each recorded step, with its number of workers."""
@@ -283,8 +292,13 @@ def test_any_launcher_is_told_the_bounds_and_every_node_brings_its_outputs(
     job_id = jobs.submit(*words)
     assert wait_until(lambda: len(jobs.programs(job_id, 0)) == len(jobs.programs(job_id, 1)) == 1, seconds=PATIENCE)
     # One request after the other, before the first is carried out.
-    for nodes in ("3", "2", "3"):
-        jobs.run("scale", job_id, nodes)
+    supervisor = jobs.supervisor(job_id)
+    os.kill(supervisor, signal.SIGSTOP)
+    try:
+        for nodes in ("3", "2", "3"):
+            jobs.run("scale", job_id, nodes)
+    finally:
+        os.kill(supervisor, signal.SIGCONT)
     assert "may have 2 to 3 nodes, not 1" in jobs.run("scale", job_id, "1", code=2).err
     assert wait_until(lambda: len(jobs.programs(job_id, 2)) == 1, seconds=PATIENCE), jobs.explain()
     go_on.touch()
