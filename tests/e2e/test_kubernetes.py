@@ -22,7 +22,7 @@ from blobsync.jobs.context import JobContext
 from blobsync.jobs.home import home_of
 from blobsync.jobs.queries import JobQueries
 from blobsync.jobspec.spec import JobRef
-from tests.e2e.test_jobs import SHOW, Lab
+from tests.e2e.test_jobs import PATIENCE, SHOW, Lab
 from tests.e2e.world import Container, Project, wait_until, write_tree
 from tests.fakes.kubernetes import demand_valid
 from tests.servers.kube.cluster import IMAGE, RealCluster, stand_in
@@ -48,13 +48,15 @@ if not done:
 
 # More than the kubelet keeps, and faster than it is read.
 TALKING = """\
-import sys, time
+import os, sys, time
 for number in range(24_000):
     print(f"line {number} of what nobody may lose")
     if number % 1_000 == 9:
         sys.stdout.flush()
-        # Long enough at first that whoever follows has seen the beginning.
-        time.sleep(0.25 if number > 9 else 5)
+        time.sleep(0.25)
+    # Whoever follows has to have seen the beginning.
+    while number == 9 and not os.path.exists(sys.argv[1]):
+        time.sleep(0.1)
 """
 
 
@@ -88,7 +90,7 @@ class KubeLab(Lab):
             found.update(self.job(job_id))
             return words in (found["reason"] or "")
 
-        assert wait_until(told, seconds=60, pause=0.3), found
+        assert wait_until(told, seconds=PATIENCE, pause=0.3), found
         return found
 
 
@@ -312,8 +314,9 @@ def test_an_elastic_job_runs_on_with_the_nodes_it_has_and_its_past_stays(
 
 
 def test_a_pod_that_somebody_deletes_is_reported_as_the_reason(lab: KubeLab, kube_cluster: RealCluster) -> None:
-    job_id = lab.submit("k8s", "trap 'exit 143' TERM; while :; do sleep 0.1; done")
+    job_id = lab.submit("k8s", "trap 'exit 143' TERM; echo up; while :; do sleep 0.1; done")
     pod = kube_cluster.running(lab.name_of(job_id), 0, lab.namespace)
+    kube_cluster.until(lambda: "up" in kube_cluster.kubectl("logs", pod, "-n", lab.namespace).stdout, "it is up", 60)
     kube_cluster.kubectl("delete", "pod", pod, "-n", lab.namespace)
     job = lab.until(job_id)
     assert (job["status"], job["exit_code"]) == ("Failed", 143)
@@ -346,8 +349,10 @@ def test_refusals_of_the_cluster_leave_nothing_behind(lab: KubeLab, kube_cluster
     said = lab.run("-c", "gone", "submit", "true", code=2)
     assert "remove what was made" not in said.err
     assert 'context "no-such-context" does not exist' in said.err and "kubectl config get-contexts" in said.err
-    left = cluster.json("get", "jobs,secrets,configmaps,services,pods", "-n", lab.namespace)["items"]
-    assert left == [] and lab.ask("q")["jobs"] == []
+    # What belongs to a job that was removed is collected a moment later.
+    kinds = ("get", "jobs,secrets,configmaps,services,pods", "-n", lab.namespace)
+    cluster.until(lambda: cluster.json(*kinds)["items"] == [], "nothing is left")
+    assert lab.ask("q")["jobs"] == []
 
 
 @pytest.mark.soak
@@ -467,13 +472,19 @@ def test_no_line_of_a_log_that_rotates_is_lost(lab: KubeLab, kube_cluster: RealC
     cluster = stand_in(kube_cluster)
     cluster.rotate_logs(40_000)
     try:
-        job_id = lab.submit("k8s", "python3", "talking.py")
-        cluster.running(lab.name_of(job_id), 0, lab.namespace)
-        followed = lab.run("logs", job_id, "-F")
+        seen = f"/tmp/seen-in-{lab.namespace}"
+        job_id = lab.submit("k8s", "python3", "talking.py", seen)
+        pod = cluster.running(lab.name_of(job_id), 0, lab.namespace)
+        following = lab.project.start("logs", job_id, "-F")
+        assert following.stdout
+        followed = following.stdout.readline()
+        cluster.kubectl("exec", pod, "-n", lab.namespace, "--", "touch", seen)
+        followed += following.stdout.read()
+        done = lab.project.finish(following)
     finally:
         cluster.rotate_logs()
     every = [f"line {number} of what nobody may lose" for number in range(24_000)]
-    assert followed.out.splitlines() == every
+    assert done.code == 0 and followed.splitlines() == every, done.err
     copy = lab.project.root / "assets" / job_id / "user_logs" / "std_log.txt"
     assert copy.read_text().splitlines() == every
     pod = cluster.pods(lab.name_of(job_id), lab.namespace)[0]["metadata"]["name"]
@@ -493,7 +504,7 @@ def test_what_a_killed_node_had_not_copied_is_kept_apart_and_told(lab: KubeLab, 
     lab.kubernetes(runtime={"sync_seconds": 3600})
     cluster.rotate_logs(40_000)
     try:
-        job_id = lab.submit("k8s", "python3 talking.py; echo the last words; sleep 300")
+        job_id = lab.submit("k8s", "python3 talking.py .; echo the last words; sleep 300")
         pod = cluster.running(lab.name_of(job_id), 0, lab.namespace)
         read = ("logs", "-n", lab.namespace, pod)
         cluster.until(lambda: "the last words" in cluster.kubectl(*read).stdout, "it has said all", 60)
