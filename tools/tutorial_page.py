@@ -93,6 +93,6 @@ def choose_free_port(environ: Mapping[str, str]) -> None:
 
 def _steady(text: str) -> str:
     """Without what differs from run to run: times, estimates, processes, archives."""
-    text = re.sub(r"\d+\.\d+ s\b", "N s", text)
+    text = re.sub(r"\b\d+(\.\d+)? s\b", "N s", text)
     text = re.sub(r"(packed \d+ files, .*) as .* in", r"\1 in", text)
     return re.sub(r"process \d+|is now [0-9a-f]{12}", "-", text)

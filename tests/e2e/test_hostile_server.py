@@ -12,7 +12,7 @@ from threading import Thread
 
 import pytest
 
-from tests.e2e.world import Container, Project
+from tests.e2e.world import Container, Project, wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -109,7 +109,7 @@ def test_entities_of_a_listing_are_not_expanded(
 ) -> None:
     server = servers.start(lambda exchange: exchange.reply(200, body.encode()))
     project.configure(container, url=server.url)
-    done = project.run("ls", "data", seconds=30)
+    done = project.run("ls", "data")
     assert (done.code, "cannot parse the listing" in done.err) == (1, True), str(done)
     assert "root:" not in done.out + done.err
 
@@ -137,10 +137,9 @@ def test_a_command_that_waits_for_a_server_ends_when_it_is_told_to(
     server = servers.start(answer)
     project.configure(container, url=server.url)
     process = project.start("ls", "data")
-    until = time.monotonic() + 30
-    while not server.seen and time.monotonic() < until:
-        time.sleep(0.05)
+    assert wait_until(lambda: server.seen, seconds=60)
     time.sleep(0.5)
     process.send_signal(signal.SIGTERM)
-    done = project.finish(process, seconds=10)
+    # By itself it would not end for hours.
+    done = project.finish(process, seconds=60)
     assert (done.code, "interrupted" in done.err) == (130, True), str(done)

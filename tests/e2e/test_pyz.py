@@ -45,7 +45,7 @@ def _run(one_file: Path, project: Project, *words: str) -> subprocess.CompletedP
     # No site-packages, no environment of Python's, no folder of ours.
     argv = [sys.executable, "-I", "-S", str(one_file), *words]
     environ = {**os.environ, **project.environ}
-    done = subprocess.run(argv, cwd=project.root, env=environ, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(argv, cwd=project.root, env=environ, capture_output=True, text=True, timeout=150)
     check_output(done.stdout)
     return done
 

@@ -48,7 +48,7 @@ http.server.ThreadingHTTPServer((words["--ip"], int(words["--port"])), Answer).s
 
 def fetch(url: str) -> str:
     """The body of the URL; empty while no server responds."""
-    with suppress(OSError), urllib.request.urlopen(url, timeout=10) as reply:
+    with suppress(OSError), urllib.request.urlopen(url, timeout=60) as reply:
         return cast("str", reply.read().decode())
     return ""
 
