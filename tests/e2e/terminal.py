@@ -97,7 +97,8 @@ class Terminal:
 
     def wait_for(self, sight: Callable[[Terminal], object], *, seconds: float = _SECONDS) -> None:
         assert wait_until(lambda: sight(self) or self.process.poll() is not None, seconds=seconds), str(self)
-        assert sight(self), f"it ended before\n{self}"
+        # What it wrote last may not have been read yet.
+        assert wait_until(lambda: sight(self), seconds=5), f"it ended before\n{self}"
 
     def finish(self, *, seconds: float = _SECONDS) -> Terminal:
         """Wait for the end, and check that the screen is left clean."""

@@ -552,7 +552,8 @@ def test_folders_inside_a_folder_that_jobs_write_to_are_refused(lab: Lab) -> Non
 
 def test_summary_and_blame(lab: Lab, tmp_path: Path) -> None:
     stop = tmp_path / "stop"
-    lab.submit("--single", WAIT.format(stop=stop))
+    job_id = lab.submit("--single", WAIT.format(stop=stop))
+    assert wait_until(lambda: lab.stub.jobs[job_id].status == "Running", seconds=PATIENCE)
     found = lab.ask("summary")
     assert (found["nodes_total"], found["nodes_free"], found["gpus_free"]) == (10, 6, 24)
     assert "STANDARD_NC6, Dedicated" in found["notes"] and "1 node cannot be used" in found["notes"]

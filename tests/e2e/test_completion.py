@@ -50,7 +50,7 @@ def _offers(shell: str, project: Project, *words: str) -> dict[str, str]:
         env={**os.environ, **project.environ, "PATH": path},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         stdin=subprocess.DEVNULL,
     )
     between = {"bash": "\0", "zsh": ":", "fish": "\t"}[shell]

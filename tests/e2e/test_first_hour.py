@@ -35,7 +35,7 @@ def _with_input(project: Project, text: str, *words: str) -> subprocess.Complete
         input=text,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
 
 
