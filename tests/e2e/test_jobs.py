@@ -939,6 +939,7 @@ def test_a_time_limit_ends_a_job_of_this_machine(lab: Lab) -> None:
     assert (ended["status"], ended["reason"]) == ("Failed", "its time limit of 3s was over")
     # The limit begins with the job's turn: on a busy machine it may be over before the program has begun.
     assert lab.project.run("logs", job_id).out.startswith("begun") or not begun.exists()
+    lab.configure("here", **NEW, local={"slots": 4, "gpus": 0}, timeout="1h")
     assert lab.until(lab.submit("here", "true", gpus=0))["status"] == "Completed"
 
 
