@@ -32,7 +32,7 @@ from blobsync.store.protocol import block_id_of
 from blobsync.store.sas import mint_sas
 from tests.e2e.world import Container, Project, blobsync_command, sha256, wait_until
 from tests.fakes.tasks import RecordingListener, moved_by, upload
-from tests.servers.fault_proxy import FaultHandle, fault_proxy
+from tests.servers.fault_proxy import Fault, FaultHandle, fault_proxy
 
 pytestmark = pytest.mark.e2e
 
@@ -82,11 +82,30 @@ def in_journal(project: Project) -> int:
 
 def killed_at(project: Project, counting: FaultHandle, size: int) -> None:
     """kill -9 as soon as so many bytes are known as sent."""
+    # However late the kill comes, it is not after the commit.
+    counting.inject(Fault("hold", rate=1, operations=("put block list",)))
     process = project.start(*UP, "--cap-mbps", "60")
     assert wait_until(lambda: in_journal(project) >= size, seconds=60, pause=0.005)
     os.kill(process.pid, signal.SIGKILL)
     project.finish(process)
+    counting.inject()
+    counting.drop()
     counting.reset()
+
+
+# So many of a file's blocks are sent before it changes.
+_BEFORE_A_CHANGE = 6
+
+
+def hold_the_last_blocks(counting: FaultHandle) -> None:
+    """However late a change of the file comes, it is not after its upload."""
+    numbers = tuple(range(_BEFORE_A_CHANGE + 1, 1000))
+    counting.inject(Fault("hold", at=numbers, operations=("put block",)))
+
+
+def pass_the_last_blocks(counting: FaultHandle) -> None:
+    counting.inject()
+    counting.release()
 
 
 def demand(container: Container, body: bytes) -> None:
@@ -211,11 +230,13 @@ def test_two_writers_of_one_blob_leave_one_of_the_two(
 def test_a_file_that_changes_while_its_blocks_are_sent(
     large: Project, container: Container, counting: FaultHandle
 ) -> None:
+    hold_the_last_blocks(counting)
     process = large.start(*UP, "--cap-mbps", "120", "--json")
     assert wait_until(lambda: counting.stats().uploaded >= 4 * MIB, seconds=60, pause=0.005)
     with (large.data / "a.bin").open("r+b") as file:
         file.seek(MIB)
         file.write(b"changed under way")
+    pass_the_last_blocks(counting)
     done = large.finish(process)
     now = (large.data / "a.bin").read_bytes()
     found = container.contents("data/")
@@ -242,11 +263,13 @@ def test_a_file_whose_size_changes_while_its_difference_is_sent(
     file = large.data / "a.bin"
     file.write_bytes(random.Random(7).randbytes(SIZE))
     counting.reset()
+    hold_the_last_blocks(counting)
     process = large.start(*UP, "--json", "--cap-mbps", "60")
-    moment = random.randrange(1, SIZE - 5 * MIB)
+    moment = random.randrange(1, _BEFORE_A_CHANGE * BLOCK)
     assert wait_until(lambda: counting.stats().uploaded >= moment, seconds=60, pause=0.005)
     file.write_bytes(later)
-    done = large.finish(process, seconds=60)
+    pass_the_last_blocks(counting)
+    done = large.finish(process)
     assert done.code == 0, f"after {moment:,} bytes: {done}"
     demand(container, later)
     assert sent(large, counting) == 0
@@ -294,7 +317,7 @@ def test_whatever_happens_to_a_file_at_a_random_moment_a_whole_version_arrives(
         moment = chance.uniform(0, whole.seconds)
         time.sleep(moment)
         _change(file, kind, chance)
-        done = large.finish(process, seconds=60)
+        done = large.finish(process)
         later = file.read_bytes()
         where = f"{kind} after {moment:.2f} of {whole.seconds:.2f} s: {done}"
         steps = range(0, len(later), _STEP) if kind == "written in steps" else ()

@@ -236,8 +236,11 @@ class Project:
     def _write(self, name: str, value: Mapping[str, Any]) -> None:
         file = self.root / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(yaml.safe_dump(dict(value)))
-        file.chmod(0o600)
+        # At once: a command that runs may read it at any moment.
+        new = file.with_name(f".{file.name}.new")
+        new.write_text(yaml.safe_dump(dict(value)))
+        new.chmod(0o600)
+        new.replace(file)
 
     @property
     def data(self) -> Path:
@@ -358,8 +361,8 @@ def command_lines(pid: int) -> set[str]:
     return found
 
 
-def wait_until(true: Callable[[], object], *, seconds: float = 20.0, pause: float = 0.01) -> bool:
-    """Poll until it is true; False if it was not in time."""
+def wait_until(true: Callable[[], object], *, seconds: float = 60.0, pause: float = 0.01) -> bool:
+    """Poll until it is true; False if it was not in time, which is long enough for a loaded machine."""
     deadline = time.monotonic() + seconds
     while not true():
         if time.monotonic() > deadline:

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping
@@ -94,6 +95,17 @@ class Job:
         return {**made, "id": f"{base}/jobs/{self.name}", "name": self.name, "properties": properties}
 
 
+def _pids() -> list[int]:
+    return [int(each.name) for each in Path("/proc").glob("[0-9]*")]
+
+
+def _has_in_environment(pid: int, entry: bytes) -> bool:
+    # One that has ended has no environment.
+    with suppress(OSError):
+        return entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return False
+
+
 class AmlStub(ThreadingHTTPServer):
     """The service; ``url`` is its management endpoint. ``held`` keeps new jobs in the queue.
 
@@ -154,17 +166,23 @@ class AmlStub(ThreadingHTTPServer):
     def preempt(self, job: Job) -> None:
         """Take the node away, with all that runs and lies there, and start the job on another one. As with VMs of low
         priority (https://hi-ml.readthedocs.io/en/latest/lowpriority.html), no variable says which start it is."""
+        self.take_away(job)
+        self.release(job)
+
+    def take_away(self, job: Job) -> None:
+        """The first half of :meth:`preempt`: nothing of the job runs until it is released."""
         job.starts += 1
         mark = f"BLOBSYNC_SCRATCH={job.folder / 'scratch'}".encode()
-        for process in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                if mark in (process / "environ").read_bytes().split(b"\0"):
-                    os.kill(int(process.name), signal.SIGKILL)
+        # Again until there is none: one may have begun after the look at its parent, and a killed one ends a bit later.
+        while found := [pid for pid in _pids() if _has_in_environment(pid, mark)]:
+            for pid in found:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)
         for ended in job.processes:
             ended.wait()
         job.processes.clear()
         shutil.rmtree(job.folder)
-        self.release(job)
 
     def _run(self, job: Job) -> None:
         start = job.starts

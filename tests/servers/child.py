@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -127,6 +128,7 @@ async def _run(served: Served, host: str, port: int, *, stay: bool) -> None:
 
     server = await listen(port)
     host, port = server.sockets[0].getsockname()
+    away: socket.socket | None = None
     _print({"host": host, "port": port})
     if stay:
         await server.serve_forever()
@@ -138,9 +140,12 @@ async def _run(served: Served, host: str, port: int, *, stay: bool) -> None:
         command = values.pop("command")
         if command in ("go away", "come back"):
             if command == "come back":
+                if away is not None:
+                    away.close()
                 server = await listen(port)
             else:
                 server.close()
+                away = _kept(host, port)
                 for task in tuple(tasks):
                     task.cancel()
             _print({"answer": None})
@@ -152,6 +157,15 @@ async def _run(served: Served, host: str, port: int, *, stay: bool) -> None:
     server.close()
     for task in tasks:
         task.cancel()
+
+
+def _kept(host: str, port: int) -> socket.socket:
+    """A socket that has the port and refuses connections: nobody else gets it meanwhile, nor a client that tries it
+    again and again as the port of its own end."""
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind((host, port))
+    return kept
 
 
 def _tracked(

@@ -53,7 +53,8 @@ class Fault:
         reset_upload      a reset after half of the request's body
         reset_download    a reset after half of the answer's body
         stall             nothing for ``seconds``, then a reset; the request never arrives
-        hold              nothing until ``release``, then as ever: what happens meanwhile is between two requests
+        hold              nothing until ``release``, then as ever: what happens meanwhile is between two requests; or
+                          until ``drop``, then a reset
         drip              the answer's body spread over ``seconds``
         status            ``status`` with Retry-After ``retry_after`` instead of passing the request on
         truncate          the answer ends orderly after half of its body
@@ -67,7 +68,7 @@ class Fault:
     A request is considered if its operation (see ``proxy.operation``) is in ``operations`` (empty: all that the
     kind can damage) and ``pattern`` is found in its raw target. It is hit with probability ``rate``, or if its
     number among those considered (from 1) is in ``at``; at most ``limit`` times. With ``pid``, only requests of that
-    process of this machine are considered.
+    process of this machine are considered; with ``from_byte``, only those for a range that begins there or later.
     """
 
     kind: str
@@ -80,6 +81,7 @@ class Fault:
     status: int = 503
     retry_after: int | None = 1
     pid: int | None = None
+    from_byte: int = 0
 
 
 def weather(*, resets: float = 0.02, busy: float = 0.03, cut: float = 0.03, flipped: float = 0.03) -> tuple[Fault, ...]:
@@ -96,6 +98,14 @@ def weather(*, resets: float = 0.02, busy: float = 0.03, cut: float = 0.03, flip
         Fault("flip_down", rate=flipped, operations=_DOWN),
         Fault("flip_up", rate=flipped, operations=_UP),
     )
+
+
+@dataclass(slots=True)
+class _Gate:
+    """What held requests wait for, and whether they are cut off then."""
+
+    opened: asyncio.Event = field(default_factory=asyncio.Event)
+    drops: bool = False
 
 
 @dataclass(slots=True)
@@ -121,6 +131,8 @@ class _Rule:
             return False
         if fault.pid is not None and not self.is_from(fault.pid, port):
             return False
+        if _first_byte(request) < fault.from_byte:
+            return False
         self.seen += 1
         drawn = self.chance.random() < fault.rate
         if not (drawn or self.seen in fault.at) or (fault.limit is not None and self.hits >= fault.limit):
@@ -138,7 +150,7 @@ class FaultProxy(Proxy):
         self._chance = random.Random(0)
         self._signatures: set[str] = set()
         self._expired: set[str] = set()
-        self._released = asyncio.Event()
+        self._gate = _Gate()
 
     async def handle(self, link: Link, request: Request) -> bool:
         name = operation(request)
@@ -189,10 +201,10 @@ class FaultProxy(Proxy):
         return self._cut_off(link, request)
 
     async def _hold(self, link: Link, request: Request, fault: Fault) -> bool:
-        released = self._released
+        gate = self._gate
         self.injected(fault.kind)
-        await released.wait()
-        return await self.forward(link, request)
+        await gate.opened.wait()
+        return self._cut_off(link, request) if gate.drops else await self.forward(link, request)
 
     async def _reset_after(self, link: Link, request: Request, fault: Fault) -> bool:
         _, reader, response = await self.send(link, request)
@@ -346,9 +358,10 @@ class FaultProxy(Proxy):
             self._rules = [_Rule(each, random.Random(f"{seed}/{place}")) for place, each in enumerate(faults)]
             self._expired.clear()
             return None
-        if name == "release":
-            self._released.set()
-            self._released = asyncio.Event()
+        if name in ("release", "drop"):
+            gate, self._gate = self._gate, _Gate()
+            gate.drops = name == "drop"
+            gate.opened.set()
             return None
         return super().command(name, values)
 
@@ -393,6 +406,11 @@ def _has_port(pid: int, port: int) -> bool:
             with suppress(OSError):
                 found.add(os.readlink(f"/proc/{pid}/fd/{name}"))
     return not wanted.isdisjoint(found)
+
+
+def _first_byte(request: Request) -> int:
+    found = re.match(r"bytes=(\d+)-", request.get("x-ms-range") or request.get("range") or "")
+    return int(found[1]) if found else 0
 
 
 def _signature(request: Request) -> str | None:
@@ -440,6 +458,10 @@ class FaultHandle(child.ServerProcess):
     def release(self) -> None:
         """Pass on the requests that are held."""
         self.ask("release")
+
+    def drop(self) -> None:
+        """Cut off the requests that are held: whoever sent them is gone, and they are never to arrive."""
+        self.ask("drop")
 
 
 @contextmanager
