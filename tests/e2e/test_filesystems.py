@@ -7,7 +7,6 @@ import random
 import shutil
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +33,7 @@ from tests.e2e.world import (
 )
 from tests.fakes.web_pages import WebAnswer, WebPages, words_of
 from tests.servers.delay_proxy import delay_proxy
-from tests.servers.fault_proxy import Fault, fault_proxy
+from tests.servers.fault_proxy import Fault, FaultHandle, fault_proxy
 
 pytestmark = pytest.mark.e2e
 
@@ -387,22 +386,28 @@ def test_stat_says_that_a_file_is_here_and_cannot_be_read(project: Project, cont
 
 
 @pytest.fixture
-def slow(service: str) -> Iterator[str]:
-    """A network so slow that a test can act while a file is under way: 10 MiB take about two and a half seconds."""
-    with delay_proxy(service, round_trip_ms=1, mbps=32) as line:
-        yield line.url
+def line(service: str) -> Iterator[FaultHandle]:
+    with fault_proxy(service) as proxy:
+        yield proxy
 
 
-def _soon(act: Callable[[], object]) -> threading.Thread:
-    """Call ``act`` in a second, when the transfer has begun and is far from its end."""
+@contextmanager
+def _meanwhile(line: FaultHandle, name: str, act: Callable[[], object]) -> Iterator[None]:
+    """Call ``act`` when content of the blob is under way, which waits for that; the block runs the transfer."""
+    line.inject(Fault("hold", rate=1, operations=("put blob", "put block", "get blob"), pattern=name))
 
-    def later() -> None:
-        time.sleep(1.0)
-        act()
+    def act_then() -> None:
+        try:
+            assert wait_until(line.is_holding)
+            act()
+        finally:
+            line.inject()
+            line.release()
 
-    thread = threading.Thread(target=later)
-    thread.start()
-    return thread
+    with ThreadPoolExecutor(1) as other:
+        done = other.submit(act_then)
+        yield
+        done.result()
 
 
 def _disturb(how: str, file: Path) -> None:
@@ -455,7 +460,7 @@ def test_a_file_that_does_not_hold_still(
     engine: str,
     project: Project,
     container: Container,
-    slow: str,
+    line: FaultHandle,
     tally: Tally,
     request: pytest.FixtureRequest,
 ) -> None:
@@ -463,10 +468,9 @@ def test_a_file_that_does_not_hold_still(
         request.getfixturevalue("with_azcopy")
     files = {"a-first.bin": os.urandom(5 * _MIB), "restless.bin": os.urandom(5 * _MIB), "small.bin": b"small"}
     write_tree(project.data, files)
-    project.configure(container, url=slow)
-    thread = _soon(lambda: _disturb(how, project.data / "restless.bin"))
-    done = project.json("u", "data", "--engine", engine)
-    thread.join()
+    project.configure(container, url=line.url)
+    with _meanwhile(line, "restless.bin", lambda: _disturb(how, project.data / "restless.bin")):
+        done = project.json("u", "data", "--engine", engine)
     now = read_tree(project.data)
     there = container.contents("data/")
     _check_restless(how, done, there.get("restless.bin"), (hashes(files)["restless.bin"], now.get("restless.bin")))
@@ -524,19 +528,18 @@ def test_an_edit_here_during_a_download_is_not_lost(
     engine: str,
     project: Project,
     container: Container,
-    slow: str,
+    line: FaultHandle,
     tally: Tally,
     request: pytest.FixtureRequest,
 ) -> None:
     if engine == "azcopy":
         request.getfixturevalue("with_azcopy")
-    project.configure(container, url=slow)
+    project.configure(container, url=line.url)
     write_tree(project.data, {"busy.bin": b"first"})
     assert project.json("u", "data").code == 0
     container.put("data/busy.bin", os.urandom(8 * _MIB))
-    thread = _soon(lambda: (project.data / "busy.bin").write_bytes(b"edited meanwhile"))
-    done = project.json("d", "data", "--engine", engine)
-    thread.join()
+    with _meanwhile(line, "busy.bin", lambda: (project.data / "busy.bin").write_bytes(b"edited meanwhile")):
+        done = project.json("d", "data", "--engine", engine)
     assert (project.data / "busy.bin").read_bytes() == b"edited meanwhile", str(done)
     assert done.code in (1, 3), str(done)
     assert done.named() == {"data/busy.bin"}, str(done)
@@ -545,13 +548,12 @@ def test_an_edit_here_during_a_download_is_not_lost(
 
 
 def test_a_version_that_somebody_uploads_meanwhile_is_not_replaced(
-    project: Project, container: Container, slow: str, tally: Tally
+    project: Project, container: Container, line: FaultHandle, tally: Tally
 ) -> None:
-    project.configure(container, url=slow)
+    project.configure(container, url=line.url)
     write_tree(project.data, {"busy.bin": os.urandom(8 * _MIB), "other.bin": b"other"})
-    thread = _soon(lambda: container.put("data/busy.bin", b"somebody else's"))
-    done = project.json("u", "data", "--engine", "direct")
-    thread.join()
+    with _meanwhile(line, "busy.bin", lambda: container.put("data/busy.bin", b"somebody else's")):
+        done = project.json("u", "data", "--engine", "direct")
     assert container.get("data/busy.bin") == b"somebody else's", str(done)
     assert done.code == 3, str(done)
     assert done.named() == {"data/busy.bin"}, str(done)

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -54,7 +54,12 @@ def kept(project: Project, container: Container) -> Iterator[Project]:
 def started(project: Project, *words: str) -> subprocess.Popen[str]:
     """A keeper that has its lock."""
     process = project.start("keep", "data", *_QUICKLY, *words)
-    assert wait_until(lambda: _records(project) or process.poll() is not None, seconds=_PATIENCE)
+
+    def has_begun() -> bool:
+        # A killed one leaves its record.
+        return any(record["pid"] == process.pid for record in _records(project))
+
+    assert wait_until(lambda: has_begun() or process.poll() is not None, seconds=_PATIENCE)
     return process
 
 
@@ -79,14 +84,31 @@ def arrives(container: Container, expected: Callable[[], dict[str, str]], *, sec
     )
 
 
+def knows(project: Project, uploaded: int) -> None:
+    """Wait until the keeper knows so many files as uploaded: what it sent arrives a moment before that."""
+    assert wait_until(lambda: any(record["uploaded"] == uploaded for record in _records(project)), seconds=_PATIENCE)
+
+
+def write_at_once(project: Project, files: dict[str, bytes]) -> None:
+    """Write files that are never seen empty, not even by a keeper to which a moment is long enough."""
+    for name, data in files.items():
+        (project.data / name).parent.mkdir(parents=True, exist_ok=True)
+        beside = project.root / "beside"
+        beside.write_bytes(data)
+        beside.replace(project.data / name)
+
+
 def test_what_a_program_writes_arrives_and_what_it_removes_stays(kept: Project, container: Container) -> None:
     process = started(kept)
     arrives(container, lambda: hashes({"a": b"one", "sub/b": b"two" * 1000}))
-    write_tree(kept.data, {"a": b"other", "new/deep/c": b"three"})
+    knows(kept, 2)
+    write_at_once(kept, {"a": b"other", "new/deep/c": b"three"})
     arrives(container, lambda: hashes({"a": b"other", "new/deep/c": b"three"}))
+    knows(kept, 4)
     shutil.rmtree(kept.data / "sub")
     (kept.data / "a").rename(kept.data / "renamed")
     arrives(container, lambda: hashes({"renamed": b"other"}))
+    knows(kept, 5)
     assert stopped(kept, process).count("stopped: 5 files uploaded and verified") == 1
     # Upload only: nothing was deleted there.
     assert set(container.contents("data/")) == {"a", "sub/b", "new/deep/c", "renamed"}
@@ -130,6 +152,7 @@ def test_a_blob_that_somebody_else_wrote_meanwhile_is_not_replaced(kept: Project
     """The keeper presumes that what it verified is still there; the service refuses its write."""
     process = started(kept)
     arrives(container, lambda: hashes({"a": b"one"}))
+    knows(kept, 2)
     container.put("data/a", b"theirs")
     container.put("data/new", b"theirs")
     write_tree(kept.data, {"a": b"mine", "new": b"mine", "last": b"mine"})
@@ -227,8 +250,9 @@ def test_it_goes_on_after_an_outage_and_says_since_when(kept: Project, container
         kept.environ["BLOBSYNC_OUTAGE_SECONDS"] = "1"
         process = started(kept)
         arrives(container, lambda: hashes({"a": b"one"}))
+        knows(kept, 2)
         proxy.inject(Fault("reset_before", rate=1.0))
-        write_tree(kept.data, {"a": b"written in the dark"})
+        write_at_once(kept, {"a": b"written in the dark"})
 
         def waits() -> bool:
             return any(record["problem"] for record in _records(kept))
@@ -312,14 +336,16 @@ def test_a_terminal_shows_a_line_a_round_and_ctrl_c_ends_it(kept: Project, conta
     os.set_blocking(main, False)
 
     def read() -> str:
+        # A terminal gives no more than a part at a time.
         with contextlib.suppress(BlockingIOError, OSError):
-            shown.extend(os.read(main, 65536))
-        return shown.decode()
+            while piece := os.read(main, 65536):
+                shown.extend(piece)
+        return shown.decode(errors="replace")
 
     try:
         line = re.compile(r"\d\d:\d\d:\d\d data: 2 files \([\d.]+ KB\) uploaded")
         assert wait_until(lambda: line.search(read()), seconds=_PATIENCE), read()
-        write_tree(kept.data, {"a": b"again"})
+        write_at_once(kept, {"a": b"again"})
         assert wait_until(lambda: "data: 1 file (5 B) uploaded" in read(), seconds=_PATIENCE), read()
         os.write(main, b"\x03")
         assert process.wait(_PATIENCE) == 130
@@ -357,6 +383,10 @@ class Editor:
         kind = self._chance.choice(("new", "new", "write", "append", "truncate", "rename", "delete", "folder", "large"))
         with contextlib.suppress(OSError):
             self._do(kind, self._files())
+
+    def change(self, file: Path) -> None:
+        """Give a file other bytes."""
+        self._write(file, self._chance.randbytes(1000))
 
     def _files(self) -> list[Path]:
         return [path for path in self._folder.rglob("*") if path.is_file() and not is_temporary(path.name)]
@@ -437,6 +467,9 @@ class Looker:
             if sha256(body) not in self._editor.had.get(name, ()):
                 self.half.append(f"{name}: {len(body):,} bytes")
 
+    def has_seen(self, names: Iterable[str]) -> bool:
+        return {f"data/{name}" for name in names} <= self._seen.keys()
+
     def stop(self) -> None:
         self._stop.set()
         self._thread.join()
@@ -461,6 +494,11 @@ def test_random_edits_and_kills_end_exact(kept: Project, container: Container, e
         # A keeper that starts, or was killed while it did, has an empty file of its own there.
         expected = {name: digest for name, digest in read_tree(kept.data).items() if not is_temporary(Path(name).name)}
         arrives(container, lambda: expected, seconds=300)
+        # At least one that was looked at gets another version, however slow the looks are.
+        assert wait_until(lambda: looker.has_seen(expected), seconds=_PATIENCE)
+        editor.change(kept.data / min(expected))
+        expected[min(expected)] = sha256((kept.data / min(expected)).read_bytes())
+        arrives(container, lambda: expected)
         stopped(kept, process)
     finally:
         looker.stop()

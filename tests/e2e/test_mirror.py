@@ -250,11 +250,12 @@ def test_an_extra_that_is_rewritten_during_the_transfer_stays(
     synced: Project, container: Container, service: str
 ) -> None:
     (synced.data / "new.txt").write_bytes(b"new")
-    with fault_proxy(service, Fault("stall", at=(1,), operations=("put blob",), seconds=1.5)) as line:
+    with fault_proxy(service, Fault("hold", at=(1,), operations=("put blob",))) as line:
         synced.configure(container, url=line.url)
         process = synced.start("u", "data", "--mirror", "-y", "--json")
-        assert wait_until(lambda: line.stats().injected)
+        assert wait_until(line.is_holding)
         container.put("data/extra/x.txt", b"somebody needs this now")
+        line.release()
         done = synced.finish(process)
     assert (done.code, done.data["deleted"]) == (3, 1), str(done)
     assert done.named() == {"data/extra/x.txt"}

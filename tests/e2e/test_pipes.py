@@ -8,6 +8,7 @@ import shutil
 import stat
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -23,10 +24,22 @@ _SMALL = {f"d{number % 3}/f{number}.bin": random.Random(number).randbytes(3000) 
 _LARGE = 24 << 20
 
 
-def _put(place: Path, kind: str) -> None:
-    place.unlink(missing_ok=True)
+def _put(place: Path, kind: str, target: Path | None = None) -> None:
+    """Put a pipe, a socket, or a link to ``target`` there, at once: a command that runs may look at any moment."""
     place.parent.mkdir(parents=True, exist_ok=True)
-    os.mknod(place, (stat.S_IFIFO if kind == "pipe" else stat.S_IFSOCK) | 0o600)
+    # Beside a project, so that no command sees it.
+    with TemporaryDirectory(dir=_outside(place)) as folder:
+        new = Path(folder, "new")
+        if target is not None:
+            new.symlink_to(target)
+        else:
+            os.mknod(new, (stat.S_IFIFO if kind == "pipe" else stat.S_IFSOCK) | 0o600)
+        new.replace(place)
+
+
+def _outside(place: Path) -> Path:
+    """The folder in which the project of ``place`` is."""
+    return next(each for each in place.parents if (each / "aux_data").is_dir()).parent
 
 
 def _is(place: Path, kind: str) -> bool:
@@ -216,11 +229,8 @@ def test_a_mirror_deletes_nothing_for_what_is_left_out_from_a_random_moment_on(
     words = ("u", "data", "--mirror", "-y", *(("--links", "skip") if kind == "link that is skipped" else ()))
 
     def change(place: Path) -> None:
-        place.unlink(missing_ok=True)
-        if kind in ("pipe", "socket"):
-            _put(place, kind)
-        else:
-            place.symlink_to(project.data / "f1" if kind == "link that is skipped" else outside)
+        links = {"link that is skipped": project.data / "f1", "link to elsewhere": outside}
+        _put(place, kind, links.get(kind))
 
     def begin(number: int) -> None:
         """30 files to send again, and a blob to delete."""
