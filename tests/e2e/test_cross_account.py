@@ -23,6 +23,7 @@ from tests.e2e.world import (
     write_tree,
 )
 from tests.servers.copy_source_proxy import CopySourceHandle, Refusal, copy_source_proxy
+from tests.servers.fault_proxy import Fault, FaultHandle, fault_proxy
 from tests.servers.lying_listing import lying_listing
 
 pytestmark = pytest.mark.e2e
@@ -62,6 +63,8 @@ def _fill(container: Container, files: Mapping[str, bytes], prefix: str = "far/d
         container.put(prefix + name, data)
 
 
+# Requests that move content.
+_CONTENT = ("put blob", "put block", "put blob from url", "put block from url", "get blob")
 _COPY = ("-c", "eu", "-f", "we3v32", "u", "data")
 
 
@@ -372,11 +375,18 @@ class TestSecrets:
     """A key or a signature is on show nowhere, and what azcopy gets is narrow."""
 
     @staticmethod
-    def _watched(project: Project, *words: str) -> tuple[Done, set[str]]:
+    def _watched(project: Project, holding: FaultHandle, *words: str) -> tuple[Done, set[str]]:
+        # azcopy cannot end before it was seen.
+        holding.inject(Fault("hold", at=(1,), operations=_CONTENT))
         process = project.start(*words)
         lines: set[str] = set()
+        is_held = True
         while process.poll() is None:
+            is_at_work = is_held and holding.is_holding()
             lines |= command_lines(process.pid)
+            if is_at_work:
+                holding.release()
+                is_held = False
             time.sleep(0.005)
         return project.finish(process), lines
 
@@ -386,7 +396,6 @@ class TestSecrets:
         project = with_azcopy
         files = random_files(3, 30, [9 * _MIB])
         write_tree(project.data, files)
-        _configure(project, ends, copying.url)
         runs = {
             "upload": ("-c", "we3v32", "u", "data", "--engine", "azcopy", "--json"),
             "copy": (*_COPY, "--engine", "azcopy", "--json"),
@@ -396,7 +405,9 @@ class TestSecrets:
             if name == "download":
                 for file in files:
                     (project.data / file).unlink()
-            done, lines = self._watched(project, *words)
+            with fault_proxy(copying.url) as holding:
+                _configure(project, ends, holding.url)
+                done, lines = self._watched(project, holding, *words)
             assert done.code == 0, str(done)
             azcopy_lines = [line for line in lines if "sig=" in line]
             assert azcopy_lines, f"azcopy was not seen at work in {name}"

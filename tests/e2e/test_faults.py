@@ -266,7 +266,7 @@ def test_a_service_that_cannot_be_reached_is_reported(
 ) -> None:
     write_tree(project.data, {"a.bin": b"a"})
     project.configure(container, url=url.format(host=service.removeprefix("http://")))
-    done = project.json("u", "data", seconds=100)
+    done = project.json("u", "data")
     assert done.code == 1, str(done)
     assert done.codes == {"storage_unreachable"}
     assert done.errors[0]["hint"]

@@ -195,7 +195,9 @@ def test_the_first_file_without_room_ends_the_fetching(
     files = {f"d{number % 5}/{number:03}": random.Random(number).randbytes(_MIB // 8) for number in range(400)}
     for name, data in files.items():
         container.put(f"data/{name}", data)
-    with fault_proxy(service) as line:
+    # More than the disk has room for comes slowly: much of that would pass while a loaded machine notices.
+    slowly = Fault("drip", at=tuple(range(100, 1000)), operations=("get blob",), seconds=2)
+    with fault_proxy(service, slowly) as line:
         project.configure(container, url=line.url)
         done = project.json("d", "data", "--force", *words)
         assert (done.code, done.codes) == (3, {"disk_full"}), str(done)
@@ -204,6 +206,7 @@ def test_the_first_file_without_room_ends_the_fetching(
         assert len(done.errors) == len(files) - len(there)
         # The other 42 MB would be fetched in vain; files under way may be.
         assert line.stats().downloaded < 20 << 20
+        line.inject()
         subprocess.run(["mount", "-o", "remount,size=128m", str(small_disk)], check=True)
         again = project.json("d", "data", *words)
         assert again.code == 0 and read_tree(small_disk) == hashes(files), str(again)
@@ -432,14 +435,11 @@ def _disturb(how: str, file: Path) -> None:
                 stream.write(os.urandom(100))
 
 
-def _check_restless(how: str, done: Done, there: str | None, versions: tuple[str, str | None]) -> None:
+def _check_restless(done: Done, there: str | None, versions: tuple[str, str | None]) -> None:
     """The destination has one of the two versions, whole, or nothing; files that were not sent are named."""
     before, after = versions
-    if done.code == 0 and there is None:
-        # On a busy machine it may disappear before the survey: then it was never planned.
-        assert how == "vanishes" and done.data["planned"] == 2, str(done)
-    elif done.code == 0:
-        assert there in {before, after}, str(done)
+    if done.code == 0:
+        assert there is not None and there in {before, after}, str(done)
     else:
         assert done.code in (1, 3), str(done)
         assert "data/restless.bin" in done.named(), str(done)
@@ -473,7 +473,7 @@ def test_a_file_that_does_not_hold_still(
         done = project.json("u", "data", "--engine", engine)
     now = read_tree(project.data)
     there = container.contents("data/")
-    _check_restless(how, done, there.get("restless.bin"), (hashes(files)["restless.bin"], now.get("restless.bin")))
+    _check_restless(done, there.get("restless.bin"), (hashes(files)["restless.bin"], now.get("restless.bin")))
     assert there["small.bin"] == now["small.bin"]
     assert there["a-first.bin"] == now["a-first.bin"]
     tally.faults({f"file {how}": 1})

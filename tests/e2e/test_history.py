@@ -13,6 +13,7 @@ import pytest
 from tests.e2e.terminal import see
 from tests.e2e.world import Container, Project, wait_until, write_tree
 from tests.servers.delay_proxy import delay_proxy
+from tests.servers.fault_proxy import Fault, fault_proxy
 
 pytestmark = pytest.mark.e2e
 
@@ -113,11 +114,12 @@ def test_what_runs_has_one_row_of_any_terminal(project: Project, container: Cont
     project.configure(container, extra={"platform": "local"})
     job = project.run("--json", "submit", "sleep", "600")
     assert job.code == 0, str(job)
-    with delay_proxy(service, round_trip_ms=50, mbps=0.2) as slow:
-        project.configure(container, url=slow.url, extra={"platform": "local"})
+    # It does not end before it is killed.
+    with fault_proxy(service, Fault("hold", at=tuple(range(10, 1000)), operations=("put blob",))) as line:
+        project.configure(container, url=line.url, extra={"platform": "local"})
         moving = project.start("u", "data/a/long/folder/name", "--mirror", "-y", "--json")
         try:
-            assert wait_until(lambda: "running, " in project.run("history").out, seconds=60)
+            assert wait_until(lambda: re.search(r"running, \d+ %", project.run("history").out), seconds=120)
             for columns in (40, 80, 120):
                 terminal = see(project, "history", columns=columns)
                 # A row that did not fit would take two.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -89,8 +90,8 @@ def test_nothing_has_the_signature_of_a_url(
         process = project.start(*verb, f"--source={source}", "--json")
         assert wait_until(faulty.is_holding, seconds=60)
         time.sleep(0.2)
-        children = {f"process {each}": Path(f"/proc/{each}/cmdline").read_bytes() for each in processes(process.pid)}
-        environments = {f"of {each}": Path(f"/proc/{each}/environ").read_bytes() for each in processes(process.pid)}
+        children = {f"process {each}": of_process(each, "cmdline") for each in processes(process.pid)}
+        environments = {f"of {each}": of_process(each, "environ") for each in processes(process.pid)}
         own = " ".join(command_lines(process.pid))
         during = dict(written(project, temporary))
         faulty.release()
@@ -108,6 +109,13 @@ def test_nothing_has_the_signature_of_a_url(
         not_in(secrets, printed(planned, done, failed, *told))
         not_in(secrets, during)
         not_in(secrets, dict(written(project, temporary)))
+
+
+def of_process(pid: int, name: str) -> bytes:
+    """What the system tells of a process; nothing of one that has ended meanwhile."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    return b""
 
 
 def written(project: Project, *folders: Path) -> list[tuple[str, bytes]]:

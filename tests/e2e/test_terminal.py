@@ -55,7 +55,8 @@ def test_there_and_looked_at(project: Project, container: Container, line: str, 
     assert container.contents("data/v/") == hashes(_FILES)
     again = see(project, "u", "data/v", columns=columns)
     assert (again.code, again.answer()) == (0, ["nothing to upload; 120 unchanged; 120 verified"])
-    assert _first_words(again) == {"listing"}
+    # That nothing moves takes no time to say, but on a loaded machine.
+    assert {"listing"} <= _first_words(again) <= {"listing", "uploading"}
     same = see(project, "verify", "data/v", columns=columns)
     assert (same.code, same.answer()) == (0, ["120 equal; 240 KB equal"])
     assert _first_words(same) == {"checking"}
@@ -205,7 +206,8 @@ def test_ctrl_c_while_looking_ends_it_at_once(
 ) -> None:
     write_tree(project.data / "v", {"a": b"1"})
     container.put("data/v/b", b"2")
-    with delay_proxy(service, round_trip_ms=20_000) as far:
+    # So far that it ends before anything was answered.
+    with delay_proxy(service, round_trip_ms=120_000) as far:
         project.configure(container, url=far.url)
         with on_terminal(project, *words, "data/v", columns=40) as terminal:
             if words[0] == "ls":
@@ -213,7 +215,7 @@ def test_ctrl_c_while_looking_ends_it_at_once(
             else:
                 terminal.wait_for(lambda seen: seen.bars())
             terminal.type(CTRL_C)
-            terminal.finish(seconds=10)
+            terminal.finish(seconds=30)
     expected = ["blobsync: interrupted: nothing was changed"]
     assert (terminal.code, terminal.answer()) == (130, expected), str(terminal)
     assert container.names() == ["data/v/b"] and set(read_tree(project.data)) == {"v/a"}
@@ -223,12 +225,13 @@ def test_ctrl_c_while_moving_says_what_is_done(
     project: Project, container: Container, service: str, columns: int
 ) -> None:
     write_tree(project.data / "v", _FILES)
-    with delay_proxy(service, round_trip_ms=50, mbps=0.5) as slow:
+    # All of it takes ten seconds.
+    with delay_proxy(service, round_trip_ms=50, mbps=0.3) as slow:
         project.configure(container, url=slow.url)
         with on_terminal(project, "u", "data/v", columns=columns) as terminal:
             terminal.wait_for(lambda seen: any(re.match(r"uploading +[1-9]", bar) for bar in seen.bars()))
             terminal.type(CTRL_C)
-            terminal.finish(seconds=20)
+            terminal.finish()
     said, hint = terminal.answer()
     assert terminal.code == 130, str(terminal)
     done = re.fullmatch(
