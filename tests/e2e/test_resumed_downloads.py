@@ -102,7 +102,9 @@ def test_ctrl_c_says_what_is_kept(ready: Project, counting: FaultHandle) -> None
     assert said, str(stopped)
     kept = finishes(ready).data["bytes_reused"]
     assert _SIZE // 2 <= kept < _SIZE
-    assert said[1] == size_text(kept)
+    # Three digits are said; and what was on its way may be recorded after that.
+    least = float(said[1].removesuffix(" MB")) * 1e6
+    assert kept * 0.9 <= least <= kept * 1.005, (said[1], size_text(kept))
 
 
 @pytest.mark.soak
