@@ -93,7 +93,8 @@ class Terminal:
     def bars(self) -> list[str]:
         """All texts of progress bars."""
         with self._lock:
-            return _DRAWN.findall(self.drawn_over.decode())
+            # Of the last character only a part may have come yet.
+            return _DRAWN.findall(self.drawn_over.decode(errors="replace"))
 
     def wait_for(self, sight: Callable[[Terminal], object], *, seconds: float = _SECONDS) -> None:
         assert wait_until(lambda: sight(self) or self.process.poll() is not None, seconds=seconds), str(self)
@@ -113,7 +114,7 @@ class Terminal:
     def _close(self) -> None:
         """Read all output before the terminal is closed."""
         os.close(self._slave)
-        self._reader.join(5)
+        self._reader.join(_SECONDS)
         os.close(self._master)
 
     def _check(self) -> None:
