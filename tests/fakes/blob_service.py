@@ -23,7 +23,7 @@ class BlobService:
 
     ``meanwhile`` are blobs that another client writes just before a write of the same name arrives.
     ``pause`` is how long (seconds) each MiB of a body takes, ``pieces`` how many of them were sent; while ``gate`` is
-    closed (cleared), none is.
+    closed (cleared), none is, and after ``hangs_after`` pieces no other one.
     """
 
     def __init__(self) -> None:
@@ -40,6 +40,8 @@ class BlobService:
         self.gate = threading.Event()
         self.gate.set()
         self.pieces = 0
+        self.hangs_after: int | None = None
+        self.over = threading.Event()
         self.page = 2
         self.url = ""
 
@@ -152,6 +154,8 @@ def serve() -> Iterator[BlobService]:  # noqa: C901 - one handler class, counted
                 # The client has closed the connection.
                 with suppress(OSError):
                     for start in range(0, len(rest), _PIECE):
+                        if service.hangs_after is not None and service.pieces >= service.hangs_after:
+                            service.over.wait()
                         time.sleep(service.pause)
                         service.gate.wait()
                         self.wfile.write(rest[start : start + _PIECE])
@@ -197,6 +201,7 @@ def serve() -> Iterator[BlobService]:  # noqa: C901 - one handler class, counted
         yield service
     finally:
         service.gate.set()
+        service.over.set()
         server.shutdown()
         server.server_close()
         thread.join()

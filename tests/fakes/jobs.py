@@ -18,6 +18,8 @@ from blobsync.jobspec.spec import CodeRef, FolderLink, JobSpec, LogMirror
 from tests.fakes.blob_service import SAS, BlobService
 
 CODE = "code/project.zip"
+# Of a run that hangs (seconds): on a busy machine each of its processes may take many to start.
+_PATIENCE = 150.0
 
 
 def make_spec(*argv: str, **changes: Any) -> JobSpec:
@@ -86,7 +88,11 @@ class Node:
 
     def do(self, verb: str, spec: JobSpec, *more: str, **settings: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self.command(verb, spec, *more, **settings), env=self.environ(), capture_output=True, text=True, timeout=60
+            self.command(verb, spec, *more, **settings),
+            env=self.environ(),
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE,
         )
 
     def log(self, rank: int | None = None) -> str:

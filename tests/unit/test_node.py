@@ -11,6 +11,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +29,8 @@ from tests.fakes.jobs import CODE, Node, make_spec, zip_of
 from tests.unit.test_node_imports import unpacked_archive
 
 LINK = 0o120777
+# Seconds for what is soon true on a quiet machine.
+PATIENCE = 60.0
 SHOW = "import json,os,sys; print(json.dumps([sys.argv[1:], dict(os.environ)]))"
 
 
@@ -102,12 +105,9 @@ def test_a_folder_for_the_command_that_is_not_there_is_named(node: Node, work_di
 def test_a_node_can_stay_after_a_failure(node: Node) -> None:
     spec = make_spec("exit 5", code=node.code({"a": ""}), options={"sleep_if_fail": True})
     with subprocess.Popen(node.command("node", spec), env=node.environ()) as running:
-        until = time.monotonic() + 20
-        while not (node.run / "system_logs").exists() or "the node stays" not in node.node_log:
-            assert time.monotonic() < until and running.poll() is None
-            time.sleep(0.05)
+        wait_until(lambda: running.poll() is not None or has_said(node, "the node stays"))
         running.terminate()
-        assert running.wait(20) == 5
+        assert running.wait(PATIENCE) == 5
 
 
 def test_a_program_that_is_not_there_is_127_as_in_a_shell(node: Node) -> None:
@@ -201,11 +201,10 @@ def test_each_process_knows_who_it_is(node: Node) -> None:
 
 
 def test_the_first_failure_ends_the_other_processes_and_is_the_exit_code(node: Node) -> None:
-    script = 'import os,sys,time; sys.exit(5) if os.environ["RANK"] == "1" else time.sleep(60)'
+    # Longer than anybody waits for the node.
+    script = 'import os,sys,time; sys.exit(5) if os.environ["RANK"] == "1" else time.sleep(600)'
     spec = make_spec(sys.executable, "-c", script, procs_per_node=2, code=node.code({"a": ""}))
-    started = time.monotonic()
     assert node.do("node", spec).returncode == 5
-    assert time.monotonic() - started < 20
 
 
 def test_exec_takes_its_place_from_the_launcher(node: Node) -> None:
@@ -232,18 +231,18 @@ def test_signals_reach_the_program_and_its_exit_code_comes_back(
         "import signal,sys,time,pathlib\n"
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(40))\n"
         "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(41))\n"
-        f"pathlib.Path({str(marker)!r}).touch(); time.sleep(60)"
+        f"pathlib.Path({str(marker)!r}).touch(); time.sleep(600)"
     )
     spec = make_spec(sys.executable, "-c", script, code=node.code({"a": ""}))
     with subprocess.Popen(node.command("node", spec), env=node.environ()) as running:
         wait_for(marker)
         running.send_signal(number)
-        assert running.wait(20) == code
+        assert running.wait(PATIENCE) == code
 
 
 def test_a_stopped_process_leaves_nothing_on_its_node_once_the_others_have_ended(node: Node, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
-    script = f"touch {shlex.quote(str(ready))}; sleep 60"
+    script = f"touch {shlex.quote(str(ready))}; sleep 600"
     spec = make_spec("sh", "-c", script, procs_per_node=2, code=node.code({"a": ""}))
     node.env = {"RANK": "0", "LOCAL_RANK": "0"}
     other = Path(f"{node.root}.done1")
@@ -253,7 +252,7 @@ def test_a_stopped_process_leaves_nothing_on_its_node_once_the_others_have_ended
         time.sleep(1.0)
         assert node.root.is_dir() and running.poll() is None
         other.touch()
-        assert running.wait(20) == 128 + signal.SIGTERM
+        assert running.wait(PATIENCE) == 128 + signal.SIGTERM
     assert not node.root.exists() and not other.exists()
 
 
@@ -269,7 +268,7 @@ def test_a_signal_that_arrives_while_the_program_is_started_is_not_lost(node: No
     )
     node.root.mkdir()
     words = node.command("node", make_spec("sleep", "60"))[3:]
-    done = subprocess.run([sys.executable, "-c", script, *words, "--node-rank", "0"], timeout=20, check=False)
+    done = subprocess.run([sys.executable, "-c", script, *words, "--node-rank", "0"], timeout=150, check=False)
     assert done.returncode == 128 + signal.SIGTERM
 
 
@@ -285,16 +284,16 @@ def test_a_warning_waits_for_a_program_that_catches_it_and_kills_nothing_else(
         "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(41))\n"
         "worker = os.fork()\n"
         "if worker: os.waitpid(worker, 0)\n"
-        "else: time.sleep(3); os.write(1, b'the worker was left alone')"
+        "else: time.sleep(60); os.write(1, b'the worker was left alone')"
     )
     python = [sys.executable, "-c", script]
     argv = [f"{shlex.join(python)}; code=$?; echo over; exit $code"] if shell_line else python
     with subprocess.Popen(node.command("node", make_spec(*argv, code=node.code({"a": ""}))), env=node.environ()) as run:
         wait_for(started)
         run.send_signal(signal.SIGUSR1)
-        wait_until(lambda: "received SIGUSR1" in node.node_log)
+        wait_until(lambda: has_said(node, "received SIGUSR1"))
         go_on.touch()
-        assert run.wait(20) == 41
+        assert run.wait(PATIENCE) == 41
     assert node.log() == ("over\n" if shell_line else "")
 
 
@@ -440,7 +439,7 @@ def test_processes_of_a_node_prepare_it_once(node: Node, service: BlobService) -
     spec = make_spec("true", procs_per_node=4, code=node.code({"a": ""}), setup=("echo once >> ../setups",))
     commands = [node.command("prepare", spec) for _ in range(4)]
     running = [subprocess.Popen(command, env=node.environ()) for command in commands]
-    assert [process.wait(30) for process in running] == [0, 0, 0, 0]
+    assert [process.wait(PATIENCE) for process in running] == [0, 0, 0, 0]
     assert (node.folder / "setups").read_text() == "once\n"
     assert service.requests.count(f"GET /acct/box/{CODE}") == 1
 
@@ -547,12 +546,10 @@ def test_outputs_are_uploaded_while_the_job_runs(node: Node, service: BlobServic
     line = f"echo early > output/early.txt; {old}; while [ ! -e {tmp_path}/stop ]; do sleep 0.1; done"
     spec = make_spec(line, code=node.code({"a": ""}), folders=folders, logs=node.mirror)
     with subprocess.Popen(node.command("node", spec, "--sync-seconds", "0.2"), env=node.environ()) as running:
-        until = time.monotonic() + 20
-        while "mine/output/early.txt" not in service.blobs and time.monotonic() < until:
-            time.sleep(0.05)
+        wait_until(lambda: "mine/output/early.txt" in service.blobs)
         assert running.poll() is None
         (tmp_path / "stop").touch()
-        assert running.wait(20) == 0
+        assert running.wait(PATIENCE) == 0
     assert service.blobs["mine/output/early.txt"] == b"early\n"
     assert node_use(0, node.node_log.splitlines()).samples, "pages read what the node writes"
 
@@ -565,7 +562,7 @@ def test_outputs_that_cannot_be_brought_out_fail_the_job_and_stay(node: Node) ->
     (node.run).mkdir()
     command = node.command("node", spec)
     (node.run / "job.json").write_text(json.dumps(broken))
-    assert subprocess.run(command, env=node.environ(), timeout=60).returncode == 73
+    assert subprocess.run(command, env=node.environ(), timeout=150).returncode == 73
     assert (node.root / "output" / "x").exists()
 
 
@@ -600,14 +597,12 @@ def test_a_job_that_is_stopped_while_its_data_comes_leaves_nothing(
     for number in range(files):
         service.put(f"mine/data/{number:03}", bytes(size))
     spec = make_spec("true", code=node.code({"a": ""}), folders=(node.folder_link("data", "download"),))
-    pieces = files * max(1, size >> 20)
-    # At least two seconds in all.
-    service.pause, service.page = (0.05, 1000)
+    # Most of them never come, however late the signal does.
+    service.page, service.hangs_after = 1000, 6
     with subprocess.Popen(node.command("node", spec), env=node.environ()) as running:
         wait_until(lambda: service.pieces > 5)
         running.send_signal(signal.SIGTERM)
-        assert running.wait(20) == 128 + signal.SIGTERM
-    assert service.pieces < pieces
+        assert running.wait(PATIENCE) == 128 + signal.SIGTERM
     assert not node.root.exists() and not list(node.folder.glob("root.*"))
 
 
@@ -690,7 +685,7 @@ def test_a_fault_of_blobsync_itself_shows_no_secret(how: str) -> None:
         "def fail(): raise ValueError(f'https://a.b/c?{sys.argv[1]}')\n"
         "thread = threading.Thread(target=fail); thread.start(); thread.join(); fail()"
     )
-    done = subprocess.run([sys.executable, "-c", script, sas], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script, sas], capture_output=True, text=True, timeout=150)
     assert done.returncode == 1 and done.stderr.count("ValueError: https://a.b/c?") == 2
     assert "SENTI" not in done.stderr
 
@@ -713,10 +708,17 @@ def wait_for(path: Path) -> None:
 
 
 def wait_until(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE
     while not true():
         assert time.monotonic() < until, "it did not come true"
         time.sleep(0.02)
+
+
+def has_said(node: Node, text: str) -> bool:
+    """Whether the node's log, which may not be there yet, has this text."""
+    with suppress(FileNotFoundError):
+        return text in node.node_log
+    return False
 
 
 @pytest.mark.parametrize("squat", ["a link", "another owner", "others may write", "nothing"])
@@ -790,15 +792,23 @@ def test_the_first_file_without_room_on_the_node_ends_the_job_with_its_sentence(
     small_node: Node, service: BlobService
 ) -> None:
     """A disk on which small files take a whole block each, so that their sizes seem to fit."""
-    for number in range(150):
+    for number in range(400):
         service.put(f"mine/data/{number:04}", bytes(10))
+    service.page = 1000
     folders = (small_node.folder_link("data", "download"),)
     done = small_node.do("node", make_spec("true", code=small_node.code({"a": ""}), folders=folders))
     assert done.returncode == 72, done.stderr
-    said = r"data: [\d,]+ of 150 files did not arrive; the first: \S+/data/\d{4}: No space left on device"
+    said = r"data: [\d,]+ of 400 files did not arrive; the first: \S+/data/\d{4}: No space left on device"
     assert re.search(rf"could not be made ready: {said} \(disk_full\); free some space", done.stderr), done.stderr
     assert "Traceback" not in done.stderr and not small_node.root.exists()
-    assert "not tried, since others failed: " in done.stderr
+    # At most a hundred fit, and 64 are under way when the first one fails.
+    asked = [path for path in service.requests if path.startswith("GET /acct/box/mine/data/")]
+    assert len(asked) <= 100 + 64
+    # Of the failures 20 are listed, first those of files that were tried: as many as were under way. A line goes into
+    # the node's log while that has room.
+    told = done.stderr + small_node.node_log
+    listed = re.findall(r"/data/\d{4}: No space left on device \(disk_full\)", told)
+    assert "not tried, since others failed: " in told or len(listed) >= 20, told
 
 
 def test_of_an_attempt_that_was_killed_only_what_arrived_is_kept(node: Node, service: BlobService) -> None:
