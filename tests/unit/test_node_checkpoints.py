@@ -284,7 +284,7 @@ def test_two_nodes_mark_one_set_and_start_from_the_same(node: Node, service: Blo
         return subprocess.Popen(command, env=each.environ())
 
     running = [start(each, number, line) for number, each in enumerate(nodes)]
-    assert [each.wait(60) for each in running] == [0, 0]
+    assert [each.wait(120) for each in running] == [0, 0]
     (mark,) = marked(service).values()
     assert {each["path"]: each["node"] for each in mark["files"]} == {
         ".metadata": 0,
@@ -298,7 +298,7 @@ def test_two_nodes_mark_one_set_and_start_from_the_same(node: Node, service: Blo
     show = "ls -A output/step-5"
     second = start(later[1], 1, show)
     first = start(later[0], 0, show)
-    assert [first.wait(60), second.wait(60)] == [0, 0]
+    assert [first.wait(120), second.wait(120)] == [0, 0]
     assert later[0].log(0).splitlines()[2:] == [".metadata", "__0_0.distcp"]
     assert later[1].log(1).splitlines()[2:] == ["__1_0.distcp"]
     for each in later:
@@ -323,7 +323,7 @@ def two_starts(nodes: Sequence[Node], line: str, rule: CheckpointRule) -> tuple[
         spec = spec_of(each, line, rule, nodes=2, platform="slurm")
         command = each.command("node", spec, "--node-rank", str(number), "--sync-seconds", "0.3")
         running.append(subprocess.Popen(command, env=each.environ()))
-    first, second = (each.wait(60) for each in running)
+    first, second = (each.wait(120) for each in running)
     return first, second
 
 
