@@ -194,7 +194,7 @@ class Instant(float):
 
     def __ge__(self, other: float) -> bool:
         is_late = float(self) >= other
-        self.both.wait(20)
+        self.both.wait(60)
         return is_late
 
 
@@ -205,7 +205,7 @@ def test_two_threads_for_which_it_is_time_at_once_begin_one_record(download: Dow
     for each in threads:
         each.start()
     for each in threads:
-        each.join(20)
+        each.join(60)
     assert download.started == 1 and recording.is_on()
 
 

@@ -252,10 +252,11 @@ def test_a_secret_that_was_asked_for_is_printed() -> None:
     ids=lambda text: text[:12],
 )
 def test_time_is_linear(text: str) -> None:
-    started = time.perf_counter()
+    # Not the time that other programs take.
+    started = time.thread_time()
     redact(text)
     redact_answer(text)
-    assert time.perf_counter() - started < 3
+    assert time.thread_time() - started < 3
 
 
 def test_a_traceback_in_a_log_shows_no_secret() -> None:

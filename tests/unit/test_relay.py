@@ -239,7 +239,7 @@ def in_threads(job: RelayJob, count: int) -> list[BaseException]:
     for each in threads:
         each.start()
     for each in threads:
-        each.join(20)
+        each.join(60)
         assert not each.is_alive()
     return raised
 
@@ -251,7 +251,7 @@ def test_blocks_that_arrive_in_another_order_are_hashed_in_the_blobs(place: Plac
 
     def first_last(request: Request) -> None:
         if request.operation == "get":
-            assert later.wait(20) if request.start == 0 else True
+            assert later.wait(60) if request.start == 0 else True
             if request.start == 2 * BLOCK:
                 later.set()
 
@@ -275,7 +275,7 @@ def test_whoever_waits_for_its_turn_gives_up_with_the_others(place: Place, why: 
         if request.start:
             waiting.set()
         else:
-            assert waiting.wait(20)
+            assert waiting.wait(60)
             if why == "an interrupt":
                 place.run.stop.set()
                 raise Stopped
@@ -305,7 +305,7 @@ def test_whoever_waits_for_its_turn_notices_an_interrupt_while_another_hangs(pla
         if request.operation == "get" and request.start == 0:
             place.run.stop.set()
             # The two others, without any word of this one.
-            assert given_up.acquire(timeout=20) and given_up.acquire(timeout=20)
+            assert given_up.acquire(timeout=60) and given_up.acquire(timeout=60)
 
     place.here.before = hang
     job.open()
@@ -315,7 +315,7 @@ def test_whoever_waits_for_its_turn_notices_an_interrupt_while_another_hangs(pla
     for each in threads:
         each.join(60)
         assert not each.is_alive()
-    assert given_up.acquire(timeout=20)
+    assert given_up.acquire(timeout=60)
     assert not place.there.blocks
 
 
@@ -355,7 +355,7 @@ def test_so_many_are_under_way_at_once(place: Place, sizes: list[int], most: int
             threads.add(threading.get_ident())
             if len(threads) == most:
                 enough.set()
-        assert enough.wait(20)
+        assert enough.wait(60)
 
     place.here.before = wait_for_the_others
     report = moved_by(RelayEngine(), task)

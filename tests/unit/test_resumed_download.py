@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -29,12 +30,14 @@ from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import MoveReport, MoveTask
 from tests.fakes.project_context import DEFAULTS, World, account, cluster
 from tests.fakes.store import Request
+from tests.fakes.tasks import stop_noticed
 
 MIB = 1 << 20
 SIZE = 40 * MIB + 5
 BODY = random.Random(5).randbytes(SIZE)
 NAME = "store/data/large"
 DIRECT = TransferOptions(engine="direct")
+PATIENCE = 60.0
 
 
 def new_world(root: Path) -> World:
@@ -56,17 +59,17 @@ def on_record(world: World) -> int:
     return sum(size for _, size in world.unfinished.all())
 
 
-def ctrl_c() -> None:
-    """Send Ctrl-C to the main thread."""
+def ctrl_c(noticed: threading.Event) -> None:
+    """Send Ctrl-C to the main thread, and wait until the run has noticed it."""
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-    time.sleep(0.1)
+    assert noticed.wait(PATIENCE)
 
 
-def stop_after(world: World, requests: int) -> None:
+def stop_after(world: World, requests: int, noticed: threading.Event) -> None:
     """Ctrl-C with the request that comes after so many, when those are on record."""
     seen: list[Request] = []
     before_all = on_record(world)
-    stopped, lock = threading.Event(), threading.Lock()
+    lock = threading.Lock()
 
     def before(request: Request) -> None:
         if request.operation != "get":
@@ -75,26 +78,27 @@ def stop_after(world: World, requests: int) -> None:
             seen.append(request)
             number = len(seen)
         if number > requests + 1:
-            stopped.wait(20)
+            assert noticed.wait(PATIENCE)
         elif number > requests:
             wanted = before_all + sum(each.size for each in seen[:requests])
             wait_until(lambda: on_record(world) >= wanted)
-            ctrl_c()
-            stopped.set()
+            ctrl_c(noticed)
 
     world.store("eu").before = before
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition() and time.monotonic() < deadline:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
         time.sleep(0.005)
 
 
 def interrupted(world: World, requests: int = 3) -> str:
-    stop_after(world, requests)
-    with pytest.raises(TransferCancelledError) as stopped:
-        world.carry_out(world.plan("d", "data", options=DIRECT))
+    with stop_noticed() as noticed:
+        stop_after(world, requests, noticed)
+        with pytest.raises(TransferCancelledError) as stopped:
+            world.carry_out(world.plan("d", "data", options=DIRECT))
     world.store("eu").before = lambda _: None
     world.store("eu").requests.clear()
     return stopped.value.message
@@ -351,23 +355,22 @@ def test_a_file_that_is_over_soon_leaves_nothing(tmp_path: Path) -> None:
 def test_what_landed_before_the_record_began_is_put_on_it(tmp_path: Path) -> None:
     world = new_world(tmp_path)
     world.unfinished = RangeRecords(StateDir(tmp_path / "state"), worth_seconds=0.3)
-    seen: list[int] = []
+    plan = world.plan("d", "data", options=DIRECT)
+    numbers = itertools.count(1)
+    with stop_noticed() as noticed:
 
-    def before(request: Request) -> None:
-        if request.operation == "get":
-            seen.append(1)
-            if len(seen) == 5:
+        def before(request: Request) -> None:
+            number = next(numbers) if request.operation == "get" else 0
+            if number == 5:
                 # The first four land meanwhile, and then it is time for a record.
                 time.sleep(0.6)
-            elif len(seen) == 6:
+            elif number == 6:
                 wait_until(lambda: on_record(world) >= 8 * MIB)
-                ctrl_c()
+                ctrl_c(noticed)
 
-    world.store("eu").before = before
-    plan = world.plan("d", "data", options=DIRECT)
-    seen.clear()
-    with pytest.raises(TransferCancelledError):
-        world.carry_out(plan)
+        world.store("eu").before = before
+        with pytest.raises(TransferCancelledError):
+            world.carry_out(plan)
     world.store("eu").before = lambda _: None
     world.store("eu").requests.clear()
     result = again(world)

@@ -181,6 +181,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE.keys())
 def test_no_file_makes_the_look_slow(data: bytes) -> None:
-    started = time.perf_counter()
+    # Not the time that other programs take.
+    started = time.thread_time()
     scan(data, configuration=True)
-    assert time.perf_counter() - started < 5
+    assert time.thread_time() - started < 5

@@ -780,7 +780,7 @@ def test_what_this_machine_has_read_is_reported_while_others_still_move(tmp_path
     assert scene.paths == ["f0", "f1"]
     # The page of a project stays open for days, and moves often.
     for thread in readers:
-        thread.join(20)
+        thread.join(60)
     assert readers and not [thread for thread in readers if thread.is_alive()]
 
 

@@ -25,10 +25,10 @@ from blobsync.spread.shard_worker import Ends, ShardWorker, ShardWorkerSettings
 from blobsync.spread.shared_store import CLAIM_SECONDS, FolderStore
 from blobsync.transfer.engines import MoveTask
 from tests.fakes.store import MemoryStore, Request
-from tests.fakes.tasks import copy, download, upload
+from tests.fakes.tasks import copy, download, stop_noticed, upload
 
 _PARENT, _WORKER, _OTHER = (str(uuid.UUID(int=number)) for number in (1, 2, 3))
-_PATIENCE = 30.0
+_PATIENCE = 60.0
 
 
 @pytest.fixture
@@ -83,8 +83,8 @@ def test_a_worker_gives_up_what_is_taken_back_after_it_said_what_it_has_moved(
         if request.operation == "put" and len(store.asked("put")) > 5:
             at_work.set()
             assert interrupted.wait(_PATIENCE)
-            # The time of a request.
-            time.sleep(0.05)
+            # The worker has other files, and would be done with all of them first.
+            assert noticed.wait(_PATIENCE)
 
     def interrupt() -> None:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
@@ -101,7 +101,8 @@ def test_a_worker_gives_up_what_is_taken_back_after_it_said_what_it_has_moved(
     store.before = hold
     parent = threading.Thread(target=take_over)
     parent.start()
-    _hauler(place, task, interrupt).work()
+    with stop_noticed() as noticed:
+        _hauler(place, task, interrupt).work()
     parent.join(_PATIENCE)
     # Long before its claim would have expired.
     assert ended.is_set()
