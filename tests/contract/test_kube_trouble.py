@@ -301,7 +301,7 @@ def _sleepers(marker: str) -> list[str]:
 
 
 def _until(test: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10.0
+    end = time.monotonic() + 60.0
     while not test():
         assert time.monotonic() < end
         time.sleep(0.05)

@@ -20,6 +20,7 @@ from blobsync.base.redaction import Secret
 from blobsync.base.stopping import StopRequest
 from blobsync.config.model import StorageAccount
 from blobsync.direct.engine import DirectEngine
+from blobsync.spread import process_engine, worker_pipe
 from blobsync.spread.process_engine import ProcessEngine
 from blobsync.spread.shard import cut
 from blobsync.spread.worker_pipe import Credentials, WorkerPipe
@@ -115,7 +116,8 @@ def test_a_killed_worker_loses_nothing_and_doubles_nothing(
     files = _tree()
     total = sum(map(len, files.values()))
     write_tree(tmp_path / "up", files)
-    listener = Killer(total // 3)
+    # Early: a worker may be done while this process waits for the processor.
+    listener = Killer(total // 10)
     up = upload(tmp_path / "up", store, "p")
     if way == "up":
         report = moved_by(direct, capped(up, 150), listener)
@@ -140,8 +142,11 @@ def test_a_killed_worker_loses_nothing_and_doubles_nothing(
 
 
 def test_an_interrupt_ends_the_workers_and_leaves_nothing_half_done(
-    direct: ProcessEngine, store: BlobStore, tmp_path: Path
+    direct: ProcessEngine, store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Of workers that are killed because they take too long, files may be there that they have not told.
+    monkeypatch.setattr(process_engine, "_STOP_PATIENCE", 60.0)
+    monkeypatch.setattr(worker_pipe, "_END_PATIENCE", 60.0)
     files = _tree()
     write_tree(tmp_path / "up", files)
     succeed(DirectEngine(), upload(tmp_path / "up", store, "p"))
@@ -291,7 +296,8 @@ def test_what_fails_every_file_is_not_begun_for_the_others(tmp_path: Path) -> No
     engine.move(task, report, RecordingListener())
     assert len(report.failed) == 12
     assert {failure.code for _, failure in report.failed} == {"sas_expired"}
-    assert len(log.read_text().splitlines()) == 2
+    # One for each worker; only one, where the other worker came when all was over.
+    assert len(log.read_text().splitlines()) in (1, 2)
 
 
 def test_without_workers_this_process_moves_the_files(store: BlobStore, azurite: Azurite, tmp_path: Path) -> None:
@@ -333,8 +339,10 @@ class Kept:
 
 
 def test_workers_of_a_program_that_ignores_ctrl_c_end_by_themselves(
-    store: BlobStore, azurite: Azurite, tmp_path: Path
+    store: BlobStore, azurite: Azurite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # On a busy machine they may take longer than they are given, and would be killed.
+    monkeypatch.setattr(worker_pipe, "_END_PATIENCE", 60.0)
     write_tree(tmp_path, {"a": b"1", "b": b"2"})
     kept = Kept()
     engine = ProcessEngine(DirectEngine(), lambda files, size: 2, _credentials(azurite), kept)  # type: ignore[arg-type]

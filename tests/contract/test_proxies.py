@@ -61,7 +61,7 @@ class Reset(Exception):
 def _exchange(url: str, *requests: bytes) -> bytes:
     """Send requests on one connection, the last of which closes it; returns all received bytes."""
     host, port = url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=20) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         got = b""
         try:
             for request in requests:
@@ -197,7 +197,7 @@ def test_resets(faulty: FaultHandle, upstream: RecordingServer) -> None:
         with pytest.raises(Reset):
             _exchange(faulty.url, request)
         # The server's thread notes a request that broke off a moment after its client knows.
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while len(upstream.requests) < arrives and time.monotonic() < deadline:
             time.sleep(0.01)
         assert len(upstream.requests) == arrives, kind
@@ -300,7 +300,7 @@ def test_the_line_is_late_and_narrow(upstream: RecordingServer) -> None:
     with delay_proxy(upstream.url, round_trip_ms=40) as line:
         started = time.monotonic()
         _exchange(line.url, _get("/a/c/empty"))
-        assert 0.075 <= time.monotonic() - started < 0.5
+        assert 0.075 <= time.monotonic() - started < 10
         assert line.connections() == 1
     with delay_proxy(upstream.url, round_trip_ms=0, mbps=10) as line:
         started = time.monotonic()
@@ -315,7 +315,7 @@ def test_a_server_ends_with_its_parent(upstream: RecordingServer, tmp_path: Path
         "from tests.servers.fault_proxy import FaultHandle\n"
         f"handle = FaultHandle('fault_proxy', ['--upstream', {upstream.url!r}, '--faults', '[]'])\n"
         "print(handle.port, flush=True)\n"
-        "time.sleep(60)\n"
+        "time.sleep(600)\n"
     )
     root = str(Path(__file__).parents[2])
     with subprocess.Popen(
@@ -325,7 +325,7 @@ def test_a_server_ends_with_its_parent(upstream: RecordingServer, tmp_path: Path
         port = int(parent.stdout.readline())
         assert b"200" in _exchange(f"http://127.0.0.1:{port}", _get("/a/c/empty"))
         parent.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             socket.create_connection(("127.0.0.1", port)).close()

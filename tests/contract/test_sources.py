@@ -109,10 +109,10 @@ def test_a_long_listing_is_divided_and_four_parts_are_asked_for_at_a_time(server
         store = S3Store(Bucket.at("wide", proxy.url), lambda: client)
         proxy.inject(Fault("hold", rate=1.0, pattern=r"prefix=wide%2Ff\d%2F"))
         listing = pool.submit(lambda: [blob.name for blob in list_wide(store, "wide/", Spill(), Division(5, shares=8))])
-        assert wait_until(lambda: proxy.stats().injected.get("hold") == 4), "none of them waits for another"
+        assert wait_until(lambda: proxy.stats().injected.get("hold") == 4, seconds=60), "none of them waits for another"
         proxy.inject()
         proxy.release()
-        assert Counter(listing.result(30)) == Counter(names)
+        assert Counter(listing.result(60)) == Counter(names)
 
 
 @pytest.mark.parametrize("name", NAMES)

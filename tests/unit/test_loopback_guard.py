@@ -22,7 +22,7 @@ from blobsync.store.rest.store import RestBlobStore
 from tests.servers.stranger import Stranger, stranger
 
 SAS = SasToken.parse("sv=2023-11-03&sp=rwl&sr=c&se=2099-01-01T00:00:00Z&sig=SENTINEL%3D")
-QUICK = RetryPolicy(tries=2, base=0.001, longest=0.002, patience=5.0)
+QUICK = RetryPolicy(tries=2, base=0.001, longest=0.002, patience=60.0)
 NOWHERE = {"HOME": "/nonexistent"}
 
 

@@ -36,7 +36,7 @@ MANY = [f"d/{number} #%é" for number in range(4 * 256)]
 def connected(url: str, signer: Signer | None = None, environ: dict[str, str] | None = None) -> BlobHttp:
     container = BlobContainer("acct", "box", url)
     signer = signer or SasSigner(SAS)
-    return BlobHttp(container, signer, environ=environ or {}, retry=QUICK, timeouts=Timeouts(5.0, 5.0))
+    return BlobHttp(container, signer, environ=environ or {}, retry=QUICK, timeouts=Timeouts(60.0, 60.0))
 
 
 def sdk(script: Script, signer: Signer | None = None) -> SdkContainer:
