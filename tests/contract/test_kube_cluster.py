@@ -168,7 +168,7 @@ def test_exec_runs_a_command_in_the_pod(kube_cluster: RealCluster, space: str) -
     assert (done.returncode, done.stdout) == (3, "typed\n0 exec-0\n")
     assert done.stderr == "bad\ncommand terminated with exit code 3\n"
     kube_cluster.kubectl("delete", "job", "exec", "-n", space)
-    kube_cluster.until(lambda: not kube_cluster.pods("exec", space), "the pod is gone", 40.0)
+    kube_cluster.until(lambda: not kube_cluster.pods("exec", space), "the pod is gone")
 
 
 def test_exec_gives_a_terminal_to_who_has_one(kube_cluster: RealCluster, space: str) -> None:

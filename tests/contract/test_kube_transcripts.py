@@ -21,7 +21,7 @@ from tests.servers.kube.cluster import KubeCluster, missing_for_kubernetes
 
 pytestmark = pytest.mark.kubernetes
 Line = dict[str, Any]
-_PATIENCE = 15.0
+_PATIENCE = 60.0
 
 # The recorder's node wrote an evicted pod's conditions anew, and so lost the one by which the Job knows that the pod
 # is not to blame: there it counted. A kubelet keeps the conditions of others.

@@ -155,7 +155,7 @@ def test_the_pods_of_a_lost_node_are_disrupted_and_come_back_elsewhere(cluster: 
     before = cluster.running("lost", 0, space)
     cluster.add_node("spot2", labels={"pool": "spot"})
     cluster.remove_node("spot")
-    cluster.until(lambda: cluster.running("lost", 0, space) != before, "it runs on the other", 40.0)
+    cluster.until(lambda: cluster.running("lost", 0, space) != before, "it runs on the other")
     status = cluster.json("get", "job", "lost", "-n", space)["status"]
     assert status.get("failed", 0) == 0
     cluster.kubectl("delete", "job", "lost", "-n", space, "--wait=false")
@@ -167,9 +167,10 @@ def test_a_program_that_does_not_hear_sigterm_is_killed_after_its_grace_period(
 ) -> None:
     cluster.create(job("deaf", "while :; do sleep 0.1; done"), space)
     pod = cluster.running("deaf", 0, space)
+    asked = time.monotonic()
     cluster.kubectl("patch", "job", "deaf", "-n", space, "-p", '{"spec":{"suspend":true}}')
-    assert cluster.pod("deaf", 0, space), "it stays until it has ended"
-    cluster.until(lambda: not cluster.pods("deaf", space), "it is gone", 20.0)
+    cluster.until(lambda: not cluster.pods("deaf", space), "it is gone")
+    assert time.monotonic() - asked >= 2.0, "it stays until it has ended"
     found = cluster.json("get", "job", "deaf", "-n", space)["status"]
     assert [each["reason"] for each in found["conditions"]] == ["JobSuspended"] and "startTime" not in found
     cluster.kubectl("patch", "job", "deaf", "-n", space, "-p", '{"spec":{"suspend":false}}')
@@ -179,9 +180,11 @@ def test_a_program_that_does_not_hear_sigterm_is_killed_after_its_grace_period(
 
 def test_a_deadline_and_the_time_after_the_end_are_kept(cluster: KubeCluster, space: str) -> None:
     whole = job("late", "trap 'exit 1' TERM; while :; do sleep 0.1; done", activeDeadlineSeconds=10)
-    cluster.create({**whole, "spec": {**whole["spec"], "ttlSecondsAfterFinished": 30}}, space)
+    cluster.create(whole, space)
     found = ended(cluster, "late", space)
     assert found["status"]["conditions"][-1]["reason"] == "DeadlineExceeded"
+    # Only now: on a busy machine it would be gone before anybody has looked.
+    cluster.kubectl("patch", "job", "late", "-n", space, "-p", '{"spec":{"ttlSecondsAfterFinished":30}}')
     cluster.until(
         lambda: not cluster.json("get", "jobs", "-n", space, "--field-selector=metadata.name=late")["items"], "gone"
     )
