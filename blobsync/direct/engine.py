@@ -15,7 +15,7 @@ from blobsync.base.errors import CredentialError, LocalFileError, StorageError
 from blobsync.base.events import Listener, notes_to
 from blobsync.base.locations import LocalLocation, is_source
 from blobsync.base.redaction import SasToken
-from blobsync.direct.pool import MIB, FileJob, RunState, ThreadWork, WorkerPool, WorkerThreads
+from blobsync.direct.pool import MIB, FileJob, RunState, Stopping, ThreadWork, WorkerPool, WorkerThreads
 from blobsync.direct.upload import UploadJob
 from blobsync.local.files import LocalFolder, SourceFolder
 from blobsync.local.resume_records import BlockJournal, RangeRecords, WriteIntents
@@ -84,6 +84,7 @@ class DirectEngine:
         comparing: bool = False,
         fetches: FetchRecords | None = None,
         clock: Callable[[], float] = time.monotonic,
+        stopping: Stopping = Stopping(),  # noqa: B008 - it has no state
     ) -> None:
         """``source_sas`` returns the SAS with which the destination's service reads a copy's source.
 
@@ -104,10 +105,11 @@ class DirectEngine:
         self._comparing = comparing
         self._fetches = fetches
         self._clock = clock
+        self._stopping = stopping
 
     def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
         """See :class:`blobsync.transfer.engines.Engine`."""
-        run = RunState(task, report, listener, BUFFERS // self._processes, self._intents)
+        run = RunState(task, report, listener, BUFFERS // self._processes, self._intents, self._stopping)
         try:
             _work_off(run, self._way(run), self._fewest_small, self._processes)
         except (LocalFileError, CredentialError) as error:
@@ -123,7 +125,7 @@ class DirectEngine:
         contains the state of the source; nothing appears under the file's name."""
         from blobsync.direct.file_blocks import CopyBlocksJob, ReadBlocksJob, UploadBlocksJob
 
-        run = RunState(task, report, listener, BUFFERS // self._processes)
+        run = RunState(task, report, listener, BUFFERS // self._processes, stopping=self._stopping)
         (action,) = task.actions
         source, to = task.part.source, task.part.destination
         if not isinstance(to, OpenBlob):
@@ -216,7 +218,7 @@ def _work_off(run: RunState, way: _Way, fewest_small: int, processes: int) -> No
     pieces = sum(1 + action.size // way.tuning.range for action in large)
     threads = min(_share(way.tuning.threads, processes), pieces)
     shifts.append((WorkerPool(run, map(way.job, large), threads), threads))
-    WorkerThreads(run.stop, run.task.stop).work(*shifts)
+    WorkerThreads(run.stop, run.task.stop, patience=run.patience).work(*shifts)
 
 
 def _orders_of(store: BlobStore | None) -> Callable[[], Orders] | None:

@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure
 from blobsync.base.events import BytesMoved, BytesReused, Listener, UnderWay
@@ -30,6 +30,14 @@ from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 
 # How long an interrupted run waits for its threads (seconds); their files are cleaned up without them.
 STOP_PATIENCE = 0.7
+
+
+class Stopping(NamedTuple):
+    """How a run of the direct engine stops its threads: by an event that it makes, and then waits ``patience`` seconds
+    for them."""
+
+    event: Callable[[], threading.Event] = threading.Event
+    patience: float = STOP_PATIENCE
 
 
 class ThreadWork(Protocol):
@@ -237,13 +245,14 @@ class RunState:
         listener: Listener,
         budget: int,
         intents: WriteIntents | None = None,
+        stopping: Stopping = Stopping(),  # noqa: B008 - it has no state
     ) -> None:
         self.task = task
         self.report = report
         self.listener = listener
         self.reported: set[str] = set()
         self.files_moved = self.bytes_moved = 0
-        self.stop = threading.Event()
+        self.stop, self.patience = stopping.event(), stopping.patience
         # Why no further file is to be begun.
         self.hopeless: BlobsyncError | None = None
         self._bucket = TokenBucket(task.cap_mbps)
@@ -447,7 +456,7 @@ class WorkerPool:
 
     def work(self) -> None:
         """Return when every job is reported; cleans up and re-raises an interrupt."""
-        WorkerThreads(self._run.stop, self._run.task.stop).work((self, self._threads))
+        WorkerThreads(self._run.stop, self._run.task.stop, patience=self._run.patience).work((self, self._threads))
 
     def run(self) -> None:
         """See :class:`blobsync.direct.pool.ThreadWork`."""

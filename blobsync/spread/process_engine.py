@@ -28,13 +28,9 @@ from blobsync.spread.file_json import FormatError
 from blobsync.spread.record import Answer, FileRecord, KeptFile, MovedBytes
 from blobsync.spread.shard import can_be_in_shard, cut
 from blobsync.spread.shard_account import TRIES, ShardAccount, WorkersBusy, as_seen_here
-from blobsync.spread.worker_pipe import Credentials, WorkerLostError, WorkerPipe
+from blobsync.spread.worker_pipe import END_PATIENCE, Credentials, WorkerLostError, WorkerPipe
 from blobsync.transfer.engines import Engine, MoveReport, MoveTask
 from blobsync.transfer.fresh_look import written_before
-
-# Seconds that interrupted workers get to clean up before they are killed.
-_STOP_PATIENCE = 2.0
-
 
 # Where Linux counts what each core does (see proc_stat(5)): name, user, nice, system, idle, iowait, ...
 _CORES = Path("/proc/stat")
@@ -61,6 +57,7 @@ class WorkerSource(NamedTuple):
     credentials: Credentials
     runner: ProcessRunner
     state: StateDir | None
+    patience: float
 
 
 class ProcessEngine:
@@ -78,14 +75,16 @@ class ProcessEngine:
         state: StateDir | None = None,
         trial: int = 0,
         clocks: Callable[[], CpuUse] = cpu_clocks,
+        patience: float = END_PATIENCE,
     ) -> None:
         """``alone`` is the engine of this process, for work that is not worth a worker. ``size`` returns the number of
         processes for so many files of so many bytes. ``state`` contains the records of earlier runs. ``trial`` is the
-        number of files that ``alone`` moves before workers are started, and measures with ``clocks``."""
+        number of files that ``alone`` moves before workers are started, and measures with ``clocks``. Workers that are
+        asked to stop get ``patience`` seconds to end; then they are killed."""
         self._alone = alone
         self._trial = trial
         self._clocks = clocks
-        self._source = WorkerSource(size, credentials, runner, state)
+        self._source = WorkerSource(size, credentials, runner, state, patience)
 
     def move(self, task: MoveTask, report: MoveReport, listener: Listener) -> None:
         """See :class:`blobsync.transfer.engines.Engine`."""
@@ -227,6 +226,7 @@ class _Run:
             processes=self._workers,
             cap_mbps=share,
             state=source.state,
+            patience=source.patience,
         )
         with self._changed:
             self._live.add(worker)
@@ -339,7 +339,7 @@ class _Run:
         for worker in live:
             worker.ask_to_stop()
         with self._changed:
-            self._changed.wait_for(lambda: not self._alive, _STOP_PATIENCE)
+            self._changed.wait_for(lambda: not self._alive, self._source.patience)
             live = list(self._live)
         for worker in live:
             worker.end()

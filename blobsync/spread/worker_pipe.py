@@ -26,8 +26,8 @@ _MODULE = "blobsync.spread.worker_process"
 _KEPT = frozenset({"PATH", "HOME", "LANG", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "VIRTUAL_ENV"})
 _KEPT_PREFIXES = ("PYTHON", "LC_")
 _LINES = 500
-# Seconds that a worker gets to end after it was asked to stop.
-_END_PATIENCE = 1.5
+# Seconds that workers get to end after they were asked to stop.
+END_PATIENCE = 2.0
 
 
 class Credentials(NamedTuple):
@@ -55,11 +55,14 @@ class WorkerPipe:
         processes: int,
         cap_mbps: float | None = None,
         state: StateDir | None = None,
+        patience: float = END_PATIENCE,
     ) -> None:
-        """The keywords are those of ``WorkerOrders``. Raises ``ProcessError`` if no worker can be started,
+        """``patience`` is how long (seconds) the worker gets to end after it was asked to stop; the other keywords are
+        those of ``WorkerOrders``. Raises ``ProcessError`` if no worker can be started,
         ``CredentialError`` if it would have no credential."""
         self._part = part
         self._credentials = credentials
+        self._patience = patience
         blobs = [end.in_container() for end in (part.source, part.destination) if isinstance(end, OpenBlob)]
         self._signers = {blob.container: credentials.signer(blob.container) for blob in blobs}
         ends = self._orders(part.source), self._orders(part.destination)
@@ -102,7 +105,7 @@ class WorkerPipe:
 
     def end(self) -> None:
         """Wait for the worker to end; kills it if it does not end by itself."""
-        if self._process.wait(_END_PATIENCE) is None:
+        if self._process.wait(self._patience) is None:
             self._process.stop()
 
     def _heard(self, route: Route) -> Iterator[Answer]:

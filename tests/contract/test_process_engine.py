@@ -20,7 +20,6 @@ from blobsync.base.redaction import Secret
 from blobsync.base.stopping import StopRequest
 from blobsync.config.model import StorageAccount
 from blobsync.direct.engine import DirectEngine
-from blobsync.spread import process_engine, worker_pipe
 from blobsync.spread.process_engine import ProcessEngine
 from blobsync.spread.shard import cut
 from blobsync.spread.worker_pipe import Credentials, WorkerPipe
@@ -142,11 +141,10 @@ def test_a_killed_worker_loses_nothing_and_doubles_nothing(
 
 
 def test_an_interrupt_ends_the_workers_and_leaves_nothing_half_done(
-    direct: ProcessEngine, store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    azurite: Azurite, store: BlobStore, tmp_path: Path
 ) -> None:
     # Of workers that are killed because they take too long, files may be there that they have not told.
-    monkeypatch.setattr(process_engine, "_STOP_PATIENCE", 60.0)
-    monkeypatch.setattr(worker_pipe, "_END_PATIENCE", 60.0)
+    direct = ProcessEngine(DirectEngine(), lambda files, size: 2, _credentials(azurite), patience=60.0)
     files = _tree()
     write_tree(tmp_path / "up", files)
     succeed(DirectEngine(), upload(tmp_path / "up", store, "p"))
@@ -339,13 +337,13 @@ class Kept:
 
 
 def test_workers_of_a_program_that_ignores_ctrl_c_end_by_themselves(
-    store: BlobStore, azurite: Azurite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: BlobStore, azurite: Azurite, tmp_path: Path
 ) -> None:
-    # On a busy machine they may take longer than they are given, and would be killed.
-    monkeypatch.setattr(worker_pipe, "_END_PATIENCE", 60.0)
     write_tree(tmp_path, {"a": b"1", "b": b"2"})
     kept = Kept()
-    engine = ProcessEngine(DirectEngine(), lambda files, size: 2, _credentials(azurite), kept)  # type: ignore[arg-type]
+    # On a busy machine they may take longer than they are given, and would be killed.
+    patience = 60.0
+    engine = ProcessEngine(DirectEngine(), lambda files, size: 2, _credentials(azurite), kept, patience=patience)  # type: ignore[arg-type]
     usual = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         assert len(moved_by(engine, upload(tmp_path, store, "p"), RecordingListener()).moved) == 2

@@ -9,6 +9,7 @@ from pathlib import Path
 from blobsync.base.events import Listener, SilentListener
 from blobsync.config.model import BucketAccess, Cluster, FolderEntry, StorageAccount
 from blobsync.direct.engine import DirectEngine
+from blobsync.direct.pool import Stopping
 from blobsync.direct.relay import RelayEngine
 from blobsync.local.disks import LocalDisks
 from blobsync.local.index import Index
@@ -69,6 +70,7 @@ class World:
     relay_allowed: bool = False
     why_not_fetched: str = ""
     unfinished: RangeRecords | None = None
+    stopping: Stopping = Stopping()  # noqa: RUF009 - it has no state
     spill: Spill = field(default_factory=Spill)
     disks: LocalDisks = LocalDisks()  # noqa: RUF009 - it is frozen
 
@@ -142,7 +144,9 @@ class World:
         """Carry out a plan, as a command does."""
         context = self.context(copy=plan.from_cluster is not None)
         own = direct or (
-            lambda: DirectEngine(source_sas=lambda _: None, journal=self.journal, unfinished=self.unfinished)
+            lambda: DirectEngine(
+                source_sas=lambda _: None, journal=self.journal, unfinished=self.unfinished, stopping=self.stopping
+            )
         )
         engines = Engines(
             {"direct": own, "relay": relay, "azcopy": azcopy},

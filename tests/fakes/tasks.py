@@ -8,18 +8,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from blobsync.base.errors import FileFailure
 from blobsync.base.events import BytesMoved, BytesReused, Event, FileDone, Listener, Note, UnderWay, WorkerMoved
 from blobsync.base.file_states import FileState, LocalState, RemoteState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
-from blobsync.direct import pool
-from blobsync.direct.pool import RunState, WorkerPool
-from blobsync.direct.small_files import SmallFiles
+from blobsync.direct.pool import RunState, Stopping
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Action, FileAction, IndexKey, Part, Route
 from blobsync.store.open_locations import OpenBlob, OpenLocation
@@ -139,26 +134,12 @@ class RecordedRun(RunState):
         super().__init__(task, CollectedReport(), listener, budget)
 
 
-@contextmanager
-def stop_noticed() -> Iterator[threading.Event]:
-    """An event that is set when a run of the direct engine has noticed that it is to stop, and begins nothing more.
+def noticed_by(event: threading.Event) -> Stopping:
+    """How one run of the direct engine is to stop: ``event`` is set when it has noticed that, and begins nothing more.
 
-    The run then waits for its threads as long as they take on a busy machine: nothing is left to them.
+    It then waits for its threads as long as they take on a busy machine: nothing is left to them.
     """
-    noticed = threading.Event()
-
-    def noticing(wake: Callable[[Any], None]) -> Callable[[Any], None]:
-        def woken(work: Any) -> None:
-            wake(work)
-            noticed.set()
-
-        return woken
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pool, "_STOP_PATIENCE", 60.0)
-        for kind in (WorkerPool, SmallFiles):
-            patch.setattr(kind, "wake", noticing(kind.wake))
-        yield noticed
+    return Stopping(lambda: event, 60.0)
 
 
 @contextmanager

@@ -25,7 +25,6 @@ from blobsync.base.stopping import StopRequest
 from blobsync.local.state_dir import StateDir
 from blobsync.plan.engine_model import TRIAL_FILE, CpuUse
 from blobsync.plan.transfer_plan import FileAction
-from blobsync.spread import process_engine
 from blobsync.spread.orders import STOP_LINE, Handed, WorkerOrders, read_handed, read_orders
 from blobsync.spread.process_engine import ProcessEngine, cpu_clocks
 from blobsync.spread.record import (
@@ -39,7 +38,7 @@ from blobsync.spread.record import (
     answer_line,
 )
 from blobsync.spread.shard import Shard, ShardReader
-from blobsync.spread.worker_pipe import Credentials
+from blobsync.spread.worker_pipe import END_PATIENCE, Credentials
 from blobsync.store.rest.auth import BearerSigner, SasSigner, Signer
 from blobsync.transfer.engines import CollectedReport, MoveReport, MoveTask
 from tests.fakes.runner import ScriptedRunner
@@ -175,6 +174,7 @@ class Run:
         *,
         trial: int = 0,
         use: CpuUse = CpuUse(1.0, 1.0, 1.0),  # noqa: B008 - frozen
+        patience: float = END_PATIENCE,
     ) -> None:
         began = CpuUse(50.0, 7.0, 300.0)
         clocks = iter([began, CpuUse(*map(sum, zip(began, use, strict=True)))])
@@ -188,7 +188,14 @@ class Run:
         credentials = Credentials(lambda container: signer or SasSigner(_SAS), lambda end: _SAS, {"NO_PROXY": "a"})
         state = StateDir(Path("/state"))
         self.engine = ProcessEngine(
-            self.alone, size, credentials, workers, state=state, trial=trial, clocks=lambda: next(clocks)
+            self.alone,
+            size,
+            credentials,
+            workers,
+            state=state,
+            trial=trial,
+            clocks=lambda: next(clocks),
+            patience=patience,
         )
         self.report = CollectedReport()
 
@@ -846,12 +853,8 @@ def test_a_worker_without_work_ends_before_one_that_cleans_up(task: MoveTask, ho
     assert not run.heard.notes
 
 
-def test_who_is_asked_to_stop_ends_its_shard_and_gets_no_other(
-    large: MoveTask, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_is_asked_to_stop_ends_its_shard_and_gets_no_other(large: MoveTask) -> None:
     """And what it says until then counts."""
-    # On a busy machine it is given time enough to say it.
-    monkeypatch.setattr(process_engine, "_STOP_PATIENCE", _PATIENCE)
     gate, stop = Gate(), StopRequest()
 
     def script(worker: Worker, shard: Shard) -> Iterator[Answer | str | None]:
@@ -865,7 +868,8 @@ def test_who_is_asked_to_stop_ends_its_shard_and_gets_no_other(
         assert not ended.wait(0.1)
         yield from (failed(action, FailureCode.CHANGED_WHILE_READ) for action in shard.actions)
 
-    run = Run(large._replace(stop=stop), Workers(script))
+    # On a busy machine it is given time enough to say it.
+    run = Run(large._replace(stop=stop), Workers(script), patience=_PATIENCE)
     with pytest.raises(KeyboardInterrupt):
         run.work()
     assert len(run.report.failed) == 2 and _joined(run)

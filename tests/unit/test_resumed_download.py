@@ -20,7 +20,7 @@ from blobsync.base.events import Listener
 from blobsync.base.formatting import size_text
 from blobsync.base.locations import LocalLocation
 from blobsync.direct.large_download import LargeDownloadJob
-from blobsync.direct.pool import RunState, WorkerPool
+from blobsync.direct.pool import RunState, Stopping, WorkerPool
 from blobsync.local.files import LocalFolder
 from blobsync.local.resume_records import RangeRecords
 from blobsync.local.state_dir import StateDir
@@ -30,7 +30,7 @@ from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import MoveReport, MoveTask
 from tests.fakes.project_context import DEFAULTS, World, account, cluster
 from tests.fakes.store import Request
-from tests.fakes.tasks import stop_noticed
+from tests.fakes.tasks import noticed_by
 
 MIB = 1 << 20
 SIZE = 40 * MIB + 5
@@ -95,10 +95,12 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def interrupted(world: World, requests: int = 3) -> str:
-    with stop_noticed() as noticed:
-        stop_after(world, requests, noticed)
-        with pytest.raises(TransferCancelledError) as stopped:
-            world.carry_out(world.plan("d", "data", options=DIRECT))
+    noticed = threading.Event()
+    stop_after(world, requests, noticed)
+    world.stopping = noticed_by(noticed)
+    with pytest.raises(TransferCancelledError) as stopped:
+        world.carry_out(world.plan("d", "data", options=DIRECT))
+    world.stopping = Stopping()
     world.store("eu").before = lambda _: None
     world.store("eu").requests.clear()
     return stopped.value.message
@@ -356,21 +358,22 @@ def test_what_landed_before_the_record_began_is_put_on_it(tmp_path: Path) -> Non
     world = new_world(tmp_path)
     world.unfinished = RangeRecords(StateDir(tmp_path / "state"), worth_seconds=0.3)
     plan = world.plan("d", "data", options=DIRECT)
-    numbers = itertools.count(1)
-    with stop_noticed() as noticed:
+    numbers, noticed = itertools.count(1), threading.Event()
 
-        def before(request: Request) -> None:
-            number = next(numbers) if request.operation == "get" else 0
-            if number == 5:
-                # The first four land meanwhile, and then it is time for a record.
-                time.sleep(0.6)
-            elif number == 6:
-                wait_until(lambda: on_record(world) >= 8 * MIB)
-                ctrl_c(noticed)
+    def before(request: Request) -> None:
+        number = next(numbers) if request.operation == "get" else 0
+        if number == 5:
+            # The first four land meanwhile, and then it is time for a record.
+            time.sleep(0.6)
+        elif number == 6:
+            wait_until(lambda: on_record(world) >= 8 * MIB)
+            ctrl_c(noticed)
 
-        world.store("eu").before = before
-        with pytest.raises(TransferCancelledError):
-            world.carry_out(plan)
+    world.store("eu").before = before
+    world.stopping = noticed_by(noticed)
+    with pytest.raises(TransferCancelledError):
+        world.carry_out(plan)
+    world.stopping = Stopping()
     world.store("eu").before = lambda _: None
     world.store("eu").requests.clear()
     result = again(world)

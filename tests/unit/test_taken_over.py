@@ -25,7 +25,7 @@ from blobsync.spread.shard_worker import Ends, ShardWorker, ShardWorkerSettings
 from blobsync.spread.shared_store import CLAIM_SECONDS, FolderStore
 from blobsync.transfer.engines import MoveTask
 from tests.fakes.store import MemoryStore, Request
-from tests.fakes.tasks import copy, download, stop_noticed, upload
+from tests.fakes.tasks import copy, download, noticed_by, upload
 
 _PARENT, _WORKER, _OTHER = (str(uuid.UUID(int=number)) for number in (1, 2, 3))
 _PATIENCE = 60.0
@@ -59,12 +59,15 @@ def _begun(place: FolderStore, *records: FileRecord) -> None:
     place.write("records/0000000~node1.0-00000001~000000", lines.encode())
 
 
-def _hauler(place: FolderStore, task: MoveTask, interrupt: object = None) -> ShardWorker:
+def _hauler(
+    place: FolderStore, task: MoveTask, interrupt: object = None, noticed: threading.Event | None = None
+) -> ShardWorker:
     ends = Ends(task.part.source, task.part.destination)
     settings = ShardWorkerSettings("node1.0", 0, _WORKER, poll=0.01, flush=0.01)
     key = str(ends.source), str(ends.destination)
     stop = interrupt if callable(interrupt) else lambda: None
-    return ShardWorker(place, {key: ends}, DirectEngine(), settings, stop, lambda text: None)
+    engine = DirectEngine(stopping=noticed_by(noticed)) if noticed else DirectEngine()
+    return ShardWorker(place, {key: ends}, engine, settings, stop, lambda text: None)
 
 
 def test_a_worker_gives_up_what_is_taken_back_after_it_said_what_it_has_moved(
@@ -77,7 +80,7 @@ def test_a_worker_gives_up_what_is_taken_back_after_it_said_what_it_has_moved(
     task = upload(root, store, "sets")
     _put(place, task)
     place.write("alive", b"1")
-    at_work, interrupted, ended = threading.Event(), threading.Event(), threading.Event()
+    at_work, interrupted, noticed, ended = (threading.Event() for _ in range(4))
 
     def hold(request: Request) -> None:
         if request.operation == "put" and len(store.asked("put")) > 5:
@@ -101,8 +104,7 @@ def test_a_worker_gives_up_what_is_taken_back_after_it_said_what_it_has_moved(
     store.before = hold
     parent = threading.Thread(target=take_over)
     parent.start()
-    with stop_noticed() as noticed:
-        _hauler(place, task, interrupt).work()
+    _hauler(place, task, interrupt, noticed).work()
     parent.join(_PATIENCE)
     # Long before its claim would have expired.
     assert ended.is_set()

@@ -24,7 +24,6 @@ from blobsync.base.errors import (
 )
 from blobsync.base.events import BytesReused, Event
 from blobsync.base.locations import LocalLocation
-from blobsync.direct import pool
 from blobsync.direct.pool import ATTEMPTS, MIB, ByteBudget, FileJob, RunState, Stopped, TokenBucket, WorkerPool
 from blobsync.plan.transfer_plan import Route
 from blobsync.store.open_locations import OpenBlob
@@ -219,10 +218,10 @@ def test_a_bug_in_a_thread_is_raised_where_the_run_began() -> None:
         run_jobs(run, script)
 
 
-def test_an_interrupt_ends_quickly_and_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Longer than threads that end at once take, also on a busy machine.
-    monkeypatch.setattr(pool, "_STOP_PATIENCE", _PATIENCE)
+def test_an_interrupt_ends_quickly_and_leaves_nothing_open() -> None:
     run, script = run_state("a", "b", "c", "d", "e"), Script(pieces=2)
+    # Longer than threads that end at once take, also on a busy machine.
+    run.patience = _PATIENCE
     script.gate = threading.Event()
     began = time.monotonic()
     with ctrl_c_after(0.2), pytest.raises(KeyboardInterrupt):
