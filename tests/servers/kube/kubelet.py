@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.servers.kube.container_process import ContainerProcess
 from tests.servers.kube.events import tell
-from tests.servers.kube.store import TERMINAL, Object, Store, age, stamp
+from tests.servers.kube.store import TERMINAL, Object, Store, stamp
 from tests.servers.kube.users import home_of, user_of
 from tests.servers.kube.volumes import NotReady, environment, expanded, prepare_volumes
 
@@ -57,7 +57,7 @@ class Kubelet:
             if uid not in self._runs and on_node and pod["status"].get("phase") not in TERMINAL:
                 self._runs[uid] = PodRun(self._store, self.machine, pod)
             if uid in self._runs and "deletionTimestamp" in pod["metadata"]:
-                self._runs[uid].end(max(0.0, -age(pod["metadata"]["deletionTimestamp"])))
+                self._runs[uid].end(pod["metadata"]["deletionGracePeriodSeconds"])
         files = "".join(each["metadata"]["resourceVersion"] for each in self._files())
         for uid, run in list(self._runs.items()):
             if uid not in pods or (pods[uid]["spec"]["nodeName"] not in nodes):
