@@ -15,11 +15,11 @@ from blobsync.base.errors import BlobsyncError
 from blobsync.base.locations import BlobContainer
 from blobsync.base.redaction import SasToken, redact, redact_answer
 from blobsync.plan.transfer_plan import Route
-from blobsync.store.protocol import BlobProperties
+from blobsync.store.protocol import BlobProperties, Sent
 from blobsync.store.rest.auth import SasSigner
-from blobsync.store.rest.http import BlobHttp, Reply
+from blobsync.store.rest.http import BlobHttp, RetryPolicy
 from blobsync.store.rest.store import RestBlobStore
-from blobsync.store.rest.transport import Headers
+from blobsync.store.rest.transport import Headers, HttpRequest, HttpResponse
 from blobsync.store.sas_token import DelegationKey, check_token, kind, remaining, sign_sas
 from blobsync.store.sdk import SdkContainer
 from tests.soak.target import Target, ignoring, text
@@ -42,26 +42,17 @@ class CannedResponse:
 
 
 class Canned(BlobHttp):
-    """Answers every request with the same status, headers and body."""
+    """Answers every request with the same status, headers and body; tries none twice."""
 
     def __init__(self) -> None:
-        super().__init__(BOX, SasSigner(SasToken.parse(_SAS)), environ={}, clock=NOW.timestamp)
+        signer = SasSigner(SasToken.parse(_SAS))
+        super().__init__(BOX, signer, environ={}, clock=NOW.timestamp, retry=RetryPolicy(tries=1))
         self.status, self.fields, self.content = 200, dict[str, str](), b""
 
-    def send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str],
-        headers: Mapping[str, str],
-        body: bytes | None = None,
-        *,
-        stream: bool = False,
-        retry_bare_500: bool = True,
-    ) -> Reply:
-        shown = b"" if method == "HEAD" else self.content
+    def _exchange(self, attempt: HttpRequest, sent: Sent | None) -> HttpResponse:
+        shown = b"" if attempt.method == "HEAD" else self.content
         response = CannedResponse(self.status, Headers(list(self.fields.items())), shown)
-        return Reply(self.status, response, 1) if stream else Reply(self.status, response, 1, shown)
+        return HttpResponse(response, shown if attempt.most else None)
 
     def resumes(self, failures: int) -> bool:
         return False
