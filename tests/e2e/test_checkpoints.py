@@ -324,9 +324,9 @@ def test_a_set_that_goes_again_sends_only_the_blocks_that_changed(
 def test_the_layout_of_a_framework_through_kills(tmp_path: Path, container: Container, layout: str) -> None:
     job = training(tmp_path, container, layout, steps=100_000, seed=7)
     for number in range(6):
-        job.round(("program", "runner", "both")[number % 3], (0.2, 6.0))
+        job.round(("program", "runner", "both")[number % 3], (0.2, 6.0), after_mark=number == 0)
     print(layout, job.tally)
-    # A kill may come before the first set is whole; what has to hold is checked in each round.
+    # What has to hold is checked in each round.
     assert job.marks() and job.tally.restores
 
 
@@ -341,6 +341,7 @@ def test_a_framework_through_kills(tmp_path: Path, container: Container, name: s
     argv = (sys.executable, str(TRAINERS / f"{name}.py"), "output", "100000", "20")
     job = Training(tmp_path, container, container.sas(RIGHTS), argv, rule, seed=8)
     for number in range(10):
-        job.round(("program", "runner", "both")[number % 3], (0.2, 10.0))
+        # On a busy machine none of the kills might come after a mark.
+        job.round(("program", "runner", "both")[number % 3], (0.2, 10.0), after_mark=number == 0)
     print(name, job.tally)
     assert job.marks() and job.tally.restores

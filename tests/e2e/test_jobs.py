@@ -716,6 +716,21 @@ def test_a_killed_supervisor_fails_its_job_and_frees_its_place(lab: Lab) -> None
     assert wait_until(lambda: time.time() - beats.stat().st_mtime > 2, seconds=PATIENCE)
 
 
+def test_a_node_that_is_killed_has_the_exit_code_that_a_shell_says(lab: Lab) -> None:
+    gate = lab.project.root.parent / "gate"
+    job_id = lab.submit("here", f"echo up; while [ ! -e {gate} ]; do sleep 0.1; done")
+    lab.until_up(job_id)
+    run = bytes(lab.project.state / "jobs" / job_id)
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        words = command_line(entry)
+        if run in words and b"blobsync.node" in words and b"supervisor" not in words:
+            os.kill(int(entry), signal.SIGKILL)
+    job = lab.until(job_id)
+    # What it had started ends by itself.
+    gate.touch()
+    assert (job["status"], job["exit_code"]) == ("Failed", 128 + signal.SIGKILL)
+
+
 @pytest.mark.parametrize("words", [("ls",), ("plan", "u", "data"), ("history",)], ids=" ".join)
 def test_the_next_command_removes_the_secrets_of_a_run_that_was_killed_whole(lab: Lab, words: tuple[str, ...]) -> None:
     lab.configure("aml", "local")

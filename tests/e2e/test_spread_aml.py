@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from blobsync.base.formatting import count_text
 from tests.e2e.aml_lab import Lab, lab, stub
 from tests.e2e.test_spread import nothing_is_left, workers_of
 from tests.e2e.world import Container, every_text_below, hashes, random_files, wait_until
@@ -105,7 +106,7 @@ def test_a_detached_copy_on_azure_ml_is_a_job_like_any_other_and_tells_its_end(
         job = lab.stub.jobs[done.data["job_id"]]
         assert job.body["properties"]["limits"]["timeout"] == "PT172800S"
         assert lab.until(job.name)["status"] == "Completed", lab.run("logs", job.name).out
-        assert f"{done.data['planned']} files verified, 0 failed" in lab.run("logs", job.name).out
+        assert f"{count_text(done.data['planned'], 'file')} verified, 0 failed" in lab.run("logs", job.name).out
         told = [(each["job_id"], each["status"]) for each in lab.ask("history")["jobs"]]
         assert told == [(job.name, "Completed"), *((each, "Canceled") for each in reversed(stopped))]
     there = lab.container.contents("path/to/data/")

@@ -55,7 +55,7 @@ def next_steps(nodes: Mapping[int, FleetNode], wanted: int, now: float) -> Steps
     """Decide the next steps; ``wanted`` is the requested number of nodes."""
     first = nodes.get(0, FleetNode())
     if first.code is not None and not first.runs and not _is_to_return(first):
-        code = _as_in_a_shell(first.code)
+        code = as_in_a_shell(first.code)
         lost_output = not code and any(node.unsaved for node in nodes.values())
         return Steps(end=_leaving(nodes, 0), over=OUTPUT_FAILED_EXIT if lost_output else code)
     start = [number for number in range(wanted) if _is_startable(nodes.get(number, FleetNode()), now)]
@@ -95,7 +95,8 @@ def _leaving(nodes: Mapping[int, FleetNode], wanted: int) -> tuple[int, ...]:
     return tuple(sorted(running, reverse=True))
 
 
-def _as_in_a_shell(code: int) -> int:
+def as_in_a_shell(code: int) -> int:
+    """An exit code of ``subprocess`` as a shell says it: 143 after SIGTERM."""
     return 128 - code if code < 0 else code
 
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from blobsync.backends.local.fleet import PATIENCE_SECONDS, Fleet
+from blobsync.backends.local.fleet import PATIENCE_SECONDS, Fleet, as_in_a_shell
 from blobsync.backends.local.queue import Capacity, LocalQueue, gpus_of
 from blobsync.backends.local.run_files import RunFiles, SavedState
 from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner
@@ -106,7 +106,8 @@ class Supervisor:
         if said := child.stderr_tail():
             with self._files.log.open("a") as log:
                 log.write(said + "\n")
-        return code
+        # Negative if the runner was killed, as it is when a job is stopped before the runner is ready.
+        return as_in_a_shell(code)
 
     def _wait(self, child: RunningProcess, started: float, gpus: tuple[str, ...]) -> int:
         saved, asked = State.PREPARING, 0.0
