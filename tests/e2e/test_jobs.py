@@ -725,9 +725,11 @@ def test_a_node_that_is_killed_has_the_exit_code_that_a_shell_says(lab: Lab) -> 
         words = command_line(entry)
         if run in words and b"blobsync.node" in words and b"supervisor" not in words:
             os.kill(int(entry), signal.SIGKILL)
-    job = lab.until(job_id)
-    # What it had started ends by itself.
-    gate.touch()
+    try:
+        job = lab.until(job_id)
+    finally:
+        # What it had started ends by itself.
+        gate.touch()
     assert (job["status"], job["exit_code"]) == ("Failed", 128 + signal.SIGKILL)
 
 
