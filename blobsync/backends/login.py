@@ -39,8 +39,10 @@ _HOST = re.compile(r"(?:ssh://)?(?:[A-Za-z0-9_][A-Za-z0-9_.+-]*@)?\[?[A-Za-z0-9_
 _SSH_FAILED = 255
 _NO_PROGRAM = 127
 _SHOWN_CHARS = 300
-# A shell adds this to the number of the signal that ended a program.
-_KILLED = 128
+# A shell adds the number of the signal that ended a program to 128. The highest signal is 64.
+_KILLED = range(129, 128 + 65)
+# Slurm's programs end with 255, too, if they do not understand an option: over ssh that becomes 1.
+_IN_A_SHELL = ("sh", "-c", f'"$@"; code=$?; [ "$code" -ne {_SSH_FAILED} ] || code=1; exit "$code"', "sh")
 
 
 class LoginNode:
@@ -82,8 +84,9 @@ class LoginNode:
 
         Raises ``BackendUnavailableError`` if it cannot start, ``LostContactError`` if it may have run.
         """
+        argv = self.argv((*_IN_A_SHELL, *command) if self._ssh else command)
         try:
-            done = self._process.run(self.argv(command), input=input, env=self._environ, timeout=timeout)
+            done = self._process.run(argv, input=input, env=self._environ, timeout=timeout)
         except ProcessTimeoutError as error:
             raise LostContactError(f"{self.where} did not respond: {error.message}", hint="try again later") from error
         except ProcessError as error:
@@ -96,8 +99,8 @@ class LoginNode:
                 f"cannot connect to {self._ssh}: {_last_line(done.stderr)}",
                 hint=f"this has to work without asking for a password: ssh {self._ssh} true",
             )
-        if done.returncode < 0 or done.returncode > _KILLED:
-            number = -done.returncode if done.returncode < 0 else done.returncode - _KILLED
+        if done.returncode < 0 or done.returncode in _KILLED:
+            number = -done.returncode if done.returncode < 0 else done.returncode - 128
             raise LostContactError(f"{command[0]} was killed on {self.where} (signal {number})")
         if done.returncode == _NO_PROGRAM:
             raise BackendUnavailableError(f"{command[0]} is not on {self.where}: {_last_line(done.stderr)}")

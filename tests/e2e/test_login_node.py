@@ -45,6 +45,11 @@ def test_a_cluster_is_driven_through_a_login_node(lab: Lab, login: SshServer, tm
     assert json.loads(lab.container.get("mine/output/facts/1.json"))["argv"] == ["a b; $HOME"]
     assert (tmp_path / "their-home" / ".blobsync" / "jobs" / job_id / "job.sh").exists()
     assert login.log.count("Accepted publickey") > 3
+    # sbatch ends with 255, as ssh does without a connection.
+    rejected = lab.run("--json", "-c", "uni", "-p", "{slurm: {mem: 4x}}", "submit", "true", code=1).errors[0]
+    assert rejected["message"] == "sbatch rejected the job: Invalid --mem specification"
+    assert [job["job_id"] for job in lab.ask("q")["jobs"]] == [job_id]
+    assert not list((tmp_path / "their-home" / ".blobsync" / "jobs").glob("*/secrets.json"))
 
 
 @pytest.mark.soak

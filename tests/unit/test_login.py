@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from blobsync.backends.login import LoginNode
-from blobsync.base.errors import ConfigError, JobError
+from blobsync.base.errors import BackendUnavailableError, ConfigError, JobError, LostContactError
 from blobsync.base.process import Completed, SubprocessRunner
 from tests.fakes.runner import ScriptedRunner
 
@@ -165,3 +165,32 @@ def test_an_answer_of_another_form_is_one_sentence(said: str) -> None:
         with pytest.raises(JobError, match="file access on me@login returned an invalid response") as caught:
             look()
         assert caught.value.hint and "\x1b" not in caught.value.message
+
+
+_SSH = """#!/bin/sh
+for word; do last=$word; done
+exec sh -c "$last"
+"""
+
+
+@pytest.mark.parametrize("ssh", [None, "me@login"])
+def test_a_programs_own_exit_code_is_no_lost_connection(ssh: str | None, tmp_path: Path) -> None:
+    for name, text in {
+        "ssh": _SSH,
+        "rejects": "#!/bin/sh\necho 'rejects: error: Invalid --time' >&2\nexit 255\n",
+        "fails": "#!/bin/sh\nexit 200\n",
+        "killed": "#!/bin/sh\nkill -9 $$\n",
+        "wraps": "#!/bin/sh\nkilled\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    login = LoginNode(SubprocessRunner(), ssh, environ, sys.executable)
+    rejected = login.run(("rejects", "a b", "$HOME"))
+    assert rejected == Completed(1 if ssh else 255, "", "rejects: error: Invalid --time\n")
+    assert login.run(("fails",)).returncode == 200
+    for killed in ("killed", "wraps"):
+        with pytest.raises(LostContactError, match=rf"{killed} was killed on .* \(signal 9\)"):
+            login.run((killed,))
+    with pytest.raises(BackendUnavailableError, match=r"absent (is not|cannot be run) on"):
+        login.run(("absent",))

@@ -156,7 +156,8 @@ class ScriptedProcess:
     ) -> Completed:
         self.calls.append(tuple(argv))
         self.inputs.append(input)
-        command = shlex.split(argv[-1]) if argv[0] == "ssh" else argv
+        # Over ssh a shell runs the command.
+        command = shlex.split(argv[-1])[4:] if argv[0] == "ssh" else argv
         answer = self.answers.get(argv[0], self.answers.get(command[0], Completed(0, "", "")))
         if self.breaks_at and (self.breaks_at == command[0] or f'"verb": "{self.breaks_at}"' in (input or "")):
             answer = self.broken
@@ -437,13 +438,28 @@ def test_everything_goes_through_ssh_when_there_is_a_login_node() -> None:
     assert any("SENTINEL" in (text or "") for text in process.inputs)
 
 
-def test_what_slurm_refuses_is_reported_in_its_words() -> None:
-    refusal = Completed(1, "", "sbatch: error: Batch job submission failed: Invalid partition name specified\n")
-    process = ScriptedProcess({sys.executable: file_work("/x"), "sbatch": refusal})
+@pytest.mark.parametrize(
+    ("code", "said", "shown"),
+    [
+        (
+            1,
+            "sbatch: error: Batch job submission failed: Invalid partition name specified",
+            "Batch job submission failed",
+        ),
+        (255, "sbatch: error: Invalid --time specification", "Invalid --time specification"),
+        (
+            255,
+            "sbatch: unrecognized option '--bogus'\nTry \"sbatch --help\" for more information",
+            "unrecognized option '--bogus'",
+        ),
+    ],
+)
+def test_what_slurm_refuses_is_reported_in_its_words(code: int, said: str, shown: str) -> None:
+    process = ScriptedProcess({sys.executable: file_work("/x"), "sbatch": Completed(code, "", f"{said}\n")})
     backend = make_backend(process)
     outcome = backend.submit(backend.plan(make_spec()), Secrets())
     assert isinstance(outcome, Refused) and isinstance(outcome.error, SubmissionError)
-    assert "rejected the job: Batch job submission failed: Invalid partition" in outcome.error.message
+    assert f"rejected the job: {shown}" in outcome.error.message
     assert [json.loads(text)["verb"] for text in process.inputs if text] == ["write", "find", "clear"]
 
 

@@ -94,6 +94,10 @@ class SlurmJob:
         return STATES.get(self.word.split(" ")[0].rstrip("+"), State.UNKNOWN)
 
 
+# Slurm's programs begin a line with their name.
+_SPOKEN = re.compile(r"s[a-z]+: ")
+
+
 def submitted_id(stdout: str) -> str:
     """The job id in the output of ``sbatch --parsable``: ``id`` or ``id;cluster``."""
     return stdout.strip().split(";")[0]
@@ -107,7 +111,10 @@ def may_have_submitted(stderr: str) -> bool:
 def complaint(stderr: str) -> str:
     """The message in a Slurm command's standard error, without the program's name."""
     lines = [line for line in stderr.strip().splitlines() if line.strip()]
-    telling = [line for line in lines if "error:" in line] or lines[-1:]
+    # After an unknown option there is a line of advice.
+    telling = (
+        [line for line in lines if "error:" in line] or [line for line in lines if _SPOKEN.match(line)] or lines[-1:]
+    )
     return re.sub(r"^\w+: (error: )?", "", telling[0]) if telling else "no reason given"
 
 
