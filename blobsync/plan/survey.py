@@ -143,7 +143,7 @@ def _shares(store: BlobStore, prefix: str, division: Division) -> _Shares | None
         found.opened.add(folder)
         found.blobs += (each for each in level if isinstance(each, BlobInfo))
         waiting += (each for each in level if isinstance(each, str))
-    found.prefixes = [*whole, *_common(waiting, division)]
+    found.prefixes = _common([*whole, *waiting], division)
     return found if len(found.prefixes) > 1 else None
 
 

@@ -47,6 +47,27 @@ def test_every_blob_is_listed_once(names: set[str], division: Division, prefix: 
     assert len(found) == len(expected) and {blob.name: blob for blob in found} == expected
 
 
+# Folders of more files than are looked through, of one folder, or of many; some have the same beginning.
+WIDE = st.dictionaries(
+    st.sampled_from(("data", "data1", "data2", "m", "n")),
+    st.sampled_from((tuple(range(9)), ("0/x",), tuple(f"{number}/x" for number in range(8)))),
+    min_size=3,
+).map(lambda folders: {f"{folder}/{below}" for folder, all_below in folders.items() for below in all_below})
+
+
+@given(WIDE, st.integers(3, 7))
+def test_a_flat_folder_is_listed_once_beside_folders_with_its_beginning(names: set[str], shares: int) -> None:
+    listed(holding(*names), Division(2, shares, opened=shares, names=8), "")
+
+
+def test_a_flat_folder_is_listed_with_many_folders_that_share_its_beginning() -> None:
+    names = [f"t/data1/{number}" for number in range(9)]
+    names += ["t/data2/0/x", *(f"t/m/{number}/x" for number in range(8))]
+    requests = sorted(listed(holding(*names), Division(2, shares=6, opened=6, names=8))[2:])
+    # Looked into: t/data1/, which is flat, t/data2/ and t/m/.
+    assert requests == ["t/dat", "t/data1/", "t/data2/", "t/m/", *(f"t/m/{number}" for number in range(8))]
+
+
 def test_what_comes_after_a_long_beginning_comes_sorted() -> None:
     store = holding(*(f"t/{folder}/{number:02}" for folder in "hgfedcba" for number in range(5)))
     found = [blob.name for blob in list_wide(store, "t/", Spill(most=4), Division(7, shares=8))]
