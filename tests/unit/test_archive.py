@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import ArchiveError
-from blobsync.code import archive
 from blobsync.code.archive import write_archive
 from blobsync.code.files import code_rules
 from blobsync.code.git import GitState
@@ -171,59 +170,3 @@ def test_a_file_that_disappears_counts_as_changed(code: Path, tmp_path: Path) ->
     (code / "run.sh").unlink()
     with (tmp_path / "a.zip").open("w+b") as out, pytest.raises(ChangedWhileReadError):
         write_archive(found, None, out)
-
-
-class TestLargeNumbers:
-    """Offsets, sizes and counts that the plain format cannot hold, without the gigabytes."""
-
-    def test_more_files_than_16_bits_count(self, tmp_path: Path) -> None:
-        with (tmp_path / "a.zip").open("w+b") as out:
-            writer = archive._Writer(out)
-            for number in range(70_000):
-                writer.begin(f"{number:05}", "644", 0)
-                writer.add(archive._Packed(b"", b"", 0))
-                writer.end()
-            writer.finish()
-        with zipfile.ZipFile(tmp_path / "a.zip") as opened:
-            assert len(opened.namelist()) == 70_000
-        subprocess.run(["unzip", "-tqq", tmp_path / "a.zip"], check=True)
-
-    def test_a_file_above_32_bits(self, tmp_path: Path) -> None:
-        size = archive._ZIP64_FROM + 5_000_000
-        piece = archive._Packed(bytes(1 << 20), bytes(1 << 20), 0)
-        rest = archive._Packed(b"end", b"end", 0)
-        with (tmp_path / "a.zip").open("w+b") as real:
-            out = _Sparse(real)
-            writer = archive._Writer(out)  # type: ignore[arg-type]
-            writer.begin("large", "644", size)
-            for _ in range(size >> 20):
-                writer.add(piece)
-            writer.end()
-            writer.begin("after", "755", 3)
-            writer.add(rest)
-            writer.end()
-            writer.finish()
-        with zipfile.ZipFile(tmp_path / "a.zip") as opened:
-            large, after = opened.infolist()
-            assert (large.file_size, after.file_size) == (size >> 20 << 20, 3)
-            assert after.header_offset > archive._ZIP64_FROM
-            assert opened.read("after") == b"end"
-
-
-class _Sparse:
-    """A file that writes holes instead of zeros."""
-
-    def __init__(self, out: object) -> None:
-        self._out = out
-
-    def write(self, data: bytes) -> int:
-        if len(data) == 1 << 20:
-            self._out.seek(len(data), os.SEEK_CUR)  # type: ignore[attr-defined]
-            return len(data)
-        return int(self._out.write(data))  # type: ignore[attr-defined]
-
-    def seek(self, offset: int) -> int:
-        return int(self._out.seek(offset))  # type: ignore[attr-defined]
-
-    def flush(self) -> None:
-        self._out.flush()  # type: ignore[attr-defined]
