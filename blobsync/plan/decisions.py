@@ -301,22 +301,21 @@ def guard_mirror(
     deletions: int,
     at_destination: int,
     source_files: int,
-    unreadable: int,
+    unreadable: Sequence[str],
     options: TransferOptions,
     shown: str = "",
     doomed: Iterable[str] = (),
 ) -> FileFailure | None:
     """Why the deletions look like a mistake, so that the plan for ``shown`` is refused; else None.
 
-    ``at_destination`` and ``source_files`` are the numbers of files at each side; ``unreadable`` is the number of
-    unreadable entries of the source; ``doomed`` are the paths that would be deleted.
+    ``at_destination`` and ``source_files`` are the numbers of files at each side; ``unreadable`` are the entries of the
+    source that cannot be read, as a user would type them; ``doomed`` are the paths that would be deleted.
     """
     if not deletions:
         return None
     code = FailureCode.MIRROR_REFUSED
-    named = [f"{shown}/{path}" if path else shown for path in itertools.islice(doomed, _NAMED)]
-    more = f", and {deletions - len(named):,} more" if deletions > len(named) else ""
-    names = f": {', '.join(named)}{more}" if named else ""
+    named = _named((f"{shown}/{path}" if path else shown for path in doomed), deletions)
+    names = f": {named}" if named else ""
     if source_files == 0:
         all_files = f"all {deletions:,} files" if deletions > 1 else "the only file"
         return FileFailure(
@@ -329,9 +328,10 @@ def guard_mirror(
         return FileFailure(
             shown,
             code,
-            f"--mirror is refused: {count_text(unreadable, 'name')} of the source could not be read, so blobsync cannot"
-            f" tell what is missing there{names}",
-            "make them readable, or omit --mirror",
+            f"--mirror is refused: {count_text(len(unreadable), 'name')} of the source could not be read"
+            f" ({_named(unreadable, len(unreadable))}), so blobsync cannot tell what is missing there; it would delete"
+            f" {named or count_text(deletions, 'file')}",
+            "make what is unreadable readable, remove it or --exclude it; or omit --mirror",
         )
     share = 100.0 * deletions / max(at_destination, 1)
     limits = (options.max_delete_files, options.max_delete_percent)
@@ -346,6 +346,13 @@ def guard_mirror(
             "--full lists all of them; to delete them, raise --max-delete (a count, or N%)",
         )
     return None
+
+
+def _named(paths: Iterable[str], count: int) -> str:
+    """The first of ``count`` paths, and the number of the others; empty without paths."""
+    named = list(itertools.islice(paths, _NAMED))
+    more = f", and {count - len(named):,} more" if named and count > len(named) else ""
+    return f"{', '.join(named)}{more}"
 
 
 def _limit_text(options: TransferOptions) -> str:

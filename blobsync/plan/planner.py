@@ -302,7 +302,7 @@ def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, liste
     _check_names(context, request.part, looked, actions, decided.extras)
     counts, extras = actions.totals.counts, len(decided.extras)
     if options.mirror:
-        there, here, unseen = looked.destination_files, looked.source_files, len(looked.unreadable)
+        there, here, unseen = looked.destination_files, looked.source_files, [each.path for each in looked.unreadable]
         doomed = (each.path for each in actions if each.action is Action.DELETE)
         refusal = guard_mirror(counts[Action.DELETE], there, here, unseen, options, path, doomed)
         found.refusals += [refusal] if refusal else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -211,15 +212,15 @@ def test_actions_are_sorted_by_path_and_extras_are_listed() -> None:
 @pytest.mark.parametrize(
     ("deletions", "there", "here", "unreadable", "options", "said"),
     [
-        (5, 5, 0, 0, MIRROR, "the source is empty"),
-        (1, 100, 99, 1, MIRROR, "could not be read"),
-        (11, 100, 89, 0, MIRROR, "11 of 100 files"),
-        (1001, 100_000, 99_000, 0, MIRROR, "1,001 of 100,000 files (1 %), more than the limit of 1,000 files or 10 %"),
-        (3, 100, 97, 0, replace(MIRROR, max_delete_files=2), "limit of 2 files"),
+        (5, 5, 0, (), MIRROR, "the source is empty"),
+        (1, 100, 99, ("data/b",), MIRROR, "could not be read"),
+        (11, 100, 89, (), MIRROR, "11 of 100 files"),
+        (1001, 100_000, 99_000, (), MIRROR, "1,001 of 100,000 files (1 %), more than the limit of 1,000 files or 10 %"),
+        (3, 100, 97, (), replace(MIRROR, max_delete_files=2), "limit of 2 files"),
     ],
 )
 def test_a_mirror_that_looks_like_a_mistake_is_refused(
-    deletions: int, there: int, here: int, unreadable: int, options: TransferOptions, said: str
+    deletions: int, there: int, here: int, unreadable: Sequence[str], options: TransferOptions, said: str
 ) -> None:
     refusal = guard_mirror(deletions, there, here, unreadable, options, "data")
     assert refusal is not None
@@ -228,8 +229,8 @@ def test_a_mirror_that_looks_like_a_mistake_is_refused(
 
 
 def test_a_mirror_within_its_limits_passes() -> None:
-    assert guard_mirror(10, 100, 90, 0, MIRROR) is None
-    assert guard_mirror(0, 0, 0, 3, MIRROR) is None
+    assert guard_mirror(10, 100, 90, (), MIRROR) is None
+    assert guard_mirror(0, 0, 0, ("a",), MIRROR) is None
 
 
 def test_names_that_cannot_be_written_are_listed_all_at_once() -> None:

@@ -231,7 +231,7 @@ def test_keep_writes_at_the_source_only_with_both_ends() -> None:
 )
 def test_the_limits_of_a_mirror(deletions: int, there: int, files: int, percent: float, refused: bool) -> None:
     options = replace(MIRROR, max_delete_files=files, max_delete_percent=percent)
-    assert (guard_mirror(deletions, there, 5, 0, options, "data") is not None) is refused
+    assert (guard_mirror(deletions, there, 5, (), options, "data") is not None) is refused
 
 
 @pytest.mark.parametrize(
@@ -248,34 +248,41 @@ def test_the_limits_of_a_mirror(deletions: int, there: int, files: int, percent:
 def test_the_default_percentage_applies_from_twenty_files_on(
     deletions: int, there: int, options: TransferOptions, refused: bool
 ) -> None:
-    assert (guard_mirror(deletions, there, 5, 0, options, "data") is not None) is refused
+    assert (guard_mirror(deletions, there, 5, (), options, "data") is not None) is refused
 
 
 @pytest.mark.parametrize(
-    ("here", "unreadable", "options", "limit"),
+    ("here", "options", "limit"),
     [
-        (0, 0, MIRROR, "because the source is empty"),
-        (9, 1, MIRROR, "what is missing there"),
-        (9, 0, MIRROR, "more than the limit of 1,000 files or 10 %"),
-        (9, 0, replace(MIRROR, max_delete_files=3, max_delete_percent=100.0), "more than the limit of 3 files"),
-        (9, 0, replace(MIRROR, max_delete_files=10**12, max_delete_percent=5.0), "more than the limit of 5 %"),
+        (0, MIRROR, "because the source is empty"),
+        (9, MIRROR, "more than the limit of 1,000 files or 10 %"),
+        (9, replace(MIRROR, max_delete_files=3, max_delete_percent=100.0), "more than the limit of 3 files"),
+        (9, replace(MIRROR, max_delete_files=10**12, max_delete_percent=5.0), "more than the limit of 5 %"),
     ],
 )
-def test_a_refusal_names_the_files(here: int, unreadable: int, options: TransferOptions, limit: str) -> None:
+def test_a_refusal_names_the_files(here: int, options: TransferOptions, limit: str) -> None:
     doomed = ("a", "b/c", "d", "never read")
-    refusal = guard_mirror(1204, 2000, here, unreadable, options, "data/x", iter(doomed))
+    refusal = guard_mirror(1204, 2000, here, (), options, "data/x", iter(doomed))
     assert refusal is not None
     assert refusal.message.endswith(f"{limit}: data/x/a, data/x/b/c, data/x/d, and 1,201 more")
-    one = guard_mirror(1, 1, 0, 0, options, "data/x", [""])
+    one = guard_mirror(1, 1, 0, (), options, "data/x", [""])
     assert one is not None and one.message.endswith(": data/x")
     assert one.message.startswith("--mirror would delete the only file of the destination")
-    unread = guard_mirror(1, 30, 9, 1, options, "data/x", ["a"])
-    assert unread is not None and "1 name of the source could not be read" in unread.message
+
+
+def test_a_mirror_of_an_unreadable_source_names_what_cannot_be_read_and_what_it_would_delete() -> None:
+    refusal = guard_mirror(1, 30, 9, ["data/x/broken"], MIRROR, "data/x", ["file7"])
+    assert refusal is not None
+    assert "1 name of the source could not be read (data/x/broken), so" in refusal.message
+    assert refusal.message.endswith("; it would delete data/x/file7")
+    many = guard_mirror(2, 30, 9, ["a", "b", "c", "d"], MIRROR, "data/x")
+    assert many is not None and "4 names of the source could not be read (a, b, c, and 1 more)" in many.message
+    assert many.message.endswith("; it would delete 2 files")
 
 
 def test_a_refusal_that_knows_no_names_says_its_limit() -> None:
     options = replace(MIRROR, max_delete_files=3, max_delete_percent=99.5)
-    refusal = guard_mirror(5, 9, 9, 0, options, "data/x")
+    refusal = guard_mirror(5, 9, 9, (), options, "data/x")
     assert refusal is not None
     assert refusal.message.endswith("more than the limit of 3 files or 99.5 %")
 
