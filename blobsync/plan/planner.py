@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -102,6 +103,7 @@ class _Found:
         self.refusals: list[FileFailure] = []
         self.extras = 0
         self.ignored = 0
+        self.chosen = 0
         # Round-trip times of requests to containers, in seconds.
         self.round_trips: list[float] = []
 
@@ -127,6 +129,8 @@ def make_plan(
     check_links(context, chosen)
     found = _Found(_check_rights(context, chosen, options))
     _plan_legs(context, chosen, options, listener, found)
+    if found.parts and not found.chosen and not found.unreadable:
+        _demand_chosen(paths, options)
     writing = Action.TRANSFER if direction is Direction.DOWN else Action.ADOPT
     parts = settle(found.parts, found.names, context.spill, writing=writing)
     parts = with_on_record(parts, map(context.opened, parts), context.unfinished)
@@ -158,6 +162,18 @@ def make_plan(
         refusals=tuple(found.refusals),
         created_at=time.time(),
     )
+
+
+def _demand_chosen(paths: Sequence[str], options: TransferOptions) -> None:
+    """Raise ``NothingMatchedError`` if there are patterns, which have chosen nothing."""
+    patterns = [("--include", each) for each in options.include] + [("--exclude", each) for each in options.exclude]
+    if patterns:
+        words = " ".join(f"{option} {shlex.quote(each)}" for option, each in patterns)
+        raise NothingMatchedError(
+            f"{', '.join(paths)}: no file at the source is chosen by {words}",
+            hint="patterns are as in .gitignore, from each PATH on; 'blobsync plan' without them shows the files",
+            path=paths[0],
+        )
 
 
 def _for_sources(
@@ -319,6 +335,7 @@ def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, liste
     found.unreadable += (*looked.unreadable, *looked.blocked)
     found.extras += extras
     found.ignored += looked.ignored
+    found.chosen += looked.chosen
     found.round_trips += looked.round_trips
 
 

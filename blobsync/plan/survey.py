@@ -413,6 +413,8 @@ class Survey:
         self.pairs: Iterator[Pair] = iter(())
         self.source_files = 0
         self.destination_files = 0
+        # Names at the source that the patterns of a selective command choose, ignored and unreadable ones included.
+        self.chosen = 0
         # Of the source.
         self.ignored = 0
         self.unreadable: list[FileFailure] = []
@@ -461,9 +463,11 @@ def survey(request: Request, emit: Emit) -> Survey:
     not_chosen = Spool(request.spill)
     found = Survey(shape, followed=near.followed, round_trips=trips, not_chosen=not_chosen)
     if shape is Shape.FILE:
-        found.source_files = 1
+        # Patterns are about names below a folder; a file has its own.
+        found.chosen = int(request.wanted is None or request.wanted(request.part.path.rpartition("/")[2]))
+        found.source_files = found.chosen
         found.destination_files = int(destination.file is not None)
-        pairs: Iterator[Pair] = iter([Pair("", source.file, destination.file)])
+        pairs: Iterator[Pair] = iter([Pair("", source.file, destination.file)][: found.chosen])
     else:
         pairs = _pair_up(request, source.entries, destination.entries, found)
     found.pairs = _counted(
@@ -708,6 +712,8 @@ def _hold(
 
 def _is_included(request: Request, found: Survey, path: str, *, is_source: bool) -> bool:
     why = _exclusion(request, path)
+    if is_source and why in (None, Exclusion.IGNORED):
+        found.chosen += 1
     if why is None:
         return True
     if is_source:

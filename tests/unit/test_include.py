@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from blobsync.base.errors import NothingMatchedError
 from blobsync.base.reasons import Reason
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Action
@@ -108,3 +110,48 @@ def test_patterns_apply_inside_and_outside_of_a_nested_entry(world: World) -> No
         assert (result.transferred, result.deleted) == (expected, 0)
     assert blobs(world) == {"a.jpg": b"data/a.jpg", "coco/hidden.jpg": b"hidden"}
     assert blobs(world, "coco") == {"coco/c.jpg": b"data/coco/c.jpg"}
+
+
+@pytest.mark.parametrize("command", ["u", "d"])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (TransferOptions(include=("*.jpeg", "*.png")), "--include '*.jpeg' --include '*.png'"),
+        (TransferOptions(exclude=("*",)), "--exclude '*'"),
+        (TransferOptions(include=("*.jpeg",), mirror=True), "--include '*.jpeg'"),
+    ],
+)
+def test_patterns_that_choose_nothing_are_named(
+    world: World, command: str, options: TransferOptions, said: str
+) -> None:
+    write(world, a__jpg=b"1")
+    add(world, "eu", a__jpg=b"1")
+    with pytest.raises(NothingMatchedError) as nothing:
+        world.plan(command, "data/voc", options=options)
+    assert nothing.value.message == f"data/voc: no file at the source is chosen by {said}"
+    assert nothing.value.exit_code == 4
+
+
+def test_patterns_need_to_choose_in_one_of_several_paths(world: World) -> None:
+    write(world, a__jpg=b"1")
+    (world.root / "data/other").mkdir()
+    (world.root / "data/other/b.txt").write_bytes(b"2")
+    assert world.plan("u", "data/voc", "data/other", options=JPG).files_to_transfer == 1
+
+
+def test_what_is_chosen_and_ignored_or_unreadable_was_chosen(world: World) -> None:
+    ignoring = replace(world.here.folders[0], ignore=("*.jpg",))
+    world.here = replace(world.here, folders=(ignoring, *world.here.folders[1:]))
+    write(world, a__jpg=b"1", b__txt=b"2")
+    assert world.plan("u", "data/voc", options=JPG).ignored == 1
+    (world.root / "data/voc/broken.txt").symlink_to("gone.txt")
+    (failure,) = world.plan("u", "data/voc", options=TransferOptions(include=("broken*",))).unreadable
+    assert failure.path == "data/voc/broken.txt"
+
+
+def test_patterns_count_for_a_single_file_by_its_name(world: World) -> None:
+    write(world, a__jpg=b"1", b__txt=b"2")
+    plan = world.plan("u", "data/voc/a.jpg", "data/voc/b.txt", options=JPG)
+    assert [part.shown(action) for part, action in plan.each()] == ["data/voc/a.jpg"]
+    with pytest.raises(NothingMatchedError, match=r"data/voc/b.txt: no file .* --include '\*.jpg'"):
+        world.plan("u", "data/voc/b.txt", options=JPG)
