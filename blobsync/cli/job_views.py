@@ -218,10 +218,10 @@ def find_jobs(session: Session, *, resized: bool = False) -> Jobs:
     return open_jobs(environ=session.environ, listener=session.listener)
 
 
-def note_all(session: Session, sentences: Sequence[str]) -> None:
-    """Show warnings and notes on standard error."""
+def note_all(session: Session, jobs: Jobs, sentences: Sequence[str]) -> None:
+    """Show warnings and notes about the project's jobs on standard error."""
     for sentence in sentences:
-        session.note(sentence)
+        session.note_today(sentence, jobs.root)
 
 
 def followed(jobs: Jobs, record: JobRecord, rank: int | None = None) -> Iterator[str]:

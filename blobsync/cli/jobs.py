@@ -168,10 +168,10 @@ def _submitted(
 ) -> Result:
     if dry_run:
         plan = jobs.plan(words, **asked)
-        note_all(session, (plan.asked, *plan.warnings))
+        note_all(session, jobs, (plan.asked, *plan.warnings))
         return Result({"plan": plan.text, "job_id": plan.run_id}, plan.shown.splitlines(), texts=True)
     submitted = jobs.submit(words, **asked)
-    note_all(session, submitted.warnings)
+    note_all(session, jobs, submitted.warnings)
     return _waited(session, jobs, submitted.record) if wait else _accepted(session, [submitted])
 
 
@@ -195,9 +195,10 @@ def _of_file(
     root = find_project(current_folder(session.environ), session.environ)
     base = load_cluster(root, session.cluster, overrides=session.overrides(), environ=session.environ)
     found = read_for(base, file, cluster_file, session.environ)
-    note_all(session, found.notes)
     asked["nodes"] = asked.get("nodes") or found.nodes
-    return found.argv, session.project(changes=flattened(found.values)).jobs
+    jobs = session.project(changes=flattened(found.values)).jobs
+    note_all(session, jobs, found.notes)
+    return found.argv, jobs
 
 
 def local(session: Session, cmd: CommandArgument) -> Result:
@@ -241,7 +242,7 @@ def resubmit(
         for record in [jobs.find(id) for id in ids]
     ]
     for one in submitted:
-        note_all(session, one.warnings)
+        note_all(session, jobs, one.warnings)
     return _accepted(session, submitted)
 
 

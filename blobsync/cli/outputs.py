@@ -51,8 +51,9 @@ def outputs(
     if url and download:
         raise UsageError("--url and --download cannot be combined")
     valid = duration(expiry)
-    found = find_jobs(session).outputs(id, path)
-    note_all(session, found.notes)
+    jobs = find_jobs(session)
+    found = jobs.outputs(id, path)
+    note_all(session, jobs, found.notes)
     if download:
         return _downloaded(session, found)
     if not found.files:

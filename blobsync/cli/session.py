@@ -29,6 +29,8 @@ from blobsync.base.errors import (
 from blobsync.cli.output import QuietListener, Result
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from blobsync.base.events import Listener
     from blobsync.cli.command_words import Word
     from blobsync.cli.progress import ClosingListener
@@ -141,17 +143,18 @@ class Session:
 
     def warn(self, *clusters: Cluster | None) -> None:
         """Show the warnings of the configuration files: each once per command, some at most once a day."""
-        found = [(cluster.root, warning) for cluster in clusters if cluster for warning in cluster.warnings]
-        if not found:
-            return
-        from blobsync.base.daily_warnings import DailyWarning, shown_today  # late: most files have no warning
-
-        seen: set[str] = set()
+        found = dict.fromkeys((each.root, warning) for each in clusters if each for warning in each.warnings)
         for root, warning in found:
-            if warning in seen or (isinstance(warning, DailyWarning) and shown_today(warning, root, self.environ)):
-                continue
-            seen.add(warning)
-            self.note(warning)
+            self.note_today(warning, root)
+
+    def note_today(self, sentence: str, root: Path) -> None:
+        """Show a note about the project ``root``; a daily one only if it was not shown today."""
+        if type(sentence) is not str:
+            from blobsync.base.daily_warnings import DailyWarning, shown_today  # late: most notes are no such warning
+
+            if isinstance(sentence, DailyWarning) and shown_today(sentence, root, self.environ):
+                return
+        self.note(sentence)
 
 
 _NOT_GIVEN = {each.name: each.default for each in fields(Session)}

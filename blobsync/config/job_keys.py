@@ -1,8 +1,10 @@
 """Which keys of a cluster file apply to jobs on each platform, and what users are told about the others. Pure.
 
-A job asks for what its cluster file says. A key that its platform does not support is therefore refused by ``submit``
-and everything else that creates jobs, never silently ignored; transfers and ``blobsync local`` are not affected. The
-tables are the only list of such keys: a test checks that every other key is read somewhere.
+A job asks for what its cluster file says. A key that its platform does not support, and whose loss would change what
+the job does or who may see it, is therefore refused by ``submit`` and everything else that creates jobs; transfers and
+``blobsync local`` are not affected. A key that only labels a job, or says where another platform runs it, has no
+effect, and one sentence names all of these. The tables are the only list of such keys: a test checks that every other
+key is read somewhere.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from blobsync.base.daily_warnings import DailyWarning
 from blobsync.base.errors import ConfigError
 from blobsync.config.model import AML_PLATFORMS, FolderEntry, JobRefusal
 from blobsync.config.yaml_document import FOLDER_SUFFIX, Document, KeyPath
@@ -36,6 +39,9 @@ IDLE: Mapping[str, str] = {
     "log_full": _OF_Q,
     "inject_collection": "blobsync keeps its own history: see blobsync history",
     "is_ssh_scheduler": "platform says where jobs are submitted",
+    "vc_type": _PHILLY,
+    "cluster": f"{_PHILLY}; platform says where jobs run",
+    "password": f"{_PHILLY}; no login needs it",
     "config_param.*.submit_with_url": "everybody could read a URL in the job; nodes get the code in another way",
 }
 
@@ -50,9 +56,6 @@ NOWHERE: Mapping[str, str] = {
     "unique_gjd_cluster": _NO_COUNTERPART,
     "aks_compute_global_dispatch_arg.cluster_selection_policy": _NO_COUNTERPART,
     "queue_settings.priority": "only preview versions of Azure ML's interface have it",
-    "vc_type": _PHILLY,
-    "cluster": f"{_PHILLY}; platform says where jobs run",
-    "password": f"{_PHILLY}; no login needs it",
     "docker_tag": f"{_PHILLY}; write docker: {{tag: ...}}",
     "isDebug": _PHILLY,
     "use_blob_as_input": f"{_PHILLY}; the path of each folder entry says it",
@@ -60,6 +63,28 @@ NOWHERE: Mapping[str, str] = {
 
 _IMAGE_PLATFORMS = ("kubernetes", *AML_PLATFORMS)
 _MOUNTING = ("local", "slurm", "kubernetes")
+
+# Keys that label a job, or say where, in which queue and by which program these platforms run it.
+LABELS: Mapping[str, tuple[str, ...]] = {
+    "aml_config": AML_PLATFORMS,
+    "compute_target": AML_PLATFORMS,
+    "experiment_name": AML_PLATFORMS,
+    "datastore_name": AML_PLATFORMS,
+    "config_param.*.datastore_name": AML_PLATFORMS,
+    "instance_type": AML_PLATFORMS,
+    "priority": AML_PLATFORMS,
+    "sla_tier": AML_PLATFORMS,
+    "queue_settings": AML_PLATFORMS,
+    "preemption_allowed": AML_PLATFORMS,
+    "aks_compute": ("itp",),
+    "aks_compute_global_dispatch": ("itp",),
+    "aks_compute_global_dispatch_arg": ("itp",),
+    "unique_gjd_cluster": ("itp",),
+    "singularity_sla_tier": ("singularity",),
+    "singularity_instance_type": ("singularity",),
+    "ssh": ("slurm",),
+    "docker.runtime": LINKING,
+}
 
 # Keys that only these platforms support. Sections named like a platform are not listed.
 ONLY_ON: Mapping[str, tuple[str, ...]] = {
@@ -173,7 +198,23 @@ def job_keys(document: Document, values: Mapping[str, Any], platform: str, folde
         JobRefusal(path, document.error(path, sentence)) for path, sentence in _refused(values, platform, folders)
     ]
     notes = [f"{document.place(path)}: {'.'.join(path)}: {text}" for path, text in _notes(values, platform, folders)]
-    return JobKeys(tuple(refusals), tuple(notes))
+    return JobKeys(tuple(refusals), (*_labels(document, values, platform), *notes))
+
+
+def _labels(document: Document, values: Mapping[str, Any], platform: str) -> Iterator[str]:
+    """One sentence for each file that has labels and addresses of other platforms."""
+    found: dict[str, list[str]] = {}
+    for path, _ in _given(values, ()):
+        if _is_label(path, platform) and not _is_label(path[:-1], platform):
+            file, line = document.origin(path)
+            found.setdefault(file, []).append(".".join(path) + (f" (line {line})" if line else ""))
+    for file, keys in found.items():
+        yield DailyWarning(f"{file}: no effect on jobs on {platform}, only on other platforms: {', '.join(keys)}")
+
+
+def _is_label(path: KeyPath, platform: str) -> bool:
+    """Whether a key, or one around it, is a label or an address of other platforms."""
+    return any(platform not in LABELS.get(_pattern(path[:size]), (platform,)) for size in range(1, len(path) + 1))
 
 
 def demand_keys(refusals: Sequence[JobRefusal]) -> None:
@@ -215,6 +256,8 @@ _NAMED = ("config_param", "blob_mount_info")
 def _refused(values: Mapping[str, Any], platform: str, folders: Sequence[FolderEntry]) -> Iterator[_Finding]:
     for path, value in _given(values, ()):
         name = _pattern(path)
+        if _is_label(path, platform):
+            continue
         if name in NOWHERE:
             yield path, f"jobs do not have it: {NOWHERE[name]}"
         elif platform not in ONLY_ON.get(name, (platform,)):

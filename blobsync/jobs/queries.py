@@ -133,6 +133,11 @@ class JobQueries:
     def __init__(self, context: JobContext) -> None:
         self._context = context
 
+    @property
+    def root(self) -> Path:
+        """The project's folder."""
+        return self._context.root
+
     # -- records and states -------------------------------------------------------------------------------------
 
     def find(self, job: JobName) -> JobRecord:

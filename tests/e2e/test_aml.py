@@ -531,11 +531,13 @@ def test_keys_that_jobs_do_not_have_are_refused_with_their_lines(lab: Lab) -> No
         assert error["hint"] == "remove it, or for one command: -p '{priority: null}'"
     lab.run("-p", "{priority: null}", "submit", "true")
     assert "do not have it" not in lab.run("ls", "data").err
-    # ACT's own file, on another platform: all of them at once.
+    # ACT's own file, on another platform: one sentence for all labels and addresses, once a day.
     lab.cluster("uni", platform="slurm")
-    (error,) = lab.run("--json", "-c", "uni", "submit", "true", code=2).errors
+    told = lab.run("-c", "uni", "submit", "--dry-run", "true").err
     for key in ("aml_config", "compute_target", "experiment_name"):
-        assert f"{key}: jobs on slurm" in error["message"] or f"{key} (line " in error["message"], error
+        assert f"{key} (line " in told and told.count("no effect on jobs on slurm") == 1, told
+    assert "no effect on jobs on slurm" not in lab.run("-c", "uni", "submit", "--dry-run", "true").err
+    assert "no effect on jobs on slurm" in lab.run("-c", "uni", "config", "check").err
     lab.run("-c", "uni", "ls")
 
 

@@ -18,6 +18,7 @@ from blobsync.base.errors import ConfigError
 from blobsync.config.check import check_project
 from blobsync.config.job_keys import (
     IDLE,
+    LABELS,
     NESTED_HINT,
     NOWHERE,
     ONLY_ON,
@@ -231,6 +232,7 @@ def test_each_key_is_in_one_table() -> None:
     assert set().union(*tables) == every_key()
     assert sum(map(len, tables)) == len(every_key())
     assert set(ONLY_ON) | set(OUTRANKED) <= every_key() - set(IDLE) - set(NOWHERE)
+    assert set(LABELS) <= every_key() - set(IDLE)
 
 
 @pytest.mark.parametrize("name", sorted(HANDED_OVER))
@@ -256,7 +258,11 @@ def test_a_key_of_certain_platforms_is_refused_on_others(tmp_path: Path, name: s
         expected = f"jobs on {platform} do not have it, only those on {', '.join(ONLY_ON[name])}"
         refused = [one.error for one in cluster.job_refusals]
         found = [error for error in refused if error.key == shown and expected in error.message]
-        assert bool(found) == (platform not in ONLY_ON[name]), cluster.job_refusals
+        is_label = platform not in LABELS.get(name, (platform,))
+        assert bool(found) == (platform not in ONLY_ON[name] and not is_label), cluster.job_refusals
+        assert (
+            any(f"no effect on jobs on {platform}" in note and shown in note for note in cluster.job_notes) == is_label
+        )
         for error in found:
             assert error.line and error.message.startswith(f"aux_data/aml/aml.yaml:{error.line}: {shown}: ")
             with pytest.raises(ConfigError, match="do not have it"):
@@ -284,6 +290,7 @@ def test_keys_that_do_nothing_are_reported_with_their_place_and_never_their_valu
         with_log: false
         unique_gjd_cluster: true
         docker: {password: SENTINEL}
+        entry_script: aml_server.py
         blob_mount_info:
           - {blob_mount_point: /blob, azure_blob_config_file: aux_data/configs/acct.yaml, blob_fuse_options: [-o, x]}
         config_param:
@@ -295,20 +302,19 @@ def test_keys_that_do_nothing_are_reported_with_their_place_and_never_their_valu
     assert not found.problems
     at = "aux_data/aml/aml.yaml"
     assert found.warnings == (
-        f"{at}:8: config_param.code_path.submit_with_url: has no effect: {IDLE['config_param.*.submit_with_url']}",
+        f"{at}: no effect on jobs on local, only on other platforms: unique_gjd_cluster (line 3)",
+        f"{at}:1: password: has no effect: {IDLE['password']}",
+        f"{at}:9: config_param.code_path.submit_with_url: has no effect: {IDLE['config_param.*.submit_with_url']}",
     )
     assert found.cluster is not None
     assert [one.error.message for one in found.cluster.job_refusals] == [
-        f"{at}:1: password: jobs do not have it: {NOWHERE['password']}",
-        f"{at}:3: unique_gjd_cluster: jobs do not have it: {NOWHERE['unique_gjd_cluster']}",
         f"{at}:4: docker.password: jobs on local do not have it, only those on kubernetes",
+        f"{at}:5: entry_script: jobs do not have it: {NOWHERE['entry_script']}",
     ]
     with pytest.raises(ConfigError) as caught:
         demand_keys(found.cluster.job_refusals)
-    assert caught.value.message.endswith("; refused as well: unique_gjd_cluster (line 3), docker.password (line 4)")
-    assert caught.value.hint == (
-        "remove them, or for one command: -p '{password: null, unique_gjd_cluster: null, docker: {password: null}}'"
-    )
+    assert caught.value.message.endswith("; refused as well: entry_script (line 5)")
+    assert caught.value.hint == ("remove them, or for one command: -p '{docker: {password: null}, entry_script: null}'")
 
 
 def test_a_folder_inside_another_one_is_reported_where_jobs_cannot_have_it(tmp_path: Path) -> None:
