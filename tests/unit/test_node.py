@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import ArchiveError
-from blobsync.base.process import python_module
 from blobsync.code.unpack import unpack_archive
 from blobsync.jobs.node_use import node_use
 from blobsync.jobs.parse import read_causes
@@ -53,14 +52,6 @@ def test_arguments_arrive_as_they_were_given(node: Node) -> None:
     spec = make_spec(sys.executable, "-c", SHOW, *awkward, code=node.code({"a.py": ""}))
     assert node.do("node", spec, "--keep-root", "always").returncode == 0
     assert json.loads(node.log())[0] == awkward
-
-
-def test_a_job_of_an_earlier_version_starts_the_node_by_its_name_of_then(node: Node) -> None:
-    # The command line of a queued local job was recorded at its submission.
-    node.program = python_module("blobsync.jobs.node")[1:]
-    spec = make_spec("echo still here; exit 3", code=node.code({"a.py": ""}))
-    assert node.do("node", spec).returncode == 3
-    assert node.log() == "still here\n"
 
 
 def test_one_argument_with_spaces_is_a_shell_line(node: Node) -> None:
