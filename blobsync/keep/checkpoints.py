@@ -176,15 +176,23 @@ def sets_in(rule: CheckpointRule, files: Mapping[str, LocalState]) -> list[FileS
     return [FileSet(name, found[name]) for name in sorted(found)]
 
 
-def completing(rule: CheckpointRule, one: FileSet) -> tuple[str, ...]:
-    """The files that say that a set is complete, or ``still``."""
+def distributed_in(paths: Iterable[str]) -> frozenset[str]:
+    """The folders with what DCP writes, below a set; the set itself is ``""``."""
+    return frozenset(path.rpartition("/")[0] for path in paths if path.endswith(_DISTRIBUTED))
+
+
+def completing(rule: CheckpointRule, one: FileSet, others: Collection[str] = ()) -> tuple[str, ...]:
+    """The files that say that a set is complete, or ``still``.
+
+    ``others`` are the folders with what DCP writes in other sets of the same program.
+    """
     if rule.complete:
         return rule.complete
     if one.is_file:
         return (STILL,)
     last = one.name.rpartition("/")[2]
-    distributed = {path.rpartition("/")[0] for path in one.files if path.endswith(_DISTRIBUTED)}
-    if "" in distributed and not any(_OF_RANK.fullmatch(path) for path in one.files):
+    distributed = distributed_in(one.files)
+    if distributed == {""} and distributed.issuperset(others) and not any(map(_OF_RANK.fullmatch, one.files)):
         return (_METADATA,)
     named = next(((needed,) for form, needed in _BY_NAME if form.fullmatch(last)), (STILL,))
     # Several in one set are written one after the other, and without collectives each rank writes one of its own:
@@ -208,8 +216,9 @@ def judge(
     told: Told | None = None,
     last: bool = False,
     ended_well: bool = False,
+    others: Collection[str] = (),
 ) -> Judgement:
-    """Whether the program is done with a set.
+    """Whether the program is done with a set. ``others`` as in :func:`completing`.
 
     ``last``: nothing writes any more, so a set with all its files need not be still; ``ended_well``: the program did
     not fail either, so that a set without any such file is as it wanted it.
@@ -223,7 +232,7 @@ def judge(
         return Judgement(not missing, missing)
     if told is not None and not rule.complete:
         return Judgement(False, "it changed after it was said to be complete")
-    needed = completing(rule, one)
+    needed = completing(rule, one, others)
     missing = _missing(one, [text for text in needed if text != STILL], content)
     if missing:
         return Judgement(False, missing)
@@ -235,7 +244,7 @@ def judge(
     return Judgement(True)
 
 
-def reach_of(rule: CheckpointRule, one: FileSet, told: Told | None) -> Reach:
+def reach_of(rule: CheckpointRule, one: FileSet, told: Told | None, others: Collection[str] = ()) -> Reach:
     """What a complete set of node 0 says of the other nodes' files.
 
     DCP gathers what all ranks have written before it writes ``.metadata``; every other framework's last file, the
@@ -243,7 +252,7 @@ def reach_of(rule: CheckpointRule, one: FileSet, told: Told | None) -> Reach:
     """
     if told is not None and told.at >= one.changed_at:
         return Reach.RANKS if told.of > 1 else Reach.ALL
-    return Reach.ALL if not rule.complete and completing(rule, one) == (_METADATA,) else Reach.OWN
+    return Reach.ALL if not rule.complete and completing(rule, one, others) == (_METADATA,) else Reach.OWN
 
 
 class Heard(NamedTuple):
@@ -318,8 +327,8 @@ def _missing(one: FileSet, needed: Sequence[str], content: Content) -> str:
                 return f"{pointer} does not name it yet"
             continue
         there = [path for path in one.files if path == text or fnmatchcase(path.rpartition("/")[2], text)]
-        if text == _METADATA and (begun := _begun(one)):
-            return f"{begun} has no .metadata yet"
+        if text.endswith(".metadata") and (begun := _begun(one)) is not None:
+            return f"{begun or 'it'} has no .metadata yet"
         if not there:
             return f"it has no {'.metadata' if text == _METADATA else text} yet"
         whole = [path for path in there if path.endswith(".json")]
@@ -331,11 +340,11 @@ def _missing(one: FileSet, needed: Sequence[str], content: Content) -> str:
     return ""
 
 
-def _begun(one: FileSet) -> str:
-    """A folder in a set with shards of DCP and without what it writes last; empty if there is none."""
+def _begun(one: FileSet) -> str | None:
+    """A folder in a set, or the set itself (``""``), with shards of DCP and without what it writes last."""
     shards = {path.rpartition("/")[0] for path in one.files if path.endswith(".distcp")}
     done = {path.rpartition("/")[0] for path in one.files if path.endswith(".metadata")}
-    return min(shards - done - {""}, default="")
+    return min(shards - done, default=None)
 
 
 def _points_to(text: str | None, name: str) -> bool:

@@ -170,6 +170,8 @@ class FolderSets:
         self._answered: dict[str, str] = {}
         # Sets that were there before, and have no mark.
         self._left: dict[str, FileSet] = {}
+        # The folders with what DCP writes, in any set of this program.
+        self._distributed = frozenset[str]()
         self._generation: int | None = None
         self._behind: list[FileSet] = []
         self._problem = ""
@@ -212,6 +214,8 @@ class FolderSets:
     def _lead(self, here: Sequence[FileSet], *, last: bool) -> list[FileFailure]:
         complete, failures = [], list[FileFailure]()
         for one in here:
+            self._distributed |= checkpoints.distributed_in(one.files)
+        for one in here:
             if self._is_done(one):
                 continue
             judged = self._judge(one, last=last)
@@ -253,7 +257,8 @@ class FolderSets:
         if len(nodes) > 1:
             who = {"run_id": mark.run_id, "start": self._writer.start}
             told = self._told_of(one.name)
-            knows = {"reach": checkpoints.reach_of(self.rule, one, told).value, "told_at": told.at if told else 0.0}
+            reach = checkpoints.reach_of(self.rule, one, told, self._distributed)
+            knows = {"reach": reach.value, "told_at": told.at if told else 0.0}
             said = {"set": mark.set, "stored": mark.stored, "token": token, **knows, **who}
             self._marks.note(mark.lineage, parts_name(one.name), "announced", said)
         files, failures = self._bring_up(one, mark.stored)
@@ -462,9 +467,17 @@ class FolderSets:
     def _judge(self, one: FileSet, *, last: bool) -> Judgement:
         told = self._told_of(one.name)
         judged = checkpoints.judge(
-            self.rule, one, self._content, self._now(), told=told, last=last, ended_well=self.ended_well
+            self.rule,
+            one,
+            self._content,
+            self._now(),
+            told=told,
+            last=last,
+            ended_well=self.ended_well,
+            others=self._distributed,
         )
-        by_time = told is None and checkpoints.STILL in checkpoints.completing(self.rule, one)
+        needed = checkpoints.completing(self.rule, one, self._distributed)
+        by_time = told is None and checkpoints.STILL in needed
         return _LEFT if judged.is_complete and by_time and self._was_left(one) else judged
 
     def _was_left(self, one: FileSet) -> bool:

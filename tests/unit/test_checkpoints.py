@@ -349,6 +349,28 @@ def test_dcp_inside_of_a_set_is_not_the_end_of_it() -> None:
     assert judge(mine, both, Texts(), NOW + 2).is_complete
 
 
+@pytest.mark.parametrize("rule", [CheckpointRule("step-*"), CheckpointRule("step-*", complete=(".metadata",))])
+@pytest.mark.parametrize("begun", ["", "ema/"])
+def test_a_folder_of_dcp_that_is_whole_says_nothing_of_the_one_that_was_begun(rule: CheckpointRule, begun: str) -> None:
+    done = "" if begun else "ema/"
+    half = a_set("step-20", f"{done}__0_0.distcp", f"{done}.metadata", f"{begun}__0_0.distcp")
+    said = (False, f"{begun.rstrip('/') or 'it'} has no .metadata yet")
+    assert judge(rule, half, Texts(), NOW) == said
+    assert judge(rule, half, Texts(), NOW, last=True, ended_well=True) == said
+
+
+def test_a_folder_of_dcp_that_other_sets_have_is_waited_for() -> None:
+    rule, one = CheckpointRule("step-*"), a_set("step-20", "__0_0.distcp", ".metadata", changed_at=NOW - 59)
+    assert judge(rule, one, Texts(), NOW, others={""}).is_complete
+    for others in ({"", "ema"}, {"ema"}):
+        assert "still for 60 s" in judge(rule, one, Texts(), NOW, others=others).missing
+        assert not judge(rule, one, Texts(), NOW, last=True, others=others).is_complete
+        assert reach_of(rule, one, None, others) is Reach.OWN
+    both = a_set("step-20", ".metadata", "ema/.metadata", changed_at=NOW - 59)
+    assert "still for 60 s" in judge(rule, both, Texts(), NOW).missing
+    assert reach_of(rule, both, None) is Reach.OWN
+
+
 def test_a_rank_of_dcp_that_is_done_by_itself_says_nothing_of_the_others() -> None:
     one = a_set("step-9", "__0_0.distcp", "__0.metadata", "__1_0.distcp", changed_at=NOW - 59)
     assert "still for 60 s" in judge(CheckpointRule("step-*"), one, Texts(), NOW).missing

@@ -243,6 +243,21 @@ def test_what_was_marked_is_never_replaced_in_place(here: Here) -> None:
     assert all(here.marks.mismatch(mark) == "" for mark in here.marks.of("job"))
 
 
+def test_a_killed_program_whose_sets_have_a_second_folder_of_dcp_gets_no_mark_before_that_was_begun(
+    tmp_path: Path,
+) -> None:
+    here = Here(tmp_path, rule=CheckpointRule("step-*"))
+    for file in ("__0_0__distcp", "__metadata"):
+        here.write("step-10", **{file: "a"})
+        here.write("step-10/ema", **{file: "b"})
+        here.write("step-20", **{file: "c"})
+    here.round(last=True)
+    assert here.marked == [] and "step-20 is not complete (it has not been still" in here.said[-1]
+    here.sets.ended_well = True
+    here.round(last=True)
+    assert here.marked == ["step-10", "step-20"]
+
+
 def test_another_lineages_set_of_that_name_is_left_alone(here: Here) -> None:
     here.checkpoint(10)
     here.round()
