@@ -106,10 +106,12 @@ class ProcessRunner(Protocol):
         argv: Sequence[str],
         *,
         log: Path,
+        input: str | None = None,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
     ) -> int:
-        """Start a program in its own session that outlives this one; append its output to ``log``. Returns the pid."""
+        """Start a program in its own session that outlives this one; append its output to ``log``. Returns the pid,
+        once it has read ``input``."""
         ...
 
     def attach(
@@ -186,19 +188,24 @@ class SubprocessRunner:
         argv: Sequence[str],
         *,
         log: Path,
+        input: str | None = None,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
     ) -> int:
         with _starting(argv), log.open("ab") as sink:
             process = subprocess.Popen(
                 argv,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL if input is None else subprocess.PIPE,
                 stdout=sink,
                 stderr=sink,
                 env=None if env is None else dict(env),
                 cwd=cwd,
                 start_new_session=True,
             )
+        if process.stdin is not None and input is not None:
+            # One that ends at once says why in its log.
+            with suppress(BrokenPipeError), process.stdin as pipe:
+                pipe.write(input.encode())
         # We do not wait for this child; without this the interpreter warns at exit.
         process.returncode = 0
         return process.pid

@@ -187,10 +187,11 @@ def _detached(session: Session, project: Project, paths: Sequence[str], settle: 
 
     with_consent(session, project, lambda: project.demand_keepable(paths))
     log = new_log(project.state)
-    words = [*(["-c", session.cluster] if session.cluster else []), *(["-p", session.param] if session.param else [])]
+    # What -p holds may be a secret, and everybody sees the words of a process.
+    words = [*(["-c", session.cluster] if session.cluster else []), *(["-p", "-"] if session.param else [])]
     words += ["-n", str(session.num_gpu)] if session.num_gpu is not None else []
     argv = (*python_module("blobsync"), *words, "keep", "start", "-q", "--settle", f"{settle:g}", "--", *paths)
-    pid = SubprocessRunner().spawn_detached(argv, log=log, env=session.environ)
+    pid = SubprocessRunner().spawn_detached(argv, log=log, env=session.environ, input=session.param)
     until = time.monotonic() + _BEGIN_SECONDS
     while time.monotonic() < until:
         state = next((one for one in project.keepers().values() if one.pid == pid and one.is_here), None)

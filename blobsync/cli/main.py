@@ -415,28 +415,40 @@ def _fault(error: Exception, words: Sequence[str]) -> BlobsyncError:
 
 def _wants_json(words: Sequence[str]) -> bool:
     """Whether a command line that cannot be parsed contains ``--json``."""
+    return "--json" in words[: _ours(words)]
+
+
+def _ours(words: Sequence[str]) -> int:
+    """How many words come before the command that the user's own words are, or before ``--``."""
     before, ends = "", False
-    for word in words:
-        if word == "--json":
-            return True
+    for number, word in enumerate(words):
         # The first word of the user's own command, unless it may be the value of an option.
         if word == "--" or (ends and not word.startswith("-") and not before.startswith("-")):
-            return False
+            return number
         before, ends = word, ends or word in ENDS_WITH_A_COMMAND
-    return False
+    return len(words)
+
+
+# ``-p``, maybe behind flags and with its value in the same word: ``-qp{...}``; not in the value of -c, -f, -n or -t.
+_PARAM = pattern(r"(--param(?:=|\Z)|-[abdeg-moq-su-zA-Z]*p)(.*)", re.DOTALL)
 
 
 def _without_secrets(words: Sequence[str]) -> list[str]:
     """The command as shown in ``--json``; the value of ``-p`` may be a password, and a URL may open what it names."""
     shown: list[str] = []
-    for before, word in zip(["", *words], words):  # noqa: B905 - the first list is longer by one on purpose
-        if before in ("-p", "--param"):
-            word = HIDDEN
-        elif word.startswith("--param="):
-            word = f"--param={HIDDEN}"
-        elif before == "--source" or word.startswith("--source="):
+    before, is_value, ours = "", False, _ours(words)
+    for number, word in enumerate(words):
+        # Of a program's own words only the plain ones are taken for it.
+        is_option = word.startswith("-") and (number < ours or word in ("-p", "--param"))
+        param = _PARAM.fullmatch(word) if is_option else None
+        if before == "--source" or word.startswith("--source="):
             register_url(word)
+        if is_value:
+            word = HIDDEN
+        elif param and param[2]:
+            word = f"{param[1]}{HIDDEN}"
         shown.append(redact(word))
+        before, is_value = words[number], param is not None and not param[2]
     return shown
 
 

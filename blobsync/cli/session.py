@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -83,12 +84,14 @@ class Session:
         """Options after the command override those before it.
 
         Raises ``UsageError`` for an empty cluster name: an unset variable in a script must not select the default
-        cluster.
+        cluster. ``-p -`` reads standard input here, once.
         """
         for name, value in options.items():
             # An option that is not given has its default; 0 and the empty text count as given.
             if value != _NOT_GIVEN[name]:
                 setattr(self, name, value)
+        if self.param == "-":
+            self.param = _from_standard_input()
         for given, value in (("-c", self.cluster), ("-f", self.from_cluster)):
             if value is not None and not value.strip():
                 raise UsageError(f"{given} '{value}': missing cluster name", hint=_NAMES)
@@ -157,6 +160,12 @@ class Session:
         self.note(sentence)
 
 
+def _from_standard_input() -> str:
+    if sys.stdin.isatty():
+        raise UsageError("-p - reads YAML from standard input, which is this terminal", hint="-p - < FILE")
+    return sys.stdin.read()
+
+
 _NOT_GIVEN = {each.name: each.default for each in fields(Session)}
 
 # Name, annotation with its option or argument, default.
@@ -210,7 +219,12 @@ FromOption = Annotated[
 ]
 ParamOption = Annotated[
     str | None,
-    option("-p", "--param", metavar="YAML", help="Override keys of the cluster file: '{gpu_per_node: 8}'."),
+    option(
+        "-p",
+        "--param",
+        metavar="YAML",
+        help="Override keys of the cluster file: '{gpu_per_node: 8}'; - reads standard input.",
+    ),
 ]
 GpuOption = Annotated[int | None, option("-n", "--num-gpu", metavar="N", help="How many GPUs a job gets; 0: none.")]
 JsonOption = Annotated[bool, option("--json", help="Print one JSON document on standard output.")]

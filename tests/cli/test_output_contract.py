@@ -155,6 +155,21 @@ def test_overrides_are_not_repeated_in_the_answer(cli: Cli) -> None:
     document = cli("ls", "--json", "-p", "{docker: {password: hidden}}").document
     assert document["command"] == ["ls", "--json", "-p", "***"]
     assert cli("--param={password: hidden}", "ls", "--json").document["command"][0] == "--param=***"
+    for word in ("-p", "-qp", "-qvp"):
+        for words in ((f"{word}{{docker: {{password:\n  hidden}}}}",), (word, "{docker: {password: hidden}}")):
+            shown = cli("ls", "--json", *words).document["command"]
+            assert shown == ["ls", "--json", *([f"{word}***"] if len(words) == 1 else [word, "***"])]
+    # What only looks like it is shown: a cluster of that name, and the words of a program.
+    assert cli("ls", "--json", "-cprod").document["command"] == ["ls", "--json", "-cprod"]
+    assert cli("--json", "submit", "find", "-print").document["command"] == ["--json", "submit", "find", "-print"]
+
+
+def test_overrides_come_from_standard_input_when_asked(cli: Cli) -> None:
+    elsewhere = "{config_param: {data_folder: {path: elsewhere}}}"
+    for words in (("-p", "-", "resolve", "data"), ("resolve", "data", "-p-")):
+        command = [sys.executable, "-m", "blobsync", *words]
+        done = subprocess.run(command, cwd=cli.root, input=elsewhere, capture_output=True, text=True, check=False)
+        assert "/cont/elsewhere" in done.stdout, done
 
 
 def test_help_and_version_are_not_json(cli: Cli) -> None:

@@ -153,6 +153,13 @@ def test_a_detached_child_writes_its_log_and_has_no_input(tmp_path: Path) -> Non
     assert set(log.read_text().splitlines()) == {"before", "'' True", "e"}
 
 
+def test_a_detached_child_gets_its_input_whole_and_one_that_ends_at_once_does_not_matter(tmp_path: Path) -> None:
+    log, text = tmp_path / "log", "ä" * 200_000
+    os.waitpid(RUNNER.spawn_detached(python("import sys; print(len(sys.stdin.read()))"), log=log, input=text), 0)
+    os.waitpid(RUNNER.spawn_detached(python("print('over')"), log=log, input=text), 0)
+    assert log.read_text().splitlines() == ["200000", "over"]
+
+
 def test_attach_gives_the_code() -> None:
     assert RUNNER.attach(python("raise SystemExit(9)")) == 9
 

@@ -299,8 +299,13 @@ def test_a_folder_that_is_moved_away_is_waited_for(kept: Project, container: Con
 
 
 def test_in_the_background_it_is_listed_and_stopped(kept: Project, container: Container) -> None:
-    begun = kept.json("keep", "data", *_QUICKLY, "--detach")
+    begun = kept.json(
+        "keep", "data", *_QUICKLY, "--detach", "-p", "{config_param: {data_folder: {ignore: [left-out]}}}"
+    )
     assert begun.code == 0, str(begun)
+    # It obeys -p, whose value may be a secret, and nobody sees it in the list of processes.
+    assert b"left-out" not in Path(f"/proc/{begun.data['pid']}/cmdline").read_bytes()
+    write_at_once(kept, {"left-out": b"x"})
     arrives(container, lambda: hashes({"a": b"one"}))
     assert wait_until(lambda: kept.json("keep", "ls").data["keepers"][0]["uploaded"] == 2, seconds=_PATIENCE)
     (state,) = kept.json("keep", "ls").data["keepers"]

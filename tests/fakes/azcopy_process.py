@@ -108,7 +108,13 @@ class AzcopyRunner:
         return self.process
 
     def spawn_detached(
-        self, argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
+        self,
+        argv: Sequence[str],
+        *,
+        log: Path,
+        input: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
     ) -> int:
         raise ProcessError("azcopy is never detached")
 

@@ -49,7 +49,13 @@ class ScriptedRunner:
         raise ProcessError("this runner starts nothing that goes on")
 
     def spawn_detached(
-        self, argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
+        self,
+        argv: Sequence[str],
+        *,
+        log: Path,
+        input: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
     ) -> int:
         raise ProcessError("this runner starts nothing that goes on")
 
