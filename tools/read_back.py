@@ -460,7 +460,7 @@ ROWS: tuple[ReadBack, ...] = (
             "base.process_mark:_facts",
             "keep.watcher:file_system_of",
             "keep.watcher:watched_folders",
-            "project.keeper_records:_by_whom",
+            "project.keeper_records:_holders",
             "emulator.server:Emulator._is_ours",
             "node.standalone.interactive:environment_of",
             "node.standalone.interactive:fields_of",

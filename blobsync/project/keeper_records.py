@@ -2,7 +2,8 @@
 
 Each keeper writes a record in the state folder, and looks there for a request to stop, as running transfers do. One
 folder of a machine has one keeper: nothing at, below or above a kept folder gets a second one. The records tell whose;
-for keepers of other users, whose records cannot be seen, each kept folder is locked itself (``flock``).
+for keepers of other users, whose records cannot be seen, each kept folder is locked itself (``flock``). Of other users
+only the folder's owner and root are obeyed: everybody who can read a folder can lock it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from blobsync.base.errors import BlobsyncError, NothingMatchedError, UsageError
 from blobsync.base.formatting import count_text, duration_text
@@ -293,15 +294,14 @@ def _lock_folder(folder: Path, own: frozenset[str], held: ExitStack) -> None:
         # A folder entry inside another one is kept by itself.
         fd = None if str(place) in own else _opened(place)
         if fd is not None:
-            taken = _is_taken(fd, fcntl.LOCK_SH)
-            os.close(fd)
-            if taken:
-                raise _taken(place)
+            try:
+                _demand_lock(fd, fcntl.LOCK_SH, place)
+            finally:
+                os.close(fd)
     fd = _opened(folder)
     if fd is not None:
         held.callback(os.close, fd)
-        if _is_taken(fd, fcntl.LOCK_EX):
-            raise _taken(folder)
+        _demand_lock(fd, fcntl.LOCK_EX, folder)
 
 
 def _opened(folder: Path) -> int | None:
@@ -310,36 +310,56 @@ def _opened(folder: Path) -> int | None:
     return None
 
 
-def _is_taken(fd: int, how: int) -> bool:
-    """Whether another process has locked it; False where the file system has no such locks."""
+def _demand_lock(fd: int, how: int, folder: Path) -> None:
+    """Take the lock where the file system has such locks. Raises ``UsageError`` if somebody has it who counts.
+
+    Whoever can read a folder can lock it, so only its owner, root and this user count.
+    """
     try:
         fcntl.flock(fd, how | fcntl.LOCK_NB)
     except BlockingIOError:
-        return True
+        found = os.fstat(fd)
+        holders = _holders(found)
+        obeyed = [each for each in holders or () if each.uid in (found.st_uid, 0, os.geteuid())]
+        if obeyed or holders is None:
+            by = f", by {obeyed[0].words}" if obeyed else ""
+            raise UsageError(
+                f"{folder} is kept already{by}",
+                hint="one folder has one keeper; that user's 'blobsync keep ls' shows it",
+            ) from None
     except OSError:
-        return False
-    return False
+        return
 
 
-def _taken(folder: Path) -> UsageError:
-    return UsageError(
-        f"{folder} is kept already{_by_whom(folder)}",
-        hint="one folder has one keeper; that user's 'blobsync keep ls' shows it",
-    )
+class _Holder(NamedTuple):
+    """A process that holds a lock. ``uid`` is the user who started it, ``since`` its start (seconds since 1970)."""
+
+    pid: int
+    uid: int
+    since: float
+
+    @property
+    def words(self) -> str:
+        return f"process {self.pid} of {_name_of(self.uid)}, for {duration_text(max(0.0, time.time() - self.since))}"
 
 
-def _by_whom(folder: Path, locks: Path = _LOCKS) -> str:
-    """The process that holds the lock, by the kernel's list; empty if it does not tell."""
-    with suppress(OSError, ValueError, IndexError):
-        found = os.stat(folder)
-        place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
-        for line in locks.read_text(encoding="ascii").splitlines():
+def _holders(folder: os.stat_result) -> list[_Holder] | None:
+    """The processes that hold a lock of the folder, by the kernel's list; None if there is no such list."""
+    try:
+        lines = _LOCKS.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    place = f"{os.major(folder.st_dev):02x}:{os.minor(folder.st_dev):02x}:{folder.st_ino}"
+    found = []
+    for line in lines:
+        with suppress(OSError, ValueError, IndexError):
             words = line.split()
             if words[1] == "FLOCK" and words[5] == place:
-                about = os.stat(f"/proc/{int(words[4])}")
-                age = duration_text(max(0.0, time.time() - about.st_mtime))
-                return f", by process {words[4]} of {_name_of(about.st_uid)}, for {age}"
-    return ""
+                about = Path("/proc", words[4])
+                # The folder in /proc is root's for a process that hides its memory.
+                uid = (about / "status").read_text(encoding="utf-8", errors="replace").split("\nUid:")[1].split()[0]
+                found.append(_Holder(int(words[4]), int(uid), about.stat().st_mtime))
+    return found
 
 
 def _name_of(uid: int) -> str:

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -293,6 +293,40 @@ def test_a_lock_of_another_keeper_is_seen_without_its_record(state: StateDir, tm
                 pass
         assert not Keepers(other).all()
     with Keepers(other).held(_known(tmp_path, "data/sub"), StopRequest()):
+        pass
+
+
+@contextmanager
+def locked_by(uid: int, folder: Path) -> Iterator[None]:
+    """Another user's process has the lock, and hides its memory, so that its folder in /proc is root's."""
+    code = f"""if True:
+        import ctypes, fcntl, os
+        fd = os.open({str(folder)!r}, os.O_RDONLY)
+        os.setuid({uid})
+        ctypes.CDLL(None).prctl(4, 0)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        print("locked", flush=True)
+        input()
+    """
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "locked\n"
+    yield
+    process.communicate("\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start another user's process")
+def test_of_other_users_only_the_owner_of_a_folder_keeps_others_out_of_it(state: StateDir, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for folder in (tmp_path, data):
+        with locked_by(12345, folder), Keepers(state).held(_known(tmp_path, "data"), StopRequest()):
+            pass
+    os.chown(data, 12345, 12345)
+    with (
+        locked_by(12345, data),
+        pytest.raises(UsageError, match=r"kept already, by process [0-9]+ of 12345, for "),
+        Keepers(state).held(_known(tmp_path, "data"), StopRequest()),
+    ):
         pass
 
 
