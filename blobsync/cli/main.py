@@ -3,10 +3,6 @@
 A command's module is imported only when the command is used. Each module has ``register(app)``, which adds all of its
 commands to a ``Commands``.
 
-Importing Typer and building one command take a quarter of the CPU time of a short upload. So a plain command line, in
-which each word is an argument, an option's whole name or its value, is read here. Any other is read by Typer, as are
-help and completion (``command_tree``).
-
 The command line accepts ACT's spellings of options: renames them, moves them after the command, or says what replaces
 them. In ACT all of them came before the command. The names are those of ``parse_args`` in act/aml_client.py
 (github.com/microsoft/act).
@@ -16,12 +12,10 @@ from __future__ import annotations
 
 import atexit
 import gc
-import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blobsync.base.errors import (
     BlobsyncError,
@@ -31,7 +25,6 @@ from blobsync.base.errors import (
     NothingMatchedError,
     UsageError,
 )
-from blobsync.base.patterns import pattern
 from blobsync.base.redaction import HIDDEN, redact, register_url
 from blobsync.base.stopping import (
     enable_ctrl_c,
@@ -40,9 +33,9 @@ from blobsync.base.stopping import (
     raise_what_was_lost,
     stop_on_other_signals,
 )
-from blobsync.cli.command_words import ENDS_WITH_A_COMMAND, SECTIONS
+from blobsync.cli.command_words import ENDS_WITH_A_COMMAND
 from blobsync.cli.output import Console, Result, forget_stdout, start_logging
-from blobsync.cli.session import GLOBALS, REQUIRED, Command, CommandInterruptedError, OptionRow, Session, registered
+from blobsync.cli.session import CommandInterruptedError, Session
 
 if TYPE_CHECKING:
     from blobsync.project.api import Project
@@ -216,170 +209,11 @@ def _agree(session: Session, error: BlobsyncError, project: Project | None) -> N
 
 
 def _call(words: Sequence[str], session: Session) -> Any:
-    ours = in_our_words(words)
-    found = None if _COMPLETION in session.environ else _plain_command(ours)
-    if found is None:
-        from blobsync.cli.command_tree import run  # late: with it comes Typer
+    from blobsync.cli.command_tree import run  # late: Typer takes a while, and Ctrl-C is answered meanwhile
 
-        answer = run(ours, session)
-    else:
-        command, before, values = found
-        session.merge(before)
-        try:
-            answer = command.run(session, values)
-        except EOFError:
-            raise UsageError("nothing was confirmed, nothing was changed") from None
+    answer = run(in_our_words(words), session)
     raise_what_was_lost()
     return answer
-
-
-# By which Typer knows that the shell asks for completion.
-_COMPLETION = "_BLOBSYNC_COMPLETE"
-
-
-def _plain_command(words: Sequence[str]) -> tuple[Command, dict[str, Any], dict[str, Any]] | None:
-    """The command of a plain command line, the global options before it and the values of its parameters."""
-    before = read_plain(words, GLOBALS, before_a_command=True)
-    if before is None or not before[1]:
-        return None
-    options, (name, *rest) = before
-    word = next((each for _, of_section in SECTIONS for each in of_section if name in each.names), None)
-    command = registered(word).commands.get(word.names[0]) if word else None
-    if command is None or command.ends_with_a_command:
-        return None
-    read = read_plain(rest, command.rows)
-    return None if read is None else (command, options, read[0])
-
-
-class _Plain(NamedTuple):
-    """A parameter that is read here: ``read`` makes a value of a word, or None where only Typer can tell."""
-
-    name: str
-    default: Any
-    read: Callable[[str], Any] | None
-    is_list: bool
-    settings: Mapping[str, Any]
-
-    @property
-    def is_flag(self) -> bool:
-        return self.read is None
-
-
-_WHOLE = pattern(r"\d{1,18}", re.ASCII)
-_NUMBER = pattern(r"\d{1,12}(?:\.\d{1,12})?", re.ASCII)
-# These keywords change nothing of how a word is read, or are obeyed here.
-_READ_SETTINGS = frozenset(("help", "metavar", "autocompletion", "hidden", "show_default", "count", "min", "max"))
-
-
-def _whole(word: str) -> int | None:
-    return int(word) if _WHOLE.fullmatch(word) else None
-
-
-def _number(word: str) -> float | None:
-    return float(word) if _NUMBER.fullmatch(word) else None
-
-
-def _never(word: str) -> None:
-    """A path of the file system is looked at by Typer."""
-    return
-
-
-_READERS: Mapping[Any, tuple[Callable[[str], Any] | None, bool]] = {
-    bool: (None, False),
-    **dict.fromkeys((str, str | None), (str, False)),
-    **dict.fromkeys((list[str], list[str] | None), (str, True)),
-    **dict.fromkeys((int, int | None), (_whole, False)),
-    **dict.fromkeys((float, float | None), (_number, False)),
-    **dict.fromkeys((Path, Path | None), (_never, False)),
-}
-
-
-def read_plain(
-    words: Sequence[str], rows: Iterable[OptionRow], *, before_a_command: bool = False
-) -> tuple[dict[str, Any], Sequence[str]] | None:
-    """The values of all parameters, and the words that are left; None if Typer has to read this command line.
-
-    Words are left with ``before_a_command``: from the first one on that is neither an option nor its value.
-    """
-    options: dict[str, _Plain] = {}
-    arguments: list[_Plain] = []
-    values: dict[str, Any] = {}
-    for row in rows:
-        found = _plain(row)
-        if found is None:
-            return None
-        plain, names = found
-        values[plain.name] = plain.default
-        options |= dict.fromkeys(names, plain)
-        arguments += [] if names else [plain]
-    left = list(words)
-    others: list[str] = []
-    while left:
-        word = left.pop(0)
-        if not word.startswith("-"):
-            others.append(word)
-            if before_a_command:
-                return values, [*others, *left]
-        elif not _read_option(word, left, options, values):
-            return None
-    return (values, ()) if _place(others, arguments, values) else None
-
-
-def _plain(row: OptionRow) -> tuple[_Plain, tuple[str, ...]] | None:
-    """The parameter, with its names if it is an option."""
-    name, annotation, default = row
-    kind, declared = get_args(annotation)
-    reader = _READERS.get(kind)
-    if reader is None or not _READ_SETTINGS.issuperset(declared.settings):
-        return None
-    read, is_list = (None, False) if declared.settings.get("count") else reader
-    names = declared.names or ((f"--{name.replace('_', '-')}",) if declared.is_option else ())
-    # A flag without a name of its own has a second one that turns it off.
-    if (read is None and not declared.names) or (is_list and default not in (None, REQUIRED)):
-        return None
-    return _Plain(name, default, read, is_list, declared.settings), names
-
-
-def _read_option(word: str, left: list[str], options: Mapping[str, _Plain], values: dict[str, Any]) -> bool:
-    """Read the option ``word``, and its value if that follows; False if Typer has to."""
-    name, equals, text = word.partition("=")
-    option = options.get(name)
-    if option is None or (equals and not name.startswith("--")):
-        return False
-    if option.is_flag:
-        values[option.name] = values[option.name] + 1 if option.settings.get("count") else True
-        return not equals
-    if not equals:
-        if not left or left[0].startswith("-"):
-            return False
-        text = left.pop(0)
-    return _read_value(option, text, values)
-
-
-def _read_value(plain: _Plain, text: str, values: dict[str, Any]) -> bool:
-    value = plain.read(text) if plain.read else None
-    least, most = plain.settings.get("min"), plain.settings.get("max")
-    if value is None or (least is not None and value < least) or (most is not None and value > most):
-        return False
-    values[plain.name] = [*(_given(values, plain)), value] if plain.is_list else value
-    return True
-
-
-def _given(values: Mapping[str, Any], plain: _Plain) -> list[Any]:
-    before = values[plain.name]
-    return before if isinstance(before, list) else []
-
-
-def _place(words: Sequence[str], arguments: Sequence[_Plain], values: dict[str, Any]) -> bool:
-    """Give the words to the arguments, the last of which may take several; False if they do not fit."""
-    left = list(words)
-    for number, each in enumerate(arguments):
-        if each.is_list and number + 1 < len(arguments):
-            return False
-        for _ in range(len(left) if each.is_list else 1):
-            if left and not _read_value(each, left.pop(0), values):
-                return False
-    return not left and REQUIRED not in values.values()
 
 
 def _report_crashed_thread(args: threading.ExceptHookArgs) -> None:
