@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from blobsync.base.errors import (
     NothingMatchedError,
     UsageError,
 )
+from blobsync.base.patterns import pattern
 from blobsync.base.redaction import HIDDEN, redact, register_url
 from blobsync.base.stopping import (
     enable_ctrl_c,
