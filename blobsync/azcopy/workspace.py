@@ -96,7 +96,7 @@ class Workspace:
 
 @contextmanager
 def workspace(state: Path) -> Iterator[Workspace]:
-    """Private folders below ``state`` for one transfer, always removed afterwards.
+    """Private folders below ``state`` for one transfer, removed afterwards, or by a later run's :func:`prune_workspaces`.
 
     Raises ``LocalFileError`` when they cannot be made.
     """
@@ -133,8 +133,7 @@ def prune_workspaces(state: Path) -> int:
         if isinstance(azcopy, int) and azcopy > 1 and _works_in(azcopy, root):
             with suppress(OSError):
                 os.kill(azcopy, signal.SIGKILL)
-        _remove(root, _staging(owner))
-        removed += 1
+        removed += _remove(root, _staging(owner))
     return removed
 
 
@@ -226,7 +225,25 @@ def _keep_log(space: Workspace, kept: Path) -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def _remove(root: Path, staging: Path | None) -> None:
+def _remove(root: Path, staging: Path | None) -> bool:
+    """Remove the folders of a transfer; returns whether its staging folder is gone.
+
+    What names a staging folder that cannot be removed now, as on a network mount that lost it for a moment, stays for
+    a later run.
+    """
     if staging is not None:
         shutil.rmtree(staging, ignore_errors=True)
+        if not _is_gone(staging):
+            return False
     shutil.rmtree(root, ignore_errors=True)
+    return True
+
+
+def _is_gone(path: Path) -> bool:
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False

@@ -86,6 +86,23 @@ def test_what_a_killed_transfer_left_is_removed(tmp_path: Path) -> None:
     assert [path.name for path in data.iterdir()] == ["mine.txt"]
 
 
+def test_a_staging_folder_that_could_not_be_removed_is_removed_by_a_later_run(tmp_path: Path) -> None:
+    state, data, away = tmp_path / "state", tmp_path / "data", tmp_path / "away"
+    data.mkdir()
+    with workspace(state) as space:
+        (space.make_staging(data) / "half").write_text("half")
+        # As long as a network mount answers with errors: its path leads nowhere.
+        data.rename(away)
+        data.symlink_to(data)
+    assert prune_workspaces(state) == 0
+    data.unlink()
+    away.rename(data)
+    assert abandoned_staging(state) == list(data.iterdir()) != []
+    assert prune_workspaces(state) == 1
+    assert not list(data.iterdir()) and not runs(state)
+    assert prune_workspaces(state) == 0
+
+
 def dead_run(state: Path, **owner: object) -> Path:
     root = state / "azcopy" / "run-1-00000000"
     root.mkdir(parents=True)
