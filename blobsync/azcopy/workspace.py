@@ -96,7 +96,7 @@ class Workspace:
 
 @contextmanager
 def workspace(state: Path) -> Iterator[Workspace]:
-    """Private folders below ``state`` for one transfer, removed afterwards, or by a later run's :func:`prune_workspaces`.
+    """Private folders below ``state`` for one transfer, removed afterwards, or by :func:`prune_workspaces` later.
 
     Raises ``LocalFileError`` when they cannot be made.
     """

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from urllib.parse import urlsplit
 
 from blobsync.base.patterns import pattern
@@ -100,13 +100,40 @@ def is_loopback(url: str) -> bool:
         return host == "localhost"
 
 
+# Python knows what IANA registered as not global, later versions more of it. Besides that: Azure's own service for
+# each machine (https://learn.microsoft.com/azure/virtual-network/what-is-ip-address-168-63-129-16), and what is for
+# protocols (RFC 6890, RFC 7526), where other clouds have theirs.
+_INSIDE = tuple(map(ip_network, ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24")))
+# All of IPv6 that reaches another network (RFC 4291, 2.4), without what is for examples (RFC 9637). Outside of it are
+# the forms of IPv4 addresses: compatible, mapped, translated (RFC 2765), and by a translator of one's own (RFC 8215).
+_GLOBAL, _EXAMPLES = IPv6Network("2000::/3"), IPv6Network("3fff::/20")
+# Translators that everybody has (RFC 6052, RFC 3056), and where in the 128 bits the IPv4 address begins.
+_TRANSLATED = ((IPv6Network("64:ff9b::/96"), 96), (IPv6Network("2002::/16"), 16))
+
+
 def is_private(host: str) -> bool:
-    """Whether ``host`` is an address that only this machine or its network reaches; False for a name."""
+    """Whether ``host`` is an address that only this machine or its network reaches; False for a name.
+
+    An IPv6 address by which a translator reaches an IPv4 address counts as that one. Which prefix the translator of
+    a network has, if not the common one, is not known here.
+    """
     try:
         found = Endpoint.of(host, 0).address
     except ValueError:
         return host == "localhost"
-    return not found.is_global or found.is_multicast
+    return not _reaches_outside(found)
+
+
+def _reaches_outside(address: IPv4Address | IPv6Address) -> bool:
+    if isinstance(address, IPv6Address):
+        for network, start in _TRANSLATED:
+            if address in network:
+                return _reaches_outside(IPv4Address(int(address) >> (96 - start) & 0xFFFF_FFFF))
+        if address not in _GLOBAL or address in _EXAMPLES:
+            return False
+    elif any(address in network for network in _INSIDE):
+        return False
+    return address.is_global and not address.is_multicast
 
 
 def is_safe_from_listeners(url: str) -> bool:

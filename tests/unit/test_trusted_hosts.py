@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Address
+
 import pytest
 
 from blobsync.base.socket_owners import Listener
 from blobsync.base.trusted_hosts import (
     Service,
     host_of,
+    is_private,
     is_safe_from_listeners,
     may_get_login,
     may_listen,
@@ -90,6 +93,54 @@ def test_other_hosts_do_not(url: str) -> None:
 )
 def test_each_service_has_hosts_of_its_own(url: str, service: Service, may: bool) -> None:
     assert may_get_login(url, service, nothing) is may
+
+
+# How an IPv4 address is written for IPv6: mapped, compatible, translated, by NAT64, by a NAT64 of one's own, by 6to4.
+FORMS = ("{0}", "::ffff:{0}", "::{0}", "::ffff:0:{0}", "64:ff9b::{0}", "64:ff9b:1::{0}", "2002:{1}::", "2002:{1}:1::7")
+PRIVATE = (
+    *("10.0.0.1", "172.16.0.1", "192.168.1.1", "127.0.0.1", "169.254.169.254", "100.100.100.200", "0.0.0.0"),
+    *("168.63.129.16", "192.0.0.192", "192.0.0.9", "192.88.99.1", "198.18.0.1", "224.0.0.1", "255.255.255.255"),
+)
+
+
+def forms(address: str) -> dict[str, str]:
+    number = int(IPv4Address(address))
+    return {form: form.format(address, f"{number >> 16:x}:{number & 0xFFFF:x}") for form in FORMS}
+
+
+@pytest.mark.parametrize("address", PRIVATE)
+def test_an_address_inside_the_network_is_one_in_each_form(address: str) -> None:
+    assert {form: is_private(text) for form, text in forms(address).items()} == dict.fromkeys(FORMS, True)
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "20.150.0.1", "168.63.129.17", "192.0.1.0"])
+def test_an_address_of_the_internet_is_reached_by_the_common_translators(address: str) -> None:
+    outside = {"{0}", "::ffff:{0}", "64:ff9b::{0}", "2002:{1}::", "2002:{1}:1::7"}
+    assert {form for form, text in forms(address).items() if not is_private(text)} == outside
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "::",
+        "::1",
+        "fe80::1%eth0",
+        "fec0::1",
+        "fd00:ec2::254",
+        "ff02::1",
+        "2001:0:1::1",
+        "2001:db8::1",
+        "3fff::1",
+        "5f00::1",
+    ],
+)
+def test_addresses_of_ipv6_that_reach_no_other_network(address: str) -> None:
+    assert is_private(address)
+
+
+def test_addresses_of_ipv6_that_reach_others_and_names() -> None:
+    assert not any(map(is_private, ("2606:4700::1111", "2a00:1450:4001::1", "example.org", "10.0.0.1.example.org")))
+    assert is_private("localhost")
 
 
 @pytest.mark.parametrize(
