@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from blobsync.base.locations import UrlList
 from blobsync.config.model import BucketAccess, StorageAccount
 from blobsync.store.protocol import BlobStore
+from blobsync.store.source_trust import server_of, trusted_servers
 
 
 def source_values(account: StorageAccount, environ: Mapping[str, str]) -> Mapping[str, Any]:
@@ -25,8 +25,8 @@ def source_values(account: StorageAccount, environ: Mapping[str, str]) -> Mappin
     # Nodes, which only open sources, have no YAML.
     from blobsync.config.user_config import load_user_config
 
-    trusted = {each.rstrip("/") for each in load_user_config(environ).trusted_buckets}
-    named = {"://".join(urlsplit(file.url)[:2]) for file in web.files.values()}
+    trusted = trusted_servers(load_user_config(environ).trusted_buckets)
+    named = {server_of(file.url) for file in web.files.values()}
     return {**values, "reaches": sorted(named if web.by_hand else named & trusted)}
 
 
@@ -37,7 +37,7 @@ def open_source(values: Mapping[str, Any], environ: Mapping[str, str]) -> BlobSt
         from blobsync.store.url_list import UrlListStore
 
         reaches = frozenset(values["reaches"])
-        return UrlListStore(UrlList("", name, endpoint), {}, environ, may_reach=lambda origin: origin in reaches)
+        return UrlListStore(UrlList("", name, endpoint), {}, environ, may_reach=lambda server: server in reaches)
     from blobsync.store.s3 import open_bucket
 
     access = BucketAccess(values["region"], values["profile"], values["anonymous"], by_hand=True)

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterable, Mapping
+from urllib.parse import urlsplit
 
 from blobsync.base.errors import CredentialError, StorageUnreachableError
 from blobsync.base.trusted_hosts import host_of, is_loopback, is_private, is_safe_from_listeners
 from blobsync.config.model import StorageAccount
+
+_USUAL_PORTS = {"https": ":443", "http": ":80"}
 
 # The addresses of a host's name.
 Addresses = Callable[[str], Iterable[str]]
@@ -26,6 +29,17 @@ def addresses_of(host: str) -> Iterable[str]:
         return {str(each[4][0]) for each in socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)}
     except (OSError, UnicodeError) as error:
         raise StorageUnreachableError(f"cannot resolve the host {host}", hint="check this machine's DNS") from error
+
+
+def server_of(url: str) -> str:
+    """The scheme, host and port of a URL, in one form."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.lower().removesuffix(_USUAL_PORTS.get(parts.scheme, ''))}"
+
+
+def trusted_servers(buckets: Iterable[str]) -> frozenset[str]:
+    """The servers (:func:`server_of`) among the user's ``trusted_buckets``: those that name no bucket of one."""
+    return frozenset(server_of(each) for each in buckets if host_of(each) and not urlsplit(each).path.strip("/"))
 
 
 def reaches_inside(url: str, addresses: Addresses = addresses_of) -> bool:

@@ -1,7 +1,9 @@
 """Reads files of the web: one URL, or a list of them. Writes nothing.
 
-A list may come with a project, and so from a stranger: its URLs reach no address inside the user's network, wherever
-they redirect to. Which address it is, is seen on the connection, before anything is sent.
+A list may come with a project, and so from a stranger, and a server redirects wherever it likes. So only the servers
+that the user typed or listed may be inside the user's network. Which address another one has is seen on the connection,
+before anything is sent; before a proxy connects, the name is looked up here. A redirect leads to https, and on this
+machine from http to http.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from blobsync.store.rest.transport import (
     parse_http_date,
 )
 from blobsync.store.rest.urllib3_transport import Urllib3Transport
-from blobsync.store.source_trust import Addresses, addresses_of, reaches_inside
+from blobsync.store.source_trust import Addresses, addresses_of, reaches_inside, server_of, trusted_servers
 
 _MOST_REDIRECTS, _HEADS = 5, 16
 # A signed URL may be of GET alone, and some servers do not know HEAD.
@@ -58,8 +60,9 @@ def open_urls(account: StorageAccount, environ: Mapping[str, str]) -> UrlListSto
     # Nodes, which have no YAML, get the places that a list may name with their orders.
     from blobsync.config.user_config import load_user_config
 
-    listed = {each.rstrip("/") for each in load_user_config(environ).trusted_buckets}
-    return UrlListStore(container, web.files, environ, may_reach=lambda origin: web.by_hand or origin in listed)
+    typed = map(server_of, (file.url for file in web.files.values()) if web.by_hand else ())
+    reaches = trusted_servers(load_user_config(environ).trusted_buckets).union(typed)
+    return UrlListStore(container, web.files, environ, may_reach=lambda server: server in reaches)
 
 
 class UrlListStore(SourceStore):
@@ -74,7 +77,7 @@ class UrlListStore(SourceStore):
         may_reach: Callable[[str], bool] = lambda url: False,
         addresses: Addresses = addresses_of,
     ) -> None:
-        """``may_reach`` is whether the user has allowed a URL inside the network."""
+        """``may_reach`` is whether the user has allowed a server (:func:`server_of`) inside the network."""
         super().__init__(container)
         self._files, self._environ = files, environ
         self._may_reach, self._addresses = may_reach, addresses
@@ -203,8 +206,8 @@ class UrlListStore(SourceStore):
                 self._final[name] = url
                 return self._accepted(name, method, reply)
             reply.close()
-            url = urljoin(url, reply.headers.get("Location") or "")
-            if host_of(url) is None or (not url.startswith("https:") and not is_loopback(url)):
+            was, url = url, urljoin(url, reply.headers.get("Location") or "")
+            if host_of(url) is None or not (url.startswith("https:") or (is_loopback(url) and was.startswith("http:"))):
                 raise StorageError(f"{self._shown(name)}: leads to what is no https URL")
         raise StorageError(f"{self._shown(name)}: leads from one URL to the next without end")
 
@@ -253,26 +256,25 @@ class UrlListStore(SourceStore):
         return f"{size}-{_seconds(reply.headers.get('Last-Modified')):.0f}"
 
     def _transport(self, url: str) -> Transport:
-        parts = urlsplit(url)
-        origin = f"{parts.scheme}://{parts.netloc}"
+        server = server_of(url)
         with self._lock:
-            found = self._transports.get(origin)
+            found = self._transports.get(server)
             if found is None:
-                way = origin_of(origin, self._environ)
-                if not self._may_reach(origin):
+                way = origin_of(server, self._environ)
+                if not self._may_reach(server):
                     # A proxy looks the name up itself.
-                    if way.proxy is not None and reaches_inside(origin, self._addresses):
+                    if way.proxy is not None and reaches_inside(server, self._addresses):
                         raise TransportError(Trouble.REFUSED, _INSIDE)
                     way = way if way.proxy is not None else way._replace(guard=_only_outside)
-                found = self._transports[origin] = Urllib3Transport(way, _TIMEOUTS)
+                found = self._transports[server] = Urllib3Transport(way, _TIMEOUTS)
         return found
 
     def _unreachable(self, name: str, url: str, error: TransportError) -> StorageError:
         host = host_of(url) or "its host"
         if _INSIDE in str(error):
             return AccessDeniedError(
-                f"{self._shown(name)}: {host} is an address inside your network, which a list may not name",
-                hint="if you trust the list, export BLOBSYNC_TRUSTED_BUCKETS=https://HOST, or name the URL yourself",
+                f"{self._shown(name)}: {host} is an address inside your network, which you neither typed nor listed",
+                hint=f"if you trust it, export BLOBSYNC_TRUSTED_BUCKETS={server_of(url)}, or type that URL yourself",
             )
         if error.trouble is Trouble.CERTIFICATE:
             return StorageUnreachableError(

@@ -109,7 +109,11 @@ def test_files_of_the_web_are_copied_over_tls(
                 assert done.code == 0 and container.get("near/data/one.bin") == body, done
                 container.blob("near/data/one.bin").delete_blob()
             assert copying.stats().fetched == len(body)
-            # From plain http on this machine to https elsewhere.
+            # From plain http on this machine to https at another port of it, which was not typed.
+            elsewhere = project.json("u", "data/two.bin", f"--source={old.url}/old", "--engine", "relay")
+            assert elsewhere.code == 2 and elsewhere.codes == {"access_denied"}, elsewhere
+            assert f"BLOBSYNC_TRUSTED_BUCKETS={secure.url}" in elsewhere.errors[0]["hint"], elsewhere
+            project.environ["BLOBSYNC_TRUSTED_BUCKETS"] = secure.url
             there = project.json("u", "data/two.bin", f"--source={old.url}/old", "--engine", "relay")
             assert there.code == 0 and container.get("near/data/two.bin") == body, there
             here = project.json("d", "data/three.bin", f"--source={url}")

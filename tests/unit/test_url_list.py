@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -23,9 +24,11 @@ from blobsync.base.errors import (
     ThrottledError,
 )
 from blobsync.base.locations import UrlList
-from blobsync.config.model import ListedFile
+from blobsync.config.model import ListedFile, StorageAccount, WebFiles
 from blobsync.store.protocol import Checksum
-from blobsync.store.url_list import UrlListStore
+from blobsync.store.url_list import UrlListStore, open_urls
+from tests.fakes.scripted_http import Step, scripted
+from tests.servers.tls_azurite import make_certificate
 
 BODY = bytes(range(256)) * 40
 
@@ -54,6 +57,10 @@ class Site:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
         Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
 
     def answer(self, to: BaseHTTPRequestHandler) -> None:
         self.asked.append((to.command, to.path, dict(to.headers)))
@@ -84,10 +91,8 @@ def reply(to: BaseHTTPRequestHandler, status: int, body: bytes = b"", **headers:
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    found = Site()
-    yield found
-    found.server.shutdown()
-    found.server.server_close()
+    with closing(Site()) as found:
+        yield found
 
 
 def store_of(site: Site, *, may_reach: bool = True, **files: ListedFile) -> UrlListStore:
@@ -180,16 +185,39 @@ def test_a_list_reaches_nothing_inside_the_network(site: Site) -> None:
     assert not site.asked, "nothing was sent"
 
 
-def test_a_redirect_into_the_network_is_seen_on_the_connection(site: Site) -> None:
-    inner = Site()
-    site.answers["*", "/a.bin"] = lambda to: reply(to, 302, Location=f"{inner.url}/a.bin")
-    listed = {"a.bin": ListedFile(f"{site.url}/a.bin")}
-    store = UrlListStore(UrlList("", "l.tsv", ""), listed, {}, may_reach=lambda origin: origin == site.url)
-    with closing(store), pytest.raises(AccessDeniedError, match="inside your network"):
-        store.head("a.bin")
-    inner.server.shutdown()
-    inner.server.server_close()
-    assert site.asked and not inner.asked
+def opened(site: Site, **environ: str) -> UrlListStore:
+    """The URL as the user types it."""
+    (name, file) = "a.bin", ListedFile(f"{site.url}/a.bin")
+    web = WebFiles({name: file}, by_hand=True)
+    return open_urls(StorageAccount("--source", "", site.url, site.url, web=web), {"HOME": "/nonexistent", **environ})
+
+
+def test_a_redirect_into_the_network_is_seen_on_the_connection(site: Site, tmp_path: Path) -> None:
+    with closing(Site()) as inner:
+        site.answers["*", "/a.bin"] = lambda to: reply(to, 302, Location=f"{inner.url}/a.bin")
+        # The word of the user who types a URL counts for that server alone.
+        with closing(opened(site)) as store, pytest.raises(AccessDeniedError, match="inside your network") as caught:
+            store.head("a.bin")
+        assert f"BLOBSYNC_TRUSTED_BUCKETS={inner.url}" in (caught.value.hint or "")
+        assert site.asked and not inner.asked
+        with closing(opened(site, BLOBSYNC_TRUSTED_BUCKETS=f"{inner.url}/data")) as store, pytest.raises(StorageError):
+            store.head("a.bin")
+        assert not inner.asked, "a bucket of a server is not the server"
+        with closing(opened(site, BLOBSYNC_TRUSTED_BUCKETS=f"{inner.url.upper().replace('HTTP', 'http')}/")) as store:
+            assert body_of(store) == BODY
+
+
+def test_a_redirect_leads_from_https_to_no_plain_http(site: Site, tmp_path: Path) -> None:
+    away = Step(302, headers={"Location": f"{site.url}/a.bin"})
+    certificate = make_certificate(tmp_path)
+    with scripted([away], certificate) as first:
+        listed = {"a.bin": ListedFile(first.url)}
+        store = UrlListStore(
+            UrlList("", "l.tsv", ""), listed, {"SSL_CERT_FILE": str(certificate[0])}, may_reach=lambda server: True
+        )
+        with closing(store), pytest.raises(StorageError, match="no https URL"):
+            store.head("a.bin")
+    assert len(first.seen) == 1 and not site.asked
 
 
 def test_a_proxy_gets_no_name_that_leads_inside() -> None:
