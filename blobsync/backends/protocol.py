@@ -107,6 +107,15 @@ class Surroundings:
 
 
 @runtime_checkable
+class OneMachine(Protocol):
+    """A backend of one machine, whose GPUs it can count."""
+
+    def has_gpus(self) -> bool:
+        """Whether there is any for its jobs."""
+        ...
+
+
+@runtime_checkable
 class Examining(Protocol):
     """A backend that can check in advance the requirements of :meth:`Backend.submit`."""
 

@@ -56,7 +56,7 @@ def job_data(record: JobRecord) -> dict[str, Any]:
         "command": list(spec.argv),
         "nodes": spec.nodes,
         "processes": spec.world_size,
-        "gpus": spec.nodes * spec.gpus_per_node,
+        "gpus": spec.gpus,
         "hosts": list(info.nodes),
         "submitted": _iso(record.submitted),
         "started": _iso(info.started),
@@ -133,7 +133,7 @@ def job_rows(records: Sequence[JobRecord]) -> list[tuple[str, ...]]:
         status = state_text(record)
         if info.restarts:
             status += f", restarted {info.restarts}x"
-        gpus = str(spec.nodes * spec.gpus_per_node or f"{spec.world_size} CPU")
+        gpus = str(spec.gpus or f"{spec.world_size} CPU")
         name = [spec.name] if named else []
         cells = (status, age(record), lasted(record), record.cluster, gpus, *name, shlex.join(spec.argv))
         rows.append((record.run_id, *cells))

@@ -9,6 +9,7 @@ key is read somewhere.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ import yaml
 
 from blobsync.base.daily_warnings import DailyWarning
 from blobsync.base.errors import ConfigError
+from blobsync.base.formatting import count_text
 from blobsync.config.model import AML_PLATFORMS, FolderEntry, JobRefusal
 from blobsync.config.yaml_document import FOLDER_SUFFIX, Document, KeyPath
 
@@ -140,6 +142,10 @@ OUTRANKED: Mapping[str, Sequence[tuple[str, tuple[str, ...]]]] = {
 }
 
 
+# An instance type that is a part of a machine ends with its number of GPUs: ND40_v2g1.
+_INSTANCE_GPUS = re.compile(r"v[0-9]{1,2}g([1-9][0-9]?)$")
+
+
 class JobKeys(NamedTuple):
     """Keys that the cluster's jobs cannot have (``refusals``), and keys without effect on them (``notes``)."""
 
@@ -190,6 +196,26 @@ def read_only_words(options: Sequence[str]) -> tuple[bool, tuple[str, ...]]:
         else:
             rest.append(word)
     return is_read_only, tuple(rest)
+
+
+def gpus_of_node(values: Mapping[str, Any], platform: str) -> int | None:
+    """The number of GPUs of a node: that of the instance type, if its name ends with it, else ``gpu_per_node``."""
+    _, count = _instance(values, platform)
+    return count or values.get("gpu_per_node")
+
+
+def _instance(values: Mapping[str, Any], platform: str) -> tuple[str, int | None]:
+    """The instance type of a job on Azure ML, and its number of GPUs: one in ``ND40_v2g1``. None: unknown."""
+    if platform not in AML_PLATFORMS:
+        return "", None
+    key = "singularity_instance_type" if platform == "singularity" else "instance_type"
+    given = [values.get(key) or values.get("instance_type")]
+    if platform == "itp" and values.get("aks_compute_global_dispatch"):
+        given += _at(values, "aks_compute_global_dispatch_arg.vm_size") or ()
+    names = [name.strip() for text in given if isinstance(text, str) for name in text.split(",")]
+    counts = {int(match[1]) if (match := _INSTANCE_GPUS.search(name)) else None for name in names}
+    # Several types with different numbers say nothing of a node.
+    return ", ".join(names), counts.pop() if len(counts) == 1 else None
 
 
 def job_keys(document: Document, values: Mapping[str, Any], platform: str, folders: Sequence[FolderEntry]) -> JobKeys:
@@ -345,6 +371,9 @@ def _notes(values: Mapping[str, Any], platform: str, folders: Sequence[FolderEnt
             yield path, f"has no effect: {IDLE.get(name) or IDLE_HERE[name]}"
         elif name in OUTRANKED and platform in AML_PLATFORMS and _is_told(name, values):
             yield path, "has no effect: use_custom_docker is false, and docker.environment is what jobs run in"
+    instance, count = _instance(values, platform)
+    if count and values.get("gpu_per_node", count) != count:
+        yield ("gpu_per_node",), f"has no effect: {instance} has {count_text(count, 'GPU')}"
     modes = {entry.prefix: folder_mode(platform, entry) for entry in folders}
     for entry in folders if platform in AML_PLATFORMS else ():
         if modes[entry.prefix] == "upload" and _at(values, "config_param", entry.key, "datastore_name"):

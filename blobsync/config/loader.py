@@ -26,7 +26,7 @@ from blobsync.base.locations import MAX_NAME_CHARS, reaches_another
 from blobsync.base.patterns import pattern
 from blobsync.base.user_data import environment
 from blobsync.config.accounts import AccountFile, WorkspaceFile, first_of, warn_if_others_can_read
-from blobsync.config.job_keys import job_keys
+from blobsync.config.job_keys import gpus_of_node, job_keys
 from blobsync.config.known_keys import (
     CHECKPOINT_KEYS,
     CLUSTER,
@@ -571,7 +571,7 @@ class ClusterFile:
             experiment_name=values.get("experiment_name"),
             compute_target=values.get("compute_target"),
             num_gpu=values.get("num_gpu"),
-            gpu_per_node=values.get("gpu_per_node"),
+            gpu_per_node=gpus_of_node(values, platform),
             multi_process=values.get("multi_process", True),
             use_custom_docker=values.get("use_custom_docker", False),
             docker=Docker(**values.get("docker", {})),

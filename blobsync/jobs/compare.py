@@ -97,7 +97,7 @@ def _facts(record: JobRecord) -> dict[str, str]:
         "cluster": f"{spec.cluster} ({spec.platform})",
         "nodes": str(spec.nodes),
         "processes": str(spec.world_size),
-        "GPUs": str(spec.nodes * spec.gpus_per_node),
+        "GPUs": str(spec.gpus),
         "elastic": f"{spec.min_nodes} to {spec.max_nodes:,} nodes" if spec.min_nodes and spec.max_nodes else "",
         "image": spec.image or "",
         "time limit": f"{spec.timeout_s} s" if spec.timeout_s else "",

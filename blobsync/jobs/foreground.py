@@ -13,10 +13,11 @@ import re
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from blobsync.backends.local.backend import count_gpus, visible_gpus
 from blobsync.base.errors import BlobsyncError, ConfigError, ProcessError
 from blobsync.base.process import ProcessRunner, python_module
 from blobsync.config.model import Cluster
@@ -43,9 +44,13 @@ class Foreground:
 
 
 def run_here(
-    cluster: Cluster, request: SubmitRequest, process: ProcessRunner, environ: Mapping[str, str]
-) -> tuple[int, str]:
-    """Run to the end with this terminal; returns the exit code and a note.
+    cluster: Cluster,
+    request: SubmitRequest,
+    process: ProcessRunner,
+    environ: Mapping[str, str],
+    note: Callable[[str], None],
+) -> int:
+    """Run to the end with this terminal; returns the exit code. Notes first what differs from the job.
 
     Raises ``ProcessError``, and where it would run in docker, ``UntrustedDockerError`` and ``UntrustedLinkError``.
     """
@@ -58,7 +63,21 @@ def run_here(
         (cluster.root / entry.name).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="blobsync-") as scratch:
         started = arrange(cluster, spec, Path(scratch), environ, problem)
-        return process.attach(started.argv, env=started.env, cwd=cluster.root), started.note
+        for sentence in filter(None, (started.note, _without_gpus(cluster, request, spec, process, environ))):
+            note(sentence)
+        return process.attach(started.argv, env=started.env, cwd=cluster.root)
+
+
+def _without_gpus(
+    cluster: Cluster, request: SubmitRequest, spec: JobSpec, process: ProcessRunner, environ: Mapping[str, str]
+) -> str:
+    """The note on GPUs that were asked for and are not there; one that nobody asked for is not missed."""
+    is_asked = cluster.gpu_per_node or cluster.num_gpu or request.num_gpu
+    if not (is_asked and spec.gpus_per_node):
+        return ""
+    visible = visible_gpus(environ)
+    is_there = count_gpus(process) if visible is None else visible
+    return "" if is_there else "this machine has no GPU: the command runs on the CPU"
 
 
 def docker_problem(cluster: Cluster, process: ProcessRunner) -> str | None:

@@ -126,10 +126,7 @@ class JobService(JobQueries):
         request, cluster = SubmitRequest(_words(command), num_gpu, here=True), self._cluster()
         for sentence in empty_here(self._context, cluster):
             self._context.note(sentence)
-        code, note = run_here(cluster, request, self._context.process, self._context.environ)
-        if note:
-            self._context.note(note)
-        return code
+        return run_here(cluster, request, self._context.process, self._context.environ, self._context.note)
 
     # -- what runs ----------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from blobsync.backends.login import LoginNode
-from blobsync.backends.protocol import Plan, Refused, Unknown
+from blobsync.backends.protocol import OneMachine, Plan, Refused, Unknown
 from blobsync.base.errors import BlobsyncError, JobError, SubmissionUnknownError
 from blobsync.base.locations import BlobContainer, parse_store_location
 from blobsync.config.model import Cluster, FolderEntry
@@ -120,7 +120,7 @@ def plan_job(
     with cluster.naming_lines():
         describe(cluster, request, run_id, None)
         code = choose_code(cluster)
-        spec = _with_node_archive(context, describe(cluster, request, run_id, code.ref))
+        spec = _as_it_runs(context, cluster, describe(cluster, request, run_id, code.ref))
         plan = context.backend(cluster).plan(spec)
     return plan, code.warnings + plan.warnings + cluster.job_notes
 
@@ -128,6 +128,8 @@ def plan_job(
 def asked_text(cluster: Cluster, spec: JobSpec) -> str:
     """What the job asks for: ``uni (slurm): 2 nodes, 8 processes, 8 GPUs``."""
     size = f"{spec.cluster} ({spec.platform}): {job_size_text(spec)}"
+    if spec.options.get("on_cpu"):
+        return f"{size}: this machine has none, so it runs on the CPU"
     if spec.gpus_per_node:
         return size
     gres = (spec.options.get("gres") or cluster.text("slurm.gres")) if spec.platform == "slurm" else None
@@ -179,7 +181,7 @@ def resubmit(
         cluster, notes = moved.cluster, moved.translation.notes
     with cluster.naming_lines():
         again = _in_lineage(_spec_again(context, old, cluster, code.ref, num_gpu, moved), old.spec)
-        spec = _with_node_archive(context, again)
+        spec = _as_it_runs(context, cluster, again)
     _note_plan(context, cluster, spec)
     new = hand_over(context, cluster, spec, successor_of=old.run_id, origin=origin)
     warnings = notes + code.warnings + new.warnings
@@ -200,11 +202,20 @@ def _untaken(old: JobSpec, cluster: Cluster) -> str:
     return f"blobsync did not submit {old.run_id}: {taken}, all else is that of cluster {cluster.name}{missing}"
 
 
-def _with_node_archive(context: JobContext, spec: JobSpec) -> JobSpec:
-    """With this version's node archive. This machine runs jobs with the installed blobsync."""
+def _as_it_runs(context: JobContext, cluster: Cluster, spec: JobSpec) -> JobSpec:
+    """With this version's node archive, and marked if its machine has no GPU: there it runs on the CPU.
+
+    This machine runs jobs with the installed blobsync.
+    """
     elsewhere = spec.platform != "local"
     archive = node_archive(context.environ).beside(spec.code) if spec.code and elsewhere else None
-    return replace(spec, node_archive=archive)
+    options = spec.options.copy()
+    options.pop("on_cpu", None)
+    if spec.gpus_per_node:
+        backend = context.backend(cluster)
+        if isinstance(backend, OneMachine) and not backend.has_gpus():
+            options["on_cpu"] = True
+    return replace(spec, node_archive=archive, options=options)
 
 
 def _in_lineage(spec: JobSpec, old: JobSpec) -> JobSpec:

@@ -168,7 +168,7 @@ class NodeOptions(TypedDict, total=False):
 
     ``container`` are the options of the image, ``own_output`` is the folder with one of the job's own, ``in_place`` the
     project of a job without a code archive, and ``hold`` how many seconds an interactive job waits. ``lineage`` is the
-    id of the first of the jobs that were submitted in each other's place.
+    id of the first of the jobs that were submitted in each other's place. ``on_cpu``: its machine has no GPU.
     """
 
     work_dir: str
@@ -181,6 +181,7 @@ class NodeOptions(TypedDict, total=False):
     in_place: str
     hold: int
     lineage: str
+    on_cpu: bool
 
 
 class SlurmOptions(TypedDict, total=False):
@@ -256,6 +257,11 @@ class JobSpec:
     def is_elastic(self) -> bool:
         """Whether blobsync may change its number of nodes while it runs."""
         return bool(self.min_nodes and self.max_nodes) and self.platform not in SERVICES
+
+    @property
+    def gpus(self) -> int:
+        """The number of GPUs that it holds; none where it asked for some and its machine has none."""
+        return 0 if self.options.get("on_cpu") else self.nodes * self.gpus_per_node
 
     @property
     def hold(self) -> int:

@@ -89,7 +89,7 @@ def find_shape(size: Size) -> JobShape:
 
 def job_size_text(spec: JobSpec) -> str:
     """``2 nodes, 8 processes, 8 GPUs``."""
-    gpus = count_text(spec.nodes * spec.gpus_per_node, "GPU") if spec.gpus_per_node else "no GPU"
+    gpus = count_text(spec.gpus, "GPU") if spec.gpus else "no GPU"
     return f"{count_text(spec.nodes, 'node')}, {count_text(spec.world_size, 'process')}, {gpus}"
 
 

@@ -268,7 +268,9 @@ def test_every_key_is_honoured_or_refused_with_its_line(tmp_path: Path, file: st
     told_of = {*IDLE, *(IDLE_HERE if platform == "local" else ())}
     labels = {name for name, platforms in LABELS.items() if platform not in platforms}
     idle = {path for path in idle if not any(name_of(path[:size]) in labels for size in range(1, len(path) + 1))}
-    lost = sorted(name for path in idle if (name := name_of(path)) not in {*NOT_OF_JOBS, *told_of})
+    # The name of the instance type says the same number.
+    same = {"gpu_per_node"} if platform == "aml" and str(values.get("instance_type")).endswith("v2g1") else set[str]()
+    lost = sorted(name for path in idle if (name := name_of(path)) not in {*NOT_OF_JOBS, *told_of, *same})
     assert lost == [], "neither honoured nor refused"
     assert not {name_of(path) for path in refused} & labels
     told = project(tmp_path, values).job_notes

@@ -11,8 +11,9 @@ import pytest
 from blobsync.base.errors import ConfigError, ProcessError
 from blobsync.base.process import Completed
 from blobsync.config.model import Cluster, Docker, FolderEntry, StorageAccount
-from blobsync.jobs.foreground import arrange, docker_problem, run_argv
+from blobsync.jobs.foreground import arrange, docker_problem, run_argv, run_here
 from blobsync.jobspec.describe import SubmitRequest, describe
+from tests.fakes.runner import Call, ScriptedRunner
 from tests.unit.test_slurm import ScriptedProcess
 
 IMAGE = Docker("registry/img", "7", shm_size="64g", args=("--ipc=host",))
@@ -109,3 +110,31 @@ def test_without_docker_the_command_runs_here_and_the_user_is_told(tmp_path: Pat
     assert started.argv[3:5] == ("blobsync.node", "here")
     written = json.loads((tmp_path / "job.json").read_text())
     assert written["argv"] == ["python", "a b"] and "hush" not in (tmp_path / "job.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("asked", "environ", "shown", "is_told"),
+    [
+        (4, {}, "", True),
+        (4, {"CUDA_VISIBLE_DEVICES": ""}, "GPU 0: A100\n", True),
+        (4, {}, "GPU 0: A100\n", False),
+        (4, {"CUDA_VISIBLE_DEVICES": "3"}, "", False),
+        # Nobody asked for one.
+        (None, {}, "", False),
+        (0, {}, "", False),
+    ],
+)
+def test_a_command_for_gpus_says_before_it_runs_that_there_are_none(
+    tmp_path: Path, asked: int | None, environ: dict[str, str], shown: str, is_told: bool
+) -> None:
+    said: list[str] = []
+
+    def answer(call: Call) -> Completed:
+        if call.argv[0] != "nvidia-smi":
+            said.append("it runs")
+        return Completed(0, shown, "")
+
+    cluster = Cluster("eu", "eu.yaml", tmp_path, gpu_per_node=asked)
+    request = SubmitRequest(("true",), here=True)
+    assert run_here(cluster, request, ScriptedRunner(answer), environ, said.append) == 0
+    assert said == [*(["this machine has no GPU: the command runs on the CPU"] if is_told else []), "it runs"]

@@ -343,6 +343,41 @@ def test_a_folder_inside_another_one_is_reported_where_jobs_cannot_have_it(tmp_p
     assert enclosing({"a": "download", "a/b": "ro_mount", "a/b/c": ""}) == {}
 
 
+@pytest.mark.parametrize(
+    ("text", "gpus", "told"),
+    [
+        ("platform: itp\ninstance_type: ND40_v2g1\ngpu_per_node: 4\n", 1, "ND40_v2g1 has 1 GPU"),
+        ("platform: aml\ninstance_type: ND40_v2g1\n", 1, ""),
+        ("platform: aml\ninstance_type: ND40_v2g8\ngpu_per_node: 8\n", 8, ""),
+        ("platform: aml\ninstance_type: Standard_NC24rs_v3\ngpu_per_node: 4\n", 4, ""),
+        (
+            "platform: singularity\nsingularity_instance_type: 'Singularity.ND40_v2g2, ND40_v2g2'\ngpu_per_node: 4\n",
+            2,
+            "Singularity.ND40_v2g2, ND40_v2g2 has 2 GPUs",
+        ),
+        ("platform: singularity\nsingularity_instance_type: ND40_v2g1,ND40_v2g2\ngpu_per_node: 4\n", 4, ""),
+        (
+            (
+                "platform: itp\naks_compute_global_dispatch: true\n"
+                "aks_compute_global_dispatch_arg: {vm_size: [ND40_v2g4]}\ngpu_per_node: 8\n"
+            ),
+            4,
+            "ND40_v2g4 has 4 GPUs",
+        ),
+        ("platform: slurm\ninstance_type: ND40_v2g1\ngpu_per_node: 4\n", 4, ""),
+    ],
+)
+def test_the_gpus_of_an_instance_type_count_before_those_of_the_file(
+    tmp_path: Path, text: str, gpus: int, told: str
+) -> None:
+    ProjectFiles(tmp_path).cluster(text)
+    found = load_cluster(tmp_path, environ=NO_ENVIRON)
+    assert found.gpu_per_node == gpus
+    notes = [note for note in found.job_notes if "gpu_per_node" in note]
+    place = "aux_data/aml/aml.yaml:" + str(text.partition("gpu_per_node")[0].count("\n") + 1)
+    assert notes == ([f"{place}: gpu_per_node: has no effect: {told}"] if told else [])
+
+
 def configured(root: Path, platform: str, changes: Mapping[str, Any]) -> Cluster:
     extra: Mapping[str, Any] = SING if platform == "singularity" else {}
     shared = {"slurm": {"shared_root": "/s"}, "kubernetes": {"namespace": "train"}}.get(platform)

@@ -10,16 +10,18 @@ from typing import Any, cast
 
 import pytest
 
-from blobsync.base.errors import StorageError
+from blobsync.base.errors import StorageError, SubmissionError
 from blobsync.base.process import Completed
 from blobsync.base.redaction import Secret
+from blobsync.cli.job_words import job_data, job_table
 from blobsync.code.project_code import CodeProject
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.jobs.context import JobContext
-from blobsync.jobs.submit import asked_text, empty_here, empty_links, submit
+from blobsync.jobs.record import JobRecord
+from blobsync.jobs.submit import asked_text, empty_here, empty_links, plan_job, submit
 from blobsync.jobspec.code_choice import CodeChoice
 from blobsync.jobspec.describe import SubmitRequest, describe
-from blobsync.jobspec.spec import CodeRef
+from blobsync.jobspec.spec import CodeRef, JobRef, RunInfo, State
 from blobsync.project.jobs import Jobs
 from tests.fakes.backend import FakeBackend
 from tests.fakes.runner import ScriptedRunner
@@ -178,6 +180,24 @@ def test_the_first_sentence_is_what_the_job_asks_for(
     cluster = replace(Cluster("eu", "eu.yaml", tmp_path, platform=platform), **changes)
     spec = describe(cluster, SubmitRequest(("true",), gpus), "me_1_x", CODE)
     assert asked_text(cluster, spec) == says
+
+
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_a_job_on_a_machine_without_gpus_says_once_that_it_runs_on_the_cpu(tmp_path: Path, gpus: int) -> None:
+    cluster = replace(cluster_of(tmp_path), platform="local", gpu_per_node=4, values={"local": {"gpus": gpus}})
+    said = list[str]()
+    context = JobContext(tmp_path, os.environ, cluster, note=said.append)
+    if gpus:
+        with pytest.raises(SubmissionError, match="this machine has 2 GPUs, but the job requests 4"):
+            plan_job(context, cluster, SubmitRequest(("true",)), lambda _: CodeChoice(None))
+        return
+    plan, _ = plan_job(context, cluster, SubmitRequest(("true",)), lambda _: CodeChoice(None))
+    text = "eu (local): 1 node, 4 processes, no GPU: this machine has none, so it runs on the CPU"
+    assert asked_text(cluster, plan.spec) == text
+    # What it asked for is known to a resubmission elsewhere.
+    assert (plan.spec.gpus, plan.spec.gpus_per_node) == (0, 4)
+    record = JobRecord(plan.spec, JobRef("a", "a", "/a"), "local", RunInfo("a", State.RUNNING), 0.0)
+    assert job_data(record)["gpus"] == 0 and "4 CPU" in "\n".join(job_table([record]))
 
 
 def test_a_gres_of_the_submission_counts_before_that_of_the_file(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from blobsync.backends.local.run_files import RunFiles, SavedState
 from blobsync.backends.protocol import Accepted, ClusterSummary, Holder, Outcome, Plan, Refused, Surroundings
 from blobsync.base.errors import BlobsyncError, ConfigError, JobError, JobNotFoundError, ProcessError, SubmissionError
 from blobsync.base.formatting import count_text
-from blobsync.base.process import python_module
+from blobsync.base.process import ProcessRunner, python_module
 from blobsync.base.user_data import state_home
 from blobsync.config.trusted_docker import DockerArgs, demand_docker
 from blobsync.config.yaml_document import read_document
@@ -256,9 +256,12 @@ class LocalBackend:
                 return document.error(("docker", "image"), error.message, hint=error.hint)
         return ConfigError(error.message, file=self._around.cluster, key="docker.image", hint=error.hint)
 
+    def has_gpus(self) -> bool:
+        return bool(self._capacity().gpus)
+
     def _capacity(self) -> Capacity:
         gpus = self._named_gpus()
-        return Capacity(self._slots(), _numbers(self._count_gpus()) if gpus is None else gpus)
+        return Capacity(self._slots(), _numbers(count_gpus(self._around.process)) if gpus is None else gpus)
 
     @property
     def _own_settings(self) -> Mapping[str, Any]:
@@ -272,19 +275,26 @@ class LocalBackend:
         """The GPUs that the cluster file or the environment names; None if neither does."""
         if self._own_settings.get("gpus") is not None:
             return _numbers(_count(self._own_settings["gpus"], "gpus"))
-        visible = self._around.environ.get("CUDA_VISIBLE_DEVICES")
-        if visible is None:
-            return None
-        # Numbers or names; CUDA takes -1 for the end of the list.
-        names = [name.strip() for name in visible.split(",")]
-        return tuple(takewhile(lambda name: name not in ("", "-1"), names))
+        return visible_gpus(self._around.environ)
 
-    def _count_gpus(self) -> int:
-        try:
-            done = self._around.process.run(("nvidia-smi", "-L"), timeout=30)
-        except ProcessError:
-            return 0
-        return sum(line.startswith("GPU ") for line in done.stdout.splitlines()) if done.returncode == 0 else 0
+
+def visible_gpus(environ: Mapping[str, str]) -> tuple[str, ...] | None:
+    """The GPUs in ``CUDA_VISIBLE_DEVICES``: numbers or names; None if it is not set."""
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return None
+    # CUDA takes -1 for the end of the list.
+    names = [name.strip() for name in visible.split(",")]
+    return tuple(takewhile(lambda name: name not in ("", "-1"), names))
+
+
+def count_gpus(process: ProcessRunner) -> int:
+    """The number of GPUs that nvidia-smi shows; 0 if it cannot say."""
+    try:
+        done = process.run(("nvidia-smi", "-L"), timeout=30)
+    except ProcessError:
+        return 0
+    return sum(line.startswith("GPU ") for line in done.stdout.splitlines()) if done.returncode == 0 else 0
 
 
 def _count(value: object, key: str) -> int:
