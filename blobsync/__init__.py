@@ -166,6 +166,7 @@ if TYPE_CHECKING:
     from blobsync.project.browse import Beginning, ListingEntry, PathStatus, Usage
     from blobsync.project.content import FileDifference
     from blobsync.project.folders import FolderName, FolderStatus
+    from blobsync.project.job_writes import WritingJob
     from blobsync.project.jobs import Jobs
     from blobsync.project.keep import Keeping, KeepResult, KeptRound
     from blobsync.project.keeper_records import KeeperState
@@ -388,6 +389,7 @@ __all__ = [
     "WebFiles",
     "WorkerMoved",
     "WorkerProgress",
+    "WritingJob",
     "__version__",
     "mark_complete",
     "open_jobs",
@@ -484,6 +486,7 @@ _HOMES = {
     "blobsync.project.progress_listeners": ("OnProgress",),
     "blobsync.project.content": ("FileDifference",),
     "blobsync.project.folders": ("FolderName", "FolderStatus"),
+    "blobsync.project.job_writes": ("WritingJob",),
     "blobsync.project.jobs": ("Jobs",),
     "blobsync.project.keeper_records": ("KeeperState",),
     "blobsync.project.keep": ("KeepResult", "Keeping", "KeptRound"),

@@ -36,8 +36,8 @@ def status(
     status --fresh); each line says when that was. Transfers of this project that run or plan right now are named, too,
     as are folders that are kept uploaded.
 
-    Exits with 3 if something is known to differ, else with 0: without --fresh, that means that nothing is known to
-    differ.
+    Exits with 3 if something is known to differ, or a job that uploads there has run since; else with 0: without
+    --fresh, that means that nothing is known to differ.
 
     \b
       blobsync status
@@ -84,9 +84,12 @@ def _entry_data(entry: EntryStatus) -> dict[str, Any]:
         "as_of": None if entry.as_of is None else round(entry.as_of, 3),
         "answers": entry.silence is None and entry.problem is None,
         "silence": entry.silence,
+        "jobs": [{"job_id": job.id, "status": job.state.value, "ended": job.ended} for job in entry.jobs],
     }
 
 
+# Jobs that are named for each entry.
+_JOBS = 3
 _TALLIES = ("here", "there", "to_upload", "to_download", "conflicts", "never_verified")
 
 
@@ -145,6 +148,10 @@ def _standing(entry: EntryStatus) -> Iterator[str]:
     rest += [f"{len(entry.unreadable):,} cannot be uploaded"] if entry.unreadable else []
     if rest:
         yield ", ".join(rest)
+    for job in entry.jobs[:_JOBS]:
+        yield f"job {job.id} ({job.state.value}) {'has run since, and ' if job.ran else ''}uploads here"
+    if len(entry.jobs) > _JOBS:
+        yield f"and {count_text(len(entry.jobs) - _JOBS, 'more job')}"
     if entry.silence is not None:
         yield f"the account does not answer: {entry.silence}"
 

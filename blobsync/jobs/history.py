@@ -63,6 +63,11 @@ or (substr(run_id, 1, length(?1))=?1 and length(?1) >= length(rtrim({_HEAD}, '_'
 order by submitted desc
 """  # noqa: S608 - of our own words
 _NAMED = "select * from jobs where json_extract(spec, '$.name')=? order by submitted desc, rowid desc limit 1"
+_ALIVE = """
+select * from jobs
+where coalesce(ended, case when state in (select value from json_each(?2)) then confirmed end, 9e99) > ?1
+order by submitted desc, rowid desc limit 1000
+"""
 _VERSION = 5
 # From a version to the next one.
 _STEPS = {
@@ -190,6 +195,10 @@ class History:
                 "insert or replace into removed_secrets values (?, ?, ?)",
                 [(record.run_id, now, gone) for record in records],
             )
+
+    def alive_after(self, at: float) -> tuple[JobRecord, ...]:
+        """The newest jobs that are not known to have ended before the time ``at`` (seconds since 1970)."""
+        return tuple(self._select(_ALIVE, at, json.dumps([state.value for state in State if state.is_final])))
 
     def find(self, wanted: str) -> JobRecord:
         """The one job of that id, of an id that begins or ends so, or of that id on its cluster; a whole id wins.

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from blobsync.plan.saved_plan import SavedPlan
     from blobsync.project import browse, content, removal, sharing, status
     from blobsync.project.folders import FolderStatus
+    from blobsync.project.job_writes import WritingJob
     from blobsync.project.jobs import Jobs
     from blobsync.project.keep import Keeping, KeepResult, KeptRound, Uploads
     from blobsync.project.keeper_records import Keepers, KeeperState
@@ -607,8 +608,18 @@ class Project:
         with self._reporting(on_progress):
             self.listener.emit(Phase("surveying"))
             return status.project_status(
-                self._open_context, chosen, self.listener.emit, fresh=fresh, connect=self._impatient
+                self._open_context,
+                chosen,
+                self.listener.emit,
+                fresh=fresh,
+                connect=self._impatient,
+                writing=self._writing_jobs,
             )
+
+    def _writing_jobs(self, since: float) -> Sequence[WritingJob]:
+        from blobsync.project.job_writes import writing_jobs
+
+        return writing_jobs(self.root, self.environ, self.state.jobs_file, since)
 
     def folder(
         self, path: PathName, *, fresh: bool = False, on_progress: OnProgress | None = None

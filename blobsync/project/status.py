@@ -25,6 +25,7 @@ from blobsync.plan.planner import both_ends
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.survey import Request
 from blobsync.plan.transfer_plan import Shape
+from blobsync.project.job_writes import WritingJob
 from blobsync.project.verify import both_sides, classify
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.protocol import BlobInfo, BlobStore
@@ -57,7 +58,8 @@ class EntryStatus:
     that are not followed, ``not_files`` pipes and other special files, ``unreadable`` files that cannot be read or have
     a name that no blob can have. A file counts in one of these. ``as_of`` is when the container was last listed as a
     whole (seconds since 1970; None: never, and ``there`` is incomplete), ``fresh``: it was now. ``problem`` is why the
-    entry could not be examined, ``silence`` why its account did not answer (None: it did).
+    entry could not be examined, ``silence`` why its account did not answer (None: it did). ``jobs`` are those of the
+    project that upload there and may have done so after ``as_of``.
     """
 
     path: str
@@ -78,14 +80,16 @@ class EntryStatus:
     fresh: bool = False
     problem: BlobsyncError | None = None
     silence: str | None = None
+    jobs: tuple[WritingJob, ...] = ()
 
     def __repr__(self) -> str:
         return f"<EntryStatus {self.path!r}: {self.here.files:,} files here, {self.there.files:,} there>"
 
     @property
     def differs(self) -> bool:
-        """Something is known to differ."""
-        return bool(self.to_upload.files or self.to_download.files or self.conflicts.files)
+        """Something is known to differ, or a job ran that uploads there, of which the listing knows nothing."""
+        counts = self.to_upload.files or self.to_download.files or self.conflicts.files
+        return bool(counts) or any(job.ran for job in self.jobs)
 
     @property
     def ok(self) -> bool:
@@ -297,20 +301,30 @@ def project_status(
     *,
     fresh: bool,
     connect: Callable[[StorageAccount], BlobStore],
+    writing: Callable[[float], Sequence[WritingJob]],
 ) -> ProjectStatus:
     """The status of each of ``paths``, and of the folder entries inside it; ``connect`` opens stores with few retries.
 
-    Raises mapping errors, and ``UntrustedLinkError`` for untrusted links out of the project.
+    ``writing`` finds the project's jobs that may have uploaded after a time. Raises mapping errors, ``JobError`` if the
+    history of jobs cannot be used, and ``UntrustedLinkError`` for untrusted links out of the project.
     """
     requests = [request for path in paths for request in both_ends(context, path)]
     accounts = [context.connections.account(_container(request)) for request in requests]
     check = None if fresh else AccountCheck(connect, accounts)
     found = [entry_status(request, emit, fresh=fresh, now=time.time()) for request in requests]
     if check is not None:
+        jobs = writing(min((status.as_of or 0.0 for status in found), default=0.0))
         found = [
-            replace(status, silence=check.silence(account)) for status, account in zip(found, accounts, strict=True)
+            replace(status, silence=check.silence(account), jobs=_writing_to(request, status, jobs))
+            for request, status, account in zip(requests, found, accounts, strict=True)
         ]
     return ProjectStatus(tuple(found), fresh)
+
+
+def _writing_to(request: Request, status: EntryStatus, jobs: Sequence[WritingJob]) -> tuple[WritingJob, ...]:
+    assert isinstance(request.part.destination, OpenBlob)
+    end = request.part.destination.in_container()
+    return tuple(job for job in jobs if job.wrote_to(end, status.as_of or 0.0))
 
 
 def _container(request: Request) -> BlobContainer:

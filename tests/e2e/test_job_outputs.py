@@ -60,6 +60,7 @@ def configure(project: Project, container: Container, **more: Any) -> None:
 def test_a_job_has_outputs_of_its_own_while_it_runs(project: Project, container: Container, tmp_path: Path) -> None:
     configure(project, container, output="per_job")
     assert project.run("init").code == 0
+    assert project.run("--json", "status", "--fresh").code == 0
     (tmp_path / "busy").touch()
     job_id = project.run("--json", "submit", "python3", "write.py", str(tmp_path / "busy")).data["job_id"]
 
@@ -80,6 +81,10 @@ def test_a_job_has_outputs_of_its_own_while_it_runs(project: Project, container:
     (tmp_path / "busy").unlink()
     assert project.run("logs", job_id, "-F").code == 0
     assert container.get("mine/output/shared.txt") == b"for all"
+    old, new = (project.run("--json", "status", *words) for words in ((), ("--fresh",)))
+    [[before], [after]] = old.data["entries"], new.data["entries"]
+    assert (old.code, [job["job_id"] for job in before["jobs"]]) == (3, [job_id]), str(old)
+    assert (new.code, after["missing_here"], after["jobs"]) == (3, 2, []), str(new)
 
     done = project.run("--json", "outputs", job_id, "--download")
     assert (done.code, done.data["transferred"]) == (0, 1), str(done)

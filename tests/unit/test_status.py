@@ -20,8 +20,11 @@ from blobsync.base.errors import (
     UsageError,
 )
 from blobsync.config.model import Cluster, StorageAccount
+from blobsync.jobs.history import History
+from blobsync.jobspec.spec import FolderLink, JobRef, RunInfo, State
 from blobsync.project.api import Project
 from blobsync.project.status import AccountCheck, EntryStatus
+from tests.fakes.jobs import make_spec
 from tests.fakes.project_context import account, cluster
 from tests.fakes.store import MemoryStore
 
@@ -440,3 +443,53 @@ def test_an_account_that_refuses_answers_and_one_that_is_not_there_does_not(
 def test_an_account_that_takes_long_is_not_waited_for() -> None:
     check = AccountCheck(lambda _: _Silent(seconds=30.0), [account("eu")], patience=0.05)
     assert check.silence(account("eu")) == "eu did not answer within 0.05 s"
+
+
+def job(
+    place: Place, state: State, began: float | None, ended: float | None, mode: str = "upload", to: str = "store/data"
+) -> str:
+    """A recorded job that uploads to ``data``; its times are seconds from now."""
+    where = FolderLink("data", str(account("eu").container), to, mode)
+    spec = replace(make_spec(), folders=(where,), platform="slurm", cluster="c")
+    history = History(place.project.state.jobs_file)
+    record = history.add(spec, JobRef(spec.run_id, "1"), "slurm")
+    at = [None if each is None else time.time() + each for each in (began, ended)]
+    history.update(record, RunInfo(spec.run_id, state, started=at[0], ended=at[1]))
+    return spec.run_id
+
+
+@pytest.mark.parametrize(
+    ("state", "began", "ended", "named", "differs"),
+    [
+        pytest.param(State.COMPLETED, 5.0, 9.0, True, True, id="ran since the listing"),
+        pytest.param(State.COMPLETED, -9.0, -5.0, False, False, id="ended before it"),
+        pytest.param(State.RUNNING, -9.0, None, True, True, id="runs"),
+        pytest.param(State.QUEUED, None, None, True, False, id="has not begun"),
+        pytest.param(State.CANCELED, None, 9.0, True, False, id="never began"),
+    ],
+)
+def test_a_listing_does_not_show_what_a_job_uploads(
+    synced: Place, state: State, began: float | None, ended: float | None, named: bool, differs: bool
+) -> None:
+    run_id = job(synced, state, began, ended)
+    entry = synced.entry()
+    assert [each.id for each in entry.jobs] == ([run_id] if named else [])
+    assert entry.differs is differs
+    assert synced.project.status().exit_code == (3 if differs else 0)
+    # A listing of now has seen what there is.
+    assert not synced.entry(fresh=True).jobs
+    assert synced.project.status(fresh=True).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("mode", "to"), [("download", "store/data"), ("upload", "store/data2"), ("link", "store/data")]
+)
+def test_a_job_that_uploads_nothing_there_says_nothing_about_it(synced: Place, mode: str, to: str) -> None:
+    job(synced, State.COMPLETED, 5.0, 9.0, mode, to)
+    assert not synced.entry().jobs
+
+
+def test_a_folder_that_was_never_listed_differs_when_a_job_uploaded_there(place: Place) -> None:
+    run_id = job(place, State.FAILED, -9.0, -5.0, to="store/data/below")
+    entry = place.entry()
+    assert (entry.as_of, [each.id for each in entry.jobs], entry.differs) == (None, [run_id], True)

@@ -10,13 +10,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from blobsync.jobspec.spec import State
 from blobsync.keep.listing import Checkpoint
 from blobsync.project.browse import Beginning
 from blobsync.project.folders import FolderName, FolderStatus
+from blobsync.project.job_writes import WritingJob
 from blobsync.project.logbook import TransferEntry
-from blobsync.project.status import FileTally
+from blobsync.project.status import EntryStatus, FileTally
 from blobsync.web.charts import HEIGHT, bytes_chart, rate_curve
 from blobsync.web.pages.browse import folder_view
+from blobsync.web.pages.project import badges_of
 from blobsync.web.previews import TEXT_BYTES, changed_lines, picture_type, preview_of
 from blobsync.web.render import breakable_text, fragment, in_file_text, place_of
 
@@ -227,3 +230,11 @@ def test_a_page_that_has_named_a_file_names_only_its_lines() -> None:
         == "line 7: nodes: is no number"
     )
     assert in_file_text("aux_data/aml/a.yaml: platform: is missing", "aux_data/aml/a.yaml") == "platform: is missing"
+
+
+def test_an_entry_to_which_a_job_uploads_is_not_in_sync() -> None:
+    entry = EntryStatus("output", "https://a/c/output", as_of=1.0)
+    ran, waiting = (WritingJob("me_1", State.COMPLETED, ran, None, ()) for ran in (True, False))
+    assert list(badges_of(entry)) == [("good", "in sync")]
+    assert list(badges_of(replace(entry, jobs=(ran,)))) == [("down", "a job uploaded since the listing")]
+    assert list(badges_of(replace(entry, jobs=(waiting,)))) == [("", "a job will upload")]

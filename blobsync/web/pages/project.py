@@ -99,7 +99,7 @@ def _rows(entries: Sequence[EntryStatus], transfers: Sequence[TransferEntry]) ->
         parts = tuple((name, count / largest) for name, count in size.items())
         last = next((each for each in transfers if each.concerns(entry.path)), None)
         problem = redact(entry.problem.message) if entry.problem else redact(entry.silence or "")
-        yield EntryRow(entry, parts, tuple(_states(entry)), last, problem)
+        yield EntryRow(entry, parts, tuple(badges_of(entry)), last, problem)
 
 
 def _bytes(entry: EntryStatus) -> Iterator[tuple[str, int]]:
@@ -112,7 +112,7 @@ def _bytes(entry: EntryStatus) -> Iterator[tuple[str, int]]:
     yield "unknown", unknown
 
 
-def _states(entry: EntryStatus) -> Iterator[tuple[str, str]]:
+def badges_of(entry: EntryStatus) -> Iterator[tuple[str, str]]:
     """Class and words of each badge; first what is to be done."""
     if entry.problem is not None:
         yield "bad", "could not be looked at"
@@ -127,8 +127,12 @@ def _states(entry: EntryStatus) -> Iterator[tuple[str, str]]:
         yield "", "listed in part" if entry.there.files else "not listed yet"
     elif entry.never_verified.files:
         yield "", f"{entry.never_verified.files:,} never verified"
-    elif not entry.differs:
+    elif not entry.differs and not entry.jobs:
         yield "good", "in sync"
+    if any(job.ran for job in entry.jobs):
+        yield "down", "a job uploaded since the listing"
+    elif entry.jobs:
+        yield "", "a job will upload"
     if entry.silence is not None:
         yield "bad", "does not answer"
     if entry.unreadable:
