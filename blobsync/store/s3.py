@@ -13,7 +13,7 @@ import binascii
 import re
 import threading
 from base64 import b64decode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any
@@ -36,9 +36,10 @@ from blobsync.base.patterns import pattern
 from blobsync.base.redaction import SignedUrl
 from blobsync.base.trusted_hosts import is_loopback
 from blobsync.config.model import StorageAccount
-from blobsync.store.protocol import BlobInfo, BlobProperties, Checksum
+from blobsync.store.protocol import MAX_BLOB_BYTES, BlobInfo, BlobProperties, Checksum
 from blobsync.store.read_only import SourceReader, SourceStore
 from blobsync.store.rest.transport import CERTIFICATE_HINT, UNTRUSTED_CERTIFICATE
+from blobsync.store.rest.xml import BadAnswerError, Markers
 from blobsync.store.source_trust import check_bucket
 
 # The client of boto3, as far as it is used: ``list_objects_v2``, ``head_object``, ``get_object``,
@@ -53,6 +54,9 @@ _BUNDLES = ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 _ANY_VERSION = "v" * 40
 _MD5 = pattern(r"[0-9a-f]{32}")
 _ETAG = pattern(r"[\x21\x23-\x7e]{1,256}")
+_RANGE = pattern(r"bytes ([0-9]{1,15})-[0-9]{1,15}/([0-9]{1,15})")
+# A page has up to 1,000 names of up to 1,024 bytes, in XML; boto3 reads an answer whole.
+_MOST_ANSWER = 8 << 20
 # https://docs.aws.amazon.com/AmazonS3/latest/userguide/directory-buckets-overview.html: their ETags are no MD5s.
 _DIRECTORY_BUCKET = "--x-s3"
 # https://docs.aws.amazon.com/AmazonS3/latest/userguide/storage-class-intro.html: these have to be restored first.
@@ -117,7 +121,43 @@ def _client_of(account: StorageAccount, environ: Mapping[str, str]) -> S3Client:
         given = filter(None, map(environ.get, _BUNDLES))
         # boto3 alone knows no SSL_CERT_FILE, and does not take an empty variable for none.
         bundle = next(given, None) or settings.get_config_variable("ca_bundle") or True
-        return session.client("s3", region_name=region, endpoint_url=endpoint, config=config, verify=bundle)
+        client = session.client("s3", region_name=region, endpoint_url=endpoint, config=config, verify=bundle)
+    _limit_answers(client, str(account.container))
+    return client
+
+
+def _limit_answers(client: S3Client, shown: str) -> None:
+    """Have the client read no more of an answer than any has, but for the bodies of objects, which we read."""
+    # boto3 has no limit, nor an event between the headers of an answer and its body.
+    http = client._endpoint.http_session
+
+    def send(request: Any, **_: Any) -> Any:
+        # Its body is read when it is parsed.
+        request.stream_output = True
+        reply = http.send(request)
+        reply.raw = _Limited(reply.raw, shown)
+        return reply
+
+    client.meta.events.register("before-send.s3", send)
+
+
+class _Limited:
+    """The body of an answer. ``stream`` is how boto3 reads what it parses."""
+
+    def __init__(self, raw: Any, shown: str) -> None:
+        self._raw, self._shown = raw, shown
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+    def stream(self) -> Iterator[bytes]:
+        left = _MOST_ANSWER
+        for piece in self._raw.stream():
+            left -= len(piece)
+            if left < 0:
+                self._raw.close()
+                raise StorageError(f"{self._shown}: the answer is larger than {_MOST_ANSWER >> 20} MiB, so no bucket's")
+            yield piece
 
 
 class S3Store(SourceStore):
@@ -207,18 +247,22 @@ class S3Store(SourceStore):
         words: dict[str, Any] = {**self._words, "Prefix": prefix}
         words |= {"Delimiter": delimiter} if delimiter else {}
         words["OptionalObjectAttributes"] = ["RestoreStatus"]
-        token: str | None = None
+        tokens, token = Markers(), ""
         while True:
             with _translated(str(self._container)):
                 page = self._client.list_objects_v2(**words, **({"ContinuationToken": token} if token else {}))
-            yield from self._entries(page, prefix)
+            found = self._entries(page, prefix)
+            yield from found
             if not page.get("IsTruncated"):
                 return
-            token, last = page.get("NextContinuationToken"), token
-            if not token or token == last:
+            try:
+                token = tokens.checked(str(page.get("NextContinuationToken") or ""), is_empty=not found)
+            except BadAnswerError as error:
+                raise StorageError(f"{self._container}: cannot understand the listing: {error}") from error
+            if not token:
                 raise StorageError(f"{self._container}: the service broke the listing off, and does not say where")
 
-    def _entries(self, page: Mapping[str, Any], prefix: str) -> Iterator[BlobInfo | str]:
+    def _entries(self, page: Mapping[str, Any], prefix: str) -> Sequence[BlobInfo | str]:
         try:
             folders = [str(each["Prefix"]) for each in page.get("CommonPrefixes", ())]
             objects = [_listed(each) for each in page.get("Contents", ())]
@@ -227,8 +271,7 @@ class S3Store(SourceStore):
         for each in (*folders, *(blob.name for blob in objects)):
             if not each.startswith(prefix):
                 raise StorageError(f"{self._container}: the service lists names that were not asked for")
-        yield from folders
-        yield from objects
+        return [*folders, *objects]
 
     def _head(self, name: str) -> Mapping[str, Any]:
         with _translated(self._shown(name)):
@@ -245,7 +288,7 @@ class S3Store(SourceStore):
         with _translated(shown):
             reply = self._client.get_object(**words)
         try:
-            size = _whole_size(reply, start) if "Range" in words else reply["ContentLength"]
+            size = _whole_size(reply, start) if "Range" in words else reply.get("ContentLength")
             info = self._info(name, {**reply, "ContentLength": size})
             if etag is not None and info.etag != etag:
                 # A service that does not heed the condition.
@@ -314,7 +357,7 @@ def _etag(text: str) -> str:
 
 
 def _size(value: object) -> int:
-    if not isinstance(value, int) or value < 0:
+    if not isinstance(value, int) or not 0 <= value <= MAX_BLOB_BYTES:
         raise ValueError("not a size")
     return value
 
@@ -323,16 +366,12 @@ def _seconds(when: object) -> float:
     return when.timestamp() if isinstance(when, datetime) else 0.0
 
 
-def _whole_size(reply: Mapping[str, Any], start: int) -> int:
-    """The object's size in the answer to a request for a range; ``ValueError`` if the answer is another range."""
-    given = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", reply.get("ContentRange") or "")
-    if given is None:
-        if start:
-            raise StorageError("the service sends other bytes than those that it was asked for")
-        return _size(reply["ContentLength"])
-    if int(given[1]) != start:
+def _whole_size(reply: Mapping[str, Any], start: int) -> object:
+    """What the answer to a request for a range says of the object's size; ``StorageError`` if it is another range."""
+    given = _RANGE.fullmatch(reply.get("ContentRange") or "")
+    if int(given[1]) != start if given is not None else start:
         raise StorageError("the service sends other bytes than those that it was asked for")
-    return int(given[2])
+    return int(given[2]) if given is not None else reply.get("ContentLength")
 
 
 def _checksum(reply: Mapping[str, Any]) -> Checksum | None:

@@ -42,6 +42,7 @@ from blobsync.store.rest.transport import (
     parse_http_date,
 )
 from blobsync.store.rest.urllib3_transport import Urllib3Transport
+from blobsync.store.rest.xml import BadAnswerError, checked_size
 from blobsync.store.source_trust import Addresses, addresses_of, reaches_inside, server_of, trusted_servers
 
 _MOST_REDIRECTS, _HEADS = 5, 16
@@ -49,7 +50,7 @@ _MOST_REDIRECTS, _HEADS = 5, 16
 _NO_HEAD = frozenset({400, 403, 405, 501})
 _TIMEOUTS = Timeouts(connect=10.0, read=60.0)
 _ETAG = pattern(r'(?:W/)?"([\x21\x23-\x7e]{0,256})"')
-_RANGE = pattern(r"bytes (\d+)-\d+/(\d+)")
+_RANGE = pattern(r"bytes ([0-9]{1,15})-[0-9]{1,15}/([0-9]{1,15})")
 
 
 def open_urls(account: StorageAccount, environ: Mapping[str, str]) -> UrlListStore:
@@ -227,14 +228,14 @@ class UrlListStore(SourceStore):
     def _info(self, name: str, reply: Response, start: int = 0) -> BlobInfo:
         shown, listed = self._shown(name), self._files[name]
         given = _RANGE.fullmatch(reply.headers.get("Content-Range") or "") if reply.status == 206 else None
-        length = reply.headers.get("Content-Length") or ""
         if (reply.status == 206 and (given is None or int(given[1]) != start)) or (reply.status == 200 and start):
             raise StorageError(f"{shown}: its server does not send the range that it was asked for")
-        if given is None and not (length.isascii() and length.isdigit() and len(length) < 20):
-            raise StorageError(f"{shown}: its server does not say how large it is")
+        try:
+            size = checked_size(given[2] if given is not None else reply.headers.get("Content-Length"))
+        except BadAnswerError as error:
+            raise StorageError(f"{shown}: its server does not say how large it is") from error
         if (reply.headers.get("Content-Encoding") or "identity") != "identity":
             raise StorageError(f"{shown}: its server sends it compressed, so its bytes are not those of the file")
-        size = int(given[2]) if given is not None else int(length)
         if listed.size not in (None, size):
             raise StorageError(f"{shown}: has {size:,} bytes, and the list says {listed.size:,}")
         kept = Checksum(*listed.checksum) if listed.checksum else None

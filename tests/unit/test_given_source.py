@@ -85,6 +85,7 @@ def test_a_list(tmp_path: Path) -> None:
         "http://h.example/a",
         "https://h.example/a\t\t-1",
         "https://h.example/a\t\t99999999999999999999",
+        "https://h.example/a\t\t9223372036854775808",
         "https://h.example/a\t\t\tsha256:12",
         "https://h.example/a\t\t\tsha512:12",
         "https://h.example/a\t\t\tmd5:zz",

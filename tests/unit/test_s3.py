@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from datetime import datetime, timezone
 from typing import Any
 
@@ -34,8 +35,10 @@ from blobsync.base.errors import (
     ThrottledError,
 )
 from blobsync.base.locations import Bucket
-from blobsync.store.protocol import BlobInfo, BlobProperties, Checksum
-from blobsync.store.s3 import S3Store
+from blobsync.config.model import BucketAccess, StorageAccount
+from blobsync.store.protocol import BlobInfo, BlobProperties, BlobStore, Checksum
+from blobsync.store.s3 import S3Store, open_bucket
+from tests.fakes.scripted_http import Step, scripted
 
 _MD5 = "0cc175b9c0f1b6a831c399e269772661"
 _MD5_64 = base64.b64encode(bytes.fromhex(_MD5)).decode()
@@ -133,6 +136,8 @@ def test_pages_are_read_to_the_last(client: FakeClient, store: S3Store) -> None:
         {"IsTruncated": True, "NextContinuationToken": "t0"},
         {"Contents": [entry("other/x")]},
         {"Contents": [entry("p/x", -1)]},
+        {"Contents": [entry("p/x", 1 << 63)]},
+        {"IsTruncated": True, "NextContinuationToken": "t" * 70_000},
         {"Contents": [{"Key": "p/x"}]},
         {"Contents": [entry("p/x") | {"ETag": "a\nb"}]},
         {"Contents": [entry("p/x") | {"Size": "7"}]},
@@ -144,6 +149,46 @@ def test_a_listing_that_breaks_off_or_makes_no_sense_is_no_listing(
     client.pages = [{"IsTruncated": True, "NextContinuationToken": "t0", "Contents": [entry("p/a")]}, page]
     with pytest.raises(StorageError):
         list(store.list_blobs("p/"))
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_listing_that_never_ends_ends(client: FakeClient, store: S3Store, fresh: bool) -> None:
+    tokens = (str(number) if fresh else f"{number % 3}" for number in range(10_001))
+    contents = {} if fresh else {"Contents": [entry("p/a")]}
+    client.pages = [{"IsTruncated": True, "NextContinuationToken": token, **contents} for token in tokens]
+    client.pages.append({"Contents": []})
+    with pytest.raises(StorageError, match="it never ends"):
+        list(store.list_blobs("p/"))
+    assert len(client.asked) == (10_001 if fresh else 4)
+
+
+def test_some_empty_pages_are_no_end(client: FakeClient, store: S3Store) -> None:
+    client.pages = [{"IsTruncated": True, "NextContinuationToken": str(number)} for number in range(10_000)]
+    client.pages.append({"Contents": [entry("p/a")]})
+    assert [each.name for each in store.list_blobs("p/")] == ["p/a"]
+
+
+def _asked_for_all(store: BlobStore) -> None:
+    with store.open("a") as reader:
+        reader.read(1)
+
+
+@pytest.mark.parametrize("status", [200, 403])
+@pytest.mark.parametrize("ask", [lambda store: list(store.list_blobs()), _asked_for_all])
+def test_an_answer_without_end_is_not_kept_in_memory(status: int, ask: Callable[[BlobStore], object]) -> None:
+    body = b"x" * ((8 << 20) + 1)
+    with scripted([Step(status, body, {"ETag": '"e"'})]) as script:
+        account = StorageAccount(
+            "a.yaml", "", "laion", script.url, bucket=BucketAccess("eu", anonymous=True, by_hand=True)
+        )
+        with closing(open_bucket(account, {})) as store:
+            if status == 200 and ask is _asked_for_all:
+                # An object may be of any size: it is read piece by piece.
+                ask(store)
+            else:
+                with pytest.raises(StorageError, match="larger than 8 MiB"):
+                    ask(store)
+    assert len(script.seen) == 1
 
 
 def test_who_pays_says_so_in_each_request(client: FakeClient, store: S3Store) -> None:
@@ -298,6 +343,8 @@ def test_a_body_that_ends_early_again_and_again_is_an_error(client: FakeClient, 
         ({"ETag": '"other"'}, PreconditionFailedError),
         ({"ContentRange": "bytes 0-3/10"}, StorageError),
         ({"ContentRange": None}, StorageError),
+        ({"ContentRange": f"bytes 2-5/{'9' * 5000}"}, StorageError),
+        ({"ContentRange": f"bytes 2-5/{10**15 - 1}"}, StorageError),
     ],
 )
 def test_other_bytes_than_those_that_were_asked_for(
@@ -307,6 +354,15 @@ def test_other_bytes_than_those_that_were_asked_for(
     client.bodies = [Body(b"2345")]
     with pytest.raises(kind):
         store.open("a", start=2, length=4, etag=_MD5)
+
+
+@pytest.mark.parametrize("said", [{"ContentLength": 1 << 63}, {"ContentLength": -1}, {}])
+def test_a_size_that_no_object_has(client: FakeClient, store: S3Store, said: Mapping[str, Any]) -> None:
+    client.objects["a"] = {"ETag": f'"{_MD5}"', **said}
+    client.bodies = [Body(b"")]
+    for ask in (store.head, store.open):
+        with pytest.raises(StorageError, match="cannot understand"):
+            ask("a")
 
 
 @pytest.mark.parametrize(

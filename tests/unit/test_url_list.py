@@ -270,6 +270,8 @@ def test_another_version_in_the_middle_is_no_continuation(site: Site) -> None:
         (lambda to: reply(to, 200, BODY, Content_Encoding="gzip"), StorageError),
         (lambda to: reply(to, 206, BODY), StorageError),
         (lambda to: reply(to, 206, BODY, Content_Range="bytes 5-9/10"), StorageError),
+        (lambda to: reply(to, 206, BODY, Content_Range=f"bytes 0-9/{'9' * 5000}"), StorageError),
+        (lambda to: reply(to, 200, Content_Length=str(1 << 63)), StorageError),
     ],
 )
 def test_answers_that_are_no_file(

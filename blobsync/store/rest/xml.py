@@ -29,6 +29,9 @@ _STAND_INS = pattern("[\U00100000-\U0010ffff]")
 # Services return an empty page for every 5,000 blobs that are deleted but still kept.
 _MAX_EMPTY_PAGES = 10_000
 
+# A marker is kept, and sent back in a URL.
+_LONGEST_MARKER = 64 * 1024
+
 # 16 bytes in base64, padding included.
 _MD5_CHARS = 24
 
@@ -82,10 +85,15 @@ class Markers:
 
     def after(self, page: bytes) -> str:
         """The marker of the page after this one; empty on the last page."""
-        marker = next_marker(page)
+        return self.checked(next_marker(page), is_empty=b"<Name" not in page)
+
+    def checked(self, marker: str, *, is_empty: bool) -> str:
+        """The marker that a page ended with; ``is_empty``: the page lists nothing."""
         if marker in self._seen:
             raise BadAnswerError("it never ends: the service returned the same marker twice")
-        self._empty = 0 if b"<Name" in page else self._empty + 1
+        if len(marker) > _LONGEST_MARKER:
+            raise BadAnswerError(f"the service returned a marker of {len(marker):,} characters")
+        self._empty = self._empty + 1 if is_empty else 0
         if self._empty > _MAX_EMPTY_PAGES:
             raise BadAnswerError(f"it never ends: the service returned {self._empty:,} empty pages in a row")
         if marker:
