@@ -24,6 +24,7 @@ class Reason(str, enum.Enum):
     NO_MD5 = "same size, but the blob has no MD5"
     EXTRA = "not at the source"
     SYMLINK_OUTSIDE = "a symlink that points outside the project"
+    SYMLINK_TO_FOLDER = "a symlink to a folder elsewhere, which a job does not upload: copy its files"
     SYMLINK_SKIPPED = "a symlink, and --links skip was given"
     SYMLINK_REFUSED = "a symlink, and --links error was given"
     SYMLINK_PROTECTED = "a symlink into .git, .blobsync or aux_data"

@@ -32,33 +32,63 @@ OTHER_TOOLS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("retry", "rerun", "requeue"), ("resubmit",)),
     **dict.fromkeys(("shell", "attach", "connect"), ("ssh",)),
     **dict.fromkeys(("sinfo", "capacity", "nodes"), ("summary",)),
-    **dict.fromkeys(("new", "configure", "setup", "create"), ("config new",)),
+    **dict.fromkeys(("new", "configure", "create"), ("config new",)),
     **dict.fromkeys(("auth", "signin", "credentials", "logout"), ("login",)),
     **dict.fromkeys(("install", "update", "upgrade"), ("azcopy install",)),
     **dict.fromkeys(("azurite", "server"), ("emulator start",)),
-    # Of `az batchai` and the predecessors' tools; job commands never lead to a data command.
-    **dict.fromkeys(("job create", "job run", "job submit", "experiment create"), ("submit",)),
-    **dict.fromkeys(("job stream", "job file", "job logs", "stream", "job tail"), ("logs",)),
+    # Of `az batchai`, petctl and other predecessors; words about jobs never lead to a command for data.
+    **dict.fromkeys(("job create", "job submit", "experiment create"), ("submit", "submit --file JOB")),
+    **dict.fromkeys(("job run", "run_job"), ("submit",)),
+    **dict.fromkeys(("job file list", "job file"), ("outputs", "logs")),
+    **dict.fromkeys(("job stream", "job file stream", "job logs", "stream", "job tail", "get_logs"), ("logs -F",)),
     **dict.fromkeys(("job list", "job show", "job wait", "check_status", "job check_status", "status_check"), ("q",)),
+    **dict.fromkeys(("job monitor", "monitor", "track", "job track"), ("q --watch", "logs -F")),
     **dict.fromkeys(("job terminate", "job delete", "job cancel", "job stop", "job kill", "job rm"), ("a",)),
     **dict.fromkeys(("job download", "job output", "job outputs", "job get", "job cp"), ("outputs",)),
     **dict.fromkeys(("job resubmit", "job retry", "experiment resubmit"), ("resubmit",)),
-    **dict.fromkeys(("job exec", "job ssh", "job connect"), ("ssh",)),
+    **dict.fromkeys(("job exec", "job ssh", "job connect", "job node", "cluster node"), ("ssh",)),
     **dict.fromkeys(("experiment", "experiment list", "experiment show"), ("q", "history")),
-    **dict.fromkeys(("cluster", "cluster create", "cluster list", "cluster delete", "cluster show"), ("compute",)),
-    **dict.fromkeys(("cluster resize", "scale_up", "scale_down", "resize", "auto-scale"), ("scale", "compute scale")),
+    **dict.fromkeys(("cluster", "cluster list", "cluster show"), ("compute ls",)),
+    **dict.fromkeys(("cluster create",), ("compute create",)),
+    **dict.fromkeys(("cluster delete",), ("compute rm",)),
+    **dict.fromkeys(("cluster resize", "cluster auto-scale"), ("compute scale",)),
+    **dict.fromkeys(("scale_up", "scale_down", "resize", "auto-scale"), ("scale", "compute scale")),
     **dict.fromkeys(("storage", "storage share create", "share create", "container create"), ("config new",)),
     **dict.fromkeys(("storage file upload", "storage blob upload", "storage fs upload"), ("u",)),
     **dict.fromkeys(("storage file download", "storage blob download", "storage fs download"), ("d",)),
     **dict.fromkeys(("storage file list", "storage blob list"), ("ls",)),
     **dict.fromkeys(("workspace", "workspace create", "file-server", "file-server create"), ("config new",)),
+    **dict.fromkeys(("upload_storage",), ("u", "init")),
+    **dict.fromkeys(("storage_secret",), ("login", "config new")),
 }
+# Words of other tools that no command of ours is, and what is done in their place.
+IN_OTHER_WORDS: Mapping[str, str] = {
+    "docker_secret": "the login of a registry is in the cluster file: docker: {address, username, password}, or"
+    " kubernetes: {pull_secret}",
+    "delete_resources": "blobsync makes and deletes no Kubernetes cluster; 'blobsync abort --all' stops jobs",
+    "setup": "'blobsync config new' sets up a project, 'blobsync compute create' a cluster of Azure ML; one of"
+    " Kubernetes is made by its own tools, and kubernetes: {context} names it",
+}
+# Their options, and what is said in their place.
+_OTHER_OPTIONS: Mapping[str, str] = {
+    "--storage-account-name": "the storage account is in a file of aux_data/configs, which 'blobsync config new"
+    " --account NAME' writes; of a job file, it is $AZURE_BATCHAI_STORAGE_ACCOUNT",
+    "--storage-account-key": "'blobsync login' keeps a key; of a job file, it is $AZURE_BATCHAI_STORAGE_KEY",
+    **dict.fromkeys(
+        ("--rg", "--new_node_count", "--new-node-count"),
+        "'blobsync scale ID N' changes the nodes of a job, 'blobsync compute scale NAME N' those of a cluster",
+    ),
+}
+# Programs whose words follow their names.
+_PROGRAMS = frozenset(("az", "batchai", "ml", "petctl"))
 # What other tools call the command that sets up the shell; here it is an option.
 _COMPLETION = ("completion", "completions", "autocomplete", "autocompletion")
 # The number of words of the longest one.
 _MOST_WORDS = 3
 
 
+# How alike a misspelt word is to the one that was meant, of 1.
+_ALIKE = 0.7
 # Maximum number of commands that are named for an option.
 _NAMED = 3
 
@@ -68,6 +98,8 @@ def option_hint(option: str, near: Sequence[str], root: Any) -> str:
     option. ``root`` is the parser's context of the whole command line. Ends with a blank, or is empty."""
     from difflib import get_close_matches
 
+    if option in _OTHER_OPTIONS:
+        return f"{_OTHER_OPTIONS[option]}; "
     owners: dict[object, str] = {}
     for name in root.command.list_commands(root):
         command = root.command.get_command(root, name)
@@ -93,6 +125,8 @@ def command_hint(words: Sequence[str], known: Mapping[str, str]) -> str:
     """
     from difflib import get_close_matches
 
+    while words[1:] and words[0] in _PROGRAMS:
+        words = words[1:]
     word = words[0]
     if word == "help":
         one = words[1] if words[1:] and words[1] in known else "COMMAND"
@@ -101,6 +135,8 @@ def command_hint(words: Sequence[str], known: Mapping[str, str]) -> str:
         return "'blobsync --version' shows it"
     if word in _COMPLETION:
         return "'blobsync --install-completion' makes your shell complete commands, --show-completion prints the script"
+    if word in IN_OTHER_WORDS:
+        return IN_OTHER_WORDS[word]
     typed = (" ".join(words[:count]).lower() for count in range(_MOST_WORDS, 0, -1))
     said_elsewhere = next((OTHER_TOOLS[each] for each in typed if each in OTHER_TOOLS), ())
     meant: tuple[str, ...] = tuple(each for each in said_elsewhere if each.split()[0] in known)
@@ -108,8 +144,10 @@ def command_hint(words: Sequence[str], known: Mapping[str, str]) -> str:
         path = shlex.quote(word)
         return f"'blobsync u {path}' uploads it, 'blobsync d {path}' downloads it"
     if not meant:
-        words = [*known, *(other for other in OTHER_TOOLS if OTHER_TOOLS[other][0].split()[0] in known)]
-        near = get_close_matches(word.lower(), words, n=1, cutoff=0.6)
+        # A command of one letter is like too many words, and one of them stops jobs.
+        named = [each for each in known if len(each) > 1]
+        others = [other for other in OTHER_TOOLS if OTHER_TOOLS[other][0].split()[0] in known]
+        near = get_close_matches(word.lower(), [*named, *others], n=1, cutoff=_ALIKE)
         meant = OTHER_TOOLS.get(near[0], (near[0],)) if near and near[0] not in known else tuple(near)
     if not meant:
         return "'blobsync --help' lists all commands"

@@ -137,6 +137,12 @@ def path_text(path: PathName) -> str:
     return text
 
 
+_INSIDE = (
+    "give a path inside it, such as data/voc20; what is elsewhere can be linked there: ln -s TARGET data/NAME, then"
+    " blobsync config trust-link data/NAME"
+)
+
+
 def project_relative(given: str, *, cwd: Path, root: Path) -> str:
     """``given`` from the project's root, ``.`` for the root itself. Raises ``MappingError``."""
     if not given or "\0" in given:
@@ -151,9 +157,7 @@ def project_relative(given: str, *, cwd: Path, root: Path) -> str:
         # In POSIX, two leading slashes may have another meaning, and normpath keeps them.
         absolute = absolute[1:]
     if not is_below(absolute, str(root)):
-        raise OutsideProjectError(
-            f"{given} is outside the project {root}", path=given, hint="give a path inside it, such as data/voc20"
-        )
+        raise OutsideProjectError(f"{given} is outside the project {root}", path=given, hint=_INSIDE)
     return posixpath.relpath(absolute, str(root))
 
 

@@ -15,6 +15,7 @@ from blobsync.base.file_states import LocalState
 from blobsync.base.formatting import count_text
 from blobsync.base.process import SubprocessRunner
 from blobsync.base.reasons import Reason
+from blobsync.config.mapping import is_below
 from blobsync.jobspec.spec import FolderLink
 from blobsync.keep.keeper import NO_SETS, Files, Keeper, Round, Sets
 from blobsync.keep.watcher import FolderWatcher
@@ -174,9 +175,13 @@ def _keeper(job: NodeJob, places: JobPlaces, transfers: NodeTransfers, entry: Fo
 
 
 def _files_below(base: Path, below: str, followed: dict[str, str]) -> Iterator[TreeEntry]:
-    """Every file, also behind a link; linked folders are not the job's outputs."""
+    """Every file, also behind a link; linked folders are not the job's outputs, and those elsewhere are left out."""
     unreadable: list[OSError] = []
-    for folder, _, names in os.walk(base / below, onerror=unreadable.append):
+    real = os.path.realpath(base)
+    for folder, folders, names in os.walk(base / below, onerror=unreadable.append):
+        for path in (Path(folder, name) for name in folders):
+            if path.is_symlink() and not is_below(os.path.realpath(path), real):
+                yield TreeEntry(path.relative_to(base).as_posix(), None, Reason.SYMLINK_TO_FOLDER)
         for name in names:
             path = Path(folder, name)
             try:

@@ -11,7 +11,7 @@ import pytest
 
 from blobsync.cli.command_words import SECTIONS
 from blobsync.cli.session import Commands
-from blobsync.cli.suggestions import OTHER_TOOLS
+from blobsync.cli.suggestions import IN_OTHER_WORDS, OTHER_TOOLS
 from tools.docs_site.command_tree import commands
 
 if TYPE_CHECKING:
@@ -143,6 +143,12 @@ def test_another_tools_word_for_a_command_of_a_group_is_none_of_the_groups_names
         ),
         (("u", "x", "--init"), "--init belongs to 'blobsync submit'; 'blobsync u --help' shows what it takes"),
         (("ls", "--engine", "direct"), "--engine belongs to 'blobsync u', 'blobsync d', 'blobsync plan'; "),
+        (
+            ("u", "--storage-account-name", "one", "x"),
+            "the storage account is in a file of aux_data/configs, which ",
+        ),
+        (("scale", "--rg", "mine", "--new_node_count", "3"), "'blobsync scale ID N' changes the nodes of a job, "),
+        (("scale", "x", "--new_node_count", "3"), "'blobsync scale ID N' changes the nodes of a job, "),
         (("u", "x", "--overwrit"), "did you mean --overwrite? 'blobsync u --help' shows what it takes"),
         (("config", "check", "--nonsense"), "'blobsync config check --help' shows what it takes"),
     ],
@@ -190,28 +196,45 @@ def test_a_mistake_of_the_command_line_is_one_sentence_and_names_the_help(
 
 def test_every_suggestion_for_another_tools_command_exists() -> None:
     words = {name for names in TYPED for name in names}
-    assert {each for meant in OTHER_TOOLS.values() for each in meant} <= words
-    assert not OTHER_TOOLS.keys() & {name.split()[0] for name in words}, "a command of ours needs no line"
+    assert {each.partition(" -")[0] for meant in OTHER_TOOLS.values() for each in meant} <= words
+    said = "; ".join(IN_OTHER_WORDS.values())
+    assert {each.partition(" -")[0] for each in re.findall("'blobsync ([^']+)'", said)} <= words
+    assert not {*OTHER_TOOLS, *IN_OTHER_WORDS} & {name.split()[0] for name in words}, "a command of ours needs no line"
 
 
 @pytest.mark.parametrize(
     ("typed", "ours"),
     [
         ("job create -f job.json", "submit"),
-        ("job stream train", "logs"),
+        ("job create -f job.json", "submit --file JOB"),
+        ("az batchai job create -n train", "submit"),
+        ("batchai cluster create -n gpu", "compute create"),
+        ("job file list -j train -d MODEL", "outputs"),
+        ("job file stream -j train -f stdout.txt", "logs -F"),
+        ("job stream train", "logs -F"),
+        ("monitor train", "q --watch"),
+        ("track train", "q --watch"),
         ("job check_status", "q"),
         ("job delete train", "a"),
         ("job download", "outputs"),
         ("storage share create --name data", "config new"),
         ("experiment create", "submit"),
-        ("cluster create", "compute"),
+        ("cluster create", "compute create"),
+        ("petctl upload_storage --source_path data", "u"),
+        ("storage_secret --account_name one", "login"),
+        ("docker_secret --server reg.io", ""),
+        ("setup --rg mine", "config new"),
+        ("delete_resources", "abort --all"),
+        ("run_job", "submit"),
+        ("get_logs", "logs -F"),
         ("scale_up", "scale"),
         ("storage blob upload", "u"),
     ],
 )
 def test_the_words_of_batch_ai_lead_to_ours_and_never_from_a_job_to_data(cli: Cli, typed: str, ours: str) -> None:
     ended = cli(*typed.split())
-    assert ended.code == 2 and f"'blobsync {ours}'" in ended.err, ended
+    assert ended.code == 2 and (f"'blobsync {ours}'" if ours else "docker: {address, username, password}") in ended.err
+    assert "(Stop jobs)" not in ended.err or "delete" in typed
     assert not typed.startswith("job") or not any(f"'blobsync {word}'" in ended.err for word in ("u", "d", "rm"))
 
 

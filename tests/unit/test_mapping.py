@@ -150,7 +150,8 @@ def test_paths_outside_the_project(given: str) -> None:
     with pytest.raises(OutsideProjectError) as caught:
         at(given)
     assert str(caught.value) == f"{given} is outside the project /home/me/project"
-    assert caught.value.hint == "give a path inside it, such as data/voc20"
+    assert str(caught.value.hint).startswith("give a path inside it, such as data/voc20; ")
+    assert "blobsync config trust-link data/NAME" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(

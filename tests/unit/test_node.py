@@ -516,9 +516,12 @@ def test_an_included_part_that_is_not_there_fails_the_setup(node: Node) -> None:
 @pytest.mark.parametrize("code", [0, 7])
 def test_outputs_reach_the_container_whatever_the_exit_code(node: Node, service: BlobService, code: int) -> None:
     folders = (node.folder_link("output", "upload"),)
-    line = f"mkdir output/s; echo model > output/s/m.bin; exit {code}"
+    links = f"ln -s s output/latest; ln -s {node.folder} output/far"
+    line = f"mkdir output/s; {links}; echo model > output/s/m.bin; exit {code}"
     assert node.do("node", make_spec(line, code=node.code({"a": ""}), folders=folders)).returncode == code
     assert service.blobs["mine/output/s/m.bin"] == b"model\n"
+    assert "upload of output/far: left out, a symlink to a folder elsewhere, which a job does not upload" in node.node_log
+    assert "output/latest: left out" not in node.node_log
     assert not node.root.exists()
 
 
