@@ -126,7 +126,7 @@ if TYPE_CHECKING:
     from blobsync.jobs.parse import Cause, FoundCause
     from blobsync.jobs.queries import Diagnosis, JobLog, JobName, JobPage, JobReport, LogLine
     from blobsync.jobs.record import JobFilter, JobRecord
-    from blobsync.jobs.service import Attempt, Cancellation, Command, PlannedJob
+    from blobsync.jobs.service import Attempt, Cancellation, Command, PlannedJob, Resubmission
     from blobsync.jobs.states import JobList
     from blobsync.jobs.submit import Submitted
     from blobsync.jobspec.describe import SubmitKeywords
@@ -342,6 +342,7 @@ __all__ = [
     "RemoteState",
     "Removal",
     "Resolution",
+    "Resubmission",
     "Retry",
     "Route",
     "RunInfo",
@@ -437,7 +438,7 @@ _HOMES = {
     "blobsync.backends.protocol": ("ClusterSummary", "Holder"),
     "blobsync.jobs.compare": ("ComparedFact", "ComparedCode", "ComparedJobs"),
     "blobsync.jobs.queries": ("Diagnosis", "JobLog", "JobName", "JobPage", "JobReport", "LogLine"),
-    "blobsync.jobs.service": ("Attempt", "Cancellation", "Command", "PlannedJob"),
+    "blobsync.jobs.service": ("Attempt", "Cancellation", "Command", "PlannedJob", "Resubmission"),
     "blobsync.jobs.states": ("JobList",),
     "blobsync.jobs.record": ("JobFilter", "JobRecord"),
     "blobsync.jobs.logs": ("FetchedLogs",),

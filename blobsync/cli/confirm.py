@@ -28,15 +28,13 @@ if TYPE_CHECKING:
     from blobsync.project.api import Project
 
 
-def confirm(session: Session, question: str) -> None:
-    """Ask a question; return if the answer is yes.
+def confirm(session: Session, question: str, *, looks: str = "--dry-run shows what would happen") -> None:
+    """Ask a question; return if the answer is yes. ``looks``: how to see beforehand what is asked about.
 
     Raises ``UsageError`` on any other answer, or without a terminal, and ``CommandInterruptedError`` on Ctrl-C.
     """
     if not sys.stdin.isatty():
-        raise UsageError(
-            f"not a terminal, cannot ask: {question}", hint="add -y to answer yes; --dry-run shows what would happen"
-        )
+        raise UsageError(f"not a terminal, cannot ask: {question}", hint=f"add -y to answer yes; {looks}")
     with session.display.aside():
         answer = _ask(question)
     if answer.strip().lower() not in ("y", "yes"):

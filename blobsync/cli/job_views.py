@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +18,16 @@ from blobsync.cli.job_words import (
     summary_lines,
 )
 from blobsync.cli.output import Result
-from blobsync.cli.session import ITS_NAME, NO_CLUSTER, Commands, Session, argument, command, option
+from blobsync.cli.session import (
+    ITS_NAME,
+    NO_CLUSTER,
+    Commands,
+    Session,
+    argument,
+    command,
+    interrupted_looking,
+    option,
+)
 from blobsync.jobs.state_notes import state_line
 
 if TYPE_CHECKING:
@@ -30,6 +40,10 @@ DEFAULT_MAX = 20
 
 MaxOption = Annotated[int, option("--max", min=1, metavar="N", help="Show the newest N jobs.")]
 IdArgument = Annotated[str, argument(metavar="ID", help="A job ID, its beginning or end, or a job's name.")]
+OptionalId = Annotated[str | None, argument(metavar="[ID]", help="A job ID, its beginning or end, or a job's name.")]
+OptionalIds = Annotated[
+    list[str] | None, argument(metavar="[ID...]", help="Job IDs, their beginnings or ends, or names.")
+]
 
 
 def register(app: Commands) -> None:
@@ -46,11 +60,10 @@ def register(app: Commands) -> None:
 
 def query(
     session: Session,
-    ids: Annotated[
-        list[str] | None, argument(metavar="[ID...]", help="Job IDs, their beginnings or ends, or names.")
-    ] = None,
+    ids: OptionalIds = None,
     max: MaxOption = DEFAULT_MAX,
     no_logs: Annotated[bool, option("--no-logs", help="Fetch no logs.")] = False,
+    watch: Annotated[bool, option("--watch", help="Show the list anew, until these jobs have ended.")] = False,
 ) -> Result:
     """List the newest jobs, or show some: logs (kept in assets/ID/), last lines of rank 0, causes, facts.
 
@@ -59,10 +72,13 @@ def query(
     \b
       blobsync q
       blobsync q 3f2a
+      blobsync q --watch
     """
     from blobsync.jobs.node_use import seconds_behind
 
     jobs = find_jobs(session)
+    if watch:
+        return _watched(session, jobs, ids or (), max)
     if not ids:
         return _listed(session, jobs, (), max)
     if no_logs:
@@ -82,6 +98,23 @@ def query(
         late = [f"{'checkpoint:':<14} {behind:,} s behind in the container"] if behind is not None else []
         lines += [*job_details(record), *late, *cause_lines(report.causes)]
     return Result({"jobs": data}, lines)
+
+
+def _watched(session: Session, jobs: Jobs, ids: Sequence[str], limit: int) -> Result:
+    """The table of jobs whenever it changes, on a terminal always in the same place."""
+    if session.json:
+        raise UsageError("--watch and --json cannot be combined")
+
+    def screens() -> Iterator[Sequence[str]]:
+        before: object = None
+        for found in jobs.looks(ids, limit=limit, cluster=session.cluster):
+            states = [(record.run_id, record.info.state, record.info.restarts) for record in found]
+            if found and (sys.stdout.isatty() or states != before):
+                yield [*job_table(found.records)]
+            before = states
+        session.note("all of them have ended" if before else "there are no jobs")
+
+    return Result(screens=screens(), interrupted=interrupted_looking())
 
 
 _NO_LOGS: Mapping[str, Any] = {"logs": [], "causes": [], "tail": [], "checkpoint_seconds_behind": None}
@@ -123,7 +156,7 @@ def failed(session: Session, max: MaxOption = DEFAULT_MAX) -> Result:
 
 def logs(
     session: Session,
-    id: Annotated[str | None, argument(metavar="[ID]", help="A job ID, its beginning or end, or a job's name.")] = None,
+    id: OptionalId = None,
     follow: Annotated[bool, option("-F", "--follow", help="Show new lines until the job ends.")] = False,
     rank: Annotated[int | None, option("--rank", min=0, metavar="K", help="Show only this process.")] = None,
     tail: Annotated[int | None, option("--tail", min=1, metavar="N", help="Show only the last N lines.")] = None,
@@ -138,9 +171,7 @@ def logs(
     if follow and session.json:
         raise UsageError("-F and --json cannot be combined")
     jobs = find_jobs(session)
-    record = jobs.newest() if id is None else jobs.find(id)
-    if id is None:
-        session.note(f"the newest job: {record.run_id}")
+    record = find_job(session, jobs, id)
     if follow:
         return Result(lines=_job_lines(session, jobs, record, rank), live=True, texts=True)
     log = jobs.read_log(record, rank=rank, tail=tail)
@@ -189,13 +220,15 @@ def blame(session: Session) -> Result:
     return Result({"cluster": name, "holders": data}, holder_lines(holders) if holders else ())
 
 
-def parse(session: Session, id: IdArgument) -> Result:
-    """Look for known causes of failure in a job's logs, and say what each means.
+def parse(session: Session, id: OptionalId = None) -> Result:
+    """Look for known causes of failure in a job's logs, and say what each means. Without an ID: of the newest job.
 
     \b
+      blobsync parse
       blobsync parse 3f2a
     """
-    found = find_jobs(session).diagnose(id)
+    jobs = find_jobs(session)
+    found = jobs.diagnose(find_job(session, jobs, id))
     data = {
         "job_id": found.record.run_id,
         "causes": cause_data(found.causes),
@@ -216,6 +249,15 @@ def find_jobs(session: Session, *, resized: bool = False) -> Jobs:
     if session.num_gpu is not None and not resized:
         raise UsageError("-n works with submit, resubmit and local only: a job keeps its settings")
     return open_jobs(environ=session.environ, listener=session.listener)
+
+
+def find_job(session: Session, jobs: Jobs, id: str | None) -> JobRecord:
+    """The job of that ID; without one the newest, which is noted."""
+    if id is not None:
+        return jobs.find(id)
+    record = jobs.newest()
+    session.note(f"the newest job: {record.run_id}")
+    return record
 
 
 def note_all(session: Session, jobs: Jobs, sentences: Sequence[str]) -> None:

@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import BlobsyncError, ExitCode, UsageError
+from blobsync.base.formatting import count_text
 from blobsync.cli import job_views
-from blobsync.cli.job_views import find_jobs, followed, note_all
+from blobsync.cli.confirm import confirm
+from blobsync.cli.job_views import IdArgument, OptionalIds, find_job, find_jobs, followed, note_all
 from blobsync.cli.job_words import cause_data, cause_lines, job_data, nodes_text, ssh_line, state_text
-from blobsync.cli.output import Result
+from blobsync.cli.output import Result, cut
 from blobsync.cli.session import (
+    ITS_NAME,
     NO_CLUSTER,
     CommandInterruptedError,
     Commands,
@@ -71,8 +74,7 @@ def _data(one: Candidate) -> Mapping[str, Any]:
     return {name: getattr(one, name) for name in ("cluster", "chosen", "needed", "free", "why")}
 
 
-IdsArgument = Annotated[list[str], argument(metavar="ID...", help="Job IDs, their beginnings or ends, or names.")]
-IdArgument = Annotated[str, argument(metavar="ID", help="A job ID, its beginning or end, or a job's name.")]
+YesOption = Annotated[bool, option("-y", "--yes", help="Do not ask.")]
 CommandArgument = Annotated[
     list[str], argument(metavar="CMD...", help="The command with its own options, or one quoted shell line.")
 ]
@@ -87,7 +89,7 @@ def register(app: Commands) -> None:
     command(app, "submit", ends_with_a_command=True)(submit)
     command(app, "local", ends_with_a_command=True)(local)
     command(app, "resubmit", takes=("cluster", "num_gpu"))(resubmit)
-    command(app, "a", takes=NO_CLUSTER)(abort)
+    command(app, "a", takes=ITS_NAME)(abort)
     command(app, "scale", takes=NO_CLUSTER)(scale)
     command(app, "ssh", takes=NO_CLUSTER)(ssh)
     command(app, "watch", takes=NO_CLUSTER)(watch)
@@ -101,7 +103,8 @@ def submit(
     name: Annotated[str, option("--name", help="A name to show instead of the command.")] = "",
     single: Annotated[bool, option("--single", help="One process per node, not one per GPU.")] = False,
     wait: Annotated[
-        bool, option("--wait", help="Wait for the end, show the output, exit with the job's exit code.")
+        bool,
+        option("-F", "--follow", "--wait", help="Show the output until the end, exit with the job's exit code."),
     ] = False,
     dry_run: Annotated[bool, option("--dry-run", help="Print what would be submitted, submit nothing.")] = False,
     elastic: Annotated[
@@ -220,42 +223,96 @@ def local(session: Session, cmd: CommandArgument) -> Result:
 
 def resubmit(
     session: Session,
-    ids: IdsArgument,
+    ids: OptionalIds = None,
     to: Annotated[
         str | None, option("-t", "--resubmit-to", metavar="CLUSTER", help="Submit to this cluster instead.")
     ] = None,
     latest_code: Annotated[bool, option("--latest-code", help="Use the code of the last init.")] = False,
+    failed: Annotated[
+        bool, option("--failed", help="All jobs that failed and were not submitted again; asks first.")
+    ] = False,
+    yes: YesOption = False,
 ) -> Result:
     """Submit recorded jobs again, with the code that they had; then cancel those that still run.
 
-    With -n, on another number of GPUs; -c is the same as -t.
+    Without an ID: the newest job. With -n, on another number of GPUs; -c is the same as -t.
 
     \b
       blobsync resubmit 3f2a
       blobsync resubmit 3f2a 77c0 -t eu -n 16
+      blobsync resubmit --failed
     """
     jobs = find_jobs(session, resized=True)
     if to and session.cluster not in (None, to):
         raise UsageError(f"-c {session.cluster} and -t {to} are two clusters", hint="use only one of them")
-    submitted = [
-        jobs.resubmit(record, cluster=to or session.cluster, num_gpu=session.num_gpu, latest_code=latest_code)
-        for record in [jobs.find(id) for id in ids]
-    ]
-    for one in submitted:
+    _demand_one(ids, "--failed", chosen=failed)
+    records = jobs.failed() if failed else [jobs.find(id) for id in ids or ()] or [find_job(session, jobs, None)]
+    if not records:
+        return _nothing(session, "no job failed that was not submitted again")
+    if failed and not yes:
+        confirm(session, f"submit again {_named(records)}?", looks="blobsync qf lists them")
+    done = jobs.resubmit_all(records, cluster=to or session.cluster, num_gpu=session.num_gpu, latest_code=latest_code)
+    for one in done.submitted:
         note_all(session, jobs, one.warnings)
-    return _accepted(session, submitted)
+    return _accepted(session, done.submitted, done.errors)
 
 
-def abort(session: Session, ids: IdsArgument) -> Result:
-    """Stop jobs; one that has ended stays as it is.
+def _demand_one(ids: Sequence[str] | None, option: str, *, chosen: bool) -> None:
+    if chosen and ids:
+        raise UsageError(f"{option} and {ids[0]} are two choices of jobs", hint="use only one of them")
+
+
+def _nothing(session: Session, sentence: str) -> Result:
+    session.note(sentence)
+    return Result({"jobs": []})
+
+
+# So many jobs are named in a question.
+_NAMED = 5
+
+
+def _named(records: Sequence[JobRecord]) -> str:
+    """``2 jobs: 3f2a (Running: python train.py), 77c0 (Queued: make)``."""
+    shown = [f"{_short(one)} ({one.state}: {cut(shlex.join(one.spec.argv), 40)})" for one in records[:_NAMED]]
+    more = [f"and {len(records) - _NAMED:,} more"] if len(records) > _NAMED else []
+    return f"{count_text(len(records), 'job')}: {', '.join([*shown, *more])}"
+
+
+def abort(
+    session: Session,
+    ids: OptionalIds = None,
+    every: Annotated[
+        bool, option("--all", help="All jobs of this project that have not ended; with -c: those on that cluster.")
+    ] = False,
+    yes: YesOption = False,
+) -> Result:
+    """Stop jobs; one that has ended stays as it is. Asks before it stops jobs that you did not name.
+
+    Without an ID: the newest job.
 
     \b
       blobsync abort 3f2a
+      blobsync abort --all
     """
-    done = find_jobs(session).cancel_all(ids)
+    jobs = find_jobs(session)
+    _demand_one(ids, "--all", chosen=every)
+    if not ids:
+        ids = _chosen(session, jobs, every=every, yes=yes)
+        if not ids:
+            return _nothing(session, "no job is queued or running")
+    done = jobs.cancel_all(ids)
     data = {"jobs": [job_data(record) for record in done.records]}
     lines = [f"{record.run_id}: {state_text(record)}" for record in done.records]
     return Result(data, lines, done.errors, _code_of(done.errors, len(done.records)))
+
+
+def _chosen(session: Session, jobs: Jobs, *, every: bool, yes: bool) -> list[str]:
+    """The ids of the jobs to stop that the user did not name, once that was confirmed."""
+    found = jobs.unfinished(cluster=session.cluster).records if every else (jobs.get(jobs.newest()),)
+    going = [record for record in found if not record.state.is_final]
+    if going and not yes:
+        confirm(session, f"stop {_named(going)}?", looks="blobsync q lists them")
+    return [record.run_id for record in found]
 
 
 def _code_of(errors: Sequence[BlobsyncError], asked: int) -> int:
@@ -347,17 +404,24 @@ def exit_code_of(record: JobRecord) -> int:
     return code if code else ExitCode.FAILED
 
 
-def _accepted(session: Session, submitted: list[Submitted]) -> Result:
-    """The result for one job is that of ``submit``; for several it is a list. Below the id stands what comes next."""
+def _accepted(session: Session, submitted: Sequence[Submitted], errors: Sequence[BlobsyncError] = ()) -> Result:
+    """The result for one job is that of ``submit``; for several it is a list. Below the id stands what comes next.
+
+    Raises the error if the only job was not submitted.
+    """
+    if errors and not submitted and len(errors) == 1:
+        raise errors[0]
+    code = _code_of(errors, len(submitted) + len(errors))
 
     def say_next() -> int:
         if len(submitted) == 1:
             session.note(f"next: blobsync logs {_short(submitted[0].record)} -F")
-        return ExitCode.DONE
+        return code
 
     answers = [_answer(one.record) for one in submitted]
     lines = [line for answer in answers for line in (answer["job_id"], answer["url"]) if line]
-    return Result(answers[0] if len(answers) == 1 else {"jobs": answers}, lines, then=say_next)
+    data = answers[0] if len(answers) == 1 and not errors else {"jobs": answers}
+    return Result(data, lines, errors, code, then=say_next)
 
 
 def _short(record: JobRecord) -> str:

@@ -124,6 +124,7 @@ def _first(text: str, room: int) -> str:
 CHOICES = ("auto", "always", "never")
 # https://en.wikipedia.org/wiki/ANSI_escape_code#Select_Graphic_Rendition_parameters
 _OFF, _BOLD = "\x1b[0m", "\x1b[1m"
+_CLEAR = "\x1b[H\x1b[2J"
 _RED, _GREEN, _YELLOW = "\x1b[31m", "\x1b[32m", "\x1b[33m"
 
 _WORDS: Mapping[str, str] = {
@@ -183,7 +184,8 @@ class Result:
     everything else is redacted. ``wraps``: the lines are sentences, which are wrapped on a narrow terminal;
     commands to copy, names and texts of others are not. ``steps`` are, with ``--json``, documents of one line each
     before the last one, which are produced slowly. ``texts``: the lines are a program's output, with its tabs.
-    ``body`` is bytes for standard output, instead of lines. ``then`` is called after the answer was
+    ``body`` is bytes for standard output, instead of lines. ``screens`` are pages of lines, produced slowly, each of
+    which replaces the one before on a terminal. ``then`` is called after the answer was
     shown, and returns the exit code.
     """
 
@@ -197,6 +199,7 @@ class Result:
     wraps: bool = False
     texts: bool = False
     body: Iterable[bytes] = ()
+    screens: Iterable[Sequence[str]] = ()
     steps: Iterable[Mapping[str, Any]] = ()
     then: Callable[[], int] | None = None
 
@@ -256,18 +259,8 @@ class Console:
                 data = {**data, "timings": spans}
             self._document(result.exit_code, data, failures)
             return int(result.exit_code)
-        columns = columns_of(self._out) if result.wraps else 0
         try:
-            for line in result.lines:
-                text = wrapped(
-                    printable(line if result.reveals else redact_answer(line), kept="\t" if result.texts else ""),
-                    columns,
-                )
-                self._out.write((painted(text) if self._color_out else text) + "\n")
-                if result.live:
-                    self._out.flush()
-            for piece in result.body:
-                self._out.buffer.write(piece)
+            self._print(result)
         except KeyboardInterrupt:
             if result.interrupted is None:
                 raise
@@ -275,6 +268,29 @@ class Console:
         self._out.flush()
         self._print_failures(result.failures)
         return int(result.exit_code)
+
+    def _print(self, result: Result) -> None:
+        columns = columns_of(self._out) if result.wraps else 0
+        for line in result.lines:
+            text = wrapped(
+                printable(line if result.reveals else redact_answer(line), kept="\t" if result.texts else ""),
+                columns,
+            )
+            self._out.write((painted(text) if self._color_out else text) + "\n")
+            if result.live:
+                self._out.flush()
+        for piece in result.body:
+            self._out.buffer.write(piece)
+        for screen in result.screens:
+            self._screen(screen)
+
+    def _screen(self, lines: Sequence[str]) -> None:
+        if self._out.isatty():
+            self._out.write(_CLEAR)
+        for line in lines:
+            text = printable(redact_answer(line))
+            self._out.write((painted(text) if self._color_out else text) + "\n")
+        self._out.flush()
 
     def _print_failures(self, failures: Sequence[FileFailure | BlobsyncError]) -> None:
         """Print failures of the same kind as one."""

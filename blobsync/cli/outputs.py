@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from blobsync.base.errors import BlobsyncError, DiskTooSmallError, ExitCode, NothingMatchedError, UsageError
 from blobsync.base.formatting import count_text, size_text
-from blobsync.cli.job_views import IdArgument, find_jobs, note_all
+from blobsync.cli.job_views import OptionalId, find_job, find_jobs, note_all
 from blobsync.cli.look import duration
 from blobsync.cli.output import Result
 from blobsync.cli.session import Commands, Session, argument, command, option
@@ -28,7 +28,7 @@ def register(app: Commands) -> None:
 
 def outputs(
     session: Session,
-    id: IdArgument,
+    id: OptionalId = None,
     path: Annotated[
         str, argument(metavar="[PATH]", help="A folder or file of the outputs, or an output's id. Default: all.")
     ] = "",
@@ -38,12 +38,13 @@ def outputs(
     ] = f"{LINK_LIFETIME.days}d",
     download: Annotated[bool, option("--download", help="Bring the files here, as d does.")] = False,
 ) -> Result:
-    """List what a job has written, with sizes; while it runs, what is there so far.
+    """List what a job has written, with sizes; while it runs, what is there so far. Without an ID: the newest job.
 
     With 'output: per_job' in the cluster file, that is the job's own folder ($BLOBSYNC_OUTPUT); without it, what
     changed in the shared output folder while the job ran. Batch AI's output directories are listed by their ids.
 
     \b
+      blobsync outputs
       blobsync outputs 3f2a
       blobsync outputs 3f2a output/checkpoints --download
       blobsync outputs 3f2a MODEL --url --expiry 12h
@@ -52,7 +53,7 @@ def outputs(
         raise UsageError("--url and --download cannot be combined")
     valid = duration(expiry)
     jobs = find_jobs(session)
-    found = jobs.outputs(id, path)
+    found = jobs.outputs(find_job(session, jobs, id), path)
     note_all(session, jobs, found.notes)
     if download:
         return _downloaded(session, found)

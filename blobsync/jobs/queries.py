@@ -190,6 +190,34 @@ class JobQueries:
             find_cluster_file(context.root, cluster, context.environ)
         return found
 
+    def looks(
+        self, jobs: Sequence[JobName] = (), *, limit: int | None = DEFAULT_LIMIT, cluster: str | None = None
+    ) -> Iterator[JobList]:
+        """These jobs, or without any the newest ones, again and again until all of them have ended."""
+        while True:
+            found = self.refresh(jobs) if jobs else self.list(limit=limit, cluster=cluster)
+            yield found
+            going = [record for record in found if not record.info.state.is_final]
+            if not going:
+                return
+            self._context.sleep(max(map(_pause, going)))
+
+    def unfinished(self, *, cluster: str | None = None) -> JobList:
+        """All jobs that have not ended, newest first, as they are now; of all clusters, unless one is named."""
+        states = tuple(state for state in State if not state.is_final)
+        found = refresh(self._context, self._context.history.recent(states=states, cluster=cluster))
+        self._note_all(found.problems)
+        return replace(found, records=tuple(record for record in found if not record.info.state.is_final))
+
+    def failed(self) -> tuple[JobRecord, ...]:
+        """The jobs that failed and that no other was submitted in place of, oldest first."""
+        self.unfinished()
+        known = self.history()
+        again = {record.successor_of for record in known}
+        return tuple(
+            record for record in reversed(known) if record.state is State.FAILED and record.run_id not in again
+        )
+
     def history(self, *, limit: int | None = None, cluster: str | None = None) -> tuple[JobRecord, ...]:
         """All jobs that were ever submitted from this project, newest first; asks no cluster."""
         return self._context.history.recent(cluster=cluster, limit=limit)

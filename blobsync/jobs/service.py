@@ -59,6 +59,17 @@ class Cancellation:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class Resubmission:
+    """Several jobs that were submitted again; ``errors`` name those that were not, and why."""
+
+    submitted: tuple[Submitted, ...]
+    errors: tuple[BlobsyncError, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Resubmission: {len(self.submitted):,} jobs, {len(self.errors):,} errors>"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Attempt:
     """One ended attempt; ``next_id`` is the job that was submitted in its place, None for the last."""
 
@@ -116,6 +127,24 @@ class JobService(JobQueries):
         # The code of another program's job is somewhere else.
         choose = self._chooser({}) if latest_code or record.spec.is_foreign else None
         return resubmit(self._context, record, to=cluster, num_gpu=num_gpu, choose_code=choose)
+
+    def resubmit_all(
+        self,
+        jobs: Iterable[JobName],
+        *,
+        cluster: str | None = None,
+        num_gpu: int | None = None,
+        latest_code: bool = False,
+    ) -> Resubmission:
+        """Submit several recorded jobs again, in this order; an error with one does not keep the others."""
+        submitted: list[Submitted] = []
+        errors: list[BlobsyncError] = []
+        for record in [self.find(job) for job in jobs]:
+            try:
+                submitted.append(self.resubmit(record, cluster=cluster, num_gpu=num_gpu, latest_code=latest_code))
+            except BlobsyncError as error:
+                errors.append(error)
+        return Resubmission(tuple(submitted), tuple(errors))
 
     def run_here(self, command: Command, *, num_gpu: int | None = None) -> int:
         """Run a command in the foreground of this terminal, as a job would be; returns its exit code."""

@@ -221,6 +221,40 @@ def test_a_resubmission_that_fails_leaves_the_old_job_alone(context: JobContext,
     assert refresh(context, [old]).records[0].info.state is State.RUNNING
 
 
+def test_jobs_that_failed_and_were_not_submitted_again_are_the_failed_ones(context: JobContext, fake: Ordered) -> None:
+    first, second, third = (send(context, "sleep", name) for name in ("a", "b", "c"))
+    for record in (first, second):
+        context.history.update(record, RunInfo(record.run_id, State.FAILED, exit_code=1))
+    service = acting(context)
+    assert [record.run_id for record in service.failed()] == [first.run_id, second.run_id]
+    done = service.resubmit_all([first])
+    assert [one.record.successor_of for one in done.submitted] == [first.run_id] and not done.errors
+    assert [record.run_id for record in service.failed()] == [second.run_id]
+    fake.gone = True
+    assert [record.run_id for record in service.unfinished()] == [done.submitted[0].record.run_id, third.run_id]
+    assert service.unfinished(cluster="us").records == ()
+
+
+def test_an_error_with_one_job_does_not_keep_the_others_from_being_submitted_again(context: JobContext) -> None:
+    old = [send(context, name) for name in ("a", "b", "c")]
+    for record in old:
+        context.history.update(record, RunInfo(record.run_id, State.FAILED, exit_code=1))
+    refused = replace(old[1], spec=replace(old[1].spec, secret_env=("HUB_TOKEN",)))
+    done = acting(context).resubmit_all([old[0], refused, old[2]])
+    assert [one.record.spec.argv for one in done.submitted] == [("a",), ("c",)]
+    assert ["HUB_TOKEN" in error.message for error in done.errors] == [True]
+
+
+def test_jobs_are_looked_at_until_all_have_ended(tmp_path: Path) -> None:
+    fake = Changing(found=[(State.QUEUED, ""), (State.RUNNING, ""), (State.COMPLETED, ""), (State.COMPLETED, "")])
+    slept: list[float] = []
+    cluster = Cluster("eu", "eu.yaml", tmp_path)
+    context = JobContext(tmp_path, os.environ, cluster, backends={"eu": fake}, sleep=slept.append)
+    send(context, "train")
+    seen = [found[0].state for found in acting(context).looks()]
+    assert seen == [State.QUEUED, State.RUNNING, State.COMPLETED] and len(slept) == 2
+
+
 def test_resubmitting_an_ended_job_cancels_nothing(context: JobContext, fake: Ordered) -> None:
     old = send(context, "echo")
     assert resubmit(context, old).warnings == ()

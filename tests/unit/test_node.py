@@ -520,7 +520,9 @@ def test_outputs_reach_the_container_whatever_the_exit_code(node: Node, service:
     line = f"mkdir output/s; {links}; echo model > output/s/m.bin; exit {code}"
     assert node.do("node", make_spec(line, code=node.code({"a": ""}), folders=folders)).returncode == code
     assert service.blobs["mine/output/s/m.bin"] == b"model\n"
-    assert "upload of output/far: left out, a symlink to a folder elsewhere, which a job does not upload" in node.node_log
+    assert (
+        "upload of output/far: left out, a symlink to a folder elsewhere, which a job does not upload" in node.node_log
+    )
     assert "output/latest: left out" not in node.node_log
     assert not node.root.exists()
 
