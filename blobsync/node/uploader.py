@@ -88,14 +88,17 @@ class Uploader:
     Heartbeats and logs have a thread of their own: a round of outputs may take minutes.
     """
 
-    def __init__(self, job: NodeJob, places: JobPlaces) -> None:
+    def __init__(self, job: NodeJob, places: JobPlaces, also: Sequence[Keeper] = ()) -> None:
+        """``also`` are keepers besides those of the job's own folders."""
         self._job = job
         self._transfers = NodeTransfers(job)
         self._mirror = NodeLogs(job, places)
         entries = job.folders("upload")
         self._sets = [folder_sets(job, places, self._transfers, entry) for entry in entries]
         pairs = zip(entries, self._sets, strict=True)
-        self._keepers = [_keeper(job, places, self._transfers, entry, sets or NO_SETS) for entry, sets in pairs]
+        own = [_keeper(job, places, self._transfers, entry, sets or NO_SETS) for entry, sets in pairs]
+        self._keepers = [*also, *own]
+        self._faults = set[str]()
         self._done = threading.Event()
         self._threads = [threading.Thread(target=each, daemon=True) for each in (self._rounds, self._beats)]
 
@@ -146,9 +149,16 @@ class Uploader:
 
     def _round(self, keeper: Keeper, *, last: bool = False) -> Round:
         """One round; none of a folder that is missing, as on a node that was never ready."""
-        if not keeper.folder.is_dir():
-            return Round()
-        made = keeper.round(last=last)
+        try:
+            if not keeper.folder.is_dir():
+                return Round()
+            made = keeper.round(last=last)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other folders and the next round go on
+            fault = f"a fault of blobsync: {type(error).__name__}: {error}"
+            if (said := f"upload of {keeper.folder.name}: {fault}; the next round tries again") not in self._faults:
+                self._faults.add(said)
+                self._job.say(said)
+            return Round(problem=fault)
         for failure in made.fresh:
             # The others were told when they failed.
             if failure.code is FailureCode.UNREADABLE:
