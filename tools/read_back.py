@@ -404,19 +404,20 @@ ROWS: tuple[ReadBack, ...] = (
     ReadBack(
         "the marks of checkpoints, and what the nodes of a job say to each other about them",
         "`.blobsync/checkpoints/` of a folder entry's container",
-        "each name passes the gate for paths, each number is bounded; size and MD5 of every file are compared with a"
-        " listing before one is taken, and with the bytes that arrived before the command runs",
+        "each has its type and bounds, each name passes the gate for paths; size and MD5 of every file are compared"
+        " with a listing before one is taken, and with the bytes that arrived before the command runs",
         (
             "unit/test_marks.py::test_a_mark_of_somebody_else_passes_the_gate_or_is_left_alone",
             "unit/test_marks.py::test_files_are_compared_with_their_mark",
+            "unit/test_notes.py::test_a_note_of_somebody_else_counts_as_absent_and_is_named_once",
             "unit/test_sets.py::test_a_forged_answer_of_a_node_is_held_against_the_container",
             "unit/test_node_checkpoints.py::test_a_set_that_was_changed_in_the_container_is_passed_over",
         ),
         (
             "keep.listing:_BlobContent.text",
             "keep.marks:Mark.from_json",
-            "keep.marks:Marks._read",
-            "keep.marks:Marks.noted",
+            "keep.marks:read_document",
+            "keep.notes:Notes._read",
         ),
     ),
     ReadBack(

@@ -11,6 +11,7 @@ the outputs of a job, and by ``project``, for ``blobsync keep``. It travels to c
     watcher        which files there are, and which have changed: told by the system, or found by walking
     checkpoints    the rule of sets: complete or not, order, what stays, what a start takes; pure
     marks          what says in a container that a set is complete; read with distrust
+    notes          what the nodes of a job say to each other about sets; read with distrust
     sets           carries it out: uploads a set as one, marks it, lets old ones go, finds the one to bring back
     listing        the sets here and there, for people
 

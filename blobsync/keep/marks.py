@@ -5,10 +5,9 @@ no seal: every name in it passes the gate, its numbers are bounded, and its file
 anything is believed. Below the container's root, outside of all that maps to local files:
 
     .blobsync/checkpoints/<entry path>/<lineage>/<set>.json
-    .blobsync/checkpoints/<entry path>/<lineage>/parts/<set>/announced.json, node-1.json      several nodes, before it
-    .blobsync/checkpoints/<entry path>/<lineage>/restore/<run id>.json                        what node 0 decided
 
-The entry's path and the set's name are percent-quoted to one part each.
+The entry's path and the set's name are percent-quoted to one part each. Beside them are the notes of a job's nodes
+(:mod:`blobsync.keep.notes`).
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -25,7 +24,6 @@ from blobsync.base.errors import BlobNotFoundError, PreconditionFailedError, Sto
 from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.local.names import blob_problem, local_problem
 from blobsync.store.protocol import (
-    ANYTHING,
     MAX_BLOB_BYTES,
     BlobInfo,
     BlobProperties,
@@ -38,7 +36,7 @@ VERSION = 1
 _VERSION_KEY = "blobsync_checkpoint"
 # A mark of 100,000 files has 20 MB; nothing larger is read.
 _MAX_BYTES = 32 << 20
-_MAX_FILES = 100_000
+MAX_FILES = 100_000
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _CODE = re.compile(r"[0-9a-f]{0,64}")
@@ -118,18 +116,19 @@ def _demand_sane(mark: Mark) -> None:
     if not _ID.fullmatch(mark.run_id) or not _ID.fullmatch(mark.lineage) or not _CODE.fullmatch(mark.code):
         raise ValueError("its run id, its lineage or its code is none")
     step = mark.step or 0
-    if not 0 <= step < 10**18 or not 0 <= mark.generation < 10**9 or not 0 < mark.nodes <= _MAX_FILES:
+    if not 0 <= step < 10**18 or not 0 <= mark.generation < 10**9 or not 0 < mark.nodes <= MAX_FILES:
         raise ValueError("its step, its generation or its number of nodes is out of bounds")
-    if not 0 < len(mark.files) <= _MAX_FILES:
+    if not 0 < len(mark.files) <= MAX_FILES:
         raise ValueError("it names no files, or too many")
     paths = {each.path for each in mark.files}
     if len(paths) != len(mark.files) or ("" in paths and len(paths) > 1):
         raise ValueError("a file is named twice")
     for each in mark.files:
-        _demand_sane_file(each)
+        demand_sane_file(each)
 
 
-def _demand_sane_file(file: MarkedFile) -> None:
+def demand_sane_file(file: MarkedFile) -> None:
+    """Raise ``ValueError`` for a file of a set that cannot be."""
     demand_types(file)
     if file.path and (why := local_problem(file.path)):
         raise ValueError(f"the name {file.path!a} {why}")
@@ -142,7 +141,7 @@ class Marks:
 
     def __init__(self, store: BlobStore, path: str, warn: Callable[[str], None]) -> None:
         self._store, self._path, self._warn = store, path, warn
-        self._folder = f"{FOLDER}/{quote(path, safe='') or _ROOT}"
+        self._folder = marks_folder(path)
         # Marks never change: one that was read is not read again.
         self._read_before: dict[tuple[str, str], Mark] = {}
 
@@ -158,7 +157,7 @@ class Marks:
 
     def of(self, lineage: str) -> list[Mark]:
         """The marks of one lineage."""
-        _demand_id(lineage)
+        demand_id(lineage)
         prefix = f"{self._folder}/{lineage}/"
         found = []
         for blob in self._store.list_blobs(prefix):
@@ -177,7 +176,7 @@ class Marks:
     def write(self, mark: Mark) -> bool:
         """Write a mark; False if the set has one already."""
         try:
-            self._put(self._name_of(mark), mark.to_json(), Precondition(absent=True))
+            put_document(self._store, self._name_of(mark), mark.to_json().encode(), Precondition(absent=True))
         except PreconditionFailedError:
             return False
         return True
@@ -219,36 +218,6 @@ class Marks:
         """The blob of a file of a set."""
         return "/".join(part for part in (self._path, mark.stored, path) if part)
 
-    # -- several nodes ------------------------------------------------------------------------------------------
-
-    def announced(self, lineage: str) -> Iterator[tuple[str, str]]:
-        """The sets of several nodes that wait for their parts, each with the version of what node 0 said."""
-        prefix = f"{self._folder}/{_demand_id(lineage)}/parts/"
-        for blob in self._store.list_blobs(prefix):
-            quoted, _, name = blob.name[len(prefix) :].partition("/")
-            if name == "announced.json":
-                yield unquote(quoted), blob.etag
-
-    def note(self, lineage: str, kind: str, name: str, values: Mapping[str, Any]) -> None:
-        """Write a small document: ``kind`` and ``name`` are its folder and its name, both ours."""
-        self._put(f"{self._folder}/{_demand_id(lineage)}/{kind}/{name}.json", json.dumps(values), ANYTHING)
-
-    def noted(self, lineage: str, kind: str, name: str) -> dict[str, Any] | None:
-        """What :meth:`note` wrote; None if there is none, or nothing that can be read."""
-        blob = f"{self._folder}/{_demand_id(lineage)}/{kind}/{name}.json"
-        try:
-            return parse_object(self._read(blob))
-        except BlobNotFoundError:
-            return None
-        except ValueError as error:
-            self._warn(f"{blob} is left alone: {error}")
-            return None
-
-    def forget_parts(self, lineage: str, name: str) -> None:
-        """Remove what nodes said to each other about a set that is marked."""
-        prefix = f"{self._folder}/{_demand_id(lineage)}/parts/{quote(name, safe='')}/"
-        self._store.delete_many([blob.name for blob in self._store.list_blobs(prefix)])
-
     # -- inside -------------------------------------------------------------------------------------------------
 
     def _marks_name(self, mark: Mark) -> str:
@@ -261,17 +230,11 @@ class Marks:
             raise StorageError(f"the checkpoint {mark.stored!a} cannot be marked: the mark's name {why}")
         return name
 
-    def _put(self, name: str, text: str, condition: Precondition) -> None:
-        body = text.encode()
-        md5 = hashlib.md5(body, usedforsecurity=False).digest()
-        properties = BlobProperties(content_type="application/json")
-        self._store.put(name, body, md5=md5, properties=properties, condition=condition)
-
     def _read_mark(self, blob: BlobInfo, lineage: str) -> Mark | None:
         if known := self._read_before.get((blob.name, blob.etag)):
             return known
         try:
-            mark = Mark.from_json(self._read(blob.name))
+            mark = Mark.from_json(read_document(self._store, blob.name))
         except BlobNotFoundError:
             # Rotated since the listing.
             return None
@@ -284,35 +247,33 @@ class Marks:
         self._read_before[blob.name, blob.etag] = mark
         return mark
 
-    def _read(self, name: str) -> bytes:
-        with self._store.open(name) as reader:
-            if reader.info.size > _MAX_BYTES:
-                raise ValueError(f"it has {reader.info.size:,} bytes")
-            body = bytearray()
-            while block := reader.read(_MAX_BYTES - len(body) + 1):
-                body += block
-                if len(body) > _MAX_BYTES:
-                    raise ValueError("it is too large")
-            return bytes(body)
+
+def marks_folder(path: str) -> str:
+    """The folder in the container of what belongs to the sets of a folder entry."""
+    return f"{FOLDER}/{quote(path, safe='') or _ROOT}"
 
 
-def parts_name(name: str) -> str:
-    """The folder of what nodes say to each other about a set."""
-    return f"parts/{quote(name, safe='')}"
+def put_document(store: BlobStore, name: str, body: bytes, condition: Precondition) -> None:
+    """Write a mark, or a note of a node."""
+    md5 = hashlib.md5(body, usedforsecurity=False).digest()
+    store.put(name, body, md5=md5, properties=BlobProperties(content_type="application/json"), condition=condition)
 
 
-def merged(mark: Mark, parts: Sequence[tuple[int, Sequence[MarkedFile]]]) -> Mark:
-    """A mark with the files of all nodes. Raises ``ValueError`` for a file that two of them wrote differently."""
-    files: dict[str, MarkedFile] = {}
-    for node, listed in parts:
-        for each in listed:
-            known = files.setdefault(each.path, replace(each, node=node))
-            if known.md5 != each.md5:
-                raise ValueError(f"nodes {known.node} and {node} wrote {each.path} differently")
-    return replace(mark, files=tuple(files[path] for path in sorted(files)), nodes=len(parts))
+def read_document(store: BlobStore, name: str) -> bytes:
+    """Read one. Raises ``BlobNotFoundError``, and ``ValueError`` for one that is too large."""
+    with store.open(name) as reader:
+        if reader.info.size > _MAX_BYTES:
+            raise ValueError(f"it has {reader.info.size:,} bytes")
+        body = bytearray()
+        while block := reader.read(_MAX_BYTES - len(body) + 1):
+            body += block
+            if len(body) > _MAX_BYTES:
+                raise ValueError("it is too large")
+        return bytes(body)
 
 
-def _demand_id(lineage: str) -> str:
+def demand_id(lineage: str) -> str:
+    """A job's id. Raises ``ValueError`` for anything else."""
     if not _ID.fullmatch(lineage):
         raise ValueError(f"{lineage!a} is no id of a job")
     return lineage

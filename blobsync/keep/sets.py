@@ -3,7 +3,8 @@
 A mark is written last: after all files of a set were seen in the container as they are here, and if they are unchanged
 here since. A set that changes while it goes up gets no mark and goes again; one that is deleted meanwhile is dropped.
 Of a job with several nodes, node 0 announces a set, every node uploads its own files once it has them all and says so,
-and node 0 marks it.
+and node 0 marks it. A node at its end says of which sets it has files, so that nobody waits for others; what node 0
+leaves unmarked at its own end is marked by the node that answers last, or at the next start.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import struct
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure
 from blobsync.base.file_states import LocalState, regular_only
@@ -27,9 +29,10 @@ from blobsync.config.model import CheckpointRule
 from blobsync.keep import checkpoints
 from blobsync.keep.checkpoints import FileSet, Heard, Judgement, Reach, Told
 from blobsync.keep.keeper import Files
-from blobsync.keep.marks import Mark, MarkedFile, Marks, merged, parts_name
+from blobsync.keep.marks import Mark, MarkedFile, Marks
+from blobsync.keep.notes import Announced, Answer, Asked, NeverError, Notes, Over, gathered, mark_what_is_left
 from blobsync.local.files import hash_file
-from blobsync.local.names import is_temporary, local_problem
+from blobsync.local.names import is_temporary
 from blobsync.local.set_requests import Request, requests_beside, requests_in
 
 # How long the last round waits for other nodes (seconds).
@@ -61,7 +64,7 @@ class Writer(NamedTuple):
     """Who writes the sets of a folder: the job, its lineage and code, this node's number, and how many nodes there are.
 
     ``within`` is where the folder lies below its entry: a job's own one with ``output: per_job``. ``start`` tells the
-    starts of a job with several nodes apart.
+    starts of a job with several nodes apart; it is empty where these start one by one.
     """
 
     run_id: str
@@ -147,6 +150,7 @@ class FolderSets:
         writer: Writer,
         *,
         say: Callable[[str], None],
+        notes: Notes,
         requests: Path | None = None,
         ignored: Callable[[str], bool] | None = None,
         nodes: Callable[[], Collection[int]] = lambda: (0,),
@@ -158,6 +162,7 @@ class FolderSets:
         job's, of which node 0 marks. ``since`` is when the program was last about to start (since 1970): of what it
         left before that, when it was killed, stillness says nothing."""
         self.rule, self._folder, self._marks, self._upload, self._writer = rule, folder, marks, upload, writer
+        self._notes = notes
         self._say, self._requests, self._ignored, self._nodes = say, requests, ignored, nodes
         self._since, self._now, self._sleep = since, now, sleep
         self._content = FolderContent(folder)
@@ -166,8 +171,12 @@ class FolderSets:
         self._verified: set[str] = set()
         self._told: set[tuple[str, str]] = set()
         self._waiting: dict[str, _Waiting] = {}
-        self._announced: dict[str, _Announced] = {}
+        self._heard: dict[str, _Heard] = {}
+        # Announcements of other starts, by their versions.
+        self._passed: dict[str, str] = {}
         self._answered: dict[str, str] = {}
+        # What this node has told others of its files, as they were then.
+        self._given: dict[str, FileSet] = {}
         # Sets that were there before, and have no mark.
         self._left: dict[str, FileSet] = {}
         # The folders with what DCP writes, in any set of this program.
@@ -224,23 +233,27 @@ class FolderSets:
             elif last:
                 failures += self._leave_half(one, judged.missing)
         self._behind = complete
-        for one in complete:
-            failures += self._take(one)
+        # All of them before the first one goes up: that may take long, and other nodes may be at their end.
+        begun = [(one, mark, self._announce(one, mark)) for one in complete if (mark := self._take(one)) is not None]
+        if last:
+            self._end({one.name: one for one in here})
+        for one, mark, asked in begun:
+            failures += self._carry_out(one, mark, asked)
         self._collect(last=last)
         self._rotate()
         return failures
 
-    def _take(self, one: FileSet) -> Sequence[FileFailure]:
-        """Upload and mark a complete set, unless it is marked already or would be let go at once."""
+    def _take(self, one: FileSet) -> Mark | None:
+        """The mark that a complete set gets; None if it has one already, waits for one, or would be let go at once."""
         marks = self._own_marks()
         # What another job wrote, and this one started from, is there already.
         others = self._marks.named(self.rule.restore_from) if self.rule.restore_from else []
         if any(mark.set == one.name and self._equals(one, mark) for mark in (*marks, *others)):
             self._done[one.name] = one
-            return ()
+            return None
         asked = self._waiting.get(one.name)
         if asked and asked.one.same_as(one):
-            return ()
+            return None
         mark = self._mark_for(one, self._free_name(one))
         # Not the one that this start was given, whose place is where it was written.
         waiting = [each for each in self._behind if each is not one and not self._is_done(each)]
@@ -248,26 +261,31 @@ class FolderSets:
         if mark not in checkpoints.kept(self.rule, [*marks, *complete, mark]):
             self._say_once(one.name, f"checkpoint {one.name} is not uploaded: newer ones are there, and it would go")
             self._done[one.name] = one
-            return ()
-        return self._carry_out(one, mark)
+            return None
+        return mark
 
-    def _carry_out(self, one: FileSet, mark: Mark) -> Sequence[FileFailure]:
-        began, nodes = self._now(), sorted(self._nodes())
-        token = secrets.token_hex(8)
-        if len(nodes) > 1:
-            who = {"run_id": mark.run_id, "start": self._writer.start}
-            told = self._told_of(one.name)
-            reach = checkpoints.reach_of(self.rule, one, told, self._distributed)
-            knows = {"reach": reach.value, "told_at": told.at if told else 0.0}
-            said = {"set": mark.set, "stored": mark.stored, "token": token, **knows, **who}
-            self._marks.note(mark.lineage, parts_name(one.name), "announced", said)
+    def _announce(self, one: FileSet, mark: Mark) -> Asked | None:
+        """Ask the other nodes for their files of a set; None: there are none."""
+        nodes, who = tuple(sorted(self._nodes())), self._writer
+        if len(nodes) < 2:
+            return None
+        token, told = secrets.token_hex(8), self._told_of(one.name)
+        reach = checkpoints.reach_of(self.rule, one, told, self._distributed)
+        told_at = told.at if told else 0.0
+        said = Announced(mark.set, mark.stored, token, reach.value, told_at, who.run_id, who.start)
+        self._notes.announce(said)
+        return Asked(one.name, mark, token, who.start, reach, nodes)
+
+    def _carry_out(self, one: FileSet, mark: Mark, asked: Asked | None) -> Sequence[FileFailure]:
+        began = self._now()
         files, failures = self._bring_up(one, mark.stored)
         if files is None:
             return failures
-        if len(nodes) > 1:
-            self._waiting[one.name] = _Waiting(one, mark, token, tuple(nodes), files)
-            return ()
-        self._finish(one, merged(mark, [(0, files)]), began)
+        mark = replace(mark, files=tuple(files))
+        if asked is None:
+            self._finish(one, mark, began)
+        else:
+            self._waiting[one.name] = _Waiting(one, replace(asked, mark=mark))
         return ()
 
     def _bring_up(self, one: FileSet, stored: str) -> tuple[list[MarkedFile] | None, Sequence[FileFailure]]:
@@ -287,8 +305,7 @@ class FolderSets:
             failure = f"checkpoint {one.name} is not in the container as it is here"
             self._say(f"{failure}: no mark, it goes again")
             return None, [FileFailure(one.name, FailureCode.MD5_MISMATCH, failure, "it goes again in the next round")]
-        now = self._seen_again(one.name)
-        if now is None or not now.same_as(one):
+        if not self._is_unchanged(one):
             self._say(f"checkpoint {one.name} changed while it was checked: no mark, it goes again")
             return None, ()
         return files, ()
@@ -309,7 +326,7 @@ class FolderSets:
         return files
 
     def _finish(self, one: FileSet, mark: Mark, began: float) -> None:
-        if not self._marks.write(mark):
+        if not self._marks.write(mark) and mark not in self._own_marks():
             self._say(f"checkpoint {mark.stored} has got a mark from elsewhere: it goes again")
             return
         self._done[one.name] = one
@@ -320,37 +337,41 @@ class FolderSets:
 
     def _collect(self, *, last: bool) -> None:
         """Mark the sets whose nodes have all answered; in the last round wait for them."""
+        for name, waiting in self._waiting.items() if last else ():
+            # Nothing writes here any more: from now on the node that answers last may mark it.
+            if self._is_unchanged(waiting.one):
+                self._notes.leave(name, waiting.asked.left())
         until = self._now() + (LAST_SECONDS if last else 0)
-        while self._waiting:
+        while True:
+            never = dict[str, str]()
             for name, waiting in list(self._waiting.items()):
-                self._collect_one(name, waiting)
-            if not self._waiting or self._now() >= until:
+                try:
+                    self._collect_one(name, waiting)
+                except NeverError as error:
+                    never[name] = str(error)
+            if never.keys() == self._waiting.keys() or self._now() >= until:
                 break
             self._sleep(_POLL_SECONDS)
-        if last:
-            for name in self._waiting:
-                self._say(f"checkpoint {name}: not all nodes uploaded their files within {LAST_SECONDS:g} s: no mark")
+        for name in self._waiting if last else ():
+            late = f"not all nodes have uploaded their files after {LAST_SECONDS:g} s; the last one marks it"
+            self._say(f"checkpoint {name}: {never[name]}: no mark" if name in never else f"checkpoint {name}: {late}")
 
     def _collect_one(self, name: str, waiting: _Waiting) -> None:
-        lineage, parts = self._writer.lineage, [(0, waiting.files)]
-        for node in waiting.nodes[1:]:
-            said = self._marks.noted(lineage, parts_name(name), f"node-{node}")
-            if said is None or said.get("token") != waiting.token:
-                return
-            parts.append((node, _files_of(said, node)))
-        del self._waiting[name]
-        now = self._seen_again(name)
+        """Mark a set if all nodes have answered. Raises ``NeverError`` if one never will."""
         try:
-            mark = merged(waiting.mark, parts)
-            why = "it changed" if now is None or not now.same_as(waiting.one) else self._marks.mismatch(mark)
+            mark = gathered(self._notes, waiting.asked)
+            if mark is None:
+                return
+            why = "it changed" if not self._is_unchanged(waiting.one) else self._marks.mismatch(mark)
         except ValueError as error:
             why = str(error)
-        if why:
+        del self._waiting[name]
+        if why or mark is None:
             self._say(f"checkpoint {name} gets no mark: {why}; it goes again")
             return
         self._finish(waiting.one, mark, self._now())
         if self.rule.rotates:
-            self._marks.forget_parts(lineage, name)
+            self._notes.forget(name)
 
     def _rotate(self) -> None:
         """Let sets go: first the mark, then the files; never the last one that is verified."""
@@ -381,68 +402,119 @@ class FolderSets:
         self._behind = []
         began = self._now()
         until = began + (LAST_SECONDS if last else 0)
+        by_name = {one.name: one for one in here}
         marked = {mark.set for mark in self._own_marks()} if last else set[str]()
+        failures = self._offer(by_name, marked) if last and self.ended_well else []
         while True:
-            failures, unready = list[FileFailure](), dict[str, str]()
             # Nothing that comes later is the program's any more.
             now = began if last else self._now()
-            for name, announced in self._hear().items():
-                if self._answered.get(name) == announced.etag:
-                    continue
-                one = next((each for each in here if each.name == name), None)
-                judged = self._judge_part(name, one, announced, now, last=last)
-                if judged.is_complete:
-                    failures += self._answer_one(name, one, announced)
-                else:
-                    unready[name] = judged.missing
-            unsaid = [one for one in here if one.name not in self._answered and one.name not in marked]
-            if not unsaid or self._now() >= until:
+            # First this: what it announced was there before.
+            is_over = last and self._is_over(0)
+            found, unready = self._answer_all(by_name, now, last=last)
+            failures += found
+            unsaid = [one for one in here if one.name not in self._given and one.name not in marked]
+            if not unsaid or is_over or self._now() >= until:
                 break
             self._sleep(_POLL_SECONDS)
-        for one in unsaid if last else ():
-            failures += self._leave_half(one, unready.get(one.name, "node 0 did not say that it is"))
+        if last:
+            for one in unsaid:
+                failures += self._leave_half(one, unready.get(one.name, "node 0 did not say that it is"))
+            self._end(by_name)
+            mark_what_is_left(self._notes, self._marks, self._writer.lineage, self._say)
         return failures
 
-    def _hear(self) -> Mapping[str, _Announced]:
-        """What node 0 has announced in this start, by the names of the sets."""
-        who, heard = self._writer, dict[str, _Announced]()
-        for name, etag in list(self._marks.announced(who.lineage)):
-            known = self._announced.get(name)
-            if known is None or known.etag != etag:
-                said = self._marks.noted(who.lineage, parts_name(name), "announced") or {}
-                known = self._announced[name] = _announced_by(said, etag, self._now())
-                is_ours = (said.get("set"), said.get("run_id"), said.get("start")) == (name, who.run_id, who.start)
-                if not is_ours or local_problem(name) or local_problem(known.stored):
-                    # Of an earlier start, of an earlier job of the lineage, or nothing that node 0 wrote.
-                    known = self._announced[name] = known._replace(stored="")
-            if known.stored:
-                heard[name] = known
-        return heard
+    def _answer_all(
+        self, here: Mapping[str, FileSet], now: float, *, last: bool
+    ) -> tuple[list[FileFailure], Mapping[str, str]]:
+        """Answer what node 0 has announced; returns failures, and what is missing of the sets that are not ready."""
+        failures, unready = list[FileFailure](), dict[str, str]()
+        for name, heard in self._hear().items():
+            if self._answered.get(name) == heard.etag:
+                continue
+            one = here.get(name)
+            judged = self._judge_part(name, one, heard, now, last=last)
+            if judged.is_complete:
+                failures += self._answer_one(name, one, heard.said.stored, heard.said.token, heard.etag)
+            else:
+                unready[name] = judged.missing
+        return failures, unready
 
-    def _judge_part(
-        self, name: str, one: FileSet | None, announced: _Announced, now: float, *, last: bool
-    ) -> Judgement:
-        later = any(each.stored and each.told_at > announced.told_at for each in self._announced.values())
+    def _offer(self, here: Mapping[str, FileSet], marked: Collection[str]) -> list[FileFailure]:
+        """Say unasked, at this node's end, which files it has of each set: node 0 may ask when nobody is here any more.
+
+        Not of a set whose name is marked: node 0 gives that another one.
+        """
+        failures, taken = list[FileFailure](), self._marked_names()
+        for name, one in here.items():
+            known = self._given.get(name)
+            if name in marked or name in taken or (known is not None and known.same_as(one)):
+                continue
+            told = self._told_of(name)
+            if told is None and one.changed_at <= self._since():
+                continue
+            if checkpoints.judge_part(
+                self.rule, one, Heard(Reach.OWN, 0), self._content, self._now(), told=told, last=True, ended_well=True
+            ).is_complete:
+                failures += self._answer_one(name, one, self._stored(name), "", "")
+        return failures
+
+    def _is_over(self, node: int) -> bool:
+        who = self._writer
+        return bool(who.start) and self._notes.ended(who.run_id, who.start, node) is not None
+
+    def _end(self, here: Mapping[str, FileSet]) -> None:
+        """Say that this node is at its end, and of which sets it has files, or was told of some."""
+        who = self._writer
+        if not who.start or len(self._nodes()) < 2:
+            return
+        requests = requests_in(self._requests) if self._requests else requests_beside(self._folder)
+        told = {os.path.relpath(each.path, os.path.realpath(self._folder)) for each in requests}
+        whole = tuple(name for name, given in self._given.items() if name in here and given.same_as(here[name]))
+        sets = tuple(sorted({*here, *(told - self._answered.keys())}))
+        self._notes.end(who.node, Over(who.run_id, who.start, self.ended_well, sets, whole))
+
+    def _hear(self) -> Mapping[str, _Heard]:
+        """What node 0 has announced in this start, by the names of the sets."""
+        who, listed = self._writer, dict(self._notes.announced())
+        for name, etag in listed.items():
+            known = self._heard.get(name)
+            if etag == (known.etag if known else self._passed.get(name)):
+                continue
+            self._heard.pop(name, None)
+            said = self._notes.announcement(name)
+            if said is not None and (said.set, said.run_id, said.start) == (name, who.run_id, who.start):
+                self._heard[name] = _Heard(etag, self._now(), said)
+            else:
+                # Of an earlier start, of an earlier job of the lineage, or nothing that node 0 wrote.
+                self._passed[name] = etag
+        return {name: self._heard[name] for name in listed if name in self._heard}
+
+    def _judge_part(self, name: str, one: FileSet | None, said: _Heard, now: float, *, last: bool) -> Judgement:
+        reach = said.said.known_reach
+        later = any(each.said.told_at > said.said.told_at for each in self._heard.values())
         nobody = not any(_requests(self._path(name), self._requests))
-        heard = Heard(announced.reach, now - announced.since, went_on=later and nobody)
+        heard = Heard(reach, now - said.since, went_on=later and nobody)
         told = self._told_of(name)
-        if told is None and announced.reach is not Reach.ALL and one is not None and one.changed_at <= self._since():
+        if told is None and reach is not Reach.ALL and one is not None and one.changed_at <= self._since():
             return _LEFT
         return checkpoints.judge_part(
             self.rule, one, heard, self._content, now, told=told, last=last, ended_well=self.ended_well
         )
 
-    def _answer_one(self, name: str, one: FileSet | None, announced: _Announced) -> Sequence[FileFailure]:
+    def _answer_one(
+        self, name: str, one: FileSet | None, stored: str, token: str, etag: str = ""
+    ) -> Sequence[FileFailure]:
         files = list[MarkedFile]()
         if one is not None:
-            found, failures = self._bring_up(one, announced.stored)
+            found, failures = self._bring_up(one, stored)
             if found is None:
                 return failures
             files = found
-        listed = [{"path": each.path, "size": each.size, "md5": each.md5, "etag": each.etag} for each in files]
-        said = {"token": announced.token, "files": listed}
-        self._marks.note(self._writer.lineage, parts_name(name), f"node-{self._writer.node}", said)
-        self._answered[name] = announced.etag
+        who = self._writer
+        self._notes.answer(name, who.node, Answer(stored, token, who.start, tuple(files)))
+        self._answered[name] = etag
+        if one is not None:
+            self._given[name] = one
         return ()
 
     # -- inside -------------------------------------------------------------------------------------------------
@@ -553,6 +625,10 @@ class FolderSets:
                 return False
         return True
 
+    def _is_unchanged(self, one: FileSet) -> bool:
+        now = self._seen_again(one.name)
+        return now is not None and now.same_as(one)
+
     def _seen_again(self, name: str) -> FileSet | None:
         """The set as it is now; None if nothing is there."""
         files = {path: state for path, state in files_of(self._path(name)) if not self._leaves_out(name, path)}
@@ -572,46 +648,15 @@ class _Waiting(NamedTuple):
     """A set of several nodes whose other nodes have not answered yet."""
 
     one: FileSet
-    mark: Mark
-    token: str
-    nodes: tuple[int, ...]
-    files: list[MarkedFile]
+    asked: Asked
 
 
-class _Announced(NamedTuple):
-    """What node 0 said of a set, in the version ``etag``, heard at ``since``; ``stored`` is empty if it is not ours.
-
-    ``told_at`` is when programs on node 0 said that it is complete; 0: they did not.
-    """
+class _Heard(NamedTuple):
+    """What node 0 said of a set, in the version ``etag``, heard at ``since``."""
 
     etag: str
     since: float
-    stored: str
-    token: str
-    reach: Reach
-    told_at: float
-
-
-def _announced_by(said: Mapping[str, Any], etag: str, now: float) -> _Announced:
-    reach, told_at = said.get("reach"), said.get("told_at")
-    return _Announced(
-        etag,
-        now,
-        str(said.get("stored")),
-        str(said.get("token")),
-        # Of an unknown one as little as possible is believed.
-        next((each for each in Reach if each.value == reach), Reach.OWN),
-        float(told_at) if isinstance(told_at, (int, float)) else 0.0,
-    )
-
-
-def _files_of(said: Mapping[str, Any], node: int) -> list[MarkedFile]:
-    """What another node says that it uploaded; the mark that is made of it is checked against the container."""
-    found = []
-    for each in said.get("files", ()):
-        with suppress(TypeError, KeyError, ValueError):
-            found.append(MarkedFile(str(each["path"]), int(each["size"]), str(each["md5"]), str(each["etag"]), node))
-    return found
+    said: Announced
 
 
 def told_of(path: Path, requests: Path | None, nodes: int = 1) -> Told | None:

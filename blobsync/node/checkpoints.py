@@ -6,7 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from blobsync.jobspec.spec import OWN_OUTPUT, FolderLink
 from blobsync.keep import checkpoints
 from blobsync.keep.checkpoints import FileSet
 from blobsync.keep.marks import Mark, Marks
+from blobsync.keep.notes import Choice, Notes, mark_what_is_left
 from blobsync.keep.sets import (
     FolderContent,
     FolderSets,
@@ -61,6 +62,7 @@ def folder_sets(job: NodeJob, places: JobPlaces, transfers: NodeTransfers, entry
         upload,
         writer,
         say=job.say,
+        notes=_notes(job, places, entry),
         requests=job.set_requests,
         ignored=ignored_by([("", entry.ignore)]),
         nodes=job.members,
@@ -106,10 +108,18 @@ def restore_checkpoint(
     node 0 does not decide.
     """
     rule = entry.checkpoints
-    if rule is None or rule.restore == "none":
+    if rule is None:
         return
-    marks, writer = _marks(job, places, entry), _writer(job, entry)
-    choice: _Alone = (_Together if _is_one_of_many(job) else _Alone)(job, entry, rule, marks, writer, sleep, clock)
+    marks, notes, writer = _marks(job, places, entry), _notes(job, places, entry), _writer(job, entry)
+    if not job.node_rank:
+        mark_what_is_left(notes, marks, writer.lineage, job.say)
+    if rule.restore == "none":
+        return
+    choice = (
+        _Together(job, entry, rule, marks, writer, notes, sleep, clock)
+        if _is_one_of_many(job)
+        else _Alone(job, entry, rule, marks, writer)
+    )
     while (mark := choice.next()) is not None:
         problem = choice.agree(_bring(job, places, transfers, entry, mark), mark)
         if not problem:
@@ -132,11 +142,8 @@ class _Alone:
         rule: CheckpointRule,
         marks: Marks,
         writer: Writer,
-        sleep: Callable[[float], None],
-        clock: Callable[[], float],
     ) -> None:
         self._job, self._entry, self._rule, self._marks, self._writer = job, entry, rule, marks, writer
-        self._sleep, self._clock = sleep, clock
         self.passed = set[str]()
 
     def next(self) -> Mark | None:
@@ -165,7 +172,20 @@ class _Together(_Alone):
     Else it names another one.
     """
 
-    _number = -1
+    def __init__(
+        self,
+        job: NodeJob,
+        entry: FolderLink,
+        rule: CheckpointRule,
+        marks: Marks,
+        writer: Writer,
+        notes: Notes,
+        sleep: Callable[[float], None],
+        clock: Callable[[], float],
+    ) -> None:
+        super().__init__(job, entry, rule, marks, writer)
+        self._notes, self._sleep, self._clock = notes, sleep, clock
+        self._number = -1
 
     def next(self) -> Mark | None:
         if self._job.node_rank:
@@ -174,9 +194,9 @@ class _Together(_Alone):
         try:
             mark = super().next()
         except NotReadyError:
-            self._say(passed=len(self.passed))
+            self._say(Choice(self._job.attempt, self._number, passed=len(self.passed)))
             raise
-        self._say(**({"stored": mark.stored, "lineage": mark.lineage} if mark else {}))
+        self._say(self._proposed(mark))
         return mark
 
     def agree(self, problem: str, mark: Mark) -> str:
@@ -184,21 +204,20 @@ class _Together(_Alone):
             return self._wait_for_all(problem, mark)
         problem = problem or self._ask_others()
         if not problem:
-            self._say(stored=mark.stored, lineage=mark.lineage, agreed=True)
+            self._say(replace(self._proposed(mark), agreed=True))
         return problem
 
-    def _say(self, **values: Any) -> None:
-        said = {"attempt": self._job.attempt, "number": self._number, **values}
-        node = self._job.node_rank
-        name = f"{self._job.spec.run_id}.node-{node}" if node else self._job.spec.run_id
-        self._marks.note(self._writer.lineage, "restore", name, said)
+    def _proposed(self, mark: Mark | None) -> Choice:
+        said = Choice(self._job.attempt, self._number)
+        return replace(said, stored=mark.stored, lineage=mark.lineage) if mark else said
 
-    def _said(self, node: int = 0) -> dict[str, Any]:
-        """What a node said in this start, not in an earlier one; empty: nothing."""
-        name = f"{self._job.spec.run_id}.node-{node}" if node else self._job.spec.run_id
-        said = self._marks.noted(self._writer.lineage, "restore", name) or {}
-        is_now = said.get("attempt") == self._job.attempt and isinstance(said.get("number"), int)
-        return said if is_now else {}
+    def _say(self, said: Choice) -> None:
+        self._notes.choose(self._job.spec.run_id, self._job.node_rank, said)
+
+    def _said(self, node: int = 0) -> Choice | None:
+        """What a node said in this start, not in an earlier one."""
+        said = self._notes.chosen(self._job.spec.run_id, node)
+        return said if said is not None and said.attempt == self._job.attempt else None
 
     def _ask_others(self) -> str:
         """Which other node has a problem with the set; empty: none."""
@@ -207,8 +226,8 @@ class _Together(_Alone):
         while True:
             for node in list(missing):
                 said = self._said(node)
-                if said.get("number") == self._number:
-                    if said.get("problem"):
+                if said is not None and said.number == self._number:
+                    if said.problem:
                         return f"node {node} does not have it as its mark says"
                     missing.remove(node)
             if not missing or self._job.stopped:
@@ -219,9 +238,9 @@ class _Together(_Alone):
                 return ""
             self._sleep(_POLL_SECONDS)
 
-    def _wait(self, seconds: float, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    def _wait(self, seconds: float, wanted: Callable[[Choice], bool]) -> Choice:
         until = self._clock() + seconds
-        while not wanted(said := self._said()):
+        while (said := self._said()) is None or not wanted(said):
             if self._clock() > until or self._job.stopped:
                 raise NotReadyError(f"node 0 did not say within {seconds:g} s which checkpoint all nodes take")
             self._sleep(_POLL_SECONDS)
@@ -230,24 +249,25 @@ class _Together(_Alone):
     def _named(self) -> Mark | None:
         """The set that node 0 names."""
         self._job.say("waiting for node 0 to say which checkpoint all nodes take")
-        said = self._wait(DECISION_SECONDS, lambda said: bool(said) and said["number"] > self._number)
-        self._number = said["number"]
-        if isinstance(passed := said.get("passed"), int):
-            raise self._none_fits(passed)
-        stored, lineage = said.get("stored"), said.get("lineage")
-        if stored is None:
+        said = self._wait(DECISION_SECONDS, lambda said: said.number > self._number)
+        self._number = said.number
+        if said.passed is not None:
+            raise self._none_fits(said.passed)
+        if said.stored is None:
             return None
-        with suppress(ValueError):
-            found = checkpoints.fitting(self._rule, self._marks.of(str(lineage)))
-            if mark := next((each for each in found if each.stored == stored), None):
+        # Those that node 0 chooses among, and no other.
+        given = self._rule.restore_from
+        listed: list[Mark] = [*self._marks.of(self._writer.lineage), *(self._marks.named(given) if given else ())]
+        for mark in checkpoints.fitting(self._rule, listed):
+            if (mark.stored, mark.lineage) == (said.stored, said.lineage):
                 return mark
-        raise NotReadyError(f"checkpoint {stored!a}, which node 0 chose, has no mark any more")
+        raise NotReadyError(f"checkpoint {said.stored!a}, which node 0 chose, has no mark any more")
 
     def _wait_for_all(self, problem: str, mark: Mark) -> str:
-        self._say(problem=bool(problem))
         number = self._number
-        said = self._wait(AGREED_SECONDS, lambda said: bool(said) and (said["number"] > number or "agreed" in said))
-        if said["number"] > number:
+        self._say(Choice(self._job.attempt, number, problem=bool(problem)))
+        said = self._wait(AGREED_SECONDS, lambda said: said.number > number or said.agreed)
+        if said.number > number:
             return problem or "another node does not have it as its mark says"
         if problem:
             # Node 0 has waited long enough, and the others start from it.
@@ -322,12 +342,16 @@ def _writer(job: NodeJob, entry: FolderLink) -> Writer:
     within = job.spec.run_id if job.spec.options.get(OWN_OUTPUT) == entry.name else ""
     code = job.spec.code.digest if job.spec.code else ""
     # The nodes of an elastic job are started one by one.
-    start = "" if job.spec.is_elastic else job.attempt
+    start = "" if job.spec.is_elastic else f"{job.attempt}.end" if job.is_at_end else job.attempt
     return Writer(job.spec.run_id, job.lineage, code, job.node_rank, within, start)
 
 
 def _marks(job: NodeJob, places: JobPlaces, entry: FolderLink) -> Marks:
     return Marks(places.container(entry.container), entry.path, job.say)
+
+
+def _notes(job: NodeJob, places: JobPlaces, entry: FolderLink) -> Notes:
+    return Notes(places.container(entry.container), entry.path, job.lineage, job.say)
 
 
 def _is_one_of_many(job: NodeJob) -> bool:

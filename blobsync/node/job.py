@@ -182,6 +182,11 @@ class NodeJob:
         return again or str(pods_before(self.environ))
 
     @property
+    def is_at_end(self) -> bool:
+        """Whether no command runs any more: what is left to do is to upload and to clean up."""
+        return self._arguments.verb == "finish"
+
+    @property
     def is_later(self) -> bool:
         """Whether outputs of the job may have been uploaded before this node started."""
         return self.attempt != "0" or (self.spec.is_elastic and self.node_rank >= self.spec.nodes)

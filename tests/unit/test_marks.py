@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from blobsync.keep.marks import Mark, MarkedFile, Marks, merged
+from blobsync.keep.marks import Mark, MarkedFile, Marks
+from blobsync.keep.notes import merged
 from tests.fakes.store import MemoryStore, Request
 
 FOLDER = ".blobsync/checkpoints/mine%2Foutput/job"

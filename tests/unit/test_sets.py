@@ -23,7 +23,8 @@ from blobsync.base.errors import FailureCode, FileFailure, StorageError
 from blobsync.base.file_states import LocalState
 from blobsync.config.model import CheckpointRule
 from blobsync.keep.checkpoints import FileSet
-from blobsync.keep.marks import Mark, Marks
+from blobsync.keep.marks import Mark, MarkedFile, Marks
+from blobsync.keep.notes import Answer, Notes, mark_what_is_left
 from blobsync.keep.sets import (
     FolderContent,
     FolderSets,
@@ -61,6 +62,7 @@ class Here:
 
     def __post_init__(self) -> None:
         self.marks = Marks(self.store, "out", self.said.append)
+        self.notes = Notes(self.store, "out", self.writer.lineage, self.said.append)
         self.sets = self.start()
 
     def start(self) -> FolderSets:
@@ -72,6 +74,7 @@ class Here:
             self.upload,
             self.writer,
             say=self.said.append,
+            notes=self.notes,
             requests=self.requests,
             nodes=lambda: self.nodes,
             since=lambda: self.since,
@@ -461,8 +464,8 @@ def test_a_request_marks_a_set_that_no_rule_knows(tmp_path: Path) -> None:
 def two_nodes(tmp_path: Path) -> tuple[Here, Here]:
     store = MemoryStore()
     rule = CheckpointRule("step-*", settle_seconds=0)
-    first = Here(tmp_path / "0", store, rule, Writer("job", "job", node=0), nodes=(0, 1))
-    second = Here(tmp_path / "1", store, rule, Writer("job", "job", node=1), nodes=(0, 1))
+    first = Here(tmp_path / "0", store, rule, Writer("job", "job", node=0, start="0"), nodes=(0, 1))
+    second = Here(tmp_path / "1", store, rule, Writer("job", "job", node=1, start="0"), nodes=(0, 1))
     for each in (first, second):
         each.folder.mkdir()
     return first, second
@@ -655,7 +658,7 @@ def test_the_shard_of_a_killed_program_gets_no_mark(tmp_path: Path) -> None:
     assert second.said[-1].startswith("checkpoint checkpoint-10 is not complete (it has not been still for 5 s)")
 
 
-@pytest.mark.parametrize("earlier", [Writer("before", "job"), Writer("job", "job", start="0")])
+@pytest.mark.parametrize("earlier", [Writer("before", "job", start="1"), Writer("job", "job", start="0")])
 def test_an_announcement_of_an_earlier_job_or_start_is_not_answered(tmp_path: Path, earlier: Writer) -> None:
     first, second = two_nodes(tmp_path)
     first.writer = earlier
@@ -684,13 +687,20 @@ def test_a_set_that_changes_while_the_others_upload_goes_again(tmp_path: Path) -
 
 
 def test_the_last_round_of_node_0_waits_for_the_others_within_bounds(tmp_path: Path) -> None:
-    first, _ = two_nodes(tmp_path)
+    first, second = two_nodes(tmp_path)
     first.write("step-1", __metadata="m")
     clock = [time.time()]
     first.now, first.sleep = lambda: clock[0], lambda seconds: clock.__setitem__(0, clock[0] + seconds)
     first.start()
     assert first.round(last=True) == [] and first.marked == []
-    assert "not all nodes uploaded their files within 60 s" in first.said[-1]
+    assert "not all nodes have uploaded their files after 60 s" in first.said[-1]
+    # Its files are there, and nothing writes them any more: whoever answers last marks it, in that start or the next.
+    second.write("step-1", rank1__distcp="one")
+    second.sets.ended_well = True
+    second.round(last=True)
+    assert first.marked == ["step-1"]
+    (mark,) = first.marks.of("job")
+    assert [(each.path, each.node) for each in mark.files] == [(".metadata", 0), ("rank1.distcp", 1)]
 
 
 def test_the_last_round_of_another_node_waits_for_node_0(tmp_path: Path) -> None:
@@ -706,6 +716,82 @@ def test_the_last_round_of_another_node_waits_for_node_0(tmp_path: Path) -> None
     assert second.round(last=True) == []
     first.round()
     assert first.marked == ["step-1"]
+
+
+def ended(*nodes: Here, well: bool = True) -> list[float]:
+    """The program ended; returns how long nodes slept in their last rounds, which nothing else makes shorter."""
+    slept: list[float] = []
+    for each in nodes:
+        each.now, each.sleep = lambda: time.time() + sum(slept), slept.append
+        each.start().ended_well = well
+    return slept
+
+
+def test_where_rank_0_alone_writes_no_node_waits_at_the_end(tmp_path: Path) -> None:
+    first, second = two_nodes(tmp_path)
+    for each in (first, second):
+        each.rule = HF
+    first.checkpoint(10)
+    slept = ended(first, second)
+    assert second.round(last=True) == [] and first.round(last=True) == []
+    assert first.marked == ["checkpoint-10"] and slept == []
+
+
+def test_node_0_waits_no_longer_than_the_other_one_takes(tmp_path: Path) -> None:
+    first, second = two_nodes(tmp_path)
+    for each in (first, second):
+        each.rule = HF
+    first.checkpoint(10)
+    ended(second)
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        second.round(last=True)
+
+    first.sleep = sleep
+    first.start().ended_well = True
+    assert first.round(last=True) == []
+    assert first.marked == ["checkpoint-10"] and len(slept) == 1
+
+
+def test_a_node_that_ended_first_has_said_what_it_has_of_each_set(tmp_path: Path) -> None:
+    first, second = two_nodes(tmp_path)
+    for each in (first, second):
+        each.rule = HF
+    first.checkpoint(10)
+    second.write("checkpoint-10", rng_state_1__pth="one")
+    slept = ended(first, second)
+    assert second.round(last=True) == [] and first.round(last=True) == []
+    assert first.marked == ["checkpoint-10"] and slept == []
+    (mark,) = first.marks.of("job")
+    assert [(each.path, each.node) for each in mark.files][1] == ("rng_state_1.pth", 1)
+
+
+def test_a_killed_node_has_not_said_that_it_has_no_files(tmp_path: Path) -> None:
+    first, second = two_nodes(tmp_path)
+    for each in (first, second):
+        each.rule = HF
+    first.checkpoint(10)
+    slept = ended(first, second, well=False)
+    second.round(last=True)
+    first.round(last=True)
+    assert first.marked == [] and slept == [], "and nobody waits for what never comes"
+    assert first.said[-1] == "checkpoint checkpoint-10: node 1 ended without all its files of it: no mark"
+    mark_what_is_left(first.notes, first.marks, "job", first.said.append)
+    assert first.marked == []
+
+
+def test_a_set_whose_last_node_answered_when_node_0_was_gone_is_marked_at_the_next_start(tmp_path: Path) -> None:
+    first, second = two_nodes(tmp_path)
+    first.write("step-1", __metadata="m")
+    second.write("step-1", rank1__distcp="one")
+    ended(first, second)
+    first.round(last=True)
+    second.round()
+    assert first.marked == [], "it was killed right behind its answer"
+    mark_what_is_left(first.notes, first.marks, "job", first.said.append)
+    assert first.marked == ["step-1"] and first.marks.mismatch(first.marks.of("job")[0]) == ""
 
 
 def test_what_two_nodes_wrote_differently_is_no_set(tmp_path: Path) -> None:
@@ -724,12 +810,12 @@ def test_a_forged_answer_of_a_node_is_held_against_the_container(tmp_path: Path)
     first, _ = two_nodes(tmp_path)
     first.write("step-1", __metadata="m")
     first.round()
-    said = first.marks.noted("job", "parts/step-1", "announced")
+    said = first.notes.announcement("step-1")
     assert said is not None
-    forged = {"path": "../../etc/passwd", "size": 1, "md5": "a" * 32, "etag": "e"}
-    first.marks.note("job", "parts/step-1", "node-1", {"token": said["token"], "files": [forged]})
+    forged = MarkedFile("rank1.distcp", 1, "a" * 32, "e")
+    first.notes.answer("step-1", 1, Answer(said.stored, said.token, said.start, (forged,)))
     first.round()
-    assert first.marked == []
+    assert first.marked == [] and "rank1.distcp is missing" in first.said[-1]
 
 
 # -- bringing one back -----------------------------------------------------------------------------------------------

@@ -1,0 +1,348 @@
+"""What the nodes of a job say to each other about sets: small documents in the container, beside the marks.
+
+    .blobsync/checkpoints/<entry path>/<lineage>/parts/<set>/announced.json     node 0: it has all of a set
+    .../parts/<set>/node-1.json              node 1: its files of it, verified in the container
+    .../parts/<set>/left.json                node 0, at its end: its own files; who answers last writes the mark
+    .../over/<run id>.node-1.json            a node at its end: of these sets it has files, and of no other
+    .../restore/<run id>.json, <run id>.node-1.json       which set all of them start from
+
+Whoever can write to the container can write there. So each note has a type and bounds, names pass the gate, and what is
+none counts as absent. A mark that is made of notes is compared with the container like any other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar
+from urllib.parse import quote, unquote
+
+from blobsync.base.errors import BlobNotFoundError
+from blobsync.base.plain_json import demand_types, parse_object
+from blobsync.keep.checkpoints import Reach
+from blobsync.keep.marks import (
+    MAX_FILES,
+    Mark,
+    MarkedFile,
+    Marks,
+    demand_id,
+    demand_sane_file,
+    marks_folder,
+    put_document,
+    read_document,
+)
+from blobsync.local.names import local_problem
+from blobsync.store.protocol import ANYTHING, BlobStore
+
+# The year 5138.
+_LATEST_SECONDS = 1e11
+_MAX_SETS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """Node 0 takes a set for complete, and stores it under a name.
+
+    ``reach`` is for which nodes that holds (:class:`Reach`); ``told_at`` when programs on node 0 said so, in seconds
+    since 1970 (0: they did not). ``token`` tells it from what it said of the set before. ``run_id`` and ``start`` are
+    the job's, and which of its starts.
+    """
+
+    set: str
+    stored: str
+    token: str
+    reach: str
+    told_at: float
+    run_id: str
+    start: str
+
+    def demand_sane(self) -> None:
+        """Raise ``ValueError`` for what no node can say."""
+        _demand_names((self.set, self.stored))
+        if not 0 <= self.told_at <= _LATEST_SECONDS:
+            raise ValueError("its time is out of bounds")
+
+    @property
+    def known_reach(self) -> Reach:
+        """Of an unknown one as little as possible is believed."""
+        return next((each for each in Reach if each.value == self.reach), Reach.OWN)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A node's files of a set, as they are in the container; ``token`` is that of what it answers, or empty: it was not
+    asked, and is at its end."""
+
+    stored: str
+    token: str
+    start: str
+    files: tuple[MarkedFile, ...]
+
+    def demand_sane(self) -> None:
+        """Raise ``ValueError`` for what no node can say."""
+        _demand_names((self.stored,))
+        if len(self.files) > MAX_FILES:
+            raise ValueError("it has too many files")
+        for each in self.files:
+            demand_sane_file(each)
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """A node at its end: it has files of these ``sets`` and of no other. What it answered last of those in ``whole`` is
+    what it has. ``well``: its program ended well."""
+
+    run_id: str
+    start: str
+    well: bool
+    sets: tuple[str, ...]
+    whole: tuple[str, ...]
+
+    def demand_sane(self) -> None:
+        """Raise ``ValueError`` for what no node can say."""
+        if len(self.sets) > _MAX_SETS or len(self.whole) > _MAX_SETS:
+            raise ValueError("it names too many sets")
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What node 0 leaves at its end of a set that other ``nodes`` have not answered: the mark with its own files."""
+
+    token: str
+    start: str
+    reach: str
+    nodes: tuple[int, ...]
+    mark: str
+
+    def demand_sane(self) -> None:
+        """Raise ``ValueError`` for what no node can say."""
+        if len(self.nodes) > MAX_FILES:
+            raise ValueError("it names too many nodes")
+        Mark.from_json(self.mark)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The set that node 0 takes in the start ``attempt``, as its proposal with this ``number``; ``stored`` None: none.
+
+    ``passed``: so many were marked, and none fits. ``agreed``: all nodes have it. Of another node: whether it has a
+    ``problem`` with that proposal.
+    """
+
+    attempt: str
+    number: int
+    stored: str | None = None
+    lineage: str = ""
+    passed: int | None = None
+    agreed: bool = False
+    problem: bool = False
+
+    def demand_sane(self) -> None:
+        """Raise ``ValueError`` for what no node can say."""
+        if not 0 <= self.number < 10**9 or not 0 <= (self.passed or 0) < 10**9:
+            raise ValueError("a number is out of bounds")
+        if self.stored is not None:
+            _demand_names((self.stored,))
+
+
+def _demand_names(names: Sequence[str]) -> None:
+    for name in names:
+        if why := local_problem(name):
+            raise ValueError(f"the name {name!a} {why}")
+
+
+T = TypeVar("T", Announced, Answer, Over, Left, Choice)
+
+
+class Notes:
+    """The notes of one lineage beside the marks of a folder entry; ``warn`` is told of those that are none."""
+
+    def __init__(self, store: BlobStore, path: str, lineage: str, warn: Callable[[str], None]) -> None:
+        self._store, self._warn = store, warn
+        self._folder = f"{marks_folder(path)}/{demand_id(lineage)}"
+        self._warned = set[str]()
+
+    # -- a set --------------------------------------------------------------------------------------------------
+
+    def announce(self, said: Announced) -> None:
+        """Say, as node 0, that a set is complete."""
+        self._write(f"{_parts(said.set)}/announced", said)
+
+    def announced(self) -> Iterator[tuple[str, str]]:
+        """The sets that node 0 has announced, each with the version of what it said."""
+        return ((name, etag) for name, kind, etag in self._listed() if kind == "announced")
+
+    def announcement(self, name: str) -> Announced | None:
+        """What node 0 said of a set."""
+        return self._read(Announced, f"{_parts(name)}/announced")
+
+    def answer(self, name: str, node: int, said: Answer) -> None:
+        """Say, as another node, which files of a set it has."""
+        self._write(f"{_parts(name)}/node-{node}", said)
+
+    def answered(self, name: str, node: int) -> Answer | None:
+        """What a node said of its files of a set."""
+        return self._read(Answer, f"{_parts(name)}/node-{node}")
+
+    def leave(self, name: str, said: Left) -> None:
+        """Say, as node 0 at its end, what the mark of a set needs besides the answers of others."""
+        self._write(f"{_parts(name)}/left", said)
+
+    def left(self) -> Iterator[tuple[str, Left]]:
+        """The sets that node 0 has left to others."""
+        for name in [name for name, kind, _ in self._listed() if kind == "left"]:
+            if (said := self._read(Left, f"{_parts(name)}/left")) is not None:
+                yield name, said
+
+    def forget(self, name: str) -> None:
+        """Remove what was said of a set."""
+        prefix = f"{self._folder}/{_parts(name)}/"
+        self._store.delete_many([blob.name for blob in self._store.list_blobs(prefix)])
+
+    # -- a start ------------------------------------------------------------------------------------------------
+
+    def end(self, node: int, said: Over) -> None:
+        """Say that a node is at its end."""
+        self._write(f"over/{demand_id(said.run_id)}.node-{node}", said)
+
+    def ended(self, run_id: str, start: str, node: int) -> Over | None:
+        """What a node said at its end; None if it is not there yet in this start."""
+        said = self._read(Over, f"over/{demand_id(run_id)}.node-{node}")
+        return said if said is not None and (said.run_id, said.start) == (run_id, start) else None
+
+    def choose(self, run_id: str, node: int, said: Choice) -> None:
+        """Say which set the nodes start from, or what this one thinks of it."""
+        self._write(_choice(run_id, node), said)
+
+    def chosen(self, run_id: str, node: int = 0) -> Choice | None:
+        """What a node said of that."""
+        return self._read(Choice, _choice(run_id, node))
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _listed(self) -> Iterator[tuple[str, str, str]]:
+        prefix = f"{self._folder}/parts/"
+        for blob in self._store.list_blobs(prefix):
+            quoted, _, name = blob.name[len(prefix) :].partition("/")
+            if name.endswith(".json"):
+                yield unquote(quoted), name.removesuffix(".json"), blob.etag
+
+    def _write(self, name: str, said: Announced | Answer | Over | Left | Choice) -> None:
+        put_document(self._store, f"{self._folder}/{name}.json", json.dumps(asdict(said)).encode(), ANYTHING)
+
+    def _read(self, kind: type[T], name: str) -> T | None:
+        blob = f"{self._folder}/{name}.json"
+        try:
+            return _made(kind, parse_object(read_document(self._store, blob)))
+        except BlobNotFoundError:
+            return None
+        except ValueError as error:
+            if blob not in self._warned:
+                self._warned.add(blob)
+                self._warn(f"{blob} is left alone: {error}")
+            return None
+
+
+def _made(kind: type[T], values: dict[str, Any]) -> T:
+    """A note of what was read. Raises ``ValueError``."""
+    known = {name: values[name] for name in kind.__dataclass_fields__ if name in values}
+    lists = {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
+    try:
+        if "files" in lists:
+            lists["files"] = tuple(MarkedFile(**each) for each in lists["files"])
+        said = kind(**{**known, **lists})
+    except TypeError as error:
+        raise ValueError(f"it is no note: {error}") from error
+    demand_types(said)
+    said.demand_sane()
+    return said
+
+
+def _parts(name: str) -> str:
+    return f"parts/{quote(name, safe='')}"
+
+
+def _choice(run_id: str, node: int) -> str:
+    return f"restore/{demand_id(run_id)}.node-{node}" if node else f"restore/{demand_id(run_id)}"
+
+
+# -- what follows from them ------------------------------------------------------------------------------------------
+
+
+class NeverError(Exception):
+    """A node will not bring its files of a set any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A set whose files of other nodes are asked for: the mark with those of node 0."""
+
+    name: str
+    mark: Mark
+    token: str
+    start: str
+    reach: Reach
+    nodes: tuple[int, ...]
+
+    def left(self) -> Left:
+        """What node 0 leaves of it."""
+        return Left(self.token, self.start, self.reach.value, self.nodes, self.mark.to_json())
+
+
+def gathered(notes: Notes, asked: Asked) -> Mark | None:
+    """The mark with the files of all nodes; None while one of them has not answered.
+
+    Raises :class:`NeverError` if one never will, ``ValueError`` for a file that two of them wrote differently.
+    """
+    parts: list[tuple[int, Sequence[MarkedFile]]] = [(0, asked.mark.files)]
+    for node in asked.nodes:
+        if node:
+            files = _part_of(notes, asked, node)
+            if files is None:
+                return None
+            parts.append((node, files))
+    return merged(asked.mark, parts)
+
+
+def _part_of(notes: Notes, asked: Asked, node: int) -> Sequence[MarkedFile] | None:
+    # In this order: what a node has answered is there before it says that it is over.
+    over = notes.ended(asked.mark.run_id, asked.start, node) if asked.start else None
+    said = notes.answered(asked.name, node)
+    if said is not None and said.stored == asked.mark.stored:
+        is_last = over is not None and asked.name in over.whole and said.start == asked.start
+        if said.token == asked.token or is_last:
+            return said.files
+    if over is None:
+        return None
+    if asked.name not in over.sets and (over.well or asked.reach is Reach.ALL):
+        return ()
+    raise NeverError(f"node {node} ended without all its files of it")
+
+
+def merged(mark: Mark, parts: Sequence[tuple[int, Sequence[MarkedFile]]]) -> Mark:
+    """A mark with the files of all nodes. Raises ``ValueError`` for a file that two of them wrote differently."""
+    files: dict[str, MarkedFile] = {}
+    for node, listed in parts:
+        for each in listed:
+            known = files.setdefault(each.path, replace(each, node=node))
+            if known.md5 != each.md5:
+                raise ValueError(f"nodes {known.node} and {node} wrote {each.path} differently")
+    return replace(mark, files=tuple(files[path] for path in sorted(files)), nodes=len(parts))
+
+
+def mark_what_is_left(notes: Notes, marks: Marks, lineage: str, say: Callable[[str], None]) -> None:
+    """Mark the sets that node 0 has left to others, if all nodes have answered by now."""
+    waiting = list(notes.left())
+    stored = {mark.stored for mark in marks.of(lineage)} if waiting else set[str]()
+    for name, left in waiting:
+        own = Mark.from_json(left.mark)
+        reach = next((each for each in Reach if each.value == left.reach), Reach.OWN)
+        if own.lineage != lineage or own.set != name or own.stored in stored:
+            continue
+        try:
+            mark = gathered(notes, Asked(name, own, left.token, left.start, reach, left.nodes))
+        except (NeverError, ValueError):
+            continue
+        if mark is not None and not marks.mismatch(mark) and marks.write(mark):
+            say(f"checkpoint {mark.stored} is complete in the container: its last node has answered")

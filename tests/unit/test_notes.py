@@ -1,0 +1,194 @@
+"""What nodes say to each other: typed and bounded, and a mark that is made of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+from blobsync.keep.checkpoints import Reach
+from blobsync.keep.marks import Mark, MarkedFile, Marks
+from blobsync.keep.notes import (
+    Announced,
+    Answer,
+    Asked,
+    Choice,
+    Left,
+    NeverError,
+    Notes,
+    Over,
+    gathered,
+    mark_what_is_left,
+)
+from tests.fakes.store import MemoryStore
+
+FOLDER = ".blobsync/checkpoints/out/job"
+
+
+def notes_of(store: MemoryStore) -> tuple[Notes, list[str]]:
+    said: list[str] = []
+    return Notes(store, "out", "job", said.append), said
+
+
+def file_of(store: MemoryStore, path: str, body: bytes, node: int = 0) -> MarkedFile:
+    info = store.add(f"out/step-1/{path}", body)
+    return MarkedFile(path, len(body), hashlib.md5(body).hexdigest(), info.etag, node)
+
+
+def asked_of(store: MemoryStore, reach: Reach = Reach.OWN, start: str = "0") -> Asked:
+    files = (file_of(store, "zero", b"0"),)
+    mark = Mark("step-1", "step-1", 1, 5.0, "me_1", "job", 1, files=files)
+    return Asked("step-1", mark, "t", start, reach, (0, 1))
+
+
+def test_notes_are_read_as_they_were_written() -> None:
+    store = MemoryStore()
+    notes, warnings = notes_of(store)
+    announced = Announced("step-1", "step-1", "t", "all", 1.5, "me_1", "0")
+    answer = Answer("step-1", "t", "0", (file_of(store, "one", b"1"),))
+    over = Over("me_1", "0", True, ("step-1",), ())
+    notes.announce(announced)
+    notes.answer("step-1", 1, answer)
+    notes.end(1, over)
+    left = asked_of(store).left()
+    notes.leave("step-1", left)
+    choice = Choice("0", 1, "step-1", "job", agreed=True)
+    notes.choose("me_1", 0, choice)
+    assert [name for name, _ in notes.announced()] == ["step-1"]
+    assert notes.announcement("step-1") == announced and announced.known_reach is Reach.ALL
+    assert notes.answered("step-1", 1) == answer and notes.ended("me_1", "0", 1) == over
+    assert notes.ended("me_1", "1", 1) is None and notes.ended("me_2", "0", 1) is None
+    assert dict(notes.left()) == {"step-1": left} and notes.chosen("me_1") == choice
+    notes.forget("step-1")
+    assert notes.announcement("step-1") is None and dict(notes.left()) == {} and not warnings
+
+
+ANNOUNCED = {
+    "set": "step-1",
+    "stored": "step-1",
+    "token": "t",
+    "reach": "all",
+    "told_at": 0.0,
+    "run_id": "me_1",
+    "start": "0",
+}
+FILE = {"path": "a", "size": 1, "md5": "a" * 32, "etag": "e", "node": 0}
+ANSWER = {"stored": "step-1", "token": "t", "start": "0", "files": [FILE]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("announced", json.dumps({**ANNOUNCED, "told_at": "X"}).replace('"X"', "9" * 400)),
+        ("announced", json.dumps({**ANNOUNCED, "told_at": "X"}).replace('"X"', "1e999")),
+        ("announced", json.dumps({**ANNOUNCED, "told_at": -1})),
+        ("announced", json.dumps({**ANNOUNCED, "stored": "../code"})),
+        ("announced", json.dumps({**ANNOUNCED, "set": 5})),
+        ("announced", json.dumps({**ANNOUNCED, "reach": ["all"]})),
+        ("announced", json.dumps({"set": "step-1"})),
+        ("announced", "[]"),
+        ("announced", "no JSON"),
+        ("node-1", json.dumps({**ANSWER, "files": 5})),
+        ("node-1", json.dumps({**ANSWER, "files": [5]})),
+        ("node-1", json.dumps({**ANSWER, "files": [{**FILE, "size": "X"}]}).replace('"X"', "1e999")),
+        ("node-1", json.dumps({**ANSWER, "files": [{**FILE, "size": "X"}]}).replace('"X"', "9" * 400)),
+        ("node-1", json.dumps({**ANSWER, "files": [{**FILE, "path": "../../etc/passwd"}]})),
+        ("node-1", json.dumps({**ANSWER, "files": [{**FILE, "more": 1}]})),
+        ("node-1", json.dumps({**ANSWER, "files": {"a": 1}})),
+        ("left", json.dumps({"token": "t", "start": "0", "reach": "all", "nodes": [0, 1], "mark": "{}"})),
+        ("left", json.dumps({"token": "t", "start": "0", "reach": "all", "nodes": 2, "mark": "{}"})),
+    ],
+)
+def test_a_note_of_somebody_else_counts_as_absent_and_is_named_once(kind: str, text: str) -> None:
+    store = MemoryStore()
+    notes, warnings = notes_of(store)
+    store.add(f"{FOLDER}/parts/step-1/{kind}.json", text.encode())
+    for _ in range(2):
+        found: list[Any] = [notes.announcement("step-1"), notes.answered("step-1", 1), *notes.left()]
+        assert found == [None, None]
+    (warning,) = warnings
+    assert f"step-1/{kind}.json is left alone" in warning
+
+
+def test_a_choice_of_somebody_else_counts_as_absent() -> None:
+    store = MemoryStore()
+    notes, warnings = notes_of(store)
+    for said in ({"number": "1"}, {"number": -1}, {"number": 1, "stored": "../x"}, {"number": 1, "passed": 10**12}, {}):
+        store.add(f"{FOLDER}/restore/me_1.json", json.dumps({"attempt": "0", **said}).encode())
+        assert notes.chosen("me_1") is None
+    assert len(warnings) == 1
+
+
+def test_a_node_that_is_over_has_no_other_files_than_it_said() -> None:
+    store = MemoryStore()
+    notes, _ = notes_of(store)
+    asked = asked_of(store)
+    assert gathered(notes, asked) is None, "it has not answered"
+    notes.end(1, Over("me_1", "before", True, (), ()))
+    assert gathered(notes, asked) is None, "that was another start"
+    notes.end(1, Over("me_1", "0", True, (), ()))
+    assert gathered(notes, asked_of(store, start="")) is None, "nodes that start one by one may be back"
+    mark = gathered(notes, asked)
+    assert mark is not None and [each.path for each in mark.files] == ["zero"] and mark.nodes == 2
+    notes.end(1, Over("me_1", "0", True, ("step-1",), ()))
+    with pytest.raises(NeverError, match="node 1 ended without all its files of it"):
+        gathered(notes, asked)
+    # Its program was killed: it might have written some.
+    notes.end(1, Over("me_1", "0", False, (), ()))
+    with pytest.raises(NeverError):
+        gathered(notes, asked)
+    assert gathered(notes, asked_of(store, Reach.ALL)) is not None
+
+
+def test_what_a_node_said_unasked_counts_when_it_is_over_and_only_as_it_is_then() -> None:
+    store = MemoryStore()
+    notes, _ = notes_of(store)
+    asked = asked_of(store)
+    notes.answer("step-1", 1, Answer("step-1", "", "0", (file_of(store, "one", b"1"),)))
+    assert gathered(notes, asked) is None
+    notes.end(1, Over("me_1", "0", True, ("step-1",), ()))
+    with pytest.raises(NeverError):
+        gathered(notes, asked)
+    notes.end(1, Over("me_1", "0", True, ("step-1",), ("step-1",)))
+    mark = gathered(notes, asked)
+    assert mark is not None and [each.path for each in mark.files] == ["one", "zero"]
+    # Stored elsewhere, or in another start: not what node 0 asks for.
+    for other in (Answer("step-1@7", "", "0", ()), Answer("step-1", "", "before", ())):
+        notes.answer("step-1", 1, other)
+        with pytest.raises(NeverError):
+            gathered(notes, asked)
+
+
+def test_what_node_0_left_is_marked_when_all_have_answered_and_once() -> None:
+    store = MemoryStore()
+    notes, said = notes_of(store)
+    marks = Marks(store, "out", said.append)
+    notes.leave("step-1", asked_of(store).left())
+    mark_what_is_left(notes, marks, "job", said.append)
+    assert marks.of("job") == []
+    notes.answer("step-1", 1, Answer("step-1", "t", "0", (file_of(store, "one", b"1"),)))
+    store.add("out/step-1/one", b"2")
+    mark_what_is_left(notes, marks, "job", said.append)
+    assert marks.of("job") == [], "it is not in the container as the node said"
+    file_of(store, "one", b"1")
+    for _ in range(2):
+        mark_what_is_left(notes, marks, "job", said.append)
+        (mark,) = marks.of("job")
+    assert [(each.path, each.node) for each in mark.files] == [("one", 1), ("zero", 0)]
+    assert said == ["checkpoint step-1 is complete in the container: its last node has answered"]
+
+
+def test_what_is_left_under_another_name_or_lineage_is_not_marked() -> None:
+    store = MemoryStore()
+    notes, said = notes_of(store)
+    marks = Marks(store, "out", said.append)
+    notes.end(1, Over("me_1", "0", True, (), ()))
+    left = asked_of(store).left()
+    notes.leave("step-2", left)
+    mark_what_is_left(notes, marks, "job", said.append)
+    other = left.mark.replace('"lineage": "job"', '"lineage": "others"')
+    notes.leave("step-1", Left("t", "0", "own", (0, 1), other))
+    mark_what_is_left(notes, marks, "job", said.append)
+    assert not [name for name in store.blobs if name.endswith("/step-1.json")]
