@@ -244,6 +244,7 @@ WRITERS: dict[str, str] = {
     "base.user_data": "what the user agreed to and logs in with, in the user's own configuration",
     **dict.fromkeys(("azcopy", "transfer.ledger", "local.state_dir"), "our own records and staging folders"),
     "local.state_dir": "the seal of the state folder",
+    "local.private_folders": "who may use the state folder",
     "local.fetch_records": "which blocks of an object a service has fetched",
     "local.resume_records": "which ranges of a download are there, and what a process is about to write",
     "project.logbook": "how far transfers under way are",

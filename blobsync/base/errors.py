@@ -10,6 +10,7 @@ for the user, and an optional ``hint``: the next command to run, or what to chan
         ForeignProjectError              a project of another user that is not trusted
         UnknownClusterError
       UntrustedStateError                a state folder that may have come from somebody else
+        OpenStateError                   one of the user's own that others can write to
       MappingError
         UnmappedPathError
         OutsideProjectError
@@ -321,14 +322,23 @@ class UnknownClusterError(ConfigError):
 
 
 class UntrustedStateError(BlobsyncError):
-    """``folder`` is the state folder; ``project`` the one that it was made for, None if unknown."""
+    """``folder`` is the state folder; ``project`` the one that it was made for, None if unknown; ``root`` the one
+    that contains it. ``question`` asks the user for what is needed."""
 
     code = FailureCode.STATE_UNTRUSTED
 
-    def __init__(self, message: str, *, folder: str, project: str | None, hint: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, folder: str, project: str | None, root: str, question: str, hint: str | None = None
+    ) -> None:
         super().__init__(message, hint=hint, path=folder)
         self.folder = folder
         self.project = project
+        self.root = root
+        self.question = question
+
+
+class OpenStateError(UntrustedStateError):
+    """``folder`` is the user's own, and others can write to it."""
 
 
 class MappingError(BlobsyncError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import pwd
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -71,6 +72,14 @@ def _home(environ: Mapping[str, str]) -> Path:
 def is_own(owner: int, user: int, environ: Mapping[str, str]) -> bool:
     """Whether a file of ``owner`` counts as ``user``'s own (both are numbers); under sudo, so do the caller's files."""
     return owner == user or (user == 0 and environ.get("SUDO_UID") == str(owner))
+
+
+def user_name(uid: int) -> str:
+    """The name of a user; the number if a container runs under one that has no name."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def read_own(file: Path) -> str | None:

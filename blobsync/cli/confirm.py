@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from blobsync.base.errors import (
     BlobsyncError,
+    OpenStateError,
     UntrustedDockerError,
     UntrustedLinkError,
     UntrustedStateError,
@@ -78,21 +79,13 @@ def _agree_to_state(session: Session, error: UntrustedStateError) -> None:
     if not sys.stdin.isatty():
         raise error
     try:
-        confirm(session, _question(error))
+        confirm(session, error.question)
     except UsageError as refusal:
         raise UsageError(refusal.message, hint=error.hint) from error
-    from blobsync.local.state_dir import trust_state
+    from blobsync.local.state_dir import close_state, trust_state
 
-    trust_state(Path(error.folder).parent.parent, session.environ)
-
-
-def _question(error: UntrustedStateError) -> str:
-    if error.project is None:
-        return (
-            f"{error.folder} is from an earlier version of blobsync, or came with this project from somebody else."
-            " Have you used blobsync here before, and are its records yours?"
-        )
-    return f"{error.folder} was kept for the project at {error.project}. Did you move or copy that project here?"
+    settle = close_state if isinstance(error, OpenStateError) else trust_state
+    settle(Path(error.root), session.environ)
 
 
 Answer = TypeVar("Answer")

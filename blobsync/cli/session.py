@@ -444,11 +444,12 @@ def with_consent(session: Session, project: Project, act: Callable[[], T]) -> T:
 
 def _asking(session: Session, act: Callable[[], Result]) -> Result:
     """Run ``act``; ask if the state folder is not trusted yet. Few commands ever need that code."""
-    try:
-        return act()
-    except UntrustedStateError as error:
-        session.agree(session, error, None)
-        return act()
+    while True:
+        try:
+            return act()
+        except UntrustedStateError as error:
+            # Raises it unless the user agrees.
+            session.agree(session, error, None)
 
 
 def _inside_project(paths: list[str]) -> list[str]:

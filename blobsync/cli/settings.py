@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from blobsync.base.errors import BlobsyncError, EmulatorError, ExitCode
 from blobsync.base.formatting import count_text
+from blobsync.cli.confirm import confirm
 from blobsync.cli.new_config import config_new
 from blobsync.cli.output import Result
 from blobsync.cli.session import (
@@ -159,24 +160,32 @@ def config_trust_state(
     both: Annotated[
         bool, option("--both", help="It is one project, seen under this path and the earlier one.")
     ] = False,
+    yes: Annotated[bool, option("-y", "--yes", help="Do not ask before it is closed to others.")] = False,
 ) -> Result:
     """Accept the state folder in this project as your own: what blobsync remembers of files and jobs here.
 
     It is needed once after you moved or copied a project, or used an earlier version of blobsync in it. If
-    somebody else made the folder, remove it instead: its records would say which files need no check.
+    somebody else made the folder, remove it instead: its records would say which files need no check. If others can
+    write to it, this says who, asks, and closes it to them.
 
     \b
       blobsync config trust-state
       blobsync config trust-state --both
     """
     from blobsync.config.project_root import current_folder, find_project
-    from blobsync.local.state_dir import trust_state
+    from blobsync.local.state_dir import open_state, trust_state
 
-    found = trust_state(find_project(current_folder(session.environ), session.environ), session.environ, both=both)
+    root = find_project(current_folder(session.environ), session.environ)
+    exposed = open_state(root, session.environ)
+    if exposed and not yes:
+        confirm(session, exposed.question)
+    found = trust_state(root, session.environ, both=both)
     paths = list(found.seal.paths)
     data = {"folder": str(found.folder), "id": found.seal.id, "projects": paths, "accepted": found.is_new}
     word = "accepted" if found.is_new else "yours already"
-    return Result(data, [f"{word}: {found.folder}", *(f"for the project {path}" for path in paths)])
+    closed = list(map(str, found.closed))
+    lines = [f"closed to others: {path}" for path in closed] + [f"{word}: {found.folder}"]
+    return Result({**data, "closed": closed}, [*lines, *(f"for the project {path}" for path in paths)])
 
 
 def config_trust_code(

@@ -45,7 +45,7 @@ class JobContext:
         self.root = root
         self.environ = environ
         self.current = current
-        self.state = open_state_dir(root, environ)
+        self.state = open_state_dir(root, environ, note)
         self.history = History(self.state.jobs_file)
         remove_dead_secrets(self.state.root / "jobs")
         self.process = process or SubprocessRunner()

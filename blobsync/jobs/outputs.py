@@ -27,6 +27,7 @@ from blobsync.base.errors import (
     FailureCode,
     FileFailure,
     JobError,
+    LocalFileError,
     NothingMatchedError,
     UsageError,
 )
@@ -303,17 +304,22 @@ def _on_disk(
             f" mode: upload for {place.folder.name}_folder brings those of later jobs to the container",
         )
     start = base / part
-    walked = (Path(folder, name) for folder, _, names in os.walk(start) for name in names)
+    walked = (Path(folder, name) for folder, _, names in os.walk(start, onerror=_unreadable) for name in names)
     found = []
     for path in [start] if start.is_file() else walked:
-        # A program may remove its files meanwhile.
-        with suppress(OSError):
+        # A program may remove its files meanwhile; a link may lead to nothing.
+        with suppress(FileNotFoundError):
             known = path.stat()
             if stat.S_ISREG(known.st_mode):
                 below = path.relative_to(base).as_posix()
                 size, modified = known.st_size, known.st_mtime
                 found.append(OutputFile(place.id, below, f"{place.path}/{below}", size, modified, on_disk=path))
     return found
+
+
+def _unreadable(error: OSError) -> None:
+    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        raise LocalFileError(f"{error.filename}: {error.strerror}", path=str(error.filename)) from error
 
 
 def _copy_command(context: JobContext, cluster: Cluster, place: OutputPlace, base: Path) -> str:

@@ -594,7 +594,7 @@ def has_intents(state: StateDir) -> bool:
     """Whether a process has left intents, or is at work."""
     try:
         return bool(os.listdir(state.root / INTENTS_FOLDER))
-    except OSError:
+    except FileNotFoundError:
         return False
 
 
@@ -603,7 +603,7 @@ def left_intents(state: StateDir, now: float | None = None) -> Iterator[LeftInte
     folder = state.root / INTENTS_FOLDER
     try:
         names = sorted(name for name in os.listdir(folder) if name.endswith(_INTENTS_SUFFIX))
-    except OSError:
+    except FileNotFoundError:
         return
     for name in names:
         file = folder / name

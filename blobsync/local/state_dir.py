@@ -14,13 +14,13 @@ it again would sync its folder once more (https://www.sqlite.org/pragma.html#pra
 from __future__ import annotations
 
 import atexit
+import errno
 import hashlib
 import hmac
 import json
 import os
 import shlex
 import sqlite3
-import stat
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -28,12 +28,23 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from blobsync.base.errors import LocalFileError, UntrustedStateError
+from blobsync.base.errors import LocalFileError, OpenStateError, UntrustedStateError
+from blobsync.base.formatting import count_text
 from blobsync.base.patterns import pattern
 from blobsync.base.plain_json import parse_object
 from blobsync.base.seals import KEY_BYTES, SealKey
 from blobsync.base.user_data import config_home, state_home
 from blobsync.config.project_root import STATE_FOLDER
+from blobsync.local.private_folders import (
+    NotOursError,
+    OpenPlace,
+    OpenToOthersError,
+    close_to_others,
+    demand_closed_inside,
+    demand_ours,
+    open_places,
+    strangers_files,
+)
 
 SEAL_FILE = "seal"
 
@@ -65,18 +76,18 @@ class StateSeal(NamedTuple):
 
 
 def read_seal(folder: int, name: str, key: SealKey) -> StateSeal | None:
-    """The seal of the opened state folder ``name``; None if it has none that this user made."""
+    """The seal of the opened state folder ``name``; None if it has none that this user made. Raises ``OSError``."""
     try:
         fd = os.open(SEAL_FILE, _READ, dir_fd=folder)
-    except OSError:
-        return None
-    try:
-        # A folder or a pipe in its place is no seal, and reading either returns at once.
-        document = os.read(fd, _MOST)
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
+        try:
+            document = os.read(fd, _MOST)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        # A link, a folder or a socket in its place is no seal. A disk that does not answer has said nothing about it.
+        if error.errno in (errno.ENOENT, errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            return None
+        raise
     body = key.opened(_KIND, name, SEAL_FILE, document)
     if body is None:
         return None
@@ -135,15 +146,16 @@ _STATE_NAME = pattern(r"state-[0-9a-f]{16}")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ_KEY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW_KEY = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class TrustedState(NamedTuple):
-    """A state folder in a project, and its seal; ``is_new``: the user's agreement was needed and has been recorded."""
+    """A state folder in a project, and its seal; ``is_new``: the user's agreement was needed and has been recorded;
+    ``closed`` is what others could write to until now."""
 
     folder: Path
     seal: StateSeal
     is_new: bool
+    closed: tuple[Path, ...] = ()
 
 
 class StateDir(NamedTuple):
@@ -185,29 +197,80 @@ class StateDir(NamedTuple):
         return path
 
 
-def open_state_dir(project: Path, environ: Mapping[str, str]) -> StateDir:
+def open_state_dir(
+    project: Path, environ: Mapping[str, str], say: Callable[[str], None] = lambda text: None
+) -> StateDir:
     """The project's own folder; for a project without write access, a folder of the user's state directory.
 
-    If neither is writable, a temporary one, which is removed when this process ends. Raises ``UntrustedStateError``
-    for a folder in the project that may be somebody else's: :func:`trust_state` accepts it.
+    If neither is writable, a temporary one, which is removed when this process ends. ``say`` gets a sentence if it is
+    not the one in the project though there is a ``.blobsync``: once a day, and always if it is empty. Raises
+    ``UntrustedStateError`` for a folder in the project that may be somebody else's (:func:`trust_state` accepts it),
+    ``OpenStateError`` for one that others can write to (:func:`close_state`), and ``LocalFileError`` where a disk does
+    not answer.
     """
-    with suppress(OSError):
-        return StateDir(_inside(project, environ))
-    with suppress(OSError):
-        return StateDir(_outside(project, environ))
+    why = ""
+    for opened in (_inside, _outside):
+        try:
+            root = opened(project, environ)
+        except OpenToOthersError as error:
+            raise _open_to_others(error, project, environ) from error
+        except OSError as error:
+            if error.errno not in _NO_PLACE:
+                raise LocalFileError(_sentence(error, project), path=error.filename) from error
+            why = why or _sentence(error, project)
+        else:
+            if why and os.path.lexists(project / NAME):
+                _say_where(root, why, project, environ, say)
+            return StateDir(root)
     import shutil  # late, as tempfile: few commands have no state folder
     import tempfile
 
     folder = tempfile.mkdtemp(prefix="blobsync-state-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    _say_once(f"nothing is recorded, here or in your home folder ({why}): set XDG_STATE_HOME to a writable folder", say)
     return StateDir(Path(folder), lasting=False)
+
+
+# There can be no folder: no right to write, a read-only or full disk, something else in its place.
+_NO_PLACE = frozenset(
+    (
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.EEXIST,
+        errno.ELOOP,
+    )
+)
+# What this process has said already: a command opens the folder several times.
+_said: set[str] = set()
+
+
+def _sentence(error: OSError, project: Path) -> str:
+    return f"{error.filename or project / NAME}: {error.strerror}"
+
+
+def _say_where(root: Path, why: str, project: Path, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
+    from blobsync.base.daily_warnings import shown_today  # late: in most projects there is nothing to say
+
+    text = f"what blobsync remembers of this project is kept in {root}, not in the project: {why}"
+    if not shown_today(text, project, environ) or not any(root.iterdir()):
+        _say_once(text, say)
+
+
+def _say_once(text: str, say: Callable[[str], None]) -> None:
+    if text not in _said:
+        _said.add(text)
+        say(text)
 
 
 def own_folder(path: Path) -> None:
     """Create ``path`` if it is missing, for the owner only. Raises ``OSError`` unless only we can change it.
 
-    A link in its place was created by someone else: also a ``PermissionError``, and its target is not
-    touched.
+    A link in its place was created by someone else: ``NotOursError``, and its target is not touched.
     """
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
@@ -215,11 +278,11 @@ def own_folder(path: Path) -> None:
         fd = os.open(path, _FOLDER)
     except NotADirectoryError as error:
         # O_NOFOLLOW on a link answers so, together with O_DIRECTORY.
-        raise PermissionError(1, "it is a link or not a folder: blobsync does not use it", str(path)) from error
+        raise NotOursError(errno.EPERM, "it is a link or not a folder: blobsync does not use it", str(path)) from error
     try:
-        _demand_ours(os.fstat(fd), path)
+        demand_ours(os.fstat(fd), path)
         if not os.access(path, os.W_OK | os.X_OK):
-            raise PermissionError(13, "Permission denied", str(path))
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
     finally:
         os.close(fd)
 
@@ -230,12 +293,95 @@ def user_key(environ: Mapping[str, str]) -> SealKey:
     return SealKey(_key(config_home(environ)))
 
 
+class OpenState(NamedTuple):
+    """What of a project's state others could have changed, and the files in it that others made, in words."""
+
+    places: tuple[OpenPlace, ...]
+    strangers: str
+
+    def __str__(self) -> str:
+        left = len(self.places) - 1
+        more = f" and {count_text(left, 'folder')} more" if left else ""
+        return f"{self.places[0]}{more}" + (f", in which is {self.strangers}" if self.strangers else "")
+
+    @property
+    def question(self) -> str:
+        """What the user is asked before it is closed to others."""
+        return f"{self}. Do you trust what is there, and shall it be for you alone from now on?"
+
+
+def open_state(project: Path, environ: Mapping[str, str]) -> OpenState | None:
+    """What of the state of the project is the user's own and can be changed by others; None if nothing is."""
+    places = tuple(open_places((config_home(environ) / KEY_FILE,), _record_folders(project, environ)))
+    if not places:
+        return None
+    strangers = filter(None, map(strangers_files, (project / NAME, _outside_name(project, environ))))
+    return OpenState(places, ", ".join(strangers))
+
+
+def close_state(project: Path, environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """Take from others every right to what :func:`open_state` finds; returns what was closed, folders as a whole.
+
+    Raises ``LocalFileError``, also where the file system keeps no permissions.
+    """
+    own = _outside_name(project, environ)
+    opened = [place.path for place in (open_state(project, environ) or OpenState((), "")).places]
+    tops = (config_home(environ) / KEY_FILE, project / NAME, own.parent, own)
+    closed = tuple(top for top in tops if any(top in (path, *path.parents) for path in opened))
+    for top in closed:
+        try:
+            close_to_others(top)
+        except OSError as error:
+            raise LocalFileError(
+                f"{error.filename or top}: {error.strerror}",
+                hint=f"rm -r {shlex.quote(str(top))}: then blobsync begins anew, where it can",
+                path=str(top),
+            ) from error
+    return closed
+
+
+def _record_folders(project: Path, environ: Mapping[str, str]) -> Iterator[Path]:
+    """Every folder whose permissions matter."""
+    above, own = project / NAME, _outside_name(project, environ)
+    yield from (above, own.parent)
+    for folder in (*(above / name for name in _names_in(above) if _STATE_NAME.fullmatch(name)), own):
+        yield folder
+        yield from (folder / name for name in _names_in(folder))
+
+
+def _names_in(folder: Path) -> list[str]:
+    """Its names, sorted; none for a link, or what belongs to others."""
+    try:
+        with _opened(folder) as opened:
+            return sorted(os.listdir(opened))
+    except OSError:
+        return []
+
+
+def _open_to_others(error: OSError, project: Path, environ: Mapping[str, str]) -> OpenStateError:
+    found = open_state(project, environ)
+    what = str(found or _sentence(error, project))
+    folder = str(error.filename or project / NAME)
+    is_key = folder.endswith(KEY_FILE)
+    return OpenStateError(
+        f"{what}: what blobsync remembers of this project may not be yours, so it is not used before you accept it",
+        folder=folder,
+        project=None,
+        root=str(project),
+        question=found.question if found else what,
+        hint=f"to accept it, and close it to others: {TRUST_STATE}; to begin anew: rm {'' if is_key else '-r '}"
+        f"{shlex.quote(folder if is_key else str(project / NAME))}",
+    )
+
+
 def trust_state(project: Path, environ: Mapping[str, str], *, both: bool = False) -> TrustedState:
-    """Accept the state folder in the project as the user's own, whoever created it: its records count from now on.
+    """Accept the state folder in the project as the user's own, whoever created it: its records count from now on, and
+    others can write to it no longer.
 
     A folder of the project at another path gets a new ID, because the project may be a copy; with ``both`` it
     is the same project under both paths. Raises ``LocalFileError`` if blobsync cannot use a folder in the project.
     """
+    closed = close_state(project, environ)
     try:
         key = user_key(environ)
         above = _above(project)
@@ -246,14 +392,17 @@ def trust_state(project: Path, environ: Mapping[str, str], *, both: bool = False
             if both and known is not None:
                 seal = StateSeal(known.id, (*known.paths, *seal.paths))
             write_seal(found.folder, seal, key, replaces=True)
-            return TrustedState(found.folder, seal, is_new=True)
+            return TrustedState(found.folder, seal, is_new=True, closed=closed)
         own = found or _make(above, project, key)
         with _opened(own) as folder:
             kept = read_seal(folder, own.name, key)
     except OSError as error:
+        if closed and error.errno in _NO_PLACE:
+            # What was closed is the folder outside of the project, which has no seal.
+            return TrustedState(_outside(project, environ), StateSeal("", (str(project),)), is_new=False, closed=closed)
         place = error.filename or project / NAME
         raise LocalFileError(f"{place}: {error.strerror}", path=str(place)) from error
-    return TrustedState(own, kept or StateSeal.fresh(project), is_new=False)
+    return TrustedState(own, kept or StateSeal.fresh(project), is_new=False, closed=closed)
 
 
 class _Doubtful(NamedTuple):
@@ -274,7 +423,13 @@ def _inside(project: Path, environ: Mapping[str, str]) -> Path:
 
 def _above(project: Path) -> Path:
     folder = project / NAME
-    own_folder(folder)
+    try:
+        own_folder(folder)
+    except OpenToOthersError:
+        if any(_STATE_NAME.fullmatch(name) for name in os.listdir(folder)):
+            raise
+        # Nothing in it counts.
+        close_to_others(folder)
     _ignore_in_git(folder)
     return folder
 
@@ -310,9 +465,15 @@ def _look(above: Path, project: Path, key: SealKey) -> Path | _Doubtful | None:
                 # Checked first: what another process creates at this moment is sealed before it has contents.
                 filled = name in expected and has_contents(opened)
                 seal = read_seal(opened, name, key)
-                if seal is not None:
-                    _demand_ours(os.fstat(opened), folder)
+                if seal is not None or filled:
+                    demand_ours(os.fstat(opened), folder)
+                    demand_closed_inside(opened, folder)
         except (FileNotFoundError, NotADirectoryError):
+            continue
+        except PermissionError as error:
+            if isinstance(error, OpenToOthersError) or name in expected:
+                raise
+            # Another user's.
             continue
         if seal is not None and seal.is_of(project):
             return folder
@@ -339,6 +500,9 @@ def _untrusted(found: _Doubtful, project: Path) -> UntrustedStateError:
             "somebody else; its records would say which files are verified, so it is not used before you accept it",
             folder=str(found.folder),
             project=None,
+            root=str(project),
+            question=f"{found.folder} is from an earlier version of blobsync, or came with this project from somebody"
+            " else. Have you used blobsync here before, and are its records yours?",
             hint=f"if you have used blobsync in this project before: {TRUST_STATE}; {remove}",
         )
     there = " and ".join(found.seal.paths)
@@ -347,19 +511,26 @@ def _untrusted(found: _Doubtful, project: Path) -> UntrustedStateError:
         "it is not used before you accept it",
         folder=str(found.folder),
         project=there,
+        root=str(project),
+        question=f"{found.folder} was kept for the project at {there}. Did you move or copy that project here?",
         hint=f"if you moved or copied the project: {TRUST_STATE} (with --both if it is one project under two paths); "
         f"{remove}",
     )
 
 
 def _outside(project: Path, environ: Mapping[str, str]) -> Path:
-    digest = hashlib.sha256(str(project).encode("utf-8", "surrogateescape")).hexdigest()[:16]
-    above = state_home(environ)
-    above.mkdir(parents=True, exist_ok=True, mode=0o700)
-    own_folder(above)
-    own = above / f"{project.name}-{digest}"
+    own = _outside_name(project, environ)
+    own.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    own_folder(own.parent)
     own_folder(own)
+    with _opened(own) as opened:
+        demand_closed_inside(opened, own)
     return own
+
+
+def _outside_name(project: Path, environ: Mapping[str, str]) -> Path:
+    digest = hashlib.sha256(str(project).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return state_home(environ) / f"{project.name}-{digest}"
 
 
 def _ignore_in_git(folder: Path) -> None:
@@ -378,10 +549,7 @@ def _key(home: Path) -> bytes:
         _make_key(home, file)
     fd = os.open(file, _READ_KEY)
     with open(fd, "rb") as stream:
-        status = os.fstat(fd)
-        _demand_ours(status, file)
-        if status.st_mode & (stat.S_IRGRP | stat.S_IROTH):
-            raise PermissionError(1, "other users can read it: remove it, and blobsync creates a new one", str(file))
+        demand_ours(os.fstat(fd), file, is_secret=True)
         key = stream.read(KEY_BYTES + 1)
     if len(key) != KEY_BYTES:
         raise OSError(22, "it is not a valid key: remove it, and blobsync creates a new one", str(file))
@@ -402,13 +570,6 @@ def _make_key(home: Path, file: Path) -> None:
         os.replace(part, file)
     finally:
         part.unlink(missing_ok=True)
-
-
-def _demand_ours(status: os.stat_result, path: Path) -> None:
-    if status.st_uid != os.geteuid():
-        raise PermissionError(1, "it belongs to another user", str(path))
-    if status.st_mode & _OTHERS_WRITE:
-        raise PermissionError(1, "other users can write to it", str(path))
 
 
 _T = TypeVar("_T")

@@ -220,7 +220,7 @@ class Project:
         """The state folder of this project; created on first use. Raises ``UntrustedStateError``."""
         self._demand_open()
         if self._state is None:
-            self._state = open_state_dir(self.root, self.environ)
+            self._state = open_state_dir(self.root, self.environ, lambda text: self.listener.emit(Note(text)))
         return self._state
 
     def trust_links(self, links: Iterable[tuple[str, str]]) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import pwd
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from blobsync.base.formatting import count_text, duration_text
 from blobsync.base.plain_json import demand_types
 from blobsync.base.process_mark import ProcessMark
 from blobsync.base.stopping import StopRequest
+from blobsync.base.user_data import user_name
 from blobsync.config.mapping import is_below
 from blobsync.local.state_dir import StateDir
 from blobsync.project.logbook import RunningRecords
@@ -108,7 +108,7 @@ class Keepers:
         self._records = RunningRecords(state, _FOLDER)
 
     def all(self) -> Mapping[str, KeeperState]:
-        """The keepers by their ids. Records of those that are gone are removed. Never raises."""
+        """The keepers by their ids. Records of those that are gone are removed. Raises ``LocalFileError``."""
         found = {}
         for id, values in self._records.each():
             one = _read(id, values)
@@ -227,13 +227,13 @@ def new_log(state: StateDir) -> Path:
 
 def keeper_state(paths: Sequence[str], roots: Sequence[str], **known: Any) -> KeeperState:
     """The state of a keeper of this process that begins now."""
-    uid, pid = os.getuid(), os.getpid()
+    pid = os.getpid()
     return KeeperState(
         id=os.urandom(4).hex(),
         pid=pid,
         born=ProcessMark.of(pid).born,
         host=os.uname().nodename,
-        user=_name_of(uid),
+        user=user_name(os.getuid()),
         began=time.time(),
         paths=tuple(paths),
         roots=tuple(roots),
@@ -340,7 +340,7 @@ class _Holder(NamedTuple):
 
     @property
     def words(self) -> str:
-        return f"process {self.pid} of {_name_of(self.uid)}, for {duration_text(max(0.0, time.time() - self.since))}"
+        return f"process {self.pid} of {user_name(self.uid)}, for {duration_text(max(0.0, time.time() - self.since))}"
 
 
 def _holders(folder: os.stat_result) -> list[_Holder] | None:
@@ -360,11 +360,3 @@ def _holders(folder: os.stat_result) -> list[_Holder] | None:
                 uid = (about / "status").read_text(encoding="utf-8", errors="replace").split("\nUid:")[1].split()[0]
                 found.append(_Holder(int(words[4]), int(uid), about.stat().st_mtime))
     return found
-
-
-def _name_of(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        # A container may run under a user ID that has no name.
-        return str(uid)

@@ -47,11 +47,15 @@ def leftover_blocks(store: RestBlobStore, folders: Iterable[str]) -> Leftovers:
 
 def examine_downloads(root: Path, environ: Mapping[str, str]) -> Iterator[CheckResult]:
     """Each unfinished download of the project at ``root``, with its bytes on the disk. Changes nothing."""
+    said: list[str] = []
     try:
-        found = sorted(RangeRecords(open_state_dir(root, environ)).all(), key=lambda each: each[0].destination)
+        records = RangeRecords(open_state_dir(root, environ, said.append))
+        found = sorted(records.all(), key=lambda each: each[0].destination)
     except (LocalFileError, UntrustedStateError) as error:
         yield failed_check(_ABOUT, "state", error)
         return
+    for text in said:
+        yield CheckResult(_ABOUT, "state", CheckStatus.WARN, text)
     for of, size in found[:_NAMED]:
         shown = _shown(root, of.destination)
         detail = (

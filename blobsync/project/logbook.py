@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import sqlite3
 import threading
 import time
@@ -43,6 +42,7 @@ from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.base.process_mark import ProcessMark
 from blobsync.base.redaction import redact, redact_tree
 from blobsync.base.stopping import NEVER, StopRequest
+from blobsync.base.user_data import user_name
 from blobsync.config.mapping import PathName, path_text, project_relative
 from blobsync.config.project_root import current_folder, find_project
 from blobsync.local.state_dir import StateDir, open_state_dir, own_folder
@@ -90,7 +90,7 @@ class TransferEntry:
     problem: str = ""
     receipt: str | None = None
     began: float = field(default_factory=time.time)
-    user: str = field(default_factory=lambda: _user())
+    user: str = field(default_factory=lambda: user_name(os.getuid()))
     host: str = field(default_factory=lambda: os.uname().nodename)
     pid: int = field(default_factory=os.getpid)
     id: str = field(default_factory=lambda: os.urandom(4).hex())
@@ -111,14 +111,6 @@ class TransferEntry:
 
 def _inside(one: str, other: str) -> bool:
     return one == other or one.startswith(f"{other}/") or not other
-
-
-def _user() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        # A container may run under a user ID that has no name.
-        return str(os.getuid())
 
 
 class TransferLog:
@@ -161,7 +153,7 @@ class TransferLog:
     def _take_in(self) -> None:
         """Put the beginnings into the log. A transfer that has ended since has a row already, which stays."""
         names: list[str] = []
-        with suppress(OSError):
+        with suppress(FileNotFoundError):
             names = [name for name in os.listdir(self._begun) if not name.startswith(".")]
         found: dict[Path, TransferEntry] = {}
         for file in map(self._begun.__truediv__, names):
@@ -313,10 +305,13 @@ class RunningRecords:
         os.replace(fresh, self._file(id))
 
     def each(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Every readable record, with its ID. Never raises."""
-        names: list[str] = []
-        with suppress(OSError):
+        """Every readable record, with its ID. Raises ``LocalFileError`` if the folder cannot be read."""
+        try:
             names = os.listdir(self._folder)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise LocalFileError(f"{self._folder}: {error.strerror}", path=str(self._folder)) from error
         for name in names:
             file = self._folder / name
             try:
@@ -417,7 +412,7 @@ class RunningTransfers:
         self._records = RunningRecords(state)
 
     def all(self) -> Mapping[str, RunningTransfer]:
-        """The transfers by their ids. Records that are no longer updated are removed. Never raises."""
+        """The transfers by their ids. Records that are no longer updated are removed. Raises ``LocalFileError``."""
         found = {}
         for id, values in self._records.each():
             one = _running(id, values)
@@ -604,7 +599,7 @@ def open_logbook(environ: Mapping[str, str], on_trouble: Callable[[str], None]) 
     """The log of the project that contains the current folder. Raises ``ConfigError`` if there is none."""
     cwd = current_folder(environ)
     root = find_project(cwd, environ)
-    return LogBook(root, cwd, open_state_dir(root, environ), on_trouble)
+    return LogBook(root, cwd, open_state_dir(root, environ, on_trouble), on_trouble)
 
 
 EndWith = Callable[[TransferEntry], None]

@@ -352,3 +352,16 @@ def test_other_words_than_paths_of_the_project_are_refused(cli: Cli, word: str) 
 def test_a_cluster_without_docker_options_has_none_to_trust(cli: Cli) -> None:
     said = "nothing in docker.args of aux_data/aml/aml.yaml reaches beyond the project\n"
     assert cli("config", "trust-docker").out == said
+
+
+def test_records_that_others_could_change_are_an_error_and_never_an_empty_answer(cli: Cli) -> None:
+    assert cli("history").code == 0
+    (state,) = (cli.root / ".blobsync").glob("state-*")
+    state.chmod(0o777)
+    for words in (("history",), ("q",), ("status",), ("plan", "u", "data"), ("keep", "ls")):
+        ended = cli(*words, "--json")
+        assert (ended.code, [each["code"] for each in ended.document["errors"]]) == (2, ["state_untrusted"]), words
+    assert cli("config", "trust-state").code == 2
+    accepted = cli("config", "trust-state", "-y", "--json").document["data"]
+    assert (accepted["closed"], accepted["accepted"]) == ([str(cli.root / ".blobsync")], False)
+    assert cli("history").code == 0

@@ -7,13 +7,14 @@ import hmac
 import os
 import shutil
 import stat
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from blobsync.base.check_results import CheckStatus
-from blobsync.base.errors import LocalFileError, UntrustedStateError
+from blobsync.base.errors import LocalFileError, OpenStateError, UntrustedStateError
 from blobsync.local.state_dir import (
     KEY_FILE,
     SEAL_FILE,
@@ -104,23 +105,33 @@ def test_a_folder_that_others_can_replace_is_refused(tmp_path: Path, kind: str) 
 def test_a_folder_of_another_user_is_refused(tmp_path: Path, project: Path, environ: dict[str, str]) -> None:
     (project / ".blobsync").mkdir(mode=0o700)
     os.chown(project / ".blobsync", 12345, 12345)
-    assert open_state_dir(project, environ).root.is_relative_to(environ["HOME"])
+    said: list[str] = []
+    state = open_state_dir(project, environ, said.append)
+    assert state.root.is_relative_to(environ["HOME"])
+    (sentence,) = said
+    assert f"{state.root}, not in the project" in sentence and "belongs to another user, 12345" in sentence
+    assert (project / ".blobsync").stat().st_uid == 12345
+    # Once in a command; and once a day, unless the answer is empty.
+    open_state_dir(project, environ, said.append)
+    assert len(said) == 1
 
 
-@pytest.mark.parametrize("spoil", ["link", "short", "readable"])
-def test_a_key_that_others_may_know_is_not_used(
-    project: Path, environ: dict[str, str], tmp_path: Path, spoil: str
-) -> None:
-    open_state_dir(project, environ)
-    key = key_file(environ)
-    if spoil == "link":
-        key.rename(tmp_path / "key")
-        key.symlink_to(tmp_path / "key")
-    elif spoil == "short":
-        key.write_bytes(b"short")
-    else:
-        key.chmod(0o644)
-    assert open_state_dir(project, environ).root.is_relative_to(Path(environ["HOME"]) / ".local")
+def test_a_key_that_others_may_know_is_not_used(project: Path, environ: dict[str, str], tmp_path: Path) -> None:
+    root, key = open_state_dir(project, environ).root, key_file(environ)
+    key.chmod(0o644)
+    assert f"every user of this machine could read {key} (mode 644)" in opened_to_others(project, environ)
+    assert trust_state(project, environ).closed == (key,)
+    assert open_state_dir(project, environ).root == root
+    kept = key.read_bytes()
+    key.write_bytes(b"short")
+    with pytest.raises(LocalFileError, match="not a valid key: remove it"):
+        open_state_dir(project, environ)
+    (tmp_path / "key").write_bytes(kept)
+    key.unlink()
+    key.symlink_to(tmp_path / "key")
+    told: list[str] = []
+    assert open_state_dir(project, environ, told.append).root.is_relative_to(Path(environ["HOME"]) / ".local")
+    assert len(told) == 1 and str(key) in told[0]
 
 
 def test_without_any_folder_of_the_users_nothing_lasts(project: Path, tmp_path: Path) -> None:
@@ -138,6 +149,101 @@ def test_commands_that_start_at_once_make_one_key(project: Path, environ: dict[s
         found = {each.root for each in pool.map(lambda _: open_state_dir(project, environ), range(32))}
     assert len(found) == 1
     assert [path.name for path in key_file(environ).parent.iterdir()] == [KEY_FILE]
+
+
+def opened_to_others(project: Path, environ: dict[str, str]) -> str:
+    with pytest.raises(OpenStateError) as caught:
+        open_state_dir(project, environ)
+    assert caught.value.exit_code == 2 and "blobsync config trust-state" in (caught.value.hint or "")
+    return caught.value.message
+
+
+@pytest.mark.parametrize("place", [".blobsync", "state", "receipts", "outside", "above the outside"])
+def test_what_others_can_write_to_is_an_error_until_it_is_closed_to_them(
+    project: Path, environ: dict[str, str], tmp_path: Path, place: str
+) -> None:
+    if "outside" in place:
+        (project / ".blobsync").symlink_to(tmp_path)
+    state = open_state_dir(project, environ)
+    state.index_file.write_bytes(b"records")
+    above = state.root.parent
+    folder = {"state": state.root, "outside": state.root, "receipts": state.folder("receipts")}.get(place, above)
+    folder.chmod(0o770)
+    assert f" could change {folder} (mode 770)" in opened_to_others(project, environ)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o770, "nothing was changed before the user's word"
+    assert trust_state(project, environ).closed[0] in (folder, *folder.parents)
+    assert open_state_dir(project, environ).index_file.read_bytes() == b"records"
+
+
+def test_everything_that_a_group_was_given_is_taken_from_it_again(
+    project: Path, environ: dict[str, str], tmp_path: Path
+) -> None:
+    state = open_state_dir(project, environ)
+    (tmp_path / "outside").mkdir(mode=0o770)
+    (tmp_path / "outside").chmod(0o770)
+    (state.folder("jobs") / "link").symlink_to(tmp_path / "outside")
+    os.mkfifo(state.root / "jobs" / "pipe")
+    (state.root / "jobs" / "secrets.json").write_text("{}")
+    subprocess.run(["chmod", "-R", "g+rwX", project], check=True)
+    assert f" could change {project}/.blobsync (mode 770) and 2 folders more" in opened_to_others(project, environ)
+    assert trust_state(project, environ).closed == (project / ".blobsync",)
+    open_state_dir(project, environ)
+    for path in (project / ".blobsync").rglob("*"):
+        assert path.is_symlink() or not stat.S_IMODE(path.stat().st_mode) & 0o077, path
+    assert stat.S_IMODE((tmp_path / "outside").stat().st_mode) == 0o770
+    assert trust_state(project, environ).closed == ()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_files_of_other_users_in_it_are_named_and_left(project: Path, environ: dict[str, str]) -> None:
+    state = open_state_dir(project, environ)
+    for number in range(9):
+        state.root.joinpath(f"planted{number}").write_bytes(b"x")
+        os.chown(state.root / f"planted{number}", 12345, 12345)
+    state.root.chmod(0o777)
+    said = opened_to_others(project, environ)
+    assert (
+        "every user of this machine could change" in said
+        and f"{state.root}/planted" in said
+        and " of 12345, ..." in said
+    )
+    trust_state(project, environ)
+    assert (state.root / "planted0").stat().st_uid == 12345
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_state_folder_of_another_user_beside_ones_own_is_passed_over(project: Path, environ: dict[str, str]) -> None:
+    theirs = project / ".blobsync" / "state-0123456789abcdef"
+    theirs.mkdir(parents=True, mode=0o700)
+    (project / ".blobsync").chmod(0o700)
+    os.chown(theirs, 12345, 12345)
+    state = open_state_dir(project, environ)
+    assert state.root.parent == project / ".blobsync" and state.root != theirs
+    # One in the very place of one's own is left alone, and that is said.
+    os.chown(state.root, 12345, 12345)
+    said: list[str] = []
+    assert open_state_dir(project, environ, said.append).root.is_relative_to(environ["HOME"])
+    assert "belongs to another user, 12345" in said[0]
+
+
+def test_an_empty_folder_that_others_can_write_to_is_closed_without_a_question(
+    project: Path, environ: dict[str, str]
+) -> None:
+    (project / ".blobsync").mkdir()
+    (project / ".blobsync").chmod(0o777)
+    assert open_state_dir(project, environ).root.parent == project / ".blobsync"
+    assert stat.S_IMODE((project / ".blobsync").stat().st_mode) == 0o700
+
+
+def test_a_disk_that_does_not_answer_is_no_empty_answer(project: Path, environ: dict[str, str]) -> None:
+    state = open_state_dir(project, environ)
+    # ENAMETOOLONG: stands for what a network file system says when it is away.
+    with_names = project / ("x" * 200)
+    for _ in range(25):
+        with_names = with_names / ("x" * 200)
+    with pytest.raises(LocalFileError):
+        open_state_dir(with_names, environ)
+    assert open_state_dir(project, environ) == state
 
 
 def earlier_folder(project: Path, environ: dict[str, str]) -> Path:
@@ -293,13 +399,6 @@ def test_a_folder_of_the_users_that_came_along_is_asked_about_too(
     state = open_state_dir(project, environ)
     shutil.copytree(other.root, project / ".blobsync" / other.root.name)
     assert open_state_dir(project, environ) == state
-
-
-def test_a_folder_that_others_can_write_is_not_accepted(project: Path, environ: dict[str, str], tmp_path: Path) -> None:
-    elsewhere(tmp_path, environ)
-    earlier_folder(project, environ).chmod(0o777)
-    with pytest.raises(LocalFileError, match="other users can write to it"):
-        trust_state(project, environ)
 
 
 def test_what_a_killed_command_left_of_a_seal_is_in_nobodys_way(project: Path, environ: dict[str, str]) -> None:

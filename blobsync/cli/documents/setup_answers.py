@@ -92,6 +92,7 @@ def setup_answers() -> Mapping[str, Sequence[Schema]]:
                     "id": TEXT,
                     "projects": list_of(TEXT),
                     "accepted": described(FLAG, "false: it was trusted before"),
+                    "closed": described(list_of(TEXT), "what others could write to until now"),
                 }
             ),
         ),

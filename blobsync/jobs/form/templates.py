@@ -40,7 +40,7 @@ def template_names(root: Path) -> tuple[str, ...]:
     folder = root / TEMPLATE_FOLDER
     try:
         found = [entry.name.removesuffix(_SUFFIX) for entry in os.scandir(folder) if entry.name.endswith(_SUFFIX)]
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return ()
     return tuple(sorted(name for name in found if _NAME.fullmatch(name)))
 

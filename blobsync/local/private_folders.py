@@ -1,0 +1,139 @@
+"""Files and folders that only their owner may change: whether others could, who they are, and how that ends.
+
+Groups that share a project run ``chmod -R g+rwX`` on all of it. What others could have changed is not believed, and is
+closed to them only after the user said so.
+"""
+
+from __future__ import annotations
+
+import errno
+import grp
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from blobsync.base.user_data import user_name
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_ACCESS_LIST = "system.posix_acl_access"
+# Members of a group, and files of other users, that a sentence names.
+_NAMED = 4
+
+
+class OpenToOthersError(PermissionError):
+    """It is the user's own, and others may write to it; or read it, where it is a key."""
+
+
+class NotOursError(PermissionError):
+    """It belongs to another user, or is a link or not a folder: it is left alone."""
+
+
+class OpenPlace(NamedTuple):
+    """A file or folder of the user's that others may use: ``verb`` is ``change`` or ``read``, ``who`` are they."""
+
+    path: Path
+    mode: int
+    verb: str
+    who: str
+
+    def __str__(self) -> str:
+        return f"{self.who} could {self.verb} {self.path} (mode {self.mode:o})"
+
+
+def demand_ours(status: os.stat_result, path: Path, *, is_secret: bool = False) -> None:
+    """Raise unless it belongs to this user and only they can change it (``is_secret``: or read it)."""
+    if status.st_uid != os.geteuid():
+        raise NotOursError(errno.EPERM, f"it belongs to another user, {user_name(status.st_uid)}", str(path))
+    if status.st_mode & (_OTHERS if is_secret else _OTHERS_WRITE):
+        raise OpenToOthersError(errno.EPERM, "other users can write to it", str(path))
+
+
+def demand_closed_inside(folder: int, path: Path) -> None:
+    """Raise ``OpenToOthersError`` if others can write to a folder in the opened one; only records are in those."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                found = entry.stat(follow_symlinks=False)
+                if found.st_uid == os.geteuid():
+                    demand_ours(found, path / entry.name)
+
+
+def open_places(keys: Iterable[Path], folders: Iterable[Path]) -> Iterator[OpenPlace]:
+    """Those that are the user's own and not for them alone: ``keys`` must not be read, ``folders`` not be written.
+
+    Of ``folders`` only those count that are folders.
+    """
+    kinds = ((keys, _OTHERS, stat.S_ISREG), (folders, _OTHERS_WRITE, stat.S_ISDIR))
+    for path, bits, is_one in ((path, bits, is_one) for paths, bits, is_one in kinds for path in paths):
+        with suppress(OSError):
+            found = path.lstat()
+            if found.st_uid == os.geteuid() and found.st_mode & bits and is_one(found.st_mode):
+                verb = "change" if found.st_mode & _OTHERS_WRITE else "read"
+                yield OpenPlace(path, stat.S_IMODE(found.st_mode), verb, _who(path, found, bits))
+
+
+def _who(path: Path, found: os.stat_result, bits: int) -> str:
+    if found.st_mode & bits & stat.S_IRWXO:
+        return "every user of this machine"
+    try:
+        group = grp.getgrgid(found.st_gid)
+        members = ", ".join([*group.gr_mem[:_NAMED], *(["..."] if len(group.gr_mem) > _NAMED else [])])
+        who = f"the group {group.gr_name}" + (f" ({members})" if members else "")
+    except KeyError:
+        who = f"the group {found.st_gid}"
+    with suppress(OSError, AttributeError):
+        if os.getxattr(path, _ACCESS_LIST, follow_symlinks=False):
+            who += f" and those of its access list (getfacl {path})"
+    return who
+
+
+def strangers_files(folder: Path) -> str:
+    """Names files in it that neither this user nor root made, in words; empty if there are none."""
+    found: list[str] = []
+    for above, folders, files in os.walk(folder):
+        for path in (Path(above, name) for name in (*folders, *files)):
+            with suppress(OSError):
+                owner = path.lstat().st_uid
+                if owner not in (os.geteuid(), 0):
+                    found.append(f"{path} of {user_name(owner)}")
+        if len(found) > _NAMED:
+            break
+    return ", ".join([*islice(found, _NAMED), *(["..."] if len(found) > _NAMED else [])])
+
+
+def close_to_others(path: Path) -> None:
+    """Take all rights of others from it and from everything of the user's in it; follows no link.
+
+    What belongs to others stays as it is. Raises ``OSError``, also where the file system keeps no permissions.
+    """
+    fd = os.open(path, _OPEN)
+    try:
+        _close(fd)
+        if os.fstat(fd).st_mode & _OTHERS_WRITE:
+            raise PermissionError(errno.EPERM, "this file system keeps no permissions", str(path))
+    finally:
+        os.close(fd)
+
+
+def _close(fd: int) -> None:
+    found = os.fstat(fd)
+    if found.st_uid != os.geteuid():
+        return
+    # The folder first: from then on nobody else gets in.
+    os.fchmod(fd, stat.S_IMODE(found.st_mode) & ~_OTHERS)
+    for name in os.listdir(fd) if stat.S_ISDIR(found.st_mode) else ():
+        try:
+            below = os.open(name, _OPEN, dir_fd=fd)
+        except OSError:
+            # A link, a socket, or something of another user's.
+            continue
+        try:
+            _close(below)
+        finally:
+            os.close(below)
