@@ -14,8 +14,8 @@ from blobsync.base.errors import JobNotFoundError, NothingMatchedError, UsageErr
 from blobsync.base.formatting import count_text, size_text, took_text
 from blobsync.cli.job_views import MaxOption, find_jobs
 from blobsync.cli.job_words import job_data, job_details, job_table, state_text, table
-from blobsync.cli.output import Result
-from blobsync.cli.reports import files_shown, more_line
+from blobsync.cli.output import Result, more_line
+from blobsync.cli.reports import files_shown
 from blobsync.cli.running_words import progress_data, so_far, utc_text
 from blobsync.cli.session import ITS_NAME, Commands, Session, argument, command, option
 from blobsync.jobs.timeline import lasted
@@ -72,14 +72,16 @@ def history(
     if id is not None:
         return _one(session, book, id, full=full)
     after = None if since is None else _moment(since, time.time())
-    transfers = () if only_jobs else book.recent(since=after, path=path, limit=max)
+    # One more than is shown says whether that is all.
+    transfers = () if only_jobs else book.recent(since=after, path=path, limit=max + 1)
     jobs: Sequence[JobRecord] = ()
     if not only_transfers and path is None:
-        jobs = find_jobs(session).history(cluster=session.cluster, limit=max)
+        jobs = find_jobs(session).history(cluster=session.cluster, limit=max + 1)
         jobs = [job for job in jobs if after is None or job.submitted >= after]
     far = _progress_of(book.running.all() if _any_runs(transfers) else {})
-    data = {"transfers": [_data(each, far) for each in transfers], "jobs": [job_data(job) for job in jobs]}
-    return Result(data, job_table(jobs) if only_jobs else _table(transfers, jobs, max, far))
+    data = {"transfers": [_data(each, far) for each in transfers[:max]], "jobs": [job_data(job) for job in jobs[:max]]}
+    older = ["  ... and older ones, --max shows more"] if len(transfers) + len(jobs) > max else []
+    return Result(data, [*(job_table(jobs[:max]) if only_jobs else _table(transfers, jobs, max, far)), *older])
 
 
 def _moment(text: str, now: float) -> float:

@@ -17,7 +17,7 @@ from blobsync.cli.job_words import (
     log_data,
     summary_lines,
 )
-from blobsync.cli.output import Result
+from blobsync.cli.output import Result, more_line
 from blobsync.cli.session import (
     ITS_NAME,
     NO_CLUSTER,
@@ -283,8 +283,11 @@ def _job_lines(session: Session, jobs: Jobs, record: JobRecord, rank: int | None
 
 def _listed(session: Session, jobs: Jobs, states: tuple[str, ...], limit: int) -> Result:
     found = jobs.list(states, limit=limit, cluster=session.cluster)
-    data: dict[str, Any] = {"jobs": [job_data(record) for record in found], "experiment": found.experiment or None}
+    rows = [job_data(record) for record in found]
+    data: dict[str, Any] = {"jobs": rows, "experiment": found.experiment or None, "more": found.more}
     if not found:
         wanted = " or ".join(state.lower() for state in states)
         session.note(f"there are no {wanted + ' ' if wanted else ''}jobs")
-    return Result(data, job_table(found.records) if found else ())
+        return Result(data)
+    left = [more_line(found.more, full=f"--max {len(rows) + found.more}")] if found.more else []
+    return Result(data, [*job_table(found.records), *left])

@@ -60,6 +60,11 @@ def _cells(char: str) -> int:
     return 0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1
 
 
+def more_line(count: int, what: str = "", *, full: str = "--full") -> str:
+    """The line for ``count`` files or jobs that are not listed; ``full`` is the option that lists them."""
+    return f"  ... and {count:,} more{what}, {full} shows all"
+
+
 def wrapped(text: str, columns: int) -> str:
     """Break one line into several that fit ``columns``, at blanks; all but the first are indented by four more columns.
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from blobsync.base.errors import ExitCode
 from blobsync.base.formatting import count_text, size_text, took_text
 from blobsync.base.reasons import Reason
+from blobsync.cli.output import more_line
 from blobsync.plan.transfer_plan import (
     VERBS,
     Action,
@@ -38,11 +39,6 @@ _SHOWN = 10
 def files_shown(*, quiet: bool, full: bool) -> int:
     """How many files of each kind to list: all of them with ``--full``, none with ``-q``."""
     return sys.maxsize if full else 0 if quiet else _SHOWN
-
-
-def more_line(count: int, what: str = "", *, full: str = "--full") -> str:
-    """The line for ``count`` files that are not listed; ``full`` is the option that lists them."""
-    return f"  ... and {count:,} more{what}, {full} shows all"
 
 
 def plan_data(plan: TransferPlan, records: Path | None = None) -> dict[str, Any]:

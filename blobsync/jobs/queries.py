@@ -474,13 +474,15 @@ def with_others(
         backend = context.backend(cluster)
         if not isinstance(backend, Grouping):
             return found
-        seen, experiment = tuple(backend.newest(states, limit)), backend.experiment
+        # One more than is shown says whether there are more.
+        seen, experiment = tuple(backend.newest(states, limit and limit + 1)), backend.experiment
     except BlobsyncError as error:
         problem = f"cluster {cluster.name}: {error.message}; jobs that this project did not submit are not shown"
         return replace(found, problems=(*found.problems, problem))
     others = (_record(context, cluster, one) for one in seen if not context.history.holds(one.spec.run_id))
     newest = sorted((*found.records, *others), key=lambda record: record.submitted, reverse=True)
-    return replace(found, records=tuple(newest[:limit]), experiment=experiment)
+    shown = tuple(newest[:limit])
+    return replace(found, records=shown, experiment=experiment, more=found.more + len(newest) - len(shown))
 
 
 def _experiment_cluster(context: JobContext, name: str | None) -> Cluster | None:

@@ -94,7 +94,8 @@ class JobService(JobQueries):
 
     def plan(self, command: Command, **keywords: Unpack[SubmitKeywords]) -> PlannedJob:
         """What :meth:`submit` would submit; nothing is uploaded, submitted or recorded."""
-        from blobsync.jobs.submit import asked_text, empty_links, plan_job
+        from blobsync.jobs.empty_folders import empty_links
+        from blobsync.jobs.submit import asked_text, plan_job
 
         cluster, request = self._asked(command, keywords)
         plan, warnings = plan_job(self._context, cluster, request, self._chooser(keywords, looks_only=True))
@@ -148,8 +149,8 @@ class JobService(JobQueries):
 
     def run_here(self, command: Command, *, num_gpu: int | None = None) -> int:
         """Run a command in the foreground of this terminal, as a job would be; returns its exit code."""
+        from blobsync.jobs.empty_folders import empty_here
         from blobsync.jobs.foreground import run_here
-        from blobsync.jobs.submit import empty_here
         from blobsync.jobspec.describe import SubmitRequest
 
         request, cluster = SubmitRequest(_words(command), num_gpu, here=True), self._cluster()

@@ -14,7 +14,7 @@ from typing import Any
 from blobsync.backends.protocol import KEEP_SECRETS, Backend, KeepingSecrets, Outcome, Refused, Renewing, Unknown
 from blobsync.base.errors import BlobsyncError, JobError
 from blobsync.jobs.context import JobContext
-from blobsync.jobs.record import JobRecord
+from blobsync.jobs.record import JobFilter, JobRecord
 from blobsync.jobspec.node_sas import grant
 from blobsync.jobspec.spec import RunInfo, State
 from blobsync.jobspec.transfer_key import with_run_key
@@ -32,12 +32,13 @@ SETTLE_SECONDS = 600.0
 class JobList:
     """Records with what is known now, and a message for each cluster that could not be queried.
 
-    ``experiment`` is that of Azure ML whose other jobs are among them.
+    ``experiment`` is that of Azure ML whose other jobs are among them; ``more`` is how many older ones are left out.
     """
 
     records: tuple[JobRecord, ...]
     problems: tuple[str, ...] = ()
     experiment: str = ""
+    more: int = 0
 
     def __iter__(self) -> Iterator[JobRecord]:
         return iter(self.records)
@@ -141,7 +142,9 @@ def recent(
     """The newest jobs in these states, as they are now."""
     refreshed = refresh(context, context.history.recent(cluster=cluster, limit=None if states else limit))
     chosen = [record for record in refreshed.records if not states or record.info.state in states]
-    return replace(refreshed, records=tuple(chosen[:limit]))
+    shown = tuple(chosen[:limit])
+    total = len(chosen) if states else sum(context.history.count_states(JobFilter(cluster=cluster)).values())
+    return replace(refreshed, records=shown, more=max(total - len(shown), 0))
 
 
 def cancel(context: JobContext, record: JobRecord) -> JobRecord:

@@ -8,94 +8,29 @@ from __future__ import annotations
 
 import secrets as random_source
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from blobsync.backends.login import LoginNode
 from blobsync.backends.protocol import OneMachine, Plan, Refused, Unknown
 from blobsync.base.errors import BlobsyncError, JobError, SubmissionUnknownError
 from blobsync.base.locations import BlobContainer, parse_store_location
-from blobsync.config.model import Cluster, FolderEntry
+from blobsync.config.model import Cluster
 from blobsync.jobs.batchai.files import MovedJob, translate_again
-from blobsync.jobs.context import JobContext, settings_of
+from blobsync.jobs.context import JobContext
+from blobsync.jobs.empty_folders import empty_links
 from blobsync.jobs.home import home_of
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.states import cancel, refresh
 from blobsync.jobspec.code_choice import ChooseCode, CodeChoice, demand_known
-from blobsync.jobspec.describe import SubmitRequest, demand_platform, describe, find_mirror, is_output, shape_of
+from blobsync.jobspec.describe import SubmitRequest, demand_platform, describe, find_mirror, shape_of
 from blobsync.jobspec.hold import entering_command, hold_text
 from blobsync.jobspec.node_archive import node_archive, publish
 from blobsync.jobspec.node_sas import grant, known_accounts
-from blobsync.jobspec.spec import CodeRef, FolderLink, JobRef, JobSpec, own_inputs, owner_name
+from blobsync.jobspec.spec import CodeRef, JobRef, JobSpec, own_inputs, owner_name
 from blobsync.jobspec.topology import job_size_text
 from blobsync.jobspec.transfer_key import with_run_key
 from blobsync.store.sas import sas_minter
-
-
-def empty_links(context: JobContext, cluster: Cluster, spec: JobSpec) -> Iterator[str]:
-    """A sentence for each linked folder that is empty while its container is not; what does not answer is skipped."""
-    for folder in spec.folders:
-        entry = cluster.folder(folder.name)
-        if folder.mode != "link" or entry is None or entry.storage_type == "file":
-            continue
-        try:
-            is_there = _look(context, cluster, folder)
-            if is_there is not None and _has_blobs(context, cluster, entry):
-                yield _sentence(folder, entry, is_there=is_there)
-        except BlobsyncError:
-            # No job is refused for it: what the job needs of both is checked elsewhere.
-            continue
-
-
-def empty_here(context: JobContext, cluster: Cluster) -> Iterator[str]:
-    """A sentence for each folder of the project that is empty while its container is not, for a command that runs in
-    the project's folder: whatever the mode of a folder, it sees what is on this disk."""
-    for entry in cluster.folders:
-        if is_output(entry) or entry.storage_type == "file":
-            continue
-        try:
-            is_there = _is_empty(cluster.root / entry.prefix)
-            if is_there is not None and _has_blobs(context, cluster, entry):
-                what = "is empty" if is_there else "is not there"
-                yield f"{entry.prefix} {what}, while {entry.remote} has files: blobsync d {entry.prefix} brings them"
-        except BlobsyncError:
-            continue
-
-
-def _look(context: JobContext, cluster: Cluster, folder: FolderLink) -> bool | None:
-    """None if the folder has files, else whether it exists. Raises ``BlobsyncError``."""
-    settings = settings_of(cluster)
-    if cluster.platform == "slurm" and settings.get("ssh"):
-        # What is asked there needs no Python.
-        login = LoginNode(context.process, str(settings["ssh"]), context.environ, "python3")
-        done = login.run(("ls", "-A", folder.source))
-        return None if done.stdout.strip() else done.returncode == 0
-    return _is_empty(Path(folder.source))
-
-
-def _is_empty(folder: Path) -> bool | None:
-    """None if the folder has files, else whether it exists."""
-    try:
-        return None if any(folder.iterdir()) else True
-    except OSError:
-        return False
-
-
-def _has_blobs(context: JobContext, cluster: Cluster, entry: FolderEntry) -> bool:
-    with context.impatient_store(cluster, entry.account) as store:
-        return any(True for _ in store.list_blobs(f"{entry.path}/" if entry.path else ""))
-
-
-def _sentence(folder: FolderLink, entry: FolderEntry, *, is_there: bool) -> str:
-    what = "is empty" if is_there else "is not there"
-    remedy = (
-        "what the job writes stays on that disk; mode: upload brings it to the container"
-        if is_output(entry)
-        else f"blobsync d {entry.prefix} brings them here, mode: download to the job"
-    )
-    return f"{entry.key} is linked to {folder.source}, which {what}, while {entry.remote} has files: {remedy}"
 
 
 class Submitted(NamedTuple):

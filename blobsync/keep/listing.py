@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -107,7 +107,8 @@ def list_sets(
     job: Restarted | None = None,
     now: Callable[[], float] = time.time,
 ) -> list[Checkpoint]:
-    """The sets of a folder, the last one first; ``job``: only those that it can go on from, and what has no mark."""
+    """The sets of a folder, the last one first; ``job``: only those that it can go on from, and what its lineage has
+    without a mark, as far as that is known."""
     marks = place.marks(warn)
     known = marks.lineages()
     lineages = {each for those in known.values() for each in those}
@@ -128,11 +129,16 @@ def list_sets(
     names = {mark.stored for mark in marked}
     there = {one.name: one for one in checkpoints.sets_in(place.pattern, _states(place))}
     for name in sorted({*here, *there} - names):
-        if name in known:
+        if name in known or (job is not None and not _is_of_jobs(place, name, {job.run_id, job.lineage})):
             # Another lineage's.
             continue
         found.append(_unmarked(place, name, here.get(name), there.get(name), now()))
     return sorted(found, key=lambda each: (each.step if each.step is not None else -1, each.time or 0), reverse=True)
+
+
+def _is_of_jobs(place: SetsPlace, name: str, run_ids: Collection[str]) -> bool:
+    """Whether a set without a mark is of one of these jobs: only the folder of a job says whose it is."""
+    return place.is_per_job and name.partition("/")[0] in run_ids
 
 
 def half_problem(place: SetsPlace, path: str, warn: Callable[[str], None]) -> str:

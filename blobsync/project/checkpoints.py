@@ -45,8 +45,9 @@ def list_checkpoints(
         found = [each for each in found if f"{each.path}/".startswith(f"{place.path}/")]
     if not found:
         shown = place.path if place else ", ".join(entry.prefix for entry in entries)
+        of_job = f" that {job.run_id} could go on from" if job else ""
         raise NothingMatchedError(
-            f"{shown}: there is no checkpoint, neither here nor in the container",
+            f"{shown}: there is no checkpoint{of_job}, neither here nor in the container",
             hint="the pattern of checkpoints names them below the folder entry: blobsync config check",
         )
     return tuple(found)

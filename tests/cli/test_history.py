@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 
 from blobsync import Project
 from blobsync.base.process_mark import ProcessMark
+from blobsync.jobs.history import History
+from blobsync.jobspec.spec import JobRef, RunInfo, State
 from blobsync.project.logbook import RunningRecords, TransferEntry, TransferLog
+from tests.fakes.jobs import make_spec
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Cli
@@ -34,6 +37,28 @@ def test_the_history_says_how_far_a_transfer_is_that_runs_elsewhere(cli: Cli) ->
     found = {each["id"]: each["progress"] for each in cli("history", "--json").document["data"]["transfers"]}
     assert found["4567abcd"] is None
     assert {name: found["0123abcd"][name] for name in far} == far
+
+
+def test_a_list_of_jobs_says_how_many_older_ones_it_leaves_out(cli: Cli) -> None:
+    with Project.open(cli.root) as project:
+        history = History(project.state.root / "jobs.sqlite")
+    for number in range(23):
+        spec = make_spec("true", run_id=f"me_{1_000_000_000 + number}_{number:08x}")
+        record = history.add(spec, JobRef(spec.run_id, "n", ""), "local", submitted=1_000_000_000.0 + number)
+        history.update(record, RunInfo(spec.run_id, State.FAILED if number % 2 else State.COMPLETED))
+    for words, more, line in (
+        (("q",), 3, "  ... and 3 more, --max 23 shows all"),
+        (("q", "--max", "23"), 0, ""),
+        (("qf",), 0, ""),
+        (("qf", "--max", "10"), 1, "  ... and 1 more, --max 11 shows all"),
+    ):
+        found = cli(*words, "--json").document["data"]
+        lines = cli(*words).out.splitlines()
+        assert found["more"] == more and len(lines) == 1 + len(found["jobs"]) + bool(more), words
+        assert lines[-1] == line or not more, words
+    assert cli("history", "--max", "22").out.splitlines()[-1] == "  ... and older ones, --max shows more"
+    assert len(cli("history", "--max", "22", "--json").document["data"]["jobs"]) == 22
+    assert len(cli("history", "--jobs").out.splitlines()) == 24
 
 
 def test_status_names_what_runs_at_this_moment(cli: Cli) -> None:

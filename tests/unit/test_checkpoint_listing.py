@@ -96,3 +96,20 @@ def test_a_set_that_is_not_as_its_mark_says_is_not_the_next_one(runs: SetsPlace)
     found = {each.path: each for each in list_sets(runs, print)}
     assert found["output/checkpoint-18"].there == "half" and not found["output/checkpoint-18"].is_next
     assert found["output/checkpoint-15"].is_next
+
+
+def test_half_sets_of_other_jobs_are_not_listed_for_a_job(runs: SetsPlace) -> None:
+    store = runs.there.store
+    assert isinstance(store, MemoryStore)
+    for name in ("checkpoint-30", "a/checkpoint-31", "b/checkpoint-32", "other/checkpoint-33"):
+        store.add(f"out/{name}/model.bin", b"half")
+    job = Restarted("b", "a", {"output": RULE})
+    whole = {"output/checkpoint-10", "output/checkpoint-20", "output/checkpoint-15", "output/checkpoint-18"}
+    assert {each.path for each in list_sets(runs, print)} - whole >= {"output/checkpoint-30"}
+    assert {each.path for each in list_sets(runs, print, job=job)} == whole
+    # A folder of each job says whose they are.
+    own = replace(runs, is_per_job=True)
+    assert {each.path for each in list_sets(own, print, job=job)} - whole == {
+        "output/a/checkpoint-31",
+        "output/b/checkpoint-32",
+    }

@@ -17,8 +17,9 @@ from blobsync.cli.job_words import job_data, job_table
 from blobsync.code.project_code import CodeProject
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
 from blobsync.jobs.context import JobContext
+from blobsync.jobs.empty_folders import empty_here, empty_links
 from blobsync.jobs.record import JobRecord
-from blobsync.jobs.submit import asked_text, empty_here, empty_links, plan_job, submit
+from blobsync.jobs.submit import asked_text, plan_job, submit
 from blobsync.jobspec.code_choice import CodeChoice
 from blobsync.jobspec.describe import SubmitRequest, describe
 from blobsync.jobspec.spec import CodeRef, JobRef, RunInfo, State
@@ -142,10 +143,53 @@ def test_a_folder_of_a_login_node_is_looked_at_there(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, "slurm", ssh="me@login", slurm={"shared_root": "/s"})
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "here.txt").touch()
-    empty, missing, full = Completed(0, "", ""), Completed(2, "", "No such file"), Completed(0, "a.txt\n", "")
+    empty, missing, full = Completed(0, "/s/data\n", ""), Completed(3, "", ""), Completed(0, "", "")
     data, output = told(tmp_path, cluster, "me/data/a", "me/output/b", answers=(empty, missing))
     assert "linked to /s/data, which is empty" in data and "linked to /s/output, which is not there" in output
     assert told(tmp_path, cluster, "me/data/a", "me/output/b", answers=(full, full)) == []
+    inside = Completed(0, "/s/data/old\n/s/data/set/train\n", "")
+    (data,) = told(tmp_path, cluster, "me/data/set/train/a", "me/output/b", answers=(inside, full))
+    assert data.startswith("data_folder is linked to /s/data, where set/train is empty, while ")
+
+
+def test_a_login_node_is_asked_without_python(tmp_path: Path) -> None:
+    """The shell's line, with this machine as the login node."""
+    (tmp_path / "data" / "set" / "train").mkdir(parents=True)
+    (tmp_path / "data" / "set" / "val").mkdir()
+    (tmp_path / "data" / "set" / "val" / "a.txt").touch()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "ssh").write_text('#!/bin/sh\nfor word; do last=$word; done\nexec sh -c "$last"\n')
+    (tmp_path / "bin" / "ssh").chmod(0o755)
+    cluster = cluster_of(tmp_path, "slurm", ssh="me@login", slurm={"shared_root": str(tmp_path)})
+    store = MemoryStore()
+    for name in ("me/data/set/train/a", "me/output/b"):
+        store.add(name, b"x")
+    environ = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+    context = JobContext(tmp_path, environ, cluster, stores={CONTAINER: store})
+    data, output = empty_links(context, cluster, describe(cluster, SubmitRequest(("true",)), "me_1_x", CODE))
+    assert "where set/train is empty" in data and "which is not there" in output
+
+
+def test_an_empty_folder_within_one_is_reported_too(tmp_path: Path) -> None:
+    cluster = cluster_of(tmp_path)
+    for name in ("old", "set/train", "set/val", "a/b/c/d"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+    (tmp_path / "data" / "set" / "val" / "a.txt").touch()
+    (tmp_path / "output" / "old").mkdir(parents=True)
+    blobs = ("me/data/set/train/a.txt", "me/data/set/trainer/b.txt", "me/output/old/c.txt")
+    (data,) = told(tmp_path, cluster, *blobs)
+    assert data == (
+        f"data_folder is linked to {tmp_path}/data, where set/train is empty, while {CONTAINER}/me/data/set/train"
+        " has files: blobsync d data/set/train brings them here, mode: download to the job"
+    )
+    store = MemoryStore()
+    store.add("me/data/set/train/a.txt", b"x")
+    context = JobContext(tmp_path, os.environ, cluster, stores={CONTAINER: store})
+    assert list(empty_here(context, cluster)) == [
+        f"data/set/train is empty, while {CONTAINER}/me/data/set/train has files: blobsync d data/set/train brings them"
+    ]
+    (tmp_path / "data" / "set" / "train" / "a.txt").touch()
+    assert told(tmp_path, cluster, *blobs) == []
 
 
 def test_a_container_that_does_not_answer_is_in_no_ones_way(tmp_path: Path) -> None:

@@ -148,6 +148,8 @@ def test_lists_are_of_states_and_clusters(desk: Desk) -> None:
     assert [job.run_id for job in desk.jobs.list(["Completed"])] == [done.run_id]
     assert [job.run_id for job in desk.jobs.list([State.RUNNING, State.CANCELING])] == [runs.run_id]
     assert len(desk.jobs.list(limit=1)) == 1 and len(desk.jobs.list(cluster="eu")) == 2
+    assert [desk.jobs.list(limit=limit).more for limit in (1, 2, None)] == [1, 0, 0]
+    assert [desk.jobs.list([State.RUNNING, State.COMPLETED], limit=limit).more for limit in (1, 2)] == [1, 0]
     with pytest.raises(UsageError, match="'Asleep' is not a job state") as caught:
         desk.jobs.list(["Asleep"])
     assert "Running" in str(caught.value.hint)

@@ -307,6 +307,17 @@ def test_a_preempted_job_that_waits_again_is_queued_with_one_restart_more() -> N
     assert info == RunInfo("me_1_a", State.QUEUED, restarts=1, reason="BeginTime")
 
 
+@pytest.mark.parametrize("ended", ["NONE", "N/A", "2026-11-27T13:42:52"])
+def test_a_requeued_job_whose_nodes_are_put_in_order_does_not_run(ended: str) -> None:
+    # As Slurm 22.05 writes it until the epilog has ended; a run that ends has its time.
+    times = {"StartTime": "2026-11-27T13:42:25", "EndTime": ended}
+    line = squeue_line(State="COMPLETING", RestartCnt="1", NodeList="n1", Reason="None", **times)
+    info = slurm_replies.as_run_info("me_1_a", slurm_replies.read_squeue(line)["17"])
+    runs = ended.startswith("2026")
+    assert (info.state, info.restarts) == (State.RUNNING if runs else State.QUEUED, 1)
+    assert [change.state for change in merged_states(0.0, info)] == [State.QUEUED, *([State.RUNNING] if runs else [])]
+
+
 @pytest.mark.parametrize(("status", "code"), [("0", 0), ("1792", 7), ("15", 143), ("9", 137)])
 def test_wait_statuses_become_exit_codes(status: str, code: int) -> None:
     line = squeue_line(State="FAILED", exit_code=status, NodeList="n[1-2]", Reason="NonZeroExitCode")

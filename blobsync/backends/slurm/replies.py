@@ -246,15 +246,17 @@ def _numbers(first: str, last: str) -> range:
 
 def _squeue_line(line: str) -> SlurmJob:
     fields = dict(zip((name for name, _ in COLUMNS), _cut(line, [width for _, width in COLUMNS]), strict=True))
-    status = _number(fields["exit_code"])
+    status, ended = _number(fields["exit_code"]), _when(fields["EndTime"])
+    # The nodes of a job that was requeued are put in order first, and squeue says no more than of one that ends.
+    waits_again = fields["State"] == "COMPLETING" and ended is None
     return SlurmJob(
         fields["JobArrayID"],
-        fields["State"],
+        "REQUEUED" if waits_again else fields["State"],
         _number(fields["RestartCnt"]),
         # A wait status: exit code in the upper byte, signal in the lower one.
         status >> 8 if status >> 8 else 128 + (status & 127) if status else 0,
         _when(fields["StartTime"]),
-        _when(fields["EndTime"]),
+        ended,
         expand_nodes(fields["NodeList"]),
         fields["Reason"],
         fields["Name"],

@@ -99,7 +99,7 @@ _REPORT = record(
         "checkpoint_seconds_behind": _BEHIND,
     }
 )
-_LISTED = record({"jobs": list_of(JOB), "experiment": maybe(TEXT)})
+_LISTED = record({"jobs": list_of(JOB), "experiment": maybe(TEXT), "more": COUNT})
 _ATTEMPT = record({**_JOB_FIELDS, "causes": list_of(_CAUSE), "next_job_id": maybe(TEXT)})
 
 _ACCEPTED = {

@@ -1,0 +1,125 @@
+"""Folders that a job will find empty on the disk while its container has files for them.
+
+No job is refused for one: what it needs of both is checked elsewhere, and what does not answer is skipped.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+from blobsync.backends.login import LoginNode
+from blobsync.base.errors import BlobsyncError
+from blobsync.config.model import Cluster, FolderEntry
+from blobsync.jobs.context import JobContext, settings_of
+from blobsync.jobspec.describe import is_output
+from blobsync.jobspec.spec import FolderLink, JobSpec
+
+# How deep below an entry folders are looked at, how many names are read for that, and how many empty ones the container
+# is asked about: a submission is not to wait for it.
+_DEEPEST, _MOST_NAMES, _MOST_ASKED = 3, 10_000, 8
+# Without Python, because a login node may have none that fits. $0 is the folder.
+_LOOK = f'[ -d "$0" ] || exit 3; timeout 5 find -L "$0" -maxdepth {_DEEPEST} -type d -empty | head -n {_MOST_ASKED}'
+
+
+def empty_links(context: JobContext, cluster: Cluster, spec: JobSpec) -> Iterator[str]:
+    """A sentence for each linked folder that is empty, or has an empty one in it, while its container is not."""
+    for folder in spec.folders:
+        entry = cluster.folder(folder.name)
+        if folder.mode != "link" or entry is None or entry.storage_type == "file":
+            continue
+        try:
+            empty = _look(context, cluster, folder)
+            below = _first_with_blobs(context, cluster, entry, empty)
+        except BlobsyncError:
+            continue
+        if below is not None:
+            what = f"where {below} is empty" if below else f"which {_said(empty)}"
+            remedy = (
+                "what the job writes stays on that disk; mode: upload brings it to the container"
+                if is_output(entry)
+                else f"blobsync d {_joined(entry.prefix, below)} brings them here, mode: download to the job"
+            )
+            there = _joined(str(entry.remote), below)
+            yield f"{entry.key} is linked to {folder.source}, {what}, while {there} has files: {remedy}"
+
+
+def empty_here(context: JobContext, cluster: Cluster) -> Iterator[str]:
+    """The same for a command that runs in the project's folder: whatever the mode of a folder, it sees what is on this
+    disk."""
+    for entry in cluster.folders:
+        if is_output(entry) or entry.storage_type == "file":
+            continue
+        try:
+            empty = _empty_below(cluster.root / entry.prefix)
+            below = _first_with_blobs(context, cluster, entry, empty)
+        except BlobsyncError:
+            continue
+        if below is not None:
+            path, there = _joined(entry.prefix, below), _joined(str(entry.remote), below)
+            yield f"{path} {_said(empty)}, while {there} has files: blobsync d {path} brings them"
+
+
+def _look(context: JobContext, cluster: Cluster, folder: FolderLink) -> Sequence[str] | None:
+    """The empty folders below it, '' for itself; None: it is not there. Raises ``BlobsyncError``."""
+    settings = settings_of(cluster)
+    if cluster.platform != "slurm" or not settings.get("ssh"):
+        return _empty_below(Path(folder.source))
+    login = LoginNode(context.process, str(settings["ssh"]), context.environ, "python3")
+    done = login.run(("sh", "-c", _LOOK, folder.source))
+    if done.returncode:
+        return None
+    root = f"{folder.source}/"
+    return [f"{line}/"[len(root) :].rstrip("/") for line in done.stdout.splitlines() if f"{line}/".startswith(root)]
+
+
+def _empty_below(folder: Path) -> Sequence[str] | None:
+    """The empty folders below this one, '' for itself, as far as a short look shows; None: it is not there."""
+    found: list[str] = []
+    left, level = _MOST_NAMES, [""]
+    for _ in range(_DEEPEST + 1):
+        below: list[str] = []
+        for name in level:
+            try:
+                with os.scandir(folder / name) as entries:
+                    seen = list(islice(entries, left))
+            except OSError:
+                if not name:
+                    return None
+                continue
+            if not seen and left:
+                found.append(name)
+            left -= len(seen)
+            below += sorted(f"{name}/{entry.name}".lstrip("/") for entry in seen if _is_folder(entry))
+        level = below
+    return found
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _first_with_blobs(
+    context: JobContext, cluster: Cluster, entry: FolderEntry, empty: Sequence[str] | None
+) -> str | None:
+    """The first of these folders for which the container has files; '' is the entry itself."""
+    asked = [""] if empty is None else [name for name in empty if not name or not is_output(entry)]
+    for name in asked[:_MOST_ASKED]:
+        prefix = _joined(entry.path, name)
+        with context.impatient_store(cluster, entry.account) as store:
+            if any(True for _ in store.list_blobs(f"{prefix}/" if prefix else "")):
+                return name
+    return None
+
+
+def _said(empty: Sequence[str] | None) -> str:
+    return "is not there" if empty is None else "is empty"
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}/{name}".strip("/") if name and path else path or name
