@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from blobsync.jobspec.spec import JOB_CODE, OUTPUT_FAILED_EXIT, SETUP_FAILED_EXIT
-from blobsync.node.job import NodeJob, write_text
+from blobsync.node.job import NodeJob, read_text, write_text
 from blobsync.node.members import Member, member_of
 from blobsync.node.places import JobPlaces
 from blobsync.node.processes import start_error_code
@@ -44,19 +44,21 @@ def run_rank(job: NodeJob, places: JobPlaces, held: HeldSignals, *, log: bool) -
         write_text(job.run_dir / "up" / str(ranks.rank), "")
     member = member_of(job, held, partial(restore_again, job, places))
     code = _run(job, held, member, lambda one: job.rank_log(one.rank) if log else None, [ranks])
-    write_text(done, str(code))
+    # The disk may be full by now.
+    with suppress(OSError):
+        write_text(done, str(code))
     if code and member is None and not job.stopped:
         # srun then stops the others, and reports the highest code of all.
-        with suppress(FileExistsError), open(job.run_dir / JOB_CODE, "x", encoding="utf-8") as file:
+        with suppress(OSError), open(job.run_dir / JOB_CODE, "x", encoding="utf-8") as file:
             file.write(str(code))
     if uploader:
-        alone = _wait_for_the_others(job, code)
-        fine = uploader.stop(code)
+        of_all = _code_of_all(job, code)
+        fine = uploader.stop(of_all)
         if member:
             _leave(job, member, code if fine else code or OUTPUT_FAILED_EXIT)
         if not fine:
             return code or OUTPUT_FAILED_EXIT
-        if alone and (code or job.stopped):
+        if of_all is not None and (code or job.stopped):
             # Slurm starts nothing more, not even "finish", for a cancelled job.
             clean_up(job, code)
     return code
@@ -74,19 +76,21 @@ def _leave(job: NodeJob, member: Member, code: int) -> None:
     member.leave()
     if job.node_rank == 0:
         # The backend sees only that a node failed, which need not have mattered.
-        write_text(job.run_dir / JOB_CODE, str(code))
+        with suppress(OSError):
+            write_text(job.run_dir / JOB_CODE, str(code))
 
 
-def _wait_for_the_others(job: NodeJob, code: int) -> bool:
-    """Wait for the node's other processes before the last upload. True if all have ended."""
+def _code_of_all(job: NodeJob, code: int) -> int | None:
+    """Wait for the node's other processes before the last upload: the highest code; None if one of them still runs."""
     patience = _OTHERS_AFTER_FAILURE_SECONDS if code else _OTHERS_SECONDS
     until = time.monotonic() + (TERM_TO_KILL_SECONDS if job.stopped else patience)
-    waiting = [job.beside(f"done{local_rank}") for local_rank in range(job.spec.procs_per_node)]
+    waiting = [job.beside(f"done{local_rank}") for local_rank in range(1, job.spec.procs_per_node)]
     while not all(path.exists() for path in waiting):
         if time.monotonic() > until:
-            return False
+            return None
         time.sleep(0.05)
-    return True
+    codes = [read_text(path) for path in waiting]
+    return max([code, *(int(text) if text.isdigit() else 1 for text in codes)])
 
 
 def run_node(job: NodeJob, places: JobPlaces, held: HeldSignals) -> int:

@@ -49,7 +49,8 @@ def last_marked(container: Container, nodes: int = 1) -> int:
     """The last step whose mark stands, read past blobsync; what is marked is, whole, what the program writes."""
     steps = [0]
     for name in container.names(".blobsync/checkpoints/"):
-        if "/parts/" in name or "/restore/" in name:
+        if name.count("/") != 4:
+            # What nodes say to each other lies deeper.
             continue
         # Rotation may let one go at any moment, first its mark.
         with suppress(ResourceNotFoundError):

@@ -527,6 +527,28 @@ def test_outputs_reach_the_container_whatever_the_exit_code(node: Node, service:
     assert not node.root.exists()
 
 
+@pytest.mark.parametrize("code", [0, 7])
+def test_what_cannot_be_written_at_the_end_changes_no_exit_code(node: Node, service: BlobService, code: int) -> None:
+    node.env = {"RANK": "0", "LOCAL_RANK": "0"}
+    folders = (node.folder_link("output", "upload"),)
+    # As on a full disk, where no file can be made.
+    line = f'mkdir "$BLOBSYNC_ROOT.done0" {node.run}/job_code; echo model > output/m.bin; exit {code}'
+    done = node.do("exec", make_spec(line, code=node.code({"a": ""}), folders=folders), "--log")
+    assert (done.returncode, done.stderr) == (code, "")
+    assert service.blobs["mine/output/m.bin"] == b"model\n"
+
+
+def test_what_cannot_be_written_before_the_command_is_one_sentence(node: Node) -> None:
+    node.env = {"RANK": "0", "LOCAL_RANK": "0"}
+    spec = make_spec("true", code=node.code({"a": ""}))
+    node.command("exec", spec)
+    (node.run / "up").write_text("in the way")
+    done = node.do("exec", spec)
+    assert done.returncode == 72
+    (said,) = done.stderr.splitlines()
+    assert re.fullmatch(r"blobsync: this node could not be made ready: .*/up/0\.\d+: Not a directory", said)
+
+
 def test_large_outputs_go_in_blocks(node: Node, service: BlobService) -> None:
     folders = (node.folder_link("output", "upload"),)
     # Different lines: equal blocks would be sent once.

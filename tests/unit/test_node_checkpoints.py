@@ -238,6 +238,19 @@ def test_a_file_of_a_program_that_failed_is_not_taken_for_complete(node: Node, s
     assert list(marked(service)) == ["last.ckpt"], "it has ended well: it wanted the file so"
 
 
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_node_whose_other_process_failed_did_not_end_well(node: Node, service: BlobService, code: int) -> None:
+    spec = spec_of(node, f"[ $RANK = 0 ] || exit {code}; echo w > output/a.ckpt", CheckpointRule("*.ckpt"))
+    spec = replace(spec, procs_per_node=2)
+    node.do("prepare", spec)
+    running = []
+    for rank in ("1", "0"):
+        env = {**node.environ(), "RANK": rank, "LOCAL_RANK": rank}
+        running.append(subprocess.Popen(node.command("exec", spec, "--log"), env=env))
+    assert [each.wait(120) for each in running] == [code, 0]
+    assert list(marked(service)) == ([] if code else ["a.ckpt"])
+
+
 def test_a_set_goes_up_no_faster_than_it_may(node: Node) -> None:
     rule = replace(RULE, cap_mbps=16)
     line = "train 10; for file in model more; do head -c 5000000 /dev/urandom > output/checkpoint-10/$file.bin; done"
