@@ -18,8 +18,9 @@ from pathlib import Path
 
 from benchmarks.emulator import Emulator, account_sas, emulator
 from benchmarks.keep import cpu_seconds
+from blobsync.base.seals import KEY_BYTES
 from blobsync.config.model import CheckpointRule
-from blobsync.jobspec.spec import CodeRef, FolderLink, JobSpec
+from blobsync.jobspec.spec import LINEAGE_KEYS, CodeRef, FolderLink, JobSpec
 from tests.fakes.jobs import zip_of
 
 # Computes, writes the set, and computes again until it is told to stop.
@@ -63,7 +64,8 @@ class Node:
         code = CodeRef(url, "code/project.zip", digest)
         spec = JobSpec("me_1_0badcafe", words, "here", "slurm", code=code, folders=(entry,))
         (self._run / "job.json").write_text(spec.to_json())
-        (self._run / "secrets.json").write_text(json.dumps({"sas": {url: account_sas()}, "env": {}}))
+        keys = {LINEAGE_KEYS: json.dumps({spec.lineage: bytes(KEY_BYTES).hex()})}
+        (self._run / "secrets.json").write_text(json.dumps({"sas": {url: account_sas()}, "env": keys}))
 
     def measure(self) -> None:
         """Run the job until its set is marked, and print what that took."""

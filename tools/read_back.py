@@ -152,6 +152,7 @@ ROWS: tuple[ReadBack, ...] = (
             "node.__main__:_carry_out",
             "node.places:JobPlaces._reload_sas",
             "jobspec.spec:Secrets.from_json",
+            "node.checkpoints:_keys",
         ),
     ),
     ReadBack(
@@ -405,9 +406,18 @@ ROWS: tuple[ReadBack, ...] = (
     ReadBack(
         "the marks of checkpoints, and what the nodes of a job say to each other about them",
         "`.blobsync/checkpoints/` of a folder entry's container",
-        "each has its type and bounds, each name passes the gate for paths; size and MD5 of every file are compared"
-        " with a listing before one is taken, and with the bytes that arrived before the command runs",
+        "they have the seal of their lineage, whose key travels with the job: a mark without it displaces and deletes"
+        " nothing, and is taken only where its job and its step are named; a note without it is none. Each has its type"
+        " and bounds, as has what is read without a seal; each name passes the gate for paths; size and MD5 of every"
+        " file are compared with a listing before a set is taken, and with the bytes that arrived before the command"
+        " runs",
         (
+            "unit/test_marks.py::test_only_the_lineages_seal_makes_a_mark_its_own",
+            "unit/test_marks.py::test_a_seal_is_good_for_one_mark_in_one_place",
+            "unit/test_marks.py::test_what_is_read_of_marks_without_a_seal_is_bounded_and_leaves_the_sealed_ones_alone",
+            "unit/test_sets.py::test_a_forged_mark_displaces_nothing_and_has_nothing_deleted",
+            "unit/test_sets.py::test_an_unsealed_set_is_restored_only_where_its_job_and_its_step_are_named",
+            "unit/test_node_checkpoints.py::test_what_anybody_else_says_in_node_0s_name_chooses_no_lineage",
             "unit/test_marks.py::test_a_mark_of_somebody_else_passes_the_gate_or_is_left_alone",
             "unit/test_marks.py::test_files_are_compared_with_their_mark",
             "unit/test_notes.py::test_a_note_of_somebody_else_counts_as_absent_and_is_named_once",
@@ -417,7 +427,7 @@ ROWS: tuple[ReadBack, ...] = (
         (
             "keep.listing:_BlobContent.text",
             "keep.marks:Mark.from_json",
-            "keep.marks:read_document",
+            "keep.documents:Documents.read",
             "keep.notes:Notes._read",
         ),
     ),

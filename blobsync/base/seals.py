@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 
 KEY_BYTES = 32
 _FIRST = b"blobsync-seal 1 "
-_HEAD_BYTES = len(_FIRST) + 2 * hashlib.sha256().digest_size + 1
+# The length of the seal before a body.
+HEAD_BYTES = len(_FIRST) + 2 * hashlib.sha256().digest_size + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class SealKey:
 
     def opened(self, kind: str, place: str, name: str, document: bytes) -> bytes | None:
         """The body of a sealed document; None if the seal is wrong or missing: the document then counts as absent."""
-        head, body = document[:_HEAD_BYTES], document[_HEAD_BYTES:]
+        head, body = document[:HEAD_BYTES], document[HEAD_BYTES:]
         expected = _FIRST + self._mac(kind, place, name, body).encode() + b"\n"
         return body if hmac.compare_digest(head, expected) else None
 
@@ -49,9 +50,9 @@ class SealKey:
 
 
 def within(document: bytes) -> bytes | None:
-    """The body of a document whose seal is **not** checked because its key is unknown: only for what came inside a
-    sealed document. None if there is no seal."""
-    return document[_HEAD_BYTES:] if document.startswith(_FIRST) and len(document) >= _HEAD_BYTES else None
+    """The body of a document whose seal is **not** checked because its key is unknown: what came inside a sealed
+    document, or what anybody may have written. None if there is no seal."""
+    return document[HEAD_BYTES:] if document.startswith(_FIRST) and len(document) >= HEAD_BYTES else None
 
 
 def _joined(*parts: str) -> bytes:

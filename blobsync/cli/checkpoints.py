@@ -32,7 +32,8 @@ def checkpoints(
     """List checkpoints, here and in the container, and which one a restart would take.
 
     They are what 'checkpoints: PATTERN' in a folder entry of the cluster file names. In the container one is complete
-    if it has a mark, and its files are as the mark says; 'half' ones are never restored.
+    if it has a mark, and its files are as the mark says; 'half' ones are never restored. A mark without a seal of yours
+    counts only for who names its job and its step.
 
     \b
       blobsync checkpoints

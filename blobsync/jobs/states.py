@@ -17,7 +17,6 @@ from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobFilter, JobRecord
 from blobsync.jobspec.node_sas import grant
 from blobsync.jobspec.spec import RunInfo, State
-from blobsync.jobspec.transfer_key import with_run_key
 from blobsync.store.sas import sas_minter
 
 # A job whose submission was interrupted, and which its cluster does not know.
@@ -94,7 +93,7 @@ def _renewed(context: JobContext, record: JobRecord, backend: Backend[Any]) -> s
     try:
         cluster = context.cluster_of(record)
         _, secrets, _ = grant(record.spec, [cluster], sas_minter(cluster, context.environ))
-        backend.renew(record.ref, with_run_key(record.spec, secrets, context.environ))
+        backend.renew(record.ref, secrets)
     except BlobsyncError as error:
         return f"the SAS of {record.run_id} expires before long, and could not be renewed: {error.message}"
     return ""

@@ -9,11 +9,13 @@ from __future__ import annotations
 import secrets as random_source
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from blobsync.backends.protocol import OneMachine, Plan, Refused, Unknown
-from blobsync.base.errors import BlobsyncError, JobError, SubmissionUnknownError
+from blobsync.base.errors import AmbiguousJobError, BlobsyncError, JobError, JobNotFoundError, SubmissionUnknownError
 from blobsync.base.locations import BlobContainer, parse_store_location
 from blobsync.config.model import Cluster
 from blobsync.jobs.batchai.files import MovedJob, translate_again
@@ -25,6 +27,7 @@ from blobsync.jobs.states import cancel, refresh
 from blobsync.jobspec.code_choice import ChooseCode, CodeChoice, demand_known
 from blobsync.jobspec.describe import SubmitRequest, demand_platform, describe, find_mirror, shape_of
 from blobsync.jobspec.hold import entering_command, hold_text
+from blobsync.jobspec.lineage_keys import with_lineage_keys
 from blobsync.jobspec.node_archive import node_archive, publish
 from blobsync.jobspec.node_sas import grant, known_accounts
 from blobsync.jobspec.spec import CodeRef, JobRef, JobSpec, own_inputs, owner_name
@@ -118,6 +121,7 @@ def resubmit(
         again = _in_lineage(_spec_again(context, old, cluster, code.ref, num_gpu, moved), old.spec)
         spec = _as_it_runs(context, cluster, again)
     _note_plan(context, cluster, spec)
+    notes += (left,) if (left := _not_gone_on_from(spec, old.spec)) else ()
     new = hand_over(context, cluster, spec, successor_of=old.run_id, origin=origin)
     warnings = notes + code.warnings + new.warnings
     try:
@@ -154,10 +158,37 @@ def _as_it_runs(context: JobContext, cluster: Cluster, spec: JobSpec) -> JobSpec
 
 
 def _in_lineage(spec: JobSpec, old: JobSpec) -> JobSpec:
-    """The specification with the lineage of the job in whose place it comes, whose checkpoints it takes."""
-    if not any(entry.checkpoints for entry in (*spec.folders, *old.folders)):
-        return spec
-    return replace(spec, options={**spec.options, "lineage": old.lineage})
+    """The specification with the lineage of the job in whose place it comes, whose checkpoints it takes.
+
+    A job that was submitted elsewhere has marks that this user's key cannot tell from anybody's: then a new lineage.
+    """
+    options = spec.options.copy()
+    options.pop("earlier_marks", None)
+    options.pop("lineage", None)
+    if (spec.has_checkpoints or old.has_checkpoints) and not old.is_foreign and "recalled" not in old.options:
+        options["lineage"] = old.lineage
+        if old.options.get("earlier_marks") or (old.has_checkpoints and not old.options.get("sealed_marks")):
+            options["earlier_marks"] = True
+    return replace(spec, options=options)
+
+
+def _not_gone_on_from(spec: JobSpec, old: JobSpec) -> str:
+    """The note on a job whose checkpoints the one in its place does not take; empty if there is none."""
+    rule = next((each.checkpoints for each in spec.folders if each.checkpoints), None)
+    if rule is None or rule.restore_from or rule.restore == "none" or "recalled" not in old.options:
+        return ""
+    return (
+        f"{old.run_id} was submitted elsewhere, and the marks of its checkpoints have no seal of yours: the new job"
+        f" starts without them; with restore_from: {old.lineage} and restore: STEP it starts from the one that you name"
+    )
+
+
+def _lineage_of(context: JobContext, job: str) -> str:
+    """The lineage of a job of this project's history; of another one its id."""
+    with suppress(JobNotFoundError, AmbiguousJobError):
+        known = context.history.find(job)
+        return known.spec.lineage if known.run_id == job else job
+    return job
 
 
 def _spec_again(
@@ -238,10 +269,13 @@ def hand_over(
     context: JobContext, cluster: Cluster, spec: JobSpec, *, successor_of: str = "", origin: Cluster | None = None
 ) -> Submitted:
     """Grant its rights, record it, hand it over; ``origin`` is another cluster whose containers it needs."""
+    if spec.has_checkpoints:
+        spec = replace(spec, options={**spec.options, "sealed_marks": True})
     backend, home = context.backend(cluster), home_of(cluster, context.environ)
     clusters = [cluster, *([origin] if origin else [])]
     spec, secrets, warnings = grant(spec, clusters, sas_minter(cluster, context.environ))
     secrets = with_run_key(spec, secrets, context.environ)
+    secrets = with_lineage_keys(spec, secrets, context.environ, partial(_lineage_of, context))
     with cluster.naming_lines():
         plan = backend.plan(spec)
     archive = spec.node_archive

@@ -47,6 +47,10 @@ OWN_OUTPUT, OUTPUT_VARIABLE = "own_output", "BLOBSYNC_OUTPUT"
 
 # The secret variable with the transfer's key, in hexadecimal digits.
 SPREAD_KEY = "BLOBSYNC_SPREAD_KEY"
+# The secret variable with the keys of its checkpoints' marks, in JSON: by lineage, in hexadecimal digits.
+LINEAGE_KEYS = "BLOBSYNC_LINEAGE_KEYS"
+# The secret variables that blobsync adds: they are for its own program on nodes, and no other.
+OWN_SECRETS = (SPREAD_KEY, LINEAGE_KEYS)
 
 # Platforms that access containers, and keep logs, themselves.
 SERVICES = AML_PLATFORMS
@@ -62,6 +66,16 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 def is_variable_name(name: str) -> bool:
     """Whether a shell accepts it as the name of a variable."""
     return _VARIABLE.fullmatch(name) is not None
+
+
+# Each task of a Slurm array has a lineage of its own.
+_TASK = re.compile(r"(.+)_task_[0-9]+")
+
+
+def lineage_of_job(lineage: str) -> str:
+    """The lineage without the number of a job's task."""
+    task = _TASK.fullmatch(lineage)
+    return task[1] if task else lineage
 
 
 def run_name(run_id: str) -> SafeName:
@@ -168,7 +182,9 @@ class NodeOptions(TypedDict, total=False):
 
     ``container`` are the options of the image, ``own_output`` is the folder with one of the job's own, ``in_place`` the
     project of a job without a code archive, and ``hold`` how many seconds an interactive job waits. ``lineage`` is the
-    id of the first of the jobs that were submitted in each other's place. ``on_cpu``: its machine has no GPU.
+    id of the first of the jobs that were submitted in each other's place. ``sealed_marks``: its checkpoints' marks have
+    seals. ``earlier_marks``: the first of those jobs was this user's, and of a version whose marks had none.
+    ``on_cpu``: its machine has no GPU.
     """
 
     work_dir: str
@@ -182,6 +198,8 @@ class NodeOptions(TypedDict, total=False):
     hold: int
     lineage: str
     on_cpu: bool
+    sealed_marks: bool
+    earlier_marks: bool
 
 
 class SlurmOptions(TypedDict, total=False):
@@ -282,6 +300,11 @@ class JobSpec:
         return first if isinstance(first, str) and RUN_ID.fullmatch(first) else self.run_id
 
     @property
+    def has_checkpoints(self) -> bool:
+        """Whether a folder has sets of files that are uploaded as one."""
+        return any(folder.checkpoints for folder in self.folders)
+
+    @property
     def is_foreign(self) -> bool:
         """Whether another program submitted it, so that this is incomplete."""
         return bool(self.options.get("foreign"))
@@ -373,7 +396,8 @@ class Secrets:
 
     def asked_for(self, spec: JobSpec) -> Secrets:
         """Only the variables that the job requires: another one, such as ``BASH_ENV``, could be a command."""
-        names = (*spec.secret_env, *((SPREAD_KEY,) if spec.spread is not None else ()))
+        own = [*([SPREAD_KEY] if spec.spread is not None else []), *([LINEAGE_KEYS] if spec.has_checkpoints else [])]
+        names = (*spec.secret_env, *own)
         return Secrets(self.sas, {name: self.env[name] for name in names if name in self.env})
 
     def to_json(self) -> str:

@@ -10,6 +10,7 @@ the outputs of a job, and by ``project``, for ``blobsync keep``. It travels to c
     round_plan     what happens to each file that may have changed, without a look at the others
     watcher        which files there are, and which have changed: told by the system, or found by walking
     checkpoints    the rule of sets: complete or not, order, what stays, what a start takes; pure
+    documents      what is sealed with the key of a lineage of jobs, in a container
     marks          what says in a container that a set is complete; read with distrust
     notes          what the nodes of a job say to each other about sets; read with distrust
     sets           carries it out: uploads a set as one, marks it, lets old ones go, finds the one to bring back

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,10 +12,12 @@ from blobsync.base.file_states import LocalState
 from blobsync.config.model import CheckpointRule
 from blobsync.keep import checkpoints
 from blobsync.keep.checkpoints import FileSet
+from blobsync.keep.documents import Keys
 from blobsync.keep.marks import Mark, Marks
 from blobsync.keep.sets import FolderContent, Writer, decide_restore, files_of, told_of
 from blobsync.store.open_locations import OpenBlob
 
+NO_SEAL = "its mark has no seal of yours: restored only by its job and step"
 COMPLETE, HALF, NONE = "complete", "half", "none"
 _MAX_POINTER = 65_536
 
@@ -25,8 +27,9 @@ class Checkpoint:
     """A set: ``here`` and ``there`` (in the container) are ``complete``, ``half`` or ``none``.
 
     ``path`` is from the project's root. ``time`` is when it was written, in seconds since 1970, None if unknown;
-    ``size`` is in bytes. ``missing`` says why one of the two is half. ``run_id`` and ``lineage`` are those of its mark,
-    or empty. ``is_next``: a restart takes it, of the job that was asked about, else of the last job of that lineage.
+    ``size`` is in bytes. ``missing`` says why one of the two is half, or what its mark lacks. ``run_id``, ``lineage``:
+    those of its mark, or empty; ``sealed``: the mark has this user's seal. ``is_next``: a restart takes it, of the job
+    that was asked about, else of the last job of that lineage.
     """
 
     path: str
@@ -39,30 +42,33 @@ class Checkpoint:
     missing: str = ""
     run_id: str = ""
     lineage: str = ""
+    sealed: bool = False
     is_next: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
     """The job that would be started again: its id, its lineage, and its rules by folder entry, which may be others than
-    those of the cluster file today."""
+    those of the cluster file today. ``earlier``: it may take marks of its lineage without a seal."""
 
     run_id: str
     lineage: str
     rules: Mapping[str, CheckpointRule]
+    earlier: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SetsPlace:
     """A folder with sets: its entry's rule, the folder here, the one in the container, and its path in the project.
 
-    ``is_per_job``: the sets of each job are below a folder with its id.
+    ``keys`` are the user's, of any lineage. ``is_per_job``: the sets of each job are below a folder with its id.
     """
 
     rule: CheckpointRule
     here: Path
     there: OpenBlob
     shown: str
+    keys: Keys
     is_per_job: bool = False
 
     @property
@@ -72,7 +78,7 @@ class SetsPlace:
 
     def marks(self, warn: Callable[[str], None]) -> Marks:
         """Its marks."""
-        return Marks(self.there.store, self.there.name, warn)
+        return Marks(self.there.store, self.there.name, warn, self.keys)
 
 
 def rule_of_jobs(rule: CheckpointRule) -> CheckpointRule:
@@ -113,20 +119,25 @@ def list_sets(
     known = marks.lineages()
     lineages = {each for those in known.values() for each in those}
     if job is None:
-        by_lineage = [_of(marks, each, warn) for each in sorted(lineages)]
+        by_lineage = [marks.of(each) for each in sorted(lineages)]
+        sealed = [mark for those in by_lineage for mark in those]
+        unsealed = [mark for each in sorted(lineages) for mark in marks.unsealed(each)]
         last = [those[-1] for those in map(checkpoints.in_order, by_lineage) if those]
-        following = {_next_of(place.rule, marks, mark.run_id, mark.lineage) for mark in last}
+        following = {_next_of(place.rule, marks, Writer(mark.run_id, mark.lineage)) for mark in last}
     else:
         rule = job.rules.get(place.shown, place.rule)
-        by_lineage = [_of(marks, job.lineage, warn) if job.lineage in lineages else _named(rule, marks, warn)]
-        following = {_next_of(rule, marks, job.run_id, job.lineage)}
-    marked = [mark for those in by_lineage for mark in those]
+        whose = job.lineage if job.lineage in lineages else rule.restore_from
+        sealed, unsealed = (marks.named(whose), marks.named(whose, sealed=False)) if whose else ([], [])
+        following = {_next_of(rule, marks, Writer(job.run_id, job.lineage, earlier=job.earlier))}
+    marked = [*((mark, True) for mark in sealed), *((mark, False) for mark in unsealed)]
     here = {one.name: one for one in checkpoints.sets_in(place.pattern, dict(files_of(place.here)))}
-    found = [
-        _marked(place, marks, mark, here.get(mark.stored), now(), is_next=(mark.lineage, mark.stored) in following)
-        for mark in marked
-    ]
-    names = {mark.stored for mark in marked}
+    found = []
+    for mark, is_sealed in marked:
+        one = _marked(place, marks, mark, here.get(mark.stored), now())
+        is_next = (mark.lineage, mark.stored) in following
+        missing = one.missing or ("" if is_sealed or is_next else NO_SEAL)
+        found.append(replace(one, sealed=is_sealed, is_next=is_next, missing=missing))
+    names = {mark.stored for mark, _ in marked}
     there = {one.name: one for one in checkpoints.sets_in(place.pattern, _states(place))}
     for name in sorted({*here, *there} - names):
         if name in known or (job is not None and not _is_of_jobs(place, name, {job.run_id, job.lineage})):
@@ -149,46 +160,23 @@ def half_problem(place: SetsPlace, path: str, warn: Callable[[str], None]) -> st
     marks = place.marks(warn)
     why = ""
     for lineage in marks.lineages().get(name, ()):
-        for mark in _of(marks, lineage, warn):
-            if mark.stored == name:
-                why = marks.mismatch(mark)
-                if not why:
-                    return ""
+        if mark := marks.at(lineage, name):
+            why = marks.mismatch(mark)
+            if not why:
+                return ""
     listed = marks.listing(name)
     if not listed:
         return ""
     return why or _lacking(place, FileSet(name, {path: _state(blob.size) for path, blob in listed.items()}))
 
 
-def _of(marks: Marks, lineage: str, warn: Callable[[str], None]) -> Sequence[Mark]:
-    try:
-        return marks.of(lineage)
-    except ValueError as error:
-        warn(f"marks are left alone: {error}")
-        return ()
-
-
-def _named(rule: CheckpointRule, marks: Marks, warn: Callable[[str], None]) -> Sequence[Mark]:
-    """The marks that a job without any of its own lineage may start from."""
-    try:
-        return marks.named(rule.restore_from) if rule.restore_from else ()
-    except ValueError as error:
-        warn(f"marks are left alone: {error}")
-        return ()
-
-
-def _next_of(rule: CheckpointRule, marks: Marks, run_id: str, lineage: str) -> tuple[str, str]:
+def _next_of(rule: CheckpointRule, marks: Marks, writer: Writer) -> tuple[str, str]:
     """The lineage and the set that the next start of a job takes; empty: none."""
-    try:
-        mark = decide_restore(rule, marks, Writer(run_id, lineage), lambda _: None).mark
-    except ValueError:
-        return "", ""
+    mark = decide_restore(rule, marks, writer, lambda _: None).mark
     return (mark.lineage, mark.stored) if mark else ("", "")
 
 
-def _marked(
-    place: SetsPlace, marks: Marks, mark: Mark, here: FileSet | None, now: float, *, is_next: bool
-) -> Checkpoint:
+def _marked(place: SetsPlace, marks: Marks, mark: Mark, here: FileSet | None, now: float) -> Checkpoint:
     why = marks.mismatch(mark)
     state, missing = _state_here(place, here, now)
     return Checkpoint(
@@ -202,7 +190,6 @@ def _marked(
         why or missing,
         mark.run_id,
         mark.lineage,
-        is_next,
     )
 
 

@@ -1,32 +1,32 @@
 """Marks: what says, in a container, that a set of files is complete and which files it has.
 
-A mark is the last thing that is written of a set, and only if it is not there yet. Colleagues' jobs read it, so it has
-no seal: every name in it passes the gate, its numbers are bounded, and its files are compared with a listing before
-anything is believed. Below the container's root, outside of all that maps to local files:
+A mark is the last thing that is written of a set, and only if it is not there yet. Others can write to the container,
+so a job believes only the marks with its lineage's seal: they alone are rotated, counted, or the latest. Others can be
+restored by name: every name in a mark passes the gate, its numbers are bounded, as is what is read of marks without a
+seal, and its files are compared with a listing. Below the container's root, outside of all that maps to local files:
 
     .blobsync/checkpoints/<entry path>/<lineage>/<set>.json
 
 The entry's path and the set's name are percent-quoted to one part each. Beside them are the notes of a job's nodes
-(:mod:`blobsync.keep.notes`).
+(:mod:`blobsync.keep.notes`); all are sealed (:mod:`blobsync.keep.documents`).
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from blobsync.base.errors import BlobNotFoundError, PreconditionFailedError, StorageError
 from blobsync.base.plain_json import demand_types, parse_object
+from blobsync.keep.documents import Documents, Keys
 from blobsync.local.names import blob_problem, local_problem
 from blobsync.store.protocol import (
     MAX_BLOB_BYTES,
     BlobInfo,
-    BlobProperties,
     BlobStore,
     Precondition,
 )
@@ -34,12 +34,14 @@ from blobsync.store.protocol import (
 FOLDER = ".blobsync/checkpoints"
 VERSION = 1
 _VERSION_KEY = "blobsync_checkpoint"
-# A mark of 100,000 files has 20 MB; nothing larger is read.
-_MAX_BYTES = 32 << 20
 MAX_FILES = 100_000
+# The end of the year 9999, in seconds since 1970.
+_MAX_TIME = 253_402_300_799
+_MAX_VALUE = 1e300
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _CODE = re.compile(r"[0-9a-f]{0,64}")
+_VERSION_PART = re.compile(r"@[0-9A-Za-z-]{1,64}")
 # A container's root as one part of a name: an entry's path has no slash at its ends.
 _ROOT = "%2F"
 
@@ -110,14 +112,15 @@ def _demand_sane(mark: Mark) -> None:
     for name in (mark.set, mark.stored):
         if why := local_problem(name):
             raise ValueError(f"its name {name!a} {why}")
-    stored = mark.stored.removeprefix(f"{mark.run_id}/")
-    if mark.set not in (stored, mark.stored) and not stored.startswith(f"{mark.set}@"):
+    if not any(_is_version(stored, mark.set) for stored in (mark.stored, mark.stored.removeprefix(f"{mark.run_id}/"))):
         raise ValueError(f"{mark.stored!a} is no version of {mark.set!a}")
     if not _ID.fullmatch(mark.run_id) or not _ID.fullmatch(mark.lineage) or not _CODE.fullmatch(mark.code):
         raise ValueError("its run id, its lineage or its code is none")
     step = mark.step or 0
     if not 0 <= step < 10**18 or not 0 <= mark.generation < 10**9 or not 0 < mark.nodes <= MAX_FILES:
         raise ValueError("its step, its generation or its number of nodes is out of bounds")
+    if not 0 <= mark.time <= _MAX_TIME or not all(abs(value) <= _MAX_VALUE for value in mark.values.values()):
+        raise ValueError("its time or one of its values is out of bounds")
     if not 0 < len(mark.files) <= MAX_FILES:
         raise ValueError("it names no files, or too many")
     paths = {each.path for each in mark.files}
@@ -127,75 +130,95 @@ def _demand_sane(mark: Mark) -> None:
         demand_sane_file(each)
 
 
+def _is_version(stored: str, name: str) -> bool:
+    """Whether a set of that name may be stored so: as it is called, or as :func:`.checkpoints.stored_names` says."""
+    return stored == name or (stored.startswith(name) and _VERSION_PART.fullmatch(stored[len(name) :]) is not None)
+
+
 def demand_sane_file(file: MarkedFile) -> None:
     """Raise ``ValueError`` for a file of a set that cannot be."""
     demand_types(file)
     if file.path and (why := local_problem(file.path)):
         raise ValueError(f"the name {file.path!a} {why}")
-    if not 0 <= file.size <= MAX_BLOB_BYTES or not _MD5.fullmatch(file.md5) or file.node < 0:
+    if not 0 <= file.size <= MAX_BLOB_BYTES or not _MD5.fullmatch(file.md5) or not 0 <= file.node <= MAX_FILES:
         raise ValueError(f"the size, the MD5 or the node of {file.path!a} is none")
+
+
+class _Seen(NamedTuple):
+    """What is known of a mark in the container; ``mark`` is None if it was not read, or is left alone."""
+
+    mark: Mark | None
+    is_sealed: bool
+    is_left: bool = False
 
 
 class Marks:
     """The marks of one folder entry in its container; ``warn`` is told of those that cannot be read."""
 
-    def __init__(self, store: BlobStore, path: str, warn: Callable[[str], None]) -> None:
+    def __init__(self, store: BlobStore, path: str, warn: Callable[[str], None], keys: Keys) -> None:
         self._store, self._path, self._warn = store, path, warn
+        self._documents = Documents(store, keys)
         self._folder = marks_folder(path)
         # Marks never change: one that was read is not read again.
-        self._read_before: dict[tuple[str, str], Mark] = {}
+        self._read_before: dict[tuple[str, str], _Seen] = {}
+        self._warned = set[str]()
 
     def lineages(self) -> Mapping[str, tuple[str, ...]]:
-        """The lineages that have marked each set, by its stored name."""
+        """The lineages that have marked each set, by its stored name. Anybody may have written these names."""
         found: dict[str, tuple[str, ...]] = {}
         for blob in self._store.list_blobs(f"{self._folder}/"):
             lineage, _, name = blob.name[len(self._folder) + 1 :].partition("/")
-            if "/" not in name and name.endswith(".json"):
+            if "/" not in name and name.endswith(".json") and _ID.fullmatch(lineage):
                 stored = unquote(name.removesuffix(".json"))
                 found[stored] = (*found.get(stored, ()), lineage)
         return found
 
     def of(self, lineage: str) -> list[Mark]:
-        """The marks of one lineage."""
-        demand_id(lineage)
-        prefix = f"{self._folder}/{lineage}/"
-        found = []
-        for blob in self._store.list_blobs(prefix):
-            if "/" not in blob.name[len(prefix) :] and blob.name.endswith(".json"):
-                mark = self._read_mark(blob, lineage)
-                found += [mark] if mark else []
-        return found
+        """The marks of one lineage, with its seal."""
+        return [seen.mark for seen in self._in(lineage, unsealed=False) if seen.mark and seen.is_sealed]
 
-    def named(self, job: str) -> list[Mark]:
+    def unsealed(self, lineage: str) -> list[Mark]:
+        """Its marks without the seal: perhaps a colleague's, or of an earlier version, or anybody's."""
+        return [seen.mark for seen in self._in(lineage, unsealed=True) if seen.mark and not seen.is_sealed]
+
+    def at(self, lineage: str, stored: str) -> Mark | None:
+        """The mark of one set, with a seal or without."""
+        return self._look_at(self._marks_name(lineage, stored), lineage, unsealed=True).mark
+
+    def named(self, job: str, *, sealed: bool = True) -> list[Mark]:
         """The marks of a job: of its lineage, else those that it wrote in another's."""
-        if found := self.of(job):
+        look = self.of if sealed else self.unsealed
+        if found := look(job):
             return found
-        known = sorted({lineage for each in self.lineages().values() for lineage in each if _ID.fullmatch(lineage)})
-        return [mark for lineage in known for mark in self.of(lineage) if mark.run_id == job]
+        known = sorted({lineage for each in self.lineages().values() for lineage in each})
+        return [mark for lineage in known for mark in look(lineage) if mark.run_id == job]
 
     def write(self, mark: Mark) -> bool:
         """Write a mark; False if the set has one already."""
         try:
-            put_document(self._store, self._name_of(mark), mark.to_json().encode(), Precondition(absent=True))
+            self._documents.put(self._name_of(mark), mark.lineage, mark.to_json(), Precondition(absent=True))
         except PreconditionFailedError:
             return False
         return True
 
     def remove(self, mark: Mark) -> None:
-        """Remove a mark, then the files that it names, unless another lineage has marked the same ones."""
-        self._store.delete(self._marks_name(mark))
-        if any(lineage != mark.lineage for lineage in self.lineages().get(mark.stored, ())):
-            return
-        etags = {self.blob_of(mark, each.path): each.etag for each in mark.files}
-        for name, why in self._store.delete_many(list(etags), etags=etags).items():
+        """Remove a mark, then the files that it names, but none at or below a name that has another mark."""
+        self._store.delete(self._marks_name(mark.lineage, mark.stored))
+        others = {self.blob_of(stored) for stored in self.lineages()}
+        etags = {self.blob_of(mark.stored, each.path): each.etag for each in mark.files}
+        own = {name: etag for name, etag in etags.items() if others.isdisjoint(_at_and_above(name))}
+        stays = dict.fromkeys(etags.keys() - own.keys(), "another mark names it, or a folder that it is in")
+        if own:
             # Another version, or gone: not this set's any more.
+            stays.update(self._store.delete_many(list(own), etags=own))
+        for name, why in stays.items():
             self._warn(f"{name} stays in the container: {why}")
 
     def mismatch(self, mark: Mark) -> str:
         """What of a set in the container is not as its mark says; empty if all is."""
         there = self.listing(mark.stored)
         for each in mark.files:
-            name = self.blob_of(mark, each.path)
+            name = self.blob_of(mark.stored, each.path)
             blob = there.get(each.path)
             if blob is None:
                 return f"{name} is missing"
@@ -207,69 +230,71 @@ class Marks:
 
     def listing(self, stored: str) -> Mapping[str, BlobInfo]:
         """What is in the container below a set's name there, by paths below it (``""``: a blob of that very name)."""
-        root = "/".join(part for part in (self._path, stored) if part)
+        root = self.blob_of(stored)
         return {
             blob.name[len(root) + 1 :]: blob
             for blob in self._store.list_blobs(root)
             if blob.name == root or blob.name.startswith(f"{root}/")
         }
 
-    def blob_of(self, mark: Mark, path: str) -> str:
-        """The blob of a file of a set."""
-        return "/".join(part for part in (self._path, mark.stored, path) if part)
+    def blob_of(self, stored: str, path: str = "") -> str:
+        """The blob of a file of a set, by the set's name in the container."""
+        return "/".join(part for part in (self._path, stored, path) if part)
 
     # -- inside -------------------------------------------------------------------------------------------------
 
-    def _marks_name(self, mark: Mark) -> str:
-        return f"{self._folder}/{mark.lineage}/{quote(mark.stored, safe='')}.json"
+    def _marks_name(self, lineage: str, stored: str) -> str:
+        return f"{self._folder}/{lineage}/{quote(stored, safe='')}.json"
 
     def _name_of(self, mark: Mark) -> str:
         """The name of a mark that is to be written. Raises ``StorageError`` if no blob can have it."""
-        name = self._marks_name(mark)
+        name = self._marks_name(mark.lineage, mark.stored)
         if why := blob_problem(name):
             raise StorageError(f"the checkpoint {mark.stored!a} cannot be marked: the mark's name {why}")
         return name
 
-    def _read_mark(self, blob: BlobInfo, lineage: str) -> Mark | None:
-        if known := self._read_before.get((blob.name, blob.etag)):
-            return known
+    def _in(self, lineage: str, *, unsealed: bool) -> Iterator[_Seen]:
+        prefix = f"{self._folder}/{demand_id(lineage)}/"
+        for blob in self._store.list_blobs(prefix):
+            if "/" in blob.name[len(prefix) :] or not blob.name.endswith(".json"):
+                continue
+            seen = self._read_before.get((blob.name, blob.etag))
+            if seen is None or (unsealed and not (seen.mark or seen.is_left)):
+                seen = self._read_before[blob.name, blob.etag] = self._look_at(blob.name, lineage, unsealed=unsealed)
+            yield seen
+
+    def _look_at(self, name: str, lineage: str, *, unsealed: bool) -> _Seen:
         try:
-            mark = Mark.from_json(read_document(self._store, blob.name))
+            found = self._documents.read(name, lineage, unsealed=unsealed)
+            if found.body is None:
+                return _Seen(None, is_sealed=False)
+            mark = Mark.from_json(found.body)
+            if mark.lineage != lineage or self._marks_name(lineage, mark.stored) != name:
+                raise ValueError("it is another set's")
         except BlobNotFoundError:
             # Rotated since the listing.
-            return None
+            return _Seen(None, is_sealed=False)
         except ValueError as error:
-            self._warn(f"the mark {blob.name} is left alone: {error}")
-            return None
-        if mark.lineage != lineage or self._marks_name(mark) != blob.name:
-            self._warn(f"the mark {blob.name} is left alone: it is another set's")
-            return None
-        self._read_before[blob.name, blob.etag] = mark
-        return mark
+            self._left_alone(name, str(error))
+            return _Seen(None, is_sealed=False, is_left=True)
+        return _Seen(mark, found.is_sealed)
+
+    def _left_alone(self, name: str, why: str) -> None:
+        """Said once: it is looked at in each round."""
+        if name not in self._warned:
+            self._warned.add(name)
+            self._warn(f"{name} is left alone: {why}")
+
+
+def _at_and_above(name: str) -> set[str]:
+    """The name, and each folder that it is in."""
+    parts = name.split("/")
+    return {"/".join(parts[:count]) for count in range(1, len(parts) + 1)}
 
 
 def marks_folder(path: str) -> str:
     """The folder in the container of what belongs to the sets of a folder entry."""
     return f"{FOLDER}/{quote(path, safe='') or _ROOT}"
-
-
-def put_document(store: BlobStore, name: str, body: bytes, condition: Precondition) -> None:
-    """Write a mark, or a note of a node."""
-    md5 = hashlib.md5(body, usedforsecurity=False).digest()
-    store.put(name, body, md5=md5, properties=BlobProperties(content_type="application/json"), condition=condition)
-
-
-def read_document(store: BlobStore, name: str) -> bytes:
-    """Read one. Raises ``BlobNotFoundError``, and ``ValueError`` for one that is too large."""
-    with store.open(name) as reader:
-        if reader.info.size > _MAX_BYTES:
-            raise ValueError(f"it has {reader.info.size:,} bytes")
-        body = bytearray()
-        while block := reader.read(_MAX_BYTES - len(body) + 1):
-            body += block
-            if len(body) > _MAX_BYTES:
-                raise ValueError("it is too large")
-        return bytes(body)
 
 
 def demand_id(lineage: str) -> str:

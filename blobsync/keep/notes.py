@@ -6,8 +6,9 @@
     .../over/<run id>.node-1.json            a node at its end: of these sets it has files, and of no other
     .../restore/<run id>.json, <run id>.node-1.json       which set all of them start from
 
-Whoever can write to the container can write there. So each note has a type and bounds, names pass the gate, and what is
-none counts as absent. A mark that is made of notes is compared with the container like any other.
+Whoever can write to the container can write there. So a note counts with the seal of its lineage only, has a type and
+bounds, names pass the gate, and what is none counts as absent. A mark that is made of notes is compared with the
+container like any other.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from urllib.parse import quote, unquote
 from blobsync.base.errors import BlobNotFoundError
 from blobsync.base.plain_json import demand_types, parse_object
 from blobsync.keep.checkpoints import Reach
+from blobsync.keep.documents import Documents, Keys
 from blobsync.keep.marks import (
     MAX_FILES,
     Mark,
@@ -29,8 +31,6 @@ from blobsync.keep.marks import (
     demand_id,
     demand_sane_file,
     marks_folder,
-    put_document,
-    read_document,
 )
 from blobsync.local.names import local_problem
 from blobsync.store.protocol import ANYTHING, BlobStore
@@ -158,8 +158,9 @@ T = TypeVar("T", Announced, Answer, Over, Left, Choice)
 class Notes:
     """The notes of one lineage beside the marks of a folder entry; ``warn`` is told of those that are none."""
 
-    def __init__(self, store: BlobStore, path: str, lineage: str, warn: Callable[[str], None]) -> None:
-        self._store, self._warn = store, warn
+    def __init__(self, store: BlobStore, path: str, lineage: str, warn: Callable[[str], None], keys: Keys) -> None:
+        self._store, self._warn, self._lineage = store, warn, lineage
+        self._documents = Documents(store, keys)
         self._folder = f"{marks_folder(path)}/{demand_id(lineage)}"
         self._warned = set[str]()
 
@@ -229,12 +230,15 @@ class Notes:
                 yield unquote(quoted), name.removesuffix(".json"), blob.etag
 
     def _write(self, name: str, said: Announced | Answer | Over | Left | Choice) -> None:
-        put_document(self._store, f"{self._folder}/{name}.json", json.dumps(asdict(said)).encode(), ANYTHING)
+        self._documents.put(f"{self._folder}/{name}.json", self._lineage, json.dumps(asdict(said)), ANYTHING)
 
     def _read(self, kind: type[T], name: str) -> T | None:
         blob = f"{self._folder}/{name}.json"
         try:
-            return _made(kind, parse_object(read_document(self._store, blob)))
+            body = self._documents.read(blob, self._lineage).body
+            if body is None:
+                raise ValueError("it has no seal of this lineage")
+            return _made(kind, parse_object(body))
         except BlobNotFoundError:
             return None
         except ValueError as error:

@@ -64,7 +64,8 @@ class Writer(NamedTuple):
     """Who writes the sets of a folder: the job, its lineage and code, this node's number, and how many nodes there are.
 
     ``within`` is where the folder lies below its entry: a job's own one with ``output: per_job``. ``start`` tells the
-    starts of a job with several nodes apart; it is empty where these start one by one.
+    starts of a job with several nodes apart; it is empty where these start one by one. ``earlier``: a restart may take
+    marks of its lineage without a seal, which are of an earlier version.
     """
 
     run_id: str
@@ -73,6 +74,7 @@ class Writer(NamedTuple):
     node: int = 0
     within: str = ""
     start: str = ""
+    earlier: bool = False
 
 
 class FolderContent:
@@ -713,10 +715,15 @@ def limited_cores(cores: int) -> Iterator[None]:
 
 
 class Decision(NamedTuple):
-    """Which set a job starts from; ``mark`` None: none."""
+    """Which set a job starts from; ``mark`` None: none. ``refused``: why it may not start without one that is named."""
 
     mark: Mark | None
     passed_over: Sequence[str] = ()
+    refused: str = ""
+
+
+# What the user can do where marks without a seal are all there are.
+NAMES_ONE = "blobsync checkpoints lists them; restore_from: JOB with restore: STEP takes one"
 
 
 def decide_restore(
@@ -730,17 +737,11 @@ def decide_restore(
     """The set that a job starts from: the first that matches its mark. Those that do not are named.
 
     Sets ``without`` could not be brought. A job whose own sets are there goes on from the last of them, whatever it
-    first started from.
+    first started from. A mark without the seal of its lineage counts only if its job and its step are named.
     """
-    if rule.restore == "none":
-        return Decision(None)
-    of_lineage = checkpoints.fitting(rule, marks.of(writer.lineage))
-    own = [mark for mark in of_lineage if mark.run_id == writer.run_id]
-    if own and rule.restore not in ("latest", "own"):
-        listed = list(reversed(checkpoints.in_order(own)))
-    else:
-        others = checkpoints.fitting(rule, marks.named(rule.restore_from)) if rule.restore_from else []
-        listed = checkpoints.preferred(rule, of_lineage or others)
+    listed, refused = choosable(rule, marks, writer, say)
+    if refused:
+        return Decision(None, refused=refused)
     passed = list[str]()
     for mark in listed:
         if mark.stored in without:
@@ -751,6 +752,50 @@ def decide_restore(
         say(f"checkpoint {mark.stored} is passed over: {why}")
         passed.append(mark.stored)
     return Decision(None, passed)
+
+
+def choosable(
+    rule: CheckpointRule, marks: Marks, writer: Writer, say: Callable[[str], None]
+) -> tuple[Sequence[Mark], str]:
+    """The sets that a start may take, in this order; or why it may not choose one that is not named."""
+    if rule.restore == "none":
+        return [], ""
+    of_lineage = _of_lineage(rule, marks, writer, say)
+    own = [mark for mark in of_lineage if mark.run_id == writer.run_id]
+    if own and rule.restore not in ("latest", "own"):
+        return list(reversed(checkpoints.in_order(own))), ""
+    if of_lineage or not rule.restore_from:
+        return checkpoints.preferred(rule, of_lineage), ""
+    others = checkpoints.fitting(rule, marks.named(rule.restore_from))
+    return (checkpoints.preferred(rule, others), "") if others else _unsealed(rule, marks)
+
+
+def _of_lineage(rule: CheckpointRule, marks: Marks, writer: Writer, say: Callable[[str], None]) -> list[Mark]:
+    found = checkpoints.fitting(rule, marks.of(writer.lineage))
+    if found:
+        return found
+    if writer.earlier:
+        return checkpoints.fitting(rule, marks.unsealed(writer.lineage))
+    left = sorted(name for name, those in marks.lineages().items() if writer.lineage in those)
+    if left:
+        said = f"{count_text(len(left), 'mark')} of {writer.lineage} without its seal, such as that of {left[-1]}"
+        say(f"checkpoints {rule.sets}: {said}: left alone; {NAMES_ONE}")
+    return []
+
+
+def _unsealed(rule: CheckpointRule, marks: Marks) -> tuple[list[Mark], str]:
+    """The set without a seal that is named by its job and its step, or why none is taken."""
+    found = checkpoints.fitting(rule, marks.named(rule.restore_from, sealed=False))
+    if not found:
+        return [], ""
+    if not rule.restore.isdecimal():
+        which = f"restore: {rule.restore} would let anybody who can write to the container choose"
+        return [], f"the marks of {rule.restore_from} have no seal of yours, so {which}"
+    wanted = [mark for mark in found if mark.step == int(rule.restore)]
+    if len(wanted) > 1:
+        names = ", ".join(sorted(mark.stored for mark in wanted))
+        return [], f"several checkpoints of step {rule.restore} have no seal of yours: {names}"
+    return wanted, ""
 
 
 def wanted_files(rule: CheckpointRule, mark: Mark, node: int, nodes: int) -> list[MarkedFile]:

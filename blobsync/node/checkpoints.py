@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,17 +14,22 @@ from typing import Any
 
 from blobsync.base.errors import BlobsyncError, FailureCode
 from blobsync.base.formatting import count_text
+from blobsync.base.plain_json import parse_object
+from blobsync.base.seals import SealKey
 from blobsync.config.model import CheckpointRule
-from blobsync.jobspec.spec import OWN_OUTPUT, FolderLink
+from blobsync.jobspec.spec import LINEAGE_KEYS, OWN_OUTPUT, FolderLink, lineage_of_job
 from blobsync.keep import checkpoints
 from blobsync.keep.checkpoints import FileSet
+from blobsync.keep.documents import Keys
 from blobsync.keep.marks import Mark, Marks
 from blobsync.keep.notes import Choice, Notes, mark_what_is_left
 from blobsync.keep.sets import (
+    NAMES_ONE,
     FolderContent,
     FolderSets,
     Uploaded,
     Writer,
+    choosable,
     decide_restore,
     files_of,
     unlike,
@@ -149,6 +155,8 @@ class _Alone:
     def next(self) -> Mark | None:
         """The set to bring; None: the job starts from nothing. Raises ``NotReadyError``."""
         decided = decide_restore(self._rule, self._marks, self._writer, self._job.say, without=self.passed)
+        if decided.refused:
+            raise NotReadyError(f"folder {self._entry.name}: {decided.refused}", hint=NAMES_ONE)
         self.passed.update(decided.passed_over)
         if decided.mark is None and self.passed:
             raise self._none_fits(len(self.passed))
@@ -255,10 +263,7 @@ class _Together(_Alone):
             raise self._none_fits(said.passed)
         if said.stored is None:
             return None
-        # Those that node 0 chooses among, and no other.
-        given = self._rule.restore_from
-        listed: list[Mark] = [*self._marks.of(self._writer.lineage), *(self._marks.named(given) if given else ())]
-        for mark in checkpoints.fitting(self._rule, listed):
+        for mark in choosable(self._rule, self._marks, self._writer, self._job.say)[0]:
             if (mark.stored, mark.lineage) == (said.stored, said.lineage):
                 return mark
         raise NotReadyError(f"checkpoint {said.stored!a}, which node 0 chose, has no mark any more")
@@ -294,7 +299,9 @@ def _bring(job: NodeJob, places: JobPlaces, transfers: NodeTransfers, entry: Fol
     try:
         if names:
             target.parent.mkdir(parents=True, exist_ok=True)
-            transfers.download(f"{entry.name}/{mark.set}", remote, target, wanted=names.__contains__)
+            # What is wanted are names below a folder; a set that is one file has none.
+            wanted = None if "" in names else names.__contains__
+            transfers.download(f"{entry.name}/{mark.set}", remote, target, wanted=wanted)
         wrong = unlike(target, files)
     except BlobsyncError as error:
         if error.code in (FailureCode.STORAGE_UNREACHABLE, FailureCode.ACCESS_DENIED):
@@ -343,15 +350,28 @@ def _writer(job: NodeJob, entry: FolderLink) -> Writer:
     code = job.spec.code.digest if job.spec.code else ""
     # The nodes of an elastic job are started one by one.
     start = "" if job.spec.is_elastic else f"{job.attempt}.end" if job.is_at_end else job.attempt
-    return Writer(job.spec.run_id, job.lineage, code, job.node_rank, within, start)
+    earlier = bool(job.spec.options.get("earlier_marks"))
+    return Writer(job.spec.run_id, job.lineage, code, job.node_rank, within, start, earlier)
 
 
 def _marks(job: NodeJob, places: JobPlaces, entry: FolderLink) -> Marks:
-    return Marks(places.container(entry.container), entry.path, job.say)
+    return Marks(places.container(entry.container), entry.path, job.say, _keys(job))
+
+
+def _keys(job: NodeJob) -> Keys:
+    """The keys of lineages that came with the job. Raises ``NotReadyError`` if it has none of its own."""
+    with suppress(ValueError):
+        sent = {name: SealKey(bytes.fromhex(str(key))) for name, key in parse_object(job.secret(LINEAGE_KEYS)).items()}
+        if lineage_of_job(job.lineage) in sent:
+            return lambda lineage: sent.get(lineage_of_job(lineage))
+    raise NotReadyError(
+        "the key that seals the marks of its checkpoints did not come with the job",
+        hint="submit it again: blobsync resubmit ID",
+    )
 
 
 def _notes(job: NodeJob, places: JobPlaces, entry: FolderLink) -> Notes:
-    return Notes(places.container(entry.container), entry.path, job.lineage, job.say)
+    return Notes(places.container(entry.container), entry.path, job.lineage, job.say, _keys(job))
 
 
 def _is_one_of_many(job: NodeJob) -> bool:

@@ -36,6 +36,7 @@ from blobsync.jobspec.spec import (
     MARK,
     OUTPUT_VARIABLE,
     OWN_OUTPUT,
+    OWN_SECRETS,
     SERVICES,
     FolderLink,
     JobSpec,
@@ -275,9 +276,10 @@ class NodeJob:
 
     def user_environment(self, ranks: Ranks) -> dict[str, str]:
         """The environment of the user's program: the launcher's, the job's variables, and the rank."""
-        secrets = {name: secret.reveal() for name, secret in self._secret_env.items()}
-        # For our own steps alone; the user's steps may set it themselves.
-        env = {name: value for name, value in self.environ.items() if name != "SLURM_OVERLAP"}
+        secrets = {name: secret.reveal() for name, secret in self._secret_env.items() if name not in OWN_SECRETS}
+        # For our own steps alone; the user's steps may set the first themselves.
+        ours = ("SLURM_OVERLAP", *OWN_SECRETS)
+        env = {name: value for name, value in self.environ.items() if name not in ours}
         env.update({**self.spec.env, **secrets})
         env.update(rank_variables(self.spec, ranks, self.environ))
         if self.starts_ranks:

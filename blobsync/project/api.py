@@ -485,7 +485,7 @@ class Project:
             except BlobsyncError:
                 # The plan says so.
                 continue
-            demand_complete(cluster, self.connections, self.root, place, self._note)
+            demand_complete(cluster, self.connections, self.root, place, self._note, self.environ)
 
     def _note(self, text: str) -> None:
         self.listener.emit(Note(text))
@@ -537,7 +537,7 @@ class Project:
 
         place = self.resolve(path) if path is not None else None
         spec = self.jobs.find(job).spec if job is not None else None
-        return list_checkpoints(self.cluster, self.connections, self.root, place, self._note, job=spec)
+        return list_checkpoints(self.cluster, self.connections, self.root, place, self._note, self.environ, job=spec)
 
     def usage(self, path: PathName) -> browse.Usage:
         """Blobs and bytes below ``path``."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from blobsync.base.errors import NothingMatchedError, UsageError
 from blobsync.config.mapping import Resolution
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.jobspec.describe import own_output
+from blobsync.jobspec.lineage_keys import own_lineage_keys
 from blobsync.jobspec.spec import OWN_OUTPUT, JobSpec
 from blobsync.keep.checkpoints import set_of
 from blobsync.keep.listing import Checkpoint, Restarted, SetsPlace, half_problem, list_sets, rule_of_jobs
@@ -22,6 +23,7 @@ def list_checkpoints(
     root: Path,
     place: Resolution | None,
     warn: Callable[[str], None],
+    environ: Mapping[str, str],
     *,
     job: JobSpec | None = None,
 ) -> tuple[Checkpoint, ...]:
@@ -39,7 +41,7 @@ def list_checkpoints(
     found = []
     restarted = _restarted(job) if job is not None else None
     for entry in entries:
-        if sets := sets_place(cluster, connections, root, entry):
+        if sets := sets_place(cluster, connections, root, entry, environ):
             found += list_sets(sets, warn, job=restarted)
     if place is not None:
         found = [each for each in found if f"{each.path}/".startswith(f"{place.path}/")]
@@ -55,16 +57,19 @@ def list_checkpoints(
 
 def _restarted(job: JobSpec) -> Restarted:
     rules = {link.name: link.checkpoints for link in job.folders if link.checkpoints}
-    return Restarted(job.run_id, job.lineage, rules)
+    return Restarted(job.run_id, job.lineage, rules, bool(job.options.get("earlier_marks")))
 
 
-def sets_place(cluster: Cluster, connections: Connections, root: Path, entry: FolderEntry) -> SetsPlace | None:
+def sets_place(
+    cluster: Cluster, connections: Connections, root: Path, entry: FolderEntry, environ: Mapping[str, str]
+) -> SetsPlace | None:
     """The sets of a folder entry; None if it has none."""
     if entry.checkpoints is None:
         return None
     is_per_job = _is_per_job(cluster, entry)
     there = connections.open(entry.remote)
-    return SetsPlace(entry.checkpoints, root / entry.prefix, there, entry.prefix, is_per_job)
+    keys = own_lineage_keys(environ)
+    return SetsPlace(entry.checkpoints, root / entry.prefix, there, entry.prefix, keys, is_per_job)
 
 
 def _is_per_job(cluster: Cluster, entry: FolderEntry) -> bool:
@@ -91,10 +96,15 @@ def demand_set(cluster: Cluster, place: Resolution) -> None:
 
 
 def demand_complete(
-    cluster: Cluster, connections: Connections, root: Path, place: Resolution, warn: Callable[[str], None]
+    cluster: Cluster,
+    connections: Connections,
+    root: Path,
+    place: Resolution,
+    warn: Callable[[str], None],
+    environ: Mapping[str, str],
 ) -> None:
     """Raise ``UsageError`` if ``place`` is a set, or in one, that is not complete in the container."""
-    sets = sets_place(cluster, connections, root, place.entry)
+    sets = sets_place(cluster, connections, root, place.entry, environ)
     why = half_problem(sets, place.relative, warn) if sets else ""
     if why:
         again = f"blobsync d {shlex.quote(place.given)} --incomplete"

@@ -21,6 +21,7 @@ from blobsync.config.model import CheckpointRule
 from blobsync.jobspec.spec import CodeRef, FolderLink, JobSpec
 from tests.e2e.world import Container, sha256, wait_until
 from tests.fakes.jobs import zip_of
+from tests.fakes.lineages import content, sent
 
 TRAINERS = Path(__file__).with_name("trainers")
 
@@ -85,7 +86,7 @@ class Training:
         place = self.folder / f"node{self.starts}"
         (place / "run").mkdir(parents=True)
         (place / "run/job.json").write_text(self.spec.to_json())
-        (place / "run/secrets.json").write_text(json.dumps({"sas": {self.url: self.sas}, "env": {}}))
+        (place / "run/secrets.json").write_text(json.dumps({"sas": {self.url: self.sas}, "env": sent(self.spec)}))
         command = [
             *(sys.executable, "-m", "blobsync.node", "node", "--job", str(place / "run/job.json")),
             *("--secrets", str(place / "run/secrets.json"), "--run-dir", str(place / "run")),
@@ -106,7 +107,7 @@ class Training:
         for name in sets:
             # Rotation may have let one go since the listing.
             with suppress(ResourceNotFoundError):
-                found.append(json.loads(self.container.get(name)))
+                found.append(content(self.container.get(name)))
         return {each["stored"]: each for each in found}
 
     def last_step(self) -> int:

@@ -22,6 +22,7 @@ from tests.e2e.test_jobs import PATIENCE, Lab, slurm_cluster
 from tests.e2e.test_kubernetes import KubeLab, kube_cluster
 from tests.e2e.trainers.sharded import digest_of, digest_of_step
 from tests.e2e.world import Container, Project, wait_until, write_tree
+from tests.fakes.lineages import content
 from tests.servers.kube.cluster import RealCluster
 from tests.servers.slurm_cluster import SlurmCluster
 from tests.unit.test_config_loader import ACT_EXAMPLE
@@ -54,7 +55,7 @@ def last_marked(container: Container, nodes: int = 1) -> int:
             continue
         # Rotation may let one go at any moment, first its mark.
         with suppress(ResourceNotFoundError):
-            mark = json.loads(container.get(name))
+            mark = content(container.get(name))
             lead = f"{unquote(name.split('/')[2])}/{mark['stored']}"
             files = {each["path"]: container.get(f"{lead}/{each['path']}") for each in mark["files"]}
             assert digest_of(files) == digest_of_step(mark["step"], nodes), mark

@@ -16,6 +16,7 @@ from typing import Any
 
 from blobsync.jobspec.spec import CodeRef, FolderLink, JobSpec, LogMirror
 from tests.fakes.blob_service import SAS, BlobService
+from tests.fakes.lineages import sent
 
 CODE = "code/project.zip"
 # Of a run that hangs (seconds): on a busy machine each of its processes may take many to start.
@@ -76,7 +77,7 @@ class Node:
     def command(self, verb: str, spec: JobSpec, *more: str, secret_env: Mapping[str, str] | None = None) -> list[str]:
         self.run.mkdir(parents=True, exist_ok=True)
         (self.run / "job.json").write_text(spec.to_json())
-        secrets = {"sas": {self.service.url: self.sas}, "env": dict(secret_env or {})}
+        secrets = {"sas": {self.service.url: self.sas}, "env": {**sent(spec), **(secret_env or {})}}
         (self.run / "secrets.json").write_text(json.dumps(secrets))
         return [
             *(self.python, *self.program, verb, "--job", str(self.run / "job.json")),

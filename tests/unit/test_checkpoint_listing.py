@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from blobsync.config.model import CheckpointRule
-from blobsync.keep.listing import Restarted, SetsPlace, list_sets
+from blobsync.keep.listing import NO_SEAL, Restarted, SetsPlace, half_problem, list_sets
 from blobsync.keep.marks import Mark, MarkedFile, Marks
 from blobsync.store.open_locations import OpenBlob
+from tests.fakes.lineages import keys, their_keys
 from tests.fakes.store import MemoryStore
 
 VALUE = "trainer_state.json:loss"
@@ -21,7 +22,7 @@ RULE = CheckpointRule("checkpoint-*", keep_best=VALUE)
 
 @pytest.fixture
 def place(tmp_path: Path) -> SetsPlace:
-    return SetsPlace(RULE, tmp_path, OpenBlob(MemoryStore(), "out"), "output")
+    return SetsPlace(RULE, tmp_path, OpenBlob(MemoryStore(), "out"), "output", keys)
 
 
 def mark(place: SetsPlace, step: int, run_id: str, lineage: str, *, loss: float = 0.0, generation: int = 1) -> None:
@@ -32,7 +33,7 @@ def mark(place: SetsPlace, step: int, run_id: str, lineage: str, *, loss: float 
     file = MarkedFile("model.bin", len(body), hashlib.md5(body).hexdigest(), etag)
     values = {VALUE: loss}
     made = Mark(name, name, step, float(step), run_id, lineage, generation, values=values, files=(file,))
-    assert Marks(store, "out", print).write(made)
+    assert Marks(store, "out", print, keys).write(made)
 
 
 def taken(place: SetsPlace, rule: CheckpointRule, job: tuple[str, str] | None = None) -> tuple[Sequence[str], ...]:
@@ -113,3 +114,16 @@ def test_half_sets_of_other_jobs_are_not_listed_for_a_job(runs: SetsPlace) -> No
         "output/a/checkpoint-31",
         "output/b/checkpoint-32",
     }
+
+
+def test_a_mark_without_a_seal_of_the_user_is_listed_as_such_and_is_nobodys_next_one(place: SetsPlace) -> None:
+    mark(place, 10, "a", "a")
+    mark(place, 20, "b", "b")
+    colleague = replace(place, keys=their_keys)
+    found = {each.path: (each.there, each.sealed, each.is_next, each.missing) for each in list_sets(colleague, print)}
+    assert set(found.values()) == {("complete", False, False, NO_SEAL)} and len(found) == 2
+    named = Restarted("c", "c", {"output": replace(RULE, restore_from="b", restore="20")})
+    assert [(each.path, each.is_next) for each in list_sets(colleague, print, job=named)] == [
+        ("output/checkpoint-20", True)
+    ]
+    assert half_problem(colleague, "checkpoint-10", print) == ""

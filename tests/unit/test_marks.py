@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from blobsync.base.errors import StorageError
 from blobsync.keep.marks import Mark, MarkedFile, Marks
 from blobsync.keep.notes import merged
+from tests.fakes.lineages import content, keys, their_keys
 from tests.fakes.store import MemoryStore, Request
 
 FOLDER = ".blobsync/checkpoints/mine%2Foutput/job"
@@ -20,7 +22,7 @@ MD5 = hashlib.md5(BODY).hexdigest()
 
 def marks_of(store: MemoryStore, path: str = "mine/output") -> tuple[Marks, list[str]]:
     warnings: list[str] = []
-    return Marks(store, path, warnings.append), warnings
+    return Marks(store, path, warnings.append, keys), warnings
 
 
 def stored_set(store: MemoryStore, name: str = "checkpoint-1", **changes: Any) -> Mark:
@@ -36,11 +38,11 @@ def test_a_mark_is_written_once_and_read_again() -> None:
     mark = stored_set(store, values={"a.json:loss": 0.5}, code="ab" * 32)
     assert marks.write(mark)
     assert not marks.write(replace(mark, step=2)), "what was marked is never replaced"
-    assert marks.of("job") == [mark] == Marks(store, "mine/output", warnings.append).of("job")
+    assert marks.of("job") == [mark] == Marks(store, "mine/output", warnings.append, keys).of("job")
     assert marks.lineages() == {"checkpoint-1": ("job",)}
     assert marks.of("other") == [] and not warnings
     assert list(store.blobs) == ["mine/output/checkpoint-1/model.bin", f"{FOLDER}/checkpoint-1.json"]
-    assert json.loads(store.body(f"{FOLDER}/checkpoint-1.json"))["blobsync_checkpoint"] == 1
+    assert content(store.body(f"{FOLDER}/checkpoint-1.json"))["blobsync_checkpoint"] == 1
 
 
 def test_names_with_slashes_and_signs_of_a_set_are_one_part_of_the_marks_name() -> None:
@@ -66,6 +68,11 @@ def test_names_with_slashes_and_signs_of_a_set_are_one_part_of_the_marks_name() 
         ({"step": 10**18}, "step"),
         ({"step": "7"}, "wrong type"),
         ({"time": "now"}, "wrong type"),
+        ({"time": 1e20}, "time"),
+        ({"time": -1}, "time"),
+        ({"values": {"a": 10**400}}, "values"),
+        ({"set": "x", "stored": "@7"}, "no version of"),
+        ({"stored": "checkpoint-1@7/sub"}, "no version of"),
         ({"generation": 10**9}, "generation"),
         ({"nodes": 0}, "nodes"),
         ({"values": {"a": "b"}}, "wrong type"),
@@ -83,7 +90,8 @@ def test_a_mark_of_somebody_else_passes_the_gate_or_is_left_alone(change: dict[s
     with pytest.raises(ValueError, match=said):
         Mark.from_json(json.dumps(values))
     store.add(f"{FOLDER}/checkpoint-1.json", json.dumps(values).encode())
-    assert marks.of("job") == [] and len(warnings) == 1
+    assert marks.unsealed("job") == [] and len(warnings) == 1
+    assert marks.of("job") == marks.unsealed("job") == [] and len(warnings) == 1, "it is said once"
 
 
 @pytest.mark.parametrize(
@@ -96,6 +104,7 @@ def test_a_mark_of_somebody_else_passes_the_gate_or_is_left_alone(change: dict[s
         {"md5": "x" * 32},
         {"md5": ""},
         {"node": -1},
+        {"node": 100_001},
         {"size": "1"},
     ],
 )
@@ -114,7 +123,7 @@ def test_what_is_no_mark_is_left_alone_and_named(body: bytes) -> None:
     store = MemoryStore()
     marks, warnings = marks_of(store)
     store.add(f"{FOLDER}/checkpoint-1.json", body)
-    assert marks.of("job") == []
+    assert marks.of("job") == marks.unsealed("job") == []
     assert f"{FOLDER}/checkpoint-1.json" in warnings[0]
 
 
@@ -124,7 +133,7 @@ def test_a_mark_under_another_sets_name_or_lineage_counts_for_none() -> None:
     text = stored_set(store).to_json().encode()
     store.add(f"{FOLDER}/checkpoint-2.json", text)
     store.add(f"{FOLDER.replace('/job', '/other')}/checkpoint-1.json", text)
-    assert marks.of("job") == [] == marks.of("other")
+    assert marks.unsealed("job") == [] == marks.unsealed("other")
     assert len(warnings) == 2
     with pytest.raises(ValueError, match="no id"):
         marks.of("../job")
@@ -138,7 +147,7 @@ def test_a_mark_whose_own_name_no_blob_could_have_stops_nobody() -> None:
     long = "x/" * 700 + "y"
     text = replace(mark, set=long, stored=long).to_json().encode()
     store.add(f"{FOLDER}/long.json", text)
-    assert marks.of("job") == [mark] and len(warnings) == 1
+    assert marks.of("job") == [mark] and marks.unsealed("job") == [] and len(warnings) == 1
 
 
 def test_a_huge_mark_is_not_read() -> None:
@@ -146,6 +155,64 @@ def test_a_huge_mark_is_not_read() -> None:
     marks, warnings = marks_of(store)
     store.add(f"{FOLDER}/checkpoint-1.json", b" " * ((32 << 20) + 1))
     assert marks.of("job") == [] and "bytes" in warnings[0]
+
+
+def forged(store: MemoryStore, mark: Mark, **more: Any) -> str:
+    """The mark as somebody without the key writes it; returns its name."""
+    name = f".blobsync/checkpoints/mine%2Foutput/{mark.lineage}/{mark.stored.replace('/', '%2F')}.json"
+    store.add(name, json.dumps({**json.loads(mark.to_json()), **more}).encode())
+    return name
+
+
+def test_only_the_lineages_seal_makes_a_mark_its_own() -> None:
+    store = MemoryStore()
+    marks, warnings = marks_of(store)
+    own, theirs = stored_set(store), stored_set(store, "checkpoint-2")
+    by_nobody = stored_set(store, "checkpoint-3", generation=999_999_999)
+    assert marks.write(own)
+    assert Marks(store, "mine/output", warnings.append, their_keys).write(theirs)
+    forged(store, by_nobody)
+    assert marks.of("job") == [own] and marks.unsealed("job") == [theirs, by_nobody] and not warnings
+    assert marks.named("job") == [own] and marks.named("job", sealed=False) == [theirs, by_nobody]
+    assert [marks.at("job", each.stored) for each in (own, theirs)] == [own, theirs]
+    assert Marks(store, "mine/output", warnings.append, lambda lineage: None).of("job") == []
+
+
+@pytest.mark.parametrize("where", ["elsewhere", "other lineage", "other container", "changed"])
+def test_a_seal_is_good_for_one_mark_in_one_place(where: str) -> None:
+    store, other = MemoryStore(), MemoryStore("https://other.blob.core.windows.net/c")
+    marks, _ = marks_of(store)
+    marks.write(stored_set(store))
+    document, into, lineage = store.body(f"{FOLDER}/checkpoint-1.json"), store, "job"
+    store.delete(f"{FOLDER}/checkpoint-1.json")
+    names = {"elsewhere": "checkpoint-2", "other lineage": "checkpoint-1"}
+    if where == "changed":
+        document = document.replace(b'"step": 1,', b'"step": 2,')
+    if where == "other container":
+        into = other
+    if where == "other lineage":
+        lineage = "other"
+    into.add(f"{FOLDER.replace('/job', f'/{lineage}')}/{names.get(where, 'checkpoint-1')}.json", document)
+    assert marks_of(into)[0].of(lineage) == []
+
+
+def test_no_job_marks_without_the_key_of_its_lineage() -> None:
+    store = MemoryStore()
+    with pytest.raises(StorageError, match="without the key of job"):
+        Marks(store, "mine/output", print, lambda lineage: None).write(stored_set(store))
+
+
+def test_what_is_read_of_marks_without_a_seal_is_bounded_and_leaves_the_sealed_ones_alone() -> None:
+    store = MemoryStore()
+    marks, warnings = marks_of(store)
+    for number in range(12):
+        forged(store, stored_set(store, f"a-{number:02}"), pad="x" * (4 << 20))
+    forged(store, stored_set(store, "large"), pad="x" * (8 << 20))
+    own = stored_set(store, "z")
+    marks.write(own)
+    assert marks.of("job") == [own] and not warnings
+    assert len(marks.unsealed("job")) == len(marks.unsealed("job")) == 7
+    assert len(warnings) == 6 and "no seal of yours, and what is read of such marks is limited" in warnings[0]
 
 
 def test_files_are_compared_with_their_mark() -> None:
@@ -192,6 +259,21 @@ def test_files_that_another_lineage_has_marked_stay() -> None:
     marks.remove(mark)
     assert marks.of("other") and not marks.of("job")
     assert marks.mismatch(replace(mark, lineage="other")) == ""
+
+
+@pytest.mark.parametrize("name", ["checkpoint-1/sub", "checkpoint-1", "checkpoint-1/sub/a"])
+def test_a_blob_at_or_below_another_marked_name_stays(name: str) -> None:
+    store = MemoryStore()
+    marks, warnings = marks_of(store)
+    mark = stored_set(store)
+    info = store.add("mine/output/checkpoint-1/sub/a", BODY)
+    mark = replace(mark, files=(*mark.files, MarkedFile("sub/a", len(BODY), MD5, info.etag)))
+    marks.write(mark)
+    forged(store, replace(mark, set=name, stored=name, lineage="other"))
+    marks.remove(mark)
+    assert store.body("mine/output/checkpoint-1/sub/a") == BODY
+    assert "stays in the container: another mark names it" in warnings[-1]
+    assert ("mine/output/checkpoint-1/model.bin" in store.blobs) == (name == "checkpoint-1")
 
 
 def test_a_file_that_was_replaced_is_not_removed_with_its_mark() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from blobsync.base.process import SubprocessRunner
+from blobsync.base.redaction import Secret
 from blobsync.config.model import CheckpointRule
 from blobsync.jobs.node_use import node_use
 from blobsync.jobspec.spec import FolderLink, JobSpec
@@ -24,6 +25,7 @@ from blobsync.node.ranks import NotReadyError, Ranks
 from blobsync.node.transfers import NodeTransfers
 from tests.fakes.blob_service import BlobService, serve
 from tests.fakes.jobs import Node, make_spec
+from tests.fakes.lineages import content, sent
 
 RULE = CheckpointRule("checkpoint-*", settle_seconds=0)
 MARKS = ".blobsync/checkpoints/mine%2Foutput/me_1_0badcafe"
@@ -60,7 +62,7 @@ def again(node: Node, number: int = 1, **variables: str) -> Node:
 
 def marked(service: BlobService, prefix: str = MARKS) -> dict[str, dict[str, Any]]:
     found = [name for name in service.blobs if name.startswith(f"{prefix}/") and "/" not in name[len(prefix) + 1 :]]
-    return {each["stored"]: each for each in (json.loads(service.blobs[name]) for name in found)}
+    return {each["stored"]: each for each in (content(service.blobs[name]) for name in found)}
 
 
 def test_a_checkpoint_is_marked_and_the_next_start_goes_on_from_it(node: Node, service: BlobService) -> None:
@@ -205,7 +207,7 @@ def test_versions_of_an_overwritten_file_come_back_under_its_name_alone(node: No
 def test_a_mark_of_a_folder_that_is_no_set_removes_nothing(node: Node, service: BlobService) -> None:
     node.do("node", spec_of(node, "train 10"))
     (name,) = [name for name in service.blobs if name.startswith(MARKS)]
-    forged = {**json.loads(service.blobs[name]), "set": "results", "stored": "results", "step": 99}
+    forged = {**content(service.blobs[name]), "set": "results", "stored": "results", "step": 99}
     service.put(f"{MARKS}/results.json", json.dumps(forged).encode())
     service.put("mine/output/results/model.bin", b"weights 10\n")
     service.put("mine/output/results/trainer_state.json", b"{}\n")
@@ -408,7 +410,8 @@ def waiting(node: Node, rank: int, rule: CheckpointRule = RULE) -> Waits:
     folder = node.folder.parent / f"waits{rank}"
     words = ["node", "--job", str(folder / "job.json"), "--run-dir", str(folder), "--root", str(folder / "root")]
     sas, environ = {node.service.url: node.sas}, {"BLOBSYNC_SCRATCH": str(folder)}
-    return Waits(NodeJob(spec, {}, parse_arguments(words), environ, rank), JobPlaces(sas, environ))
+    secrets = {name: Secret(value) for name, value in sent(spec).items()}
+    return Waits(NodeJob(spec, secrets, parse_arguments(words), environ, rank), JobPlaces(sas, environ))
 
 
 def test_a_node_waits_ten_minutes_for_what_node_0_decides(node: Node) -> None:
@@ -427,6 +430,16 @@ def test_what_node_0_said_for_an_earlier_start_counts_no_more(node: Node) -> Non
     second.job.environ = {**second.job.environ, "BLOBSYNC_ATTEMPT": "1"}
     with pytest.raises(NotReadyError, match="did not say"):
         second.restore()
+
+
+def test_what_anybody_else_says_in_node_0s_name_chooses_no_lineage(node: Node, service: BlobService) -> None:
+    node.do("node", spec_of(node, "train 10", run_id="other_1_0badcafe"))
+    said = {"attempt": "0", "number": 0, "stored": "checkpoint-10", "lineage": "other_1_0badcafe", "agreed": True}
+    service.put(f"{MARKS}/restore/me_1_0badcafe.json", json.dumps(said).encode())
+    second = waiting(node, 1)
+    with pytest.raises(NotReadyError, match="did not say"):
+        second.restore()
+    assert second.log.count("restore/me_1_0badcafe.json is left alone: it has no seal of this lineage") == 1
 
 
 def test_node_0_starts_without_the_word_of_a_node_that_says_nothing(node: Node) -> None:

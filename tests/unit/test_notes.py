@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from blobsync.keep.checkpoints import Reach
+from blobsync.keep.documents import Documents
 from blobsync.keep.marks import Mark, MarkedFile, Marks
 from blobsync.keep.notes import (
     Announced,
@@ -22,6 +23,8 @@ from blobsync.keep.notes import (
     gathered,
     mark_what_is_left,
 )
+from blobsync.store.protocol import ANYTHING
+from tests.fakes.lineages import keys, their_keys
 from tests.fakes.store import MemoryStore
 
 FOLDER = ".blobsync/checkpoints/out/job"
@@ -29,7 +32,12 @@ FOLDER = ".blobsync/checkpoints/out/job"
 
 def notes_of(store: MemoryStore) -> tuple[Notes, list[str]]:
     said: list[str] = []
-    return Notes(store, "out", "job", said.append), said
+    return Notes(store, "out", "job", said.append, keys), said
+
+
+def put(store: MemoryStore, name: str, text: str) -> None:
+    """As a node writes it."""
+    Documents(store, keys).put(f"{FOLDER}/{name}.json", "job", text, ANYTHING)
 
 
 def file_of(store: MemoryStore, path: str, body: bytes, node: int = 0) -> MarkedFile:
@@ -101,10 +109,10 @@ ANSWER = {"stored": "step-1", "token": "t", "start": "0", "files": [FILE]}
         ("left", json.dumps({"token": "t", "start": "0", "reach": "all", "nodes": 2, "mark": "{}"})),
     ],
 )
-def test_a_note_of_somebody_else_counts_as_absent_and_is_named_once(kind: str, text: str) -> None:
+def test_what_no_node_can_say_counts_as_absent_and_is_named_once(kind: str, text: str) -> None:
     store = MemoryStore()
     notes, warnings = notes_of(store)
-    store.add(f"{FOLDER}/parts/step-1/{kind}.json", text.encode())
+    put(store, f"parts/step-1/{kind}", text)
     for _ in range(2):
         found: list[Any] = [notes.announcement("step-1"), notes.answered("step-1", 1), *notes.left()]
         assert found == [None, None]
@@ -112,11 +120,26 @@ def test_a_note_of_somebody_else_counts_as_absent_and_is_named_once(kind: str, t
     assert f"step-1/{kind}.json is left alone" in warning
 
 
-def test_a_choice_of_somebody_else_counts_as_absent() -> None:
+def test_a_note_of_somebody_else_counts_as_absent_and_is_named_once() -> None:
+    store = MemoryStore()
+    notes, warnings = notes_of(store)
+    announced = Announced("step-1", "step-1", "t", "all", 1.5, "me_1", "0")
+    Notes(store, "out", "job", print, their_keys).announce(announced)
+    store.add(f"{FOLDER}/restore/me_1.json", json.dumps({"attempt": "0", "number": 0}).encode())
+    for _ in range(2):
+        assert notes.announcement("step-1") is None is notes.chosen("me_1")
+    assert len(warnings) == 2 and all("left alone: it has no seal of this lineage" in each for each in warnings)
+    # Nor does one of another set.
+    put(store, "parts/step-1/announced", json.dumps(ANNOUNCED))
+    store.add(f"{FOLDER}/parts/step-2/announced.json", store.body(f"{FOLDER}/parts/step-1/announced.json"))
+    assert notes.announcement("step-1") is not None and notes.announcement("step-2") is None
+
+
+def test_a_choice_that_no_node_can_make_counts_as_absent() -> None:
     store = MemoryStore()
     notes, warnings = notes_of(store)
     for said in ({"number": "1"}, {"number": -1}, {"number": 1, "stored": "../x"}, {"number": 1, "passed": 10**12}, {}):
-        store.add(f"{FOLDER}/restore/me_1.json", json.dumps({"attempt": "0", **said}).encode())
+        put(store, "restore/me_1", json.dumps({"attempt": "0", **said}))
         assert notes.chosen("me_1") is None
     assert len(warnings) == 1
 
@@ -164,7 +187,7 @@ def test_what_a_node_said_unasked_counts_when_it_is_over_and_only_as_it_is_then(
 def test_what_node_0_left_is_marked_when_all_have_answered_and_once() -> None:
     store = MemoryStore()
     notes, said = notes_of(store)
-    marks = Marks(store, "out", said.append)
+    marks = Marks(store, "out", said.append, keys)
     notes.leave("step-1", asked_of(store).left())
     mark_what_is_left(notes, marks, "job", said.append)
     assert marks.of("job") == []
@@ -183,7 +206,7 @@ def test_what_node_0_left_is_marked_when_all_have_answered_and_once() -> None:
 def test_what_is_left_under_another_name_or_lineage_is_not_marked() -> None:
     store = MemoryStore()
     notes, said = notes_of(store)
-    marks = Marks(store, "out", said.append)
+    marks = Marks(store, "out", said.append, keys)
     notes.end(1, Over("me_1", "0", True, (), ()))
     left = asked_of(store).left()
     notes.leave("step-2", left)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -36,6 +38,7 @@ from blobsync.keep.sets import (
     unlike,
     wanted_files,
 )
+from tests.fakes.lineages import keys
 from tests.fakes.store import MemoryStore
 
 HF = CheckpointRule("checkpoint-*", settle_seconds=0)
@@ -61,8 +64,8 @@ class Here:
     writes: int = 0
 
     def __post_init__(self) -> None:
-        self.marks = Marks(self.store, "out", self.said.append)
-        self.notes = Notes(self.store, "out", self.writer.lineage, self.said.append)
+        self.marks = Marks(self.store, "out", self.said.append, keys)
+        self.notes = Notes(self.store, "out", self.writer.lineage, self.said.append, keys)
         self.sets = self.start()
 
     def start(self) -> FolderSets:
@@ -376,6 +379,79 @@ def test_nothing_goes_before_a_newer_one_is_verified(here: Here) -> None:
     here.checkpoint(20)
     here.round()
     assert here.marked == ["checkpoint-10"]
+
+
+def forge(here: Here, stored: str, **changes: Any) -> Mark:
+    """A mark of the job's lineage with real files, by somebody who may write to the container and has no key."""
+    info = here.store.add(f"out/{stored}/model.bin", b"junk")
+    name = stored.partition("@")[0]
+    file = MarkedFile("model.bin", 4, hashlib.md5(b"junk").hexdigest(), info.etag)
+    mark = replace(Mark(name, stored, 7, 5.0, "job", "job", 999_999_990, files=(file,)), **changes)
+    body = json.dumps(json.loads(mark.to_json())).encode()
+    here.store.add(f".blobsync/checkpoints/out/job/{quote(stored, safe='')}.json", body)
+    return mark
+
+
+def test_a_forged_mark_displaces_nothing_and_has_nothing_deleted(tmp_path: Path) -> None:
+    here = Here(tmp_path, rule=replace(HF, keep_last=2))
+    for step in (10, 20):
+        here.checkpoint(step)
+        here.round()
+    for number in range(1, 4):
+        forge(here, f"checkpoint-9{number}", step=90 + number, generation=999_999_990 + number)
+    here.start()
+    here.checkpoint(30)
+    here.round()
+    assert here.marked == ["checkpoint-20", "checkpoint-30"], "the real ones alone are counted"
+    assert here.marks.of("job")[-1].generation == 2
+    assert "out/checkpoint-91/model.bin" in here.store.blobs, "and what was forged is let go by nobody"
+    assert decide_restore(HF, here.marks, here.writer, print).mark == here.marks.of("job")[-1]
+    shutil.rmtree(tmp_path / "checkpoint-30")
+    here.checkpoint(30)
+    here.start()
+    here.round()
+    assert here.marked == ["checkpoint-20", "checkpoint-30"]
+
+
+def test_a_mark_whose_stored_name_lies_in_another_set_has_nothing_of_that_deleted(tmp_path: Path) -> None:
+    here = Here(tmp_path, rule=replace(HF, keep_last=1))
+    forge(here, "checkpoint-7@20261125T170300Z/sub", set="checkpoint-7", generation=1)
+    here.store.add("out/checkpoint-7@20261125T170300Z/sub/model.bin", b"theirs")
+    for step in (10, 20):
+        here.checkpoint(step)
+        here.round()
+    assert here.marked == ["checkpoint-20"]
+    assert here.store.body("out/checkpoint-7@20261125T170300Z/sub/model.bin") == b"theirs"
+
+
+def test_an_unsealed_set_is_restored_only_where_its_job_and_its_step_are_named(here: Here) -> None:
+    mark = forge(here, "checkpoint-7")
+    said: list[str] = []
+    assert decide_restore(HF, here.marks, here.writer, said.append).mark is None
+    assert "1 mark of job without its seal, such as that of checkpoint-7: left alone" in said[0]
+    other = Writer("new", "new")
+    named = replace(HF, restore_from="job")
+    decided = decide_restore(named, here.marks, other, print)
+    assert decided.mark is None and "would let anybody who can write to the container choose" in decided.refused
+    assert decide_restore(replace(named, restore="7"), here.marks, other, print) == (mark, [], "")
+    assert decide_restore(replace(named, restore="8"), here.marks, other, print) == (None, [], "")
+    here.store.add("out/checkpoint-7/model.bin", b"else")
+    assert decide_restore(replace(named, restore="7"), here.marks, other, said.append).passed_over == ["checkpoint-7"]
+    forge(here, "checkpoint-7@9")
+    refused = decide_restore(replace(named, restore="7"), here.marks, other, print).refused
+    assert refused == "several checkpoints of step 7 have no seal of yours: checkpoint-7, checkpoint-7@9"
+
+
+def test_a_lineage_from_before_the_seals_goes_on_from_its_marks_and_lets_none_go(tmp_path: Path) -> None:
+    here = Here(tmp_path, rule=replace(HF, keep_last=1), writer=Writer("job", "job", earlier=True))
+    old = forge(here, "checkpoint-7", generation=1)
+    assert decide_restore(HF, here.marks, here.writer, print).mark == old
+    here.checkpoint(10)
+    here.round()
+    here.checkpoint(20)
+    here.round()
+    assert here.marked == ["checkpoint-20"] and here.marks.unsealed("job") == [old]
+    assert decide_restore(HF, here.marks, here.writer, print).mark == here.marks.of("job")[0]
 
 
 def test_rotation_leaves_other_lineages_alone(here: Here) -> None:

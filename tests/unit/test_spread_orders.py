@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from blobsync.backends.aml.request import node_secrets, with_transfer_key
+from blobsync.backends.aml.request import node_secrets, with_seal_keys
 from blobsync.base.errors import LocalFileError
 from blobsync.base.redaction import Secret
 from blobsync.base.seals import SealKey
@@ -114,7 +114,7 @@ def test_on_azure_ml_the_key_is_in_the_definition_and_not_in_the_container(tmp_p
     spec = make_spec(options={"spread": {"run": "a", "rights": {"https://a/c": "rl"}}})
     assert node_secrets(spec, secrets) == Secrets({"https://a/c": "sig=x"}, {"MY_TOKEN": "mine"})
     body = {"properties": {"command": "python -c x", "environmentVariables": {"A": "b"}}}
-    sent = with_transfer_key(body, secrets)
+    sent = with_seal_keys(body, secrets)
     assert sent["properties"]["environmentVariables"] == {"A": "b", SPREAD_KEY: key}
     assert sent["properties"]["command"] == "python -c x" and key not in json.dumps(body)
-    assert with_transfer_key(body, Secrets()) is body
+    assert with_seal_keys(body, Secrets()) is body

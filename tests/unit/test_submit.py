@@ -26,7 +26,7 @@ from blobsync.base.errors import (
     UsageError,
 )
 from blobsync.base.redaction import SasToken, Secret
-from blobsync.config.model import Cluster, CodeEntry, FolderEntry, StorageAccount
+from blobsync.config.model import CheckpointRule, Cluster, CodeEntry, FolderEntry, StorageAccount
 from blobsync.config.trusted_code import trust_code
 from blobsync.jobs.batchai.job_file import read_job_file
 from blobsync.jobs.batchai.recorded_job import record_job
@@ -35,7 +35,8 @@ from blobsync.jobs.record import JobRecord
 from blobsync.jobs.submit import hand_over, new_run_id, plan_job, resubmit, submit
 from blobsync.jobspec.code_choice import CodeChoice
 from blobsync.jobspec.describe import SubmitRequest
-from blobsync.jobspec.spec import CodeRef, JobRef, NodeArchiveRef, Secrets
+from blobsync.jobspec.lineage_keys import own_lineage_keys
+from blobsync.jobspec.spec import LINEAGE_KEYS, CodeRef, JobRef, NodeArchiveRef, Secrets
 from tests.fakes.backend import FakeBackend
 from tests.fakes.store import MemoryStore, Request
 
@@ -354,6 +355,64 @@ def test_a_job_without_a_digest_of_its_code_is_not_submitted_again_as_it_is(cont
     with pytest.raises(UntrustedCodeError, match=r"no digest of its code.*code\.zip"):
         resubmit(context, old)
     assert resubmit(context, old, choose_code=lambda _: CodeChoice(CODE)).record.spec.code == CODE
+
+
+# -- checkpoints ---------------------------------------------------------------------------------------------------
+
+
+def with_checkpoints(context: JobContext, **keys: Any) -> None:
+    rule = CheckpointRule("checkpoint-*", **keys)
+    set_current(context, folders=(FolderEntry("output", ACCOUNT, "out", "upload", checkpoints=rule),))
+
+
+def without_seals(record: JobRecord) -> JobRecord:
+    """As an earlier version recorded it."""
+    options = record.spec.options.copy()
+    del options["sealed_marks"]
+    return replace(record, spec=replace(record.spec, options=options))
+
+
+def recalled(record: JobRecord) -> JobRecord:
+    """As a cluster tells of a job that was submitted elsewhere."""
+    return replace(record, spec=replace(record.spec, options={**record.spec.options, "recalled": True}))
+
+
+def marks_of(record: JobRecord) -> dict[str, Any]:
+    """What a job's specification says of its lineage's marks."""
+    return {name: value for name, value in record.spec.options.items() if name != "in_place"}
+
+
+def test_a_resubmitted_job_gets_the_key_of_its_lineage(context: JobContext, eu: Moody, tmp_path: Path) -> None:
+    context.environ = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path / "config")}
+    with_checkpoints(context)
+    first = send(context, "true")
+    sent = [eu.secrets[first.run_id]]
+    again = resubmit(context, first).record
+    sent.append(eu.secrets[again.run_id])
+    key = {first.run_id: own_lineage_keys(context.environ)(first.run_id).secret.hex()}
+    assert [json.loads(secrets.env[LINEAGE_KEYS]) for secrets in sent] == [key, key]
+    assert marks_of(again) == {"lineage": first.run_id, "sealed_marks": True}
+    # What it may start from is found by the lineage of the job that is named.
+    with_checkpoints(context, restore_from=again.run_id)
+    other = send(context, "true")
+    assert json.loads(eu.secrets[other.run_id].env[LINEAGE_KEYS]).keys() == {other.run_id, first.run_id}
+
+
+def test_a_job_of_a_version_without_seals_goes_on_and_one_from_elsewhere_does_not(
+    context: JobContext, tmp_path: Path
+) -> None:
+    context.environ = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path / "config")}
+    with_checkpoints(context)
+    first = send(context, "true")
+    old = without_seals(first)
+    again = resubmit(context, old)
+    options = {"lineage": first.run_id, "earlier_marks": True, "sealed_marks": True}
+    assert marks_of(again.record) == options == marks_of(resubmit(context, again.record).record)
+    told = resubmit(context, recalled(again.record))
+    assert marks_of(told.record) == {"sealed_marks": True} and told.record.spec.lineage == told.record.run_id
+    (note,) = [each for each in told.warnings if "no seal of yours" in each]
+    assert f"with restore_from: {first.run_id} and restore: STEP" in note
+    assert not [each for each in again.warnings if "seal" in each]
 
 
 # -- jobs of other programs ------------------------------------------------------------------------------------------

@@ -59,6 +59,7 @@ IN_JOBS = frozenset(
             "BLOBSYNC_REGISTRY_PASSWORD",
             "BLOBSYNC_ROOT",
             "BLOBSYNC_RUN_ID",
+            "BLOBSYNC_LINEAGE_KEYS",
             "BLOBSYNC_SPREAD_KEY",
             "BLOBSYNC_TASK_SUFFIX",
             "BLOBSYNC_TASK_TYPE",

@@ -28,7 +28,7 @@ from blobsync.backends.aml.request import (
     close_secrets,
     node_secrets,
     secrets_path,
-    with_transfer_key,
+    with_seal_keys,
     without_bundle,
 )
 from blobsync.backends.aml.ssh_service import find_az, find_public_key, read_address, ssh_proxy, tagged_machine
@@ -133,7 +133,7 @@ class AmlBackend:
             self.forget(spec)
             return Refused(error)
         try:
-            body = with_transfer_key(request.job, secrets)
+            body = with_seal_keys(request.job, secrets)
             answer = self._client.call("PUT", f"jobs/{run_name(spec.run_id)}", body, doing="submit")
         except (BackendFailingError, LostContactError) as error:
             return self._unanswered(spec, error)

@@ -26,7 +26,7 @@ from blobsync.config.job_keys import NESTED_HINT, enclosing, nested_sentence
 from blobsync.config.model import Cluster, WorkspaceConfig
 from blobsync.jobspec.node_archive import travelling_sources
 from blobsync.jobspec.node_sas import reached_by_nodes
-from blobsync.jobspec.spec import SPREAD_KEY, FolderLink, JobSpec, Secrets
+from blobsync.jobspec.spec import OWN_SECRETS, FolderLink, JobSpec, Secrets
 
 ENVIRONMENT = "blobsync"
 # In effect all of the machine's memory, as in ACT; PyTorch's data loaders need it.
@@ -189,17 +189,18 @@ def secrets_path(cluster: Cluster, spec: JobSpec) -> str:
 
 def node_secrets(spec: JobSpec, secrets: Secrets) -> Secrets:
     """The contents of that blob, with the SAS of what nodes access themselves; other data is in datastores."""
-    # Others may be able to read that container. A transfer's key is in the job's definition.
-    env = {name: value for name, value in secrets.env.items() if name != SPREAD_KEY}
+    # Others may be able to read that container. Keys of seals are in the job's definition.
+    env = {name: value for name, value in secrets.env.items() if name not in OWN_SECRETS}
     return Secrets({container: secrets.sas[container] for container in sorted(reached_by_nodes(spec))}, env)
 
 
-def with_transfer_key(job: Mapping[str, Any], secrets: Secrets) -> Mapping[str, Any]:
-    """The body of a job with its transfer key: **contains a secret**."""
-    if SPREAD_KEY not in secrets.env:
+def with_seal_keys(job: Mapping[str, Any], secrets: Secrets) -> Mapping[str, Any]:
+    """The body of a job with the keys of its seals: **contains secrets**."""
+    keys = {name: value for name, value in secrets.env.items() if name in OWN_SECRETS}
+    if not keys:
         return job
     properties = job["properties"]
-    variables = {**properties.get("environmentVariables", {}), SPREAD_KEY: secrets.env[SPREAD_KEY]}
+    variables = {**properties.get("environmentVariables", {}), **keys}
     return {**job, "properties": {**properties, "environmentVariables": variables}}
 
 

@@ -21,7 +21,13 @@ from blobsync.backends.kubernetes.place import Place, recorded_place
 from blobsync.backends.kubernetes.pod import CONTAINER, FILES, RUN_DIR
 from blobsync.backends.kubernetes.pod_logs import KnownBytes, PodLogs
 from blobsync.backends.kubernetes.replies import KubernetesJob, Pod, holders_of, read_cluster, states_over_time
-from blobsync.backends.kubernetes.request import SECRETS_KEY, KubernetesRequest, build_kubernetes, pull_login
+from blobsync.backends.kubernetes.request import (
+    SECRETS_KEY,
+    KubernetesRequest,
+    build_kubernetes,
+    pull_login,
+    with_own_keys,
+)
 from blobsync.backends.kubernetes.settings import read_settings
 from blobsync.backends.kubernetes.submission import DOUBTFUL, Submission
 from blobsync.backends.protocol import (
@@ -187,7 +193,7 @@ class KubernetesBackend:
         """Nodes see the change within a minute or two: the kubelet updates mounted Secrets."""
         place, name = self._place_of(ref), object_name(ref.run_id)
         secret = place.get("Secret", name)
-        place.replace({**secret, "stringData": {SECRETS_KEY: secrets.to_json()}})
+        place.replace({**secret, "stringData": {SECRETS_KEY: with_own_keys(secret, secrets).to_json()}})
         place.patch_job(name, {"metadata": {"annotations": {RENEWED_NOTE: str(int(time.time()))}}})
 
     def remove_secrets(self, refs: Sequence[JobRef]) -> None:

@@ -10,6 +10,7 @@ import copy
 import io
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,7 +32,7 @@ from blobsync.backends.kubernetes.pod import Mount, find_mounts, node_files, on_
 from blobsync.backends.kubernetes.pod_security import RESTRICTED_CONTEXT
 from blobsync.backends.kubernetes.settings import KubernetesSettings
 from blobsync.jobspec.node_sas import rights_needed
-from blobsync.jobspec.spec import SETUP_FAILED_EXIT, JobSpec, Secrets
+from blobsync.jobspec.spec import OWN_SECRETS, SETUP_FAILED_EXIT, JobSpec, Secrets
 
 Object = Mapping[str, Any]
 
@@ -138,6 +139,15 @@ def filled(secret: Object, secrets: Secrets, login: str) -> dict[str, str]:
     if SAS_KEY in values:
         values[SAS_KEY] = secrets.sas[secret["metadata"]["annotations"][CONTAINER_NOTE]].strip().lstrip("?")
     return values
+
+
+def with_own_keys(secret: Object, secrets: Secrets) -> Secrets:
+    """Renewed secrets, with the keys of seals that the job has had from its start: those of its own submitter."""
+    had = Secrets()
+    with suppress(KeyError, TypeError, ValueError):
+        had = Secrets.from_json(base64.b64decode(secret["data"][SECRETS_KEY]).decode())
+    keys = {name: value for name, value in had.env.items() if name in OWN_SECRETS}
+    return replace(secrets, env={**secrets.env, **keys})
 
 
 def pull_login(address: str, username: str, password: str) -> str:

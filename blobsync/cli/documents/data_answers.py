@@ -125,8 +125,9 @@ _CHECKPOINT = record(
         **of_fields(Checkpoint, time=maybe(MOMENT)),
         "here": _SET_STATE,
         "there": described(_SET_STATE, "in the container; complete: it has a mark, and its files are as that says"),
-        "missing": described(TEXT, "why one of the two is half"),
+        "missing": described(TEXT, "why one of the two is half, or what its mark lacks"),
         "lineage": described(TEXT, "the id of the first of the jobs that were submitted in each other's place"),
+        "sealed": described(FLAG, "its mark has a seal of yours; others are restored only by their job and step"),
         "is_next": described(FLAG, "a restart of that lineage takes it"),
     }
 )
