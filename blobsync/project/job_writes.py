@@ -58,7 +58,8 @@ def _as_of_now(root: Path, environ: Mapping[str, str], records: Sequence[JobReco
         return []
     from blobsync.jobs.context import JobContext  # late: a status has seldom a job to ask for
 
-    context, found = JobContext(root, environ), list[JobRecord]()
+    context = JobContext(root, environ)
+    found: list[JobRecord] = []
     for record in records:
         with suppress(BlobsyncError):
             (info,) = context.backend_of(record).get([record.ref])

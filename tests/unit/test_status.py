@@ -446,13 +446,19 @@ def test_an_account_that_takes_long_is_not_waited_for() -> None:
 
 
 def job(
-    place: Place, state: State, began: float | None, ended: float | None, mode: str = "upload", to: str = "store/data"
+    place: Place,
+    state: State,
+    began: float | None,
+    ended: float | None,
+    mode: str = "upload",
+    to: str = "store/data",
+    platform: str = "slurm",
 ) -> str:
     """A recorded job that uploads to ``data``; its times are seconds from now."""
     where = FolderLink("data", str(account("eu").container), to, mode)
-    spec = replace(make_spec(), folders=(where,), platform="slurm", cluster="c")
+    spec = replace(make_spec(), folders=(where,), platform=platform, cluster="c")
     history = History(place.project.state.jobs_file)
-    record = history.add(spec, JobRef(spec.run_id, "1"), "slurm")
+    record = history.add(spec, JobRef(spec.run_id, "1"), platform)
     at = [None if each is None else time.time() + each for each in (began, ended)]
     history.update(record, RunInfo(spec.run_id, state, started=at[0], ended=at[1]))
     return spec.run_id
@@ -493,3 +499,8 @@ def test_a_folder_that_was_never_listed_differs_when_a_job_uploaded_there(place:
     run_id = job(place, State.FAILED, -9.0, -5.0, to="store/data/below")
     entry = place.entry()
     assert (entry.as_of, [each.id for each in entry.jobs], entry.differs) == (None, [run_id], True)
+
+
+def test_a_job_of_this_machine_is_asked_for_and_named(synced: Place) -> None:
+    run_id = job(synced, State.RUNNING, -9.0, None, platform="local")
+    assert [each.id for each in synced.entry().jobs] == [run_id]
