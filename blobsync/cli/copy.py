@@ -24,6 +24,7 @@ from blobsync.cli.session import (
     with_consent,
 )
 from blobsync.plan.transfer_options import TransferOptions, deletion_limits
+from blobsync.plan.wildcards import is_pattern
 
 if TYPE_CHECKING:
     # Help and completion show no plan.
@@ -114,7 +115,7 @@ def _build(**values: Any) -> TransferOptions:
     files, percent = deletion_limits(values.pop("max_delete") or [])
     values["include"] = tuple(values["include"] or ())
     values["exclude"] = tuple(values["exclude"] or ())
-    return TransferOptions(**values, max_delete_files=files, max_delete_percent=percent)
+    return TransferOptions(**values, max_delete_files=files, max_delete_percent=percent, wildcards=True)
 
 
 TRANSFER_OPTIONS = Bundle("options", _ROWS, _build)
@@ -152,6 +153,11 @@ class Far(NamedTuple):
             raise UsageError("-f and --source both name the source", hint="leave one out")
         if len(paths) != 1:
             raise UsageError("--source requires exactly one PATH: where the files are in the project")
+        if is_pattern(paths[0]):
+            raise UsageError(
+                f"--source needs the name of a folder or file, and {paths[0]} is a pattern",
+                hint="name the folder; --include chooses among its files",
+            )
         url, plain = self.endpoint_url, self.no_sign_request
         return project.with_source(self.source, paths[0], endpoint_url=url, anonymous=plain, looks=looks)
 
@@ -185,6 +191,7 @@ def upload(
     \b
       blobsync u data/voc20                   a folder, or a file
       blobsync u data/a.zip output/run7       several at once
+      blobsync u 'data/x/*.py'                by pattern, in quotes
       blobsync -c eu -f we3v32 u data/voc20   from we3v32's storage to eu's
       blobsync u data/x --source s3://b/x     from a bucket, or from the web
       blobsync u --all                        every folder entry of the cluster
@@ -316,7 +323,7 @@ def _verified(project: Project, paths: Sequence[str], *, every: bool, deep: bool
     nothing: NothingMatchedError | None = None
     for path in paths:
         try:
-            reports.append(project.verify(path, deep=deep))
+            reports.append(project.verify(path, deep=deep, wildcards=True))
         except NothingMatchedError as error:
             if not every:
                 raise

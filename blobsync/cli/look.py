@@ -82,7 +82,8 @@ def du(session: Session, paths: OptionalPaths = None) -> Result:
 def _matching(project: Project, paths: Iterable[str]) -> list[str]:
     """The paths, with each pattern replaced by its matches."""
     from blobsync.base.errors import NothingMatchedError
-    from blobsync.project.wildcards import is_pattern, pattern_matches
+    from blobsync.plan.wildcards import is_pattern
+    from blobsync.project.wildcards import pattern_matches
 
     found: list[str] = []
     for path in paths:

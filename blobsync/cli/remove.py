@@ -11,7 +11,12 @@ from blobsync.cli.output import Result
 from blobsync.cli.session import Commands, PathsArgument, Session, command, looking, option
 
 if TYPE_CHECKING:
-    from blobsync.project.removal import Removal
+    from collections.abc import Iterator
+
+    from blobsync.project.removal import Deletion, Removal
+
+# Blobs that are named for each pattern.
+_NAMED = 10
 
 
 def register(app: Commands) -> None:
@@ -33,15 +38,16 @@ def rm(
     \b
       blobsync rm data/old --dry-run
       blobsync rm data/old
+      blobsync rm 'output/run7/*.tmp'         what a pattern matches, in quotes
       blobsync rm --blob data/t               the blob, not what is below data/t/
     """
     with looking():
         project = session.project()
-        deletions = project.find_removal(paths, blob_only=blob)
+        deletions = project.find_removal(paths, blob_only=blob, wildcards=True)
     count, size = sum(len(each.blobs) for each in deletions), sum(each.size for each in deletions)
     what = f"{count_text(count, 'blob')}, {size_text(size)}"
-    places = [f"{each.place.path}: {count_text(len(each.blobs), 'blob')} at {each.place.remote}" for each in deletions]
-    data = {"paths": [each.place.path for each in deletions], "count": count, "bytes": size, "dry_run": dry_run}
+    places = [line for each in deletions for line in _lines(each)]
+    data = {"paths": [each.shown for each in deletions], "count": count, "bytes": size, "dry_run": dry_run}
     if dry_run:
         return Result({**data, "deleted": 0, "failed": 0}, [*places, f"would delete {what}"], wraps=True)
     if not yes:
@@ -49,6 +55,15 @@ def rm(
             session.note(place)
         confirm(session, f"delete {what}?")
     return _removed(project.remove(deletions), data)
+
+
+def _lines(deletion: Deletion) -> Iterator[str]:
+    """What goes; of a pattern the first matches by name, since it may match more than was meant."""
+    yield f"{deletion.shown}: {count_text(len(deletion.blobs), 'blob')} at {deletion.place.remote}"
+    if deletion.pattern:
+        yield from (f"  {name}" for name in deletion.names(_NAMED))
+        if len(deletion.blobs) > _NAMED:
+            yield f"  ... and {len(deletion.blobs) - _NAMED:,} more"
 
 
 def _removed(done: Removal, data: dict[str, Any]) -> Result:

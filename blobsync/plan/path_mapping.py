@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +14,7 @@ from blobsync.config.model import Cluster, FolderEntry
 from blobsync.plan.project_context import ProjectContext
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.transfer_plan import Direction, IndexKey, Part, PlanPart, Route
+from blobsync.plan.wildcards import PathPattern
 
 
 class Leg(NamedTuple):
@@ -22,7 +23,8 @@ class Leg(NamedTuple):
     ``folder_only``: the user wrote a trailing ``/``. ``optional``: a nested folder entry maps it elsewhere, and it may
     be empty. ``elsewhere`` are the paths below it that have legs of their own; ``covered`` are those whose leg leads to
     another place, so that files below this leg's destination are hidden. ``ignores``: the path of each end below its
-    folder entry, and that entry's patterns.
+    folder entry, and that entry's patterns. ``patterns`` are the PATHs that choose files of it (none: all), ``above``
+    those that choose files of it for the leg of a folder above.
     """
 
     part: PlanPart
@@ -31,6 +33,8 @@ class Leg(NamedTuple):
     elsewhere: tuple[str, ...]
     ignores: tuple[tuple[str, tuple[str, ...]], ...] = ()
     covered: tuple[str, ...] = ()
+    patterns: tuple[PathPattern, ...] = ()
+    above: tuple[PathPattern, ...] = ()
 
 
 def rooted(context: ProjectContext, given: str) -> str:
@@ -71,9 +75,14 @@ def route_of(source: Location | None, destination: Location | None) -> Route:
 
 
 def legs(
-    context: ProjectContext, direction: Direction, paths: Sequence[str], options: TransferOptions
+    context: ProjectContext,
+    direction: Direction,
+    paths: Sequence[str],
+    options: TransferOptions,
+    patterns: Collection[str] = (),
 ) -> tuple[Leg, ...]:
-    """Both ends of each PATH (from the project's root).
+    """Both ends of each PATH (from the project's root); those of a PATH that is one of ``patterns`` are the folder that
+    has its matches.
 
     Raises mapping errors, and ``UsageError`` on a bad combination.
     """
@@ -81,26 +90,42 @@ def legs(
         raise UsageError("--from-path requires exactly one PATH", hint="run one command for each")
     if direction is Direction.UP and options.from_path is not None and context.from_cluster is None:
         raise UsageError("--from-path of an upload names a path of another cluster", hint="pass -f CLUSTER with it")
-    found: list[Leg] = []
-    for path in paths:
-        found += _legs_of(context, direction, path, options)
     chosen: dict[str, Leg] = {}
-    for leg in found:
-        # A PATH that was given must exist, even if it is part of another one.
-        path = leg.part.path
-        if path not in chosen or (chosen[path].optional and not leg.optional):
-            chosen[path] = leg
+    for path in paths:
+        by = PathPattern(path) if path in patterns else None
+        for leg in _legs_of(context, direction, f"{by.folder}/" if by and by.folder else path, options):
+            leg = leg._replace(patterns=(by,)) if by else leg
+            known = chosen.get(leg.part.path)
+            chosen[leg.part.path] = _together(known, leg) if known else leg
+    every = chosen.values()
+    kept = [leg for leg in every if not any(_is_within(leg, other) and _takes_all(other, leg) for other in every)]
     return tuple(
-        leg for leg in chosen.values() if not any(_covers(other, leg) for other in chosen.values() if other is not leg)
+        leg._replace(above=tuple(by for other in kept if _is_within(leg, other) for by in other.patterns))
+        for leg in kept
     )
 
 
-def _covers(one: Leg, other: Leg) -> bool:
-    """Whether ``other`` moves as a part of ``one``."""
-    above, path = f"{one.part.path}/", other.part.path
+def _together(one: Leg, other: Leg) -> Leg:
+    """One leg for two of the same path."""
+    # A PATH that was given must exist, even if it is part of another one.
+    optional = one.optional and other.optional
+    if bool(one.patterns) != bool(other.patterns):
+        return (other if one.patterns else one)._replace(optional=optional)
+    first = one if optional or not one.optional else other
+    return first._replace(patterns=one.patterns + other.patterns, optional=optional)
+
+
+def _is_within(leg: Leg, other: Leg) -> bool:
+    """Whether files of ``leg`` are below ``other``, and have no other leg."""
+    above, path = f"{other.part.path}/", leg.part.path
     return path.startswith(above) and not any(
-        path == f"{above}{inner}" or path.startswith(f"{above}{inner}/") for inner in one.elsewhere
+        path == f"{above}{inner}" or path.startswith(f"{above}{inner}/") for inner in other.elsewhere
     )
+
+
+def _takes_all(one: Leg, other: Leg) -> bool:
+    """Whether ``one``, a leg of a folder above, has all files of ``other``."""
+    return not one.patterns or any(matches(other.part.path) for matches in one.patterns)
 
 
 def _legs_of(context: ProjectContext, direction: Direction, path: str, options: TransferOptions) -> Iterator[Leg]:

@@ -44,6 +44,7 @@ from blobsync.plan.transfer_plan import (
     batches_of,
     totals_of,
 )
+from blobsync.plan.wildcards import ABOUT_PATTERNS, is_pattern, is_there
 from blobsync.store.open_locations import OpenBlob
 from blobsync.store.sas import MIRROR_FOLDER, READ_FOLDER, WRITE_FOLDER
 
@@ -55,22 +56,66 @@ def request_for(context: ProjectContext, leg: Leg, options: TransferOptions) -> 
         links=_link_policy(context, leg.part.path, options),
         records=context.records(leg.part.key),
         folder_only=leg.folder_only,
-        wanted=selector(options.include, options.exclude),
+        wanted=_wanted(leg, options),
         compare_content=options.compare_content,
-        selective=bool(options.include or options.exclude),
+        selective=bool(options.include or options.exclude or leg.patterns or leg.above),
         ignored=ignored_by(leg.ignores),
         apart=below_any(leg.elsewhere),
         covered=below_any(leg.covered),
+        patterns=leg.patterns,
         spill=context.spill,
         stop=context.stop,
     )
 
 
-def both_ends(context: ProjectContext, path: str) -> tuple[Request, ...]:
+def _wanted(leg: Leg, options: TransferOptions) -> Callable[[str], bool] | None:
+    """Whether a relative path of the leg takes part; ``""`` is the file that the leg is, which has only its name."""
+    by_options, patterns, above = selector(options.include, options.exclude), leg.patterns, leg.above
+    if by_options is None and not patterns and not above:
+        return None
+    lead, name = f"{leg.part.path}/", leg.part.path.rpartition("/")[2]
+
+    def wanted(path: str) -> bool:
+        if by_options is not None and not by_options(path or name):
+            return False
+        full = lead + path if path else leg.part.path
+        return not (patterns and not any(matches(full) for matches in patterns)) and not any(
+            matches(full) for matches in above
+        )
+
+    return wanted
+
+
+def both_ends(context: ProjectContext, path: str, *, wildcards: bool = False) -> tuple[Request, ...]:
     """The local files and the blobs of a PATH, part by part, for comparison only."""
-    chosen = legs(context, Direction.UP, [rooted(context, path)], TransferOptions())
+    options, paths = TransferOptions(wildcards=wildcards), [rooted(context, path)]
+    chosen = legs(context, Direction.UP, paths, options, _patterns(context, Direction.UP, paths, options, both=True))
     check_links(context, chosen)
-    return tuple(request_for(context, leg, TransferOptions()) for leg in chosen)
+    return tuple(request_for(context, leg, options) for leg in chosen)
+
+
+def _patterns(
+    context: ProjectContext, direction: Direction, paths: Sequence[str], options: TransferOptions, *, both: bool = False
+) -> frozenset[str]:
+    """Those of ``paths`` that are patterns: the source (with ``both`` either end) has nothing of exactly that name.
+
+    Raises ``UsageError`` for patterns with an option that needs a name.
+    """
+    found: set[str] = set()
+    for path in filter(is_pattern, paths) if options.wildcards else ():
+        leg = legs(context, direction, [path], options)[0]
+        _check_rights(context, [leg], options)
+        part = context.opened(leg.part)
+        ends = (part.source, part.destination) if both else (part.source,)
+        if not any(is_there(end, folder_only=leg.folder_only) for end in ends):
+            found.add(path)
+    for option, given in (("--mirror", options.mirror), ("--from-path", options.from_path)):
+        if given and found:
+            raise UsageError(
+                f"{option} needs the name of a folder or file, and {min(found)} is a pattern",
+                hint="name the folder; --include chooses among its files",
+            )
+    return frozenset(found)
 
 
 def _link_policy(context: ProjectContext, path: str, options: TransferOptions) -> LinkPolicy:
@@ -104,6 +149,9 @@ class _Found:
         self.extras = 0
         self.ignored = 0
         self.chosen = 0
+        # PATHs that are patterns, and those that match something.
+        self.patterns: dict[str, None] = {}
+        self.matched: set[str] = set()
         # Round-trip times of requests to containers, in seconds.
         self.round_trips: list[float] = []
 
@@ -125,12 +173,11 @@ def make_plan(
     paths = tuple(rooted(context, path) for path in given)
     if options.from_path is not None:
         options = replace(options, from_path=rooted(context, options.from_path))
-    chosen = legs(context, direction, paths, options)
+    chosen = legs(context, direction, paths, options, _patterns(context, direction, paths, options))
     check_links(context, chosen)
     found = _Found(_check_rights(context, chosen, options))
     _plan_legs(context, chosen, options, listener, found)
-    if found.parts and not found.chosen and not found.unreadable:
-        _demand_chosen(paths, options)
+    _demand_chosen(paths, options, found)
     writing = Action.TRANSFER if direction is Direction.DOWN else Action.ADOPT
     parts = settle(found.parts, found.names, context.spill, writing=writing)
     parts = with_on_record(parts, map(context.opened, parts), context.unfinished)
@@ -164,13 +211,19 @@ def make_plan(
     )
 
 
-def _demand_chosen(paths: Sequence[str], options: TransferOptions) -> None:
-    """Raise ``NothingMatchedError`` if there are patterns, which have chosen nothing."""
-    patterns = [("--include", each) for each in options.include] + [("--exclude", each) for each in options.exclude]
-    if patterns:
-        words = " ".join(f"{option} {shlex.quote(each)}" for option, each in patterns)
+def _demand_chosen(paths: Sequence[str], options: TransferOptions, found: _Found) -> None:
+    """Raise ``NothingMatchedError`` if a PATH is a pattern that has chosen nothing, or --include and --exclude have."""
+    words = "".join(
+        f" {option} {shlex.quote(each)}"
+        for option, given in (("--include", options.include), ("--exclude", options.exclude))
+        for each in given
+    )
+    for path in (each for each in found.patterns if each not in found.matched):
+        said = f", of those that{words} chooses" if words else ""
+        raise NothingMatchedError(f"{path}: no file at the source matches{said}", hint=ABOUT_PATTERNS, path=path)
+    if words and found.parts and not found.chosen and not found.unreadable:
         raise NothingMatchedError(
-            f"{', '.join(paths)}: no file at the source is chosen by {words}",
+            f"{', '.join(paths)}: no file at the source is chosen by{words}",
             hint="patterns are as in .gitignore, from each PATH on; 'blobsync plan' without them shows the files",
             path=paths[0],
         )
@@ -336,6 +389,8 @@ def _plan_leg(context: ProjectContext, leg: Leg, options: TransferOptions, liste
     found.extras += extras
     found.ignored += looked.ignored
     found.chosen += looked.chosen
+    found.patterns |= dict.fromkeys(each.path for each in leg.patterns)
+    found.matched |= looked.matched
     found.round_trips += looked.round_trips
 
 

@@ -62,6 +62,7 @@ from blobsync.plan.left_out import (
 from blobsync.plan.pairing import HeldFiles, Pair, is_as_recorded, needs_local_md5, source_is_near
 from blobsync.plan.project_context import LivePart
 from blobsync.plan.transfer_plan import Route, Shape
+from blobsync.plan.wildcards import PathPattern
 from blobsync.store.open_locations import OpenBlob, OpenLocation, with_md5
 from blobsync.store.protocol import BlobInfo, BlobSource, BlobStore
 
@@ -371,11 +372,12 @@ Entry = tuple[str, FileState | None, Reason | None, str]
 class Request(NamedTuple):
     """The ends of one part to look at, and how.
 
-    ``folder_only``: the user wrote a trailing ``/``. ``wanted`` is whether a relative path takes part; ``selective``:
-    the command selects paths, so that it does not see the whole folder. ``apart`` is whether a path belongs to another
-    part, ``covered`` whether such a path is hidden at the destination; ``ignored`` is whether the folder entry ignores
-    it. ``remembered`` is used in place of the container. ``records`` are those of the index between the roots of the
-    part's key. ``spill`` limits the files in memory.
+    ``folder_only``: the user wrote a trailing ``/``. ``wanted`` is whether a relative path takes part (``""``: the file
+    that the part is); ``selective``: the command selects paths, so that it does not see the whole folder. ``apart`` is
+    whether a path belongs to another part, ``covered`` whether such a path is hidden at the destination; ``ignored`` is
+    whether the folder entry ignores it. ``patterns`` are PATHs of which ``wanted`` is made. ``remembered`` is used in
+    place of the container. ``records`` are those of the index between the roots of the part's key. ``spill`` limits the
+    files in memory.
     """
 
     part: LivePart
@@ -388,6 +390,7 @@ class Request(NamedTuple):
     ignored: Callable[[str], bool] | None = None
     apart: Callable[[str], bool] | None = None
     covered: Callable[[str], bool] | None = None
+    patterns: tuple[PathPattern, ...] = ()
     remembered: BlobSource | None = None
     clock: Callable[[], float] = time.monotonic
     spill: Spill = Spill()
@@ -415,6 +418,8 @@ class Survey:
         self.destination_files = 0
         # Names at the source that the patterns of a selective command choose, ignored and unreadable ones included.
         self.chosen = 0
+        # The patterns that match one of these.
+        self.matched: set[str] = set()
         # Of the source.
         self.ignored = 0
         self.unreadable: list[FileFailure] = []
@@ -463,8 +468,7 @@ def survey(request: Request, emit: Emit) -> Survey:
     not_chosen = Spool(request.spill)
     found = Survey(shape, followed=near.followed, round_trips=trips, not_chosen=not_chosen)
     if shape is Shape.FILE:
-        # Patterns are about names below a folder; a file has its own.
-        found.chosen = int(request.wanted is None or request.wanted(request.part.path.rpartition("/")[2]))
+        found.chosen = int(request.wanted is None or request.wanted(""))
         found.source_files = found.chosen
         found.destination_files = int(destination.file is not None)
         pairs: Iterator[Pair] = iter([Pair("", source.file, destination.file)][: found.chosen])
@@ -714,6 +718,9 @@ def _is_included(request: Request, found: Survey, path: str, *, is_source: bool)
     why = _exclusion(request, path)
     if is_source and why in (None, Exclusion.IGNORED):
         found.chosen += 1
+        if len(found.matched) < len(request.patterns):
+            full = f"{request.part.path}/{path}"
+            found.matched |= {matches.path for matches in request.patterns if matches(full)}
     if why is None:
         return True
     if is_source:

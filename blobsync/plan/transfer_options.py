@@ -44,6 +44,7 @@ class TransferOptions:
     that is not at the source is skipped. ``processes`` is how many the direct engine uses; None: as many as are worth
     it. ``nodes`` of the cluster carry out the transfer (None: this machine); with ``detach`` on their own. ``force``
     downloads what fits if the disk has too little free space. ``incomplete`` downloads half a checkpoint, too.
+    ``wildcards``: a PATH that is not at the source may be a pattern with ``*``, ``?`` and ``[ab]``.
     """
 
     engine: EngineName | None = None
@@ -66,6 +67,7 @@ class TransferOptions:
     detach: bool = False
     force: bool = False
     incomplete: bool = False
+    wildcards: bool = False
 
     def __repr__(self) -> str:
         """Only what is not the default."""
@@ -129,6 +131,7 @@ class TransferKeywords(TypedDict, total=False):
     detach: bool
     force: bool
     incomplete: bool
+    wildcards: bool
 
 
 def chosen_options(options: TransferOptions | None, keywords: Mapping[str, Any]) -> TransferOptions:

@@ -31,6 +31,7 @@ from blobsync.base.locations import SOURCE_OPTION, Location, below, is_given
 from blobsync.base.reasons import Reason
 from blobsync.local.sorted_runs import IN_MEMORY, Packing, Row, Spill, Spool, pack_state, unpack_state
 from blobsync.plan.transfer_options import TransferOptions
+from blobsync.plan.wildcards import is_pattern
 
 _CONFLICT_HINT = "look at both, then choose with --keep local, remote or both, or with --overwrite"
 _NO_MD5_HINT = "--compare-content compares the content; or choose with --keep"
@@ -450,6 +451,12 @@ class TransferPlan:
     ignored: int = 0
     refusals: tuple[FileFailure, ...] = ()
     created_at: float = field(default=0.0, compare=False)
+
+    @property
+    def is_selective(self) -> bool:
+        """Whether patterns may leave out files of its parts."""
+        by_path = self.options.wildcards and any(map(is_pattern, self.paths))
+        return by_path or bool(self.options.include or self.options.exclude)
 
     @property
     def is_large(self) -> bool:

@@ -640,22 +640,29 @@ class Project:
 
         return chosen_paths(self._open_context, one_or_many(paths, or_none=True), all_entries=all_entries)
 
-    def verify(self, path: PathName, *, deep: bool = False, on_progress: OnProgress | None = None) -> VerifyReport:
+    def verify(
+        self, path: PathName, *, deep: bool = False, wildcards: bool = False, on_progress: OnProgress | None = None
+    ) -> VerifyReport:
         """Compare both sides of ``path`` and the index; with ``deep`` every byte of them.
 
-        Raises ``NothingMatchedError`` if neither side has the name.
+        ``wildcards``: a path that neither side has may be a pattern with ``*``, ``?`` and ``[ab]``. Raises
+        ``NothingMatchedError`` if neither side has the name.
         """
         from blobsync.plan.planner import both_ends
         from blobsync.project.verify import verify
 
         with self._reporting(on_progress):
             self.listener.emit(Phase("verifying"))
-            return verify(both_ends(self._open_context, path_text(path)), self.listener.emit, deep=deep)
+            ends = both_ends(self._open_context, path_text(path), wildcards=wildcards)
+            return verify(ends, self.listener.emit, deep=deep)
 
-    def find_removal(self, paths: Paths, *, blob_only: bool = False) -> tuple[removal.Deletion, ...]:
+    def find_removal(
+        self, paths: Paths, *, blob_only: bool = False, wildcards: bool = False
+    ) -> tuple[removal.Deletion, ...]:
         """What ``rm`` of these paths would delete; with ``blob_only`` the one blob of exactly each name.
 
-        Raises ``CredentialError`` if the credential clearly does not allow it.
+        ``wildcards``: a path that the container does not have may be a pattern with ``*``, ``?`` and ``[ab]``. Raises
+        ``CredentialError`` if the credential clearly does not allow it.
         """
         from blobsync.project import removal
 
@@ -666,9 +673,12 @@ class Project:
             self.connections.check(place.remote, REMOVE)
             if blob_only:
                 deletions.append(removal.find_blob(self.connections, place))
+            elif wildcards and (matches := removal.pattern_of(self.connections, place)):
+                folder = self.resolve(f"{self.root}/{matches.folder}/")
+                deletions += removal.find_matches(self.connections, folder, self._inner(folder), matches)
             else:
                 deletions += removal.find_deletions(self.connections, place, self._inner(place))
-        return tuple(deletions)
+        return removal.without_repeats(deletions)
 
     def remove(
         self, deletions: Sequence[removal.Deletion], *, on_progress: OnProgress | None = None

@@ -19,6 +19,7 @@ from blobsync.local.index import Index
 from blobsync.plan.pairing import known_equal
 from blobsync.plan.path_suggestions import look_nearby
 from blobsync.plan.survey import Listing, hash_with_crc64, known_crc64s
+from blobsync.plan.wildcards import is_pattern
 from blobsync.store.open_locations import Connections, OpenBlob, OpenLocation
 from blobsync.store.protocol import BlobInfo
 from blobsync.transfer.fresh_look import remote_state
@@ -113,8 +114,8 @@ def has_folder(end: OpenBlob) -> bool:
 def nothing_at(place: Resolution, *ends: OpenLocation) -> NothingMatchedError:
     """The error for a path with neither a blob nor a folder; it suggests a similar path of ``ends``."""
     looking = "'blobsync ls' shows the folder entries, 'blobsync ls FOLDER' what is in one"
-    if set("*?[") & set(place.path):
-        looking = f"only ls and du take patterns: blobsync ls {shlex.quote(place.path)} shows what it matches"
+    if is_pattern(place.path):
+        looking = f"only names are taken here: blobsync ls {shlex.quote(place.path)} shows what it matches"
     return NothingMatchedError(
         f"{place.path}: no blob or folder has that name at {place.remote}",
         hint=looking,

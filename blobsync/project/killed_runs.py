@@ -53,7 +53,7 @@ def record_killed_runs(plan: TransferPlan, context: PartOpener, state: StateDir)
 
 def forget_killed_runs(plan: TransferPlan, state: StateDir) -> None:
     """Remove the intents of killed runs whose files were all part of a plan that has moved everything."""
-    for left in left_intents(state):
+    for left in left_intents(state) if not plan.is_selective else ():
         if all(any(_covers(part, each.source, each.destination) for part in plan.parts) for each in left.ends()):
             left.remove()
 

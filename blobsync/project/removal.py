@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from blobsync.base.background_calls import side_by_side
@@ -17,6 +17,7 @@ from blobsync.local.index import Index
 from blobsync.local.names import OWN_BLOBS
 from blobsync.plan.clashes import both_hint
 from blobsync.plan.path_suggestions import look_nearby
+from blobsync.plan.wildcards import ABOUT_PATTERNS, PathPattern, is_pattern, is_there
 from blobsync.project.browse import nothing_at
 from blobsync.project.logbook import TransferEntry
 from blobsync.store.open_locations import Connections, OpenBlob
@@ -29,10 +30,11 @@ _DELETE_CHUNK = 4096
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Deletion:
-    """The blobs that ``rm`` of one path deletes, as they were when listed."""
+    """The blobs that ``rm`` of one path deletes, as they were when listed; ``pattern`` chose them below ``place``."""
 
     place: Resolution
     blobs: tuple[BlobInfo, ...]
+    pattern: str = ""
 
     def __repr__(self) -> str:
         return f"<Deletion {self.place.path!r}: {len(self.blobs):,} blobs, {self.size:,} bytes>"
@@ -41,6 +43,16 @@ class Deletion:
     def size(self) -> int:
         """The total in bytes."""
         return sum(blob.size for blob in self.blobs)
+
+    @property
+    def shown(self) -> str:
+        """The path or the pattern, as a user would type it."""
+        return self.pattern or self.place.path
+
+    def names(self, most: int) -> list[str]:
+        """The first of its blobs, as a user would type them."""
+        name = _shown_at(self.place)
+        return [name(blob.name) for blob in self.blobs[:most]]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -73,7 +85,7 @@ class Removal:
 
 def removal_begun(deletions: Sequence[Deletion], cluster: str, command: str) -> TransferEntry:
     """The log entry of a removal that begins now."""
-    paths = tuple(each.place.path for each in deletions)
+    paths = tuple(each.shown for each in deletions)
     planned = sum(len(each.blobs) for each in deletions)
     said = command or shlex.join(["blobsync", "-c", cluster, "rm", *paths])
     return TransferEntry("rm", paths, said, cluster, planned=planned)
@@ -119,6 +131,39 @@ def find_deletions(connections: Connections, place: Resolution, inner: Sequence[
     if blobs:
         yield Deletion(place, tuple(blobs))
     yield from others
+
+
+def pattern_of(connections: Connections, place: Resolution) -> PathPattern | None:
+    """The pattern that ``place`` is, if the container has nothing of exactly that name."""
+    if not is_pattern(place.path) or is_there(connections.open(place.remote), folder_only=place.folder_only):
+        return None
+    return PathPattern(f"{place.path}/" if place.folder_only else place.path)
+
+
+def find_matches(
+    connections: Connections, folder: Resolution, inner: Sequence[Resolution], matches: PathPattern
+) -> Iterator[Deletion]:
+    """What ``matches`` of all that ``rm`` of its folder would delete. Raises ``NothingMatchedError``."""
+    none = True
+    for deletion in find_deletions(connections, folder, inner):
+        name = _shown_at(deletion.place)
+        if blobs := tuple(blob for blob in deletion.blobs if matches(name(blob.name))):
+            none = False
+            yield Deletion(deletion.place, blobs, matches.path)
+    if none:
+        raise NothingMatchedError(f"{matches.path}: no blob matches", hint=ABOUT_PATTERNS, path=matches.path)
+
+
+def without_repeats(deletions: Iterable[Deletion]) -> tuple[Deletion, ...]:
+    """Each blob once, with the first path that has it."""
+    seen: set[str] = set()
+    found = []
+    for each in deletions:
+        container = each.place.remote.container
+        new = tuple(blob for blob in each.blobs if str(container.child(blob.name)) not in seen)
+        seen |= {str(container.child(blob.name)) for blob in new}
+        found.append(replace(each, blobs=new))
+    return tuple(each for each in found if each.blobs)
 
 
 def _nested(connections: Connections, place: Resolution) -> Iterator[Deletion]:
@@ -186,7 +231,7 @@ def _remove(
     stop: StopRequest,
 ) -> None:
     end = connections.open(deletion.place.remote)
-    shown = _shown(deletion.place, end)
+    shown = _shown_at(deletion.place)
     failed: dict[str, str] = {}
     for start in range(0, len(deletion.blobs), _DELETE_CHUNK):
         stop.check()
@@ -227,6 +272,7 @@ def _still_there(end: OpenBlob, deletion: Deletion) -> set[str]:
     return found | ({end.name} if end.name in names and end.store.head(end.name) is not None else set())
 
 
-def _shown(place: Resolution, end: OpenBlob) -> Callable[[str], str]:
-    start = len(end.name)
-    return lambda name: place.path + name[start:] if end.name else f"{place.path}/{name}"
+def _shown_at(place: Resolution) -> Callable[[str], str]:
+    """A function that gives the path of a blob at or below ``place``."""
+    start = len(place.remote.name)
+    return lambda name: place.path + name[start:] if start else f"{place.path}/{name}"

@@ -22,6 +22,7 @@ from blobsync.local.sorted_runs import IN_MEMORY, SortedRuns, Spill
 from blobsync.plan.pairing import Pair, changes_since_verified, known_equal
 from blobsync.plan.path_suggestions import look_nearby
 from blobsync.plan.survey import Request, Survey, remember, remember_nothing, survey
+from blobsync.plan.wildcards import ABOUT_PATTERNS
 from blobsync.store.checksums import CRC64
 from blobsync.store.open_locations import OpenBlob, blob_md5
 
@@ -106,7 +107,7 @@ class VerifyReport:
 def verify(requests: Sequence[Request], emit: Emit, *, deep: bool = False) -> VerifyReport:
     """Compare the two ends of each request, whose source is the local one.
 
-    Raises ``NothingMatchedError`` if neither side has any of the names.
+    Raises ``NothingMatchedError`` if neither side has any of the names, or a match of the pattern.
     """
     comparison = _Comparison(requests[0].spill if requests else IN_MEMORY)
     nothing: NothingMatchedError | None = None
@@ -119,7 +120,13 @@ def verify(requests: Sequence[Request], emit: Emit, *, deep: bool = False) -> Ve
             nothing = nothing or error
     if nothing is not None and not compared:
         raise nothing
-    return comparison.report()
+    report = comparison.report()
+    if requests[0].patterns and not report.counts and not report.unreadable:
+        path = requests[0].patterns[0].path
+        raise NothingMatchedError(
+            f"{path}: no file matches, neither here nor in the container", hint=ABOUT_PATTERNS, path=path
+        )
+    return report
 
 
 def both_sides(request: Request, emit: Emit) -> tuple[Survey, Iterator[Pair]]:

@@ -1,22 +1,18 @@
-"""Paths with ``*``, ``?`` or ``[...]`` in commands that only read: finds matching blobs and folders, level by level.
+"""Paths with ``*``, ``?`` or ``[...]`` in ``ls`` and ``du``: finds matching blobs and folders, level by level.
 
-A name that contains such characters itself takes precedence. Commands that change something accept no patterns: the
-matches could change between the question and the action.
+A name that contains such characters itself takes precedence.
 """
 
 from __future__ import annotations
 
-import fnmatch
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain
 from typing import NamedTuple, Protocol
 
 from blobsync.base.errors import NothingMatchedError
+from blobsync.plan.wildcards import ABOUT_PATTERNS, fitting, is_pattern, split_pattern
 from blobsync.project.browse import ListingEntry
-
-_MAGIC = re.compile(r"[*?\[]")
 
 
 class Lister(Protocol):
@@ -30,11 +26,6 @@ class Matched(NamedTuple):
 
     path: str
     entry: ListingEntry
-
-
-def is_pattern(path: str) -> bool:
-    """Whether the path contains a character of patterns."""
-    return _MAGIC.search(path) is not None
 
 
 def list_matching(listing: Lister, path: str, *, recursive: bool) -> Iterator[ListingEntry]:
@@ -58,20 +49,18 @@ def list_matching(listing: Lister, path: str, *, recursive: bool) -> Iterator[Li
 
 def pattern_matches(listing: Lister, path: str) -> Iterator[Matched]:
     """The matches of the pattern, sorted by name. Raises ``NothingMatchedError``."""
-    parts = path.rstrip("/").split("/")
-    first = next(number for number, part in enumerate(parts) if is_pattern(part))
-    found = list(_below(listing, "/".join(parts[:first]), parts[first:]))
+    found = list(_below(listing, *split_pattern(path)))
     if not found:
         raise NothingMatchedError(
             f"{path}: no blob or folder matches",
-            hint="* matches any characters within a name, ? matches one, [ab] for one of these",
+            hint=ABOUT_PATTERNS,
             path=path,
         )
     yield from found
 
 
 def _below(listing: Lister, parent: str, parts: list[str]) -> Iterator[Matched]:
-    fits = _fitting(parts[0])
+    fits = fitting(parts[0])
     lead = f"{parent}/" if parent else ""
     with suppress(NothingMatchedError):
         for entry in sorted(listing(parent or "."), key=lambda one: one.path):
@@ -82,8 +71,3 @@ def _below(listing: Lister, parent: str, parts: list[str]) -> Iterator[Matched]:
                 yield Matched(f"{lead}{name}", entry)
             elif entry.is_folder:
                 yield from _below(listing, f"{lead}{name}", parts[1:])
-
-
-def _fitting(part: str) -> Callable[[str], bool]:
-    regex = re.compile(fnmatch.translate(part))
-    return lambda name: name == part or regex.match(name) is not None

@@ -277,6 +277,7 @@ Usage: blobsync u [OPTIONS] [PATH...]
 
     blobsync u data/voc20                   a folder, or a file
     blobsync u data/a.zip output/run7       several at once
+    blobsync u 'data/x/*.py'                by pattern, in quotes
     blobsync -c eu -f we3v32 u data/voc20   from we3v32's storage to eu's
     blobsync u data/x --source s3://b/x     from a bucket, or from the web
     blobsync u --all                        every folder entry of the cluster

@@ -137,6 +137,16 @@ def test_several_paths_are_one_plan(project: Project, container: Container) -> N
     up = project.json("u", "data/a", "data/b.txt")
     assert (up.code, up.data["transferred"]) == (0, 2), str(up)
     assert set(container.names()) == {"data/a/1", "data/b.txt"}
+    # A shell leaves a pattern as it is where it is quoted.
+    up = project.json("u", "data/[cx]", "data/*.txt")
+    assert (up.code, up.data["transferred"], up.data["unchanged"]) == (0, 1, 1), str(up)
+    refused = project.run("u", "data/*", "--mirror")
+    assert refused.code == 2 and "data/* is a pattern" in refused.err
+    assert project.json("verify", "data/?").data["counts"] == {"equal": 2}
+    gone = project.run("rm", "data/?", "-y", "--dry-run")
+    assert gone.out.splitlines()[1:] == ["  data/a/1", "  data/c/3", "would delete 2 blobs, 2 B"], str(gone)
+    assert project.json("rm", "data/?", "-y").data["deleted"] == 2 and container.names() == ["data/b.txt"]
+    assert project.run("d", "data/*/3").code == 4
 
 
 def test_a_plan_is_saved_and_applied(project: Project, container: Container) -> None:
@@ -220,16 +230,16 @@ def test_ls_levels_and_forms(project: Project, container: Container) -> None:
         ("data/a.txt", 1, 5),
         ("data/sub/", 2, 23),
     ]
-    # By pattern; a name that has such letters itself comes first, and nothing else is deleted by one.
+    # By pattern; a name that has such letters itself comes first.
     container.put("data/s[ub]", b"odd")
     assert project.run("ls", "data/s*", "data/?.txt").out == "data/s[ub]\ndata/sub/\ndata/a.txt\n"
     assert project.run("ls", "data/s*/*.txt").out == "data/sub/b.txt\n"
     assert project.run("ls", "-r", "data/su[ab]").out == "data/sub/b.txt\ndata/sub/deep/c.txt\n"
     assert project.run("ls", "data/s[ub]").out == "data/s[ub]\n"
     assert [entry["path"] for entry in project.json("du", "data/s*").data["entries"]] == ["data/s[ub]", "data/sub/"]
-    nothing = project.run("rm", "-y", "data/su*")
-    assert nothing.code == 4 and "only ls and du take patterns: blobsync ls 'data/su*'" in nothing.err
-    assert len(container.names("data/sub")) == 2 and project.run("ls", "data/x*").code == 4
+    nothing = project.run("cat", "data/su*")
+    assert nothing.code == 4 and "only names are taken here: blobsync ls 'data/su*' shows" in nothing.err
+    assert project.run("ls", "data/x*").code == 4
     long = project.run("ls", "-l", "data/a.txt").out.split()
     assert (long[0], long[1], long[-1]) == ("5", "B", "data/a.txt")
 

@@ -201,6 +201,18 @@ def test_intents_go_when_a_plan_has_moved_everything_that_they_are_of(
     assert bool(list((state.root / INTENTS_FOLDER).iterdir())) is not goes
 
 
+@pytest.mark.parametrize("options", [TransferOptions(include=("b",)), TransferOptions(wildcards=True)])
+def test_intents_stay_when_a_plan_has_moved_some_of_their_files(
+    options: TransferOptions, world: World, state: StateDir
+) -> None:
+    case = Case("u", world, state)
+    for name in ("a", "b"):
+        case.put_source(b"one", name)
+    case.killed()
+    forget_killed_runs(case.plan("data/x/[b]" if options.wildcards else "data/x", options), state)
+    assert tuple((state.root / INTENTS_FOLDER).iterdir())
+
+
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_run_keeps_its_intents_where_a_file_has_failed(fails: bool, world: World, state: StateDir) -> None:
     case = Case("u", world, state)
