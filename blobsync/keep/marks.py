@@ -6,6 +6,7 @@ restored by name: every name in a mark passes the gate, its numbers are bounded,
 seal, and its files are compared with a listing. Below the container's root, outside of all that maps to local files:
 
     .blobsync/checkpoints/<entry path>/<lineage>/<set>.json
+    .blobsync/checkpoints/<entry path>/.claims/<set>.json       which lineage alone writes below that name
 
 The entry's path and the set's name are percent-quoted to one part each. Beside them are the notes of a job's nodes
 (:mod:`blobsync.keep.notes`); all are sealed (:mod:`blobsync.keep.documents`).
@@ -16,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
@@ -42,6 +44,8 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _CODE = re.compile(r"[0-9a-f]{0,64}")
 _VERSION_PART = re.compile(r"@[0-9A-Za-z-]{1,64}")
+# No lineage is called so.
+_CLAIMS = ".claims"
 # A container's root as one part of a name: an entry's path has no slash at its ends.
 _ROOT = "%2F"
 
@@ -162,6 +166,7 @@ class Marks:
         # Marks never change: one that was read is not read again.
         self._read_before: dict[tuple[str, str], _Seen] = {}
         self._warned = set[str]()
+        self._claimed = set[tuple[str, str]]()
 
     def lineages(self) -> Mapping[str, tuple[str, ...]]:
         """The lineages that have marked each set, by its stored name. Anybody may have written these names."""
@@ -193,10 +198,25 @@ class Marks:
         known = sorted({lineage for each in self.lineages().values() for lineage in each})
         return [mark for lineage in known for mark in look(lineage) if mark.run_id == job]
 
+    def claim(self, lineage: str, stored: str) -> bool:
+        """Whether this lineage alone writes below a set's name: it claimed it, or does now, and it was empty."""
+        if (lineage, stored) in self._claimed:
+            return True
+        name, text = self._name_of(_CLAIMS, stored), json.dumps({"lineage": demand_id(lineage)})
+        is_ours = self._is_claimed(name, lineage, text)
+        if is_ours is None and not self.listing(stored):
+            with suppress(PreconditionFailedError):
+                self._documents.put(name, lineage, text, Precondition(absent=True))
+            is_ours = self._is_claimed(name, lineage, text)
+        if is_ours:
+            self._claimed.add((lineage, stored))
+        return bool(is_ours)
+
     def write(self, mark: Mark) -> bool:
         """Write a mark; False if the set has one already."""
         try:
-            self._documents.put(self._name_of(mark), mark.lineage, mark.to_json(), Precondition(absent=True))
+            name = self._name_of(mark.lineage, mark.stored)
+            self._documents.put(name, mark.lineage, mark.to_json(), Precondition(absent=True))
         except PreconditionFailedError:
             return False
         return True
@@ -206,13 +226,16 @@ class Marks:
         self._store.delete(self._marks_name(mark.lineage, mark.stored))
         others = {self.blob_of(stored) for stored in self.lineages()}
         etags = {self.blob_of(mark.stored, each.path): each.etag for each in mark.files}
-        own = {name: etag for name, etag in etags.items() if others.isdisjoint(_at_and_above(name))}
+        own = {name: etag for name, etag in etags.items() if others.isdisjoint(at_and_above(name))}
         stays = dict.fromkeys(etags.keys() - own.keys(), "another mark names it, or a folder that it is in")
         if own:
             # Another version, or gone: not this set's any more.
             stays.update(self._store.delete_many(list(own), etags=own))
         for name, why in stays.items():
             self._warn(f"{name} stays in the container: {why}")
+        if not stays:
+            self._store.delete_many([self._marks_name(_CLAIMS, mark.stored)])
+            self._claimed.discard((mark.lineage, mark.stored))
 
     def mismatch(self, mark: Mark) -> str:
         """What of a set in the container is not as its mark says; empty if all is."""
@@ -246,12 +269,21 @@ class Marks:
     def _marks_name(self, lineage: str, stored: str) -> str:
         return f"{self._folder}/{lineage}/{quote(stored, safe='')}.json"
 
-    def _name_of(self, mark: Mark) -> str:
-        """The name of a mark that is to be written. Raises ``StorageError`` if no blob can have it."""
-        name = self._marks_name(mark.lineage, mark.stored)
+    def _name_of(self, lineage: str, stored: str) -> str:
+        """The name of a document that is to be written. Raises ``StorageError`` if no blob can have it."""
+        name = self._marks_name(lineage, stored)
         if why := blob_problem(name):
-            raise StorageError(f"the checkpoint {mark.stored!a} cannot be marked: the mark's name {why}")
+            raise StorageError(f"the checkpoint {stored!a} cannot be marked: the mark's name {why}")
         return name
+
+    def _is_claimed(self, name: str, lineage: str, text: str) -> bool | None:
+        """Whether a claim is the lineage's own; None: there is none. Anybody's other one stops us."""
+        try:
+            return self._documents.read(name, lineage).body == text.encode()
+        except BlobNotFoundError:
+            return None
+        except ValueError:
+            return False
 
     def _in(self, lineage: str, *, unsealed: bool) -> Iterator[_Seen]:
         prefix = f"{self._folder}/{demand_id(lineage)}/"
@@ -286,7 +318,7 @@ class Marks:
             self._warn(f"{name} is left alone: {why}")
 
 
-def _at_and_above(name: str) -> set[str]:
+def at_and_above(name: str) -> set[str]:
     """The name, and each folder that it is in."""
     parts = name.split("/")
     return {"/".join(parts[:count]) for count in range(1, len(parts) + 1)}

@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure
+from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure, StorageError
 from blobsync.base.file_states import LocalState, regular_only
 from blobsync.base.formatting import count_text
 from blobsync.base.plain_json import parse_json
@@ -256,7 +256,7 @@ class FolderSets:
         asked = self._waiting.get(one.name)
         if asked and asked.one.same_as(one):
             return None
-        mark = self._mark_for(one, self._free_name(one))
+        mark = self._mark_for(one, self._free_names(one)[0])
         # Not the one that this start was given, whose place is where it was written.
         waiting = [each for each in self._behind if each is not one and not self._is_done(each)]
         complete = [self._mark_for(each, each.name) for each in waiting]
@@ -264,7 +264,7 @@ class FolderSets:
             self._say_once(one.name, f"checkpoint {one.name} is not uploaded: newer ones are there, and it would go")
             self._done[one.name] = one
             return None
-        return mark
+        return replace(mark, stored=self._claimed_name(one))
 
     def _announce(self, one: FileSet, mark: Mark) -> Asked | None:
         """Ask the other nodes for their files of a set; None: there are none."""
@@ -395,7 +395,7 @@ class FolderSets:
             self._say(f"checkpoint {one.name} is not complete ({missing}): the marked one stays as it is")
             return ()
         self._say(f"checkpoint {one.name} is not complete ({missing}): its files are uploaded, without a mark")
-        return self._upload(one, self._stored(one.name)).failures
+        return self._upload(one, self._claimed_name(one)).failures
 
     # -- other nodes --------------------------------------------------------------------------------------------
 
@@ -456,7 +456,7 @@ class FolderSets:
                 continue
             if checkpoints.judge_part(
                 self.rule, one, Heard(Reach.OWN, 0), self._content, self._now(), told=told, last=True, ended_well=True
-            ).is_complete:
+            ).is_complete and self._marks.claim(self._writer.lineage, self._stored(name)):
                 failures += self._answer_one(name, one, self._stored(name), "", "")
         return failures
 
@@ -579,10 +579,18 @@ class FolderSets:
         lead = f"{self._writer.within}/" if self._writer.within else ""
         return {name.removeprefix(lead) for name in self._marks.lineages()}
 
-    def _free_name(self, one: FileSet) -> str:
+    def _free_names(self, one: FileSet) -> list[str]:
+        """The names that a set may get: none that has a mark, whoever wrote it."""
         taken = self._marks.lineages()
         names = [self._stored(name) for name in checkpoints.stored_names(one.name, self._step(one), self._now())]
-        return next((name for name in names if name not in taken), f"{names[-1]}-{secrets.token_hex(2)}")
+        return [*(name for name in names if name not in taken), f"{names[-1]}-{secrets.token_hex(2)}"]
+
+    def _claimed_name(self, one: FileSet) -> str:
+        """The first of them below which this lineage alone writes. Raises ``StorageError`` if there is none."""
+        for name in self._free_names(one):
+            if self._marks.claim(self._writer.lineage, name):
+                return name
+        raise StorageError(f"checkpoint {one.name} gets no name in the container that nobody else writes to")
 
     def _step(self, one: FileSet) -> int | None:
         """The step in a set's name, else in what the Trainer of Hugging Face says."""

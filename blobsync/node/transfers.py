@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from blobsync.base.errors import FileFailure
+from blobsync.base.errors import FailureCode, FileFailure
 from blobsync.base.events import Event, Note
 from blobsync.base.file_states import LocalState
 from blobsync.base.formatting import count_text
@@ -25,6 +25,7 @@ from blobsync.direct.engine import DirectEngine
 from blobsync.direct.pool import was_tried
 from blobsync.jobspec.spec import FolderLink
 from blobsync.keep.checkpoints import FileSet
+from blobsync.keep.marks import at_and_above
 from blobsync.keep.round_plan import PlannedRound, changed_pairs, forget_replaced, plan_round
 from blobsync.keep.sets import Uploaded
 from blobsync.local.disks import LocalDisks
@@ -143,15 +144,21 @@ class NodeTransfers:
             (local / pair.path).unlink()
 
     def upload(
-        self, entry: FolderLink, base: Path, files: Mapping[str, LocalState], destination: OpenBlob
+        self,
+        entry: FolderLink,
+        base: Path,
+        files: Mapping[str, LocalState],
+        destination: OpenBlob,
+        marked: Callable[[], Collection[str]],
     ) -> tuple[FileFailure, ...]:
         """Upload those of ``files`` (paths below ``base`` with their states) that the container does not have.
 
-        Returns the failures, which are also logged.
+        What is ``marked`` there, a path or all below it, is not replaced. Returns the failures, which are also logged.
         """
         key = _key(entry.name, destination)
         part: LivePart = Part(entry.name, Route.UPLOAD, LocalLocation(base), destination, key)
-        planned = plan_round(part, files, self._index.pair(*key.roots), _UP, self._listener.emit)
+        records = self._index.pair(*key.roots)
+        planned = _sparing(entry.name, plan_round(part, files, records, _UP, self._listener.emit), records, marked)
         result = self._send(part, planned, _UP)
         # Files that the program removed meanwhile did not fail.
         missed = [each for each in result.failures if os.path.lexists(base / each.path[len(entry.name) + 1 :])]
@@ -215,6 +222,27 @@ class NodeTransfers:
             raise NotReadyError(
                 f"{shown}: {len(failures):,} of {count:,} files did not arrive; the first: {failure_line(failures[0])}"
             )
+
+
+def _sparing(
+    name: str, planned: PlannedRound, records: PairIndex, marked: Callable[[], Collection[str]]
+) -> PlannedRound:
+    """The round without what would replace a file of a marked set, which fails. What this job wrote itself is none."""
+    replaced = [each.path for each in planned.actions if each.destination is not None]
+    replaced = [path for path in replaced if path not in records.get(replaced)]
+    taken = frozenset(marked()) if replaced else frozenset[str]()
+    spared = {path: min(own) for path in replaced if (own := taken.intersection(at_and_above(path)))}
+    failures = [
+        FileFailure(
+            f"{name}/{path}",
+            FailureCode.CONFLICT,
+            f"{name}/{path} is left alone: another job has marked the checkpoint {own} in the container",
+            "output: per_job gives each job a folder of its own",
+        )
+        for path, own in spared.items()
+    ]
+    actions = tuple(each for each in planned.actions if each.path not in spared)
+    return PlannedRound(actions, (*planned.misnamed, *failures))
 
 
 class _OnePart(NamedTuple):

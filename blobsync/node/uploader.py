@@ -18,6 +18,7 @@ from blobsync.base.reasons import Reason
 from blobsync.config.mapping import is_below
 from blobsync.jobspec.spec import FolderLink
 from blobsync.keep.keeper import NO_SETS, Files, Keeper, Round, Sets
+from blobsync.keep.marks import Marks
 from blobsync.keep.watcher import FolderWatcher
 from blobsync.local.names import is_temporary
 from blobsync.local.tree import TreeEntry
@@ -171,7 +172,9 @@ def _keeper(job: NodeJob, places: JobPlaces, transfers: NodeTransfers, entry: Fo
     base = job.root / entry.name
 
     def upload(files: Files) -> Sequence[FileFailure]:
-        return transfers.upload(entry, base, files, places.blobs(entry.container, entry.path))
+        marks = Marks(places.container(entry.container), entry.path, job.say, lambda lineage: None)
+        destination = places.blobs(entry.container, entry.path)
+        return transfers.upload(entry, base, files, destination, lambda: marks.lineages().keys())
 
     def emit(event: Event) -> None:
         if isinstance(event, Note):

@@ -202,6 +202,49 @@ def test_no_job_marks_without_the_key_of_its_lineage() -> None:
         Marks(store, "mine/output", print, lambda lineage: None).write(stored_set(store))
 
 
+def test_one_lineage_alone_writes_below_a_name() -> None:
+    store = MemoryStore()
+    marks, warnings = marks_of(store)
+    claim = ".blobsync/checkpoints/mine%2Foutput/.claims/checkpoint-1.json"
+    assert marks.claim("job", "checkpoint-1") and list(store.blobs) == [claim]
+    assert not marks.claim("other", "checkpoint-1"), "it has the key of both"
+    assert not Marks(store, "mine/output", print, their_keys).claim("job", "checkpoint-1")
+    # After a restart, with what that left there.
+    store.add("mine/output/checkpoint-1/model.bin", BODY)
+    assert marks_of(store)[0].claim("job", "checkpoint-1")
+    assert marks.lineages() == {} and marks.of("job") == []
+    store.add("mine/output/checkpoint-2", b"somebody else's, or of an earlier version")
+    assert not marks.claim("job", "checkpoint-2")
+    store.add(claim.replace("-1", "-3"), b'{"lineage": "job"}')
+    assert not marks.claim("job", "checkpoint-3") and not warnings
+
+
+def test_two_who_claim_one_name_at_once_do_not_both_get_it() -> None:
+    store = MemoryStore()
+    marks, other = marks_of(store)[0], marks_of(store)[0]
+    got: list[bool] = []
+
+    def meanwhile(request: Request) -> None:
+        if request.operation == "put" and not got:
+            got.append(False)
+            got[0] = other.claim("other", "checkpoint-1")
+
+    store.before = meanwhile
+    assert not marks.claim("job", "checkpoint-1") and got == [True]
+
+
+def test_a_name_is_free_again_when_its_set_was_let_go_whole() -> None:
+    store = MemoryStore()
+    marks, _ = marks_of(store)
+    for name in ("checkpoint-1", "checkpoint-2"):
+        assert marks.claim("job", name)
+        marks.write(stored_set(store, name))
+    store.add("mine/output/checkpoint-2/model.bin", b"another's")
+    for mark in marks.of("job"):
+        marks.remove(mark)
+    assert marks.claim("other", "checkpoint-1") and not marks.claim("other", "checkpoint-2")
+
+
 def test_what_is_read_of_marks_without_a_seal_is_bounded_and_leaves_the_sealed_ones_alone() -> None:
     store = MemoryStore()
     marks, warnings = marks_of(store)

@@ -275,6 +275,39 @@ def test_another_lineages_set_of_that_name_is_left_alone(here: Here) -> None:
     assert here.marks.mismatch(here.marks.of("job")[0]) == ""
 
 
+def test_two_jobs_that_write_sets_of_one_name_at_once_replace_nothing_of_each_other(tmp_path: Path) -> None:
+    one = Here(tmp_path / "a", writer=Writer("one", "one"))
+    two = Here(tmp_path / "b", store=one.store, writer=Writer("two", "two"))
+    for here in (one, two):
+        here.write("checkpoint-10", model__bin=here.writer.run_id, trainer_state__json="{}")
+
+    def meanwhile(_: FileSet) -> None:
+        one.during = lambda _: None
+        two.round()
+
+    one.during = meanwhile
+    one.round()
+    assert one.marked == ["checkpoint-10"] and [name.partition("@")[0] for name in two.marked] == ["checkpoint-10"]
+    for here in (one, two):
+        (mark,) = here.marks.of(here.writer.lineage)
+        assert here.marks.mismatch(mark) == ""
+        assert here.store.body(f"out/{mark.stored}/model.bin") == here.writer.run_id.encode()
+
+
+def test_a_half_set_replaces_what_a_restart_left_and_nothing_of_another_lineage(here: Here) -> None:
+    here.write("checkpoint-5", model__bin="half")
+    here.round(last=True)
+    other = Here(here.folder, store=here.store, writer=Writer("other", "other"))
+    other.round(last=True)
+    assert other.uploads[0].startswith("checkpoint-5@")
+    here.uploads.clear()
+    here.marks = Marks(here.store, "out", here.said.append, keys)
+    here.start()
+    here.checkpoint(5)
+    here.round()
+    assert here.uploads == here.marked == ["checkpoint-5"]
+
+
 def test_after_a_restart_the_marked_set_is_known_by_its_content(here: Here) -> None:
     here.checkpoint(10)
     here.round()

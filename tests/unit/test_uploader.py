@@ -53,3 +53,21 @@ def test_a_fault_in_one_folder_ends_no_upload_of_another(tmp_path: Path) -> None
         "upload of other: a fault of blobsync: TypeError: 'int' object is not iterable; the next round tries again",
         "not uploaded: other: a fault of blobsync: TypeError: 'int' object is not iterable",
     ]
+
+
+def test_a_file_of_a_checkpoint_that_another_job_has_marked_is_not_replaced(tmp_path: Path) -> None:
+    with serve() as service:
+        node = Node(tmp_path, service)
+        service.put("mine/output/checkpoint-1/model.bin", b"theirs")
+        service.put("mine/output/log.txt", b"theirs")
+        service.put(".blobsync/checkpoints/mine%2Foutput/other/checkpoint-1.json", b"")
+        spec = make_spec("true", folders=(node.folder_link("output", "upload"),))
+        job = NodeJob(spec, {}, parse_arguments(node.command("node", spec)[3:]), {}, 0)
+        (job.root / "output/checkpoint-1").mkdir(parents=True)
+        for name in ("checkpoint-1/model.bin", "checkpoint-1/new.bin", "log.txt"):
+            (job.root / "output" / name).write_text("ours")
+        assert not Uploader(job, JobPlaces({service.url: node.sas}, {})).stop(0)
+        assert service.blobs["mine/output/checkpoint-1/model.bin"] == b"theirs"
+        assert service.blobs["mine/output/log.txt"] == service.blobs["mine/output/checkpoint-1/new.bin"] == b"ours"
+    said = "is left alone: another job has marked the checkpoint checkpoint-1 in the container"
+    assert f"output/checkpoint-1/model.bin {said}" in job.node_log.read_text()
