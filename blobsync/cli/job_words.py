@@ -75,6 +75,7 @@ def job_data(record: JobRecord) -> dict[str, Any]:
         "unread": list(spec.unread),
         "ssh": ssh_line(record) or None,
         "hold_seconds": spec.hold or None,
+        "after": spec.after or None,
         "elastic": _elastic_data(record) if spec.is_elastic else None,
         "states": [
             {"state": span.state.value, "time": _iso(span.start), "until": _iso(span.end), "seen": span.seen}
@@ -243,6 +244,7 @@ def job_details(record: JobRecord, columns: int | None = None) -> Iterator[str]:
         ),
         ("page", record.ref.url),
         ("again for", record.successor_of),
+        ("after", spec.after),
         ("nodes", nodes_text(record) if spec.is_elastic else ""),
     ]
     columns = columns_of(sys.stdout) if columns is None else columns

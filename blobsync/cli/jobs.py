@@ -30,6 +30,7 @@ from blobsync.cli.session import (
     with_consent,
 )
 from blobsync.jobs.state_notes import state_line
+from blobsync.jobspec.option_keys import read_pairs
 
 if TYPE_CHECKING:
     from blobsync.jobs.first_free import Candidate
@@ -51,7 +52,7 @@ def choose(session: Session, asked: SubmitKeywords) -> Sequence[Candidate]:
         raise UsageError(f"-c {session.cluster}: an empty name, or one that is given twice")
     request = SubmitRequest(
         ("true",),
-        session.num_gpu,
+        session.num_gpu if session.num_gpu is not None else asked.get("num_gpu"),
         asked.get("nodes"),
         multi_process=asked.get("multi_process"),
         elastic=asked.get("elastic") or "",
@@ -130,6 +131,22 @@ def submit(
             help="Trust the code with this digest, and run it in this job and later ones.",
         ),
     ] = None,
+    env: Annotated[
+        list[str] | None,
+        option("--env", metavar="NAME=VALUE", help="Set a variable of the job; NAME alone: as it is here."),
+    ] = None,
+    gpus: Annotated[int | None, option("--gpus", min=0, metavar="N", help="The same as -n before submit.")] = None,
+    image: Annotated[str | None, option("--image", help="Run in this docker image.")] = None,
+    mem: Annotated[
+        str | None, option("--mem", metavar="SIZE", help="Slurm, Kubernetes: the memory of each node, 64G.")
+    ] = None,
+    cpus_per_task: Annotated[
+        int | None,
+        option("--cpus-per-task", min=1, metavar="N", help="Slurm, Kubernetes: the CPUs of each process."),
+    ] = None,
+    after: Annotated[
+        str | None, option("--after", metavar="ID", help="Slurm, local: begin when that job has completed.")
+    ] = None,
     array: Annotated[str | None, option("--array", help="Slurm: run it once per number, 0-9%2.")] = None,
     partition: Annotated[str | None, option("--partition", help="Slurm: the partition.")] = None,
     qos: Annotated[str | None, option("--qos", help="Slurm: the quality of service.")] = None,
@@ -152,6 +169,7 @@ def submit(
     \b
       blobsync submit python train.py --data voc20        without quotes
       blobsync -c eu -n 16 submit --name big python train.py
+      blobsync submit --env EPOCHS=20 --after 3f2a python eval.py
       blobsync -c eu,us,uni -n 16 submit python train.py  the first with 16 free
       blobsync submit --wait 'make && ./run.sh | tee output/log.txt'
       blobsync -n 8 submit --hold 4h ssh                  then: ssh ID
@@ -161,9 +179,18 @@ def submit(
     asked: SubmitKeywords = {"nodes": nodes, "name": name, "multi_process": False if single else None, "init": init}
     asked |= {"elastic": elastic, "hold": hold, "array": array, "partition": partition}
     asked |= {"qos": qos, "time": time, "gres": gres, "code": code or "", "trust_code": trust_code or ""}
+    asked |= {"env": read_pairs(env or (), session.environ), "image": image, "mem": mem, "after": after}
+    asked |= {"cpus_per_task": cpus_per_task, "num_gpu": _gpus(session, gpus)}
     choice = choose(session, asked)
     words, jobs = _of_file(session, cmd, file, cluster_file, asked)
     return with_choice(_submitted(session, jobs, words, asked, dry_run=dry_run, wait=wait), choice)
+
+
+def _gpus(session: Session, gpus: int | None) -> int | None:
+    """What ``--gpus`` asks for; ``-n`` is among the changes of the cluster file."""
+    if gpus is not None and session.num_gpu not in (None, gpus):
+        raise UsageError(f"-n {session.num_gpu} and --gpus {gpus} are two numbers", hint="use only one of them")
+    return gpus
 
 
 def _submitted(

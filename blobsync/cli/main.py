@@ -265,12 +265,14 @@ def _ours(words: Sequence[str]) -> int:
     return len(words)
 
 
-# ``-p``, maybe behind flags and with its value in the same word: ``-qp{...}``; not in the value of -c, -f, -n or -t.
-_PARAM = pattern(r"(--param(?:=|\Z)|-[abdeg-moq-su-zA-Z]*p)(.*)", re.DOTALL)
+# ``--env``, and ``-p``, maybe behind flags and with its value in the same word: ``-qp{...}``; not in the value of -c,
+# -f, -n or -t.
+_PARAM = pattern(r"(--(?:param|env)(?:=|\Z)|-[abdeg-moq-su-zA-Z]*p)(.*)", re.DOTALL)
 
 
 def _without_secrets(words: Sequence[str]) -> list[str]:
-    """The command as shown in ``--json``; the value of ``-p`` may be a password, and a URL may open what it names."""
+    """The command as shown in ``--json``; the values of ``-p`` and ``--env`` may be passwords, and a URL may open what
+    it names."""
     shown: list[str] = []
     before, is_value, ours = "", False, _ours(words)
     for number, word in enumerate(words):
@@ -280,12 +282,18 @@ def _without_secrets(words: Sequence[str]) -> list[str]:
         if before == "--source" or word.startswith("--source="):
             register_url(word)
         if is_value:
-            word = HIDDEN
+            word = _hidden(before, word)
         elif param and param[2]:
-            word = f"{param[1]}{HIDDEN}"
+            word = f"{param[1]}{_hidden(param[1], param[2])}"
         shown.append(redact(word))
         before, is_value = words[number], param is not None and not param[2]
     return shown
+
+
+def _hidden(option: str, value: str) -> str:
+    """What is shown of an option's value: of a variable its name."""
+    name, sign, _ = value.partition("=")
+    return f"{name}={HIDDEN}" if option.startswith("--env") and sign else HIDDEN
 
 
 if __name__ == "__main__":

@@ -67,18 +67,29 @@ class JobContext:
             return self._given[cluster.name]
         key = f"{cluster.name} {home_of(cluster, self.environ).key}"
         if key not in self._backends:
-            around = Surroundings(
-                cluster=cluster.name,
-                project=self.root,
-                state_dir=self.state.root,
-                settings=settings_of(cluster),
-                environ=self.environ,
-                process=self.process,
-                configured=cluster,
-                note=self.note,
-            )
-            self._backends[key] = create_backend(cluster.platform, around)
+            self._backends[key] = self._new_backend(cluster)
         return self._backends[key]
+
+    def own_backend(self, cluster: Cluster) -> Backend[Any]:
+        """The backend that submits with all that this cluster's file, ``-p`` and options say, not only to its place.
+
+        Raises ``ConfigError`` and ``BackendUnavailableError``.
+        """
+        is_shared = cluster is self.current or cluster.name in self._given
+        return self.backend(cluster) if is_shared else self._new_backend(cluster)
+
+    def _new_backend(self, cluster: Cluster) -> Backend[Any]:
+        around = Surroundings(
+            cluster=cluster.name,
+            project=self.root,
+            state_dir=self.state.root,
+            settings=settings_of(cluster),
+            environ=self.environ,
+            process=self.process,
+            configured=cluster,
+            note=self.note,
+        )
+        return create_backend(cluster.platform, around)
 
     @contextmanager
     def store(self, cluster: Cluster, account: StorageAccount) -> Iterator[BlobStore]:
@@ -119,6 +130,16 @@ class JobContext:
                 hint=f"restore {cluster.file} as it was",
             )
         return cluster
+
+    def origin_of(self, record: JobRecord) -> Cluster:
+        """The cluster as a job was submitted to it, with what ``-p`` and options changed then.
+
+        Raises ``ConfigError`` and ``BackendUnavailableError``.
+        """
+        home = record.home
+        if home and home.file and home.overrides:
+            return cluster_at(home, record.cluster, self.root, self.environ)
+        return self.cluster_of(record)
 
     def backend_of(self, record: JobRecord) -> Backend[Any]:
         """The backend that has the job. Raises ``ConfigError`` and ``BackendUnavailableError``."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from blobsync.backends.protocol import Scaling
 from blobsync.base.errors import BlobsyncError, JobError, UsageError
@@ -16,7 +16,7 @@ from blobsync.jobs.queries import JobName, JobQueries
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.states import INTERRUPTED, cancel, demand_accepted, refresh
 from blobsync.jobspec.elastic import demand_scalable
-from blobsync.jobspec.spec import JobSpec, State
+from blobsync.jobspec.spec import JobRef, JobSpec, State
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -98,7 +98,8 @@ class JobService(JobQueries):
         from blobsync.jobs.submit import asked_text, plan_job
 
         cluster, request = self._asked(command, keywords)
-        plan, warnings = plan_job(self._context, cluster, request, self._chooser(keywords, looks_only=True))
+        chooser, hidden = self._chooser(keywords, looks_only=True), keywords.get("env") or ()
+        plan, warnings = plan_job(self._context, cluster, request, chooser, hidden=hidden)
         warnings = (*empty_links(self._context, cluster, plan.spec), *warnings)
         asked = asked_text(cluster, plan.spec)
         return PlannedJob(plan.spec.run_id, plan.text, plan.shown or plan.text, warnings, asked, plan.spec)
@@ -238,7 +239,8 @@ class JobService(JobQueries):
     # -- inside -------------------------------------------------------------------------------------------------
 
     def _asked(self, command: Command, keywords: SubmitKeywords) -> tuple[Cluster, SubmitRequest]:
-        from blobsync.jobspec.describe import SLURM_OPTIONS, SubmitKeywords, SubmitRequest
+        from blobsync.jobspec.describe import SLURM_OPTIONS, SubmitKeywords, SubmitRequest, shape_of
+        from blobsync.jobspec.option_keys import changed_keys
 
         unknown = keywords.keys() - SubmitKeywords.__annotations__.keys()
         if unknown:
@@ -248,7 +250,7 @@ class JobService(JobQueries):
             if isinstance(value, int) and value < least:
                 raise UsageError(f"{name} {value}: at least {least}")
         options = {name: text for name, text in keywords.items() if name in SLURM_OPTIONS and text}
-        return self._cluster(), SubmitRequest(
+        request = SubmitRequest(
             _words(command),
             keywords.get("num_gpu"),
             keywords.get("nodes"),
@@ -258,6 +260,45 @@ class JobService(JobQueries):
             elastic=keywords.get("elastic") or "",
             hold=keywords.get("hold") or "",
         )
+        cluster = self._changed(self._cluster(), keywords.get("param") or {})
+        shape = shape_of(cluster, request) if keywords.get("cpus_per_task") else None
+        processes = max(shape.procs_per_node, shape.workers_per_node) if shape else 1
+        cluster = self._changed(cluster, changed_keys(cluster, keywords, processes))
+        after = keywords.get("after")
+        return cluster, replace(request, after=self._first(cluster, after)) if after else request
+
+    def _changed(self, cluster: Cluster, changes: Mapping[str, Any]) -> Cluster:
+        """The cluster with these keys changed, beside those of ``-p``. Raises ``ConfigError``."""
+        from blobsync.config.loader import reload_cluster
+        from blobsync.jobspec.option_keys import merged
+
+        if not changes or cluster.written is None:
+            return cluster
+        written = replace(cluster.written, overrides=merged(cluster.written.overrides, changes))
+        return reload_cluster(self._context.root, written, environ=self._context.environ, anew=True)
+
+    def _first(self, cluster: Cluster, job: JobName) -> JobRef | None:
+        """The job that has to complete before one on ``cluster``; None: it has. Raises ``UsageError``."""
+        from blobsync.jobs.home import home_of
+        from blobsync.jobspec.describe import ORDERING
+
+        record = self.get(job)
+        id, state = record.run_id, record.state
+        if cluster.platform in ORDERING:
+            here = home_of(cluster, self._context.environ).key
+            if (record.home.key if record.home else "") != here:
+                raise UsageError(
+                    f"--after: {id} is on {record.cluster}, and a job of {cluster.name} cannot wait for it",
+                    hint=f"submit it to the same cluster: -c {record.cluster}",
+                )
+            if state.is_final and state is not State.COMPLETED:
+                raise UsageError(f"--after: {id} is {state}, so the job would never start", hint=f"blobsync q {id}")
+            if state is State.UNKNOWN or not record.ref.native_id:
+                raise UsageError(f"--after: the state of {id} is not known", hint=f"blobsync q {id} looks for it")
+            if state is State.COMPLETED:
+                self._context.note(f"{id} has completed: the job waits for nothing")
+                return None
+        return record.ref
 
     def _chooser(self, keywords: SubmitKeywords, *, looks_only: bool = False) -> ChooseCode:
         from blobsync.jobspec.code_choice import CodeOptions, code_chooser

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets as random_source
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from blobsync.backends.protocol import OneMachine, Plan, Refused, Unknown
 from blobsync.base.errors import AmbiguousJobError, BlobsyncError, JobError, JobNotFoundError, SubmissionUnknownError
 from blobsync.base.locations import BlobContainer, parse_store_location
+from blobsync.base.redaction import HIDDEN
 from blobsync.config.model import Cluster
 from blobsync.jobs.batchai.files import MovedJob, translate_again
 from blobsync.jobs.context import JobContext
@@ -49,9 +50,17 @@ def new_run_id(environ: Mapping[str, str], now: float | None = None) -> str:
 
 
 def plan_job(
-    context: JobContext, cluster: Cluster, request: SubmitRequest, choose_code: ChooseCode
+    context: JobContext,
+    cluster: Cluster,
+    request: SubmitRequest,
+    choose_code: ChooseCode,
+    *,
+    hidden: Collection[str] = (),
 ) -> tuple[Plan[Any], tuple[str, ...]]:
-    """What would be submitted, and warnings; nothing is submitted, signed or recorded."""
+    """What would be submitted, and warnings; nothing is submitted, signed or recorded.
+
+    ``hidden`` are variables whose values the plan does not show.
+    """
     demand_platform(cluster)
     run_id = new_run_id(context.environ)
     # Errors of the request come before any code is read or uploaded.
@@ -59,7 +68,8 @@ def plan_job(
         describe(cluster, request, run_id, None)
         code = choose_code(cluster)
         spec = _as_it_runs(context, cluster, describe(cluster, request, run_id, code.ref))
-        plan = context.backend(cluster).plan(spec)
+        shown = {name: HIDDEN if name in hidden else value for name, value in spec.env.items()}
+        plan = context.own_backend(cluster).plan(replace(spec, env=shown))
     return plan, code.warnings + plan.warnings + cluster.job_notes
 
 
@@ -105,14 +115,14 @@ def resubmit(
     In this order: a submission that fails never costs the job that runs. ``to`` is another cluster;
     ``num_gpu`` another number of GPUs than the job's own; ``choose_code`` takes today's code instead of the job's own.
     """
-    origin = context.cluster_of(old)
+    origin = context.origin_of(old)
     cluster = context.cluster(to) if to else origin
     demand_platform(cluster)
     if choose_code is None:
         is_ours = "recalled" not in old.spec.options
         demand_known(context.root, old.spec.code, old.run_id, is_ours=is_ours, environ=context.environ)
     code = choose_code(cluster) if choose_code else CodeChoice(old.spec.code)
-    notes: tuple[str, ...] = (_untaken(old.spec, cluster),) if old.spec.is_foreign else ()
+    notes = (_untaken(old.spec, cluster),) if old.spec.is_foreign else _left_behind(old, cluster)
     # The keys of a job file are on top of the cluster's, as they were when it was submitted.
     moved = translate_again(cluster, old.spec, context.environ)
     if moved:
@@ -151,7 +161,7 @@ def _as_it_runs(context: JobContext, cluster: Cluster, spec: JobSpec) -> JobSpec
     options = spec.options.copy()
     options.pop("on_cpu", None)
     if spec.gpus_per_node:
-        backend = context.backend(cluster)
+        backend = context.own_backend(cluster)
         if isinstance(backend, OneMachine) and not backend.has_gpus():
             options["on_cpu"] = True
     return replace(spec, node_archive=archive, options=options)
@@ -208,6 +218,8 @@ def _spec_again(
     if cluster.name == spec.cluster and cluster.platform == spec.platform:
         options = spec.options.copy()
         options.pop("recalled", None)
+        if spec.after and _has_ended(context, spec.after):
+            del options["after"]
         same = replace(spec, run_id=run_id, code=code, logs=find_mirror(cluster, run_id), options=options)
         if num_gpu is None:
             return same
@@ -226,7 +238,32 @@ def _spec_again(
     # Elsewhere nodes have another size, and folders are in other places; the command and the GPUs stay.
     if num_gpu is None:
         request = replace(request, num_gpu=_gpus(spec), nodes=spec.nodes if spec.is_elastic else None)
-    return describe(cluster, request, run_id, code)
+    return _with_own_variables(describe(cluster, request, run_id, code), spec)
+
+
+def _with_own_variables(spec: JobSpec, old: JobSpec) -> JobSpec:
+    """With the variables that were set for the old job alone; the values of secret ones are the cluster file's."""
+    env = {name: old.env[name] for name in old.own_env if name in old.env}
+    secret = {name for name in old.own_env if name in old.secret_env}
+    options = spec.options.copy()
+    if old.own_env:
+        options["own_env"] = list(old.own_env)
+    kept = tuple(sorted({*spec.secret_env, *secret} - env.keys()))
+    return replace(spec, env={**spec.env, **env}, secret_env=kept, options=options)
+
+
+def _left_behind(old: JobRecord, cluster: Cluster) -> tuple[str, ...]:
+    """The note on what was changed for a job and stays behind when it moves; its size and variables are taken."""
+    keys = sorted(old.home.overrides.keys() - {"num_gpu"}) if old.home and cluster.name != old.cluster else ()
+    said = f"set for {old.run_id} with -p or options, and not taken to {cluster.name}: {', '.join(keys)}"
+    return (said,) if keys else ()
+
+
+def _has_ended(context: JobContext, run_id: str) -> bool:
+    """Whether nothing has to wait for that job any more: it has ended, or is not known."""
+    with suppress(JobNotFoundError):
+        return refresh(context, [context.history.find(run_id)])[0].state.is_final
+    return True
 
 
 def _foreign_again(
@@ -271,7 +308,7 @@ def hand_over(
     """Grant its rights, record it, hand it over; ``origin`` is another cluster whose containers it needs."""
     if spec.has_checkpoints:
         spec = replace(spec, options={**spec.options, "sealed_marks": True})
-    backend, home = context.backend(cluster), home_of(cluster, context.environ)
+    backend, home = context.own_backend(cluster), home_of(cluster, context.environ)
     clusters = [cluster, *([origin] if origin else [])]
     spec, secrets, warnings = grant(spec, clusters, sas_minter(cluster, context.environ))
     secrets = with_run_key(spec, secrets, context.environ)

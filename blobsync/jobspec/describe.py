@@ -15,7 +15,7 @@ from blobsync.config.model import Cluster, FolderEntry
 from blobsync.jobspec.containers import OPTION as CONTAINER
 from blobsync.jobspec.elastic import Bounds, GivenBounds, find_bounds
 from blobsync.jobspec.hold import WAITING, duration_seconds, hold_seconds
-from blobsync.jobspec.spec import OWN_OUTPUT, SERVICES, CodeRef, FolderLink, JobOptions, JobSpec, LogMirror
+from blobsync.jobspec.spec import OWN_OUTPUT, SERVICES, CodeRef, FolderLink, JobOptions, JobRef, JobSpec, LogMirror
 from blobsync.jobspec.topology import JobShape, Size, find_shape
 
 # An image's address or file for docker and Apptainer; other first characters could make it an option.
@@ -44,8 +44,11 @@ class SubmitKeywords(TypedDict, total=False):
     ``multi_process``: one process per GPU, or one per node. ``init`` packs and uploads the code first; ``code`` is
     the digest of the code to run, ``trust_code`` one that jobs of the project may run from now on. ``elastic`` are the
     bounds of a job that may change its number of nodes (``1:4``). ``hold`` is how long an interactive job, whose
-    command is ``ssh`` or empty, waits for you (``4h``). The others are Slurm's: ``array`` (``0-9%2``), ``partition``,
-    ``qos``, ``time`` (``2-12:00:00``), ``gres`` (``gpu:a100:4``).
+    command is ``ssh`` or empty, waits for you (``4h``). ``after`` is the id of a job that has to complete first, on
+    Slurm and on this machine. ``env`` are variables, ``image`` is the docker image. ``mem`` is the memory of a node
+    (``64G``), ``cpus_per_task`` the number of CPUs of each process, on Slurm and Kubernetes. ``param`` are other keys
+    of the cluster file, as for ``-p``. The others are Slurm's: ``array`` (``0-9%2``), ``partition``, ``qos``,
+    ``time`` (``2-12:00:00``), ``gres`` (``gpu:a100:4``).
     """
 
     num_gpu: int | None
@@ -57,6 +60,12 @@ class SubmitKeywords(TypedDict, total=False):
     trust_code: str
     elastic: str | None
     hold: str | None
+    after: str | None
+    env: Mapping[str, str] | None
+    image: str | None
+    mem: str | None
+    cpus_per_task: int | None
+    param: Mapping[str, Any] | None
     array: str | None
     partition: str | None
     qos: str | None
@@ -67,7 +76,8 @@ class SubmitKeywords(TypedDict, total=False):
 @dataclass(frozen=True, slots=True)
 class SubmitRequest:
     """The options of one submission; None: the cluster file's. ``here``: in the foreground of this machine;
-    ``elastic``: the bounds of an elastic job, ``MIN:MAX``; ``hold``: how long an interactive job waits, ``4h``."""
+    ``elastic``: the bounds of an elastic job, ``MIN:MAX``; ``hold``: how long an interactive job waits, ``4h``;
+    ``after``: the job that has to complete first."""
 
     argv: tuple[str, ...]
     num_gpu: int | None = None
@@ -78,6 +88,11 @@ class SubmitRequest:
     here: bool = False
     elastic: str = ""
     hold: str = ""
+    after: JobRef | None = None
+
+
+# Platforms that start a job after another one.
+ORDERING = LINKING
 
 
 def demand_platform(cluster: Cluster) -> None:
@@ -127,6 +142,11 @@ def describe(cluster: Cluster, request: SubmitRequest, run_id: str, code: CodeRe
         option = next(iter(request.options))
         limit = "the cluster file's timeout is the limit: -p '{timeout: 5h}'" if option == "time" else None
         raise UsageError(f"--{option} is for Slurm, and {cluster.name} is {cluster.platform}", hint=limit)
+    if request.after and cluster.platform not in ORDERING:
+        raise UsageError(
+            f"--after is for Slurm and this machine, and {cluster.name} is {cluster.platform}",
+            hint="submit --wait ends with the job; then submit the next one",
+        )
     bounds = elastic_bounds(cluster, request)
     shape = shape_of(cluster, request)
     secret = secret_names(cluster)
@@ -134,6 +154,10 @@ def describe(cluster: Cluster, request: SubmitRequest, run_id: str, code: CodeRe
     options.update(request.options)
     if hold:
         options["hold"] = hold
+    if own := own_variables(cluster):
+        options["own_env"] = own
+    if request.after:
+        options["after"] = {"run_id": request.after.run_id, "native_id": request.after.native_id}
     options.update(own_output(cluster))
     options.update(container(cluster, request))
     if code is None:
@@ -224,6 +248,17 @@ def _demand_no_gres(cluster: Cluster, request: SubmitRequest) -> None:
 def is_secret_name(name: str) -> bool:
     """Whether a value of this name is treated as a secret."""
     return _SECRET_NAME.search(name) is not None
+
+
+def own_variables(cluster: Cluster) -> list[str]:
+    """The variables that were set for this job alone, by ``--env`` or ``-p``: they stay with it on another cluster."""
+    if cluster.written is None:
+        return []
+    overrides = cluster.written.overrides
+    given = overrides.get("env")
+    names = {*given} if isinstance(given, Mapping) else set()
+    names |= {key.partition("$")[2] for key in overrides if key.startswith("env$")}
+    return sorted(name for name in names if name in cluster.env)
 
 
 def secret_names(cluster: Cluster) -> tuple[str, ...]:

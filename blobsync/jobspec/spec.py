@@ -180,11 +180,12 @@ class NodeOptions(TypedDict, total=False):
     """Options for the node: keys of the cluster file (``work_dir``, ``command_prefix``, ``sleep_if_fail``,
     ``sleep_if_succeed``, ``batchai``), and where the job runs.
 
-    ``container`` are the options of the image, ``own_output`` is the folder with one of the job's own, ``in_place`` the
-    project of a job without a code archive, and ``hold`` how many seconds an interactive job waits. ``lineage`` is the
-    id of the first of the jobs that were submitted in each other's place. ``sealed_marks``: its checkpoints' marks have
-    seals. ``earlier_marks``: the first of those jobs was this user's, and of a version whose marks had none.
-    ``on_cpu``: its machine has no GPU.
+    ``own_env`` are the variables that were set for this job alone. ``after`` is the job that has to complete first, by
+    ``run_id`` and ``native_id``. ``container`` are the options of the image, ``own_output`` is the folder with one of
+    the job's own, ``in_place`` the project of a job without a code archive, and ``hold`` how many seconds an
+    interactive job waits. ``lineage`` is the id of the first of the jobs that were submitted in each other's place.
+    ``sealed_marks``: its checkpoints' marks have seals. ``earlier_marks``: the first of those jobs was this user's, and
+    of a version whose marks had none. ``on_cpu``: its machine has no GPU.
     """
 
     work_dir: str
@@ -197,6 +198,8 @@ class NodeOptions(TypedDict, total=False):
     in_place: str
     hold: int
     lineage: str
+    after: Mapping[str, str]
+    own_env: Sequence[str]
     on_cpu: bool
     sealed_marks: bool
     earlier_marks: bool
@@ -286,6 +289,19 @@ class JobSpec:
         """How many seconds an interactive job waits; 0: it runs a command."""
         seconds: object = self.options.get("hold", 0)
         return seconds if isinstance(seconds, int) and seconds > 0 else 0
+
+    @property
+    def own_env(self) -> tuple[str, ...]:
+        """The names of the variables that were set for this job alone."""
+        found: object = self.options.get("own_env")
+        return tuple(str(each) for each in found) if isinstance(found, (list, tuple)) else ()
+
+    @property
+    def after(self) -> str:
+        """The id of the job that has to complete first; empty: none has."""
+        found: object = self.options.get("after")
+        run_id = found.get("run_id") if isinstance(found, Mapping) else None
+        return run_id if isinstance(run_id, str) and RUN_ID.fullmatch(run_id) else ""
 
     @property
     def spread(self) -> Mapping[str, Any] | None:

@@ -159,6 +159,14 @@ def test_overrides_are_not_repeated_in_the_answer(cli: Cli) -> None:
         for words in ((f"{word}{{docker: {{password:\n  hidden}}}}",), (word, "{docker: {password: hidden}}")):
             shown = cli("ls", "--json", *words).document["command"]
             assert shown == ["ls", "--json", *([f"{word}***"] if len(words) == 1 else [word, "***"])]
+    for words, shown in (
+        (("--env", "A=hidden"), ["--env", "A=***"]),
+        (("--env=A=hidden",), ["--env=A=***"]),
+        (("--env", "hidden"), ["--env", "***"]),
+    ):
+        ended = cli("--json", "submit", *words, "--env", "9=hidden", "ls")
+        assert "=hidden" not in ended.out + ended.err and ended.code == 2
+        assert ended.document["command"] == ["--json", "submit", *shown, "--env", "9=***", "ls"]
     # What only looks like it is shown: a cluster of that name, and the words of a program.
     assert cli("ls", "--json", "-cprod").document["command"] == ["ls", "--json", "-cprod"]
     assert cli("--json", "submit", "find", "-print").document["command"] == ["--json", "submit", "find", "-print"]

@@ -339,9 +339,19 @@ def test_abort_stops_a_sleeping_job_and_can_be_repeated(lab: Lab, cluster: str) 
     lab.until(job_id, "Running")
     assert [job["job_id"] for job in lab.ask("qr")["jobs"]] == [job_id]
     lab.until_up(job_id)
+    waits = lab.submit(cluster, "--nodes", "1", "--after", job_id, "--env", "WORDS=a; 'b'", 'echo "$WORDS"')
+    assert (lab.job(waits)["status"], lab.job(waits)["after"]) == ("Queued", job_id)
     lab.run("abort", job_id[-5:])
     assert lab.until(job_id)["status"] == "Canceled"
+    # What was to come after it never comes.
+    assert lab.until(waits)["status"] == "Canceled"
     lab.run("a", job_id)
+    # After one that completes it does; what was set for one job is set again.
+    first = lab.submit(cluster, "--nodes", "1", "sleep 1")
+    second = lab.ask("-c", cluster, "submit", "--nodes", "1", "--after", first, "--env", "WORDS=x y", 'echo "$WORDS"')
+    assert lab.until(second["job_id"])["status"] == lab.job(first)["status"] == "Completed"
+    again = lab.ask("resubmit", second["job_id"])["job_id"]
+    assert lab.until(again)["status"] == "Completed" and lab.detail(again)["tail"] == ["x y"]
     assert lab.job(job_id)["status"] == "Canceled"
     assert wait_until(lambda: lab.scratch_is_empty, seconds=PATIENCE), lab.run("logs", job_id)
 

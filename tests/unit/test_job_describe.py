@@ -11,7 +11,7 @@ from blobsync.config.model import Cluster, CodeEntry, Docker, FolderEntry, Stora
 from blobsync.jobs.submit import new_run_id
 from blobsync.jobspec.describe import SubmitRequest, demand_platform, describe, find_mirror, setup_lines
 from blobsync.jobspec.node_sas import grant, rights_needed
-from blobsync.jobspec.spec import CodeRef, LogMirror
+from blobsync.jobspec.spec import CodeRef, JobRef, LogMirror
 
 BOX = StorageAccount("box.yaml", "acct", "box", "https://acct.blob", account_key=Secret("a2V5"))
 OTHER = StorageAccount("other.yaml", "else", "bin", "https://else.blob", account_key=Secret("a2V5"))
@@ -31,6 +31,14 @@ def test_options_of_slurm_are_refused_elsewhere(platform: str) -> None:
     assert caught.value.hint and "timeout: 5h" in caught.value.hint
     with pytest.raises(UsageError, match="--gres is for Slurm"):
         describe(cluster, SubmitRequest(("true",), options={"gres": "gpu:1"}), "me_1_x", CODE)
+
+
+@pytest.mark.parametrize("platform", ["kubernetes", "aml"])
+def test_an_order_of_jobs_is_refused_where_there_is_none(platform: str) -> None:
+    request = SubmitRequest(("true",), after=JobRef("me_1_0badcafe", "7", ""))
+    with pytest.raises(UsageError, match=f"--after is for Slurm and this machine, and eu is {platform}"):
+        describe(make_cluster(platform=platform), request, "me_1_x", CODE)
+    assert describe(make_cluster(platform="slurm"), request, "me_1_x", CODE).after == "me_1_0badcafe"
 
 
 @pytest.mark.parametrize("line", ['echo "unclosed', "python train.py 'a b", "echo 'a\nb"])

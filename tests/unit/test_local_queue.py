@@ -1,14 +1,21 @@
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from blobsync.backends.local.queue import UNCLAIMED_SECONDS, Capacity, LocalQueue
+from blobsync.backends.local.run_files import RunFiles, SavedState
+from blobsync.backends.local.supervisor import Supervisor
+from blobsync.base.process import SubprocessRunner
+from blobsync.jobspec.spec import State
+from tests.fakes.jobs import make_spec
 
 ONE_SLOT = Capacity(1, ())
 THREE_GPUS = Capacity(1, ("0", "1", "GPU-5b"))
@@ -50,6 +57,47 @@ def test_jobs_go_in_the_order_in_which_they_came(jobs: Jobs) -> None:
     assert jobs.queue.try_start("c", ONE_SLOT) is None
     assert jobs.queue.try_start("b", ONE_SLOT) == ()
     assert [(entry.run_id, entry.running) for entry in jobs.queue.entries()] == [("b", True), ("c", False)]
+
+
+@pytest.mark.parametrize(
+    ("first", "state", "reason"),
+    [
+        (State.COMPLETED, State.COMPLETED, ""),
+        (State.FAILED, State.CANCELED, "first, which had to complete first, is Failed"),
+        (State.CANCELED, State.CANCELED, "first, which had to complete first, is Canceled"),
+        (State.RUNNING, State.CANCELED, "first, which had to complete first, is gone"),
+        (None, State.CANCELED, "first, which had to complete first, is gone"),
+    ],
+)
+def test_a_job_runs_after_one_that_has_completed_and_else_never(
+    tmp_path: Path, first: State | None, state: State, reason: str
+) -> None:
+    before, files = RunFiles(tmp_path / "jobs/first"), RunFiles(tmp_path / "jobs/second")
+    if first is not None:
+        before.folder.mkdir(parents=True)
+        before.write_status(SavedState(first))
+        before.lock.touch()
+        before.local.touch()
+    options: Any = {"after": {"run_id": "first", "native_id": "first"}, "in_place": str(tmp_path)}
+    spec = make_spec("true", run_id="second", options=options)
+    local = {"slots": 1, "gpus": [], "queue": str(tmp_path / "queue"), "ticket": "", "command": ["true"]}
+    files.make({files.job: spec.to_json(), files.local: json.dumps(local), files.secrets: "{}"})
+    Supervisor(files, SubprocessRunner(), dict(os.environ)).run()
+    status = files.read_status()
+    assert status is not None and (status.state, status.reason) == (state, reason)
+    assert not files.secrets.exists() and LocalQueue(tmp_path / "queue").entries() == []
+
+
+def test_what_waits_for_another_job_can_be_stopped(tmp_path: Path) -> None:
+    before, files = RunFiles(tmp_path / "jobs/first"), RunFiles(tmp_path / "jobs/second")
+    before.folder.mkdir(parents=True)
+    before.write_status(SavedState(State.RUNNING))
+    spec = make_spec("true", run_id="second", options={"after": {"run_id": "first", "native_id": "first"}})
+    local = {"slots": 1, "gpus": [], "queue": str(tmp_path / "queue"), "ticket": "", "command": ["true"]}
+    files.make({files.job: spec.to_json(), files.local: json.dumps(local), files.secrets: "{}", files.cancel: ""})
+    Supervisor(files, SubprocessRunner(), dict(os.environ)).run()
+    status = files.read_status()
+    assert status is not None and (status.state, status.reason) == (State.CANCELED, "")
 
 
 def test_gpus_are_given_once_and_come_back(jobs: Jobs) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from blobsync.base.errors import (
     BackendUnavailableError,
+    ConfigError,
     JobNotFoundError,
     SubmissionError,
     UnknownClusterError,
@@ -18,14 +19,17 @@ from blobsync.base.errors import (
 )
 from blobsync.base.process import Completed
 from blobsync.code.project_code import CodeProject
+from blobsync.config.loader import load_cluster
 from blobsync.config.model import Cluster
 from blobsync.jobs.context import JobContext
+from blobsync.jobs.home import home_of
 from blobsync.jobspec.describe import SubmitKeywords
 from blobsync.jobspec.spec import JobRef, RunInfo, State
 from blobsync.project.api import Project
 from blobsync.project.jobs import Jobs
 from blobsync.project.open_jobs import open_jobs
 from tests.fakes.backend import FakeBackend
+from tests.fakes.jobs import make_spec
 
 FILES = {"aux_data/aml/eu.yaml": "platform: local\nenv: {NAME: value}\nretries: 1\n"}
 
@@ -68,9 +72,9 @@ class Desk:
 
     def of(self, cluster: Cluster | None) -> Jobs:
         process: Any = self.terminal
-        backends = {"eu": self.backend}
+        self.backends = {"eu": self.backend}
         context = JobContext(
-            self.root, self.environ, cluster, process=process, backends=backends, note=self.notes.append
+            self.root, self.environ, cluster, process=process, backends=self.backends, note=self.notes.append
         )
         return Jobs(context, self.through)
 
@@ -118,6 +122,68 @@ def test_what_is_asked_for_reaches_the_job(desk: Desk) -> None:
     assert (spec.procs_per_node, spec.gpus_per_node) == (1, 4)
     with pytest.raises(UsageError, match="--partition is for Slurm"):
         desk.jobs.submit(["echo"], partition="gpu")
+
+
+def test_variables_and_other_keys_are_those_of_one_job(desk: Desk) -> None:
+    job = desk.jobs.submit(["echo"], env={"A": "x=1", "MY_TOKEN": "hush"}, param={"env": {"B": "2"}, "retries": 4})
+    spec = job.record.spec
+    assert spec.env == {"NAME": "value", "A": "x=1", "B": "2"} and spec.secret_env == ("MY_TOKEN",)
+    assert spec.retries == 4 and "hush" not in spec.to_json()
+    assert desk.jobs.submit(["echo"]).record.spec.env == {"NAME": "value"}
+    assert spec.own_env == ("A", "B", "MY_TOKEN")
+    # What has no secret name is recorded, for a resubmission, and not shown.
+    again = desk.jobs.submit(["echo"], env={"A": "x=1"}).record
+    assert desk.jobs.resubmit(again).record.spec.env["A"] == "x=1"
+    shown = desk.jobs.plan(["echo"], env={"A": "x=1", "MY_TOKEN": "hush"})
+    assert "x=1" not in shown.text + shown.shown and "hush" not in shown.text and '"A": "***"' in shown.text
+
+
+def test_variables_of_one_job_go_with_it_to_another_cluster_and_other_changes_are_named(desk: Desk) -> None:
+    (desk.root / "aux_data/aml/us.yaml").write_text("platform: local\nenv: {NAME: other, HIS: 1}\n")
+    keywords: SubmitKeywords = {"env": {"A": "x=1"}, "param": {"env$B": "2", "retries": 4}}
+    old = desk.jobs.submit(["echo"], **keywords).record
+    desk.backends["us"] = desk.backend
+    moved = desk.jobs.resubmit(old, cluster="us")
+    assert moved.record.spec.env == {"NAME": "other", "HIS": "1", "A": "x=1", "B": "2"}
+    assert f"set for {old.run_id} with -p or options, and not taken to us: retries" in moved.warnings
+    assert desk.jobs.resubmit(moved.record, cluster="eu").record.spec.env == {"NAME": "value", "A": "x=1", "B": "2"}
+    secret = desk.jobs.submit(["echo"], env={"MY_TOKEN": "hush"}).record
+    with pytest.raises(ConfigError, match="the job needs the secret variable MY_TOKEN"):
+        desk.jobs.resubmit(secret, cluster="us")
+
+
+def test_what_one_job_changes_is_neither_the_next_ones_nor_lost_when_it_is_resubmitted(tmp_path: Path) -> None:
+    file = tmp_path / "aux_data/aml/here.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("platform: local\n")
+    with Project.open(tmp_path, cluster="here", environ={**os.environ, "HOME": str(tmp_path)}) as project:
+        for kept in ("always", "never", None):
+            param = {"runtime": {"keep_root": kept}} if kept else None
+            assert f" --keep-root {kept or 'failed'} " in project.jobs.plan(["echo"], param=param).text
+        context = JobContext(tmp_path, project.environ, project.cluster)
+        overrides = {"runtime": {"keep_root": "always"}}
+        home = home_of(load_cluster(tmp_path, "here", overrides=overrides, environ=project.environ), project.environ)
+        record = context.history.add(make_spec(cluster="here"), JobRef("me_1_0badcafe", "7", ""), "local", home=home)
+        assert context.origin_of(record).text("runtime.keep_root") == "always"
+        assert context.cluster_of(record) is project.cluster
+
+
+def test_a_job_waits_for_one_that_runs_on_the_same_cluster(desk: Desk) -> None:
+    first = desk.jobs.submit(["sleep", "9"]).record
+    second = desk.jobs.submit(["echo"], after=first.run_id[-6:]).record
+    assert second.spec.after == first.run_id
+    assert second.spec.options["after"] == {"run_id": first.run_id, "native_id": first.ref.native_id}
+    assert desk.jobs.resubmit(second).record.spec.after == first.run_id
+    # Nothing is left to wait for.
+    desk.backend.jobs[first.run_id] = RunInfo(first.run_id, State.COMPLETED)
+    assert desk.jobs.submit(["echo"], after=first.run_id).record.spec.after == ""
+    assert desk.jobs.resubmit(second).record.spec.after == ""
+    failed = desk.jobs.submit(["sleep", "9"]).record
+    desk.backend.jobs[failed.run_id] = RunInfo(failed.run_id, State.FAILED, 1)
+    with pytest.raises(UsageError, match=f"--after: {failed.run_id} is Failed, so the job would never start"):
+        desk.jobs.submit(["echo"], after=failed.run_id)
+    with pytest.raises(JobNotFoundError):
+        desk.jobs.submit(["echo"], after="nobody")
 
 
 @pytest.mark.parametrize(

@@ -216,6 +216,17 @@ def test_the_script_of_two_nodes() -> None:
     assert build_script(spec, options) == TWO_NODES
 
 
+def test_a_job_that_comes_after_another_waits_for_its_number_alone() -> None:
+    def lines(number: object) -> str:
+        options: Any = {"after": {"run_id": "me_1_600dcafe", "native_id": number}}
+        return build_script(make_spec("true", options=options), {"mem": "4G", **options})
+
+    assert "#SBATCH --dependency=afterok:41\n#SBATCH --kill-on-invalid-dep=yes\n" in lines("41")
+    for number in ("41:42", "", "x", "41\n#SBATCH --wrap=evil", None):
+        with pytest.raises(ConfigError, match="is not a Slurm job number"):
+            lines(number)
+
+
 def test_the_script_of_one_process_without_gpu_under_mpirun() -> None:
     env = {"LIST": "a, 'b'", "MASTER_PORT": "1", "not a name": "x", "BAD": "nul\0", "LOST": "\ud800"}
     spec = make_spec("true", timeout_s=5401, env=env)

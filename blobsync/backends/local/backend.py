@@ -120,12 +120,13 @@ class LocalBackend:
         capacity = self._capacity()
         _demand_gpus(spec, capacity)
         self._demand_runtime(spec)
-        ticket = LocalQueue(self._queue_dir).enter(spec.run_id, gpus_of(spec))
+        # What waits for another job takes its place in the queue after that one's end, and holds up nobody.
+        ticket = None if spec.after else LocalQueue(self._queue_dir).enter(spec.run_id, gpus_of(spec))
         local = {
             "slots": capacity.slots,
             "gpus": capacity.gpus,
             "queue": str(self._queue_dir),
-            "ticket": str(ticket),
+            "ticket": str(ticket or ""),
             "command": request.command,
         }
         files.make(
@@ -137,7 +138,7 @@ class LocalBackend:
                 files.secrets: secrets.to_json(),
             }
         )
-        files.write_status(SavedState(State.QUEUED))
+        files.write_status(SavedState(State.QUEUED, reason=f"after {spec.after}" if spec.after else ""))
         self._around.process.spawn_detached(
             (*python_module("blobsync.backends.local.supervisor"), str(files.folder)),
             log=files.log,

@@ -80,9 +80,9 @@ class LocalQueue:
                     entry.file.unlink(missing_ok=True)
 
     @contextmanager
-    def claimed(self, ticket: Path, run_id: str, gpus: int) -> Iterator[None]:
-        """A context in which this process owns the ticket; removes it afterwards."""
-        if not ticket.exists():
+    def claimed(self, ticket: Path | None, run_id: str, gpus: int) -> Iterator[None]:
+        """A context in which this process owns the ticket, or without one a new one; removes it afterwards."""
+        if ticket is None or not ticket.exists():
             ticket = self.enter(run_id, gpus)
         with ticket.open("r+") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)

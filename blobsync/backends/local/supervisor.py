@@ -23,7 +23,7 @@ from blobsync.backends.local.queue import Capacity, LocalQueue, gpus_of
 from blobsync.backends.local.run_files import RunFiles, SavedState
 from blobsync.base.process import ProcessRunner, RunningProcess, SubprocessRunner
 from blobsync.jobspec.hold import hold_text
-from blobsync.jobspec.spec import JobSpec, State
+from blobsync.jobspec.spec import JobSpec, State, run_name
 
 POLL_SECONDS = 0.2
 
@@ -39,7 +39,7 @@ class Supervisor:
         values = json.loads(files.local.read_text())
         self._capacity = Capacity(values["slots"], tuple(values["gpus"]))
         self._queue = LocalQueue(Path(values["queue"]))
-        self._ticket = Path(values["ticket"])
+        self._ticket = Path(values["ticket"]) if values["ticket"] else None
         self._arguments: list[str] = values["command"]
         self._stopped_by_limit = False
 
@@ -47,6 +47,9 @@ class Supervisor:
         """Wait for the job's turn, run it, save its state; remove the secrets as soon as nothing needs them."""
         gpus = gpus_of(self._spec)
         try:
+            if self._spec.after and (hindered := self._wait_for_the_first()) is not None:
+                self._files.write_status(SavedState(State.CANCELED, ended=time.time(), reason=hindered))
+                return
             with self._queue.claimed(self._ticket, self._spec.run_id, gpus):
                 given = self._wait_for_turn()
                 if given is None:
@@ -55,6 +58,22 @@ class Supervisor:
                     self._run(given)
         finally:
             self._files.secrets.unlink(missing_ok=True)
+
+    def _wait_for_the_first(self) -> str | None:
+        """Wait until the job that comes first has completed; returns why this one does not run, if it does not."""
+        first = RunFiles(self._files.folder.parent / run_name(self._spec.after))
+        while not self._files.cancel.exists():
+            status = first.read_status()
+            if status and not status.state.is_final and first.supervisor_is_gone():
+                # It may have saved the end meanwhile.
+                status = first.read_status()
+                status = status if status and status.state.is_final else None
+            if status is None or status.state.is_final:
+                if status and status.state is State.COMPLETED:
+                    return None
+                return f"{self._spec.after}, which had to complete first, is {status.state if status else 'gone'}"
+            time.sleep(POLL_SECONDS)
+        return ""
 
     def _wait_for_turn(self) -> tuple[str, ...] | None:
         while not self._files.cancel.exists():

@@ -40,6 +40,7 @@ _DIRECTIVES = ("partition", "qos", "account", "constraint", "reservation", "gres
 
 # A value must not add lines to the script.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
+_JOB_NUMBER = re.compile(r"[1-9][0-9]{0,18}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _BODY = """\
@@ -209,6 +210,9 @@ def _directives(spec: JobSpec, options: Mapping[str, Any]) -> list[str]:
         if options.get(name) and (spec.gpus_per_node or "{gpus}" not in str(options[name])):
             value = str(options[name]).replace("{gpus}", str(spec.gpus_per_node))
             lines.append(f"{name}={_quoted(name, value)}")
+    if spec.after:
+        # Slurm removes a job whose condition can no longer be met; else it would wait for ever.
+        lines += [f"dependency=afterok:{_number(options['after'])}", "kill-on-invalid-dep=yes"]
     if options.get("cpus_per_task"):
         lines.append(f"cpus-per-task={_whole('cpus_per_task', options['cpus_per_task'])}")
     if options.get("exclusive"):
@@ -231,6 +235,14 @@ def _whole(key: str, value: object) -> int:
     if not str(value).isascii() or not str(value).isdigit():
         raise ConfigError(f"{value!a} is not a whole number", key=f"slurm.{key}")
     return int(str(value))
+
+
+def _number(after: Mapping[str, Any]) -> str:
+    """Slurm's number of the job that comes first."""
+    number = str(after.get("native_id"))
+    if not _JOB_NUMBER.fullmatch(number):
+        raise ConfigError(f"{number!a} is not a Slurm job number", key="after")
+    return number
 
 
 def _variable(name: object) -> str:

@@ -72,6 +72,7 @@ _JOB_FIELDS: Mapping[str, Schema] = {
     "unread": described(list_of(TEXT), "what of a foreign job could not be read"),
     "ssh": described(maybe(TEXT), "the command that opens a shell in a waiting job"),
     "hold_seconds": maybe(COUNT),
+    "after": described(maybe(TEXT), "the job that has to complete first"),
     "elastic": described(maybe(_ELASTIC), "null: the number of nodes is fixed"),
     "states": described(_STATES, "its states over time"),
 }

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from blobsync.config.job_keys import ONLY_ON, OUTRANKED
 from blobsync.config.known_keys import CLUSTER, PLATFORMS, Key, Kind
 from blobsync.config.model import AML_PLATFORMS, Cluster
+from blobsync.jobspec.describe import ORDERING
 from blobsync.jobspec.elastic import FIXED_SIZE
 
 
@@ -112,6 +113,9 @@ FIELDS: tuple[FormField, ...] = (
     FormField("priority_class", "Priority class", WHERE, key="kubernetes.priority_class"),
     FormField("cpu", "CPUs of a pod", WHERE, key="kubernetes.cpu", example="8"),
     FormField("memory", "Memory of a pod", WHERE, key="kubernetes.memory", example="64Gi"),
+    FormField("mem", "Memory of a node", WHERE, key="slurm.mem", example="64G"),
+    FormField("cpus_per_task", "CPUs of a process", WHERE, FieldEntry.NUMBER, key="slurm.cpus_per_task", example="8"),
+    FormField("after", "After", WHERE, option="after", only=ORDERING, help="The job that has to complete first."),
     FormField("time", "Time limit of Slurm", WHERE, option="time", example="2-12:00:00", only=_SLURM),
     FormField("timeout", "Time limit", WHERE, key="timeout", example="5h"),
     FormField(

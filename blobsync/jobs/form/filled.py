@@ -46,7 +46,7 @@ from blobsync.jobspec.describe import (
     read_seconds,
     shape_of,
 )
-from blobsync.jobspec.spec import JobSpec
+from blobsync.jobspec.spec import JobRef, JobSpec
 from blobsync.local.ignore import parse_list
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class AskedJob:
 
     @property
     def request(self) -> SubmitRequest:
-        """The request for ``describe``."""
+        """The request for ``describe``; of a job that comes first, only that there is one is known."""
         words = self.keywords
         options = {name: text for name in SLURM_OPTIONS if (text := words.get(name))}
         return SubmitRequest(
@@ -120,6 +120,7 @@ class AskedJob:
             words.get("multi_process"),
             options,
             elastic=words.get("elastic") or "",
+            after=JobRef(str(words["after"]), "1", "") if words.get("after") else None,
         )
 
     @property
