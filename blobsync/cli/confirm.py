@@ -21,7 +21,8 @@ from blobsync.base.errors import (
     UntrustedStateError,
     UsageError,
 )
-from blobsync.cli.output import columns_of, wrapped
+from blobsync.base.redaction import redact_answer
+from blobsync.cli.output import cells, columns_of, wrapped
 from blobsync.cli.session import CommandInterruptedError
 
 if TYPE_CHECKING:
@@ -97,16 +98,24 @@ def can_ask(session: Session) -> bool:
 
 
 def ask_text(session: Session, question: str, default: str = "") -> str:
-    """Ask for a text; returns ``default`` if it is empty. Raises ``CommandInterruptedError`` on Ctrl-C and Ctrl-D."""
+    """Ask for a text; returns ``default`` if it is empty. Raises ``CommandInterruptedError`` on Ctrl-C and Ctrl-D, and
+    ``UsageError`` for a credential, which is taken off the screen."""
+    columns = columns_of(sys.stderr)
     with session.display.aside(), _answering():
-        asked = f"{question} [{default}]:" if default else f"{question}:"
-        sys.stderr.write(wrapped(asked, columns_of(sys.stderr)) + " ")
+        asked = wrapped(f"{question} [{default}]:" if default else f"{question}:", columns) + " "
+        sys.stderr.write(asked)
         sys.stderr.flush()
         line = sys.stdin.readline()
         if not line:
             sys.stderr.write("\n")
             raise EOFError
-    return line.strip() or default
+        answer = line.strip()
+        if redact_answer(answer) != answer:
+            if columns:
+                rows = -(-cells(asked.rpartition("\n")[2] + line.rstrip("\n")) // columns)
+                sys.stderr.write(f"\x1b[{rows}A\x1b[J")
+            raise UsageError("that looks like a credential, which is asked for unseen", hint="paste it there")
+    return answer or default
 
 
 def ask_secret(session: Session, question: str) -> str:

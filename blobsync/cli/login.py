@@ -96,9 +96,9 @@ def check_data(checks: Sequence[CheckResult]) -> list[dict[str, Any]]:
     return [{"check": each.name, "status": each.status.value, "detail": each.detail} for each in checks]
 
 
-def _secret_question(container: BlobContainer, auth: str | None) -> str:
+def _secret_question(container: BlobContainer, auth: str | None, more: str = "") -> str:
     what = {"sas": "SAS", "key": "account key"}.get(auth or "", "SAS or account key")
-    return f"{what} for {container} (what you type is not shown)"
+    return f"{what} for {container} (what you type is not shown{more})"
 
 
 def _chosen_account(session: Session, file: str | None) -> tuple[Path, str, StorageAccount]:
@@ -143,20 +143,33 @@ def _one_of(names: Sequence[str]) -> Callable[[str], str]:
 
 def given_login(session: Session, account: StorageAccount) -> StoredLogin:
     """Read the SAS or key from a hidden prompt or from standard input. Raises ``UsageError``."""
-    from blobsync.config.logins import parse_login
 
     def read(text: str) -> StoredLogin:
         if not text:
             hint = "for your Azure login instead: blobsync login --identity, blobsync config new --auth identity"
             raise UsageError("nothing was given", hint=hint)
-        found = parse_login(text, account.container)
-        _demand_kind(account, found.kind)
-        return found
+        return _parsed(text, account)
 
     question = _secret_question(account.container, account.auth)
     if sys.stdin.isatty():
         return ask_until(session, lambda: ask_secret(session, question), read)
     return read(ask_secret(session, question))
+
+
+def another_login(session: Session, account: StorageAccount) -> StoredLogin | None:
+    """Ask for another SAS or key after one that was refused, unseen again; None if the user gives none."""
+    question = _secret_question(account.container, account.auth, "; Enter alone: change something else, or stop")
+    return ask_until(
+        session, lambda: ask_secret(session, question), lambda text: _parsed(text, account) if text else None
+    )
+
+
+def _parsed(text: str, account: StorageAccount) -> StoredLogin:
+    from blobsync.config.logins import parse_login
+
+    found = parse_login(text, account.container)
+    _demand_kind(account, found.kind)
+    return found
 
 
 def _folder(root: Path, name: str) -> str:

@@ -13,7 +13,7 @@ from blobsync.base.errors import (
     UsageError,
 )
 from blobsync.cli.confirm import ask_text, ask_until, can_ask
-from blobsync.cli.login import check_data, check_lines, given_login, try_login
+from blobsync.cli.login import another_login, check_data, check_lines, given_login, try_login
 from blobsync.cli.output import Result
 from blobsync.cli.session import CommandInterruptedError, Session, option
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from blobsync.base.check_results import CheckResult
-    from blobsync.base.errors import BlobsyncError, ConfigError
+    from blobsync.base.errors import ConfigError
     from blobsync.config.logins import StoredLogin
     from blobsync.config.model import StorageAccount
     from blobsync.config.scaffold import StorageAnswers
@@ -31,6 +31,9 @@ T = TypeVar("T")
 # Placeholder while the container is unknown.
 _ANY_CONTAINER = "container"
 _KINDS = ("sas", "key", "identity")
+_WITHOUT_LOGIN = (
+    "run az login first; or log in with a SAS or a key (--auth sas, --auth key); --no-check does not try it"
+)
 
 
 def config_new(
@@ -79,10 +82,10 @@ class _Manner(NamedTuple):
 
 def _settled(session: Session, answers: StorageAnswers, manner: _Manner) -> Result:
     """Check the answers, ask again for those that do not work, and write the files."""
-    refused = False
+    refused, another = False, None
     while True:
         place = _demand_room(session, answers)
-        given = _login_for(session, place, stdin=manner.stdin, again=refused)
+        given = another or _login_for(session, place, stdin=manner.stdin, again=refused)
         if given is None and answers.auth != "identity":
             return _written(session, answers, place, None, ())
         try:
@@ -90,8 +93,13 @@ def _settled(session: Session, answers: StorageAnswers, manner: _Manner) -> Resu
         except (CredentialError, StorageError) as error:
             if manner.stdin or not can_ask(session):
                 raise
+            session.note(error.message + (f" ({error.hint})" if error.hint else ""))
             refused = isinstance(error, CredentialError)
-            if _is_to_change(session, error):
+            # Whoever pasted a wrong one pastes another: what is asked first must not show it.
+            another = another_login(session, place) if refused and given else None
+            if another is not None:
+                continue
+            if _is_to_change(session):
                 answers = _dialogue(session, answers)
                 continue
             checks = ()
@@ -103,7 +111,7 @@ def _examples(session: Session, *, emulator: bool) -> Result:
     from blobsync.config.scaffold import new_project
 
     cluster = session.cluster or DEFAULT_CLUSTER
-    own, step = None, "fill in what is in <angle brackets>, then: blobsync config check"
+    own, step = None, "blobsync config check"
     if emulator:
         from blobsync.emulator import Emulator
 
@@ -112,6 +120,8 @@ def _examples(session: Session, *, emulator: bool) -> Result:
         through = "" if cluster == DEFAULT_CLUSTER else f"-c {cluster} "
         step = f"put files into data, then: blobsync {through}u data" if server.status() else "blobsync emulator start"
     made = new_project(Path.cwd(), emulator=own, cluster=cluster, environ=session.environ)
+    if made.written and not emulator:
+        step = f"fill in what is in <angle brackets>, then: {step}"
     lines = [f"wrote {name}" for name in made.written] + [f"kept {name} as it is" for name in made.kept]
     return Result({"written": list(made.written), "kept": list(made.kept)}, [*lines, f"next: {step}"], wraps=True)
 
@@ -243,7 +253,7 @@ def _tried(
     except CredentialError as error:
         # The file that the message names is not written yet.
         said = error.message.removeprefix(f"{account.file}: ")
-        raise CredentialError(said, hint="check what you gave" if given else error.hint) from error
+        raise type(error)(said, hint="check what you gave" if given else _WITHOUT_LOGIN) from error
     except ContainerNotFoundError as error:
         if not (create or _agrees_to_create(session, account)):
             error.hint = f"create it, for example with --create, or check its name: {account.container}"
@@ -267,9 +277,8 @@ def _yes(word: str) -> bool:
     return word.lower() in ("y", "yes")
 
 
-def _is_to_change(session: Session, error: BlobsyncError) -> bool:
+def _is_to_change(session: Session) -> bool:
     """Ask what to do about a login that does not work: True for other answers, False to write the files anyway."""
-    session.note(error.message + (f" ({error.hint})" if error.hint else ""))
 
     def read(word: str) -> bool:
         if word.lower() == "stop":
@@ -290,7 +299,7 @@ def _written(
     checks: Sequence[CheckResult],
 ) -> Result:
     from blobsync.config.logins import logins_file, save_login
-    from blobsync.config.scaffold import first_files, ignore_data, write_files
+    from blobsync.config.scaffold import first_files, ignore_data, leaves_out_accounts, write_files
 
     files, root = first_files(answers), Path.cwd()
     # Refuse a link out of the project before anything is written.
@@ -311,4 +320,6 @@ def _written(
         "checks": check_data(checks),
     }
     lines = [*shown, *(["wrote .gitignore"] if ignored else []), *stored, *check_lines(checks)]
-    return Result(data, [*lines, "these files hold no secret: commit them", f"next: {step}"], wraps=True)
+    # A line in .gitignore from files that held one.
+    add = f" (git add -f {files[1].name}: .gitignore leaves it out)" if leaves_out_accounts(root) else ""
+    return Result(data, [*lines, f"these files hold no secret: commit them{add}", f"next: {step}"], wraps=True)

@@ -126,13 +126,7 @@ _RECORDS = """\
 _DATA = """\
 # data, results and job logs are stored in blobs
 """
-_IGNORE = f"""\
-# keys and passwords
-aux_data/configs/
-{_RECORDS}{_DATA}/data/
-/output/
-/assets/
-"""
+_ACCOUNTS = "aux_data/configs/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +163,7 @@ def new_project(
     kept: list[str] = []
     try:
         examples = example_files(emulator, _blob_folder(root), cluster)
+        ignore = _secret_lines(root, cluster) + _RECORDS + _DATA + "/data/\n/output/\n/assets/\n"
         for name in (*(name for name, *_ in examples), ".gitignore"):
             _refuse_link(root, name)
         for name, text, mode in examples:
@@ -180,10 +175,29 @@ def new_project(
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode), "w") as stream:
                 stream.write(text)
             written.append(name)
-        (written if _add_ignore_lines(root / ".gitignore", _IGNORE) else kept).append(".gitignore")
+        (written if _add_ignore_lines(root / ".gitignore", ignore) else kept).append(".gitignore")
     except OSError as error:
         raise LocalFileError(f"cannot write {error.filename}: {error.strerror}") from error
     return NewFiles(tuple(written), tuple(kept))
+
+
+def _secret_lines(root: Path, cluster: str) -> str:
+    """What git must not take: the account files, or only the new one beside such as hold no secret and are in git."""
+    from blobsync.config.account_files import account_file_names, files_for_login  # late: they read files
+
+    there = set(account_file_names(root))
+    if there - set(files_for_login(root, {})) or not there:
+        return f"# keys and passwords\n{_ACCOUNTS}\n"
+    new = account_file(cluster)
+    return "" if new in there or leaves_out_accounts(root) else f"# a key or password\n/{new}\n"
+
+
+def leaves_out_accounts(root: Path) -> bool:
+    """Whether the project's ``.gitignore`` has the line for all account files."""
+    try:
+        return _ACCOUNTS in (root / ".gitignore").read_text(encoding="utf-8").splitlines()
+    except (FileNotFoundError, UnicodeDecodeError):
+        return False
 
 
 def demand_new(root: Path, names: Iterable[str], hint: str) -> None:

@@ -39,8 +39,10 @@ _IDENTITIES = {
 TokenProvider = Callable[[], tuple[Secret, float]]
 
 
-def token_provider(environ: Mapping[str, str], *, use_cli_auth: bool = False) -> TokenProvider:
+def token_provider(environ: Mapping[str, str], *, use_cli_auth: bool = False, chosen_by: str = "") -> TokenProvider:
     """A function that returns a token for the Blob service, and its expiry in seconds since 1970.
+
+    ``chosen_by`` is the account file that allows an identity alone.
 
     The order is azure-identity's own: environment, workload identity, managed identity, Azure CLI,
     PowerShell, Azure Developer CLI. ``use_cli_auth`` asks the Azure CLI only. ``BLOBSYNC_LOGIN=device-code``
@@ -59,7 +61,9 @@ def token_provider(environ: Mapping[str, str], *, use_cli_auth: bool = False) ->
         except ClientAuthenticationError as error:
             raise LoginRequiredError(
                 "no Azure identity is signed in for the storage account",
-                hint="run az login, or store a SAS or an account key: blobsync login",
+                hint=f"run az login; without 'auth: identity' in {chosen_by}, 'blobsync login' takes a SAS or a key"
+                if chosen_by
+                else "run az login, or store a SAS or an account key: blobsync login",
             ) from error
         return Secret(token.token), float(token.expires_on)
 

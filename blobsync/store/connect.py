@@ -91,7 +91,8 @@ def signer_for(
         return own
     from blobsync.store.azure_identity import token_provider
 
-    return BearerSigner(token_provider(environ, use_cli_auth=use_cli_auth))
+    chosen_by = account.file if account.auth == "identity" else ""
+    return BearerSigner(token_provider(environ, use_cli_auth=use_cli_auth, chosen_by=chosen_by))
 
 
 def demand_usable(account: StorageAccount, environ: Mapping[str, str]) -> None:

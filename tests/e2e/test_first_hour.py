@@ -27,6 +27,13 @@ def _answer(terminal: Terminal, question: str, keys: str) -> None:
     terminal.wait_for(lambda seen: len(seen.answer()) > before)
 
 
+def _next(terminal: Terminal, keys: str) -> None:
+    """Answer, until something is asked again."""
+    before = len(terminal.answer())
+    terminal.type(keys + "\n")
+    terminal.wait_for(lambda seen: len(seen.answer()) > before and seen.answer()[-1].endswith(":"))
+
+
 def _with_input(project: Project, text: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [blobsync_command(), *words],
@@ -122,6 +129,10 @@ def test_a_wrong_answer_is_asked_again_and_a_missing_container_can_be_made(
         _answer(terminal, "their place in the container", "a/../b")
         _answer(terminal, "their place in the container", "mine")
         _answer(terminal, "account key for", "d3Jvbmc=")
+        for keys in ("YWdhaW4=", ""):
+            _wait(terminal, "account key for")
+            assert "Enter alone: change something else" in terminal.answer()[-1]
+            _next(terminal, keys)
         _answer(terminal, "that does not work yet", "hm")
         _answer(terminal, "that does not work yet", "")
         for question in (
@@ -142,7 +153,19 @@ def test_a_wrong_answer_is_asked_again_and_a_missing_container_can_be_made(
     before_writing = shown.partition("wrote aux_data")[0]
     assert "aux_data/configs" not in before_writing, before_writing
     assert "created the container" in shown and "writing: works" in shown
+    assert "YWdhaW4" not in terminal.drawn_over.decode()
     assert "path: mine/runs" in (project.root / "aux_data/aml/aml.yaml").read_text()
+
+
+def test_a_key_that_is_pasted_where_it_is_shown_is_taken_off_the_screen(project: Project, container: Container) -> None:
+    with on_terminal(project, "config", "new", columns=60) as terminal:
+        _wait(terminal, "storage account")
+        terminal.type(f"{container.key}\n")
+        terminal.wait_for(lambda seen: any("looks like a credential" in line for line in seen.lines()))
+        _wait(terminal, "storage account")
+        assert container.key[:20] not in "".join(terminal.lines())
+        terminal.type(CTRL_C)
+        terminal.finish()
 
 
 def test_without_a_terminal_a_container_is_made_when_asked_and_a_stored_key_serves_the_next_project(
@@ -209,6 +232,19 @@ def test_a_login_is_asked_for_unseen_tried_stored_and_forgotten(project: Project
     assert project.json("login", "--list").data["logins"][0]["auth"] == "key"
     assert project.json("login", "--forget").data["forgotten"] is True
     assert project.json("ls", "data").codes == {"config_invalid"}
+
+
+def test_without_an_azure_login_each_hint_leads_on(project: Project) -> None:
+    """Neither names a command that sends the user back here."""
+    project.environ |= {"AZURE_TOKEN_CREDENTIALS": "AzureCliCredential", "PATH": "/nonexistent"}
+    words = ("config", "new", "--account", "mystore", "--container", "data")
+    refused = project.json(*words)
+    assert refused.codes == {"credential_invalid"}, refused
+    assert "--auth sas" in refused.errors[0]["hint"] and "blobsync login" not in refused.errors[0]["hint"]
+    assert project.run(*words, "--no-check").code == 0
+    write_tree(project.data, {"a": b"one"})
+    hint = project.json("u", "data").errors[0]["hint"]
+    assert "without 'auth: identity' in aux_data/configs/storage.yaml" in hint, hint
 
 
 def test_the_rights_of_a_narrow_sas_are_reported(project: Project, container: Container) -> None:

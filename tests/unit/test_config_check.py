@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,17 @@ from blobsync.config.known_keys import (
     WORKSPACE,
 )
 from blobsync.config.loader import load_cluster
-from blobsync.config.scaffold import EmulatorAccount, example_files, follow_emulator, new_project
+from blobsync.config.scaffold import (
+    EmulatorAccount,
+    StorageAnswers,
+    example_files,
+    first_files,
+    follow_emulator,
+    ignore_data,
+    leaves_out_accounts,
+    new_project,
+    write_files,
+)
 from blobsync.local.ignore import bad_patterns
 from tests.unit.project_files import NO_ENVIRON, ProjectFiles
 
@@ -271,6 +282,25 @@ def test_new_never_changes_a_file_that_is_there(tmp_path: Path) -> None:
     assert lines.count("/data/") == 1
     assert "aux_data/configs/" in lines
     assert ".gitignore" in new_project(tmp_path).kept
+
+
+def test_account_files_without_a_secret_stay_in_git(tmp_path: Path) -> None:
+    """They are what a colleague's clone needs; the new file beside them that holds a key is kept out."""
+    where = StorageAnswers("acct", "cont", "sas")
+    write_files(tmp_path, first_files(where))
+    ignore_data(tmp_path, where.folders, NO_ENVIRON)
+    assert new_project(tmp_path).written == ()
+    own = EmulatorAccount("http://127.0.0.1:4711/devstoreaccount1", Secret("a2V5"))
+    new_project(tmp_path, emulator=own, cluster="eu")
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    for name, is_ignored in (("storage", False), ("eu", True)):
+        asked = ["git", "check-ignore", "-q", f"aux_data/configs/{name}.yaml"]
+        assert (subprocess.run(asked, cwd=tmp_path, check=False).returncode == 0) is is_ignored, name
+    assert not leaves_out_accounts(tmp_path)
+    # Beside a file with a key any other is kept out, and whoever adds one to git is told how.
+    (tmp_path / ".gitignore").unlink()
+    new_project(tmp_path)
+    assert leaves_out_accounts(tmp_path)
 
 
 def test_the_repository_carries_the_same_examples() -> None:
