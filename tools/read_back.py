@@ -359,6 +359,7 @@ ROWS: tuple[ReadBack, ...] = (
             "code.snapshot:holds_secret",
             "config.check:_not_ignored",
             "config.scaffold:_add_ignore_lines",
+            "config.scaffold:leaves_out_accounts",
             "config.scaffold:follow_emulator",
             "config.given_source:read_list",
             "config.yaml_document:read_document",
