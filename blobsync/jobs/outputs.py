@@ -41,8 +41,8 @@ from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobRecord
 from blobsync.jobspec.node_sas import known_accounts
 from blobsync.jobspec.spec import OWN_OUTPUT, FolderLink, JobSpec, batchai_settings
-from blobsync.local.errors import NotAFileError
-from blobsync.local.files import LocalFolder, SourceFile, hash_file
+from blobsync.local.errors import NotAFileError, local_error
+from blobsync.local.files import LocalFolder, SourceFile, WaitForDisk, hash_file, wait_for_disk
 from blobsync.local.names import local_problem, relative_name
 from blobsync.store.protocol import BlobStore
 from blobsync.store.sas import LINK_LIFETIME, READ_BLOB, sas_url
@@ -369,7 +369,9 @@ class CopiedOutputs:
         return ExitCode.FAILED
 
 
-def copy_outputs(outputs: JobOutputs, root: Path, environ: Mapping[str, str]) -> CopiedOutputs:
+def copy_outputs(
+    outputs: JobOutputs, root: Path, environ: Mapping[str, str], wait: WaitForDisk = wait_for_disk
+) -> CopiedOutputs:
     """Bring each file that lies on a disk, and not in the project at ``root``, to its path there.
 
     Writes through no link out of the project that the user has not trusted. Raises ``LocalFileError`` and
@@ -378,7 +380,7 @@ def copy_outputs(outputs: JobOutputs, root: Path, environ: Mapping[str, str]) ->
     trusted = [Path(link.target) for link in load_trusted_links(root, environ)]
     folder = LocalFolder(root, (root, *trusted))
     boundaries = {place.id: _boundary(place.folder) for place in output_places(outputs.record.spec)}
-    copied: list[OutputFile] = []
+    copied: dict[str, OutputFile] = {}
     present: list[OutputFile] = []
     failures: list[FileFailure] = []
     for one in outputs.files:
@@ -391,9 +393,15 @@ def copy_outputs(outputs: JobOutputs, root: Path, environ: Mapping[str, str]) ->
             done = FileFailure(one.path, error.code, error.message, error.hint)
         if isinstance(done, FileFailure):
             failures.append(done)
+        elif done:
+            copied[folder.path_of(relative_name(one.path))] = one
         else:
-            (copied if done else present).append(one)
-    return CopiedOutputs(tuple(copied), tuple(present), tuple(failures))
+            present.append(one)
+    # What is called copied may be removed where it came from.
+    for file, why in wait(copied).items():
+        lost = local_error(why, file)
+        failures.append(FileFailure(copied.pop(file).path, lost.code, lost.message, lost.hint))
+    return CopiedOutputs(tuple(copied.values()), tuple(present), tuple(failures))
 
 
 def _boundary(folder: FolderLink) -> str:

@@ -27,6 +27,8 @@ _HINTS = {
 
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+# What was written is not all there.
+LOST = _FULL | {errno.EIO}
 
 
 def where_to_look(path: Path) -> str:

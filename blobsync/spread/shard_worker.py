@@ -26,14 +26,18 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from blobsync.base.errors import BlobsyncError, FailureCode, FileFailure, StorageUnreachableError
 from blobsync.base.events import Listener
 from blobsync.base.formatting import count_text
+from blobsync.base.locations import LocalLocation
 from blobsync.direct.file_blocks import BlockOrder, Named
+from blobsync.local.errors import local_error
+from blobsync.local.files import wait_for_disk
 from blobsync.plan.project_context import LivePart, key_between
 from blobsync.plan.transfer_plan import FileAction, Part
 from blobsync.spread.file_json import FormatError, object_of, size_of, text_of
@@ -262,7 +266,7 @@ class ShardWorker:
         self._unread.discard(number)
         earlier = self._earlier(number, shard)
         writer = _Records(self._place, f"records/{number}~{self._settings.name}-{secrets.token_hex(4)}")
-        out = _Answers(writer.write, is_last=earlier.attempts >= TRIES - 1)
+        out = _Answers(writer.write, partial(self._on_disk, shard), is_last=earlier.attempts >= TRIES - 1)
         out.say(Ready())
         out.flush()
         has_claim = number not in self._unclaimed
@@ -315,6 +319,13 @@ class ShardWorker:
             # The worker that reads a file for its MD5 reads all of it.
             there = frozenset[int]() if shard.order.only_read else blocks
             self._engine.move_blocks(task, shard.order._replace(there=there), out.block_named, out, out)
+
+    def _on_disk(self, shard: Shard, names: Sequence[str]) -> None:
+        """Wait for downloaded files: the coordinator's machine cannot wait for what this one has in memory."""
+        ends = self._ends.get((shard.source, shard.destination))
+        if ends is not None and isinstance(ends.destination, LocalLocation):
+            for file, error in wait_for_disk([str(ends.destination.at(name)) for name in names]).items():
+                self._log(f"{local_error(error, file)}: a power failure may take it")
 
     def _read(self, number: str) -> Shard | None:
         """Read a shard; None if there is none. Raises ``FormatError`` if it is invalid."""
@@ -381,8 +392,10 @@ class _Records:
 class _Answers(Outgoing):
     """Leaves out failures that may be those of the network, unless this is the last attempt (``is_last``)."""
 
-    def __init__(self, write: Callable[[bytes], None], *, is_last: bool) -> None:
-        super().__init__(write)
+    def __init__(
+        self, write: Callable[[bytes], None], before: Callable[[Sequence[str]], None], *, is_last: bool
+    ) -> None:
+        super().__init__(write, before)
         self._is_last = is_last
         self.put_off = False
 

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NoReturn, Protocol
 
 from blobsync.base.allocator import keep_freed_memory
@@ -51,9 +51,14 @@ _WRITE_EVERY = 0.05
 class Outgoing:
     """Report and listener of the engine's threads; writes many lines at a time."""
 
-    def __init__(self, write: Callable[[bytes], None]) -> None:
-        """``write`` writes all bytes or raises ``OSError``."""
+    def __init__(
+        self, write: Callable[[bytes], None], before: Callable[[Sequence[str]], None] = lambda names: None
+    ) -> None:
+        """``write`` writes all bytes or raises ``OSError``. ``before`` gets the names of moved files before their
+        records are written."""
         self._write = write
+        self._before = before
+        self._names: list[str] = []
         self._lines: list[str] = []
         self._moved = self._reused = 0
         self._now: UnderWay | None = None
@@ -82,6 +87,8 @@ class Outgoing:
             self.say(event)
 
     def file_moved(self, moved: Moved) -> None:
+        with self._lock:
+            self._names.append(moved.action.target or moved.action.path)
         self.say(FileRecord(moved.action.path, moved.source, moved.destination, moved.reused, moved.compared_by))
 
     def file_failed(self, action: FileAction, failure: FileFailure) -> None:
@@ -108,6 +115,8 @@ class Outgoing:
                 moved, self._moved = self._moved, 0
                 reused, self._reused = self._reused, 0
                 now, self._now = self._now, None
+                names, self._names = self._names, []
+            self._before(names)
             if now is not None:
                 lines.insert(0, answer_line(now))
             if moved or reused:

@@ -19,7 +19,8 @@ from blobsync.base.events import SilentListener
 from blobsync.base.file_states import FileState
 from blobsync.base.locations import LocalLocation
 from blobsync.base.reasons import Reason
-from blobsync.local.files import LocalFolder, SourceFile, hash_file
+from blobsync.local.errors import local_error
+from blobsync.local.files import LocalFolder, SourceFile, WaitForDisk, hash_file, wait_for_disk
 from blobsync.local.names import relative_name
 from blobsync.plan.decisions import sibling
 from blobsync.plan.pairing import equal_content
@@ -73,14 +74,19 @@ def arrived(
     return there, missing
 
 
-def set_aside(part: LivePart, actions: Sequence[FileAction], engines: Iterable[Callable[[], Engine]]) -> Aside:
+def set_aside(
+    part: LivePart,
+    actions: Sequence[FileAction],
+    engines: Iterable[Callable[[], Engine]],
+    wait: WaitForDisk = wait_for_disk,
+) -> Aside:
     """Copy the destination's version of each file to its name aside.
 
     ``engines`` copy from blob to blob; each gets the files that the previous one could not copy.
     """
     folders = _folders(part)
     if isinstance(folders.part.destination, LocalLocation):
-        return _aside_here(folders, folders.part.destination, actions)
+        return _aside_here(folders, folders.part.destination, actions, wait)
     return _aside_there(folders, folders.part.destination, actions, engines)
 
 
@@ -153,18 +159,30 @@ def _copy_seen(end: OpenBlob, moved: Moved) -> FileState | None:
     return None
 
 
-def _aside_here(folders: _Folders, end: LocalLocation, actions: Sequence[FileAction]) -> Aside:
+def _aside_here(folders: _Folders, end: LocalLocation, actions: Sequence[FileAction], wait: WaitForDisk) -> Aside:
     """Set local files aside: copies the bytes, since a hard link would change with the original."""
     found = Aside([], [])
+    copies: dict[str, Kept] = {}
+
+    def failed(action: FileAction, error: BlobsyncError) -> None:
+        failure = FileFailure(folders.path(action), error.code, error.message, error.hint)
+        found.failed.append((action, _not_kept(folders, action, failure)))
+
     for action in actions:
-        path = folders.path(action)
+        name = folders.aside(action)
         try:
-            state = _copy(end, path, folders.aside(action), action.destination)
+            state = _copy(end, folders.path(action), name, action.destination)
         except BlobsyncError as error:
-            failure = FileFailure(path, error.code, error.message, error.hint)
-            found.failed.append((action, _not_kept(folders, action, failure)))
+            failed(action, error)
         else:
-            found.kept.append(Kept(action, state))
+            copies[str(end.at(name))] = Kept(action, state)
+    # The original is replaced next: a power failure must leave one of the two.
+    errors = wait(copies)
+    for file, kept in copies.items():
+        if file in errors:
+            failed(kept.action, local_error(errors[file], file))
+        else:
+            found.kept.append(kept)
     return found
 
 

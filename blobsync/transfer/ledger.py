@@ -1,7 +1,8 @@
 """The ledger of a transfer: what is verified, what failed, what still has to be looked at; and its receipt.
 
 Engines report from many threads; verified pairs go to the index while the transfer runs, so that a run
-that is killed has recorded what it finished.
+that is killed has recorded what it finished. A file that was written here is on the disk before its record: after a
+power failure it could have its size and times, and zeros for content, and would be called unchanged.
 
 A receipt is a JSON file for each transfer and removal that names what was verified and deleted, with sizes and MD5s.
 """
@@ -27,7 +28,8 @@ from blobsync.base.plain_json import parse_object
 from blobsync.base.reasons import Reason
 from blobsync.base.redaction import redact_each, redact_tree
 from blobsync.base.stopping import NEVER, StopRequest
-from blobsync.local.files import hash_file
+from blobsync.local.errors import LOST, local_error
+from blobsync.local.files import WaitForDisk, hash_file, wait_for_disk
 from blobsync.local.index import PairIndex, Record
 from blobsync.local.sorted_runs import Spill, Spool
 from blobsync.plan.pairing import source_is_near
@@ -57,7 +59,7 @@ class Ledger:
     failed stays failed until it is given to an engine again. ``strangers`` are files that engines reported although the
     plan does not name them. ``kept`` is the bytes of unfinished files that the next run continues from. ``records`` are
     those of the index between the roots of the part's key. ``now_ns`` is the clock of file times (nanoseconds since
-    1970), ``steady`` a monotonic one in seconds.
+    1970), ``steady`` a monotonic one in seconds; ``wait`` is :func:`blobsync.local.files.wait_for_disk`.
     """
 
     part: LivePart
@@ -69,8 +71,11 @@ class Ledger:
     kept: dict[str, int] = field(default_factory=dict)
     now_ns: Callable[[], int] = time.time_ns
     steady: Callable[[], float] = time.monotonic
+    wait: WaitForDisk = wait_for_disk
     _planned: frozenset[str] = field(init=False)
     _unsaved: dict[str, Record] = field(default_factory=dict)
+    # Files that were written here, with their paths, by the keys of their records.
+    _written: dict[str, tuple[FileAction, str]] = field(default_factory=dict)
     # Blobs without an MD5, by their names in their container.
     _unsaved_crc64s: dict[str, RemoteState] = field(default_factory=dict)
     _save_at: float = field(init=False)
@@ -115,7 +120,7 @@ class Ledger:
                 self.failures[path] = failure
                 return
             self.verified[path] = moved if destination is moved.destination else moved._replace(destination=destination)
-        self._remember(path, source, destination)
+        self._remember(moved.action, source, destination)
 
     def failed(self, action: FileAction, failure: FileFailure) -> None:
         """Count a failed file, whatever the engine reported of it before."""
@@ -159,7 +164,7 @@ class Ledger:
         """Record pairs that were found equal by content."""
         for action in self.part.actions:
             if action.action is Action.UNCHANGED:
-                self._remember(action.path, action.source, action.destination)
+                self._remember(action, action.source, action.destination)
         self.save()
 
     def record_settled(self, actions: Iterable[FileAction]) -> None:
@@ -170,7 +175,7 @@ class Ledger:
                 continue
             source = self._read(action.path, action.source)
             if source is not None:
-                self._remember(action.path, source, outdated(source, self.part.route))
+                self._remember(action, source, outdated(source, self.part.route))
         self.save()
 
     def forget(self, paths: Iterable[str]) -> None:
@@ -182,9 +187,12 @@ class Ledger:
         with self._lock:
             records, self._unsaved = self._unsaved, {}
             crc64s, self._unsaved_crc64s = self._unsaved_crc64s, {}
+            written, self._written = self._written, {}
             # Other threads need not wait for this write.
             self._save_at = math.inf
         began = self.steady()
+        for key in self._not_on_disk(written):
+            del records[key]
         if crc64s:
             end = self._remote_end
             # Written together with the records.
@@ -192,6 +200,19 @@ class Ledger:
         self.records.put(records)
         took = self.steady() - began
         self._save_at = began + max(_SAVE_SECONDS, took / _SAVE_SHARE)
+
+    def _not_on_disk(self, written: Mapping[str, tuple[FileAction, str]]) -> Iterator[str]:
+        """Wait for the disk; the keys of files that may not be there. They are compared by content next time, and what
+        the disk has lost has failed."""
+        errors = self.wait([file for _, file in written.values()]) if written else {}
+        for key, (action, file) in written.items():
+            error = errors.get(file)
+            if error is None:
+                continue
+            yield key
+            if error.errno in LOST and action.path in self._planned:
+                why = local_error(error, file)
+                self.failed(action, FileFailure(self.part.shown(action), why.code, why.message, why.hint))
 
     @property
     def _remote_end(self) -> OpenBlob:
@@ -218,17 +239,21 @@ class Ledger:
         hashed = hash_file(self.part.source.at(path))
         return hashed if hashed is not None and hashed.same_file(source) else source
 
-    def _remember(self, path: str, source: FileState | None, destination: FileState | None) -> None:
+    def _remember(self, action: FileAction, source: FileState | None, destination: FileState | None) -> None:
         near, remote = (source, destination) if source_is_near(self.part.route) else (destination, source)
         if near is None or not isinstance(remote, RemoteState):
             return
         if isinstance(near, LocalState) and source_is_near(self.part.route):
             # The time of reading is not known, but it was not before this ledger was created.
             near = _distrust_fresh(near, self._opened_ns)
+        key, end = self.part.key.at(action.path), self.part.destination
         with self._lock:
-            self._unsaved[self.part.key.at(path)] = Record(near, remote)
+            self._unsaved[key] = Record(near, remote)
+            # Also one that a killed run wrote, or that was found equal.
+            if isinstance(end, LocalLocation):
+                self._written[key] = action, str(end.at(action.target or action.path))
             if remote.crc64 is not None and remote.md5 is None:
-                self._unsaved_crc64s[self._remote_end.at(path)] = remote
+                self._unsaved_crc64s[self._remote_end.at(action.path)] = remote
             due = self.steady() >= self._save_at
         if due:
             self.save()

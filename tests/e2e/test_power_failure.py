@@ -5,6 +5,7 @@ What was waited for is on the disk. Of all else that was written, each part may 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import signal
@@ -16,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.world import Container, Project, blobsync_command, read_tree, write_tree
+from tests.e2e.test_checkpoints import with_checkpoints
+from tests.e2e.world import Container, Project, blobsync_command, hashes, read_tree, write_tree
 
 pytestmark = [
     pytest.mark.e2e,
@@ -26,6 +28,8 @@ pytestmark = [
 SOURCE = Path(__file__).with_name("waits_for_the_disk.c")
 # Three of the index, three of the log of transfers: docs/performance.md.
 WAITS = 6
+# In the downloads.
+FILES = 31
 
 Tree = Mapping[str, bytes]
 
@@ -45,8 +49,9 @@ class Disk:
         self._library = library
         self._kept = scratch / "kept"
 
-    def cut(self, number: int, *words: str) -> tuple[int, list[Tree]]:
-        """Run blobsync until wait ``number``; returns its exit code, and what may be on the disk then."""
+    def cut(self, number: int, *words: str, below: Path | None = None) -> tuple[int, list[Tree]]:
+        """Run blobsync until wait ``number`` for a file ``below`` (the state folder); returns its exit code, and what
+        may be in the state folder then."""
         shutil.rmtree(self._kept, ignore_errors=True)
         self._kept.mkdir()
         before = self.files()
@@ -57,7 +62,7 @@ class Disk:
                 **os.environ,
                 **self._project.environ,
                 "LD_PRELOAD": str(self._library),
-                "WAITS_BELOW": str(self._project.state),
+                "WAITS_BELOW": str(below or self._project.state),
                 "WAITS_KEPT": str(self._kept),
                 "WAITS_CUT": str(number),
             },
@@ -78,6 +83,23 @@ class Disk:
 
     def waits(self) -> int:
         return len(self._list())
+
+    def waited_below(self, folder: Path) -> dict[str, bytes]:
+        """The files in the folder that were waited for, with what they held."""
+        found = [(kept, path) for kept, path in self._list() if path.is_relative_to(folder)]
+        return {str(path.relative_to(folder)): kept.read_bytes() for kept, path in found}
+
+    def recorded_in_order(self) -> set[bytes]:
+        """The MD5s of the models that were waited for, each before any index had a record of it."""
+        waited, early = set[bytes](), set[bytes]()
+        for kept, path in self._list():
+            if path.name == "model.bin":
+                waited.add(hashlib.md5(kept.read_bytes()).digest())
+            elif path.name.endswith("index.sqlite"):
+                with closing(sqlite3.connect(f"file:{kept}?mode=ro", uri=True)) as db:
+                    early |= {md5 for (md5,) in db.execute("SELECT md5 FROM pairs")} - waited
+        assert not early & waited
+        return waited
 
     def files(self) -> dict[str, bytes]:
         root = self._project.state
@@ -105,6 +127,8 @@ class Disk:
     def _waited_for(self, before: Tree) -> dict[str, bytes]:
         found, unnamed = dict(before), dict[str, bytes]()
         for kept, path in self._list():
+            if not path.is_relative_to(self._project.state):
+                continue
             name = str(path.relative_to(self._project.state))
             if path.is_dir():
                 names = set(kept.read_text().splitlines())
@@ -181,6 +205,77 @@ def test_the_power_fails_at_each_wait_of_an_upload(
                 entries = project.json("history").data["transfers"]
                 assert len({each["id"] for each in entries}) == len(entries), where
         known = _blobs(container)
+
+
+# The first wait is for a file, then come those of an upload. What is not on the disk then is lost, or zeros.
+@pytest.mark.parametrize(
+    ("words", "rounds"),
+    [
+        (("d",), [(1, "zeros"), (FILES + 1, "zeros"), (FILES + WAITS, "lost")]),
+        (("d", "--engine", "azcopy"), [(FILES + 3, "zeros")]),
+        (("-f", "eu", "d"), [(FILES + 3, "zeros")]),
+    ],
+    ids=["d", "azcopy", "another cluster"],
+)
+def test_the_power_fails_at_waits_of_a_download(
+    words: tuple[str, ...],
+    rounds: list[tuple[int, str]],
+    with_azcopy: Project,
+    container: Container,
+    library: Path,
+    tmp_path: Path,
+) -> None:
+    project = with_azcopy
+    project.configure(container)
+    project.configure(container, cluster="eu", path="store")
+    files = {f"{at % 3}/{at}": os.urandom(5000) for at in range(FILES - 1)} | {"large": os.urandom(9 << 20)}
+    store, command = "store" if "eu" in words else "data", (*words, "data")
+    container.put(f"{store}/known", b"known")
+    assert project.run(*command).code == 0
+    for name, data in files.items():
+        container.put(f"{store}/{name}", data)
+    disk = Disk(project, library, tmp_path)
+    before = disk.files()
+    for number, how in rounds:
+        for name in read_tree(project.data).keys() & files.keys():
+            (project.data / name).unlink()
+        disk.put(before)
+        code, possible = disk.cut(number, *command, below=project.root)
+        assert code == -signal.SIGKILL, f"only {disk.waits()} waits"
+        on_disk = disk.waited_below(project.data)
+        for tree in possible:
+            # A record is of content that is on the disk, whatever else is.
+            recorded = _records(tree, tmp_path / "index").keys() - {"known"}
+            assert {name: on_disk.get(name) for name in recorded} == {name: files[name] for name in recorded}
+        unsure = {name for name in read_tree(project.data).keys() & files.keys() if name not in on_disk}
+        for name in unsure:
+            path = project.data / name
+            path.write_bytes(bytes(len(files[name]))) if how == "zeros" else path.unlink()
+        disk.put(possible[0] if how == "lost" else possible[1])
+        again = project.json(*command)
+        wrong = {each["path"].removeprefix("data/") for each in again.errors if each["code"] == "conflict"}
+        assert wrong == (unsure if how == "zeros" else set()), (number, again)
+        assert again.code == (3 if wrong else 0), (number, again)
+        assert not wrong or project.run(*command, "--overwrite").code == 0
+        assert read_tree(project.data) == hashes({"known": b"known", **files}), number
+
+
+def test_what_a_job_and_its_outputs_bring_is_on_the_disk_before_its_record(
+    project: Project, container: Container, library: Path, tmp_path: Path
+) -> None:
+    with_checkpoints(project, container)
+    first = project.run("--json", "submit", "--init", "--wait", "python", "train.py")
+    assert first.code == 0, first
+    disk = Disk(project, library, tmp_path)
+    assert disk.cut(0, "resubmit", first.data["job_id"], below=project.root)[0] == 0
+    second = project.json("q").data["jobs"][0]["job_id"]
+    assert "started at 20" in project.run("logs", second, "-F").out
+    restored = container.get("mine/output/checkpoint-20/model.bin")
+    assert disk.recorded_in_order() == {hashlib.md5(restored).digest()}
+    assert disk.cut(0, "outputs", first.data["job_id"], "--download", below=project.root)[0] == 0
+    brought = {path.read_bytes() for path in project.root.glob("output/*/model.bin")}
+    assert restored in brought
+    assert disk.recorded_in_order() == {hashlib.md5(each).digest() for each in brought}
 
 
 def test_a_short_upload_waits_for_the_disk_six_times(

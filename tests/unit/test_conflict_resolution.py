@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -328,6 +329,23 @@ def test_what_the_relay_read_and_wrote_is_not_read_again(world: World) -> None:
     (name,) = {each.target or each.aside for each in actions}
     assert asked.count(("get", "store/data/v/a.txt")) == 1
     assert ("get", f"store/data/v/{name}") not in asked and ("head", f"store/data/v/{name}") not in asked
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_copy_is_on_the_disk_before_the_original_is_replaced(lost: bool, world: World) -> None:
+    edit_both(world)
+    part, actions = opened(world, world.plan("d", "data", options=TransferOptions(keep="both")))
+    waited: list[str] = []
+
+    def wait(files: Collection[str]) -> Mapping[str, OSError]:
+        waited.extend(files)
+        return dict.fromkeys(files, OSError(errno.EIO, "Input/output error")) if lost else {}
+
+    kept, failed = conflict_resolution.set_aside(part, actions, [], wait)
+    assert isinstance(part.destination, LocalLocation)
+    assert waited == [str(part.destination.at(f"v/{each.aside}")) for each in actions] != []
+    assert ([each.action for each in kept], [each for each, _ in failed]) == (([], actions) if lost else (actions, []))
+    assert all(failure.code == "local_file" and "Input/output" in failure.message for _, failure in failed)
 
 
 def opened(world: World, plan: TransferPlan) -> tuple[LivePart, list[FileAction]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -204,6 +206,25 @@ def test_outputs_on_the_disk_of_a_shared_root_are_copied_and_none_is_replaced(de
     (here / "b.txt").unlink()
     again = copy_outputs(found, desk.root, context.environ)
     assert [one.name for one in again.copied] == ["b.txt"] and len(again.present) == 2 and again.exit_code == 0
+
+
+def test_outputs_are_on_the_disk_before_they_are_called_copied(desk: Desk) -> None:
+    spec = linked(desk, desk.root / "there")
+    (desk.root / "there/output" / RUN / "b.txt").write_text("x")
+    context = desk.context(platform="slurm")
+    found = list_outputs(context, desk.record(spec))
+    here = desk.root / "output" / RUN
+    waited: list[str] = []
+
+    def wait(files: Collection[str]) -> Mapping[str, OSError]:
+        assert all(Path(each).is_file() for each in files)
+        waited.extend(files)
+        return {str(here / "b.txt"): OSError(errno.ENOSPC, "No space left on device")}
+
+    done = copy_outputs(found, desk.root, context.environ, wait)
+    assert waited == [str(here / "b.txt"), str(here / "deep/a.txt")]
+    assert [one.name for one in done.copied] == ["deep/a.txt"]
+    assert [(each.path, each.code) for each in done.failures] == [(f"output/{RUN}/b.txt", "disk_full")]
 
 
 @pytest.mark.parametrize("kind", [stat.S_IFIFO, stat.S_IFSOCK], ids=["pipe", "socket"])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -66,6 +67,8 @@ class Books:
     records: Records = field(default_factory=Records)
     clock: Clock = field(default_factory=Clock)
     now_ns: int = NOW
+    lost: dict[str, OSError] = field(default_factory=dict)
+    waited: list[tuple[list[str], int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         local, remote = LocalLocation(self.root), OpenBlob(MemoryStore(), "x")
@@ -76,7 +79,12 @@ class Books:
         }
         source, destination = ends[self.route]
         part = live_part(self.route, source, destination, self.actions)
-        self.ledger = Ledger(part, self.records, now_ns=lambda: self.now_ns, steady=self.clock)
+        self.ledger = Ledger(part, self.records, now_ns=lambda: self.now_ns, steady=self.clock, wait=self.wait)
+
+    def wait(self, files: Collection[str]) -> Mapping[str, OSError]:
+        """Notes the files, and how many writes of records came before."""
+        self.waited.append((sorted(files), len(self.records.puts)))
+        return self.lost
 
     def tick(self, seconds: float) -> None:
         self.clock.at += seconds
@@ -340,6 +348,52 @@ def test_records_are_written_once() -> None:
     ours.ledger.save()
     ours.ledger.save()
     assert ours.records.puts == [1, 0]
+
+
+def test_what_was_written_here_is_on_the_disk_before_its_record() -> None:
+    moved, named = action("a", BLOB, None), replace(action("b", BLOB, None), target="c")
+    equal = FileAction("d", Action.UNCHANGED, Reason.SAME_MD5, 10, BLOB, OLD)
+    ours = Books((moved, named, equal), Route.DOWNLOAD)
+    ours.ledger.seen(Moved(moved), OLD)
+    ours.ledger.seen(Moved(named), OLD)
+    ours.ledger.record_unchanged()
+    assert ours.waited == [(["/nowhere/a", "/nowhere/c", "/nowhere/d"], 0)] and ours.records.puts == [3]
+    ours.ledger.save()
+    assert len(ours.waited) == 1
+
+
+@pytest.mark.parametrize("route", [Route.UPLOAD, Route.SAME_ACCOUNT])
+def test_nothing_waits_for_what_was_not_written_here(route: Route) -> None:
+    ours, one = books(BLOB if route is Route.SAME_ACCOUNT else OLD, route)
+    ours.ledger.seen(Moved(one), BLOB)
+    ours.ledger.save()
+    assert ours.waited == [] and ours.records.puts == [1]
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(errno.EIO, "local_file"), (errno.ENOSPC, "disk_full"), (errno.EACCES, None)]
+)
+def test_what_may_not_be_on_the_disk_gets_no_record(number: int, code: str | None) -> None:
+    one, other = action("a", BLOB, None), action("b", BLOB, None)
+    ours = Books((one, other), Route.DOWNLOAD)
+    ours.lost = {"/nowhere/a": OSError(number, os.strerror(number))}
+    for each in (one, other):
+        ours.ledger.seen(Moved(each), OLD)
+    ours.ledger.save()
+    assert list(ours.records.records) == ["x/b"]
+    # What the disk has lost did not arrive.
+    assert [(failure.path, failure.code) for failure in ours.ledger.failures.values()] == (
+        [("data/x/a", code)] if code else []
+    )
+    assert set(ours.ledger.verified) == ({"b"} if code else {"a", "b"})
+
+
+def test_a_file_that_was_only_compared_does_not_fail_with_the_disk() -> None:
+    equal = FileAction("a", Action.UNCHANGED, Reason.SAME_MD5, 10, BLOB, OLD)
+    ours = Books((equal,), Route.DOWNLOAD)
+    ours.lost = {"/nowhere/a": OSError(errno.EIO, "no")}
+    ours.ledger.record_unchanged()
+    assert (ours.records.records, ours.ledger.failures, ours.ledger.strangers) == ({}, {}, {})
 
 
 def test_records_are_written_after_two_seconds() -> None:

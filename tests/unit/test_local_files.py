@@ -19,7 +19,7 @@ import pytest
 from blobsync.base.errors import LocalFileError, PreconditionFailedError
 from blobsync.base.file_states import LocalState, regular_only
 from blobsync.local.errors import ChangedWhileReadError, NotAFileError, local_error
-from blobsync.local.files import LocalFolder, SourceFile
+from blobsync.local.files import LocalFolder, SourceFile, wait_for_disk
 from blobsync.local.names import RelativeName, relative_name
 from blobsync.local.part_files import remove_leftovers
 
@@ -423,3 +423,18 @@ def test_a_source_that_became_a_pipe_does_not_hang(tmp_path: Path) -> None:
 def test_a_source_that_is_gone_says_so(tmp_path: Path) -> None:
     with pytest.raises(LocalFileError, match="No such file"):
         SourceFile(tmp_path / "gone")
+
+
+def test_the_disk_is_waited_for(tmp_path: Path) -> None:
+    names = [str(tmp_path / str(number)) for number in range(40)]
+    for name in names:
+        Path(name).write_bytes(b"x")
+    os.mkfifo(tmp_path / "pipe")
+    gone, below = str(tmp_path / "gone"), f"{names[0]}/below"
+    # What has no data on a disk cannot be waited for. Which files are waited for: tests/e2e/test_power_failure.py.
+    errors = wait_for_disk([*names, str(tmp_path / "pipe"), gone, below])
+    assert {file: error.errno for file, error in errors.items()} == {str(tmp_path / "pipe"): errno.EINVAL}
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    assert [error.errno for error in wait_for_disk([str(loop)]).values()] == [errno.ELOOP]
+    assert wait_for_disk([]) == {}
