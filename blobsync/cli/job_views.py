@@ -74,8 +74,6 @@ def query(
       blobsync q 3f2a
       blobsync q --watch
     """
-    from blobsync.jobs.node_use import seconds_behind
-
     jobs = find_jobs(session)
     if watch:
         return _watched(session, jobs, ids or (), max)
@@ -83,21 +81,32 @@ def query(
         return _listed(session, jobs, (), max)
     if no_logs:
         return _facts(jobs.refresh(ids))
-    data, lines = [], []
-    for record in jobs.refresh(ids):
-        report = jobs.report(record)
-        logs = log_data(report.fetched)
-        causes = cause_data(report.causes)
-        behind = seconds_behind(record, report.fetched)
-        told = {"logs": logs, "causes": causes, "tail": list(report.tail), "checkpoint_seconds_behind": behind}
-        data.append({**job_data(record), **told})
-        lines += [*report.tail, *([""] if report.tail else []), *logs]
-        problem = report.fetched.problem
-        lines += [f"no logs: {problem.message}"] if problem and not report.fetched.names else []
-        _note_age(session, report.fetched)
-        late = [f"{'checkpoint:':<14} {behind:,} s behind in the container"] if behind is not None else []
-        lines += [*job_details(record), *late, *cause_lines(report.causes)]
-    return Result({"jobs": data}, lines)
+    reports = [_report(session, jobs, record) for record in jobs.refresh(ids)]
+    return Result({"jobs": [data for data, _ in reports]}, [line for _, lines in reports for line in lines])
+
+
+def _report(session: Session, jobs: Jobs, record: JobRecord) -> tuple[Mapping[str, Any], Sequence[str]]:
+    """A job with what its logs say, as data and as lines."""
+    from blobsync.jobs.node_use import preparing_text, seconds_behind
+
+    report = jobs.report(record)
+    logs, causes = log_data(report.fetched), cause_data(report.causes)
+    behind, preparing = seconds_behind(record, report.fetched), preparing_text(record, report.fetched)
+    told = {"logs": logs, "causes": causes, "tail": list(report.tail)}
+    how_far = {"checkpoint_seconds_behind": behind, "preparing": preparing or None}
+    problem = report.fetched.problem
+    unread = [f"no logs: {problem.message}"] if problem and not report.fetched.names else []
+    _note_age(session, report.fetched)
+    far = [f"{'preparing:':<14} {preparing}"] if preparing else []
+    late = [f"{'checkpoint:':<14} {behind:,} s behind in the container"] if behind is not None else []
+    above = [*report.tail, *([""] if report.tail else []), *logs, *unread]
+    return {**job_data(record), **told, **how_far}, [
+        *above,
+        *job_details(record),
+        *far,
+        *late,
+        *cause_lines(report.causes),
+    ]
 
 
 def _watched(session: Session, jobs: Jobs, ids: Sequence[str], limit: int) -> Result:
@@ -117,7 +126,13 @@ def _watched(session: Session, jobs: Jobs, ids: Sequence[str], limit: int) -> Re
     return Result(screens=screens(), interrupted=interrupted_looking())
 
 
-_NO_LOGS: Mapping[str, Any] = {"logs": [], "causes": [], "tail": [], "checkpoint_seconds_behind": None}
+_NO_LOGS: Mapping[str, Any] = {
+    "logs": [],
+    "causes": [],
+    "tail": [],
+    "checkpoint_seconds_behind": None,
+    "preparing": None,
+}
 
 
 def _facts(records: JobList) -> Result:

@@ -1,7 +1,8 @@
 """How busy a job's nodes were: the heartbeats in their logs, as values.
 
 ``node/machine.py`` writes them: ``heartbeat: disk 120 of 500 GB free, load 3.1, GPU 97%/30000MB 95%/...``, and
-``checkpoint 42 s behind`` where a complete one is not in the container yet.
+``checkpoint 42 s behind`` where a complete one is not in the container yet; before the command starts
+``preparing data: 1,200 of 5,000 files, 1.2 GB of 4 GB``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from blobsync.jobs.record import JobRecord
 _NODE_LOG = re.compile(r"(?:task_\d+/)?(?:attempt_\d{1,6}/)?system_logs/node_(\d{1,6})\.txt")
 _HEARTBEAT = re.compile(
     r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) heartbeat: disk (\d{1,9}) of (\d{1,9}) GB free, load (\d{1,6}\.\d)"
-    r"(?:, GPU ((?:\d{1,3}%/\d{1,7}MB ?)+))?(?:, checkpoint (\d{1,9}) s behind)?"
+    r"(?:, GPU ((?:\d{1,3}%/\d{1,7}MB ?)+))?(?:, checkpoint (\d{1,9}) s behind)?(?:, preparing (.{1,500}))?"
 )
 # A chart has no more points; of more, the ones between are left out.
 _MOST = 400
@@ -28,6 +29,7 @@ class NodeSample:
     """A node at one moment (seconds since 1970). Disk in GB; ``gpus`` are each one's use in percent and MB.
 
     ``behind`` is how many seconds a complete checkpoint had been on the node alone; None: all were in the container.
+    ``preparing`` is how far it was before the command's start; empty: that has started.
     """
 
     at: float
@@ -36,6 +38,7 @@ class NodeSample:
     load: float
     gpus: tuple[tuple[int, int], ...] = ()
     behind: int | None = None
+    preparing: str = ""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -74,6 +77,14 @@ def seconds_behind(record: JobRecord, fetched: FetchedLogs) -> int | None:
     return max((each for each in last if each is not None), default=None)
 
 
+def preparing_text(record: JobRecord, fetched: FetchedLogs) -> str:
+    """How far the first node is that is still being made ready; empty: none is, or it is not known."""
+    if record.state.is_final:
+        return ""
+    last = {use.node: use.samples[-1].preparing for use in use_of_nodes(fetched)}
+    return next((f"{text} (node {node})" for node, text in last.items() if text), "")
+
+
 def node_use(node: int, lines: Iterable[str]) -> NodeUse:
     """What the heartbeats among these lines say."""
     found: list[NodeSample] = []
@@ -83,7 +94,8 @@ def node_use(node: int, lines: Iterable[str]) -> NodeUse:
             gpus = re.findall(r"(\d+)%/(\d+)MB", match[5] or "")
             used = tuple((min(100, int(share)), int(size)) for share, size in gpus)
             behind = int(match[6]) if match[6] else None
-            found.append(NodeSample(at, int(match[2]), int(match[3]), float(match[4]), used, behind))
+            preparing = (match[7] or "").rstrip()
+            found.append(NodeSample(at, int(match[2]), int(match[3]), float(match[4]), used, behind, preparing))
     step = -(-len(found) // _MOST) or 1
     # The last one is the present.
     return NodeUse(node, tuple(found[::-1][::step][::-1]))

@@ -27,8 +27,10 @@ def describe_machine(job: NodeJob, process: ProcessRunner) -> None:
             job.say(f"$ {' '.join(command)}\n{_answer(command, job.root.parent, process)}")
 
 
-def heartbeat(job: NodeJob, process: ProcessRunner, behind: float | None = None) -> str:
-    """The current free disk space, load and GPU use, and how long a complete checkpoint has been on this node alone."""
+def heartbeat(job: NodeJob, process: ProcessRunner, behind: float | None = None, preparing: str = "") -> str:
+    """The current free disk space, load and GPU use, and how long a complete checkpoint has been on this node alone.
+
+    ``preparing`` is how far a node is that is being made ready."""
     disk = shutil.disk_usage(job.root if job.root.is_dir() else "/")
     parts = [
         f"heartbeat: disk {disk.free / 1e9:.0f} of {disk.total / 1e9:.0f} GB free",
@@ -39,6 +41,8 @@ def heartbeat(job: NodeJob, process: ProcessRunner, behind: float | None = None)
         parts.append("GPU " + " ".join(used))
     if behind is not None:
         parts.append(f"checkpoint {behind:.0f} s behind")
+    if preparing:
+        parts.append(f"preparing {preparing}")
     return ", ".join(parts)
 
 

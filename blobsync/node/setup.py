@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,10 +24,10 @@ from blobsync.node.checkpoints import restore_checkpoint
 from blobsync.node.container import fetch_image, remove_image
 from blobsync.node.folders import KEPT, keep_downloads, place_folders, unmount_folders
 from blobsync.node.job import NodeJob, read_text, shell_line, write_text
-from blobsync.node.machine import describe_machine, run_into_log
+from blobsync.node.machine import describe_machine, heartbeat, run_into_log
 from blobsync.node.places import JobPlaces
 from blobsync.node.ranks import NotReadyError, master_address, ranks_of_node
-from blobsync.node.transfers import NodeTransfers
+from blobsync.node.transfers import NodeProgress, NodeTransfers
 
 
 def make_ready(job: NodeJob, places: JobPlaces) -> None:
@@ -70,14 +71,34 @@ def _make_ready(job: NodeJob, places: JobPlaces) -> None:
     describe_machine(job, SubprocessRunner())
     transfers = NodeTransfers(job)
     try:
-        _place_code(job, places, transfers)
-        _forget_sets(job)
-        place_folders(job, places, transfers)
-        _run_setup(job)
+        with _heartbeats(job, transfers.progress):
+            _place_code(job, places, transfers)
+            _forget_sets(job)
+            place_folders(job, places, transfers)
+            transfers.progress.begin("setup")
+            _run_setup(job)
     finally:
         transfers.close()
         if not job.in_place:
             shutil.rmtree(job.beside(KEPT), ignore_errors=True)
+
+
+@contextmanager
+def _heartbeats(job: NodeJob, progress: NodeProgress) -> Iterator[None]:
+    """Say while a node is made ready that it lives, and how far that is: data may take hours to come."""
+    done = threading.Event()
+
+    def beat() -> None:
+        while not done.wait(job.sync_seconds):
+            job.say(heartbeat(job, SubprocessRunner(), preparing=progress.text))
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def _restore_again(job: NodeJob, places: JobPlaces) -> None:
@@ -87,8 +108,9 @@ def _restore_again(job: NodeJob, places: JobPlaces) -> None:
     _forget_sets(job)
     transfers = NodeTransfers(job)
     try:
-        for entry in job.folders("upload"):
-            restore_checkpoint(job, places, transfers, entry)
+        with _heartbeats(job, transfers.progress):
+            for entry in job.folders("upload"):
+                restore_checkpoint(job, places, transfers, entry)
     except BlobsyncError as error:
         raise NotReadyError(_sentence(error)) from error
     finally:

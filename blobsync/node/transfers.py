@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -17,9 +18,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from blobsync.base.errors import FailureCode, FileFailure
-from blobsync.base.events import Event, Note
+from blobsync.base.events import BytesMoved, BytesReused, Event, Expected, FileDone, FilesCounted, Looked, Note
 from blobsync.base.file_states import LocalState
-from blobsync.base.formatting import count_text
+from blobsync.base.formatting import count_text, size_text
 from blobsync.base.locations import LocalLocation
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.pool import was_tried
@@ -70,13 +71,43 @@ _LOGGED_FAILURES = 20
 Wanted = Callable[[str], bool]
 
 
-class _NodeListener:
+class NodeProgress:
+    """Notes of transfers go to the node's log; of what comes to the node it counts files and bytes."""
+
     def __init__(self, job: NodeJob) -> None:
         self._job = job
+        self._lock = threading.Lock()
+        self.begin("")
+
+    def begin(self, name: str) -> None:
+        """What comes from now on."""
+        with self._lock:
+            self._name, self._listed = name, 0
+            self._files = self._all_files = self._size = self._whole_size = 0
 
     def emit(self, event: Event) -> None:
         if isinstance(event, Note):
             self._job.say(event.text)
+        with self._lock:
+            if isinstance(event, Expected):
+                self._all_files, self._whole_size = self._all_files + event.files, self._whole_size + event.size
+            elif isinstance(event, (BytesMoved, BytesReused)):
+                self._size += event.size
+            elif isinstance(event, FilesCounted):
+                self._files += event.files
+            elif isinstance(event, FileDone):
+                self._files += 1
+            elif isinstance(event, Looked):
+                self._listed += event.files
+
+    @property
+    def text(self) -> str:
+        """How far it is: ``data: 1,200 of 5,000 files, 1.2 GB of 4 GB``; empty: nothing has begun."""
+        with self._lock:
+            if self._all_files:
+                files = f"{self._files:,} of {count_text(self._all_files, 'file')}"
+                return f"{self._name}: {files}, {size_text(self._size)} of {size_text(self._whole_size)}"
+            return f"{self._name}: {self._listed:,} names listed" if self._listed else self._name
 
 
 class NodeTransfers:
@@ -88,7 +119,7 @@ class NodeTransfers:
         self._index = Index(job.beside("index.sqlite"), job.say)
         self._journal = BlockJournal(job.beside("blocks.sqlite"), job.say)
         self._engines = Engines({"direct": partial(DirectEngine, journal=self._journal)})
-        self._listener = _NodeListener(job)
+        self.progress = self._listener = NodeProgress(job)
         self._down = _DOWN if job.in_place else _DOWN_ANEW
 
     def close(self) -> None:
@@ -114,6 +145,7 @@ class NodeTransfers:
         began = time.monotonic()
         source, target = OpenBlob(remote.store, remote.at(below)), local / below
         shown = f"{name}/{below}" if below else name
+        self.progress.begin(shown)
         part: LivePart = Part(shown, Route.DOWNLOAD, source, LocalLocation(target), _key(name, remote, below))
         links = LinkPolicy("follow", os.path.realpath(target), shown)
         records = self._index.pair(*part.key.roots)

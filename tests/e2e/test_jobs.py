@@ -86,10 +86,14 @@ class Lab:
                 "output_folder": {**here, "path": "mine/output", "mode": "upload"},
             },
             "env": {"LIST": "a,b; c", "MY_TOKEN": "hush-hush"},
-            "runtime": {"python": sys.executable, "scratch": str(self.project.root.parent / "scratch")},
+            "runtime": self.runtime,
             **more,
         }
         self._write(f"aux_data/aml/{name}.yaml", cluster)
+
+    @property
+    def runtime(self) -> dict[str, Any]:
+        return {"python": sys.executable, "scratch": str(self.project.root.parent / "scratch")}
 
     def _write(self, name: str, value: Mapping[str, Any]) -> None:
         file = self.project.root / name
@@ -561,12 +565,14 @@ def test_the_program_is_warned_before_the_time_limit(lab: Lab) -> None:
 def test_a_warning_while_the_node_is_made_ready_reaches_the_program(lab: Lab, slurm_cluster: SlurmCluster) -> None:
     begun, ready = (lab.project.root.parent / name for name in ("begun", "ready"))
     setup = f"touch {begun}; until [ -e {ready} ]; do sleep 0.1; done"
-    lab.configure("uni", "slurm", gpu_per_node=0, nodes=1, setup=setup)
+    lab.configure("uni", "slurm", gpu_per_node=0, nodes=1, setup=setup, runtime={**lab.runtime, "sync_seconds": 1})
     # Slurm may signal the sleep before the shell: its end must not be the shell's.
     job_id = lab.submit("uni", "sh", "-c", "trap 'exit 9' USR1; for i in $(seq 600); do sleep 0.1; done")
     assert wait_until(begun.exists, seconds=PATIENCE)
     native_id = slurm_cluster.client("squeue", "-h", "-n", job_id, "-o", "%i").strip()
     slurm_cluster.client("scancel", "--batch", "--signal=USR1", native_id)
+    assert lab.job(job_id)["status"] == "Preparing"
+    assert wait_until(lambda: "preparing:     setup (node 0)" in lab.run("q", job_id).out, seconds=PATIENCE)
     ready.touch()
     last = lab.until(job_id)
     assert last["exit_code"] == 9, (last, lab.run("logs", job_id))

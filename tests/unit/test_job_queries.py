@@ -171,6 +171,8 @@ def test_heartbeats_of_node_logs_become_samples() -> None:
     assert use.samples[1].at - use.samples[0].at == 1800
     assert node_of_log("system_logs/node_12.txt") == 12 and node_of_log("task_1/attempt_2/system_logs/node_0.txt") == 0
     assert node_of_log("user_logs/std_log.txt") is None
+    far = "data: 1,200 of 5,000 files, 1.2 GB of 4 GB"
+    assert node_use(0, [f"{lines[2].rstrip()}, preparing {far}\n"]).samples[0].preparing == far
     many = node_use(0, [lines[1]] * 5000)
     assert 300 < len(many.samples) <= 400
 

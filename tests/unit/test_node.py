@@ -18,10 +18,13 @@ from pathlib import Path
 import pytest
 
 from blobsync.base.errors import ArchiveError
+from blobsync.base.events import BytesMoved, BytesReused, Expected, FileDone, FilesCounted, Looked
 from blobsync.code.unpack import unpack_archive
 from blobsync.jobs.node_use import node_use
 from blobsync.jobs.parse import read_causes
 from blobsync.jobspec.spec import CodeRef, FolderLink, Secrets
+from blobsync.node.job import NodeJob, parse_arguments
+from blobsync.node.transfers import NodeProgress
 from tests.fakes.blob_service import BlobService, serve
 from tests.fakes.bootstrap import python_of
 from tests.fakes.jobs import CODE, Node, make_spec, zip_of
@@ -762,6 +765,41 @@ def test_a_scratch_folder_that_somebody_else_made_first_is_not_used(tmp_path: Pa
 
 
 # -- transfers as on a workstation -------------------------------------------------------------------------------------
+
+
+def test_a_node_says_how_far_its_downloads_are_before_the_command_starts(node: Node, service: BlobService) -> None:
+    service.put("mine/data/big", bytes(3 << 20))
+    # The first is the code.
+    service.hangs_after = 1 + 2
+    spec = make_spec("true", code=node.code({"a": ""}), folders=(node.folder_link("data", "download"),))
+
+    def samples() -> list[str]:
+        log = node.run / "system_logs/node_0.txt"
+        return [one.preparing for one in node_use(0, log.read_text().splitlines()).samples] if log.exists() else []
+
+    with subprocess.Popen(node.command("node", spec, "--sync-seconds", "0.05"), env=node.environ()) as running:
+        wait_until(lambda: "data: 0 of 1 file, 2.1 MB of 3.15 MB" in samples())
+        service.hangs_after = None
+        service.over.set()
+        assert running.wait(PATIENCE) == 0
+
+
+def test_files_and_bytes_that_come_are_counted(tmp_path: Path) -> None:
+    words = ["node", "--job", str(tmp_path / "job.json"), "--run-dir", str(tmp_path)]
+    progress = NodeProgress(NodeJob(make_spec("true"), {}, parse_arguments(words), {}, 0))
+    assert progress.text == ""
+    progress.begin("data")
+    assert progress.text == "data"
+    progress.emit(Looked(1200))
+    assert progress.text == "data: 1,200 names listed"
+    for event in (Expected(1000, 5_000_000), BytesMoved(1_000_000), BytesReused(500_000), BytesMoved(-250_000)):
+        progress.emit(event)
+    # Counted at first, and then known by name.
+    for counted in (FilesCounted(2), FileDone("data/a"), FilesCounted(-1)):
+        progress.emit(counted)
+    assert progress.text == "data: 2 of 1,000 files, 1.25 MB of 5 MB"
+    progress.begin("model")
+    assert progress.text == "model"
 
 
 def test_a_download_that_was_killed_goes_on_where_it_was(node: Node, service: BlobService) -> None:

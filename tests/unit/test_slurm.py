@@ -92,9 +92,16 @@ finish() {
         python3 -I "$RUN/bootstrap.py" finish "${PLACE[@]}" --code "$1"
 }
 
+# squeue shows the comment: which jobs still prepare their nodes.
+comment() {
+    scontrol update JobId="$SLURM_JOB_ID" Comment="$1" >/dev/null 2>&1
+}
+
 # Once per node: the code, the folders, the setup commands.
+comment 'blobsync preparing:uni'
 "${ONCE_PER_NODE[@]}" --open-mode=append --output="$TASK/system_logs/prepare.txt" \\
     python3 -I "$RUN/bootstrap.py" prepare "${PLACE[@]}" || { finish 72; ended 72; }
+comment blobsync:uni
 
 # Once per process, in the background so that the traps act at once.
 srun --export=ALL --kill-on-bad-exit=1 --open-mode=append --output="$TASK/user_logs/std_log_process_%t.txt" \\
@@ -327,6 +334,23 @@ def test_a_requeued_job_whose_nodes_are_put_in_order_does_not_run(ended: str) ->
     runs = ended.startswith("2026")
     assert (info.state, info.restarts) == (State.RUNNING if runs else State.QUEUED, 1)
     assert [change.state for change in merged_states(0.0, info)] == [State.QUEUED, *([State.RUNNING] if runs else [])]
+
+
+@pytest.mark.parametrize(
+    ("word", "comment", "state"),
+    [
+        ("RUNNING", "blobsync preparing:uni", State.PREPARING),
+        ("RUNNING", "blobsync:uni", State.RUNNING),
+        ("RUNNING", "blobsync:preparing:uni", State.RUNNING),
+        # It was requeued while it prepared its nodes, and has not begun again.
+        ("PENDING", "blobsync preparing:uni", State.QUEUED),
+        ("COMPLETING", "blobsync preparing:uni", State.RUNNING),
+        ("FAILED", "blobsync preparing:uni", State.FAILED),
+    ],
+)
+def test_a_job_whose_nodes_are_made_ready_prepares(word: str, comment: str, state: State) -> None:
+    line = squeue_line(State=word, Comment=comment, EndTime="2026-11-27T13:42:52")
+    assert slurm_replies.as_run_info("me_1_a", slurm_replies.read_squeue(line)["17"]).state is state
 
 
 @pytest.mark.parametrize(("status", "code"), [("0", 0), ("1792", 7), ("15", 143), ("9", 137)])

@@ -173,7 +173,12 @@ class SlurmBackend:
 
     def list(self, *, states: Collection[State] = (), limit: int | None = None) -> Iterator[RunInfo]:
         mine = slurm_replies.read_squeue(self._squeue("--me"))
-        ours = [job for job in mine.values() if job.comment.startswith("blobsync:") and _NUMBER.fullmatch(job.job_id)]
+        ours = [
+            job
+            for job in mine.values()
+            if job.comment.startswith((slurm_replies.MARK, slurm_replies.PREPARING_MARK))
+            and _NUMBER.fullmatch(job.job_id)
+        ]
         newest = sorted(ours, key=lambda job: int(job.job_id), reverse=True)
         infos = [slurm_replies.as_run_info(job.name, job) for job in newest]
         yield from [info for info in infos if not states or info.state in states][:limit]

@@ -48,6 +48,9 @@ STATES: Mapping[str, State] = {
     "CANCELLED": State.CANCELED,
 }
 
+# What a job's comment begins with, of which cluster it is; while its nodes are made ready, the other one.
+MARK, PREPARING_MARK = "blobsync:", "blobsync preparing:"
+
 COLUMNS = (
     ("JobArrayID", 40),
     ("State", 24),
@@ -194,7 +197,7 @@ def read_summary(sinfo_lines: Sequence[str], squeue_lines: Sequence[str]) -> Clu
         nodes_free=sum(word.startswith("idle") for word, _, _ in up),
         gpus_total=sum(total for _, total, _ in nodes.values()),
         gpus_free=sum(total - used for _, total, used in up),
-        jobs_running=states[State.RUNNING],
+        jobs_running=states[State.RUNNING] + states[State.PREPARING],
         jobs_queued=states[State.QUEUED],
         notes=(f"down or drained: {count_text(unusable, 'node')}",) if unusable else (),
     )
@@ -249,9 +252,11 @@ def _squeue_line(line: str) -> SlurmJob:
     status, ended = _number(fields["exit_code"]), _when(fields["EndTime"])
     # The nodes of a job that was requeued are put in order first, and squeue says no more than of one that ends.
     waits_again = fields["State"] == "COMPLETING" and ended is None
+    is_preparing = fields["State"] == "RUNNING" and fields["Comment"].startswith(PREPARING_MARK)
+    word = "REQUEUED" if waits_again else "CONFIGURING" if is_preparing else fields["State"]
     return SlurmJob(
         fields["JobArrayID"],
-        "REQUEUED" if waits_again else fields["State"],
+        word,
         _number(fields["RestartCnt"]),
         # A wait status: exit code in the upper byte, signal in the lower one.
         status >> 8 if status >> 8 else 128 + (status & 127) if status else 0,

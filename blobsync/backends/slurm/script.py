@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from blobsync.backends.slurm.replies import MARK, PREPARING_MARK
 from blobsync.base.errors import ConfigError
 from blobsync.jobspec.spec import (
     FIRST_MASTER_PORT,
@@ -85,9 +86,16 @@ finish() {{{recount}
         {start} finish "${{PLACE[@]}}" --code "$1"
 }}
 
+# squeue shows the comment: which jobs still prepare their nodes.
+comment() {{
+    scontrol update JobId="$SLURM_JOB_ID" Comment="$1" >/dev/null 2>&1
+}}
+
 # Once per node: the code, the folders, the setup commands.
+comment {preparing}
 "${{ONCE_PER_NODE[@]}}" --open-mode=append --output="$TASK/system_logs/prepare.txt" \\
     {start} prepare "${{PLACE[@]}}" || {{ finish {setup_failed}; ended {setup_failed}; }}
+comment {running}
 
 # Once per process, in the background so that the traps act at once.
 {launch} \\
@@ -159,6 +167,8 @@ def build_script(spec: JobSpec, options: Mapping[str, Any]) -> str:
         setup_failed=SETUP_FAILED_EXIT,
         output_failed=OUTPUT_FAILED_EXIT,
         job_code=JOB_CODE,
+        preparing=_quoted("comment", PREPARING_MARK + spec.cluster),
+        running=_quoted("comment", MARK + spec.cluster),
         **(_ELASTIC if spec.is_elastic else _FIXED),
     )
     return "\n".join([*lines, body])
@@ -193,7 +203,7 @@ def _directives(spec: JobSpec, options: Mapping[str, Any]) -> list[str]:
     export = (*EXPORTED, *(_variable(name) for name in options.get("export") or ()))
     lines = [
         f"job-name={run_name(spec.run_id)}",
-        f"comment={_quoted('comment', f'blobsync:{spec.cluster}')}",
+        f"comment={_quoted('comment', MARK + spec.cluster)}",
         *_size(spec),
         "requeue",
         "open-mode=append",

@@ -98,6 +98,7 @@ _REPORT = record(
         "causes": list_of(_CAUSE),
         "tail": list_of(TEXT),
         "checkpoint_seconds_behind": _BEHIND,
+        "preparing": described(maybe(TEXT), "how far a node is before the command starts; null: it is ready"),
     }
 )
 _LISTED = record({"jobs": list_of(JOB), "experiment": maybe(TEXT), "more": COUNT})
