@@ -40,6 +40,8 @@ _BY_NAME = (
     (re.compile(r"global_step\d+"), _LATEST),
     (re.compile(r"iter_\d{7}"), _MEGATRON),
 )
+# For programs that call their sets as a framework does, and write no such file.
+_OTHERWISE = "; if the program writes none, complete: NAME in the cluster file or blobsync checkpoint done says it"
 _METADATA = "*.metadata"
 _DISTRIBUTED = (".metadata", ".distcp", ".metadata.tmp")
 _OF_RANK = re.compile(r"__\d+\.metadata(\.tmp)?")
@@ -233,7 +235,8 @@ def judge(
     if told is not None and not rule.complete:
         return Judgement(False, "it changed after it was said to be complete")
     needed = completing(rule, one, others)
-    missing = _missing(one, [text for text in needed if text != STILL], content)
+    otherwise = "" if rule.complete or _METADATA in needed else _OTHERWISE
+    missing = _missing(one, [text for text in needed if text != STILL], content, otherwise)
     if missing:
         return Judgement(False, missing)
     wait = settle_seconds(rule, needed)
@@ -318,19 +321,19 @@ def _few(told: Told) -> str:
     return f"{told.ranks} of {told.needed} ranks on this node said so"
 
 
-def _missing(one: FileSet, needed: Sequence[str], content: Content) -> str:
-    """What says that a set is complete, and is not there; empty if all is."""
+def _missing(one: FileSet, needed: Sequence[str], content: Content, otherwise: str) -> str:
+    """What says that a set is complete, and is not there, and what a program can do ``otherwise``; empty if all is."""
     for text in needed:
         if text.startswith(_BESIDE):
             pointer = _joined(one.name.rpartition("/")[0], text.removeprefix(_BESIDE))
             if not _points_to(content.text(pointer), one.name):
-                return f"{pointer} does not name it yet"
+                return f"{pointer} does not name it yet{otherwise}"
             continue
         there = [path for path in one.files if path == text or fnmatchcase(path.rpartition("/")[2], text)]
         if text.endswith(".metadata") and (begun := _begun(one)) is not None:
             return f"{begun or 'it'} has no .metadata yet"
         if not there:
-            return f"it has no {'.metadata' if text == _METADATA else text} yet"
+            return f"it has no {'.metadata' if text == _METADATA else text} yet{otherwise}"
         whole = [path for path in there if path.endswith(".json")]
         if any(not content.is_json(_joined(one.name, path)) for path in whole):
             return f"{text} is cut off"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -294,7 +295,7 @@ def _bring(job: NodeJob, places: JobPlaces, transfers: NodeTransfers, entry: Fol
     if names and names == dict(files_of(target)).keys() and not unlike(target, files):
         # An earlier start left it.
         return ""
-    _clear(target)
+    _make_room(job, target, names)
     remote = places.blobs(entry.container, _below(entry.path, mark.stored))
     try:
         if names:
@@ -321,6 +322,30 @@ def _is_here(rule: CheckpointRule, target: Path, name: str) -> bool:
         return False
     content = FolderContent(target.parents[name.count("/")])
     return checkpoints.judge(rule, one, content, time.time(), last=True).is_complete
+
+
+def _make_room(job: NodeJob, target: Path, names: Collection[str]) -> None:
+    """Take away what lies under a set's name: a restored set is exactly the set, and no file goes without a word.
+
+    What is in a folder of the user's is moved aside.
+    """
+    there = dict(files_of(target))
+    others = sorted(there.keys() - names)
+    if job.in_place and there:
+        aside = Path(tempfile.mkdtemp(prefix=f"{target.name}-", dir=_made(job.beside("aside")))) / target.name
+        shutil.move(target, aside)
+        job.say(
+            f"{target}: {count_text(len(there), 'file')} moved to {aside}: the checkpoint that comes is another one"
+        )
+    elif others:
+        said = f"{count_text(len(others), 'file')} of an earlier start, such as {others[0] or target.name}"
+        job.say(f"{target}: {said}: not part of the checkpoint that comes, and removed")
+    _clear(target)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def _clear(target: Path) -> None:

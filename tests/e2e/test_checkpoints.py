@@ -103,7 +103,8 @@ def test_checkpoints_from_the_command_line(project: Project, container: Containe
         ("output/checkpoint-20", "complete", True),
         ("output/checkpoint-10", "complete", False),
     ]
-    assert listed[0]["missing"] == "it has no trainer_state.json yet"
+    lacks = "it has no trainer_state.json yet; if the program writes none, complete: NAME in the cluster file or"
+    assert listed[0]["missing"] == f"{lacks} blobsync checkpoint done says it"
     assert {each["lineage"] for each in listed[1:]} == {run_id}
     text = project.run("checkpoints", "output/checkpoint-20").out
     assert "a restart takes it" in text and "checkpoint-10" not in text

@@ -271,6 +271,18 @@ def test_a_limit_that_is_reached_later_ends_in_walking_too(told: Scene) -> None:
     assert changed == {"b"} and told.watcher.polls and len(told.said) == 1
 
 
+def test_a_file_that_is_gone_is_a_change_however_it_is_found(told: Scene, tmp_path: Path) -> None:
+    (told.folder / "sub").mkdir()
+    (told.folder / "sub/b").write_text("b")
+    assert told.tell("sub") == {"sub/b"}
+    shutil.rmtree(told.folder / "sub")
+    assert told.tell("sub") == {"sub/b"}, "as the system tells of it"
+    (told.folder / "a").unlink()
+    told.now += 1e9
+    found = told.watcher.look()
+    assert found.changed == {"a"} and not found.files, "as a walk finds it"
+
+
 def test_a_walk_takes_a_tenth_of_a_core_at_most(folder: Path) -> None:
     scene = Scene(folder, None, cost=0.5)
     scene.watcher.look()

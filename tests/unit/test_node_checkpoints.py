@@ -135,16 +135,35 @@ def test_a_start_on_a_node_that_has_the_files_of_a_killed_one_looks_at_its_check
     # Prepared, and killed after it had trained: nothing was cleaned up.
     spec = spec_of(node, "true")
     assert node.do("prepare", spec).returncode == 0
-    line = "train 10; train 20; echo cut > output/checkpoint-20/model.bin"
+    line = "train 10; train 20; echo cut > output/checkpoint-20/model.bin; touch output/checkpoint-20/extra"
     other = Node(node.folder.parent / "first", service)
     assert other.do("node", spec_of(other, "train 10; train 20")).returncode == 0
     subprocess.run(["bash", "-c", TRAIN + line], cwd=node.root, check=True, stdout=subprocess.DEVNULL)
     node.env = {"SLURM_RESTART_COUNT": "1"}
     kept = (node.root / "output/checkpoint-10/model.bin").stat()
-    assert node.do("node", spec_of(node, "cat output/checkpoint-20/model.bin")).returncode == 0
+    assert node.do("node", spec_of(node, "ls output/checkpoint-20; cat output/checkpoint-20/model.bin")).returncode == 0
     assert node.log().splitlines()[0] == f"restored {node.root}/output/checkpoint-20 at 20"
-    assert node.log().splitlines()[-1] == "weights 20" and kept.st_size
+    assert node.log().splitlines()[-3:] == ["model.bin", "trainer_state.json", "weights 20"] and kept.st_size
+    assert "checkpoint-20: 1 file of an earlier start, such as extra: not part of the checkpoint" in node.node_log
     assert "only the checkpoint is looked at again" in node.node_log
+
+
+def test_in_the_users_own_folder_what_is_not_the_set_is_moved_aside(node: Node) -> None:
+    node.do("node", spec_of(node, "train 10"))
+    here = waiting(node, 0, nodes=1, code=None)
+    left = here.job.root / "output/checkpoint-10"
+    left.mkdir(parents=True)
+    (left / "model.bin").write_text("half")
+    (left / "notes.txt").write_text("mine")
+    here.restore()
+    assert (left / "model.bin").read_text() == "weights 10\n" and not (left / "notes.txt").exists()
+    moved = re.search(r"2 files moved to (\S+): the checkpoint that comes is another one", here.log)
+    assert moved and (Path(moved[1]) / "notes.txt").read_text() == "mine"
+    assert (Path(moved[1]) / "model.bin").read_text() == "half"
+    # It is whole then, and stays, whatever is beside it.
+    (left / "notes.txt").write_text("mine")
+    here.restore()
+    assert (left / "notes.txt").exists() and "is here already, and complete" in here.log
 
 
 def test_a_file_that_a_killed_program_left_on_the_node_gets_no_mark(node: Node, service: BlobService) -> None:
@@ -405,8 +424,8 @@ class Waits:
         return self.job.node_log.read_text()
 
 
-def waiting(node: Node, rank: int, rule: CheckpointRule = RULE) -> Waits:
-    spec = spec_of(node, "true", rule, nodes=2, platform="slurm")
+def waiting(node: Node, rank: int, rule: CheckpointRule = RULE, nodes: int = 2, **changes: Any) -> Waits:
+    spec = replace(spec_of(node, "true", rule, nodes=nodes, platform="slurm"), **changes)
     folder = node.folder.parent / f"waits{rank}"
     words = ["node", "--job", str(folder / "job.json"), "--run-dir", str(folder), "--root", str(folder / "root")]
     sas, environ = {node.service.url: node.sas}, {"BLOBSYNC_SCRATCH": str(folder)}

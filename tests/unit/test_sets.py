@@ -39,7 +39,7 @@ from blobsync.keep.sets import (
     wanted_files,
 )
 from tests.fakes.lineages import keys
-from tests.fakes.store import MemoryStore
+from tests.fakes.store import MemoryStore, Request
 
 HF = CheckpointRule("checkpoint-*", settle_seconds=0)
 
@@ -151,7 +151,9 @@ def test_a_half_set_waits_and_in_the_last_round_goes_up_without_a_mark(here: Her
     assert here.round() == [] and here.uploads == [] and here.marked == []
     here.round(last=True)
     assert here.uploads == ["checkpoint-5"] and here.marked == []
-    assert "is not complete (it has no trainer_state.json yet)" in here.said[-1]
+    assert (
+        "is not complete (it has no trainer_state.json yet; if the program writes none, complete: NAME" in here.said[-1]
+    )
 
 
 def test_a_half_version_never_touches_the_marked_one(here: Here) -> None:
@@ -485,6 +487,37 @@ def test_a_lineage_from_before_the_seals_goes_on_from_its_marks_and_lets_none_go
     here.round()
     assert here.marked == ["checkpoint-20"] and here.marks.unsealed("job") == [old]
     assert decide_restore(HF, here.marks, here.writer, print).mark == here.marks.of("job")[0]
+
+
+def test_the_verified_set_stays_while_no_other_one_is_as_its_mark_says(tmp_path: Path) -> None:
+    here = Here(tmp_path, rule=replace(HF, keep_last=1))
+    here.checkpoint(10)
+    here.round()
+    # A later start of the lineage has marked a newer one, which somebody has damaged.
+    other = Here(tmp_path / "other", store=here.store)
+    other.checkpoint(20)
+    other.round()
+    here.store.delete("out/checkpoint-20/model.bin")
+    here.round()
+    assert here.marked == ["checkpoint-10", "checkpoint-20"] and "is let go" not in here.said[-1]
+
+
+@pytest.mark.parametrize("how", ["content", "deleted"])
+def test_a_set_that_changes_while_it_is_compared_gets_no_mark(here: Here, how: str) -> None:
+    name = here.checkpoint(10)
+
+    def change(request: Request) -> None:
+        # The listing that the files are compared with comes after the upload.
+        if request.operation == "list" and request.name == f"out/{name}" and here.uploads:
+            here.store.before = lambda request: None
+            (here.folder / name / "model.bin").write_text("WEIGHTS 10")
+            if how == "deleted":
+                shutil.rmtree(here.folder / name)
+
+    here.store.before = change
+    here.round()
+    assert here.marked == []
+    assert here.said[-1] == "checkpoint checkpoint-10 changed while it was checked: no mark, it goes again"
 
 
 def test_rotation_leaves_other_lineages_alone(here: Here) -> None:
