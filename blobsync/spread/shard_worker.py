@@ -37,7 +37,7 @@ from blobsync.base.formatting import count_text
 from blobsync.base.locations import LocalLocation
 from blobsync.direct.file_blocks import BlockOrder, Named
 from blobsync.local.errors import local_error
-from blobsync.local.files import wait_for_disk
+from blobsync.local.files import WaitForDisk, wait_for_disk
 from blobsync.plan.project_context import LivePart, key_between
 from blobsync.plan.transfer_plan import FileAction, Part
 from blobsync.spread.file_json import FormatError, object_of, size_of, text_of
@@ -158,6 +158,7 @@ class ShardWorker:
         pace: Pace | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        wait: WaitForDisk = wait_for_disk,
     ) -> None:
         """``pace`` is that of the stores of ``ends``. ``clock`` is monotonic; ``clock`` and ``sleep`` in seconds."""
         self._place = place
@@ -168,6 +169,7 @@ class ShardWorker:
         self._log = log
         self._clock = clock
         self._sleep = sleep
+        self._wait = wait
         self._busy: dict[str, float] = {}
         # Shards of other workers: since when they are silent, and their documents.
         self._held: dict[str, tuple[float, frozenset[str]]] = {}
@@ -324,7 +326,7 @@ class ShardWorker:
         """Wait for downloaded files: the coordinator's machine cannot wait for what this one has in memory."""
         ends = self._ends.get((shard.source, shard.destination))
         if ends is not None and isinstance(ends.destination, LocalLocation):
-            for file, error in wait_for_disk([str(ends.destination.at(name)) for name in names]).items():
+            for file, error in self._wait([str(ends.destination.at(name)) for name in names]).items():
                 self._log(f"{local_error(error, file)}: a power failure may take it")
 
     def _read(self, number: str) -> Shard | None:

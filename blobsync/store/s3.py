@@ -363,7 +363,7 @@ def _size(value: object) -> int:
 
 
 def _seconds(when: object) -> float:
-    return when.timestamp() if isinstance(when, datetime) else 0.0
+    return max(when.timestamp(), 0.0) if isinstance(when, datetime) else 0.0
 
 
 def _whole_size(reply: Mapping[str, Any], start: int) -> object:

@@ -249,6 +249,11 @@ def test_an_etag_is_an_md5_only_of_one_part_without_a_key(
     assert found is not None and (found.md5 == bytes.fromhex(_MD5)) is is_md5
 
 
+def test_no_time_is_before_1970(client: FakeClient, store: S3Store) -> None:
+    client.pages = [{"Contents": [entry("a", LastModified=datetime(1, 1, 1, tzinfo=timezone.utc))]}]
+    assert [each.last_modified for each in store.list_blobs()] == [0.0]
+
+
 def test_a_directory_bucket_has_no_md5s(client: FakeClient) -> None:
     client.objects["a"] = _HEAD
     found = S3Store(Bucket.at("b--euw1-az1--x-s3"), lambda: client).head("a")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from blobsync.base.reasons import Reason
 from blobsync.config.model import ListedFile
 from blobsync.direct.engine import DirectEngine
 from blobsync.direct.file_blocks import BlockOrder, Named
+from blobsync.local.files import WaitForDisk, wait_for_disk
 from blobsync.plan.transfer_plan import Action, FileAction, Route
 from blobsync.spread.file_json import FormatError
 from blobsync.spread.record import Answer, FileRecord, NamedBlock, Ready, answer_line
@@ -42,7 +44,7 @@ from blobsync.store.rest.http import Pace
 from blobsync.store.url_list import UrlListStore
 from blobsync.transfer.engines import Moved, MoveReport, MoveTask
 from tests.fakes.store import MemoryStore
-from tests.fakes.tasks import live_part, upload
+from tests.fakes.tasks import download, live_part, upload
 
 _ME, _STRANGER = str(uuid.UUID(int=1)), str(uuid.UUID(int=2))
 _PATIENCE = 60.0
@@ -173,13 +175,14 @@ def worker(
     flush: float = 0.01,
     seconds: Seconds | None = None,
     interrupt: Callable[[], None] = nothing,
+    wait: WaitForDisk = wait_for_disk,
 ) -> ShardWorker:
     ends = Ends(task.part.source, task.part.destination)
     key = str(ends.source), str(ends.destination)
     settings = ShardWorkerSettings("node0.0", number, _ME, poll=poll, flush=flush, parent=parent, claim=claim)
     told = (lambda text: None) if said is None else said.append
     clock: dict[str, Any] = {"clock": seconds.now, "sleep": seconds.sleep} if seconds is not None else {}
-    return ShardWorker(place, {key: ends}, engine or Moving(), settings, interrupt, told, pace=pace, **clock)
+    return ShardWorker(place, {key: ends}, engine or Moving(), settings, interrupt, told, pace=pace, wait=wait, **clock)
 
 
 # -- the coordinator -----------------------------------------------------------------------------------------------
@@ -228,6 +231,25 @@ def test_who_finds_nothing_to_do_waits_and_looks_again(task: MoveTask, tmp_path:
     assert seconds.passed == pytest.approx(3 * 0.05, abs=0.001)
     assert engine.moves == [["a", "b", "c"]]
     assert place.calls == [("claim", "claims/0000000"), ("release", "claims/0000000")]
+
+
+def test_what_a_worker_has_downloaded_is_on_the_disk_before_its_record(tmp_path: Path) -> None:
+    store, place, said = MemoryStore("box"), Place(tmp_path / "place", nothing), list[str]()
+    for name in "ab":
+        store.add(f"sets/{name}", name.encode())
+    task = download(store, "sets", tmp_path / "data", ["a", "b"])
+    put_shards(place, task)
+    waited: list[str] = []
+
+    def wait(files: Collection[str]) -> Mapping[str, OSError]:
+        told = b"".join(place.read(f"records/{name}") or b"" for name in place.names("records"))
+        assert not any(f'"{Path(file).name}"'.encode() in told for file in files)
+        waited.extend(files)
+        return {file: OSError(errno.EIO, "Input/output error") for file in files if file.endswith("/b")}
+
+    worker(place, task, said=said, wait=wait).work()
+    assert sorted(waited) == [str(tmp_path / "data" / name) for name in "ab"]
+    assert f"{tmp_path}/data/b: Input/output error: a power failure may take it" in said
 
 
 def test_a_worker_that_cannot_work_says_why(task: MoveTask, tmp_path: Path) -> None:
