@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -123,7 +124,7 @@ TRANSFER_OPTIONS = Bundle("options", _ROWS, _build)
 
 DryRun = Annotated[bool, option("--dry-run", help="Show what would happen, and change nothing.")]
 Full = Annotated[bool, option("--full", help="Show every line, not only the first ten of each kind.")]
-Yes = Annotated[bool, option("-y", "--yes", help="Do not ask before deleting.")]
+Yes = Annotated[bool, option("-y", "--yes", help="Do not ask before deleting, or beside another transfer.")]
 
 
 SourceOption = Annotated[
@@ -280,7 +281,9 @@ def apply(
         saved = load(file)
         session.cluster, session.from_cluster = saved.cluster, saved.from_cluster
         project = session.project(copies=True)
-        with project.planning(saved.direction, [f"{project.root}/{path}" for path in saved.paths]):
+        paths = [f"{project.root}/{path}" for path in saved.paths]
+        _tell_of_others(session, project, paths, asks=not yes)
+        with project.planning(saved.direction, paths):
             made = with_consent(session, project, lambda: project.load_plan(saved))
     return _carry_out(session, project, made, yes=yes, full=full)
 
@@ -346,6 +349,7 @@ def _transfer(
 ) -> Result:
     with looking():
         project = far.of(session.project(copies=True), paths)
+        _tell_of_others(session, project, paths, asks=not (dry_run or yes))
         with nullcontext() if dry_run else project.planning(direction, paths):
             made = _plan(session, project, direction, paths, options)
     if dry_run:
@@ -355,6 +359,20 @@ def _transfer(
 
         session.note(plan_summary(made, verbose=True))
     return _carry_out(session, project, made, yes=yes, full=full)
+
+
+def _tell_of_others(session: Session, project: Project, paths: Sequence[str], *, asks: bool) -> None:
+    """Name the transfers of other processes that move the same files; on a terminal ask whether to go on."""
+    others = [each for each in project.running(paths).values() if not each.is_here or each.pid != os.getpid()]
+    if not others:
+        return
+    from blobsync.cli.confirm import can_ask, confirm
+    from blobsync.cli.running_words import who_moves
+
+    for each in others:
+        session.note(f"{who_moves(each)} at this moment")
+    if asks and can_ask(session):
+        confirm(session, "that moves the same files: go on beside it?")
 
 
 def _detach(project: Project, made: TransferPlan) -> Result:

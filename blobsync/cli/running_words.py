@@ -47,12 +47,20 @@ def running_data(running: RunningTransfer) -> dict[str, Any]:
     }
 
 
+def who_moves(running: RunningTransfer) -> str:
+    """A running transfer: ``process 4711 uploads data/x (43 %, 2 min left)``."""
+    place = "" if running.is_here else f" on {running.host}"
+    paths = " ".join(running.paths[:_NAMED]) or "all folder entries"
+    verb = _VERBS.get(running.kind, running.kind)
+    return f"process {running.pid}{place} {verb} {paths} ({so_far(running) or 'starting'})"
+
+
+_VERBS = {"upload": "uploads", "download": "downloads", "copy": "copies", "rm": "removes"}
+
+
 def running_line(running: Sequence[RunningTransfer]) -> str:
     """All running transfers, in one line."""
-    named = [
-        f"{each.kind} {' '.join(each.paths[:_NAMED]) or 'of all folder entries'} ({so_far(each) or 'starting'})"
-        for each in running[:_NAMED]
-    ]
+    named = [who_moves(each) for each in running[:_NAMED]]
     more = [f"{len(running) - _NAMED:,} more"] if len(running) > _NAMED else []
     return f"{count_text(len(running), 'transfer')} running now: {'; '.join([*named, *more])}"
 

@@ -752,11 +752,15 @@ class Project:
         """The content of the receipt: the result of each file. None if it was removed (the newest 1,000 stay)."""
         return self._logbook.receipt(entry)
 
-    def running(self) -> Mapping[str, RunningTransfer]:
+    def running(self, paths: Paths = ()) -> Mapping[str, RunningTransfer]:
         """The running transfers and removals of all processes with their progress, by their ids in the history, and
         those that are being planned. Each reports twice a second, first after half a second.
+
+        Those that concern one of ``paths``, if some are given. Raises ``LocalFileError``.
         """
-        return self._logbook.running.all()
+        found = self._logbook.running.all()
+        given = [self._from_root(path) for path in one_or_many(paths, or_none=True)]
+        return {id: one for id, one in found.items() if not given or any(map(one.concerns, given))}
 
     def stop(self, id: str) -> None:
         """Ask a transfer of :meth:`running`, in any process, to stop as by Ctrl-C; returns at once.

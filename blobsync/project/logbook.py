@@ -105,8 +105,12 @@ class TransferEntry:
 
     def concerns(self, path: str) -> bool:
         """Whether a file or folder of the project took part, or may have taken part."""
-        path = path.strip("/")
-        return any(_inside(path, each) or _inside(each, path) for each in self.paths)
+        return _concerns(self.paths, path)
+
+
+def _concerns(paths: Iterable[str], path: str) -> bool:
+    path = path.strip("/")
+    return any(_inside(path, each) or _inside(each, path) for each in paths)
 
 
 def _inside(one: str, other: str) -> bool:
@@ -398,6 +402,10 @@ class RunningTransfer:
     def is_here(self) -> bool:
         """Whether it runs on this machine."""
         return self.host == os.uname().nodename
+
+    def concerns(self, path: str) -> bool:
+        """Whether a file or folder of the project takes part, or may take part."""
+        return not self.paths or _concerns(self.paths, path)
 
     @property
     def silent(self) -> float:

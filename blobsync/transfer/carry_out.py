@@ -48,7 +48,13 @@ from blobsync.plan.project_context import LivePart, PartOpener
 from blobsync.plan.transfer_plan import Action, FileAction, Route, TransferPlan, TransferResult, actions_of, batches_of
 from blobsync.store.open_locations import OpenBlob, OpenLocation
 from blobsync.transfer.engines import NOTHING_COMPARED, Engine, Moved, MoveTask
-from blobsync.transfer.fresh_look import read_without_md5, remote_state, states_at_destination, written_before
+from blobsync.transfer.fresh_look import (
+    arrived_anyway,
+    read_without_md5,
+    remote_state,
+    states_at_destination,
+    written_before,
+)
 from blobsync.transfer.ledger import CollectedReceipts, Deletions, Ledger, record_unreported, retry_with
 
 _VERBS = {Route.UPLOAD: "sent", Route.DOWNLOAD: "fetched"}
@@ -285,7 +291,8 @@ _MAY_HAVE_ARRIVED = frozenset({FailureCode.CHANGED_WHILE_READ, FailureCode.CHANG
 class _Report(NamedTuple):
     """Passes an engine's report of a part's files to the ledger and to the listener.
 
-    A failure that may be retried (``to_come``) is not shown: it would appear, and vanish again.
+    A failure that may be retried (``to_come``), or be none (:func:`_count_equal`), is not shown: it would appear, and
+    vanish again.
     """
 
     run: _Run
@@ -305,7 +312,8 @@ class _Report(NamedTuple):
 
     def file_failed(self, action: FileAction, failure: FileFailure) -> None:
         self.ledger.failed(action, failure)
-        if failure.code.retry in self.to_come and _second_engine(self.run, failure.code, self.engine) is not None:
+        may_go_on = failure.code.retry in self.to_come and _second_engine(self.run, failure.code, self.engine)
+        if may_go_on or failure.code is FailureCode.CHANGED_MEANWHILE:
             self.run.unreported[self.ledger.part.shown(action)] = self.ledger, action
         else:
             self._report(action, failure)
@@ -558,6 +566,17 @@ def _retry(run: _Run, ledger: Ledger, actions: Sequence[FileAction], first: str)
             by_engine.setdefault(engine, []).append(action)
     for engine, again in by_engine.items():
         _move_again(run, ledger, again, engine if engine != first else "", engine, _SECOND)
+    _count_equal(run, ledger, actions, first)
+
+
+def _count_equal(run: _Run, ledger: Ledger, actions: Iterable[FileAction], engine: str) -> None:
+    """Count those as moved that became, at the destination, what was to be moved there: another command moves the same
+    files; or the service had all of a file whose answer was lost, and the next attempt found it."""
+    changed = [action for action in actions if ledger.code_of(action) is FailureCode.CHANGED_MEANWHILE]
+    with suppress(StorageError):
+        for moved in arrived_anyway(ledger.part, changed, run.engines.stop) if changed else ():
+            ledger.failures.pop(moved.action.path, None)
+            _Report(run, ledger, engine, _LAST).file_moved(moved)
 
 
 def _try_again_at_the_end(run: _Run) -> None:
@@ -585,14 +604,7 @@ def _report_rest(run: _Run) -> None:
 def _move_at_the_end(run: _Run, ledger: Ledger, again: Sequence[FileAction], first: str) -> None:
     engine = FailureCode.STORAGE_UNREACHABLE.retry.engine_after(first) or first
     _move_again(run, ledger, again, engine if engine != first else "", engine, _LAST)
-    for action in again:
-        failure = ledger.failures.get(action.path)
-        if failure is not None and failure.code is FailureCode.CHANGED_MEANWHILE:
-            # The connection broke after the service had the whole file: then the present blob is the one we sent.
-            there = _written_before(ledger, action)
-            if there is not None:
-                ledger.failures.pop(action.path)
-                _Report(run, ledger, engine, _LAST).file_moved(there)
+    _count_equal(run, ledger, again, engine)
 
 
 def _move_again(

@@ -130,21 +130,27 @@ def written_before(part: LivePart, action: FileAction) -> Moved | None:
 
     None if that is not certain.
     """
+    with suppress(StorageError):
+        return next(iter(arrived_anyway(part, [action])), None)
+    return None
+
+
+def arrived_anyway(part: LivePart, actions: Sequence[FileAction], stop: StopRequest = NEVER) -> Sequence[Moved]:
+    """Those of the files whose content is at the destination although no engine reported them as moved: an engine's own
+    whose answer was lost, or those of another command that moves the same files."""
     end, source = part.destination, part.source
     if isinstance(source, OpenBlob):
-        with suppress(StorageError):
-            return next((Moved(action, source=action.source) for _ in unreported(part, [action])), None)
-        return None
+        return [Moved(action, source=action.source) for action, _ in unreported(part, actions, stop)]
     if isinstance(end, LocalLocation):
         raise ValueError("a move needs a blob at one end")
-    with suppress(StorageError):
-        there = end.store.head(end.at(action.target or action.path))
-        if there is None:
-            return None
-        state = hash_file(source.at(action.path))
-        if state is not None and state.md5 == there.md5:
-            return Moved(action, source=state)
-    return None
+    states = states_at_destination(end, [Moved(action) for action in actions], lambda event: None, stop)
+    there = [action for action in actions if action.path in states]
+    read = side_by_side(lambda path: hash_file(source.at(path)), [each.path for each in there], reading_threads(), stop)
+    return [
+        Moved(action, source=state)
+        for action, state in zip(there, read, strict=True)
+        if state is not None and state.md5 == states[action.path].md5
+    ]
 
 
 def unreported(

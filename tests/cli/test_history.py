@@ -76,11 +76,30 @@ def test_status_names_what_runs_at_this_moment(cli: Cli) -> None:
         RunningRecords(state).write(id, {"id": id, **known, **more})
     (line,) = [line for line in cli("status").out.splitlines() if "running" in line]
     assert line.startswith("2 transfers running now: ")
-    assert "upload data/x (43 %, 2 min left)" in line and "copy of all folder entries (planning)" in line
+    assert f"process {mark.pid} uploads data/x (43 %, 2 min left)" in line
+    assert f"process {mark.pid} copies all folder entries (planning)" in line
     found = {each["id"]: each for each in cli("status", "--json").document["data"]["running"]}
     assert [found[id]["planning"] for id in ("0123abcd", "4567abcd")] == [False, True]
     assert found["0123abcd"]["progress"]["bytes"] == 43 and found["0123abcd"]["paths"] == ["data/x"]
     assert "running" not in cli("status", "-q").out
+
+
+def test_a_transfer_of_the_same_files_is_named_before_another_one(cli: Cli) -> None:
+    with Project.open(cli.root) as project:
+        records = RunningRecords(project.state)
+    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    mark = ProcessMark.of(other.pid)
+    known = {"pid": mark.pid, "born": mark.born, "host": os.uname().nodename, "stoppable": True, "told": time.time()}
+    moving = {"phase": "moving", "seconds": 9.0, "bytes": 43, "bytes_expected": 100, "files_expected": 4}
+    records.write("0123abcd", {"id": "0123abcd", "kind": "upload", "paths": ["data/x"], "progress": moving, **known})
+    (cli.root / "data/x").mkdir(parents=True)
+    (cli.root / "data/y").mkdir()
+    said = f"process {mark.pid} uploads data/x (43 %) at this moment"
+    # Without a terminal it is said alone; no server answers here.
+    for words, is_said in ((("u", "data/x"), True), (("d", "data"), True), (("u", "data/y"), False)):
+        assert (said in cli(*words).err) is is_said, words
+    other.kill()
+    other.communicate()
 
 
 # Counts what Python opens; SQLite opens its files by itself.

@@ -22,6 +22,7 @@ from blobsync.local.files import hash_file, reading_threads
 from blobsync.store.open_locations import OpenBlob
 from blobsync.transfer.engines import Moved
 from blobsync.transfer.fresh_look import (
+    arrived_anyway,
     check_arrival,
     read_without_md5,
     remote_state,
@@ -285,6 +286,16 @@ def test_a_file_with_the_content_of_the_blob_was_written_before(tmp_path: Path) 
     assert written_before(task.part, aside) is None
     (tmp_path / "a").rename(tmp_path / "b")
     assert written_before(task.part, aside) is not None
+
+
+def test_of_several_files_each_is_compared_with_its_own_blob(tmp_path: Path) -> None:
+    store = MemoryStore()
+    for name in "abc":
+        (tmp_path / name).write_bytes(f"content of {name}".encode())
+    task = upload(tmp_path, store, "p", ["a", "b", "c"])
+    store.add("p/b", b"content of a")
+    store.add("p/c", b"content of c")
+    assert [moved.action.path for moved in arrived_anyway(task.part, task.actions)] == ["c"]
 
 
 def test_what_cannot_be_looked_at_is_not_certain(tmp_path: Path) -> None:
