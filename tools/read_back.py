@@ -247,7 +247,7 @@ ROWS: tuple[ReadBack, ...] = (
             "backends.local.run_files:RunFiles.read_wanted",
             "backends.local.run_files:RunFiles.supervisor_is_gone",
             "backends.local.supervisor:Supervisor.__init__",
-            "jobs.batchai.recorded_job:recorded_job",
+            "ancestors.batchai_record:recorded_job",
             "jobs.history:History._open",
             "jobs.home:Home.from_json",
             "local.resume_records:_parsed",

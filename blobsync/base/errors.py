@@ -72,6 +72,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from pathlib import Path
 from typing import Any, Protocol
 
 
@@ -318,7 +319,14 @@ class ForeignProjectError(ConfigError):
 
 
 class UnknownClusterError(ConfigError):
+    """``name`` is the word that is no cluster of the project at ``root``."""
+
     code = FailureCode.CLUSTER_UNKNOWN
+
+    def __init__(self, message: str, *, root: Path | None = None, name: str = "", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.root = root
+        self.name = name
 
 
 class UntrustedStateError(BlobsyncError):

@@ -25,6 +25,9 @@ from urllib.parse import parse_qsl, unquote
 
 HIDDEN = "***"
 
+# Values of variables with such names are never recorded.
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|CONNECTION_STRING|SAS", re.IGNORECASE)
+
 # Shorter strings are ordinary words; strings below the second number match as a whole word only.
 _SHORTEST = 5
 _SHORTEST_ANYWHERE = 8
@@ -61,6 +64,11 @@ _IN_SENTENCES = rf"""
 """
 _BUNDLE = 64
 _ROUGHLY = ("sig", "key", "bearer", "eyj", "==", "%3d%3d")
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a value of this name is treated as a secret."""
+    return _SECRET_NAME.search(name) is not None
 
 
 def register_secret(secret: str) -> None:

@@ -10,8 +10,8 @@ from blobsync.cli.output import Result
 from blobsync.cli.session import Commands, Session, argument, command, option
 
 if TYPE_CHECKING:
+    from blobsync.ancestors.convert import Conversion
     from blobsync.config.model import Cluster
-    from blobsync.jobs.batchai.files import Conversion
 
 NameOption = Annotated[str | None, option("--name", metavar="NAME", help="The new cluster. Default: the name of FILE.")]
 PlatformOption = Annotated[
@@ -44,7 +44,7 @@ def convert_batch_ai(
       blobsync convert batchai job.json
       blobsync -c uni convert batchai job.json cluster.json --name mnist
     """
-    from blobsync.jobs.batchai.files import convert_batchai
+    from blobsync.ancestors.convert import convert_batchai
 
     root = _root(session)
     base = _base(session, root, platform)
@@ -68,7 +68,7 @@ def convert_philly_file(
       blobsync convert philly aux_data/aml/philly.yaml --name uni --platform slurm
       blobsync convert philly aux_data/configs/multi_philly_vc.yaml     wu1, sc2
     """
-    from blobsync.jobs.batchai.files import convert_philly
+    from blobsync.ancestors.convert import convert_philly
 
     root = _root(session)
     found = convert_philly(root, file, name, _known(platform), session.environ)

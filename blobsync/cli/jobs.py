@@ -217,13 +217,15 @@ def _of_file(
         return cmd or (), session.project().jobs
     if cmd:
         raise UsageError("--file and a command are two jobs", hint="use only one of them")
+    from blobsync.ancestors.convert import read_for
     from blobsync.config.loader import load_cluster
     from blobsync.config.project_root import current_folder, find_project
     from blobsync.config.scaffold import flattened
-    from blobsync.jobs.batchai.files import read_for
+    from blobsync.jobspec.describe import demand_platform
 
     root = find_project(current_folder(session.environ), session.environ)
     base = load_cluster(root, session.cluster, overrides=session.overrides(), environ=session.environ)
+    demand_platform(base)
     found = read_for(base, file, cluster_file, session.environ)
     asked["nodes"] = asked.get("nodes") or found.nodes
     jobs = session.project(changes=flattened(found.values)).jobs

@@ -24,6 +24,7 @@ from blobsync.base.errors import (
     FailureCode,
     LocalFileError,
     NothingMatchedError,
+    UnknownClusterError,
     UsageError,
 )
 from blobsync.base.patterns import pattern
@@ -192,6 +193,12 @@ def _run(words: Sequence[str], console: Console) -> int:
         return answer.then() if answer.then else code
     except NothingMatchedError as error:
         error.suggest()
+        raise
+    except UnknownClusterError as error:
+        from blobsync.ancestors.philly import philly_road  # late: the name is seldom wrong
+
+        road = philly_road(error.root, error.name) if error.root else ""
+        error.hint = f"{road} writes it; or kubernetes, aml, local" if road else error.hint
         raise
     finally:
         try:

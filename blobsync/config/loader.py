@@ -1,6 +1,6 @@
 """Reads a project's files into one checked ``Cluster``.
 
-A folder entry may have any of the forms that ACT and Philly wrote:
+A folder entry may have any of these forms:
 
     data_folder: {azure_blob_config_file: FILE, path: P}    the entry's own account file
     data_folder: {path: P}                                  the account file at the top of the cluster file
@@ -218,7 +218,7 @@ class EntryReader:
             below = next(iter(self._mounts), "") + path.removeprefix("/hdfs")
             self._checker.problem(
                 where,
-                f"{path} was on Philly's HDFS, which is gone",
+                f"{path} was on an HDFS, which is gone",
                 hint=f"write where your copy is in the container, such as {below}; blobsync u uploads one from here",
             )
             return None, path
@@ -466,13 +466,11 @@ def find_cluster_file(root: Path, name: str | None, environ: Mapping[str, str]) 
     if name is None:
         hint = f"choose one with -c; {there}" if known else there
         raise ConfigNotFoundError("no such file", file=f"{CLUSTER_FOLDER}/{DEFAULT_CLUSTER}.yaml", hint=hint)
-    from blobsync.config.philly import philly_road
-
-    road = philly_road(root, name)
-    why = f"no cluster '{name}': there is no {CLUSTER_FOLDER}/{name}.yaml"
     raise UnknownClusterError(
-        f"{why}, only a file of Philly, which is gone" if road else why,
-        hint=f"{road} writes it; or kubernetes, aml, local" if road else did_you_mean(name, known) or there,
+        f"no cluster '{name}': there is no {CLUSTER_FOLDER}/{name}.yaml",
+        root=root,
+        name=name,
+        hint=did_you_mean(name, known) or there,
     )
 
 

@@ -202,6 +202,11 @@ class FolderEntry:
         """The blob folder."""
         return self.account.container.child(self.path)
 
+    @property
+    def is_output(self) -> bool:
+        """Whether the folder holds jobs' results."""
+        return self.prefix.startswith("output")
+
 
 @dataclass(frozen=True, slots=True)
 class CodeEntry:
@@ -232,7 +237,7 @@ class Docker:
 
     @property
     def reference(self) -> str | None:
-        """``image:tag``, as docker takes it; Philly files have a separate tag."""
+        """``image:tag``, as docker takes it."""
         return f"{self.image}:{self.tag}" if self.image and self.tag else self.image
 
 

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from blobsync.base.redaction import HIDDEN, redact
+from blobsync.base.redaction import HIDDEN, is_secret_name, redact
 from blobsync.jobs.home import is_secret
 from blobsync.jobs.record import JobRecord
-from blobsync.jobspec.describe import is_secret_name
 from blobsync.jobspec.spec import CodeRef, JobSpec
 
 

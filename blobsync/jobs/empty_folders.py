@@ -14,7 +14,6 @@ from blobsync.backends.login import LoginNode
 from blobsync.base.errors import BlobsyncError
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.jobs.context import JobContext, settings_of
-from blobsync.jobspec.describe import is_output
 from blobsync.jobspec.spec import FolderLink, JobSpec
 
 # How deep below an entry folders are looked at, how many names are read for that, and how many empty ones the container
@@ -39,7 +38,7 @@ def empty_links(context: JobContext, cluster: Cluster, spec: JobSpec) -> Iterato
             what = f"where {below} is empty" if below else f"which {_said(empty)}"
             remedy = (
                 "what the job writes stays on that disk; mode: upload brings it to the container"
-                if is_output(entry)
+                if entry.is_output
                 else f"blobsync d {_joined(entry.prefix, below)} brings them here, mode: download to the job"
             )
             there = _joined(str(entry.remote), below)
@@ -50,7 +49,7 @@ def empty_here(context: JobContext, cluster: Cluster) -> Iterator[str]:
     """The same for a command that runs in the project's folder: whatever the mode of a folder, it sees what is on this
     disk."""
     for entry in cluster.folders:
-        if is_output(entry) or entry.storage_type == "file":
+        if entry.is_output or entry.storage_type == "file":
             continue
         try:
             empty = _empty_below(cluster.root / entry.prefix)
@@ -108,7 +107,7 @@ def _first_with_blobs(
     context: JobContext, cluster: Cluster, entry: FolderEntry, empty: Sequence[str] | None
 ) -> str | None:
     """The first of these folders for which the container has files; '' is the entry itself."""
-    asked = [""] if empty is None else [name for name in empty if not name or not is_output(entry)]
+    asked = [""] if empty is None else [name for name in empty if not name or not entry.is_output]
     for name in asked[:_MOST_ASKED]:
         prefix = _joined(entry.path, name)
         with context.impatient_store(cluster, entry.account) as store:

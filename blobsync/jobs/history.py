@@ -13,12 +13,14 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
+from blobsync.ancestors.batchai_runtime import renewed
 from blobsync.base.errors import AmbiguousJobError, JobError, JobNotFoundError, UnsafeNameError
 from blobsync.jobs import timeline
 from blobsync.jobs.home import Home
 from blobsync.jobs.record import JobFilter, JobRecord
-from blobsync.jobspec.spec import JobRef, JobSpec, NodeChange, RunInfo, State, StateChange
+from blobsync.jobspec.spec import JobOptions, JobRef, JobSpec, NodeChange, RunInfo, State, StateChange
 
 _SCHEMA = """
 create table if not exists jobs (
@@ -335,6 +337,7 @@ def _values(chosen: JobFilter) -> tuple[object, ...]:
 
 def _record(row: sqlite3.Row, changes: tuple[NodeChange, ...], states: tuple[StateChange, ...]) -> JobRecord:
     spec = JobSpec.from_json(row["spec"])
+    spec = replace(spec, options=cast("JobOptions", renewed(spec.options, spec.env)))
     if spec.run_id != row["run_id"] or spec.cluster != row["cluster"]:
         raise ValueError("the specification belongs to another job")
     info = RunInfo(

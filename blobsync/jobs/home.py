@@ -14,9 +14,9 @@ from typing import Any
 
 from blobsync.base.errors import BackendUnavailableError, ConfigError
 from blobsync.base.plain_json import demand_types, parse_object
+from blobsync.base.redaction import is_secret_name
 from blobsync.config.loader import load_workspace, reload_cluster
 from blobsync.config.model import Cluster, Written
-from blobsync.jobspec.describe import is_secret_name
 from blobsync.jobspec.spec import SERVICES
 
 # Values that hold a credential, whatever their key is called.

@@ -1,6 +1,6 @@
 """A job's own outputs: where they are, their files, links to them, and copies of them into the project.
 
-Three kinds of place: the directories of a Batch AI job by their ids, the folder of this job alone (``output:
+Three kinds of place: the directories that a job names, the folder of this job alone (``output:
 per_job``), and else the output folder that all jobs share, of which only what changed while the job ran is its own.
 A linked folder is on a disk, which is not always the project's own folder (Slurm's ``shared_root``); every other one
 is in a container. Copying from such a disk never replaces a file of the project: it may be all that is left of an
@@ -40,16 +40,13 @@ from blobsync.config.trusted_links import load_trusted_links
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobRecord
 from blobsync.jobspec.node_sas import known_accounts
-from blobsync.jobspec.spec import OWN_OUTPUT, FolderLink, JobSpec, batchai_settings
+from blobsync.jobspec.spec import OWN_OUTPUT, FolderLink, JobSpec
 from blobsync.local.errors import NotAFileError, local_error
 from blobsync.local.files import LocalFolder, SourceFile, WaitForDisk, hash_file, wait_for_disk
 from blobsync.local.names import local_problem, relative_name
 from blobsync.store.protocol import BlobStore
 from blobsync.store.sas import LINK_LIFETIME, READ_BLOB, sas_url
 
-# What `az batchai job file list` called the directory of standard output and error.
-STD_ID = "stdouterr"
-_ROOT = re.compile(r"\$\{?AZ_BATCHAI_(?:JOB_)?MOUNT_ROOT\}?/+")
 _RUN = re.compile(r"\$\{?BLOBSYNC_RUN_ID\}?")
 # The last uploads come after the end that the cluster reports (seconds).
 _AFTER_END = 300.0
@@ -168,11 +165,8 @@ def is_same(one: Path, other: Path) -> bool:
 
 def output_places(spec: JobSpec) -> tuple[OutputPlace, ...]:
     """Where the job writes; empty if nothing of it stays. Pure."""
-    given = batchai_settings(spec)
-    if given is not None:
-        listed = given.get("outputs")
-        paths = {**(listed if isinstance(listed, Mapping) else {}), STD_ID: given.get("std_out_err") or ""}
-        found = (_batchai_place(spec, str(name), str(path)) for name, path in paths.items())
+    if "outputs" in spec.options:
+        found = (_named_place(spec, name, path) for name, path in spec.options["outputs"].items())
         return tuple(place for place in found if place)
     own = spec.options.get(OWN_OUTPUT)
     mine = [folder for folder in spec.folders if folder.name == own]
@@ -184,12 +178,9 @@ def output_places(spec: JobSpec) -> tuple[OutputPlace, ...]:
     return tuple(OutputPlace(folder.name, folder, is_shared=True) for folder in chosen)
 
 
-def _batchai_place(spec: JobSpec, name: str, path: str) -> OutputPlace | None:
+def _named_place(spec: JobSpec, name: str, path: str) -> OutputPlace | None:
     """None for a directory that lies in no folder of the job: it goes with the node."""
-    match = _ROOT.match(path)
-    if not match:
-        return None
-    below = _RUN.sub(spec.run_id, path[match.end() :]).strip("/")
+    below = _RUN.sub(spec.run_id, path).strip("/")
     covering = [folder for folder in spec.folders if f"{below}/".startswith(f"{folder.name}/")]
     if not covering:
         return None

@@ -14,12 +14,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
+from blobsync.ancestors.convert import MovedJob, translate_again
 from blobsync.backends.protocol import OneMachine, Plan, Refused, Unknown
 from blobsync.base.errors import AmbiguousJobError, BlobsyncError, JobError, JobNotFoundError, SubmissionUnknownError
 from blobsync.base.locations import BlobContainer, parse_store_location
 from blobsync.base.redaction import HIDDEN
 from blobsync.config.model import Cluster
-from blobsync.jobs.batchai.files import MovedJob, translate_again
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.empty_folders import empty_links
 from blobsync.jobs.home import home_of
@@ -124,7 +124,7 @@ def resubmit(
     code = choose_code(cluster) if choose_code else CodeChoice(old.spec.code)
     notes = (_untaken(old.spec, cluster),) if old.spec.is_foreign else _left_behind(old, cluster)
     # The keys of a job file are on top of the cluster's, as they were when it was submitted.
-    moved = translate_again(cluster, old.spec, context.environ)
+    moved = translate_again(cluster, old.spec.options.get("job_file"), context.environ)
     if moved:
         cluster, notes = moved.cluster, moved.translation.notes
     with cluster.naming_lines():
@@ -234,7 +234,10 @@ def _spec_again(
     if moved:
         again = replace(request, argv=moved.translation.argv, num_gpu=num_gpu, nodes=moved.translation.nodes)
         spec = describe(cluster, replace(again, multi_process=None), run_id, code)
-        return replace(spec, secret_env=tuple(sorted({*spec.secret_env, *moved.secrets})))
+        # The record as it was: it has the names of secrets, whose values are recorded nowhere.
+        options = spec.options.copy()
+        options["job_file"] = old.spec.options["job_file"]
+        return replace(spec, secret_env=tuple(sorted({*spec.secret_env, *moved.secrets})), options=options)
     # Elsewhere nodes have another size, and folders are in other places; the command and the GPUs stay.
     if num_gpu is None:
         request = replace(request, num_gpu=_gpus(spec), nodes=spec.nodes if spec.is_elastic else None)

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict, cast
 
+from blobsync.ancestors.batchai_runtime import plain_options
+from blobsync.ancestors.philly import gone_platform, philly_variables
 from blobsync.base.errors import ConfigError, UsageError
+from blobsync.base.redaction import is_secret_name
 from blobsync.config.job_keys import LINKING, READ_ONLY_MODES, demand_keys, folder_mode, read_only_words
-from blobsync.config.known_keys import GONE_PLATFORMS, PHILLY_MARKS
 from blobsync.config.model import Cluster, FolderEntry
 from blobsync.jobspec.containers import OPTION as CONTAINER
 from blobsync.jobspec.elastic import Bounds, GivenBounds, find_bounds
@@ -21,14 +23,8 @@ from blobsync.jobspec.topology import JobShape, Size, find_shape
 # An image's address or file for docker and Apptainer; other first characters could make it an option.
 _IMAGE = re.compile(r"[A-Za-z0-9/][A-Za-z0-9_.:/@+-]*")
 
-# Values of variables with such names are never recorded.
-_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|CONNECTION_STRING|SAS", re.IGNORECASE)
-
 # Keys of the cluster file that the node reads.
-_FOR_NODES = ("work_dir", "command_prefix", "sleep_if_fail", "sleep_if_succeed", "batchai")
-
-# Folders with these names hold jobs' results.
-OUTPUT_PREFIX = "output"
+_FOR_NODES = ("work_dir", "command_prefix", "sleep_if_fail", "sleep_if_succeed")
 
 # Where quotes may mean something else: here-documents, substitutions, and a # inside a word, which starts no comment.
 _NOT_PLAIN = re.compile(r"<<|\$['({]|`|[^\s;&|()]#")
@@ -99,12 +95,8 @@ def demand_platform(cluster: Cluster) -> None:
     """Raise ``ConfigError`` if no file has a platform: a job meant for a cluster must not run here."""
     if cluster.platform_given:
         return
-    named = cluster.text("platform")
-    if named in GONE_PLATFORMS or cluster.values.keys() & PHILLY_MARKS:
-        gone = f"names {named}, a job platform that" if named else "is missing, and Philly, which this file is for,"
-        word = "batchai JOB" if named == "batchai" else f"philly {cluster.file}"
-        hint = f"blobsync convert {word} --platform slurm writes a file for Slurm; or kubernetes, aml, local, ..."
-        raise ConfigError(f"{gone} is gone", file=cluster.file, key="platform", hint=hint)
+    if gone := gone_platform(cluster):
+        raise ConfigError(gone.why, file=cluster.file, key="platform", hint=gone.hint)
     hint = "write platform: local to run jobs on this machine, or one of slurm, kubernetes, aml, itp, singularity"
     if "aml_config" in cluster.values:
         hint = "for Azure ML, name its compute_target as well; to run jobs on this machine, write platform: local"
@@ -150,8 +142,10 @@ def describe(cluster: Cluster, request: SubmitRequest, run_id: str, code: CodeRe
     bounds = elastic_bounds(cluster, request)
     shape = shape_of(cluster, request)
     secret = secret_names(cluster)
+    env = {**philly_variables(cluster), **{name: cluster.env[name] for name in cluster.env if name not in secret}}
     options: dict[str, Any] = {name: cluster.value(name) for name in _FOR_NODES if cluster.value(name)}
     options.update(request.options)
+    options.update(plain_options(cluster.value("batchai"), env))
     if hold:
         options["hold"] = hold
     if own := own_variables(cluster):
@@ -174,7 +168,7 @@ def describe(cluster: Cluster, request: SubmitRequest, run_id: str, code: CodeRe
         min_nodes=bounds.least if bounds else None,
         max_nodes=bounds.most if bounds else None,
         image=image_of(cluster),
-        env={**philly_variables(cluster), **{name: cluster.env[name] for name in cluster.env if name not in secret}},
+        env=env,
         secret_env=secret,
         code=code,
         folders=tuple(folder_link(cluster, entry) for entry in cluster.folders),
@@ -243,11 +237,6 @@ def _demand_no_gres(cluster: Cluster, request: SubmitRequest) -> None:
         raise UsageError(
             f"-n 0 requests no GPU, but gres {gres} does", hint="write gres: gpu:{gpus} in the cluster file"
         )
-
-
-def is_secret_name(name: str) -> bool:
-    """Whether a value of this name is treated as a secret."""
-    return _SECRET_NAME.search(name) is not None
 
 
 def own_variables(cluster: Cluster) -> list[str]:
@@ -325,17 +314,11 @@ def container(cluster: Cluster, request: SubmitRequest) -> dict[str, Any]:
     return {CONTAINER: {"file": cluster.file, **{name: value for name, value in options.items() if value}}}
 
 
-def philly_variables(cluster: Cluster) -> dict[str, str]:
-    """Variables of Philly from the cluster file; the node adds others."""
-    options = {"PHILLY_VC": cluster.text("vc"), "PHILLY_USER": cluster.text("user_name")}
-    return {name: text for name, text in options.items() if text}
-
-
 def own_output(cluster: Cluster) -> dict[str, str]:
     """The folder entry in which the job gets a folder of its own, with ``output: per_job``. Raises ``ConfigError``."""
     if cluster.text("output") != "per_job":
         return {}
-    named = [entry for entry in cluster.folders if is_output(entry)]
+    named = [entry for entry in cluster.folders if entry.is_output]
     written = [entry for entry in named if entry.mode not in READ_ONLY_MODES]
     if not written:
         raise ConfigError(
@@ -347,11 +330,6 @@ def own_output(cluster: Cluster) -> dict[str, str]:
     return {OWN_OUTPUT: min(written, key=lambda entry: len(entry.prefix)).prefix}
 
 
-def is_output(entry: FolderEntry) -> bool:
-    """Whether the folder holds jobs' results."""
-    return entry.prefix.startswith(OUTPUT_PREFIX)
-
-
 def find_mirror(cluster: Cluster, run_id: str) -> LogMirror | None:
     """Where logs are mirrored: beside the output folder, so that ``u --mirror output`` does not delete them.
 
@@ -359,8 +337,8 @@ def find_mirror(cluster: Cluster, run_id: str) -> LogMirror | None:
     """
     if cluster.platform in SERVICES:
         return None
-    entries = sorted(cluster.folders, key=lambda entry: (not is_output(entry), entry.mode != "upload"))
-    if entries and (is_output(entries[0]) or entries[0].mode == "upload"):
+    entries = sorted(cluster.folders, key=lambda entry: (not entry.is_output, entry.mode != "upload"))
+    if entries and (entries[0].is_output or entries[0].mode == "upload"):
         place = entries[0].remote
     elif cluster.code:
         place = cluster.code.remote

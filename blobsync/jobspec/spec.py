@@ -178,7 +178,7 @@ class NodeArchiveRef:
 
 class NodeOptions(TypedDict, total=False):
     """Options for the node: keys of the cluster file (``work_dir``, ``command_prefix``, ``sleep_if_fail``,
-    ``sleep_if_succeed``, ``batchai``), and where the job runs.
+    ``sleep_if_succeed``), and where the job runs.
 
     ``own_env`` are the variables that were set for this job alone. ``after`` is the job that has to complete first, by
     ``run_id`` and ``native_id``. ``container`` are the options of the image, ``own_output`` is the folder with one of
@@ -186,13 +186,19 @@ class NodeOptions(TypedDict, total=False):
     interactive job waits. ``lineage`` is the id of the first of the jobs that were submitted in each other's place.
     ``sealed_marks``: its checkpoints' marks have seals. ``earlier_marks``: the first of those jobs was this user's, and
     of a version whose marks had none. ``on_cpu``: its machine has no GPU.
+
+    ``variables`` are set for each process, with its own values in place of ``$NAME``; ``wrapper`` are words before the
+    command; ``outputs`` names folders of results, from the root of the job on; ``job_file`` is what it was made of.
     """
 
     work_dir: str
     command_prefix: str
     sleep_if_fail: Any
     sleep_if_succeed: Any
-    batchai: Mapping[str, Any]
+    variables: Mapping[str, str]
+    wrapper: Sequence[str]
+    outputs: Mapping[str, str]
+    job_file: str
     container: Mapping[str, Any]
     own_output: str
     in_place: str
@@ -503,9 +509,3 @@ class LogFile:
     size: int | None
     handle: str
     begins: int = 0
-
-
-def batchai_settings(spec: JobSpec) -> Mapping[str, Any] | None:
-    """The job's ``batchai`` key; None for other jobs."""
-    found = spec.options.get("batchai")
-    return found if isinstance(found, Mapping) else None

@@ -166,7 +166,7 @@ def places_of(job: NodeJob) -> tuple[str, ...]:
     """The folders to mount: the job's own, and the targets of its links. Raises ``NotReadyError``."""
     links = [job.root / entry.name for entry in job.spec.folders]
     real = [Path(entry.source) for entry in job.spec.folders if entry.mode == "link"]
-    own = (job.root, job.run_dir, _folder(job), job.beside("batchai"), job.set_requests)
+    own = (job.root, job.run_dir, _folder(job), job.temp, job.set_requests)
     found = dict.fromkeys(str(path) for path in (*own, *real, *(link.resolve() for link in links)) if path.is_dir())
     bad = [path for path in found if _DIVIDERS.search(path)]
     if bad:

@@ -41,11 +41,17 @@ from blobsync.jobspec.spec import (
     FolderLink,
     JobSpec,
     Secrets,
-    batchai_settings,
 )
 from blobsync.local.set_requests import VARIABLE as REQUESTS_VARIABLE
-from blobsync.node.batchai import NodePlace, batchai_variables, kept_command
-from blobsync.node.ranks import OF_ONE_PROCESS, NotReadyError, Ranks, master_address, master_port, rank_variables
+from blobsync.node.ranks import (
+    OF_ONE_PROCESS,
+    NotReadyError,
+    Ranks,
+    expanded,
+    master_address,
+    master_port,
+    rank_variables,
+)
 
 VERBS = ("prepare", "exec", "node", "finish", "here", "spread")
 
@@ -281,12 +287,11 @@ class NodeJob:
         ours = ("SLURM_OVERLAP", *OWN_SECRETS)
         env = {name: value for name, value in self.environ.items() if name not in ours}
         env.update({**self.spec.env, **secrets})
-        env.update(rank_variables(self.spec, ranks, self.environ))
+        ranked = rank_variables(self.spec, ranks, self.environ)
+        env.update(ranked)
         if self.starts_ranks:
             # Its processes have ranks in variables of its own: ours would be the same for all of them.
             env = {name: value for name, value in env.items() if name not in OF_ONE_PROCESS}
-        # Programs written for Philly read which container they are in, to do something in the first one only.
-        env.update(PHILLY_JOB_ID=self.spec.run_id, PHILLY_CONTAINER_INDEX=str(ranks.node_rank))
         env.update(BLOBSYNC_RUN_ID=self.spec.run_id, BLOBSYNC_ROOT=str(self.root))
         if self.spec.platform != "local" and any(entry.name == "output" for entry in self.spec.folders):
             # As in ACT: each node has its own home, so weights that rank 0 fetched would be missing on the others.
@@ -298,15 +303,26 @@ class NodeJob:
         if self.spec.is_elastic:
             env.update(elastic_variables(self.spec, ranks, self.environ, env))
             env[MARK] = self.mark
-        if (given := batchai_settings(self.spec)) is not None:
-            shared, temp = self.run_dir / "shared", self.beside("batchai")
-            place = NodePlace(self.root, shared, temp, self.attempt)
-            env.update(batchai_variables(self.spec, given, ranks, place, env))
+        env.update(expanded(self.spec.options.get("variables", {}), {**ranked, **env, **self._places()}))
         env.setdefault("PYTHONUNBUFFERED", "1")
         # hwloc's plugin "gl" looks for X servers at ports 6000 to 6009 of the node, and hangs where another program
         # listens: with TensorBoard at 6006, mpirun would never start.
         env.setdefault("HWLOC_COMPONENTS", "-gl")
         return env
+
+    def _places(self) -> dict[str, str]:
+        """What ``variables`` of a job may name besides ranks: folders of the job, of this node or of all of them."""
+        return {
+            "BLOBSYNC_TEMP": str(self.temp),
+            "BLOBSYNC_SHARED": str(self.run_dir / "shared"),
+            "BLOBSYNC_ATTEMPT": self.attempt,
+            "BLOBSYNC_GPUS": str(self.spec.gpus_per_node),
+        }
+
+    @property
+    def temp(self) -> Path:
+        """A folder of the job on this node, which goes with its root."""
+        return self.beside("temp")
 
     def _checkpoint_variables(self) -> dict[str, str]:
         """Where programs say that a set is complete, and which one was restored."""
@@ -328,8 +344,7 @@ class NodeJob:
         if self.is_shell_line:
             line = f"{prefix} {argv[0]}".strip()
             command = image_shell_line(line) if self.in_image else shell_line(line)
-        given = batchai_settings(self.spec)
-        return command if given is None else kept_command(command, given, "bash" if self.in_image else None)
+        return (*self.spec.options.get("wrapper", ()), *command)
 
     def _holding_command(self) -> tuple[str, ...]:
         """The command that keeps an interactive job's node."""
@@ -358,14 +373,13 @@ class NodeJob:
     @property
     def starts_ranks(self) -> bool:
         """Whether mpirun or srun starts the processes, in the user's command or in ours."""
-        if (batchai_settings(self.spec) or {}).get("mpi_processes"):
-            return True
         words = self.spec.argv
         if self.is_shell_line:
             with suppress(ValueError):
                 words = tuple(shlex.split(words[0]))
         first = next((word for word in words if not _ASSIGNMENT.match(word)), "")
-        return os.path.basename(first) in _RANK_STARTERS
+        outer = next(iter(self.spec.options.get("wrapper", ())), "")
+        return any(os.path.basename(word) in _RANK_STARTERS for word in (outer, first))
 
     @property
     def is_shell_line(self) -> bool:

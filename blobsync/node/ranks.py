@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -146,7 +147,23 @@ def rank_variables(spec: JobSpec, ranks: Ranks, environ: Mapping[str, str]) -> d
         "OMPI_COMM_WORLD_LOCAL_SIZE": str(ranks.local_size),
         "AZ_BATCH_MASTER_NODE": f"{master}:{port}",
         "AZ_BATCH_HOST_LIST": environ.get("BLOBSYNC_HOSTS") or environ.get("AZ_BATCH_HOST_LIST") or master,
-        "AZ_BATCHAI_JOB_MASTER_NODE_IP": master,
-        "AZ_BATCHAI_MPI_MASTER_NODE": master,
-        "AZ_BATCHAI_TASK_INDEX": str(ranks.node_rank),
     }
+
+
+# What the variables of a job may refer to, besides each other; all else is left to a shell.
+_REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
+_GIVEN = re.compile(r"BLOBSYNC_[A-Z_]+|(?:LOCAL_|NODE_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT)")
+
+
+def expanded(variables: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:
+    """``variables`` in their order, with values of ``env`` and of earlier ones in place of ``$NAME``, ``${NAME}``."""
+    found: dict[str, str] = {}
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        known = found.get(name, env.get(name) if _GIVEN.fullmatch(name) else None)
+        return match[0] if known is None else known
+
+    for name, text in variables.items():
+        found[name] = _REFERENCE.sub(value, text)
+    return found

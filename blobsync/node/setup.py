@@ -18,8 +18,6 @@ from blobsync.base.errors import BlobsyncError, NothingMatchedError, ProcessErro
 from blobsync.base.process import SubprocessRunner
 from blobsync.base.redaction import redact
 from blobsync.code.unpack import keep_listed, unpack_archive
-from blobsync.jobspec.spec import batchai_settings
-from blobsync.node.batchai import make_directories
 from blobsync.node.checkpoints import restore_checkpoint
 from blobsync.node.container import fetch_image, remove_image
 from blobsync.node.folders import KEPT, keep_downloads, place_folders, unmount_folders
@@ -180,8 +178,8 @@ def _place_code(job: NodeJob, places: JobPlaces, transfers: NodeTransfers) -> No
 
 def _run_setup(job: NodeJob) -> None:
     env = job.user_environment(ranks_of_node(job.spec, job.node_rank)[0])
-    if batchai_settings(job.spec) is not None:
-        make_directories(env, job.spec.procs_per_node)
+    if "wrapper" in job.spec.options:
+        job.temp.mkdir(parents=True, exist_ok=True)
     if job.own_output:
         job.own_output.mkdir(parents=True, exist_ok=True)
     image = fetch_image(job)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from blobsync.ancestors.batchai_job import read_job_file
+from blobsync.ancestors.batchai_translate import Translation, translate_job
+from blobsync.ancestors.convert import convert_batchai
 from blobsync.base.errors import BlobsyncError, ConfigError
 from blobsync.base.redaction import Secret
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
-from blobsync.jobs.batchai.files import convert_batchai
-from blobsync.jobs.batchai.job_file import read_job_file
-from blobsync.jobs.batchai.translate import Translation, translate_job
+from blobsync.jobspec.describe import SubmitRequest, describe
 from blobsync.jobspec.spec import JobSpec
-from blobsync.node.batchai import NodePlace, batchai_variables, task_of
-from blobsync.node.ranks import Ranks, ranks_of_node
+from blobsync.node.job import NodeJob, parse_arguments
+from blobsync.node.ranks import ranks_of_node
 
 ROOT = "$AZ_BATCHAI_JOB_MOUNT_ROOT"
 BOX = StorageAccount("box.yaml", "acct", "box", "https://acct.blob", account_key=Secret("a2V5"))
@@ -290,64 +294,89 @@ def test_the_examples_of_the_interface_are_converted_without_a_word_lost(tmp_pat
 
 # -- on the node --------------------------------------------------------------------------------------------------
 
-PLACE = NodePlace(Path("/r"), Path("/run/shared"), Path("/t/batchai"), "0")
+
+def _environments(spec: JobSpec, run_dir: Path, **environ: str) -> list[dict[str, str]]:
+    """The environment of each process of the job, by the command that says it."""
+    found = []
+    for node in range(spec.nodes):
+        words = parse_arguments(
+            ["exec", "--job", "/j", "--run-dir", str(run_dir), "--root", str(run_dir / f"root{node}")]
+        )
+        job = NodeJob(spec, {}, words, {"MASTER_ADDR": "n1", "MASTER_PORT": "3000", **environ}, node)
+        for ranks in ranks_of_node(spec, node):
+            env = {"PATH": os.environ["PATH"], **job.user_environment(ranks)}
+            done = subprocess.run(job.command(), env=env, capture_output=True, check=True)
+            found.append(dict(line.split("=", 1) for line in done.stdout.decode().split("\0") if "=" in line))
+    return found
 
 
-def _variables(spec: JobSpec, ranks: Ranks, **env: str) -> dict[str, str]:
-    given = spec.options["batchai"]
-    return batchai_variables(spec, given, ranks, PLACE, {"MASTER_ADDR": "n1", "MASTER_PORT": "3000", **env})
+def _job_of(options: dict[str, Any], env: Mapping[str, str] | None = None, **size: int) -> JobSpec:
+    cluster = cluster_of("slurm", batchai=options)
+    spec = describe(replace(cluster, env=env or {}), SubmitRequest(("env", "-0")), "me_1_x", None)
+    return replace(spec, **size)  # type: ignore[arg-type]
 
 
-def test_a_process_finds_the_variables_of_batch_ai() -> None:
+def test_a_process_finds_the_variables_of_batch_ai(tmp_path: Path) -> None:
     options = {
         "toolkit": "chainer",
         "std_out_err": f"{ROOT}/logs/$BLOBSYNC_RUN_ID",
         "inputs": {"DATA": "${AZ_BATCHAI_MOUNT_ROOT}/data", "OWN": "$HOME/x"},
         "outputs": {"MODEL": f"{ROOT}/logs/$BLOBSYNC_RUN_ID/m"},
     }
-    spec = JobSpec("me_1_x", ("true",), "eu", "slurm", nodes=2, gpus_per_node=4, options={"batchai": options},
-                   env={"MINE": "$AZ_BATCHAI_INPUT_DATA/a", "OTHER": "$PATH"})  # fmt: skip
-    found = _variables(spec, ranks_of_node(spec, 1)[0])
-    assert {name: found[name] for name in sorted(found) if name.startswith(("AZ_", "MINE", "OTHER"))} == {
-        "AZ_BATCHAI_INPUT_DATA": "/r/data",
+    env = {"MINE": "$AZ_BATCHAI_INPUT_DATA/a", "OTHER": "$PATH"}
+    spec = _job_of(options, env, nodes=2, gpus_per_node=4)
+    found = _environments(spec, tmp_path, AZ_BATCH_HOST_LIST="n1,n2")[1]
+    root, temp = tmp_path / "root1", tmp_path / "node_1.temp"
+    assert {name: found[name] for name in sorted(found) if name.startswith(("AZ_BATCHAI", "MINE", "OTHER"))} == {
+        "AZ_BATCHAI_INPUT_DATA": f"{root}/data",
         "AZ_BATCHAI_INPUT_OWN": "$HOME/x",
-        "AZ_BATCHAI_JOB_MOUNT_ROOT": "/r",
-        "AZ_BATCHAI_JOB_TEMP": "/t/batchai",
-        "AZ_BATCHAI_JOB_TEMP_DIR": "/t",
-        "AZ_BATCHAI_MOUNT_ROOT": "/r",
-        "AZ_BATCHAI_MPI_HOST_FILE": "/t/batchai/hostfile",
+        "AZ_BATCHAI_JOB_MASTER_NODE_IP": "n1",
+        "AZ_BATCHAI_JOB_MOUNT_ROOT": str(root),
+        "AZ_BATCHAI_JOB_TEMP": str(temp),
+        "AZ_BATCHAI_JOB_TEMP_DIR": f"{temp}/..",
+        "AZ_BATCHAI_MOUNT_ROOT": str(root),
+        "AZ_BATCHAI_MPI_HOST_FILE": f"{temp}/hostfile",
+        "AZ_BATCHAI_MPI_MASTER_NODE": "n1",
         "AZ_BATCHAI_NUM_GPUS": "4",
         "AZ_BATCHAI_NUM_GPUS_PER_NODE": "4",
-        "AZ_BATCHAI_OUTPUT_MODEL": "/r/logs/me_1_x/m",
+        "AZ_BATCHAI_OUTPUT_MODEL": f"{root}/logs/me_1_x/m",
         "AZ_BATCHAI_PREV_OUTPUT_MODEL": "",
-        "AZ_BATCHAI_SHARED_JOB_TEMP": "/run/shared",
-        "AZ_BATCHAI_STDOUTERR_DIR": "/r/logs/me_1_x",
+        "AZ_BATCHAI_SHARED_JOB_TEMP": f"{tmp_path}/shared",
+        "AZ_BATCHAI_STDOUTERR_DIR": f"{root}/logs/me_1_x",
         "AZ_BATCHAI_TASK_INDEX": "1",
-        "MINE": "/r/data/a",
+        "MINE": f"{root}/data/a",
         "OTHER": "$PATH",
     }
+    assert (temp / "hostfile").read_text() == "n1 slots=1\nn2 slots=1\n"
+    assert (root / "logs/me_1_x/stdout-1.txt").exists() and (root / "logs/me_1_x/m").is_dir()
 
 
-def test_a_job_that_is_tried_again_finds_what_it_had_written() -> None:
-    options = {"toolkit": "chainer", "outputs": {"MODEL": f"{ROOT}/logs/$BLOBSYNC_RUN_ID/m"}}
-    spec = JobSpec("me_1_x", ("true",), "eu", "slurm", options={"batchai": options})
-    again = NodePlace(PLACE.root, PLACE.shared, PLACE.temp, attempt="1")
-    found = batchai_variables(spec, options, ranks_of_node(spec, 0)[0], again, {})
-    assert found["AZ_BATCHAI_PREV_OUTPUT_MODEL"] == found["AZ_BATCHAI_OUTPUT_MODEL"] == "/r/logs/me_1_x/m"
+def test_a_job_that_is_tried_again_finds_what_it_had_written(tmp_path: Path) -> None:
+    spec = _job_of({"toolkit": "chainer", "outputs": {"MODEL": f"{ROOT}/logs/$BLOBSYNC_RUN_ID/m"}})
+    (found,) = _environments(spec, tmp_path, SLURM_RESTART_COUNT="1")
+    assert (
+        found["AZ_BATCHAI_PREV_OUTPUT_MODEL"] == found["AZ_BATCHAI_OUTPUT_MODEL"] == f"{tmp_path}/root0/logs/me_1_x/m"
+    )
 
 
-def test_tasks_of_tensorflow_are_the_same_cluster_to_all_processes() -> None:
+def test_tasks_of_tensorflow_are_the_same_cluster_to_all_processes(tmp_path: Path) -> None:
     options = {"toolkit": "tensorflow", "workers": 3, "parameter_servers": 1}
-    spec = JobSpec("me_1_x", ("true",), "eu", "slurm", nodes=2, procs_per_node=3, options={"batchai": options})
-    processes = [ranks for node in (0, 1) for ranks in ranks_of_node(spec, node)]
-    tasks = [task_of(options, ranks, 2) for ranks in processes]
-    assert [(task.kind, task.index) for task in tasks] == [
+    spec = _job_of(options, nodes=2, procs_per_node=3)
+    # The workers have ended, so that the parameter server ends.
+    ended = tmp_path / "shared/ended-0"
+    ended.mkdir(parents=True)
+    for number in range(3):
+        (ended / str(number)).touch()
+    found = _environments(spec, tmp_path, AZ_BATCH_HOST_LIST="n1,n2")
+    tasks = [json.loads(each["TF_CONFIG"])["task"] for each in found]
+    assert [(task["type"], task["index"]) for task in tasks] == [
         *[("master", 0), ("worker", 2), ("ps", 0)],
         *[("worker", 1), ("idle", 0), ("idle", 0)],
     ]
-    all_found = [_variables(spec, ranks, AZ_BATCH_HOST_LIST="n1,n2") for ranks in processes]
-    (cluster,) = {json.dumps(json.loads(found["TF_CONFIG"])["cluster"]) for found in all_found}
+    (cluster,) = {json.dumps(json.loads(each["TF_CONFIG"])["cluster"]) for each in found}
     assert json.loads(cluster) == {"ps": ["n1:3001"], "worker": ["n1:3002", "n2:3004", "n1:3006"]}
-    assert all_found[3]["AZ_BATCHAI_WORKER_HOSTS"] == "n1:3002,n2:3004,n1:3006"
-    assert json.loads(all_found[0]["TF_CONFIG"])["task"] == {"type": "master", "index": 0}
-    assert all_found[3]["AZ_BATCHAI_TASK_INDEX"] == "1" and all_found[2]["AZ_BATCHAI_PS_HOSTS"] == "n1:3001"
+    assert found[3]["AZ_BATCHAI_WORKER_HOSTS"] == "n1:3002,n2:3004,n1:3006"
+    assert found[3]["AZ_BATCHAI_TASK_INDEX"] == "1" and found[2]["AZ_BATCHAI_PS_HOSTS"] == "n1:3001"
+    # Hosts that nobody told of are the master.
+    alone = json.loads(_environments(replace(spec, nodes=1), tmp_path)[0]["TF_CONFIG"])
+    assert alone["cluster"]["worker"] == ["n1:3002", "n1:3004", "n1:3006"]

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
+from blobsync.ancestors.batchai_job import read_job_file
+from blobsync.ancestors.batchai_translate import translate_job
 from blobsync.base.errors import ConfigError
 from blobsync.base.redaction import Secret
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
-from blobsync.jobs.batchai.job_file import read_job_file
-from blobsync.jobs.batchai.translate import translate_job
 
 BOX = StorageAccount("box.yaml", "acct", "box", "https://acct.blob", account_key=Secret("a2V5"))
 ROOT = "$AZ_BATCHAI_JOB_MOUNT_ROOT"

@@ -369,18 +369,17 @@ def test_a_simple_job_runs_from_its_preparation_to_its_end(old: BootedNode, tmp_
     data = tmp_path / "shared"
     folder = FolderLink("data", old.service.url, "mine/data", "link", source=str(data))
     awkward = ["two words", "$HOME", ";"]
-    names = "RANK WORLD_SIZE MASTER_ADDR GREETING HWLOC_COMPONENTS MY_TOKEN"
+    names = "RANK WORLD_SIZE MASTER_ADDR GREETING HWLOC_COMPONENTS MY_TOKEN PLACE"
     program = f'cat a.txt data/b.txt; printenv {names}; echo "$@"; exit 7'
     spec = job(
-        old, "sh", "-c", program, "sh", *awkward, folders=(folder,), setup=("echo set > data/b.txt",), procs_per_node=2,
-        env={"GREETING": "a,b c"}, secret_env=("MY_TOKEN",),
+        old, "sh", "-c", program, "sh", *awkward, folders=(folder,), setup=("echo set > data/b.txt",),
+        env={"GREETING": "a,b c"}, secret_env=("MY_TOKEN",), options={"variables": {"PLACE": "node $NODE_RANK"}},
     )  # fmt: skip
     old.secret_env = {"MY_TOKEN": "hush"}
-    old.env.update(SLURM_PROCID="1", SLURM_LOCALID="1", SLURM_NODEID="0")
     assert old.do("prepare", spec).returncode == 0
     done = old.do("exec", spec)
     assert done.returncode == 7, done.stderr
-    values = ["1", "2", "127.0.0.1", "a,b c", "-gl", "hush"]
+    values = ["0", "1", "127.0.0.1", "a,b c", "-gl", "hush", "node 0"]
     assert done.stdout.splitlines() == ["of the code", "set", *values, " ".join(awkward)]
     assert "logs are not copied" in (old.run / "system_logs" / "node.txt").read_text()
     assert old.do("finish", spec, "--code", "7").returncode == 0
@@ -496,13 +495,20 @@ def test_an_old_python_refuses_other_code_than_the_jobs_and_more_of_it(old: Boot
     assert "larger than it should be" in old.do("prepare", small).stderr
 
 
-def test_several_nodes_without_a_master_are_refused(old: BootedNode) -> None:
-    spec = job(old, "true", nodes=2)
-    old.env["SLURM_PROCID"] = "1"
-    assert "the address of the master is unknown" in old.do("exec", spec).stderr
-    del old.env["SLURM_PROCID"]
-    old.env["MASTER_ADDR"] = "head"
-    assert "the rank of this one is unknown" in old.do("exec", spec).stderr
+@pytest.mark.parametrize("size", [{"nodes": 2}, {"procs_per_node": 2}])
+def test_several_processes_need_a_newer_python(old: BootedNode, size: dict[str, int]) -> None:
+    done = old.do("prepare", job(old, "true", **size))
+    assert done.returncode == 72 and "a job of several processes needs Python 3.10 or newer on its nodes" in done.stderr
+
+
+def test_a_python_that_is_too_old_for_all_of_it_reads_the_sentence_that_says_so() -> None:
+    text = Path(bootstrap.__file__).read_text()
+    tree = ast.parse(text, feature_version=(3, 6))
+    assert not any(isinstance(each, ast.ImportFrom) and each.module == "__future__" for each in tree.body)
+    # A signature is evaluated when the file is read.
+    signatures = [each.annotation for each in ast.walk(tree) if isinstance(each, ast.arg) and each.annotation]
+    assert not any(isinstance(each, ast.Subscript) and ast.unparse(each.value) == "list" for each in signatures)
+    assert text.index("sys.version_info < OLDEST") < text.index("os.execv(")
 
 
 @pytest.mark.parametrize("verb", ["node", "here"])

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from blobsync.ancestors.batchai_runtime import VARIABLES
 from blobsync.base.errors import ConfigError, CredentialError, SasPermissionError, UsageError
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.config.model import Cluster, CodeEntry, Docker, FolderEntry, StorageAccount
@@ -87,7 +88,7 @@ def test_what_the_cluster_file_says_arrives_in_the_specification() -> None:
     )
     spec = describe(cluster, SubmitRequest(("true",), name="n", options={"array": "0-3"}), "me_1_x", CODE)
     assert (spec.image, spec.timeout_s, spec.retries, spec.setup) == ("img:7", 5400, 2, ("pip install x",))
-    told = {"array": "0-3", "container": {"file": "aux_data/aml/eu.yaml"}}
+    told = {"array": "0-3", "container": {"file": "aux_data/aml/eu.yaml"}, "variables": VARIABLES}
     assert (spec.preemptible, spec.name, spec.options) == (True, "n", told)
     (folder,) = spec.folders
     assert (folder.mode, folder.include, folder.cache_seconds, folder.source) == ("download", ("voc",), 9, "")

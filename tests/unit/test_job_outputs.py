@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from blobsync.ancestors.batchai_runtime import plain_options, renewed
 from blobsync.base.errors import ConfigError, JobError, NothingMatchedError, UsageError
 from blobsync.base.redaction import Secret
 from blobsync.config.model import Cluster, FolderEntry, StorageAccount
@@ -41,15 +42,17 @@ STD = "$AZ_BATCHAI_JOB_MOUNT_ROOT/logs/$BLOBSYNC_RUN_ID"
         ([DATA], {}, []),
         (
             [LOGS, replace(DATA, mode="mount")],
-            {"batchai": {"outputs": {"MODEL": f"{STD}/model", "TMP": "$AZ_BATCHAI_JOB_TEMP/x"}, "std_out_err": STD}},
+            plain_options(
+                {"outputs": {"MODEL": f"{STD}/model", "TMP": "$AZ_BATCHAI_JOB_TEMP/x"}, "std_out_err": STD}, {}
+            ),
             [("MODEL", f"logs/{RUN}/model", False), ("stdouterr", f"logs/{RUN}", False)],
         ),
         (
             [DATA],
-            {"batchai": {"outputs": {"A": "${AZ_BATCHAI_MOUNT_ROOT}/data/${BLOBSYNC_RUN_ID}"}}},
+            renewed({"batchai": {"outputs": {"A": "${AZ_BATCHAI_MOUNT_ROOT}/data/${BLOBSYNC_RUN_ID}"}}}, {}),
             [("A", f"data/{RUN}", False)],
         ),
-        ([OUT], {"batchai": {"outputs": "none"}}, []),
+        ([OUT], {"outputs": {"A": "elsewhere"}}, []),
     ],
 )
 def test_the_places_of_a_job(folders: list[FolderLink], options: dict[str, Any], places: list[Any]) -> None:

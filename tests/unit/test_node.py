@@ -186,7 +186,6 @@ def test_each_process_knows_who_it_is(node: Node) -> None:
             "OMPI_COMM_WORLD_SIZE": "2",
             "OMPI_COMM_WORLD_LOCAL_RANK": str(rank),
             "AZ_BATCH_HOST_LIST": "127.0.0.1",
-            "AZ_BATCHAI_JOB_MASTER_NODE_IP": "127.0.0.1",
             "LIST": "a,b c",
             "MY_TOKEN": "hush",
         }

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
+from blobsync.ancestors.convert import Conversion, convert_philly
+from blobsync.ancestors.philly import philly_road
 from blobsync.base.errors import ConfigError, UnknownClusterError, UsageError
 from blobsync.config.known_keys import PLATFORMS
 from blobsync.config.loader import load_cluster
-from blobsync.jobs.batchai.files import Conversion, convert_philly
 from blobsync.jobspec.describe import SubmitRequest, describe
 from blobsync.jobspec.spec import CodeRef
 from tests.unit.project_files import NO_ENVIRON, ProjectFiles
@@ -65,7 +66,7 @@ def test_a_converted_file_is_one_that_submit_takes(project: ProjectFiles, platfo
 
 
 def test_what_is_left_out_is_named_with_its_line(project: ProjectFiles) -> None:
-    found = converted(project, "slurm", {**PHILLY, "priority": 5})
+    found = converted(project, "slurm", {**PHILLY, "elastic_num_gpu": [4, 8]})
     lines = (project.root / "aux_data/configs/philly_vc.yaml").read_text().splitlines()
     told = {}
     for note in found.notes:
@@ -74,7 +75,7 @@ def test_what_is_left_out_is_named_with_its_line(project: ProjectFiles) -> None:
             told[rest.partition(": ")[0]] = lines[int(place.rpartition(":")[2]) - 1].split(":")[0].strip()
     assert told == {
         **{key: key for key in ("vc_type", "cluster", "password", "isDebug", "use_blob_as_input", "with_log")},
-        "priority": "priority",
+        "elastic_num_gpu": "elastic_num_gpu",
         "config_param.model_folder.blob_fuse_options": "model_folder",
         "config_param.output_folder.blob_fuse_options": "output_folder",
     }
@@ -130,21 +131,18 @@ def test_a_wrong_file_of_clusters_is_one_sentence(project: ProjectFiles, text: s
 )
 def test_a_name_that_only_philly_knows_has_a_road(project: ProjectFiles, file: str, text: str, road: str) -> None:
     project.write(f"aux_data/configs/{file}.yaml", text)
-    with pytest.raises(UnknownClusterError, match="only a file of Philly, which is gone") as caught:
+    assert philly_road(project.root, "wu1") == f"{road} --platform slurm"
+    assert philly_road(project.root, "acct") == ""
+    with pytest.raises(UnknownClusterError) as caught:
         load_cluster(project.root, "wu1", environ=NO_ENVIRON)
-    assert str(caught.value.hint).startswith(f"{road} ") and "--platform slurm" in str(caught.value.hint)
-    with pytest.raises(UnknownClusterError) as other:
-        load_cluster(project.root, "acct", environ=NO_ENVIRON)
-    assert "Philly" not in other.value.message
+    assert (caught.value.root, caught.value.name) == (project.root, "wu1")
 
 
 def test_paths_of_hdfs_have_a_road(project: ProjectFiles) -> None:
     values = {**COMMON, "config_param": {**COMMON["config_param"], "data_folder": "/hdfs/input/me/data"}}
-    with pytest.raises(
-        ConfigError, match=r"config_param.data_folder: /hdfs/input/me/data was on Philly's HDFS"
-    ) as caught:
+    with pytest.raises(ConfigError, match=r"config_param.data_folder: /hdfs/input/me/data was on an HDFS") as caught:
         converted(project, "slurm", values)
     assert caught.value.line and "/blob/input/me/data" in str(caught.value.hint)
     alone = {"vc": "input", "azure_blob_config_file": "aux_data/configs/acct.yaml"}
-    with pytest.raises(ConfigError, match="was on Philly's HDFS, which is gone"):
+    with pytest.raises(ConfigError, match="was on an HDFS, which is gone"):
         converted(project, "slurm", {**alone, "config_param": {"data_folder": "/hdfs/input/me"}})

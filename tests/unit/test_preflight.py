@@ -184,7 +184,7 @@ REFUSED: Mapping[str, tuple[Mapping[str, Any], str]] = {
 RAISED = r"ConfigError|UsageError|SubmissionError|CredentialError|given\.error|self\.error"
 # Rooms and modules of jobs that are not on the road of submit, or come after what can be told without asking.
 ELSEWHERE: Mapping[str, str] = {
-    "jobs.batchai": "convert reads and writes files of Batch AI",
+    "ancestors": "convert reads and writes files of Batch AI",
     "jobs.form": "submit --file and the web page fill a form, which is checked by preflight",
     "jobs.foreground": "blobsync local",
     "jobs.spread_job": "--nodes of a transfer",

@@ -173,13 +173,12 @@ OTHERS: Mapping[str, str] = {
     "trusted_code": "submit and config trust-code read it; tests/unit/test_trusted_code.py",
     "trusted_docker": "local, initc and config trust-docker read it; tests/unit/test_trusted_docker.py",
     "given_source": "--source on the command line is wrong; tests/unit/test_given_source.py",
-    "philly": "only convert reads files of Philly",
 }
 # Raised on purpose in those modules, and never shown: others take their place.
 _INNER = ("RecursionError", "yaml.MarkedYAMLError")
 NOT_A_FILES_FAULT: Mapping[str, str] = {
     "-p takes YAML": "the words after -p are wrong",
-    "only a file of Philly": "the name after -c is wrong",
+    "UnknownClusterError": "the name after -c is wrong",
     "the given text is": "only login asks for it",
     "is not one of {container}": "only login asks for it",
     "cannot be written": "only login and trust-link write",

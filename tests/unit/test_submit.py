@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from blobsync.ancestors.batchai_job import read_job_file
+from blobsync.ancestors.batchai_record import record_job
 from blobsync.backends.protocol import Outcome, Plan, Refused
 from blobsync.base.errors import (
     AccessDeniedError,
@@ -28,8 +30,6 @@ from blobsync.base.errors import (
 from blobsync.base.redaction import SasToken, Secret
 from blobsync.config.model import CheckpointRule, Cluster, CodeEntry, FolderEntry, StorageAccount
 from blobsync.config.trusted_code import trust_code
-from blobsync.jobs.batchai.job_file import read_job_file
-from blobsync.jobs.batchai.recorded_job import record_job
 from blobsync.jobs.context import JobContext
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.submit import hand_over, new_run_id, plan_job, resubmit, submit
@@ -379,7 +379,7 @@ def recalled(record: JobRecord) -> JobRecord:
 
 def marks_of(record: JobRecord) -> dict[str, Any]:
     """What a job's specification says of its lineage's marks."""
-    return {name: value for name, value in record.spec.options.items() if name != "in_place"}
+    return {name: value for name, value in record.spec.options.items() if name not in ("in_place", "variables")}
 
 
 def test_a_resubmitted_job_gets_the_key_of_its_lineage(context: JobContext, eu: Moody, tmp_path: Path) -> None:
@@ -472,10 +472,10 @@ def test_a_job_file_of_batch_ai_is_translated_for_where_its_job_moves(context: J
     recorded = record_job(read_job_file(written, None, {}))
     (tmp_path / "aux_data/aml/us.yaml").write_text("platform: local\nconfig_param: {}\nenv: {PIN: x, A_TOKEN: x}\n")
     old = send(context, "true")
-    done = resubmit(context, replace(old, spec=replace(old.spec, options={"batchai": {"job_file": recorded}})), to="us")
+    done = resubmit(context, replace(old, spec=replace(old.spec, options={"job_file": recorded})), to="us")
     new = done.record.spec
     assert (new.argv, new.nodes, new.secret_env) == (("bash", "-c", "./a"), 1, ("A_TOKEN", "PIN"))
-    assert new.options["batchai"]["mpi_processes"] == 4
+    assert tuple(new.options["wrapper"])[:3] == ("mpirun", "-n", "4") and new.options["job_file"] == recorded
     assert any("nodeCount: this machine is one node" in each for each in done.warnings)
 
 

@@ -10,8 +10,8 @@ import re
 from typing import Any
 
 from blobsync.backends.aml.replies import AmlReply
+from blobsync.base.redaction import is_secret_name
 from blobsync.config.model import Cluster
-from blobsync.jobspec.describe import is_secret_name
 from blobsync.jobspec.spec import JobSpec
 
 _ACTS_COMMAND = "--command"

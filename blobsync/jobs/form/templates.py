@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from blobsync.base.errors import BlobsyncError, ConfigError, LocalFileError, NothingMatchedError, UsageError
-from blobsync.base.redaction import redact
+from blobsync.base.redaction import is_secret_name, redact
 from blobsync.config.loader import parse_overrides
 from blobsync.config.scaffold import NewFile
 from blobsync.config.yaml_document import read_document
 from blobsync.jobs.form.fields import is_field
 from blobsync.jobs.form.filled import MOST_CHARS, FilledForm, JobForm
 from blobsync.jobs.home import is_secret
-from blobsync.jobspec.describe import is_secret_name
 from blobsync.local.names import new_temporary_name, safe_name
 
 TEMPLATE_FOLDER = "aux_data/jobs"

@@ -2,11 +2,9 @@
 
     bootstrap.py prepare|exec|node|finish --job JOB.json [--secrets FILE] --run-dir DIR ...
 
-Standard library of Python 3.8 only. ``blobsync.node`` gets the same arguments; if this Python is too old for it,
-``old_python.py`` beside this file takes over.
+Standard library of Python 3.8 only; 3.6 and 3.7 read it as far as the sentence that they are too old. ``blobsync.node``
+gets the same arguments; if this Python is too old for it, ``old_python.py`` beside this file takes over.
 """
-
-from __future__ import annotations
 
 import fcntl
 import hashlib
@@ -24,15 +22,15 @@ import urllib.request
 import zipfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, List
 from urllib.parse import quote, unquote
 
-SETUP_FAILED, NEEDED, API_VERSION, MOUNTED = 72, (3, 10), "2021-12-02", "mounted:"
+SETUP_FAILED, OLDEST, NEEDED, API_VERSION, MOUNTED = 72, (3, 8), (3, 10), "2021-12-02", "mounted:"
 TRIES, SILENCE, DEADLINE, IN_URLS = 6, 60.0, 3600.0, "%:/?#[]@!$&'()*+,;=-._~"
 
 
 class Boot:
-    def __init__(self, argv: list[str]) -> None:
+    def __init__(self, argv: List[str]) -> None:
         self.verb, self.options = argv[0], dict(zip(argv, argv[1:]))
         self.job: dict[str, Any] = json.loads(Path(self.options["--job"]).read_bytes())
         self.secrets: dict[str, dict[str, str]] = {}
@@ -128,12 +126,14 @@ def is_whole(source: zipfile.ZipFile, folder: Path) -> bool:
     return known == {name: source.read(name) for name in source.namelist()}
 
 
-def main(argv: list[str]) -> int:
+def main(argv: List[str]) -> int:
     # A scheduler's warning is held until the program can handle it.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGUSR1, signal.SIGUSR2))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     boot = Boot(argv)
     try:
+        if sys.version_info < OLDEST:
+            raise ValueError(f"{sys.executable} is older than Python 3.8; name a newer one: runtime: {{python: PATH}}")
         if sys.version_info >= NEEDED:
             os.execv(sys.executable, [sys.executable, "-I", str(boot.unpacked()), *argv])
         return int(runpy.run_path(str(Path(__file__).with_name("old_python.py")))["main"](boot))

@@ -2,8 +2,8 @@
 
 Standard library of Python 3.8 only; ``bootstrap.py`` calls ``main``. A job is simple when its folders are linked or
 mounted: its code archive is fetched and checked here as on any node, its folders are put in place, its setup commands
-run, and each process is replaced by the program. What needs blobsync itself (folders that are downloaded or uploaded, a
-copy of the logs in the container, several processes without a launcher) is rejected, or reported as missing.
+run, and this process is replaced by the program. What needs blobsync itself (folders that are downloaded or uploaded,
+several processes, a copy of the logs in the container) is rejected, or reported as missing.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import shlex
 import shutil
 import signal
 import stat
+import string
 import subprocess
 import sys
 import time
@@ -44,13 +45,6 @@ OWN_BYTES, SMALL_CODE, UNPACKED_RATIO = 1 << 26, 1 << 30, 100
 MANIFEST = ".blobsync-manifest.json"
 PART = re.compile(r"\.blobsync-[0-9a-f]{8}\.part|\.azDownload-[0-9a-fA-F-]{36}-.*", re.DOTALL)
 NAME_BYTES, PATH_BYTES = 255, 4095
-# Open MPI comes first: children of its daemons also have Slurm's variables, which are the daemons' ranks.
-RANK_NAMES = (
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", ""),
-    ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"),
-    ("PMI_RANK", "MPI_LOCALRANKID", "NODE_RANK"),
-    ("RANK", "LOCAL_RANK", "NODE_RANK"),
-)
 
 
 def main(boot: Any) -> int:
@@ -69,8 +63,8 @@ def main(boot: Any) -> int:
             )
     if boot.job.get("max_nodes") and boot.job["platform"] not in ("aml", "itp", "singularity"):
         raise ValueError(f"an elastic job needs Python 3.10 or newer on its nodes; found: {asked}")
-    if boot.job["options"].get("batchai"):
-        raise ValueError(f"a job of Batch AI needs Python 3.10 or newer on its nodes; found: {asked}")
+    if int(boot.job["nodes"]) * int(boot.job["procs_per_node"]) > 1 or boot.job["options"].get("wrapper"):
+        raise ValueError(f"a job of several processes needs Python 3.10 or newer on its nodes; found: {asked}")
     if boot.job["options"].get("hold"):
         raise ValueError(f"a job that waits for people needs Python 3.10 or newer on its nodes; found: {asked}")
     job = Job(boot)
@@ -142,18 +136,16 @@ class Job:
             self._root.parent.rmdir()
 
     def become_the_program(self) -> int:
-        rank, local, node = self._ranks()
-        command, env = self._command(), self._environment(rank, local, node)
+        command, env = self._command(), self._environment()
         if "--log" in sys.argv:
             logs = self._run_dir / "user_logs"
             logs.mkdir(parents=True, exist_ok=True)
-            name = "std_log.txt" if env["WORLD_SIZE"] == "1" else f"std_log_process_{rank}.txt"
-            log = os.open(logs / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            log = os.open(logs / "std_log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
             os.dup2(log, 1)
             os.dup2(log, 2)
         # Slurm's batch script makes this folder, and passes on warnings only once it is full.
         with suppress(FileNotFoundError):
-            (self._run_dir / "up" / str(rank)).touch()
+            (self._run_dir / "up" / "0").touch()
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             # A signal in between would end the program, which has no handler yet.
             signal.signal(number, signal.SIG_IGN)
@@ -246,7 +238,7 @@ class Job:
     def _run_setup(self) -> None:
         for line in self._spec["setup"]:
             self._say("setup: " + line)
-            env, shell = self._environment(0, 0, 0), shutil.which("bash") or "/bin/sh"
+            env, shell = self._environment(), shutil.which("bash") or "/bin/sh"
             folder = self._work_dir if self._work_dir.is_dir() else self._root
             done = subprocess.run([shell, "-c", line], cwd=folder, env=env, stdin=subprocess.DEVNULL, check=False)
             if done.returncode:
@@ -261,22 +253,10 @@ class Job:
             return [shutil.which("bash") or "/bin/sh", "-c", f"{prefix} {argv[0]}".strip()]
         return shlex.split(prefix) + argv
 
-    def _ranks(self) -> tuple[int, int, int]:
-        procs, env = int(self._spec["procs_per_node"]), os.environ
-        for rank, local, node in RANK_NAMES:
-            if rank in env:
-                number = int(env[rank])
-                return number, int(env.get(local, number % procs)), int(env.get(node, number // procs))
-        if int(self._spec["nodes"]) * procs > 1:
-            raise ValueError("the job has several processes, but the rank of this one is unknown: RANK is not set")
-        return 0, 0, 0
-
-    def _environment(self, rank: int, local: int, node: int) -> dict[str, str]:
-        """The job's variables, and the rank variables of all launchers."""
+    def _environment(self) -> dict[str, str]:
+        """The job's variables, and those of the ranks of its one process."""
         spec, given, asked = self._spec, os.environ, self._spec.get("secret_env", ())
         derived = 20000 + int(hashlib.sha256(spec["run_id"].encode()).hexdigest(), 16) % 20000
-        master, port = self._master(), given.get("MASTER_PORT") or str(derived)
-        size, procs = str(int(spec["nodes"]) * int(spec["procs_per_node"])), str(spec["procs_per_node"])
         env = {
             "PYTHONUNBUFFERED": "1",
             "HWLOC_COMPONENTS": "-gl",
@@ -285,23 +265,16 @@ class Job:
             **spec["env"],
             **{name: text for name, text in self._boot.secrets.get("env", {}).items() if name in asked},
         }
-        env.update(RANK=str(rank), LOCAL_RANK=str(local), WORLD_SIZE=size, LOCAL_WORLD_SIZE=procs, NODE_RANK=str(node))
-        env.update(OMPI_COMM_WORLD_RANK=str(rank), OMPI_COMM_WORLD_SIZE=size)
-        env.update(OMPI_COMM_WORLD_LOCAL_RANK=str(local), OMPI_COMM_WORLD_LOCAL_SIZE=procs)
-        env.update(MASTER_ADDR=master, MASTER_PORT=port, AZ_BATCH_MASTER_NODE=f"{master}:{port}")
-        env.update(AZ_BATCHAI_JOB_MASTER_NODE_IP=master, AZ_BATCHAI_MPI_MASTER_NODE=master)
-        env.update(AZ_BATCH_HOST_LIST=given.get("BLOBSYNC_HOSTS") or given.get("AZ_BATCH_HOST_LIST") or master)
-        env.update(PHILLY_CONTAINER_INDEX=str(node), PHILLY_JOB_ID=spec["run_id"])
-        env.update(AZ_BATCHAI_TASK_INDEX=str(node), BLOBSYNC_RUN_ID=spec["run_id"], BLOBSYNC_ROOT=str(self._root))
+        env.update(
+            {**dict.fromkeys(("RANK", "LOCAL_RANK", "NODE_RANK"), "0"), "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+        )
+        env.update(
+            MASTER_ADDR=given.get("MASTER_ADDR") or "127.0.0.1", MASTER_PORT=given.get("MASTER_PORT") or str(derived)
+        )
+        env.update(BLOBSYNC_RUN_ID=spec["run_id"], BLOBSYNC_ROOT=str(self._root))
+        for name, text in spec["options"].get("variables", {}).items():
+            env[name] = string.Template(text).safe_substitute(env)
         return env
-
-    def _master(self) -> str:
-        batch = os.environ.get("AZ_BATCH_MASTER_NODE", "")
-        names = ("MASTER_ADDR", "AZ_BATCHAI_JOB_MASTER_NODE_IP")
-        known = [*(os.environ.get(name, "") for name in names), batch.rpartition(":")[0] or batch]
-        if int(self._spec["nodes"]) > 1 and not any(known):
-            raise ValueError("the job has several nodes, but the address of the master is unknown: set MASTER_ADDR")
-        return next(filter(None, known), "127.0.0.1")
 
     # -- messages -----------------------------------------------------------------------------------------------
 

@@ -8,22 +8,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from blobsync.ancestors.batchai_job import read_job_file
+from blobsync.ancestors.batchai_record import RECORDED, recorded_job
+from blobsync.ancestors.batchai_translate import NewAccount, Translation, translate_job
+from blobsync.ancestors.philly import philly_names, philly_variables
 from blobsync.base.errors import ConfigError, UsageError
 from blobsync.config.account_files import ACCOUNT_FOLDER
 from blobsync.config.accounts import AccountFile, first_of
 from blobsync.config.job_keys import IDLE, LINKING, NOWHERE, read_only_words
 from blobsync.config.known_keys import PHILLY_MARKS
 from blobsync.config.loader import ClusterFile, reload_cluster
-from blobsync.config.model import Cluster
-from blobsync.config.philly import philly_names
+from blobsync.config.model import Cluster, FolderEntry
 from blobsync.config.project_root import CLUSTER_FOLDER
 from blobsync.config.scaffold import NewFile, flattened, with_changes
 from blobsync.config.yaml_document import CODE_KEY, Document
-from blobsync.jobs.batchai.job_file import read_job_file
-from blobsync.jobs.batchai.recorded_job import RECORDED, recorded_job
-from blobsync.jobs.batchai.translate import NewAccount, Translation, translate_job
-from blobsync.jobspec.describe import OUTPUT_PREFIX, demand_platform, philly_variables
-from blobsync.jobspec.spec import JobSpec
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _PHILLY_COMMAND = ("python", "train.py")
@@ -57,21 +55,19 @@ class MovedJob:
 
 def read_for(cluster: Cluster, job: Path, cluster_file: Path | None, environ: Mapping[str, str]) -> Translation:
     """The job file as a job on ``cluster``. Raises ``ConfigError``; nothing is changed."""
-    demand_platform(cluster)
     return translate_job(read_job_file(job, cluster_file, environ), cluster, accounts_on_file(cluster.root, environ))
 
 
-def translate_again(cluster: Cluster, spec: JobSpec, environ: Mapping[str, str]) -> MovedJob | None:
+def translate_again(cluster: Cluster, job_file: str | None, environ: Mapping[str, str]) -> MovedJob | None:
     """A job that was submitted from a job file, as the same file on ``cluster``; None for other jobs, and where the
-    cluster has the file's keys already.
+    cluster has the file's keys already. ``job_file`` is what the job's option of that name holds.
 
     Its secret variables are those of ``cluster``, because their values are recorded nowhere. Raises ``ConfigError`` for
     what cannot be honoured there.
     """
-    found = recorded_job(spec)
-    if found is None or cluster.written is None or cluster.text(f"batchai.{RECORDED}"):
+    if job_file is None or cluster.written is None or cluster.text(f"batchai.{RECORDED}"):
         return None
-    job, secrets = found
+    job, secrets = recorded_job(job_file)
     translation = translate_job(job, cluster, accounts_on_file(cluster.root, environ))
     values = {**translation.values, "secret_env": [*cluster.texts("secret_env"), *secrets]} if secrets else None
     changed = {**cluster.written.overrides, **flattened(values or translation.values)}
@@ -192,7 +188,7 @@ def _entries(cluster: Cluster, platform: str, notes: list[str]) -> dict[str, Any
     for entry in cluster.folders:
         options = given.get(entry.key)
         is_read_only, words = read_only_words(entry.blob_fuse_options)
-        mode = entry.mode or _mode_on(platform, entry.prefix, is_read_only=is_read_only)
+        mode = entry.mode or _mode_on(platform, entry, is_read_only=is_read_only)
         found[entry.key] = {
             **(dict(options) if isinstance(options, Mapping) else {}),
             **({"datastore_name": entry.datastore_name} if entry.datastore_name else {}),
@@ -217,10 +213,10 @@ _MODES = {
 }
 
 
-def _mode_on(platform: str, prefix: str, *, is_read_only: bool) -> str:
+def _mode_on(platform: str, entry: FolderEntry, *, is_read_only: bool) -> str:
     if platform not in LINKING:
         return "ro_mount" if is_read_only else "mount"
-    return "upload" if prefix.startswith(OUTPUT_PREFIX) and not is_read_only else "download"
+    return "upload" if entry.is_output and not is_read_only else "download"
 
 
 def _taken_out(

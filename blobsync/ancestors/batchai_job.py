@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from blobsync.ancestors.json_part import JsonPart, inner_properties, open_json
 from blobsync.base.formatting import count_text
 from blobsync.base.redaction import Secret
 from blobsync.config.job_keys import read_only_words
-from blobsync.jobs.batchai.reader import JsonPart, inner_properties, open_json
 
 # What a shell reads as one word, with its variables replaced.
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=@%+,~-]*(?:\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\})[A-Za-z0-9_./:=@%+,~-]*)*")

@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from blobsync.ancestors.batchai_job import BatchAiJob, JobDirectory, Volume
+from blobsync.ancestors.batchai_record import RECORDED, record_job
+from blobsync.ancestors.batchai_runtime import HOSTS
 from blobsync.config.job_keys import LINKING, ONLY_ON, READ_ONLY_MODES, folder_mode
 from blobsync.config.model import AML_PLATFORMS, Cluster, FolderEntry
 from blobsync.config.yaml_document import FOLDER_SUFFIX
-from blobsync.jobs.batchai.job_file import BatchAiJob, JobDirectory, Volume
-from blobsync.jobs.batchai.recorded_job import RECORDED, record_job
 
 _ROOTS = re.compile(r"\$\{?AZ_BATCHAI_(?:JOB_)?MOUNT_ROOT\}?/+([^/$]+(?:/[^/$]+)*)")
 # Open MPI 4 and 5 start more processes than there are cores only if they are told to.
@@ -229,8 +230,13 @@ def _paths(job: BatchAiJob) -> Iterator[tuple[str, tuple[str, ...], str]]:
 
 
 def _setup(job: BatchAiJob, cluster: Cluster) -> dict[str, str]:
-    lines = (*cluster.texts("setup"), *map(_plain, job.setup)) if job.setup else ()
-    return {"setup": " && ".join(f"(\n{line}\n)" for line in lines) if len(lines) > 1 else lines[0]} if lines else {}
+    if not job.setup:
+        return {}
+    names = ("JOB_TEMP", "SHARED_JOB_TEMP", "STDOUTERR_DIR", *(f"OUTPUT_{one.id}" for one in job.outputs))
+    folders = " ".join(f'"$AZ_BATCHAI_{name}"' for name in names)
+    hosts = f'{_plain(HOSTS)} > "$AZ_BATCHAI_MPI_HOST_FILE"'
+    lines = (f"mkdir -p {folders} && {hosts}", *cluster.texts("setup"), *map(_plain, job.setup))
+    return {"setup": " && ".join(f"(\n{line}\n)" for line in lines)}
 
 
 def _docker(job: BatchAiJob, cluster: Cluster, notes: list[str], *, writes: bool) -> dict[str, Any]:

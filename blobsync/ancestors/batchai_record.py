@@ -10,16 +10,15 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, TypeVar
 
+from blobsync.ancestors.batchai_job import BatchAiJob, Image, JobDirectory, Toolkit, Volume
+from blobsync.ancestors.json_part import JsonPart, ReadKeys
 from blobsync.base.errors import JobError
 from blobsync.base.plain_json import demand_types, parse_object
+from blobsync.base.redaction import is_secret_name
 from blobsync.config.yaml_document import Document
-from blobsync.jobs.batchai.job_file import BatchAiJob, Image, JobDirectory, Toolkit, Volume
-from blobsync.jobs.batchai.reader import JsonPart, ReadKeys
-from blobsync.jobspec.describe import is_secret_name
-from blobsync.jobspec.spec import JobSpec
 
-# The option of a job, and the key in it, that hold the text.
-_OPTION, RECORDED = "batchai", "job_file"
+# The option of a job, and the key of ``batchai`` in a cluster file, that hold the text.
+RECORDED = "job_file"
 _VOLUME = ("path", "kind", "account", "container", "share")
 _IMAGE = ("name", "server", "username", "shm_size")
 _Made = TypeVar("_Made")
@@ -48,19 +47,15 @@ def record_job(job: BatchAiJob) -> str:
     return json.dumps(values, sort_keys=True)
 
 
-def recorded_job(spec: JobSpec) -> tuple[BatchAiJob, tuple[str, ...]] | None:
-    """The job file that a job was submitted from, and the names of its secret variables; None for other jobs.
+def recorded_job(text: str) -> tuple[BatchAiJob, tuple[str, ...]]:
+    """The job file that a job was submitted from, and the names of its secret variables.
 
     Raises ``JobError`` for a record that blobsync did not write.
     """
-    option = spec.options.get(_OPTION)
-    text = option.get(RECORDED) if isinstance(option, Mapping) else None
-    if not isinstance(text, str):
-        return None
     try:
         return _read(parse_object(text))
     except (ValueError, KeyError, TypeError) as error:
-        raise JobError(f"the job file that {spec.run_id} was submitted from cannot be read any more") from error
+        raise JobError("the job file that the job was submitted from cannot be read any more") from error
 
 
 def _read(values: dict[str, Any]) -> tuple[BatchAiJob, tuple[str, ...]]:

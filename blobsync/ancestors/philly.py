@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from blobsync.base.errors import ConfigError
-from blobsync.config.known_keys import PHILLY_MARKS
+from blobsync.config.known_keys import GONE_PLATFORMS, PHILLY_MARKS
+from blobsync.config.model import Cluster
 from blobsync.config.yaml_document import read_document
 
 _FOLDER = "aux_data/configs"
@@ -50,3 +52,27 @@ def philly_road(root: Path, name: str) -> str:
         except ConfigError:
             continue
     return ""
+
+
+class Gone(NamedTuple):
+    """Why no job can run on a platform that is gone, and what to do instead."""
+
+    why: str
+    hint: str
+
+
+def gone_platform(cluster: Cluster) -> Gone | None:
+    """What to say of a cluster file of a service that is gone; None for others."""
+    named = cluster.text("platform")
+    if named not in GONE_PLATFORMS and not cluster.values.keys() & PHILLY_MARKS:
+        return None
+    what = f"names {named}, a job platform that" if named else "is missing, and Philly, which this file is for,"
+    word = "batchai JOB" if named == "batchai" else f"philly {cluster.file}"
+    hint = f"blobsync convert {word} --platform slurm writes a file for Slurm; or kubernetes, aml, local, ..."
+    return Gone(f"{what} is gone", hint)
+
+
+def philly_variables(cluster: Cluster) -> dict[str, str]:
+    """The variables that jobs got from Philly's keys."""
+    options = {"PHILLY_VC": cluster.text("vc"), "PHILLY_USER": cluster.text("user_name")}
+    return {name: text for name, text in options.items() if text}
