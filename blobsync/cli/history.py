@@ -179,6 +179,7 @@ _FACTS = ("path", "size", "md5", "etag")
 
 
 def _facts(entry: TransferEntry, running: RunningTransfer | None) -> Iterator[str]:
+    is_removal, rest = entry.kind == "rm", f"of {count_text(entry.planned, 'file')}, {size_text(entry.bytes)}"
     facts = [
         ("transfer", entry.id),
         ("began", _time(entry.began)),
@@ -190,8 +191,8 @@ def _facts(entry: TransferEntry, running: RunningTransfer | None) -> Iterator[st
         ("by", f"{entry.user} on {entry.host}"),
         ("cluster", entry.cluster + (f", from {entry.from_cluster}" if entry.from_cluster else "")),
         ("engine", entry.engine or ""),
-        ("moved", f"{entry.transferred:,} of {count_text(entry.planned, 'file')}, {size_text(entry.bytes)}"),
-        ("deleted", f"{entry.deleted:,}" if entry.deleted else ""),
+        ("moved", "" if is_removal else f"{entry.transferred:,} {rest}"),
+        ("deleted", f"{entry.deleted:,} {rest}" if is_removal else f"{entry.deleted:,}" if entry.deleted else ""),
         ("failed", f"{entry.failed:,}" if entry.failed else ""),
         ("conflicts", f"{entry.conflicts:,}" if entry.conflicts else ""),
         ("receipt", entry.receipt or ""),

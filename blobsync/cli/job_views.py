@@ -119,7 +119,7 @@ def _watched(session: Session, jobs: Jobs, ids: Sequence[str], limit: int) -> Re
         for found in jobs.looks(ids, limit=limit, cluster=session.cluster):
             states = [(record.run_id, record.info.state, record.info.restarts) for record in found]
             if found and (sys.stdout.isatty() or states != before):
-                yield [*job_table(found.records)]
+                yield [*job_table(found.records), *_left_out(found)]
             before = states
         session.note("all of them have ended" if before else "there are no jobs")
 
@@ -304,5 +304,8 @@ def _listed(session: Session, jobs: Jobs, states: tuple[str, ...], limit: int) -
         wanted = " or ".join(state.lower() for state in states)
         session.note(f"there are no {wanted + ' ' if wanted else ''}jobs")
         return Result(data)
-    left = [more_line(found.more, full=f"--max {len(rows) + found.more}")] if found.more else []
-    return Result(data, [*job_table(found.records), *left])
+    return Result(data, [*job_table(found.records), *_left_out(found)])
+
+
+def _left_out(found: JobList) -> list[str]:
+    return [more_line(found.more, full=f"--max {len(found) + found.more}")] if found.more else []

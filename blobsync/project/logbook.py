@@ -95,6 +95,11 @@ class TransferEntry:
     pid: int = field(default_factory=os.getpid)
     id: str = field(default_factory=lambda: os.urandom(4).hex())
 
+    @property
+    def rate(self) -> float | None:
+        """Bytes a second; None where nothing moved, as in a removal."""
+        return self.bytes / self.seconds if self.kind != "rm" and self.bytes and self.seconds else None
+
     def __repr__(self) -> str:
         shown = f"{self.paths[0]!r}" if self.paths else "nothing"
         return f"<TransferEntry {self.id}: {self.kind} {shown}, {self.result}>"

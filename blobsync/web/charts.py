@@ -54,7 +54,7 @@ class BytesChart:
 
 def bytes_chart(entries: Sequence[TransferEntry], now: float) -> BytesChart | None:
     """Bytes by hour of the last two days, or by day of the last month if anything is older; None if nothing moved."""
-    moved = [each for each in entries if each.bytes and each.began > now - CHART_SECONDS]
+    moved = [each for each in entries if each.bytes and each.kind in _STACK and each.began > now - CHART_SECONDS]
     if not moved:
         return None
     by_hour = all(each.began > now - (_HOURS - 1) * 3600 for each in moved)
@@ -93,7 +93,7 @@ def _column(name: str, x: float, width: float, entries: Sequence[TransferEntry],
     size = sum(each.bytes for each in entries)
     files = sum(each.transferred for each in entries)
     # As in the table below the chart: the average of an hour would be in none of its rows.
-    rate = max((each.bytes / each.seconds for each in entries if each.seconds), default=0.0)
+    rate = max((each.rate or 0.0 for each in entries), default=0.0)
     return Column(name, round(x + width * 0.1, 1), round(width * 0.8, 1), tuple(parts), size, rate, files)
 
 

@@ -56,9 +56,18 @@ def test_a_list_of_jobs_says_how_many_older_ones_it_leaves_out(cli: Cli) -> None
         lines = cli(*words).out.splitlines()
         assert found["more"] == more and len(lines) == 1 + len(found["jobs"]) + bool(more), words
         assert lines[-1] == line or not more, words
+    assert cli("q", "--watch").out.splitlines()[-1] == "  ... and 3 more, --max 23 shows all"
     assert cli("history", "--max", "22").out.splitlines()[-1] == "  ... and older ones, --max shows more"
     assert len(cli("history", "--max", "22", "--json").document["data"]["jobs"]) == 22
     assert len(cli("history", "--jobs").out.splitlines()) == 24
+
+
+def test_a_removal_says_what_it_deleted(cli: Cli) -> None:
+    with Project.open(cli.root) as project:
+        log = TransferLog(project.state.root / "transfers.sqlite")
+    log.write(TransferEntry("rm", ("data/x",), planned=3, deleted=2, bytes=4_000, id="0123abcd").ended("partial"))
+    lines = cli("history", "0123abcd").out.splitlines()
+    assert "deleted:       2 of 3 files, 4 KB" in lines and not [line for line in lines if line.startswith("moved")]
 
 
 def test_status_names_what_runs_at_this_moment(cli: Cli) -> None:

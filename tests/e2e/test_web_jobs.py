@@ -171,6 +171,10 @@ def test_the_outputs_of_an_open_page_follow_the_end_of_the_job(
         page = seen.page
         page.goto(f"{server.address}/jobs/{run_id}")
         expect(page.locator("#job-state")).to_have_text("Running")
+        # Folded, below the log; the container is asked only for those who want to see it.
+        assert page.locator("main h2").all_inner_texts()[-2:] == ["Log", "Outputs"]
+        expect(page.locator("#outputs")).to_be_empty()
+        page.locator("summary", has_text="Outputs").click()
         expect(page.locator("#outputs")).to_contain_text("has written no files yet")
         go.touch()
         expect(page.locator("#job-state")).to_have_text("Completed")
@@ -238,6 +242,7 @@ def test_outputs_of_a_job_are_listed_and_a_link_to_one_works(
     with web_server(desk) as server, window(browser, server) as seen:
         page = seen.page
         page.goto(f"{server.address}/jobs/{run_id}")
+        page.locator("summary", has_text="Outputs").click()
         expect(page.locator("#outputs")).to_contain_text("output/<b>.bin")
         assert faults(page) == []
         page.get_by_role("button", name="Link to output/<b>.bin").click()
@@ -245,6 +250,7 @@ def test_outputs_of_a_job_are_listed_and_a_link_to_one_works(
         with urllib.request.urlopen(url) as answer:
             assert answer.read() == b"a model\n"
         page.goto(f"{server.address}/jobs/{run_id}")
+        page.locator("summary", has_text="Outputs").click()
         expect(page.locator("#outputs")).to_contain_text("output/<b>.bin")
         assert "sig=" not in page.content()
         assert seen.errors == []
@@ -262,6 +268,7 @@ def test_an_output_on_the_disk_has_a_link_once_it_is_uploaded(
     with web_server(desk) as server, window(browser, server) as seen:
         page = seen.page
         page.goto(f"{server.address}/jobs/{run_id}")
+        page.locator("summary", has_text="Outputs").click()
         expect(page.locator("#outputs")).to_contain_text("They are in the project's folder.")
         expect(page.locator("#outputs")).to_contain_text("on this machine")
         assert faults(page) == []
@@ -270,6 +277,7 @@ def test_an_output_on_the_disk_has_a_link_once_it_is_uploaded(
         expect(page.locator("main")).to_contain_text(f"blobsync {upload}")
         assert desk.run(*upload.split()).code == 0
         page.goto(f"{server.address}/jobs/{run_id}")
+        page.locator("summary", has_text="Outputs").click()
         page.get_by_role("button", name="Link to output/model.bin").click()
         with urllib.request.urlopen(page.get_by_label("Link", exact=True).input_value()) as answer:
             assert answer.read() == b"a model\n"

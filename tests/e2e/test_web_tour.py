@@ -76,12 +76,17 @@ _UNSEEN = f"""() => ({_CONTROLS})().filter((each) => each.tabIndex >= 0 && !each
       return false;
     }})
     .map((each) => each.outerHTML.slice(0, 200))"""
-# What its colours mean, without a bar; or a bar whose colours nobody explains.
-_UNEXPLAINED = """() => [...document.querySelectorAll('.entries')]
-    .filter((each) => each.querySelector('.bar').checkVisibility() !== each.nextElementSibling.checkVisibility())
-    .map((each) => each.nextElementSibling.outerHTML.slice(0, 200))"""
-# Between a phone and a wide screen.
-_BETWEEN = (600, 800, 900, 1000, 1100, 1200, 1350)
+# Folder entries without their bars, or without what the colours mean; a number of a checkpoint without its name.
+_UNEXPLAINED = """() => [
+    ...[...document.querySelectorAll('.entries')].filter((each) => ![...each.querySelectorAll('.bar'),
+        each.nextElementSibling].every((part) => part.checkVisibility() && part.getBoundingClientRect().width > 50)),
+    ...[...document.querySelectorAll('.labelled td:not(:first-child, :empty)')].filter((each) =>
+        getComputedStyle(each.closest('table').tHead).clipPath !== 'none'
+        && getComputedStyle(each, '::before').content === 'none'),
+].map((each) => each.outerHTML.slice(0, 200))"""
+# Between a phone and a wide screen: always, and in the soak.
+_WIDTHS = (800, 1280)
+_BETWEEN = (600, 900, 1000, 1100, 1200, 1350)
 _MISSED = f"({_CONTROLS})().filter((each) => !each.dataset.reached).map((each) => each.outerHTML.slice(0, 200))"
 
 
@@ -138,7 +143,7 @@ def _faults(page: Page, looks: tuple[_Look, ...]) -> list[str]:
         if other is not None:
             page.emulate_media(color_scheme=other)
             found += [f"{size[0]} {other}: {fault}" for fault in faults(page, "color-contrast")]
-    for width in (*(_BETWEEN if len(looks) > 1 else ()), PHONE[0], DESKTOP[0]):
+    for width in (*(_BETWEEN if len(looks) > 1 else ()), *_WIDTHS, PHONE[0], DESKTOP[0]):
         page.set_viewport_size({"width": width, "height": DESKTOP[1]})
         if (more := overflow(page)) > 0:
             found.append(f"{more} px wider than {width}")

@@ -46,6 +46,12 @@ if sys.argv[1:]:
     raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB")
 with open(os.path.join(os.environ["BLOBSYNC_OUTPUT"], f"model{rank}.pt"), "wb") as target:
     target.write(bytes(300_000))
+for step in (10, 20) if rank == "0" else ():
+    folder = os.path.join(os.environ["BLOBSYNC_OUTPUT"], f"checkpoint-{step}")
+    os.makedirs(folder)
+    for name, text in (("model.bin", "w" * 200_000), ("trainer_state.json", '{"loss": 0.5}')):
+        with open(os.path.join(folder, name), "w") as target:
+            target.write(text)
 """
 
 
@@ -90,7 +96,8 @@ def _configure(project: Project, container: Container) -> None:
     project.configure(container)
     account = "aux_data/configs/aml.yaml"
     entries = {f"{name}_folder": {"azure_blob_config_file": account, "path": f"amber/{name}"} for name in _ENTRIES}
-    own = {**entries, "output_folder": {**entries["output_folder"], "mode": "upload"}}
+    written = {**entries["output_folder"], "mode": "upload", "checkpoints": "checkpoint-*"}
+    own = {**entries, "output_folder": written}
     own["code_path"] = {"azure_blob_config_file": account, "path": "amber/code.zip"}
     here = {"platform": "local", "output": "per_job", "env": {"EPOCHS": "20"}, "local": {"gpus": 2, "slots": 1}}
     files = {
@@ -215,8 +222,10 @@ def _one_job(name: str, complete: str, query: str = "") -> Callable[[Page, str],
             # What is looked for is in the logs that were fetched.
             page.wait_for_selector("#job-logs a")
             page.goto(f"{page.url}{query}")
+        page.locator("summary", has_text="Outputs").click()
         page.wait_for_selector(complete)
-        page.wait_for_selector("#outputs > :not(noscript)")
+        page.wait_for_selector("#outputs > *")
+        page.wait_for_selector("#checkpoints > :not(noscript)")
 
     return go
 

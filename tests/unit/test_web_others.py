@@ -337,6 +337,30 @@ def test_a_mirror_of_the_form_has_the_limits_of_max_delete(
     assert options.mirror and (options.max_delete_files, options.max_delete_percent) == limits
 
 
+@pytest.mark.parametrize(("given", "cap"), [("", None), ("200", 200.0), ("0.5", 0.5)])
+def test_a_plan_of_the_form_keeps_to_a_bandwidth(pages: WebPages, given: str, cap: float | None) -> None:
+    assert 'name="cap_mbps"' in pages.get("/").text
+    answer = pages.post("/plans", cluster="eu", act="u:data/x", cap_mbps=given)
+    assert pages.tasks.find(answer.headers["location"].rpartition("/")[2]).request.options.cap_mbps == cap
+
+
+def test_a_bandwidth_that_is_no_number_is_one_sentence(pages: WebPages) -> None:
+    answer = pages.post("/plans", cluster="eu", act="u:data/x", cap_mbps="fast")
+    assert answer.status == 400 and "the bandwidth is a number of megabits a second" in words_of(answer.text)
+
+
+def test_a_removal_has_no_rate(pages: WebPages, state: StateDir) -> None:
+    log = TransferLog(state.root / "transfers.sqlite")
+    removal = TransferEntry("rm", ("data/x",), planned=3, deleted=2, bytes=4_000_000, id="0123abcd")
+    log.write(replace(removal, result="partial", seconds=2.0))
+    shown = pages.get("/transfers").text
+    assert "/s" not in words_of(shown) and "Bytes by" not in shown and "4 MB" in shown
+    one = words_of(pages.get("/history/0123abcd").text)
+    assert "Deleted 2 of 3 files, 4 MB" in one and "Moved" not in one
+    log.write(replace(removal, kind="upload", transferred=2, id="4567abcd", result="done", seconds=2.0))
+    assert "fastest transfer: 2 MB/s" in words_of(pages.get("/transfers").text)
+
+
 def test_a_plan_is_made_for_the_clusters_chosen_in_its_form(pages: WebPages) -> None:
     answer = pages.post("/plans", cluster="eu", from_cluster="aml", from_path="data/y/", act="u:data/x")
     task = pages.tasks.find(answer.headers["location"].rpartition("/")[2])

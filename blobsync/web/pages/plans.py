@@ -137,8 +137,17 @@ def _options(form: Mapping[str, str]) -> TransferOptions:
         include=tuple(form.get("include", "").split()),
         exclude=tuple(form.get("exclude", "").split()),
         processes=int(processes) if processes else None,
+        cap_mbps=_bandwidth(form.get("cap_mbps", "")),
         from_path=form.get("from_path", "").strip().strip("/") or None,
     )
+
+
+def _bandwidth(text: str) -> float | None:
+    """Megabits a second; None: no limit. The plan refuses numbers that are none of a limit."""
+    try:
+        return float(text) if text.strip() else None
+    except ValueError:
+        raise UsageError("the bandwidth is a number of megabits a second") from None
 
 
 def _show(request: Request) -> Response:

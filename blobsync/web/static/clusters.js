@@ -7,12 +7,13 @@ async function fill(place, address) {
   if (!place.innerHTML) place.textContent = "No answer.";
 }
 for (const place of document.querySelectorAll("[data-load]")) fill(place, place.dataset.load);
-// The outputs of a job are loaded again whenever its state changes.
+// The outputs of a job are loaded again whenever its state changes, while they are shown.
 const state = document.getElementById("job-state");
 let before = state?.textContent;
 state?.addEventListener("replaced", () => {
   const outputs = document.getElementById("outputs");
-  if (outputs && state.textContent !== before) fill(outputs, outputs.dataset.load);
+  const fold = outputs?.closest("details");
+  if (fold?.open && state.textContent !== before) fill(outputs, fold.dataset.loadOpen);
   before = state.textContent;
 });
 for (const details of document.querySelectorAll("[data-load-open]")) {
