@@ -45,9 +45,9 @@ def confirm(session: Session, question: str, *, looks: str = "--dry-run shows wh
 
 def _ask(question: str) -> str:
     answer = ""
-    sys.stderr.write(wrapped(f"{question} [y/N]", columns_of(sys.stderr)) + " ")
-    sys.stderr.flush()
     try:
+        sys.stderr.write(wrapped(f"{question} [y/N]", columns_of(sys.stderr)) + " ")
+        sys.stderr.flush()
         answer = sys.stdin.readline()
     except KeyboardInterrupt as stop:
         raise CommandInterruptedError("interrupted at the prompt: nothing was changed") from stop

@@ -312,7 +312,7 @@ def put_with_input(lab: Lab) -> str:
 
 
 def test_jobs_that_blobsync_did_not_submit_are_listed_and_not_recorded(lab: Lab) -> None:
-    assert lab.ask("q") == {"jobs": [], "experiment": "experiment_name"}
+    assert lab.ask("q") == {"jobs": [], "more": 0, "experiment": "experiment_name"}
     names = {put_rate(lab), put_acts(lab), put_with_input(lab)}
     put_foreign(lab, "of_another_experiment", "true", experimentName="theirs")
     listed = lab.ask("q")["jobs"]

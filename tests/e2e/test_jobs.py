@@ -234,6 +234,8 @@ def test_a_list_of_jobs_fits_a_narrow_terminal(lab: Lab) -> None:
     shown = line.split()
     assert job_id.endswith(shown[0]) and len(shown[0]) < len(job_id) and shown[1] == "Completed", line
     assert "a-name" in line and "python3" in line and len(line) <= 80, line
+    watched = see(lab.project, "q", "--watch", columns=80)
+    assert watched.code == 0 and watched.answer()[0] == heading and "all of them have ended" in watched.answer()[-1]
     logs = see(lab.project, "logs", columns=80).answer()
     assert f"blobsync: the newest job: {job_id}" in logs and "31" in logs, logs
 
@@ -255,9 +257,7 @@ def test_a_name_means_its_newest_job_and_logs_without_one_the_newest_of_all(lab:
         assert f"the newest job with the name train: {ids[1]}" in lab.run(*words, "train").err, words
     assert [job["job_id"] for job in lab.ask("q")["jobs"]] == [ids[1], ids[0]]
     assert [line.split()[0] for line in lab.run("q", "--max", "1").out.splitlines()] == ["ID", ids[1], "..."]
-    # All others are told which job.
-    for words in (("abort",), ("resubmit",), ("ssh",), ("outputs",), ("parse",)):
-        assert "missing argument 'ID" in lab.run(*words, code=2).err, words
+    assert "missing argument 'ID" in lab.run("ssh", code=2).err
     assert lab.until(ids[1])["status"] == "Canceled" and lab.job(ids[0])["status"] == "Completed"
     for part in (ids[0][-6:], ids[0][:-3]):
         assert lab.run("logs", part).out == "0\n"
