@@ -202,6 +202,7 @@ def _add(app: typer.Typer, name: str, command: Command) -> None:
 
 
 _UNKNOWN = re.compile(r"No such command '(.+)'")
+_LACKING = re.compile(r"Option '(.+)' requires an argument")
 _CHOICES = re.compile(r"[a-z0-9]+(?:\|[a-z0-9]+)+")
 _COMPLETED = ("PATH", "ID", "CLUSTER", "PLAN")
 
@@ -333,8 +334,11 @@ _RANGES = (
 def _usage(error: Any, words: Sequence[str]) -> UsageError:
     """Convert the parser's error to ours."""
     ctx = getattr(error, "ctx", None)
-    path = ctx.command_path if ctx else _typed_path(words)
+    path, command = (ctx.command_path, ctx.command) if ctx else _typed(words)
     message = error.format_message().rstrip(".")
+    if lacking := _LACKING.fullmatch(message):
+        metavar = next((each.metavar for each in command.params if lacking[1] in each.opts), None)
+        message = f"{lacking[1]} needs {metavar or 'a value'} after it"
     for theirs, ours in _PLAIN.items():
         message = message.replace(f"is not a {theirs}", f"is not a {ours}")
     for form, said in _RANGES:
@@ -356,6 +360,8 @@ def _usage(error: Any, words: Sequence[str]) -> UsageError:
         first = f"{short.params[0].metavar.removesuffix('...')}, or " if short else ""
         known = [*ctx.command.commands]
         which = f"one of {', '.join(known)}" if len(known) > 1 else f"the word {known[0]} after it"
+        example = _EXAMPLE.search(short.help) if short else None
+        takes = f"for example: {example[1].strip()}; {takes}" if example else takes
         return UsageError(f"{word} needs {first}{which}", hint=takes)
     if ctx and isinstance(ctx.command, _Group) and (unknown := _UNKNOWN.fullmatch(message)):
         from blobsync.cli.suggestions import word_of_group
@@ -373,11 +379,11 @@ def _usage(error: Any, words: Sequence[str]) -> UsageError:
     return UsageError(message[:1].lower() + message[1:], hint=takes)
 
 
-def _typed_path(words: Sequence[str]) -> str:
-    """The command of a line in which an option lacks its value: the parser does not name it."""
+def _typed(words: Sequence[str]) -> tuple[str, Any]:
+    """The command of a line in which an option lacks its value, with its words: the parser does not name it."""
     path, known = "blobsync", get_command(build_app())
     for word in words:
         commands = getattr(known, "commands", {})
         if word in commands:
             path, known = f"{path} {word}", commands[word]
-    return path
+    return path, known

@@ -8,6 +8,7 @@ characters that are special to shells.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -120,6 +121,18 @@ def complete_job(ctx: typer.Context, incomplete: str) -> Offers:
     )
 
 
+def complete_history(ctx: typer.Context, incomplete: str) -> Offers:
+    """The newest transfers, by their ids, each with its result and paths; then jobs."""
+    from blobsync.project.logbook import open_logbook
+
+    try:
+        recent = open_logbook(os.environ, lambda text: None).recent(limit=_JOBS)
+    except (BlobsyncError, OSError):
+        recent = ()
+    transfers = _offered((entry.id, f"{entry.kind} {entry.result}, {' '.join(entry.paths)}") for entry in recent)
+    return [*transfers, *complete_job(ctx, incomplete)]
+
+
 def complete_plan(ctx: typer.Context, incomplete: str) -> Offers:
     """Saved plans in the typed folder, and its subfolders."""
     folder, slash, start = incomplete.rpartition("/")
@@ -143,6 +156,7 @@ def _offered(found: Iterable[tuple[str, str]]) -> Offers:
 _BY_METAVAR: dict[str, Callable[..., Offers]] = {
     "PATH": complete_path,
     "ID": complete_job,
+    "HISTORY": complete_history,
     "CLUSTER": complete_cluster,
     "PLAN": complete_plan,
 }

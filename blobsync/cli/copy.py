@@ -122,6 +122,17 @@ def _build(**values: Any) -> TransferOptions:
 TRANSFER_OPTIONS = Bundle("options", _ROWS, _build)
 
 
+def _options(*absent: str, **helps: str) -> Bundle:
+    """The options without those that the command does not have; ``helps`` are the texts of flags that differ."""
+    rows = [row for row in _ROWS if row[0] not in absent]
+    return TRANSFER_OPTIONS._replace(
+        rows=tuple(
+            (name, _flag(helps[name], f"--{name}"), off) if name in helps else (name, kind, off)
+            for name, kind, off in rows
+        )
+    )
+
+
 DryRun = Annotated[bool, option("--dry-run", help="Show what would happen, and change nothing.")]
 Full = Annotated[bool, option("--full", help="Show every line, not only the first ten of each kind.")]
 Yes = Annotated[bool, option("-y", "--yes", help="Do not ask before deleting, or beside another transfer.")]
@@ -165,8 +176,9 @@ class Far(NamedTuple):
 
 def register(app: Commands) -> None:
     """Add these commands."""
-    command(app, "u", bundle=TRANSFER_OPTIONS, takes=TWO_CLUSTERS)(upload)
-    command(app, "d", bundle=TRANSFER_OPTIONS, takes=TWO_CLUSTERS)(download)
+    here = "With --keep: write here what fits, even if the disk has too little free space for all."
+    command(app, "u", bundle=_options("incomplete", force=here), takes=TWO_CLUSTERS)(upload)
+    command(app, "d", bundle=_options("relay", "receipt"), takes=TWO_CLUSTERS)(download)
     command(app, "plan", bundle=TRANSFER_OPTIONS, looks=True, takes=TWO_CLUSTERS)(plan)
     command(app, "apply", takes=NO_CLUSTER)(apply)
     command(app, "verify", looks=True)(verify)

@@ -284,9 +284,10 @@ def _argv(*words: str) -> list[str]:
 
 def _play(show: _Show, state: EmulatorState, keys: Mapping[str, Secret], max_files: int) -> tuple[int, int]:
     clusters = {
-        cluster: (make_container(state.container(account, _CONTAINER), keys[cluster]), keys[cluster])
-        for cluster, account in _ACCOUNTS.items()
+        cluster: (state.container(account, _CONTAINER), keys[cluster]) for cluster, account in _ACCOUNTS.items()
     }
+    for container, key in clusters.values():
+        make_container(container, key)
     here, there = show.folder / "here" / _PATH, show.folder / "there" / _PATH
     for place in ("here", "there"):
         write_project(show.folder / place, clusters)

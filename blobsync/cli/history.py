@@ -45,7 +45,10 @@ def register(app: Commands) -> None:
 def history(
     session: Session,
     id: Annotated[
-        str | None, argument(metavar="[ID]", help="A transfer or a job, or the beginning or end of its ID.")
+        str | None,
+        argument(
+            metavar="[ID]", help="A transfer or a job, or the beginning or end of its ID.", autocompletion="HISTORY"
+        ),
     ] = None,
     only_jobs: Annotated[bool, option("--jobs", help="Only jobs.")] = False,
     only_transfers: Annotated[bool, option("--transfers", help="Only transfers and removals.")] = False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -25,7 +25,10 @@ from blobsync.cli.session import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from blobsync.config.check import CheckedFile, ClusterChoice
+    from blobsync.config.scaffold import EmulatorAccount
     from blobsync.emulator import Emulator, EmulatorState
 
 
@@ -269,7 +272,8 @@ def emulator_start(
     ] = None,
     in_memory: Annotated[bool, option("--in-memory", help="Keep all data in memory; stopping deletes it.")] = False,
 ) -> Result:
-    """Start a blob server on this machine, installing it on first use; does nothing if it already runs.
+    """Start a blob server on this machine, installing it on first use, and make the containers that the account files
+    of the project that you are in name; a server that runs already stays.
 
     The key is yours alone: 'blobsync config new --emulator' writes it into a new project. If another program has the
     port, the emulator takes a free one, keeps to it, and writes it into the account files of the project that you are
@@ -282,14 +286,16 @@ def emulator_start(
     before = emulator.status()
     state = emulator.start(port=port, in_memory=in_memory)
     words = "already running" if before == state else "running"
-    written = _write_port(session, emulator)
-    data = {**_state_data(state), "already_running": before == state, "written": list(written)}
+    written, made = _follow(session, emulator)
+    data = {**_state_data(state), "already_running": before == state, "written": list(written), "made": list(made)}
     lines = [f"{words} at {state.endpoint(state.accounts[0])}, process {state.pid}"]
-    return Result(data, [*lines, *(f"wrote port {state.port} into {name}" for name in written)], wraps=True)
+    lines += [f"wrote port {state.port} into {name}" for name in written]
+    return Result(data, [*lines, *(f"created the container {name}" for name in made)], wraps=True)
 
 
-def _write_port(session: Session, emulator: Emulator) -> tuple[str, ...]:
-    """Write the port into the project of the current folder, if there is one whose files have this emulator's key."""
+def _follow(session: Session, emulator: Emulator) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Write the port into those account files of the current folder's project that have this emulator's key, and make
+    their containers; returns the names of both."""
     from blobsync.base.errors import ConfigError
     from blobsync.config.account_files import account_file_names
     from blobsync.config.project_root import current_folder, find_project
@@ -298,8 +304,22 @@ def _write_port(session: Session, emulator: Emulator) -> tuple[str, ...]:
     try:
         root = find_project(current_folder(session.environ), session.environ)
     except ConfigError:
-        return ()
-    return follow_emulator(root, emulator.own_account(), account_file_names(root))
+        return (), ()
+    names, own = tuple(account_file_names(root)), emulator.own_account()
+    written = follow_emulator(root, own, names)
+    return written, tuple(_made(root, names, own, session.environ))
+
+
+def _made(root: Path, names: Sequence[str], own: EmulatorAccount, environ: Mapping[str, str]) -> Iterator[str]:
+    """Create the missing containers of the emulator's account that these account files name."""
+    from blobsync.config.accounts import AccountFile
+    from blobsync.emulator import make_container
+
+    for name in names:
+        account = AccountFile(root / name, name, environ).account
+        key = account.account_key if account and account.blob_endpoint == own.endpoint else None
+        if account and key and key.reveal() == own.key.reveal() and make_container(account.container, own.key):
+            yield account.container_name
 
 
 def emulator_stop(session: Session) -> Result:

@@ -129,7 +129,7 @@ class AccountFile:
     def _required(self, key: str) -> str:
         value = self._values.get(key, "")
         if not value and not any(problem.key == key for problem in self.problems):
-            self._checker.problem((key,), "is missing")
+            self._checker.missing(key)
         self._not_the_example(key)
         return str(value)
 
@@ -289,7 +289,7 @@ class WorkspaceFile:
         self.warnings = checker.warnings
         for key in ("subscription_id", "resource_group", "workspace_name"):
             if key not in values:
-                checker.problem((key,), "is missing")
+                checker.missing(key)
             elif is_placeholder(values[key]):
                 checker.problem((key,), "still has the example's placeholder: fill in your own")
         self.workspace = None if self.problems else WorkspaceConfig(file=document.file, **values)

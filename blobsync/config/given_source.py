@@ -20,6 +20,8 @@ from blobsync.base.trusted_hosts import host_of, is_loopback
 from blobsync.config.model import BucketAccess, Cluster, FolderEntry, ListedFile, StorageAccount, WebFiles
 
 _S3 = "s3://"
+# What other tools call a container of Azure.
+_AZURE = ("az", "azure", "abfs", "abfss", "wasb", "wasbs", "adl")
 # As the aws command line does.
 _ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 # Bytes and lines; a list of more files is better cut.
@@ -45,17 +47,28 @@ def cluster_of(given: GivenSource, path: str, root: Path, cwd: Path, environ: Ma
         account, below = _bucket(given, environ)
     elif given.endpoint_url is not None or given.anonymous:
         raise UsageError("--endpoint-url and --no-sign-request are about buckets", hint="--source s3://BUCKET/PREFIX")
-    elif "://" in given.text:
+    elif given.text.startswith(("https://", "http://")):
         account, below = _one_url(given.text, shown)
     elif given.text.endswith(LISTS):
         files = WebFiles(read_list(cwd / given.text, given.text))
         account, below = StorageAccount(SOURCE_OPTION, "", given.text, "", web=files), ""
     else:
         raise UsageError(
-            f"{SOURCE_OPTION} {shown}: not s3://BUCKET/PREFIX, https://HOST/FILE, or a list of URLs (*.tsv, *.txt)"
+            f"{SOURCE_OPTION} {shown}: not s3://BUCKET/PREFIX, https://HOST/FILE, or a list of URLs (*.tsv, *.txt)",
+            hint=_other_scheme(shown),
         )
     entry = FolderEntry(path.strip("/"), account, below)
     return Cluster(name=shown, file=SOURCE_OPTION, root=root, folders=(entry,))
+
+
+def _other_scheme(shown: str) -> str | None:
+    scheme, _, rest = shown.partition("://")
+    if scheme == "gs":
+        # https://cloud.google.com/storage/docs/interoperability
+        return f"Google's buckets speak S3: {SOURCE_OPTION} s3://{rest} --endpoint-url https://storage.googleapis.com"
+    if scheme in _AZURE:
+        return "another container of Azure is the account of a cluster file: -f CLUSTER copies from it"
+    return None
 
 
 def _bucket(given: GivenSource, environ: Mapping[str, str]) -> tuple[StorageAccount, str]:

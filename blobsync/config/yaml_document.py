@@ -69,6 +69,11 @@ def parse_size(text: str) -> int | None:
     return int(float(number) * (1024 if binary else 1000) ** _POWERS[letter.lower()])
 
 
+def _shown(key: str) -> str:
+    """A key in a message; what is no word is described."""
+    return key if _KEY_FORM.fullmatch(key) else described(key)
+
+
 class Checker:
     """Converts one document's raw values to typed ones. ``problems`` and ``warnings`` are the findings.
 
@@ -82,6 +87,7 @@ class Checker:
         self.problems: list[ConfigError] = []
         self.warnings: list[str] = []
         self.from_environment: dict[KeyPath, list[str]] = {}
+        self._unknown_keys: list[KeyPath] = []
         self._document = document
         self._environ = environ
         self._allowed = allowed
@@ -143,9 +149,17 @@ class Checker:
     def _unknown(self, path: KeyPath, keys: Mapping[str, Key]) -> None:
         guess = nearest(path[-1], keys)
         meant = f"; did you mean '{guess}'?" if guess else ""
-        name = path[-1] if _KEY_FORM.fullmatch(path[-1]) else described(path[-1])
-        where = f"{self._document.place(path)}: {'.'.join((*path[:-1], name))}"
+        self._unknown_keys.append(path)
+        where = f"{self._document.place(path)}: {'.'.join((*path[:-1], _shown(path[-1])))}"
         self.warnings.append(f"{where}: unknown key, ignored{meant}")
+
+    def missing(self, key: str) -> None:
+        """Add the problem that a key of the top level is missing; names an unknown key that may be meant for it."""
+        alike = next((path for path in self._unknown_keys if len(path) == 1 and nearest(path[-1], [key])), None)
+        hint = (
+            f"{self._document.place(alike)} has '{_shown(alike[-1])}', which is no key: write {key}" if alike else None
+        )
+        self.problem((key,), "is missing", hint=hint)
 
     def _wrong(self, path: KeyPath, raw: Any, kind: Kind) -> None:
         found = {dict: "a mapping", list: "a list", bool: "true or false", int: "a number", str: "a text"}

@@ -96,14 +96,13 @@ def install_azurite(
     return target / _MAIN
 
 
-def make_container(container: BlobContainer, key: Secret) -> BlobContainer:
-    """Create ``container`` if it is missing; returns it. Raises ``StorageError``."""
+def make_container(container: BlobContainer, key: Secret) -> bool:
+    """Create ``container``; False if it is there already. Raises ``StorageError``."""
     from blobsync.store.sdk import SdkContainer
 
     # No proxy settings: the emulator is on this machine.
     with closing(BlobHttp(container, SharedKeySigner(container.account, key), environ={})) as http:
-        SdkContainer(container, http).create()
-    return container
+        return SdkContainer(container, http).create()
 
 
 _GUARD = Path(__file__).with_name("guard.js")

@@ -236,8 +236,8 @@ def _new_edges(shown: str, action: FileAction) -> str | None:
     before, now = block_size(action.destination.size), block_size(action.size)
     if before == now:
         return None
-    word = "grew" if now > before else "shrank"
-    return f"{shown} {word} so much that it is cut into blocks of another size: this once all of it is sent"
+    word = "larger" if now > before else "smaller"
+    return f"{shown} is so much {word} than before that all of it is sent; next time again only what changed"
 
 
 def with_on_record(

@@ -11,7 +11,7 @@ from itertools import chain
 
 from blobsync.base.errors import FileFailure, NothingMatchedError, UsageError
 from blobsync.base.events import Listener, Phase
-from blobsync.base.locations import BlobLocation, LocalLocation, Location, is_source
+from blobsync.base.locations import SOURCE_OPTION, BlobLocation, LocalLocation, Location, is_given, is_source
 from blobsync.local import names
 from blobsync.local.tree import LinkPolicy, demand_trust, ignores_case, way_to
 from blobsync.plan.blocks import for_engine, partial_uploads, with_on_record
@@ -324,11 +324,24 @@ def _plan_legs(
     for leg, error in missing:
         # `d data` is fine if only `data/coco`, an entry of its own, has files.
         if not leg.optional and not any(part.path.startswith(f"{leg.part.path}/") for part in found.parts):
+            if context.from_cluster is not None:
+                error.hint = _where_to_look(context.from_cluster.name, leg.part.path)
             raise error
         if options.mirror and error.elsewhere:
             found.warnings.append(f"{leg.part.path}: the source has nothing there, so --mirror deletes nothing there")
     if options.all_entries and missing and not found.parts:
         raise missing[0][1]
+
+
+def _where_to_look(far: str, path: str) -> str:
+    """The hint if a source is not there that ``-f`` or ``--source`` names."""
+    if not is_given(far):
+        return f"'blobsync -c {shlex.quote(far)} ls' shows its folder entries, and with one of them what is there"
+    above, slash, _ = far.removeprefix("s3://").rstrip("/").rpartition("/")
+    if not far.startswith("s3://"):
+        return f"check {far}"
+    words = shlex.join(["blobsync", "ls", path, SOURCE_OPTION, f"s3://{above}" if slash else far])
+    return f"what is there: {words}, with the same options for the service"
 
 
 def _check_rights(context: ProjectContext, chosen: Sequence[Leg], options: TransferOptions) -> list[str]:

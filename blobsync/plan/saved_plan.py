@@ -129,7 +129,7 @@ class SavedPlan:
             _by_path(self._parts)
         except (KeyError, TypeError, ValueError) as error:
             raise PlanFileError(
-                f"{file} is not a complete plan: {error}", hint="create it again with 'plan --save'"
+                f"{file} is not a complete plan: {error}", hint="create it again: blobsync plan u PATH --save FILE"
             ) from error
 
     def check(self, plan: TransferPlan) -> None:
@@ -148,7 +148,7 @@ class SavedPlan:
         names = ", ".join(differing[:5]) + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")
         raise PlanFileError(
             f"{self.file} is out of date: since it was saved, {names or 'the set of paths'} changed",
-            hint="save the plan again with 'blobsync plan ... --save', and review it",
+            hint="save the plan again (blobsync plan u PATH --save FILE), and review it",
         )
 
 
@@ -160,11 +160,11 @@ def load(file: Path) -> SavedPlan:
         raise PlanFileError(f"cannot read the plan {file}: {error.strerror}", hint="check the name") from error
     except ValueError as error:
         raise PlanFileError(
-            f"{file} is not a plan: {error}", hint="create one with 'blobsync plan ... --save'"
+            f"{file} is not a plan: {error}", hint="create one: blobsync plan u PATH --save FILE"
         ) from error
     if not isinstance(document, dict) or document.get("blobsync_plan") != VERSION:
         raise PlanFileError(
-            f"{file} is not a plan of this version of blobsync", hint="create one with 'blobsync plan ... --save'"
+            f"{file} is not a plan of this version of blobsync", hint="create one: blobsync plan u PATH --save FILE"
         )
     return SavedPlan(document, file)
 

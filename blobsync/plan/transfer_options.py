@@ -169,8 +169,10 @@ def check_options(options: TransferOptions, from_cluster: object, *, uploads: bo
     )
     for name, value, known in choices:
         if value not in known:
-            words = ", ".join(sorted(word for word in known if word))
-            raise UsageError(f"{name} {value}: not one of {words}")
+            words = sorted(word for word in known if word)
+            raise UsageError(
+                f"{name} {value}: not one of {', '.join(words)}", hint=_choice_hint(name, str(value), words)
+            )
     if options.processes is not None:
         _check_processes(options.processes, options.engine)
     if options.cap_mbps is not None and not (options.cap_mbps > 0 and isfinite(options.cap_mbps)):
@@ -179,6 +181,12 @@ def check_options(options: TransferOptions, from_cluster: object, *, uploads: bo
         check_spread(options)
     if options.overwrite and options.keep:
         raise UsageError("--overwrite and --keep cannot be combined", hint="--keep both loses nothing")
+    _check_direction(options, uploads=uploads)
+    if options.engine == "relay" and from_cluster is None:
+        raise UsageError("--engine relay is for copies between clusters", hint="pass -f CLUSTER")
+
+
+def _check_direction(options: TransferOptions, *, uploads: bool) -> None:
     if options.force and uploads and options.keep is None:
         raise UsageError(
             "--force is about the free space of this machine, to which an upload without --keep writes nothing",
@@ -186,8 +194,17 @@ def check_options(options: TransferOptions, from_cluster: object, *, uploads: bo
         )
     if options.incomplete and uploads:
         raise UsageError("--incomplete is about downloads of checkpoints", hint="omit it: an upload takes what is here")
-    if options.engine == "relay" and from_cluster is None:
-        raise UsageError("--engine relay is for copies between clusters", hint="pass -f CLUSTER")
+    if options.receipt and not uploads:
+        raise UsageError("--receipt saves a receipt in the container, where a download writes nothing", hint="omit it")
+
+
+def _choice_hint(option: str, value: str, words: Sequence[str]) -> str | None:
+    if option == "--keep":
+        # As other tools have it: newer, older, larger, ours, theirs.
+        return "no clock or size decides: 'blobsync diff PATH' shows how the two differ, and --keep both loses nothing"
+    from blobsync.config.known_keys import did_you_mean  # late: only a mistake needs it
+
+    return did_you_mean(value, words)
 
 
 def _check_processes(count: int, engine: str | None) -> None:

@@ -33,7 +33,8 @@ from blobsync.local.sorted_runs import IN_MEMORY, Packing, Row, Spill, Spool, pa
 from blobsync.plan.transfer_options import TransferOptions
 from blobsync.plan.wildcards import is_pattern
 
-_CONFLICT_HINT = "look at both, then choose with --keep local, remote or both, or with --overwrite"
+_CONFLICT_HINT = "choose with --keep local, remote or both, or with --overwrite"
+_DIFF_HINT = f"'blobsync diff PATH' shows how the two differ; {_CONFLICT_HINT}"
 _NO_MD5_HINT = "--compare-content compares the content; or choose with --keep"
 # Names that an error tells one by one.
 _NAMED = 3
@@ -576,7 +577,7 @@ def conflicts_of(actions: Iterable[tuple[PlanPart, FileAction]]) -> Iterator[Fil
     for part, action in actions:
         if action.action is Action.CONFLICT:
             said = f"left alone: {action.reason.value}"
-            yield FileFailure(part.shown(action), FailureCode.CONFLICT, said, _conflict_hint(action))
+            yield FileFailure(part.shown(action), FailureCode.CONFLICT, said, _conflict_hint(part.route, action))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -650,13 +651,15 @@ class TransferResult:
         return ExitCode.PARTIAL
 
 
-def _conflict_hint(action: FileAction) -> str:
+def _conflict_hint(route: Route, action: FileAction) -> str:
     if action.reason is Reason.ONE_FILE_HERE:
         return "replace the symlink with a separate folder or file, or --exclude one of the two names"
     # The missing MD5s are those of blobs: other tools upload large files without one.
     ends = [state for state in (action.source, action.destination) if state is not None]
     without = any(isinstance(state, RemoteState) and state.md5 is None for state in ends)
-    return _NO_MD5_HINT if without and len({state.size for state in ends}) == 1 else _CONFLICT_HINT
+    if without and len({state.size for state in ends}) == 1:
+        return _NO_MD5_HINT
+    return _DIFF_HINT if route in (Route.UPLOAD, Route.DOWNLOAD) else _CONFLICT_HINT
 
 
 def _some(paths: tuple[str, ...]) -> str:

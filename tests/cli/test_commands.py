@@ -131,17 +131,30 @@ def test_a_path_is_required(cli: Cli, word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("word", "said", "hint"),
     [
-        ("keep", "keep needs PATH, or one of start, ls, stop"),
-        ("tunnel", "tunnel needs ID, or one of job, "),
-        ("emulator", "emulator needs one of start, "),
-        ("checkpoint", "checkpoint needs the word done after it"),
+        ("keep", "keep needs PATH, or one of start, ls, stop", "for example: blobsync keep output/run7; "),
+        ("tunnel", "tunnel needs ID, or one of job, ", "for example: blobsync tunnel 3f2a --port 8888; "),
+        ("emulator", "emulator needs one of start, ", "'blobsync emulator --help'"),
+        ("checkpoint", "checkpoint needs the word done after it", "'blobsync checkpoint --help'"),
     ],
 )
-def test_a_group_alone_says_what_is_missing(cli: Cli, word: str, said: str) -> None:
+def test_a_group_alone_says_what_is_missing(cli: Cli, word: str, said: str, hint: str) -> None:
     ended = cli(word)
     assert ended.code == 2 and ended.err.startswith(f"blobsync: {said}")
+    assert f"\n  hint: {hint}" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "hint"),
+    [
+        ("--keep", "newer", "no clock or size decides: 'blobsync diff PATH'"),
+        ("--engine", "azcpy", "did you mean 'azcopy'"),
+    ],
+)
+def test_a_wrong_choice_has_a_hint(cli: Cli, option: str, value: str, hint: str) -> None:
+    ended = cli("u", "data", option, value)
+    assert ended.code == 2 and f"{option} {value}: not one of " in ended.err and hint in ended.err
 
 
 def _with_checkpoints(cli: Cli, more: str = "") -> Path:

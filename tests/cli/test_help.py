@@ -149,6 +149,8 @@ def test_another_tools_word_for_a_command_of_a_group_is_none_of_the_groups_names
         ),
         (("scale", "--rg", "mine", "--new_node_count", "3"), "'blobsync scale ID N' changes the nodes of a job, "),
         (("scale", "x", "--new_node_count", "3"), "'blobsync scale ID N' changes the nodes of a job, "),
+        (("u", "x", "--incomplete"), "--incomplete belongs to 'blobsync d', 'blobsync plan'; "),
+        (("d", "x", "--receipt"), "--receipt belongs to 'blobsync u', 'blobsync plan'; "),
         (("u", "x", "--overwrit"), "did you mean --overwrite? 'blobsync u --help' shows what it takes"),
         (("config", "check", "--nonsense"), "'blobsync config check --help' shows what it takes"),
     ],
@@ -164,11 +166,11 @@ def test_an_option_of_another_command_and_a_misspelt_one_are_distinguished(
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [
-        (("u", "data", "--keep"), "option '--keep' requires an argument", "blobsync u --help"),
+        (("u", "data", "--keep"), "--keep needs local|remote|both after it", "blobsync u --help"),
         (("data", "ls", "-c"), "no such command 'data'", "blobsync --help"),
-        (("-c", "eu", "ls", "-p"), "option '-p' requires an argument", "blobsync ls --help"),
-        (("config", "new", "--account"), "option '--account' requires an argument", "blobsync config new --help"),
-        (("submit", "--name"), "option '--name' requires an argument", "blobsync submit --help"),
+        (("-c", "eu", "ls", "-p"), "-p needs YAML after it", "blobsync ls --help"),
+        (("config", "new", "--account"), "--account needs NAME|URL after it", "blobsync config new --help"),
+        (("submit", "--name"), "--name needs a value after it", "blobsync submit --help"),
         (
             ("u", "data", "--cap-mbps", "fast"),
             "invalid value for '--cap-mbps': 'fast' is not a number",

@@ -110,4 +110,8 @@ def test_jobs_are_offered_with_their_commands_and_plans_by_their_content(
     [(job, said)] = found.items()
     assert project.json("q").data["jobs"][0]["job_id"].endswith(f"_{job}")
     assert shell == "bash" or said == "Completed, echo two words"
+    assert project.run("apply", "first.plan").code == 0
+    transfer = project.json("history", "--transfers").data["transfers"][0]["id"]
+    past = _offers(shell, project, "blobsync", "history", "")
+    assert set(past) == {job, transfer} and (shell == "bash" or past[transfer] == "upload done, data")
     assert "first.plan" in _offers(shell, project, "blobsync", "apply", "fi")

@@ -434,7 +434,7 @@ class TestSecrets:
         runs = [
             project.run("-vv", "plan", "-c", "eu", "-f", "we3v32", "u", "data", "--save", str(plan)),
             project.run("-vv", *_COPY, "--engine", "azcopy"),
-            project.run("-vv", "-c", "we3v32", "d", "data", "--engine", "azcopy", "--receipt"),
+            project.run("-vv", "-c", "we3v32", "d", "data", "--engine", "azcopy"),
             project.run("-vv", "-c", "we3v32", "ls", "-r", "data"),
             project.run("-vv", "-c", "we3v32", "resolve", "data/x"),
             project.run("-vv", "-c", "we3v32", "verify", "data"),

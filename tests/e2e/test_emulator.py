@@ -199,6 +199,11 @@ def test_where_another_program_has_the_usual_port_it_takes_another_and_the_proje
         write_tree(project.data, {"a": b"one"})
         assert project.run("u", "data").code == 0
         assert project.json("emulator", "start").data["written"] == []
+        # A container that an account file names is made by the emulator, too.
+        storage.write_text(storage.read_text().replace("container_name: demo", "container_name: other"))
+        assert "blobsync emulator start" in project.run("u", "data").err
+        assert project.json("emulator", "start").data["made"] == ["other"]
+        assert project.run("u", "data").code == 0
     finally:
         project.run("emulator", "stop")
 
@@ -266,8 +271,8 @@ def test_a_session_ends_when_its_process_is_killed() -> None:
 
 def test_containers_are_made_once_and_found_again(azurite: Azurite) -> None:
     state = EmulatorState(azurite.pid, int(azurite.url.rpartition(":")[2]), ("one",), None, "")
-    for _ in range(2):
-        container = make_container(state.container("one", "made-here"), Secret(azurite.keys["one"]))
+    container, key = state.container("one", "made-here"), Secret(azurite.keys["one"])
+    assert (make_container(container, key), make_container(container, key)) == (True, False)
     assert str(container) == f"{azurite.url}/one/made-here"
     with BlobServiceClient(azurite.endpoint("one"), credential=azurite.keys["one"]) as service:
         assert service.get_container_client("made-here").exists()

@@ -20,6 +20,7 @@ from blobsync.base.locations import BlobContainer
 from blobsync.store.rest.errors import Answer, describe_skew, skew_seconds, translate
 
 BOX = BlobContainer("acct", "box", "https://acct.blob.core.windows.net")
+EMULATED = BlobContainer("acct", "box", "http://127.0.0.1:10000/acct")
 NOW = 1_795_155_180.0
 
 
@@ -80,6 +81,14 @@ def test_an_authorization_failure_of_the_emulator_means_a_wrong_key() -> None:
 def test_a_404_of_a_listing_means_that_the_container_is_missing() -> None:
     assert isinstance(translate(answer(404), "list", BOX, now=NOW), ContainerNotFoundError)
     assert isinstance(translate(answer(404, "ResourceNotFound"), "list", BOX, now=NOW), ContainerNotFoundError)
+
+
+@pytest.mark.parametrize(
+    ("box", "command"), [(BOX, "az storage container create"), (EMULATED, "blobsync emulator start")]
+)
+def test_a_missing_container_is_made_where_it_is(box: BlobContainer, command: str) -> None:
+    error = translate(answer(404, "ContainerNotFound"), "list", box, now=NOW)
+    assert f"or create it: {command}" in str(error.hint)
 
 
 def test_a_sas_outside_its_validity_is_recognised_by_the_error_detail() -> None:

@@ -185,6 +185,14 @@ def test_mistakes_come_with_a_hint(project: ProjectFiles, line: str, message: st
     assert (str(error), error.hint) == (message, hint)
 
 
+def test_a_missing_key_of_an_account_names_what_may_be_meant_for_it(project: ProjectFiles) -> None:
+    project.cluster(DATA)
+    project.write(ACCT, "account_name: acct\ncontainer: cont\n")
+    error = refusal(project)
+    assert str(error) == f"{ACCT}: container_name: is missing"
+    assert error.hint == f"{ACCT}:2 has 'container', which is no key: write container_name"
+
+
 BASE = "account_name: acct\ncontainer_name: cont\n"
 ACCOUNT_MISTAKES = {
     "no account": ("container_name: cont\n", f"{ACCT}: account_name: is missing"),

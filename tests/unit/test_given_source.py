@@ -63,6 +63,21 @@ def test_anything_else_is_refused(text: str, words: dict[str, Any], tmp_path: Pa
         given(text, cwd=tmp_path, **words)
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("gs://b/x", "--source s3://b/x --endpoint-url https://storage.googleapis.com"),
+        ("az://b/x", "-f CLUSTER copies from it"),
+        ("hdfs://b/x", None),
+    ],
+)
+def test_another_services_address_has_a_hint(text: str, hint: str | None) -> None:
+    with pytest.raises(UsageError) as refused:
+        given(text)
+    assert "not s3://BUCKET/PREFIX" in refused.value.message
+    assert refused.value.hint is None if hint is None else hint in str(refused.value.hint)
+
+
 def test_a_list(tmp_path: Path) -> None:
     file = tmp_path / "l.tsv"
     file.write_text(

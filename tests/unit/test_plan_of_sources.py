@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from blobsync.base.errors import StorageError, UsageError
+from blobsync.base.errors import NothingMatchedError, StorageError, UsageError
 from blobsync.base.reasons import Reason
 from blobsync.direct.engine import DirectEngine
 from blobsync.local.index import Index
@@ -133,6 +133,23 @@ def test_a_recorded_download_needs_no_question(world: World) -> None:
     world.source("laion").inner.requests.clear()
     assert actions(here.plan("d", "data/x")) == {"a": Action.UNCHANGED}
     assert [each.name for each in world.source("laion").inner.asked("head")] == ["store/data/x"]
+
+
+@pytest.mark.parametrize(
+    ("far", "hint"),
+    [
+        ("we3", "'blobsync -c we3 ls' shows"),
+        ("s3://laion/a/b", "blobsync ls data/x --source s3://laion/a, with"),
+        ("s3://laion", "blobsync ls data/x --source s3://laion, with"),
+        ("https://h.example/f", "check https://h.example/f"),
+    ],
+)
+def test_a_source_that_is_not_there_is_looked_for_at_the_source(world: World, far: str, hint: str) -> None:
+    assert world.there is not None
+    world.there = replace(world.there, name=far)
+    with pytest.raises(NothingMatchedError) as nothing:
+        plan(world)
+    assert hint in str(nothing.value.hint)
 
 
 def test_azcopy_does_not_read_sources(world: World) -> None:

@@ -118,6 +118,9 @@ def test_a_conflict_is_left_alone_until_it_is_settled(world: World) -> None:
     result = world.run("u", "data/voc")
     assert result.plan.count(Action.CONFLICT) == 1
     assert (result.exit_code, blobs(world)) == (3, {"store/data/voc/a": b"your"})
+    assert result.conflicts[0].hint == (
+        "'blobsync diff PATH' shows how the two differ; choose with --keep local, remote or both, or with --overwrite"
+    )
     both = world.run("u", "data/voc", options=TransferOptions(keep="both"))
     assert both.ok
     assert sorted(blobs(world).values()) == [b"mine", b"your"]

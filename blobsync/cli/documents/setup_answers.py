@@ -54,6 +54,7 @@ _RUNNING = {
     "version": described(TEXT, "Azurite's"),
 }
 _MOVED = described(list_of(TEXT), "account files whose port was changed")
+_MADE = described(list_of(TEXT), "containers of account files that were created")
 _STOPPED = record({"running": described({"const": False}, "no emulator runs")})
 _COMPUTE = record(
     {
@@ -108,7 +109,7 @@ def setup_answers() -> Mapping[str, Sequence[Schema]]:
         **dict.fromkeys(("compute create", "compute scale", "compute rm"), _COMPUTES_CHANGED),
         "doctor": (record({"findings": list_of(_FINDING)}),),
         **dict.fromkeys(("azcopy install", "azcopy path"), (_PROGRAM,)),
-        "emulator start": (record({**_RUNNING, "already_running": FLAG, "written": _MOVED}),),
+        "emulator start": (record({**_RUNNING, "already_running": FLAG, "written": _MOVED, "made": _MADE}),),
         "emulator stop": (record(_RUNNING), _STOPPED),
         "emulator status": (record(_RUNNING), _STOPPED),
         "schema": (record({"commands": list_of(TEXT), "schema": described(maybe(ANY_OBJECT), "of the command")}),),

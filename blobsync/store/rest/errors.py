@@ -171,6 +171,10 @@ _MEANINGS: dict[str, _Meaning] = {
     "FeatureVersionMismatch": _Meaning(StorageError, "{account} does not support this version of the REST API"),
 }
 
+_EMULATOR_HINT = (
+    "check container_name, or create it: blobsync emulator start makes those of this project's account files"
+)
+
 _COPY_REFUSALS: dict[str, str] = {
     "CannotVerifyCopySource": "{account} is not allowed to read the source",
     "APINotImplemented": "{account} does not copy from a URL (an emulator?)",
@@ -223,6 +227,8 @@ def translate(
     meaning = (
         meaning or _clock_meaning(answer, now) or _MEANINGS.get(_code(answer, name, container)) or _unknown(answer)
     )
+    if meaning.kind is ContainerNotFoundError and meaning.hint and is_loopback(container.endpoint):
+        meaning = meaning._replace(hint=_EMULATOR_HINT)
     return meaning.kind(
         redact(meaning.sentence.format(**words)),
         status=answer.status,
