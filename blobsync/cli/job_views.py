@@ -87,13 +87,14 @@ def query(
 
 def _report(session: Session, jobs: Jobs, record: JobRecord) -> tuple[Mapping[str, Any], Sequence[str]]:
     """A job with what its logs say, as data and as lines."""
-    from blobsync.jobs.node_use import preparing_text, seconds_behind
+    from blobsync.jobs.node_use import left_behind, preparing_text, seconds_behind
 
     report = jobs.report(record)
     logs, causes = log_data(report.fetched), cause_data(report.causes)
     behind, preparing = seconds_behind(record, report.fetched), preparing_text(record, report.fetched)
     told = {"logs": logs, "causes": causes, "tail": list(report.tail)}
-    how_far = {"checkpoint_seconds_behind": behind, "preparing": preparing or None}
+    left = left_behind(record, report.fetched)
+    how_far = {"checkpoint_seconds_behind": behind, "preparing": preparing or None, "left_behind": list(left)}
     problem = report.fetched.problem
     unread = [f"no logs: {problem.message}"] if problem and not report.fetched.names else []
     _note_age(session, report.fetched)
@@ -105,6 +106,7 @@ def _report(session: Session, jobs: Jobs, record: JobRecord) -> tuple[Mapping[st
         *job_details(record),
         *far,
         *late,
+        *left,
         *cause_lines(report.causes),
     ]
 
@@ -132,6 +134,7 @@ _NO_LOGS: Mapping[str, Any] = {
     "tail": [],
     "checkpoint_seconds_behind": None,
     "preparing": None,
+    "left_behind": [],
 }
 
 

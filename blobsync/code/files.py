@@ -12,19 +12,22 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from blobsync.base.errors import ArchiveError, NothingMatchedError
 from blobsync.base.file_states import LocalState, regular_only
+from blobsync.base.formatting import count_text, size_text
 from blobsync.base.user_data import environment
 from blobsync.code.digest import MANIFEST_NAME
 from blobsync.code.secrets import LOOKED_AT, names_it, why_secret
 from blobsync.config.log_folder import log_folders_inside
 from blobsync.config.model import Cluster
+from blobsync.config.project_root import PROJECT_MARK
 from blobsync.local.errors import local_error
 from blobsync.local.globs import ZipExclude, zip_excludes
-from blobsync.local.ignore import IgnoreRules, project_rules
+from blobsync.local.ignore import IGNORE_FILES, IgnoreRules, project_rules
 from blobsync.local.names import is_temporary
 from blobsync.local.state_dir import NAME as STATE_DIR_NAME
 
@@ -50,9 +53,14 @@ _NEVER = {
     ".tox": "a cache",
 }
 
+# Of the folders that .gitignore leaves out, at most so many are named.
+_NAMED_FOLDERS = 3
+
 # The Cache Directory Tagging Specification, https://bford.info/cachedir/
 _CACHE_TAG = "CACHEDIR.TAG"
 _CACHE_SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55"
+# What tells a folder of another kind.
+_MARKERS = ("pyvenv.cfg", "conda-meta", _CACHE_TAG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +148,8 @@ def find_code(rules: CodeRules) -> CodeTree:
     """
     walk = _Walk(rules)
     files = sorted(walk.folder("", rules.ignore), key=lambda file: file.path)
-    return CodeTree(tuple(files), tuple(walk.left_out), rules.notes)
+    said = walk.unshared.note()
+    return CodeTree(tuple(files), tuple(walk.left_out), (*rules.notes, *([said] if said else [])))
 
 
 def why(rules: CodeRules, path: str) -> Decision:
@@ -193,6 +202,7 @@ class _Walk:
     def __init__(self, rules: CodeRules) -> None:
         self.rules = rules
         self.left_out: list[Decision] = []
+        self.unshared = _Unshared(rules)
 
     def entries(self, path: str) -> list[os.DirEntry[str]]:
         folder = self.rules.root / path
@@ -216,6 +226,8 @@ class _Walk:
             if found := _left_out(self.rules, ignore, one, entry.name, folder=is_folder):
                 if found.secret:
                     self.left_out.append(found)
+                elif (found.file or "").endswith(IGNORE_FILES[0]):
+                    self.unshared.add(one, entry, is_folder=is_folder)
                 continue
             if is_folder:
                 yield from self.folder(f"{one}/", ignore)
@@ -241,6 +253,50 @@ class _Walk:
         # Only the owner's run bit: the others depend on the umask.
         mode = "755" if status.st_mode & stat.S_IXUSR else "644"
         return CodeFile(path, mode, LocalState.of(status))
+
+
+class _Unshared:
+    """What .gitignore leaves out: what is not shared by git may be what the program was built to.
+
+    Folders are named, and not entered.
+    """
+
+    def __init__(self, rules: CodeRules) -> None:
+        self._rules = rules
+        self._files = 0
+        self._folders: list[str] = []
+        # Bytes, and the file.
+        self._largest: tuple[int, str] | None = None
+
+    def add(self, path: str, entry: os.DirEntry[str], *, is_folder: bool) -> None:
+        """Count a file or a folder. Of accounts and clusters none is code."""
+        if path.partition("/")[0] == PROJECT_MARK:
+            return
+        local = self._rules.root / path
+        if is_folder:
+            if not _marked(local, {name for name in _MARKERS if os.path.lexists(local / name)}):
+                self._folders.append(f"{path}/")
+            return
+        self._files += 1
+        with suppress(OSError):
+            status = entry.stat(follow_symlinks=False)
+            is_secret = why_secret(entry.name, folder=False, read=lambda: _beginning(local)) is not None
+            if not is_secret and not _refused(self._rules, path, status):
+                self._largest = max(self._largest or (-1, ""), (status.st_size, path))
+
+    def note(self) -> str:
+        """A sentence for the user; empty if .gitignore leaves out nothing."""
+        folders = sorted(self._folders)
+        named = ", ".join([*folders[:_NAMED_FOLDERS], *(["..."] if len(folders) > _NAMED_FOLDERS else [])])
+        parts = [count_text(self._files, "file")] if self._files else []
+        parts += [f"{count_text(len(folders), 'folder')} ({named})"] if folders else []
+        if not parts:
+            return ""
+        size, path = self._largest or (0, "")
+        largest = f"; the largest file is {path} ({size_text(size)})" if path else ""
+        example = path or next(iter(folders), "")
+        included = f"; '!/{example}' in .blobsyncignore includes it" if example else ""
+        return f"left out by .gitignore: {' and '.join(parts)}{largest}{included}"
 
 
 def _left_out(rules: CodeRules, ignore: IgnoreRules, path: str, name: str, *, folder: bool) -> Decision | None:

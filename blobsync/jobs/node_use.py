@@ -20,6 +20,7 @@ _HEARTBEAT = re.compile(
     r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) heartbeat: disk (\d{1,9}) of (\d{1,9}) GB free, load (\d{1,6}\.\d)"
     r"(?:, GPU ((?:\d{1,3}%/\d{1,7}MB ?)+))?(?:, checkpoint (\d{1,9}) s behind)?(?:, preparing (.{1,500}))?"
 )
+_LEFT_BEHIND = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ (left behind: .{1,2000})")
 # A chart has no more points; of more, the ones between are left out.
 _MOST = 400
 
@@ -83,6 +84,18 @@ def preparing_text(record: JobRecord, fetched: FetchedLogs) -> str:
         return ""
     last = {use.node: use.samples[-1].preparing for use in use_of_nodes(fetched)}
     return next((f"{text} (node {node})" for node, text in last.items() if text), "")
+
+
+def left_behind(record: JobRecord, fetched: FetchedLogs) -> tuple[str, ...]:
+    """What each node said of files that an ended job wrote outside of its folders."""
+    if not record.state.is_final:
+        return ()
+    found: dict[str, None] = {}
+    for name in fetched.names:
+        if node_of_log(name) is not None:
+            with fetched.path(name).open(encoding="utf-8", errors="replace") as stream:
+                found.update(dict.fromkeys(match[1] for line in stream if (match := _LEFT_BEHIND.match(line))))
+    return tuple(found)
 
 
 def node_use(node: int, lines: Iterable[str]) -> NodeUse:

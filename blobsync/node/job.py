@@ -188,6 +188,10 @@ class NodeJob:
         again = self.environ.get("SLURM_RESTART_COUNT") or self.environ.get("BLOBSYNC_ATTEMPT")
         return again or str(pods_before(self.environ))
 
+    def removes_root(self, code: int) -> bool:
+        """Whether the job's files are removed from this node when the command has ended with ``code``."""
+        return not (self.in_place or self.keep_root == "always" or (self.keep_root == "failed" and code))
+
     @property
     def is_at_end(self) -> bool:
         """Whether no command runs any more: what is left to do is to upload and to clean up."""

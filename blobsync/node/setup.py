@@ -118,6 +118,7 @@ def _restore_again(job: NodeJob, places: JobPlaces) -> None:
 def _forget_sets(job: NodeJob) -> None:
     """What programs of an earlier attempt said of their sets counts no more, nor does the stillness of those."""
     job.restored.unlink(missing_ok=True)
+    job.beside("left-behind").unlink(missing_ok=True)
     shutil.rmtree(job.set_requests, ignore_errors=True)
     if job.has_checkpoints:
         job.set_requests.mkdir(parents=True, exist_ok=True)
@@ -202,7 +203,7 @@ def _run_setup(job: NodeJob) -> None:
 def clean_up(job: NodeJob, code: int) -> None:
     """Remove the job's files from this node, unless the cluster file says to keep them."""
     remove_image(job)
-    if job.in_place or job.keep_root == "always" or (job.keep_root == "failed" and code):
+    if not job.removes_root(code):
         return
     # The mark of readiness goes first: a requeued job may come back to this node.
     job.beside("ready").unlink(missing_ok=True)

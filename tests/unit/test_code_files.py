@@ -174,6 +174,34 @@ def test_a_pipe_with_the_name_of_a_mark_is_not_read(tmp_path: Path) -> None:
     assert [one.path for one in tree.left_out] == ["lib/CACHEDIR.TAG"]
 
 
+def notes(root: Path, **settings: Any) -> tuple[str, ...]:
+    return find_code(code_rules(cluster(root, **settings))).notes
+
+
+def test_what_gitignore_leaves_out_is_counted_with_the_largest_and_how_to_include_it(tmp_path: Path) -> None:
+    write(tmp_path, "a.py", "ops/_C.so", "ops/_D.so", "build/lib/_E.so", "venv/pyvenv.cfg", "b.pyc", ".env", "x.log")
+    write(tmp_path, "aux_data/configs/a.yaml", "huge.so")
+    (tmp_path / ".gitignore").write_text("*.so\nbuild/\nvenv/\n*.pyc\n.env\naux_data/configs/\n")
+    (tmp_path / ".amlignore").write_text("*.log\n")
+    for name, size in (("ops/_C.so", 2000), (".env", 9000), ("huge.so", 20_000)):
+        (tmp_path / name).write_bytes(bytes(size))
+    said = "left out by .gitignore: 4 files and 1 folder (build/); the largest file is ops/_C.so (2 KB)"
+    assert notes(tmp_path, max_file_size=10_000) == (f"{said}; '!/ops/_C.so' in .blobsyncignore includes it",)
+    (tmp_path / ".blobsyncignore").write_text("!/ops/_C.so\n!*.so\n")
+    assert {"ops/_C.so", "ops/_D.so", "huge.so"} <= found(tmp_path)
+    assert notes(tmp_path) == (
+        "left out by .gitignore: 1 file and 1 folder (build/); '!/build/' in .blobsyncignore includes it",
+    )
+    (tmp_path / ".blobsyncignore").write_text("!/build/\n!*.so\n")
+    assert "build/lib/_E.so" in found(tmp_path)
+    assert notes(tmp_path) == ("left out by .gitignore: 1 file",), "the secret one"
+    (tmp_path / ".gitignore").write_text("/f*\n")
+    write(tmp_path, "f1/x", "f2/x", "f3/x", "f4/x")
+    assert notes(tmp_path)[0].startswith("left out by .gitignore: 4 folders (f1/, f2/, f3/, ...); '!/f1/' in")
+    (tmp_path / ".gitignore").unlink()
+    assert notes(tmp_path) == ()
+
+
 def test_large_and_odd_files_are_left_out_and_named(tmp_path: Path) -> None:
     write(tmp_path, "a.py")
     (tmp_path / "large").write_bytes(bytes(2000))

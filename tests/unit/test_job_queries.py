@@ -20,7 +20,7 @@ from blobsync.jobs.context import JobContext
 from blobsync.jobs.history import History
 from blobsync.jobs.home import Home
 from blobsync.jobs.logs import LINE_CHARS, PIECE_BYTES, FetchedLogs, inert_line, log_piece, search_logs
-from blobsync.jobs.node_use import node_of_log, node_use
+from blobsync.jobs.node_use import left_behind, node_of_log, node_use
 from blobsync.jobs.queries import JobQueries
 from blobsync.jobs.record import JobFilter, JobRecord
 from blobsync.jobs.timeline import spans_of
@@ -175,6 +175,21 @@ def test_heartbeats_of_node_logs_become_samples() -> None:
     assert node_use(0, [f"{lines[2].rstrip()}, preparing {far}\n"]).samples[0].preparing == far
     many = node_use(0, [lines[1]] * 5000)
     assert 300 < len(many.samples) <= 400
+
+
+def test_what_nodes_left_behind_is_told_of_an_ended_job(tmp_path: Path) -> None:
+    said = "left behind: 2 files, 3 KB outside of the job's folders, removed with its code: runs/a, b"
+    logs = {
+        "system_logs/node_0.txt": f"2026-11-20T10:00:00Z {said}\nx left behind: no\n",
+        "user_logs/std_log.txt": said,
+    }
+    for name, text in logs.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    fetched = FetchedLogs(tmp_path, tuple(logs))
+    record = add(History(tmp_path / "jobs.sqlite"), 1, State.COMPLETED)
+    assert left_behind(record, fetched) == (said,)
+    assert left_behind(replace(record, info=replace(record.info, state=State.RUNNING)), fetched) == ()
 
 
 def test_heartbeats_become_charts_with_words_beside_them() -> None:

@@ -551,6 +551,29 @@ def test_what_cannot_be_written_before_the_command_is_one_sentence(node: Node) -
     assert re.fullmatch(r"blobsync: this node could not be made ready: .*/up/0\.\d+: Not a directory", said)
 
 
+def test_what_is_written_outside_of_the_folders_is_named_once_before_it_goes(node: Node, service: BlobService) -> None:
+    node.env = {"RANK": "0", "LOCAL_RANK": "0"}
+    folders = (node.folder_link("output", "upload"),)
+    line = (
+        "mkdir -p runs/x __pycache__; head -c 3000 /dev/zero > runs/x/model.pt; echo 1 >> train.py; echo 2 > output/o"
+    )
+    line += "; echo 3 > __pycache__/y; ln -s /dev/null runs/link; exit $(cat code)"
+    spec = make_spec(
+        line, code=node.code({"train.py": "", "b.py": "", "code": "0"}), folders=folders, setup=("touch z",)
+    )
+    assert node.do("exec", spec, "--log").returncode == 0
+    assert node.do("finish", spec, "--code", "0").returncode == 0
+    (said,) = [line.split("Z ", 1)[1] for line in node.node_log.splitlines() if "left behind" in line]
+    assert said == (
+        "left behind: 2 files, 3 KB outside of the job's folders, removed with its code: runs/x/model.pt, train.py;"
+        " to keep such files write them below output/, or add runs_folder with mode: upload to the cluster file"
+    )
+    assert not node.root.exists()
+    spec = replace(spec, code=node.code({"code": "7"}))
+    assert node.do("exec", spec, "--log", "--keep-root", "failed").returncode == 7
+    assert node.node_log.count("left behind") == 1, "the other one is still there"
+
+
 def test_large_outputs_go_in_blocks(node: Node, service: BlobService) -> None:
     folders = (node.folder_link("output", "upload"),)
     # Different lines: equal blocks would be sent once.

@@ -98,6 +98,7 @@ _REPORT = record(
         "causes": list_of(_CAUSE),
         "tail": list_of(TEXT),
         "checkpoint_seconds_behind": _BEHIND,
+        "left_behind": described(list_of(TEXT), "what nodes said of files outside of the job's folders"),
         "preparing": described(maybe(TEXT), "how far a node is before the command starts; null: it is ready"),
     }
 )
