@@ -203,7 +203,7 @@ def open_state_dir(
     """The project's own folder; for a project without write access, a folder of the user's state directory.
 
     If neither is writable, a temporary one, which is removed when this process ends. ``say`` gets a sentence if it is
-    not the one in the project though there is a ``.blobsync``: once a day, and always if it is empty. Raises
+    not the one in the project though there is a ``.blobsync``. Raises
     ``UntrustedStateError`` for a folder in the project that may be somebody else's (:func:`trust_state` accepts it),
     ``OpenStateError`` for one that others can write to (:func:`close_state`), and ``LocalFileError`` where a disk does
     not answer.
@@ -220,7 +220,8 @@ def open_state_dir(
             why = why or _sentence(error, project)
         else:
             if why and os.path.lexists(project / NAME):
-                _say_where(root, why, project, environ, say)
+                text = f"what blobsync remembers of this project is kept in {root}, not in the project: {why}"
+                _say_once(text, say)
             return StateDir(root)
     import shutil  # late, as tempfile: few commands have no state folder
     import tempfile
@@ -251,14 +252,6 @@ _said: set[str] = set()
 
 def _sentence(error: OSError, project: Path) -> str:
     return f"{error.filename or project / NAME}: {error.strerror}"
-
-
-def _say_where(root: Path, why: str, project: Path, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
-    from blobsync.base.daily_warnings import shown_today  # late: in most projects there is nothing to say
-
-    text = f"what blobsync remembers of this project is kept in {root}, not in the project: {why}"
-    if not shown_today(text, project, environ) or not any(root.iterdir()):
-        _say_once(text, say)
 
 
 def _say_once(text: str, say: Callable[[str], None]) -> None:

@@ -111,7 +111,7 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path, project: Path, envi
     (sentence,) = said
     assert f"{state.root}, not in the project" in sentence and "belongs to another user, 12345" in sentence
     assert (project / ".blobsync").stat().st_uid == 12345
-    # Once in a command; and once a day, unless the answer is empty.
+    # Once in a command, which opens it several times.
     open_state_dir(project, environ, said.append)
     assert len(said) == 1
 
