@@ -6,7 +6,7 @@ restored by name: every name in a mark passes the gate, its numbers are bounded,
 seal, and its files are compared with a listing. Below the container's root, outside of all that maps to local files:
 
     .blobsync/checkpoints/<entry path>/<lineage>/<set>.json
-    .blobsync/checkpoints/<entry path>/.claims/<set>.json       which lineage alone writes below that name
+    .blobsync/checkpoints/<entry path>/.claims/<set>/lineage.json       which one alone writes below that name
 
 The entry's path and the set's name are percent-quoted to one part each. Beside them are the notes of a job's nodes
 (:mod:`blobsync.keep.notes`); all are sealed (:mod:`blobsync.keep.documents`).
@@ -44,6 +44,8 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _CODE = re.compile(r"[0-9a-f]{0,64}")
 _VERSION_PART = re.compile(r"@[0-9A-Za-z-]{1,64}")
+# So many marks that are left alone are named.
+_MOST_WARNED = 20
 # No lineage is called so.
 _CLAIMS = ".claims"
 # A container's root as one part of a name: an entry's path has no slash at its ends.
@@ -202,7 +204,7 @@ class Marks:
         """Whether this lineage alone writes below a set's name: it claimed it, or does now, and it was empty."""
         if (lineage, stored) in self._claimed:
             return True
-        name, text = self._name_of(_CLAIMS, stored), json.dumps({"lineage": demand_id(lineage)})
+        name, text = self._claims_name(stored), json.dumps({"lineage": demand_id(lineage)})
         is_ours = self._is_claimed(name, lineage, text)
         if is_ours is None and not self.listing(stored):
             with suppress(PreconditionFailedError):
@@ -215,7 +217,7 @@ class Marks:
     def write(self, mark: Mark) -> bool:
         """Write a mark; False if the set has one already."""
         try:
-            name = self._name_of(mark.lineage, mark.stored)
+            name = self._name_of(mark)
             self._documents.put(name, mark.lineage, mark.to_json(), Precondition(absent=True))
         except PreconditionFailedError:
             return False
@@ -234,7 +236,7 @@ class Marks:
         for name, why in stays.items():
             self._warn(f"{name} stays in the container: {why}")
         if not stays:
-            self._store.delete_many([self._marks_name(_CLAIMS, mark.stored)])
+            self._store.delete_many([self._claims_name(mark.stored)])
             self._claimed.discard((mark.lineage, mark.stored))
 
     def mismatch(self, mark: Mark) -> str:
@@ -269,12 +271,11 @@ class Marks:
     def _marks_name(self, lineage: str, stored: str) -> str:
         return f"{self._folder}/{lineage}/{quote(stored, safe='')}.json"
 
-    def _name_of(self, lineage: str, stored: str) -> str:
-        """The name of a document that is to be written. Raises ``StorageError`` if no blob can have it."""
-        name = self._marks_name(lineage, stored)
-        if why := blob_problem(name):
-            raise StorageError(f"the checkpoint {stored!a} cannot be marked: the mark's name {why}")
-        return name
+    def _claims_name(self, stored: str) -> str:
+        return _demand_name(f"{self._folder}/{_CLAIMS}/{quote(stored, safe='')}/lineage.json", stored)
+
+    def _name_of(self, mark: Mark) -> str:
+        return _demand_name(self._marks_name(mark.lineage, mark.stored), mark.stored)
 
     def _is_claimed(self, name: str, lineage: str, text: str) -> bool | None:
         """Whether a claim is the lineage's own; None: there is none. Anybody's other one stops us."""
@@ -312,10 +313,17 @@ class Marks:
         return _Seen(mark, found.is_sealed)
 
     def _left_alone(self, name: str, why: str) -> None:
-        """Said once: it is looked at in each round."""
-        if name not in self._warned:
+        """Said once: it is looked at in each round. Somebody may have put any number there."""
+        if name not in self._warned and len(self._warned) <= _MOST_WARNED:
             self._warned.add(name)
-            self._warn(f"{name} is left alone: {why}")
+            self._warn(f"{name} is left alone: {why}" if len(self._warned) <= _MOST_WARNED else "so are more of them")
+
+
+def _demand_name(name: str, stored: str) -> str:
+    """The name of a document that is to be written. Raises ``StorageError`` if no blob can have it."""
+    if why := blob_problem(name):
+        raise StorageError(f"the checkpoint {stored!a} cannot be marked: the mark's name {why}")
+    return name
 
 
 def at_and_above(name: str) -> set[str]:

@@ -205,7 +205,7 @@ def test_no_job_marks_without_the_key_of_its_lineage() -> None:
 def test_one_lineage_alone_writes_below_a_name() -> None:
     store = MemoryStore()
     marks, warnings = marks_of(store)
-    claim = ".blobsync/checkpoints/mine%2Foutput/.claims/checkpoint-1.json"
+    claim = ".blobsync/checkpoints/mine%2Foutput/.claims/checkpoint-1/lineage.json"
     assert marks.claim("job", "checkpoint-1") and list(store.blobs) == [claim]
     assert not marks.claim("other", "checkpoint-1"), "it has the key of both"
     assert not Marks(store, "mine/output", print, their_keys).claim("job", "checkpoint-1")
@@ -256,6 +256,15 @@ def test_what_is_read_of_marks_without_a_seal_is_bounded_and_leaves_the_sealed_o
     assert marks.of("job") == [own] and not warnings
     assert len(marks.unsealed("job")) == len(marks.unsealed("job")) == 7
     assert len(warnings) == 6 and "no seal of yours, and what is read of such marks is limited" in warnings[0]
+
+
+def test_of_any_number_of_marks_that_are_left_alone_some_are_named() -> None:
+    store = MemoryStore()
+    marks, warnings = marks_of(store)
+    for number in range(40):
+        forged(store, stored_set(store, f"a-{number:02}"), time=1e20)
+    assert marks.unsealed("job") == marks.unsealed("job") == []
+    assert len(warnings) == 21 and warnings[-1] == "so are more of them"
 
 
 def test_files_are_compared_with_their_mark() -> None:
