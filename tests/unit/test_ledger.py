@@ -377,7 +377,7 @@ def test_what_may_not_be_on_the_disk_gets_no_record(number: int, code: str | Non
     one, other = action("a", BLOB, None), action("b", BLOB, None)
     ours = Books((one, other), Route.DOWNLOAD)
     ours.lost = {"/nowhere/a": OSError(number, os.strerror(number))}
-    for each in (one, other):
+    for each in (other, one):
         ours.ledger.seen(Moved(each), OLD)
     ours.ledger.save()
     assert list(ours.records.records) == ["x/b"]
