@@ -252,6 +252,18 @@ def test_what_a_worker_has_downloaded_is_on_the_disk_before_its_record(tmp_path:
     assert f"{tmp_path}/data/b: Input/output error: a power failure may take it" in said
 
 
+def test_a_worker_waits_for_no_disk_where_it_writes_to_none(task: MoveTask, tmp_path: Path) -> None:
+    place, waited = Place(tmp_path / "place", nothing), list[str]()
+    put_shards(place, task)
+
+    def wait(files: Collection[str]) -> Mapping[str, OSError]:
+        waited.extend(files)
+        return {}
+
+    worker(place, task, wait=wait).work()
+    assert not waited and place.names("done")
+
+
 def test_a_worker_that_cannot_work_says_why(task: MoveTask, tmp_path: Path) -> None:
     place = Place(tmp_path / "place")
     worker(place, task).refuse("the folder is not mounted here")
