@@ -320,7 +320,7 @@ class NodeJob:
             "BLOBSYNC_TEMP": str(self.temp),
             "BLOBSYNC_SHARED": str(self.run_dir / "shared"),
             "BLOBSYNC_ATTEMPT": self.attempt,
-            "BLOBSYNC_GPUS": str(self.spec.gpus_per_node),
+            "BLOBSYNC_GPUS": str(self.spec.gpus // self.spec.nodes),
         }
 
     @property

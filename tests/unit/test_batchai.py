@@ -348,6 +348,9 @@ def test_a_process_finds_the_variables_of_batch_ai(tmp_path: Path) -> None:
         "OTHER": "$PATH",
     }
     assert (temp / "hostfile").read_text() == "n1 slots=1\nn2 slots=1\n"
+    # Of a machine that has none.
+    without = replace(spec, options={**spec.options, "on_cpu": True})
+    assert _environments(without, tmp_path / "cpu")[1]["AZ_BATCHAI_NUM_GPUS"] == "0"
     assert (root / "logs/me_1_x/stdout-1.txt").exists() and (root / "logs/me_1_x/m").is_dir()
 
 
