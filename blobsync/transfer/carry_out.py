@@ -574,7 +574,7 @@ def _count_equal(run: _Run, ledger: Ledger, actions: Iterable[FileAction], engin
     files; or the service had all of a file whose answer was lost, and the next attempt found it."""
     changed = [action for action in actions if ledger.code_of(action) is FailureCode.CHANGED_MEANWHILE]
     with suppress(StorageError):
-        for moved in arrived_anyway(ledger.part, changed, run.engines.stop) if changed else ():
+        for moved in arrived_anyway(ledger.part, changed, run.engines.stop):
             ledger.failures.pop(moved.action.path, None)
             _Report(run, ledger, engine, _LAST).file_moved(moved)
 

@@ -145,10 +145,10 @@ def arrived_anyway(part: LivePart, actions: Sequence[FileAction], stop: StopRequ
         raise ValueError("a move needs a blob at one end")
     states = states_at_destination(end, [Moved(action) for action in actions], lambda event: None, stop)
     there = [action for action in actions if action.path in states]
-    read = side_by_side(lambda path: hash_file(source.at(path)), [each.path for each in there], reading_threads(), stop)
+    read = side_by_side(lambda each: (each, hash_file(source.at(each.path))), there, reading_threads(), stop)
     return [
         Moved(action, source=state)
-        for action, state in zip(there, read, strict=True)
+        for action, state in read
         if state is not None and state.md5 == states[action.path].md5
     ]
 

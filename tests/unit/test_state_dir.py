@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import grp
 import hashlib
 import hmac
 import os
+import re
 import shutil
 import stat
+import struct
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -169,7 +172,10 @@ def test_what_others_can_write_to_is_an_error_until_it_is_closed_to_them(
     above = state.root.parent
     folder = {"state": state.root, "outside": state.root, "receipts": state.folder("receipts")}.get(place, above)
     folder.chmod(0o770)
-    assert f" could change {folder} (mode 770)" in opened_to_others(project, environ)
+    group = grp.getgrgid(folder.stat().st_gid).gr_name
+    assert re.match(
+        rf"the group {group}( \(\w.*\))? could change {folder} \(mode 770\)", opened_to_others(project, environ)
+    )
     assert stat.S_IMODE(folder.stat().st_mode) == 0o770, "nothing was changed before the user's word"
     assert trust_state(project, environ).closed[0] in (folder, *folder.parents)
     assert open_state_dir(project, environ).index_file.read_bytes() == b"records"
@@ -197,10 +203,12 @@ def test_everything_that_a_group_was_given_is_taken_from_it_again(
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_files_of_other_users_in_it_are_named_and_left(project: Path, environ: dict[str, str]) -> None:
     state = open_state_dir(project, environ)
-    for number in range(9):
-        state.root.joinpath(f"planted{number}").write_bytes(b"x")
-        os.chown(state.root / f"planted{number}", 12345, 12345)
+    state.index_file.write_bytes(b"records")
     state.root.chmod(0o777)
+    assert "in which is" not in opened_to_others(project, environ), "nobody else has written there"
+    for number in range(9):
+        state.root.joinpath(f"planted{number}").mkdir(mode=0o755)
+        os.chown(state.root / f"planted{number}", 12345, 12345)
     said = opened_to_others(project, environ)
     assert (
         "every user of this machine could change" in said
@@ -208,7 +216,8 @@ def test_files_of_other_users_in_it_are_named_and_left(project: Path, environ: d
         and " of 12345, ..." in said
     )
     trust_state(project, environ)
-    assert (state.root / "planted0").stat().st_uid == 12345
+    left = (state.root / "planted0").stat()
+    assert (left.st_uid, stat.S_IMODE(left.st_mode)) == (12345, 0o755)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
@@ -224,6 +233,20 @@ def test_a_state_folder_of_another_user_beside_ones_own_is_passed_over(project: 
     said: list[str] = []
     assert open_state_dir(project, environ, said.append).root.is_relative_to(environ["HOME"])
     assert "belongs to another user, 12345" in said[0]
+
+
+def test_an_access_list_is_named_too(project: Path, environ: dict[str, str]) -> None:
+    folder = open_state_dir(project, environ).root
+    # Version 2; user rwx, user 12345 rwx, group ---, mask rwx, others ---: see acl(5).
+    entries = ((1, 7, -1), (2, 7, 12345), (4, 0, -1), (16, 7, -1), (32, 0, -1))
+    body = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+    try:
+        os.setxattr(folder, "system.posix_acl_access", body)
+    except OSError:
+        pytest.skip("this file system has no access lists")
+    assert f"its access list (getfacl {folder}) could change {folder}" in opened_to_others(project, environ)
+    trust_state(project, environ)
+    assert open_state_dir(project, environ).root == folder
 
 
 def test_an_empty_folder_that_others_can_write_to_is_closed_without_a_question(
