@@ -206,9 +206,11 @@ class Marks:
             return True
         name, text = self._claims_name(stored), json.dumps({"lineage": demand_id(lineage)})
         is_ours = self._is_claimed(name, lineage, text)
-        if is_ours is None and not self.listing(stored):
-            with suppress(PreconditionFailedError):
-                self._documents.put(name, lineage, text, Precondition(absent=True))
+        if is_ours is None:
+            if not self.listing(stored):
+                with suppress(PreconditionFailedError):
+                    self._documents.put(name, lineage, text, Precondition(absent=True))
+            # Another node of the job may have claimed it, and begun to write, since the look above.
             is_ours = self._is_claimed(name, lineage, text)
         if is_ours:
             self._claimed.add((lineage, stored))

@@ -42,6 +42,10 @@ _MAX_TEXT = 16 << 20
 # The end of a zip's directory, and how far from the file's end it may begin: a comment of 64 KiB.
 _ZIP, _ZIP_END, _ZIP_TAIL = b"PK\x03\x04", b"PK\x05\x06", 65_557
 _MAX_HEADER = 100 << 20
+# The disks of other nodes may be new.
+_LEFT_BY_ALL = Judgement(
+    False, "it was there before the program started, and other nodes may not have their files of it"
+)
 _LEFT = Judgement(False, "it was there before the program started, and nothing but time says that it is whole")
 
 
@@ -247,10 +251,7 @@ class FolderSets:
 
     def _take(self, one: FileSet) -> Mark | None:
         """The mark that a complete set gets; None if it has one already, waits for one, or would be let go at once."""
-        marks = self._own_marks()
-        # What another job wrote, and this one started from, is there already.
-        others = self._marks.named(self.rule.restore_from) if self.rule.restore_from else []
-        if any(mark.set == one.name and self._equals(one, mark) for mark in (*marks, *others)):
+        if self._is_marked(one):
             self._done[one.name] = one
             return None
         asked = self._waiting.get(one.name)
@@ -260,7 +261,7 @@ class FolderSets:
         # Not the one that this start was given, whose place is where it was written.
         waiting = [each for each in self._behind if each is not one and not self._is_done(each)]
         complete = [self._mark_for(each, each.name) for each in waiting]
-        if mark not in checkpoints.kept(self.rule, [*marks, *complete, mark]):
+        if mark not in checkpoints.kept(self.rule, [*self._own_marks(), *complete, mark]):
             self._say_once(one.name, f"checkpoint {one.name} is not uploaded: newer ones are there, and it would go")
             self._done[one.name] = one
             return None
@@ -551,8 +552,11 @@ class FolderSets:
             others=self._distributed,
         )
         needed = checkpoints.completing(self.rule, one, self._distributed)
-        by_time = told is None and checkpoints.STILL in needed
-        return _LEFT if judged.is_complete and by_time and self._was_left(one) else judged
+        has_others = len(self._nodes()) > 1
+        by_files = told is None and (checkpoints.STILL in needed or has_others)
+        if judged.is_complete and by_files and self._was_left(one):
+            return _LEFT_BY_ALL if has_others else _LEFT
+        return judged
 
     def _was_left(self, one: FileSet) -> bool:
         """Whether a set was there before the program started, and is no marked one that was brought back."""
@@ -560,10 +564,15 @@ class FolderSets:
             return False
         known = self._left.get(one.name)
         if known is None or not known.same_as(one):
-            if any(mark.set == one.name for mark in self._own_marks()):
+            if self._is_marked(one):
                 return False
             self._left[one.name] = one
         return True
+
+    def _is_marked(self, one: FileSet) -> bool:
+        """Whether it has a mark as it is here: of this lineage, or of the job that this one started from."""
+        others = self._marks.named(self.rule.restore_from) if self.rule.restore_from else []
+        return any(mark.set == one.name and self._equals(one, mark) for mark in (*self._own_marks(), *others))
 
     def _told_of(self, name: str) -> Told | None:
         """What programs on this node said about a set."""

@@ -150,6 +150,22 @@ def test_a_mark_whose_own_name_no_blob_could_have_stops_nobody() -> None:
     assert marks.of("job") == [mark] and marks.unsealed("job") == [] and len(warnings) == 1
 
 
+def test_a_claim_of_another_node_of_the_job_is_the_lineages_own_also_when_it_comes_between_two_looks() -> None:
+    store = MemoryStore()
+    first, _ = marks_of(store)
+    second, _ = marks_of(store)
+
+    def meanwhile(request: Request) -> None:
+        if request.operation == "list":
+            store.before = lambda _: None
+            assert second.claim("job", "checkpoint-1")
+            store.add("mine/output/checkpoint-1/rank1.pt", BODY)
+
+    store.before = meanwhile
+    assert first.claim("job", "checkpoint-1")
+    assert not marks_of(store)[0].claim("other", "checkpoint-1")
+
+
 def test_a_huge_mark_is_not_read() -> None:
     store = MemoryStore()
     marks, warnings = marks_of(store)

@@ -924,6 +924,28 @@ def test_a_killed_node_has_not_said_that_it_has_no_files(tmp_path: Path) -> None
     assert first.marked == []
 
 
+@pytest.mark.parametrize("metadata", [True, False])
+def test_a_set_of_a_killed_start_gets_no_mark_when_another_node_has_lost_its_files(
+    tmp_path: Path, metadata: bool
+) -> None:
+    first, second = two_nodes(tmp_path)
+    if not metadata:
+        first.rule = second.rule = HF
+    name = "step-10" if metadata else first.checkpoint(10)
+    if metadata:
+        first.write(name, __metadata="m", rank0__distcp="zero")
+    first.round()
+    assert first.marked == [], "and node 1 is gone, with its disk"
+    time.sleep(0.02)
+    for each in (first, second):
+        each.writer, each.since = each.writer._replace(start="1"), time.time()
+    ended(first, second)
+    rounds(first, second)
+    second.round(last=True)
+    first.round(last=True)
+    assert first.marked == [] and "may not have their files of it" in first.said[-1]
+
+
 def test_a_set_whose_last_node_answered_when_node_0_was_gone_is_marked_at_the_next_start(tmp_path: Path) -> None:
     first, second = two_nodes(tmp_path)
     first.write("step-1", __metadata="m")

@@ -18,7 +18,7 @@ from blobsync.base.errors import BlobsyncError
 from blobsync.base.redaction import redact, redact_answer
 from blobsync.config.loader import cluster_names
 from blobsync.jobs.logs import FetchedLogs, attempt_of, log_piece, rank_of, search_logs
-from blobsync.jobs.node_use import node_of_log, preparing_text, seconds_behind, use_of_nodes
+from blobsync.jobs.node_use import left_behind, node_of_log, preparing_text, seconds_behind, use_of_nodes
 from blobsync.jobs.queries import known_causes
 from blobsync.jobs.record import JobRecord
 from blobsync.jobs.submit import Submitted
@@ -87,7 +87,7 @@ def _parts(record: JobRecord, fetched: FetchedLogs, name: str) -> dict[str, str]
     return {
         "job-state": fragment("job_state.html", badge=badge_of(record), preparing=preparing_text(record, fetched)),
         "job-time": timeline(record, time.time()),
-        "job-facts": fragment("job_facts.html", **about),
+        "job-facts": fragment("job_facts.html", **about, left=left_behind(record, fetched)),
         "job-causes": fragment("job_causes.html", record=record, causes=causes),
         "job-use": use_charts(use),
         "job-behind": _behind(record, fetched),
